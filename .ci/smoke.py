@@ -34,6 +34,10 @@ def loss(params, batch):
     return jax.numpy.mean((params["table"][batch["ids"]] @ params["w"] - batch["y"]) ** 2)
 
 
-runner = px.get_runner(loss, {"table": np.ones((100, 2), np.float32), "w": np.ones(2, np.float32)}, optax.sgd(0.1))
+runner = px.get_runner(
+    loss, {"table": np.ones((100, 2), np.float32), "w": np.ones(2, np.float32)}, optax.sgd(0.1)
+)
 assert runner.run({"ids": np.arange(4), "y": np.zeros(4, np.float32)}).loss == 4.0
-print(f"ampjax {version} works in {sys.prefix}: Python {sys.version.split()[0]}, JAX {jax.__version__}")
+print(
+    f"ampjax {version} works in {sys.prefix}: Python {sys.version.split()[0]}, JAX {jax.__version__}"
+)

@@ -1,9 +1,13 @@
 """ampjax: asynchronous, model-parallel training of dynamic neural networks in JAX, after AMPNet (Gaunt et al., arXiv 1705.09786)."""
 
-from ampjax.utils import freed_memory as _freed_memory  # first: it sets glibc's allocator, before JAX starts threads
+from ampjax.utils import (
+    freed_memory as _freed_memory,
+)  # first: it sets glibc's allocator, before JAX starts threads
 
 # isort: split
-from ampjax.numerics import guard as _guard  # before JAX makes its first array: it sets a flag that XLA reads then
+from ampjax.numerics import (
+    guard as _guard,
+)  # before JAX makes its first array: it sets a flag that XLA reads then
 
 # isort: split
 from ampjax import nn
@@ -17,7 +21,18 @@ from ampjax.frontend.combinators.graph_combinators import Edges, propagate
 from ampjax.frontend.combinators.randomness import dropout, stochastic, training
 from ampjax.frontend.combinators.recursion import recurse
 from ampjax.frontend.combinators.reports import metric, node, output
-from ampjax.frontend.combinators.sequences import fori_loop, length, logsumexp, map, max, mean, scan, softmax, sum, take
+from ampjax.frontend.combinators.sequences import (
+    fori_loop,
+    length,
+    logsumexp,
+    map,
+    max,
+    mean,
+    scan,
+    softmax,
+    sum,
+    take,
+)
 from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
 from ampjax.frontend.combinators.tree_combinators import fold_tree, scan_tree
 from ampjax.frontend.compile_model import Compiled, compile
@@ -50,7 +65,13 @@ from ampjax.ir.graph import PICTURE, Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages, Subset, Topology, messages
 from ampjax.ir.state import State
 from ampjax.numerics.check import check_numerics
-from ampjax.sched.decisions.policy import backward_first, balanced, largest, one_forward_one_backward, wavefront
+from ampjax.sched.decisions.policy import (
+    backward_first,
+    balanced,
+    largest,
+    one_forward_one_backward,
+    wavefront,
+)
 from ampjax.simulation.cluster_cost import ClusterCost, LinkTimes
 from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import profile, simulate
@@ -158,7 +179,9 @@ __all__ = [
 
 
 def _picture(graph: Graph) -> str:
-    from ampjax.viz.graphs.graph_picture import to_svg  # imports matplotlib: only when a graph is shown
+    from ampjax.viz.graphs.graph_picture import (
+        to_svg,
+    )  # imports matplotlib: only when a graph is shown
 
     return to_svg(graph)
 

@@ -16,8 +16,17 @@ class AmpError(Exception):
       fix: One sentence that says what to do.
     """
 
-    def __init__(self, where: str, expected: str, got: str, fix: str = ""):
-        self.where, self.expected, self.got, self.fix = where, expected, got, fix
+    def __init__(
+        self,
+        where: str,
+        expected: str,
+        got: str,
+        fix: str = "",
+    ):
+        self.where = where
+        self.expected = expected
+        self.got = got
+        self.fix = fix
         super().__init__(f"{where}: expected {expected}, got {got}." + (f" {fix}" if fix else ""))
 
     def __reduce__(self):

@@ -14,7 +14,12 @@ from ampjax.devices.memory_budget import payload_budget
 from ampjax.errors import SettingsError
 from ampjax.plan.node_memory import bytes_with
 from ampjax.sparse.table.sharded_table import Table
-from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD, WHAT_ALPHA_DOES, table_or_dense, touched_share
+from ampjax.sparse.table.table_or_dense import (
+    ALPHA_THRESHOLD,
+    WHAT_ALPHA_DOES,
+    table_or_dense,
+    touched_share,
+)
 from ampjax.sparse.table.travelling_table import TravellingTable
 from ampjax.utils.setting_checks import above_zero, at_least, integers
 
@@ -36,7 +41,10 @@ class Linear:
     bias: bool = True
     init_scale: str = "lecun"
 
-    def init(self, key: jax.Array) -> dict[str, jax.Array]:
+    def init(
+        self,
+        key: jax.Array,
+    ) -> dict[str, jax.Array]:
         """Makes initial parameters.
 
         Args:
@@ -48,22 +56,47 @@ class Linear:
         Raises:
           SettingsError: If `init_scale` is none of the four.
         """
-        shape, bound = (self.n_in, self.n_out), self.n_in**-0.5
+        shape = (self.n_in, self.n_out)
+        bound = self.n_in**-0.5
         key_w, key_b = jax.random.split(key)
         b = jnp.zeros(self.n_out, jnp.float32)
         if self.init_scale == "torch":
-            w = jax.random.uniform(key_w, shape, jnp.float32, -bound, bound)
-            b = jax.random.uniform(key_b, (self.n_out,), jnp.float32, -bound, bound)
+            w = jax.random.uniform(
+                key_w,
+                shape,
+                jnp.float32,
+                -bound,
+                bound,
+            )
+            b = jax.random.uniform(
+                key_b,
+                (self.n_out,),
+                jnp.float32,
+                -bound,
+                bound,
+            )
         else:
             inits = jax.nn.initializers
-            choices = {"he": inits.he_normal, "lecun": inits.lecun_normal, "glorot": inits.glorot_uniform}
+            choices = {
+                "he": inits.he_normal,
+                "lecun": inits.lecun_normal,
+                "glorot": inits.glorot_uniform,
+            }
             if self.init_scale not in choices:
                 names = f"one of {[*choices, 'torch']}"
-                raise SettingsError("Linear, `init_scale`", names, f"{self.init_scale!r}", "Choose one of these.")
+                raise SettingsError(
+                    "Linear, `init_scale`", names, f"{self.init_scale!r}", "Choose one of these."
+                )
             w = choices[self.init_scale]()(key_w, shape, jnp.float32)
-        return {"w": w, "b": b} if self.bias else {"w": w}
+        if self.bias:
+            return {"w": w, "b": b}
+        return {"w": w}
 
-    def __call__(self, params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        params: dict[str, jax.Array],
+        x: jax.Array,
+    ) -> jax.Array:
         """Applies the layer.
 
         Args:
@@ -141,7 +174,12 @@ class TableEmbed:
     def __post_init__(self) -> None:
         if not isinstance(self.table, Table | TravellingTable):
             fix = "Make one: `ampjax.sparse.Table(values, tx)`."
-            raise SettingsError("TableEmbed, `table`", "an `ampjax.sparse.Table`", f"{type(self.table).__name__}", fix)
+            raise SettingsError(
+                "TableEmbed, `table`",
+                "an `ampjax.sparse.Table`",
+                f"{type(self.table).__name__}",
+                fix,
+            )
 
     @property
     def host_table(self) -> Table:
@@ -292,18 +330,43 @@ def choose_embed(
         at_least("device_bytes", device_bytes, 0)
     if not getattr(values, "shape", ()):
         fix = "Give one row for each id; wrap lists with `np.asarray`."
-        raise SettingsError("choose_embed, `values`", "an array [n_rows, *row]", type(values).__name__, fix)
-    flat, n_rows = np.asarray(ids).reshape(-1), values.shape[0]
+        raise SettingsError(
+            "choose_embed, `values`", "an array [n_rows, *row]", type(values).__name__, fix
+        )
+    flat = np.asarray(ids).reshape(-1)
+    n_rows = values.shape[0]
     integers("choose_embed, ids", flat.dtype)
     if not flat.size or flat.min() < 0 or flat.max() >= n_rows:
         got = f"ids from {flat.min()} to {flat.max()}" if flat.size else "none"
         fix = "Pass those of the first instances, as they are pumped."
         raise SettingsError("choose_embed, `ids`", f"rows in [0, {n_rows})", got, fix)
     pieces = np.split(flat, range(ids_per_update, len(flat), ids_per_update))
-    alpha = touched_share([len(np.unique(piece)) for piece in pieces if len(piece) == len(pieces[0])], n_rows)
-    shape, dtype = values.shape, jax.dtypes.canonicalize_dtype(values.dtype)
+    alpha = touched_share(
+        [len(np.unique(piece)) for piece in pieces if len(piece) == len(pieces[0])],
+        n_rows,
+    )
+    shape = values.shape
+    dtype = jax.dtypes.canonicalize_dtype(values.dtype)
     kept = bytes_with(lambda key: jnp.zeros(shape, dtype), tx)
-    room = payload_budget(jax.devices()[:1]) if device_bytes is None else device_bytes
-    choice = table_or_dense(alpha, np.dtype(values.dtype), alpha_threshold, kept, room)
-    table = Table(values, tx, **settings) if choice.is_table else None
-    return ChosenEmbed(values if table is None else None, tx, alpha, choice.why, table)
+    if device_bytes is None:
+        room = payload_budget(jax.devices()[:1])
+    else:
+        room = device_bytes
+    choice = table_or_dense(
+        alpha,
+        np.dtype(values.dtype),
+        alpha_threshold,
+        kept,
+        room,
+    )
+    if choice.is_table:
+        table = Table(values, tx, **settings)
+    else:
+        table = None
+    return ChosenEmbed(
+        values if table is None else None,
+        tx,
+        alpha,
+        choice.why,
+        table,
+    )

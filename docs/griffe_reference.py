@@ -24,7 +24,11 @@ class Reference(griffe.Extension):
             if thing.docstring is not None:
                 thing.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", thing.docstring.value)
         for module in [pkg, *(m for m in pkg.members.values() if m.is_module)]:
-            exported = {name: _exported(module, name) for name in module.imports if name in (module.exports or ())}
+            exported = {
+                name: _exported(module, name)
+                for name in module.imports
+                if name in (module.exports or ())
+            }
             for name, target in exported.items():
                 if target is not None and target is not module.members.get(name):
                     module.set_member(name, griffe.Alias(name, target, parent=module))

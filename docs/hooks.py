@@ -23,7 +23,11 @@ from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 log = logging.getLogger("mkdocs.hooks.ampjax")
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTED = ROOT / os.environ.get("AMPJAX_NOTEBOOKS", "build/notebooks")
-COPIED = {"CHANGELOG.md": "changelog", "ARCHITECTURE.md": "architecture", "CONTRIBUTING.md": "contributing"}
+COPIED = {
+    "CHANGELOG.md": "changelog",
+    "ARCHITECTURE.md": "architecture",
+    "CONTRIBUTING.md": "contributing",
+}
 GLOSSARY = "reference/glossary.md"
 
 
@@ -34,7 +38,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, uri, content=content))
     for name, page in COPIED.items():
         text = (ROOT / name).read_text(encoding="utf-8")
-        files.append(File.generated(config, f"project/{page}.md", content=_mend_links(text, "", f"project/{page}.md")))
+        files.append(
+            File.generated(
+                config, f"project/{page}.md", content=_mend_links(text, "", f"project/{page}.md")
+            )
+        )
     files.append(File.generated(config, GLOSSARY, content=_glossary()))
     return files
 
@@ -49,8 +57,13 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 def on_post_build(config: MkDocsConfig, **_: Any) -> None:
     """Looks for anything that a page would load from elsewhere."""
     for page in Path(config.site_dir).rglob("*.html"):
-        for tag in re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text(encoding="utf-8")):
-            if re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag) and 'rel="canonical"' not in tag:
+        for tag in re.findall(
+            r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text(encoding="utf-8")
+        ):
+            if (
+                re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag)
+                and 'rel="canonical"' not in tag
+            ):
                 log.warning("%s loads something from elsewhere: %s", page.name, tag)
 
 
@@ -65,7 +78,9 @@ def _notebook(source: Path) -> dict[str, str | bytes]:
     """A notebook's page and its pictures, by their place in the site."""
     notebook, executed = jupytext.read(source), EXECUTED / f"{source.stem}.ipynb"
     written = nbformat.read(executed, as_version=4) if executed.exists() else None
-    if written is not None and [c.source for c in written.cells] == [c.source for c in notebook.cells]:
+    if written is not None and [c.source for c in written.cells] == [
+        c.source for c in notebook.cells
+    ]:
         notebook = written
     else:
         log.warning(
@@ -74,24 +89,40 @@ def _notebook(source: Path) -> dict[str, str | bytes]:
         )
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [_for_a_page(output) for output in cell.get("outputs", ()) if not _is_progress(output)]
+            cell.outputs = [
+                _for_a_page(output)
+                for output in cell.get("outputs", ())
+                if not _is_progress(output)
+            ]
     notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})
     text, resources = MarkdownExporter().from_notebook_node(notebook)
     page, pictures = f"tutorials/{source.stem}.md", resources["outputs"]
     for name in pictures:
         _, cell, output = Path(name).stem.split("_")
-        width = notebook.cells[int(cell)].outputs[int(output)].metadata.get("image/png", {}).get("width")
+        width = (
+            notebook.cells[int(cell)]
+            .outputs[int(output)]
+            .metadata.get("image/png", {})
+            .get("width")
+        )
         size = f'{{ width="{width}" }}' if width else ""
         text = text.replace(f"({name})", f"({source.stem}/{name}){size}")
     text = re.sub(r"\]\((\d\d_\w+)\.py\)", r"](\1.md)", text)
     text = f"---\nhide: [toc]\n---\n\n{text}"  # the code is wide
-    return {page: text, **{f"tutorials/{source.stem}/{name}": data for name, data in pictures.items()}}
+    return {
+        page: text,
+        **{f"tutorials/{source.stem}/{name}": data for name, data in pictures.items()},
+    }
 
 
 def _is_progress(output: Any) -> bool:
     """Whether an output is what a progress bar leaves where it can't be shown as a widget."""
     plain = output.get("data", {}).get("text/plain")
-    return plain is not None and output.output_type == "display_data" and (not plain or "ipywidgets" in plain)
+    return (
+        plain is not None
+        and output.output_type == "display_data"
+        and (not plain or "ipywidgets" in plain)
+    )
 
 
 def _for_a_page(output: Any) -> Any:
@@ -119,9 +150,23 @@ def _mend_links(text: str, folder: str, page: str) -> str:
         elif path.startswith("docs/"):
             path = path.removeprefix("docs/")
         elif path.startswith("notebooks/"):
-            path = "tutorials/index.md" if path.endswith("README.md") else f"tutorials/{Path(path).stem}.md"
+            path = (
+                "tutorials/index.md"
+                if path.endswith("README.md")
+                else f"tutorials/{Path(path).stem}.md"
+            )
         else:
-            return label if label.startswith("`") else f"{label} (`{path}`)" if label != path else f"`{path}`"
+            return (
+                label
+                if label.startswith("`")
+                else f"{label} (`{path}`)"
+                if label != path
+                else f"`{path}`"
+            )
         return f"[{label}]({posixpath.relpath(path, posixpath.dirname(page))}{anchor})"
 
-    return re.sub(r"(?<!!)\[(?P<label>[^\]\[]+)\]\((?!https?:)(?P<target>[^)#\s]+)(?P<anchor>#[^)]*)?\)", mend, text)
+    return re.sub(
+        r"(?<!!)\[(?P<label>[^\]\[]+)\]\((?!https?:)(?P<target>[^)#\s]+)(?P<anchor>#[^)]*)?\)",
+        mend,
+        text,
+    )

@@ -78,8 +78,18 @@ COMMANDS: Mapping[str, Command] = {
     "numerics": Command("numerics", "NumericsOptions"),
     "report": Command("report", "ReportOptions"),
     **{
-        f"bench {name}": Command("bench.workloads", f"{name.title().replace('-', '')}Bench", "bench.workload")
-        for name in ("sentiment", "list-reduction", "wikiner", "qm9", "babi15", "mnist", "permutation")
+        f"bench {name}": Command(
+            "bench.workloads", f"{name.title().replace('-', '')}Bench", "bench.workload"
+        )
+        for name in (
+            "sentiment",
+            "list-reduction",
+            "wikiner",
+            "qm9",
+            "babi15",
+            "mnist",
+            "permutation",
+        )
     },
     "bench engine": Command("bench.engine", "EngineOptions"),
     "bench tracing": Command("bench.tracing", "TracingOptions"),
@@ -104,7 +114,10 @@ COMMANDS: Mapping[str, Command] = {
 
 def named(arguments: Sequence[str]) -> str | None:
     """The experiment that a command line begins with."""
-    return next((name for n in (2, 1) if (name := " ".join(arguments[:n])) in COMMANDS), None)
+    return next(
+        (name for n in (2, 1) if (name := " ".join(arguments[:n])) in COMMANDS),
+        None,
+    )
 
 
 def parse(arguments: Sequence[str]) -> Any:
@@ -115,12 +128,22 @@ def parse(arguments: Sequence[str]) -> Any:
     """
     name = named(arguments)
     if name is not None:
-        return _read(COMMANDS[name].type, name, arguments[len(name.split()) :])
+        return _read(
+            COMMANDS[name].type,
+            name,
+            arguments[len(name.split()) :],
+        )
     bench = list(arguments[:1]) == ["bench"]
-    within = {name.removeprefix("bench "): c.type for name, c in COMMANDS.items() if name.startswith("bench ") == bench}
+    within = {
+        name.removeprefix("bench "): c.type
+        for name, c in COMMANDS.items()
+        if name.startswith("bench ") == bench
+    }
     if not bench:
         within["bench"] = Bench
-    choices = [Annotated[kind, subcommand(name, description=_first(kind))] for name, kind in within.items()]
+    choices = [
+        Annotated[kind, subcommand(name, description=_first(kind))] for name, kind in within.items()
+    ]
     return _read(Union[tuple(choices)], "bench" if bench else "", arguments[bench:])  # noqa: UP007 - made of a list
 
 
@@ -134,7 +157,11 @@ def _first(kind: type) -> str:
     return str(kind.__doc__).split("\n\n")[0]
 
 
-def _read(options: Any, name: str, arguments: Sequence[str]) -> Any:
+def _read(
+    options: Any,
+    name: str,
+    arguments: Sequence[str],
+) -> Any:
     return tyro.cli(
         options,
         prog=f"python -m experiments {name}".strip(),
@@ -147,7 +174,8 @@ def _read(options: Any, name: str, arguments: Sequence[str]) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one experiment; gives the exit status: 2 for a mistake in options or data, which is told without a traceback; 130 after Ctrl-C."""
     given = sys.argv[1:] if arguments is None else arguments
-    options, command = parse(given), COMMANDS[str(named(given))]
+    options = parse(given)
+    command = COMMANDS[str(named(given))]
     devices = getattr(options, "devices", getattr(options, "workers", 1))
     start_up(devices, spread_kernels=command is COMMANDS["mnist"])
     try:
@@ -158,7 +186,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     runs = done if isinstance(done, list) else []
-    return 130 if any(isinstance(run, History) and run.interrupted for run in runs) else 0
+    if any(isinstance(run, History) and run.interrupted for run in runs):
+        return 130
+    return 0
 
 
 def run() -> int:
@@ -172,7 +202,9 @@ def run() -> int:
     except BrokenPipeError as error:
         if not isinstance(error.__context__, SystemExit | BrokenPipeError | None):
             raise  # something else had gone wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes standard output once more when it ends
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # Python flushes standard output once more when it ends
         return 141
 
 

@@ -75,23 +75,44 @@ class Figures:
     devices: int
 
 
-def main(options: AppendixCOptions, console: Console | None = None) -> list[Figures]:
+def main(
+    options: AppendixCOptions,
+    console: Console | None = None,
+) -> list[Figures]:
     """Prints the paper's figures, the closed form and the simulation.
 
     Raises:
       SettingsError: If an option is not above 0.
     """
-    sizes = {name: getattr(options, name) for name in ("hidden", "n_nodes", "n_edges", "n_kinds", "steps", "n")}
+    sizes = {}
+    for name in ("hidden", "n_nodes", "n_edges", "n_kinds", "steps", "n"):
+        sizes[name] = getattr(options, name)
     require_positive(
-        "The paper's H, N, E and C are 200, 30, 30 and 4.", **sizes, flops=options.flops, share=options.share
+        "The paper's H, N, E and C are 200, 30, 30 and 4.",
+        **sizes,
+        flops=options.flops,
+        share=options.share,
     )
-    rows = [Figures("paper", 6.5e3, 1.2e9, None, 7), closed_form(options), simulated(options)]
+    rows = [
+        Figures("paper", 6.5e3, 1.2e9, None, 7),
+        closed_form(options),
+        simulated(options),
+    ]
     table = compact("source", "graphs/s", "Gb/s", "MB a device", "devices")
     for row in rows:
         memory = "" if row.device_bytes is None else f"{row.device_bytes / 1e6:.2f}"
-        table.add_row(row.source, f"{row.graphs_per_s:,.0f}", f"{row.bits_per_s / 1e9:.2f}", memory, str(row.devices))
+        table.add_row(
+            row.source,
+            f"{row.graphs_per_s:,.0f}",
+            f"{row.bits_per_s / 1e9:.2f}",
+            memory,
+            str(row.devices),
+        )
     (console or Console(highlight=False)).print(table)
-    append(options.json, ({"experiment": "appendix-c", **asdict(row)} for row in rows))
+    append(
+        options.json,
+        ({"experiment": "appendix-c", **asdict(row)} for row in rows),
+    )
     return rows
 
 
@@ -102,24 +123,47 @@ def closed_form(options: AppendixCOptions) -> Figures:
     simulation counts what crosses it in every step, forth and back: 2 T times as much. And its matrices take twice as many operations backward as
     forward, so 4/3 of this throughput is what it can reach.)
     """
-    h, n, e = options.hidden, options.n_nodes, options.n_edges
+    h = options.hidden
+    n = options.n_nodes
+    e = options.n_edges
     forward = 2 * max(2 * n * h**2, e * h**2 / options.n_kinds)
     per_s = options.share * options.flops / (4 * forward * options.steps)
-    return Figures("closed form", per_s, 8 * BYTES * per_s * max(n, e) * h, memory(options), options.n_kinds + 3)
+    return Figures(
+        "closed form",
+        per_s,
+        8 * BYTES * per_s * max(n, e) * h,
+        memory(options),
+        options.n_kinds + 3,
+    )
 
 
 def simulated(options: AppendixCOptions) -> Figures:
     """The scheduler in virtual time, each matrix on a device of its own."""
     run = run_virtual(options)
     stages = run.stats.stages.items()
-    crossed = max((stage.rows for name, stage in stages if "→" in name and not name.startswith("feed")), default=0)
+    crossed = max(
+        (stage.rows for name, stage in stages if "→" in name and not name.startswith("feed")),
+        default=0,
+    )
     bits = 8 * BYTES * options.hidden * crossed / run.seconds
-    return Figures("simulated", run.per_s, bits, memory(options), options.n_kinds + 3)
+    return Figures(
+        "simulated",
+        run.per_s,
+        bits,
+        memory(options),
+        options.n_kinds + 3,
+    )
 
 
 def run_virtual(options: AppendixCOptions) -> Simulation:
     """Control flow only: the matrices take their flops' time, all else none."""
-    network = Network(1, options.hidden, options.steps, options.n_kinds, separate_gates=True)
+    network = Network(
+        1,
+        options.hidden,
+        options.steps,
+        options.n_kinds,
+        separate_gates=True,
+    )
     return simulate(
         ggnn_regression(network),
         random_graphs(options),
@@ -135,12 +179,29 @@ def run_virtual(options: AppendixCOptions) -> Simulation:
 def random_graphs(options: AppendixCOptions) -> GraphInstances:
     """Graphs of `n_nodes` nodes and `n_edges` edges each."""
     rng = np.random.default_rng(options.seed)
-    n, size, count = options.n, options.n_nodes, options.n_edges
+    n = options.n
+    size = options.n_nodes
+    count = options.n_edges
     ends = rng.integers(0, size, (n * count, 2))
-    edges = np.column_stack([np.repeat(np.arange(n), count), ends, rng.integers(0, options.n_kinds, n * count)])
-    graphs = Graphs.from_edges(size * np.arange(n + 1), edges, options.n_kinds)
+    edges = np.column_stack(
+        [
+            np.repeat(np.arange(n), count),
+            ends,
+            rng.integers(0, options.n_kinds, n * count),
+        ]
+    )
+    graphs = Graphs.from_edges(
+        size * np.arange(n + 1),
+        edges,
+        options.n_kinds,
+    )
     x: Any = np.zeros((n * size, 1), np.float32)
-    return GraphInstances(graphs, np.arange(n), {"x": x}, {"target": np.zeros(n, np.float32)})
+    return GraphInstances(
+        graphs,
+        np.arange(n),
+        {"x": x},
+        {"target": np.zeros(n, np.float32)},
+    )
 
 
 def memory(options: AppendixCOptions) -> float:

@@ -76,7 +76,9 @@ def tasks(options: Babi15Options) -> Callable[[int], Task]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
-    require_positive("The defaults are 5e-3 and 10.", learning_rate=options.learning_rate, batch=options.batch)
+    require_positive(
+        "The defaults are 5e-3 and 10.", learning_rate=options.learning_rate, batch=options.batch
+    )
     if not 1 <= options.fold <= 10:
         raise SettingsError("--fold", "1 to 10", f"{options.fold}", "There are ten folds.")
 
@@ -89,16 +91,34 @@ def tasks(options: Babi15Options) -> Callable[[int], Task]:
     return task
 
 
-def _model(options: Babi15Options, seed: int) -> tuple[amp.Graph, Instances, Instances]:
+def _model(
+    options: Babi15Options,
+    seed: int,
+) -> tuple[amp.Graph, Instances, Instances]:
     """The graph in its encoding, with its data for training and for validation."""
     questions, train, valid = data(options, seed)
     if options.encoding == "flatmap":
         sizes = 1, options.hidden, options.steps, babi15.N_KINDS
-        network = ggnn_graph.Network(*sizes, questions.graphs, options.replicas, options.copies)
+        network = ggnn_graph.Network(
+            *sizes,
+            questions.graphs,
+            options.replicas,
+            options.copies,
+        )
         return ggnn_graph.ggnn_selection(network), train, valid
     model = partial(ggnn_selection, steps=options.steps, replicas=options.replicas)
-    params = init_selection(jax.random.key(seed), 1, options.hidden, babi15.N_KINDS)
-    compiled = amp.compile(model, params, selection_spec(1, babi15.N_KINDS), copies=options.copies)
+    params = init_selection(
+        jax.random.key(seed),
+        1,
+        options.hidden,
+        babi15.N_KINDS,
+    )
+    compiled = amp.compile(
+        model,
+        params,
+        selection_spec(1, babi15.N_KINDS),
+        copies=options.copies,
+    )
 
     def pumped(part: Any) -> Instances:
         if isinstance(part, babi15.Fresh):
@@ -108,9 +128,14 @@ def _model(options: Babi15Options, seed: int) -> tuple[amp.Graph, Instances, Ins
     return compiled.graph, pumped(train), pumped(valid)
 
 
-def data(options: Babi15Options, seed: int) -> tuple[babi15.Questions, Instances, Instances]:
+def data(
+    options: Babi15Options,
+    seed: int,
+) -> tuple[babi15.Questions, Instances, Instances]:
     """All questions, then those for training and those for validation."""
-    encoding, n, n_valid = options.encoding, options.n_train, options.n_valid
+    encoding = options.encoding
+    n = options.n_train
+    n_valid = options.n_valid
     at_least_one("babi15", n_train=n, n_valid=n_valid)
     if options.nodes == 54:
         n_all = n * (options.epochs + 1)
@@ -118,12 +143,15 @@ def data(options: Babi15Options, seed: int) -> tuple[babi15.Questions, Instances
         train = babi15.Fresh(questions.instances(0, n_all, encoding), n)
         return questions, train, questions.instances(n_all, None, encoding)
     if options.synthetic:
-        train, valid = babi15.generate(n, 8, seed), babi15.generate(n_valid, 8, seed + 1)
+        train = babi15.generate(n, 8, seed)
+        valid = babi15.generate(n_valid, 8, seed + 1)
     else:
         train, valid = babi15.load(options.data_dir, options.fold)
     if options.full:
-        n, n_valid = len(train), len(valid)
-    start, questions = len(train), train.followed_by(valid)
+        n = len(train)
+        n_valid = len(valid)
+    start = len(train)
+    questions = train.followed_by(valid)
     return (
         questions,
         questions.instances(0, min(n, start), encoding),

@@ -49,7 +49,11 @@ class CalibrateOptions:
       json: File to which a JSON object is appended for each model and number of workers.
     """
 
-    models: tuple[Literal["buckets", "sequences", "perceptron", "trees"], ...] = ("buckets", "perceptron", "trees")
+    models: tuple[Literal["buckets", "sequences", "perceptron", "trees"], ...] = (
+        "buckets",
+        "perceptron",
+        "trees",
+    )
     workers: tuple[int, ...] = (1, 2)
     hosts: tuple[int, ...] = ()
     passes: int = 5
@@ -84,7 +88,10 @@ class Subject:
     settings: Mapping[str, Any]
 
 
-def main(options: CalibrateOptions, console: Console | None = None) -> list[Row]:
+def main(
+    options: CalibrateOptions,
+    console: Console | None = None,
+) -> list[Row]:
     """Prints a table; gives its rows.
 
     Raises:
@@ -92,14 +99,20 @@ def main(options: CalibrateOptions, console: Console | None = None) -> list[Row]
     """
     least = min((*options.workers, *options.hosts), default=0)
     sizes = {"workers": least, "passes": options.passes, "n": options.n}
-    require_positive("See the defaults.", **sizes, cores=1 if options.cores is None else options.cores)
-    console, rows, link = console or Console(highlight=False), [], None
+    require_positive(
+        "See the defaults.", **sizes, cores=1 if options.cores is None else options.cores
+    )
+    console = console or Console(highlight=False)
+    rows = []
+    link = None
     if options.hosts:
         link = measure_link_times()
         console.print(f"what travelling costs: {describe(link)}")
     table = compact("model", "workers", "predicted/s", "measured/s", "predicted /\nmeasured")
     for name in options.models:
-        for workers, of_hosts in [(n, None) for n in options.workers] + [(n, link) for n in options.hosts]:
+        for workers, of_hosts in [(n, None) for n in options.workers] + [
+            (n, link) for n in options.hosts
+        ]:
             row = compare(options, name, workers, of_hosts)
             rows.append(row)
             rates = f"{row.predicted_per_s:,.0f}", f"{row.measured_per_s:,.0f}", f"{row.ratio:.2f}"
@@ -109,21 +122,45 @@ def main(options: CalibrateOptions, console: Console | None = None) -> list[Row]
     return rows
 
 
-def compare(options: CalibrateOptions, name: str, workers: int, link: amp.LinkTimes | None = None) -> Row:
+def compare(
+    options: CalibrateOptions,
+    name: str,
+    workers: int,
+    link: amp.LinkTimes | None = None,
+) -> Row:
     """Passes of profile, training and prediction in turn; on hosts where it is said what travelling costs."""
     subject = SUBJECTS[name](options.n)
-    tx, settings = optax.sgd(1e-3), {**subject.settings, "workers": workers}
-    trainer = amp.Trainer(subject.graph, tx, hosts=workers if link else None, **settings)
+    tx = optax.sgd(1e-3)
+    settings = {**subject.settings, "workers": workers}
+    trainer = amp.Trainer(
+        subject.graph,
+        tx,
+        hosts=workers if link else None,
+        **settings,
+    )
     trainer.warm_up(subject.data, progress=False)
-    predicted, measured = [], []
+    predicted = []
+    measured = []
     for n in range(options.passes + 1):
-        times = amp.profile(subject.graph, subject.data, passes=1, tx=tx, **settings)
+        times = amp.profile(
+            subject.graph,
+            subject.data,
+            passes=1,
+            tx=tx,
+            **settings,
+        )
         history = trainer.fit(subject.data, epochs=1, progress=False)
         cores = options.cores or cores_at_once(jax.devices()[:workers])
         cost = partial(HostedCost, profile=times, cores=cores)
         if link is not None:
             cost = partial(amp.ClusterCost, profile=times, cores=cores, link=link)
-        run = amp.simulate(subject.graph, subject.data, cost=cost, tx=tx, **settings)
+        run = amp.simulate(
+            subject.graph,
+            subject.data,
+            cost=cost,
+            tx=tx,
+            **settings,
+        )
         if n:
             measured.append(history[0].train_per_s)
             predicted.append(run.per_s)
@@ -135,23 +172,35 @@ def compare(options: CalibrateOptions, name: str, workers: int, link: amp.LinkTi
 
 def cores_at_once(devices: Sequence[Any]) -> float:
     """What cores are worth that a host thread and some devices keep busy together: the sum of their rates, each over its rate alone."""
-    x = [jax.device_put(jnp.full((64, 256), 0.01), device) for device in devices]
+    x = []
+    for device in devices:
+        x.append(jax.device_put(jnp.full((64, 256), 0.01), device))
     jax.block_until_ready([_products(own) for own in x])
-    together, alone, of_host = [], [], []
+    together = []
+    alone = []
+    of_host = []
     for _ in range(5):
         together.append(_busy(x))
         alone.append(statistics.median(_busy([own], host=False)[0] for own in x))
-        begin, n = time.perf_counter(), sum(_control() for _ in range(200))
+        begin = time.perf_counter()
+        n = sum(_control() for _ in range(200))
         of_host.append(n / (time.perf_counter() - begin))
     seconds = statistics.median(seconds for seconds, _ in together)
     host = statistics.median(n / own for own, n in together)
     return len(x) * statistics.median(alone) / seconds + host / statistics.median(of_host)
 
 
-def _busy(x: Sequence[jax.Array], host: bool = True) -> tuple[float, int]:
+def _busy(
+    x: Sequence[jax.Array],
+    host: bool = True,
+) -> tuple[float, int]:
     """Seconds until devices have multiplied some matrices, and what the host has got done meanwhile."""
-    begin, n, issued = time.perf_counter(), 0, list(x)
-    for _ in range(8):  # each takes what the one before it gave: XLA would run others of one device on several cores
+    begin = time.perf_counter()
+    n = 0
+    issued = list(x)
+    for _ in range(
+        8
+    ):  # each takes what the one before it gave: XLA would run others of one device on several cores
         issued = [_products(own) for own in issued]
     while host and not all(getattr(product, "is_ready", lambda: True)() for product in issued):
         n += _control()
@@ -161,8 +210,16 @@ def _busy(x: Sequence[jax.Array], host: bool = True) -> tuple[float, int]:
 
 @jax.jit
 def _products(x: jax.Array) -> jax.Array:
-    w = jnp.full((x.shape[1], x.shape[1]), 0.01)
-    return jax.lax.fori_loop(0, 20, lambda _, y: jnp.tanh(y @ w), x)
+    w = jnp.full(
+        (x.shape[1], x.shape[1]),
+        0.01,
+    )
+    return jax.lax.fori_loop(
+        0,
+        20,
+        lambda _, y: jnp.tanh(y @ w),
+        x,
+    )
 
 
 def _control() -> int:
@@ -177,7 +234,11 @@ def _buckets(n: int) -> Subject:
     data = list_reduction.generate(10 * n, 0)
     buckets = list_reduction.Buckets(data, 10)
     settings = {"max_active_keys": 16, "max_dispatch_size": 16, "min_update_interval": 20}
-    return Subject(list_reduction_rnn(batch=10), sample(buckets, n, 0), settings)
+    return Subject(
+        list_reduction_rnn(batch=10),
+        sample(buckets, n, 0),
+        settings,
+    )
 
 
 def _sequences(n: int) -> Subject:
@@ -189,14 +250,26 @@ def _sequences(n: int) -> Subject:
 def _perceptron(n: int) -> Subject:
     images, _ = mnist.synthetic(20 * n, 20, 0)
     settings = {"max_active_keys": 8, "max_dispatch_size": 4, "min_update_interval": 1}
-    return Subject(mlp((784, 256, 256, 10), 20), sample(mnist.Batches(images, 20), n, 0), settings)
+    return Subject(
+        mlp((784, 256, 256, 10), 20),
+        sample(mnist.Batches(images, 20), n, 0),
+        settings,
+    )
 
 
 def _trees(n: int) -> Subject:
     trees, _ = sst.synthetic(n, 1, 0)
-    graph = tree_lstm(len(trees.vocabulary), Cells("tai", 128, 128, 1.0))
+    graph = tree_lstm(
+        len(trees.vocabulary),
+        Cells("tai", 128, 128, 1.0),
+    )
     settings = {"max_active_keys": 32, "max_dispatch_size": 128, "min_update_interval": 200}
     return Subject(graph, sst.TreeInstances(trees), settings)
 
 
-SUBJECTS = {"buckets": _buckets, "sequences": _sequences, "perceptron": _perceptron, "trees": _trees}
+SUBJECTS = {
+    "buckets": _buckets,
+    "sequences": _sequences,
+    "perceptron": _perceptron,
+    "trees": _trees,
+}

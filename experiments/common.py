@@ -132,7 +132,12 @@ class Options:
     target: float = 0.97
     keep_going: bool = False
 
-    def settings(self, seed: int, min_update_interval: int, gradient: str = "mean") -> amp.Settings:
+    def settings(
+        self,
+        seed: int,
+        min_update_interval: int,
+        gradient: str = "mean",
+    ) -> amp.Settings:
         """The trainer's settings.
 
         Args:
@@ -145,7 +150,9 @@ class Options:
         """
         return amp.Settings(
             max_active_keys=self.max_active_keys,
-            min_update_interval=min_update_interval if self.min_update_interval is None else self.min_update_interval,
+            min_update_interval=min_update_interval
+            if self.min_update_interval is None
+            else self.min_update_interval,
             max_staleness=self.max_staleness,
             drop_staler_than=self.drop_staler_than,
             weights=self.weights,
@@ -228,7 +235,12 @@ def cache_compilations() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
-def run(name: str, options: Options, tasks: Callable[[int], Task], console: Console | None = None) -> list[History]:
+def run(
+    name: str,
+    options: Options,
+    tasks: Callable[[int], Task],
+    console: Console | None = None,
+) -> list[History]:
     """Trains a task for each seed and leaves the results in a folder.
 
     Args:
@@ -280,9 +292,19 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
             "options": changed(options),
         }
         history = History(settings=label)
-        write = partial(_write, label, [record, *([options.json] if options.json else [])])
+        write = partial(
+            _write,
+            label,
+            [record, *([options.json] if options.json else [])],
+        )
         stop = partial(_reached, options, task.metric)
-        trainer.fit(task.train, task.valid, epochs=options.epochs, callbacks=[write, stop], history=history)
+        trainer.fit(
+            task.train,
+            task.valid,
+            epochs=options.epochs,
+            callbacks=[write, stop],
+            history=history,
+        )
         histories[f"seed {seed}"] = history
         if len(history):
             console.print(history.table())
@@ -297,18 +319,26 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
         if not options.keep_going and any(
             0 < len(h) < options.epochs and not h.interrupted for h in histories.values()
         ):
-            console.print("Runs end at the target; with --keep-going they train all epochs.", soft_wrap=True)
+            console.print(
+                "Runs end at the target; with --keep-going they train all epochs.", soft_wrap=True
+            )
         _pictures(folder, name, histories, options, task, trainer)
         for host in trainer.hosts:
-            sent, received = in_bytes(host.bytes_sent), in_bytes(host.bytes_received)
+            sent = in_bytes(host.bytes_sent)
+            received = in_bytes(host.bytes_received)
             nodes = counted(len(host.nodes), "node")
-            console.print(f"{host.name} ({host.place}): {nodes} with parameters; {sent} to it, {received} from it")
+            console.print(
+                f"{host.name} ({host.place}): {nodes} with parameters; {sent} to it, {received} from it"
+            )
         trainer.close()
         console.print(f"{seeds}; history, convergence plot and Gantt chart are in {folder}")
     return list(histories.values())
 
 
-def machine(options: Options, task: Task) -> Callable[[Plan], Cost] | None:
+def machine(
+    options: Options,
+    task: Task,
+) -> Callable[[Plan], Cost] | None:
     """The cost model of the machine that the options describe; None for this one."""
     if options.flops is None:
         return None
@@ -332,7 +362,16 @@ def profiled(path: Path | None, task: Task) -> Profile:
     if path is not None and path.exists():
         return Profile.load(path)
     s = task.settings
-    found = amp.profile(task.graph, sample(task.train, max(32, 2 * s.in_flight), s.seed), tx=task.tx, **vars(s))
+    found = amp.profile(
+        task.graph,
+        sample(
+            task.train,
+            max(32, 2 * s.in_flight),
+            s.seed,
+        ),
+        tx=task.tx,
+        **vars(s),
+    )
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         found.save(path)
@@ -342,8 +381,18 @@ def profiled(path: Path | None, task: Task) -> Profile:
 def changed(options: Options) -> dict[str, Any]:
     """The options that are not the experiment's defaults, but for those that every record has or that don't change a result."""
     silent = {"mode", "max_active_keys", "seed", "json", "out", "data_dir", "target", "keep_going"}
-    given = {f.name: (getattr(options, f.name), f.default) for f in fields(options) if f.name not in silent}
-    return {name: str(v) if isinstance(v, Path) else v for name, (v, default) in given.items() if v != default}
+    given = {}
+    for f in fields(options):
+        if f.name not in silent:
+            given[f.name] = (
+                getattr(options, f.name),
+                f.default,
+            )
+    result = {}
+    for name, (v, default) in given.items():
+        if v != default:
+            result[name] = str(v) if isinstance(v, Path) else v
+    return result
 
 
 def require_positive(hint: str, **options: float) -> None:
@@ -358,7 +407,9 @@ def require_positive(hint: str, **options: float) -> None:
     """
     for name, value in options.items():
         if not 0 < value < np.inf:
-            raise SettingsError(f"--{name.replace('_', '-')}", "more than 0, and finite", f"{value}", hint)
+            raise SettingsError(
+                f"--{name.replace('_', '-')}", "more than 0, and finite", f"{value}", hint
+            )
 
 
 def require_seeds(seeds: Sequence[int]) -> None:
@@ -371,25 +422,46 @@ def require_seeds(seeds: Sequence[int]) -> None:
       SettingsError: If there is none, or one comes twice.
     """
     if not seeds:
-        raise SettingsError("--seed", "at least one seed", "none", "Give one, for example --seed 0.")
+        raise SettingsError(
+            "--seed", "at least one seed", "none", "Give one, for example --seed 0."
+        )
     if len(set(seeds)) < len(seeds):
-        raise SettingsError("--seed", "different seeds", f"{seeds}", "Each seed is a run of its own.")
+        raise SettingsError(
+            "--seed", "different seeds", f"{seeds}", "Each seed is a run of its own."
+        )
 
 
 def _check(options: Options) -> None:
     require_seeds(options.seed)
     if options.resources is not None and options.hosts:
         got = f"both, {options.hosts} and `{options.resources}`"
-        raise SettingsError("--hosts, --resources", "one of the two", got, "Leave --hosts out: the file says how many.")
+        raise SettingsError(
+            "--hosts, --resources",
+            "one of the two",
+            got,
+            "Leave --hosts out: the file says how many.",
+        )
     if options.flops is not None:
         require_positive("The paper's device has 1e12.", flops=options.flops)
     elif options.rest != "none":
-        raise SettingsError("--rest", "--flops beside it", f"`{options.rest}` alone", "Name the machine: --flops 1e12.")
+        raise SettingsError(
+            "--rest",
+            "--flops beside it",
+            f"`{options.rest}` alone",
+            "Name the machine: --flops 1e12.",
+        )
     if math.isnan(options.target):
-        raise SettingsError("--target", "a number", "nan", "Give the accuracy, or for regression the error, to reach.")
+        raise SettingsError(
+            "--target",
+            "a number",
+            "nan",
+            "Give the accuracy, or for regression the error, to reach.",
+        )
     for name in ("replicas", "copies", "epochs"):
         if getattr(options, name) < 1:
-            raise SettingsError(f"--{name}", "at least 1", f"{getattr(options, name)}", "Change the option.")
+            raise SettingsError(
+                f"--{name}", "at least 1", f"{getattr(options, name)}", "Change the option."
+            )
 
 
 def _made(folder: Path, json: Path | None) -> Path:
@@ -401,23 +473,40 @@ def _made(folder: Path, json: Path | None) -> Path:
         try:
             make()
         except OSError as error:
-            raise SettingsError(flag, "a path that can be written to", f"{error}", "Choose another one.") from error
+            raise SettingsError(
+                flag, "a path that can be written to", f"{error}", "Choose another one."
+            ) from error
     return folder
 
 
-def _write(label: Mapping[str, Any], paths: Sequence[Path], trainer: amp.Trainer, epoch: Epoch) -> None:
+def _write(
+    label: Mapping[str, Any],
+    paths: Sequence[Path],
+    trainer: amp.Trainer,
+    epoch: Epoch,
+) -> None:
     """A callback: appends the epoch to files, so that nothing is lost when a run is stopped."""
     record = {**label, **epoch.record()}
     for path in paths:
-        append(path, [{**{field: record[field] for field in FIELDS if field in record}, **record}])
+        append(
+            path,
+            [{**{field: record[field] for field in FIELDS if field in record}, **record}],
+        )
 
 
-def _reached(options: Options, metric: str, trainer: amp.Trainer, epoch: Epoch) -> bool:
+def _reached(
+    options: Options,
+    metric: str,
+    trainer: amp.Trainer,
+    epoch: Epoch,
+) -> bool:
     """A callback: stops at the target."""
     return not options.keep_going and reaches(epoch.valid[metric], options.target, metric)
 
 
-def _summary(console: Console, histories: Mapping[str, History], target: float, metric: str) -> None:
+def _summary(
+    console: Console, histories: Mapping[str, History], target: float, metric: str
+) -> None:
     """Epochs and seconds to the target, by seed, and their medians."""
     goal = f"{100 * target:g} %" if metric == "accuracy" else f"{target:g}"
     table = compact("run", f"best {metric}", f"epochs to {goal}", "seconds", "train/s", "valid/s")
@@ -426,11 +515,23 @@ def _summary(console: Console, histories: Mapping[str, History], target: float, 
         if not len(history):
             continue
         first = history.first_to(target, metric)
-        speed = [statistics.median(getattr(e, part) for e in history.epochs) for part in ("train_per_s", "valid_per_s")]
-        rows.append((history.best(metric), *((first.epoch, first.seconds) if first else (np.inf, np.inf)), *speed))
+        speed = [
+            statistics.median(getattr(e, part) for e in history.epochs)
+            for part in ("train_per_s", "valid_per_s")
+        ]
+        rows.append(
+            (
+                history.best(metric),
+                *((first.epoch, first.seconds) if first else (np.inf, np.inf)),
+                *speed,
+            )
+        )
         table.add_row(label, *_cells(rows[-1], metric))
     if len(rows) > 1:
-        table.add_row("median", *_cells([statistics.median(column) for column in zip(*rows, strict=True)], metric))
+        table.add_row(
+            "median",
+            *_cells([statistics.median(column) for column in zip(*rows, strict=True)], metric),
+        )
     if rows:
         console.print(table)
 
@@ -443,14 +544,29 @@ def _cells(row: Sequence[float], metric: str) -> list[str]:
 
 
 def _pictures(
-    folder: Path, name: str, histories: Mapping[str, History], options: Options, task: Task, trainer: amp.Trainer
+    folder: Path,
+    name: str,
+    histories: Mapping[str, History],
+    options: Options,
+    task: Task,
+    trainer: amp.Trainer,
 ) -> None:
     """The convergence plot of all runs, and a Gantt chart and a trace for Perfetto of some more instances of the last one."""
-    runs = {label: history.records() for label, history in histories.items() if len(history)}
+    runs = {}
+    for label, history in histories.items():
+        if len(history):
+            runs[label] = history.records()
     convergence(runs, folder / "convergence.png", f"valid_{task.metric}", options.target)
     s = task.settings
-    n, trace = min(max(4, min(2 * s.in_flight, 16)), len(task.train)), Trace(every=1)
-    trainer.accumulate(sample(task.train, n, s.seed), trace=trace)
+    n = min(
+        max(4, min(2 * s.in_flight, 16)),
+        len(task.train),
+    )
+    trace = Trace(every=1)
+    trainer.accumulate(
+        sample(task.train, n, s.seed),
+        trace=trace,
+    )
     if trace.traffic:
         traffic(trace, folder / "traffic.png", title=f"{name}, {n} instances")
     how = "each dispatch is waited for" if options.flops is None else "virtual time"
@@ -460,4 +576,7 @@ def _pictures(
 
 def sample(data: Instances, n: int, seed: int) -> amp.Subset:
     """`n` instances at random (all, if there are fewer)."""
-    return amp.Subset(data, np.random.default_rng(seed).permutation(len(data))[:n])
+    return amp.Subset(
+        data,
+        np.random.default_rng(seed).permutation(len(data))[:n],
+    )

@@ -79,7 +79,12 @@ def main(options: Figure1Options) -> dict[str, dict[str, Simulation]]:
       SettingsError: If an option is not above 0.
     """
     keys = 1 if options.max_active_keys is None else options.max_active_keys
-    require_positive("The defaults are 4 or 6, 24 and 1e9.", max_active_keys=keys, n=options.n, flops=options.flops)
+    require_positive(
+        "The defaults are 4 or 6, 24 and 1e9.",
+        max_active_keys=keys,
+        n=options.n,
+        flops=options.flops,
+    )
     found = {}
     for name in options.models:
         subject = perceptron(options) if name == "perceptron" else trees(options)
@@ -98,7 +103,12 @@ def main(options: Figure1Options) -> dict[str, dict[str, Simulation]]:
     return found
 
 
-def run(options: Figure1Options, subject: Subject, mode: str, max_active_keys: int) -> Simulation:
+def run(
+    options: Figure1Options,
+    subject: Subject,
+    mode: str,
+    max_active_keys: int,
+) -> Simulation:
     """One run with a trace: control flow only, one worker's device like the other."""
     return simulate(
         subject.graph,
@@ -120,7 +130,11 @@ def at_work(run: Simulation) -> list[Slice]:
 def beginning(slices: Sequence[Slice], span_ns: int) -> list[Slice]:
     """What happened within so many nanoseconds; what was under way then is cut off there."""
     end = min(s.start_ns for s in slices) + span_ns
-    return [replace(s, end_ns=min(s.end_ns, end)) for s in slices if s.start_ns < end]
+    result = []
+    for s in slices:
+        if s.start_ns < end:
+            result.append(replace(s, end_ns=min(s.end_ns, end)))
+    return result
 
 
 def summary(slices: Sequence[Slice], span_ns: int) -> str:
@@ -139,7 +153,8 @@ def summary(slices: Sequence[Slice], span_ns: int) -> str:
 def perceptron(options: Figure1Options) -> Subject:
     """Three equal layers on three workers, one image at a time: then an update takes half as long as a forward pass, and is seen."""
     graph = mlp((64, 64, 64, 64), batch=1)
-    image, label = np.zeros((1, 64), np.float32), np.zeros(1, np.int32)
+    image = np.zeros((1, 64), np.float32)
+    label = np.zeros(1, np.int32)
     return Subject(
         graph,
         [{"image": image, "label": label}] * options.n,
@@ -155,12 +170,29 @@ def trees(options: Figure1Options) -> Subject:
     trees, _ = sst.synthetic(400, 1, 0)
     sizes = np.diff(trees.ptr)
     chosen = np.flatnonzero((sizes >= 9) & (sizes <= 11))[: options.n]
-    graph = tree_lstm(len(trees.vocabulary), Cells("tai", 32, 32, 1.0), replicas=2)
-    homes = {"embed": 0, "leaf/0": 0, "leaf/1": 0, "branch/0": 1, "branch/1": 2}
+    graph = tree_lstm(
+        len(trees.vocabulary),
+        Cells("tai", 32, 32, 1.0),
+        replicas=2,
+    )
+    homes = {
+        "embed": 0,
+        "leaf/0": 0,
+        "leaf/1": 0,
+        "branch/0": 1,
+        "branch/1": 2,
+    }
     settings = {
         "workers": 4,
         "affinity": {node.name: homes.get(node.name, 3) for node in hosted(graph)},
         "max_dispatch_size": 4,
         "min_update_interval": 8,
     }
-    return Subject(graph, Subset(sst.TreeInstances(trees), chosen), settings, 6, 2_000, 9)
+    return Subject(
+        graph,
+        Subset(sst.TreeInstances(trees), chosen),
+        settings,
+        6,
+        2_000,
+        9,
+    )

@@ -40,7 +40,16 @@ class Figure5aOptions:
 
     layers: int = 3
     hidden: int = 784
-    max_active_keys: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
+    max_active_keys: tuple[int, ...] = (
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+    )
     n: int = 840
     flops: float = 1e12
     json: Path | None = None
@@ -58,24 +67,50 @@ class Row:
     bound: float
 
 
-def main(options: Figure5aOptions, console: Console | None = None) -> list[Row]:
+def main(
+    options: Figure5aOptions,
+    console: Console | None = None,
+) -> list[Row]:
     """Prints and draws; gives the rows.
 
     Raises:
       SettingsError: If an option is not above 0.
     """
-    sizes = {name: getattr(options, name) for name in ("layers", "hidden", "n", "flops")}
+    sizes = {}
+    for name in ("layers", "hidden", "n", "flops"):
+        sizes[name] = getattr(options, name)
     require_positive("The defaults are 3, 784, 840 and 1e12.", **sizes)
-    require_positive("The paper has 1 to 8.", max_active_keys=min(options.max_active_keys, default=0))
+    require_positive(
+        "The paper has 1 to 8.", max_active_keys=min(options.max_active_keys, default=0)
+    )
     rows = [measure(options, m) for m in options.max_active_keys]
-    table = compact("in flight", "sync/s", "pipeline/s", "bound/s", "pipeline /\nbound", "async/s", "async /\nsync")
+    table = compact(
+        "in flight",
+        "sync/s",
+        "pipeline/s",
+        "bound/s",
+        "pipeline /\nbound",
+        "async/s",
+        "async /\nsync",
+    )
     for row in rows:
-        rates = f"{row.sync:,.0f}", f"{row.pipeline:,.0f}", f"{row.bound:,.0f}", f"{row.pipeline / row.bound:.4f}"
+        rates = (
+            f"{row.sync:,.0f}",
+            f"{row.pipeline:,.0f}",
+            f"{row.bound:,.0f}",
+            f"{row.pipeline / row.bound:.4f}",
+        )
         table.add_row(
-            str(row.max_active_keys), *rates, f"{row.asynchronous:,.0f}", f"{row.asynchronous / row.sync:.2f}"
+            str(row.max_active_keys),
+            *rates,
+            f"{row.asynchronous:,.0f}",
+            f"{row.asynchronous / row.sync:.2f}",
         )
     (console or Console(highlight=False)).print(table)
-    append(options.json, ({"experiment": "figure5a", **asdict(row)} for row in rows))
+    append(
+        options.json,
+        ({"experiment": "figure5a", **asdict(row)} for row in rows),
+    )
     for suffix in ("png", "svg"):
         draw(options, rows, options.out / f"figure5a.{suffix}")
     print(f"pictures are in {options.out}")
@@ -84,15 +119,29 @@ def main(options: Figure5aOptions, console: Console | None = None) -> list[Row]:
 
 def measure(options: Figure5aOptions, m: int) -> Row:
     """The three ways to train with `m` batches in flight."""
-    sync, pipeline, asynchronous = (per_s(options, mode, m) for mode in ("sync", "pipeline", "async"))
+    sync, pipeline, asynchronous = (
+        per_s(options, mode, m) for mode in ("sync", "pipeline", "async")
+    )
     layers = options.layers
-    return Row(m, sync, pipeline, asynchronous, sync * layers * m / (m + layers - 1))
+    return Row(
+        m,
+        sync,
+        pipeline,
+        asynchronous,
+        sync * layers * m / (m + layers - 1),
+    )
 
 
 def per_s(options: Figure5aOptions, mode: str, m: int) -> float:
     """Batches per second."""
-    graph = mlp((options.hidden,) * (options.layers + 1), BATCH)
-    batch = {"image": np.zeros((BATCH, options.hidden), np.float32), "label": np.zeros(BATCH, np.int32)}
+    graph = mlp(
+        (options.hidden,) * (options.layers + 1),
+        BATCH,
+    )
+    batch = {
+        "image": np.zeros((BATCH, options.hidden), np.float32),
+        "label": np.zeros(BATCH, np.int32),
+    }
     return simulate(
         graph,
         [batch] * (-(-options.n // m) * m),
@@ -105,13 +154,22 @@ def per_s(options: Figure5aOptions, mode: str, m: int) -> float:
     ).per_s
 
 
-def draw(options: Figure5aOptions, rows: Sequence[Row], path: Path) -> None:
+def draw(
+    options: Figure5aOptions,
+    rows: Sequence[Row],
+    path: Path,
+) -> None:
     """The picture: throughput as multiples of the synchronous one."""
     ways = {"synchronous": "sync", "pipeline": "pipeline", "asynchronous": "asynchronous"}
-    series = {
-        label: [(row.max_active_keys, getattr(row, name) / row.sync) for row in rows] for label, name in ways.items()
-    }
+    series = {}
+    for label, name in ways.items():
+        series[label] = [(row.max_active_keys, getattr(row, name) / row.sync) for row in rows]
     layers = options.layers
-    bound = {f"{layers}m / (m + {layers - 1})": [(row.max_active_keys, row.bound / row.sync) for row in rows]}
-    x, y = "max_active_keys, m", "throughput / synchronous throughput"
+    bound = {
+        f"{layers}m / (m + {layers - 1})": [
+            (row.max_active_keys, row.bound / row.sync) for row in rows
+        ]
+    }
+    x = "max_active_keys, m"
+    y = "throughput / synchronous throughput"
     curves(series, path, x=x, y=y, guides=bound)

@@ -65,7 +65,10 @@ class Figure5bOptions:
     out: Path = Path("runs/figure5b")
 
 
-def main(options: Figure5bOptions, console: Console | None = None) -> dict[Place, Row]:
+def main(
+    options: Figure5bOptions,
+    console: Console | None = None,
+) -> dict[Place, Row]:
     """Trains, prints the table and draws; gives each setting's row. After Ctrl-C, those of the settings before the one in hand.
 
     Raises:
@@ -73,13 +76,22 @@ def main(options: Figure5bOptions, console: Console | None = None) -> dict[Place
     """
     swept = {name: getattr(options, name) for name in ("max_active_keys", "min_update_interval")}
     require_positive(
-        "The defaults are 1, 4, 16 and 1, 6, 24.", **{name: min(v, default=0) for name, v in swept.items()}
+        "The defaults are 1, 4, 16 and 1, 6, 24.",
+        **{name: min(v, default=0) for name, v in swept.items()},
     )
     for name, values in swept.items():
         if len(set(values)) < len(values):
-            raise SettingsError(f"--{name.replace('_', '-')}", "different numbers", f"{values}", "Give each once.")
+            raise SettingsError(
+                f"--{name.replace('_', '-')}", "different numbers", f"{values}", "Give each once."
+            )
     if options.full:
-        options = replace(options, n_train=100_000, n_valid=10_000, epochs=13, target=0.97)
+        options = replace(
+            options,
+            n_train=100_000,
+            n_valid=10_000,
+            epochs=13,
+            target=0.97,
+        )
     rows: dict[Place, Row] = {}
     for place in product(*swept.values()):
         run = run_options(options, *place)
@@ -102,17 +114,30 @@ def folder(options: Figure5bOptions, keys: int, interval: int) -> Path:
 def run_options(options: Figure5bOptions, keys: int, interval: int) -> ListReductionOptions:
     """One setting's run."""
     own = {"max_active_keys", "min_update_interval", "full", "out"}
-    same = {field: value for field, value in vars(options).items() if field not in own}
+    same = {}
+    for field, value in vars(options).items():
+        if field not in own:
+            same[field] = value
     out = folder(options, keys, interval)
     return ListReductionOptions(max_active_keys=keys, min_update_interval=interval, out=out, **same)
 
 
 def show(rows: Mapping[Place, Row], console: Console) -> None:
     """Prints a line for each setting: medians over seeds."""
-    headers = ("in flight", "interval", "epochs to\ntarget", "seconds", "best", "train/s", "staleness")
+    headers = (
+        "in flight",
+        "interval",
+        "epochs to\ntarget",
+        "seconds",
+        "best",
+        "train/s",
+        "staleness",
+    )
     table = compact(*headers)
     for (keys, interval), row in rows.items():
-        epochs, seconds, best = (statistics.median(values) for values in (row.epochs, row.seconds, row.best))
+        epochs, seconds, best = (
+            statistics.median(values) for values in (row.epochs, row.seconds, row.best)
+        )
         reached = (f"{epochs:g}", f"{seconds:.1f}") if np.isfinite(epochs) else ("not reached", "")
         cells = f"{100 * best:.1f} %", f"{row.speed[0]:,.0f}", f"{row.staleness:.1f}"
         table.add_row(str(keys), str(interval), *reached, *cells)
@@ -123,6 +148,10 @@ def draw(rows: Mapping[Place, Row], path: Path) -> None:
     """The picture: a line for each interval, a point for each number of buckets in flight."""
     series: dict[str, list[Point]] = {}
     for (keys, interval), row in rows.items():
-        point = Point(str(keys), row.speed[0], statistics.median(row.epochs))
+        point = Point(
+            str(keys),
+            row.speed[0],
+            statistics.median(row.epochs),
+        )
         series.setdefault(f"min_update_interval {interval}", []).append(point)
     front(series, next(iter(rows.values())).n_train, path)

@@ -51,7 +51,9 @@ RECIPES: Mapping[str, Recipe] = {
     "dag-lstm": Recipe("circuits", 0.95),
     "stochastic-depth": Recipe("spirals", 0.95),
     "memory-network": Recipe("pointer_facts", 0.95),
-    "programmer-interpreter": Recipe("additions", 0.95, learning_rate=1e-2, batch=16, in_flight=32),  # fresh gradients
+    "programmer-interpreter": Recipe(
+        "additions", 0.95, learning_rate=1e-2, batch=16, in_flight=32
+    ),  # fresh gradients
 }
 """By name, as it is written on the command line."""
 
@@ -115,11 +117,15 @@ def main(options: FunctionsOptions) -> list[History]:
         learning_rate=options.learning_rate or recipe.learning_rate,
         max_active_keys=options.max_active_keys or recipe.in_flight,
     )
-    console.print(f"target: accuracy {options.target:g}; always the most common answer: {chance(options):.3f}")
+    console.print(
+        f"target: accuracy {options.target:g}; always the most common answer: {chance(options):.3f}"
+    )
     histories = run(f"functions-{options.name}", options, tasks(options), console)
     for history in histories:
         best = history.best("accuracy") if len(history) else 0.0
-        console.print(f"target {options.target:g} {'reached' if best >= options.target else 'not reached'}: {best:.4f}")
+        console.print(
+            f"target {options.target:g} {'reached' if best >= options.target else 'not reached'}: {best:.4f}"
+        )
     return histories
 
 
@@ -132,18 +138,32 @@ def tasks(options: FunctionsOptions) -> Callable[[int], Task]:
     Raises:
       SettingsError: If an option is outside what it can be.
     """
-    require_positive("The defaults are good for all.", learning_rate=options.learning_rate, batch=options.batch)
+    require_positive(
+        "The defaults are good for all.", learning_rate=options.learning_rate, batch=options.batch
+    )
 
     def task(seed: int) -> Task:
         module = _model(options.name)
         train, valid = instances(options, seed)
         model = getattr(module, module.__name__.rpartition(".")[2])
-        compiled = amp.compile(model, module.init(jax.random.key(seed)), module.SPEC)
+        compiled = amp.compile(
+            model,
+            module.init(jax.random.key(seed)),
+            module.SPEC,
+        )
         data = compiled.data(train)
-        settings = replace(options.settings(seed, 1), compile_ahead=False)  # few of all sizes are ever used
+        settings = replace(
+            options.settings(seed, 1), compile_ahead=False
+        )  # few of all sizes are ever used
         shown = next(iter(compiled.graph.parameterised.values())).role
         settings = update_together(compiled.graph, data, settings, options, options.batch, shown)
-        return Task(compiled.graph, data, compiled.data(valid), settings, optax.adam(options.learning_rate))
+        return Task(
+            compiled.graph,
+            data,
+            compiled.data(valid),
+            settings,
+            optax.adam(options.learning_rate),
+        )
 
     return task
 
@@ -157,7 +177,10 @@ def instances(options: FunctionsOptions, seed: int) -> list[list[Any]]:
     """
     generate = import_module(f"ampjax.data.generated.{RECIPES[options.name].data}").generate
     streams = np.random.SeedSequence(seed).spawn(2)
-    return [generate(n, stream) for n, stream in zip((options.n_train, options.n_valid), streams, strict=True)]
+    result = []
+    for n, stream in zip((options.n_train, options.n_valid), streams, strict=True):
+        result.append(generate(n, stream))
+    return result
 
 
 def chance(options: FunctionsOptions) -> float:
@@ -166,11 +189,18 @@ def chance(options: FunctionsOptions) -> float:
     Args:
       options: The options.
     """
-    _, valid = instances(options, options.seed[0] if options.seed else 0)
+    _, valid = instances(
+        options,
+        options.seed[0] if options.seed else 0,
+    )
     answers = [np.asarray(instance["label"]) for instance in valid]
     if options.name == "dag-lstm":
         answers = [answer[-1] for answer in answers]  # of the last node
-    _, counts = np.unique(np.stack(answers), axis=0, return_counts=True)
+    _, counts = np.unique(
+        np.stack(answers),
+        axis=0,
+        return_counts=True,
+    )
     return float(counts.max() / len(answers))
 
 

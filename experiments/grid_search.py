@@ -62,7 +62,10 @@ class Spent:
 
     def record(self) -> dict[str, float]:
         """Seconds, and processor seconds of all threads of this process."""
-        return {"search_s": perf_counter() - self.seconds, "search_processor_s": process_time() - self.processor_s}
+        return {
+            "search_s": perf_counter() - self.seconds,
+            "search_processor_s": process_time() - self.processor_s,
+        }
 
 
 @dataclass
@@ -85,13 +88,32 @@ class Grid:
     """Times the training of the best choice so far, after which a choice of a shared grid ends."""
 
     def __post_init__(self) -> None:
-        work, graphs = self.work, Graphs(self.work.graph)
+        work = self.work
+        graphs = Graphs(self.work.graph)
         fixed = {**work.settings, "seed": self.seed}
-        knobs = {name: vs[0] for name, vs in work.space.items() if name not in Settings.__dataclass_fields__}
-        train = amp.Subset(work.train, np.random.default_rng(self.seed).permutation(len(work.train)))
-        self.choices = candidates(full_space(graphs.of(knobs), train, work.space, fixed), fixed)
+        knobs = {}
+        for name, vs in work.space.items():
+            if name not in Settings.__dataclass_fields__:
+                knobs[name] = vs[0]
+        train = amp.Subset(
+            work.train,
+            np.random.default_rng(self.seed).permutation(len(work.train)),
+        )
+        self.choices = candidates(
+            full_space(graphs.of(knobs), train, work.space, fixed),
+            fixed,
+        )
         per_instance = n_examples(work.train) / len(work.train)
-        self._predictor = Predictor(graphs, work.tx, train, work.valid, None, 1.0, Budget.unlimited(), per_instance)
+        self._predictor = Predictor(
+            graphs,
+            work.tx,
+            train,
+            work.valid,
+            None,
+            1.0,
+            Budget.unlimited(),
+            per_instance,
+        )
 
     def search(self, kind: Kind, path: Path) -> None:
         """Trains every choice, and writes a record of each as soon as it has ended. A search that was interrupted goes on.
@@ -102,18 +124,29 @@ class Grid:
         """
         done = _records(path) if path.exists() else []
         known = [r["tried_seconds_to_target"] for r in done]
-        best_s = min((s for s in known if s is not None), default=math.inf)
-        left = [c for c in self.choices if not any(_is_of(c, record) for record in done)]
+        best_s = min(
+            (s for s in known if s is not None),
+            default=math.inf,
+        )
+        left = []
+        for c in self.choices:
+            if not any(_is_of(c, record) for record in done):
+                left.append(c)
         with Reporter(True) as reporter, reporter.part(kind, len(left)) as advance:
             for choice in left:
                 own = Spent()
                 trial = self.shared(choice) if kind == "shared-grid" else self.alone(choice)
-                processor_s = self._train(trial, self.PATIENCE * best_s if kind == "shared-grid" else math.inf)
+                processor_s = self._train(
+                    trial, self.PATIENCE * best_s if kind == "shared-grid" else math.inf
+                )
                 tried = trial.result()
                 if tried.seconds_to_target is not None:
                     best_s = min(best_s, tried.seconds_to_target)
                 reached = {"processor_to_target": None if trial.to_target is None else processor_s}
-                append(path, [{**replace(choice, tried=tried).record(), **reached, **own.record()}])
+                append(
+                    path,
+                    [{**replace(choice, tried=tried).record(), **reached, **own.record()}],
+                )
                 advance(1)
 
     def shared(self, choice: Candidate) -> Trial:
@@ -121,18 +154,40 @@ class Grid:
         key = choice.plan_key
         if key not in self._prepared:
             self._prepared[key] = self._predictor.prepare(
-                [c for c in self.choices if c.plan_key == key], self.work.goal.metric
+                [c for c in self.choices if c.plan_key == key],
+                self.work.goal.metric,
             )
-        return self._predictor.trial(choice, self._prepared[key], self.work.goal, len(self.work.train))
+        return self._predictor.trial(
+            choice,
+            self._prepared[key],
+            self.work.goal,
+            len(self.work.train),
+        )
 
     def alone(self, choice: Candidate) -> Trial:
         """A trial with arenas and kernels of its own, evaluated after each epoch."""
         p = self._predictor
         settings = Settings(**{**choice.settings, "compile_ahead": True})
-        trainer = amp.Trainer(p.graphs.of(choice.knobs), p.tx, settings=settings)
-        return Trial(choice, trainer, p.train, p.valid, self.work.goal, len(p.train), p.per_instance)
+        trainer = amp.Trainer(
+            p.graphs.of(choice.knobs),
+            p.tx,
+            settings=settings,
+        )
+        return Trial(
+            choice,
+            trainer,
+            p.train,
+            p.valid,
+            self.work.goal,
+            len(p.train),
+            p.per_instance,
+        )
 
-    def race(self, choices: Sequence[Candidate], seed: int) -> list[float]:
+    def race(
+        self,
+        choices: Sequence[Candidate],
+        seed: int,
+    ) -> list[float]:
         """Seconds that each choice needs to the target, with another seed; infinite if it does not reach it.
 
         The choice that has trained least goes on, for an eighth of an epoch, so what else the machine does meets all alike.
@@ -151,7 +206,9 @@ class Grid:
             trials[-1].warm_up(Budget.unlimited())
         while able := [trial for trial in trials if self._goes_on(trial)]:
             min(able, key=lambda trial: trial.seconds[-1]).advance(Budget.unlimited())
-        return [math.inf if (reached := trial.to_target) is None else reached[0] for trial in trials]
+        return [
+            math.inf if (reached := trial.to_target) is None else reached[0] for trial in trials
+        ]
 
     def _train(self, trial: Trial, longest_s: float) -> float:
         """Trains to the target, or until it is too late; gives the processor seconds of training and of evaluating."""
@@ -164,10 +221,21 @@ class Grid:
     def _goes_on(self, trial: Trial) -> bool:
         """Whether a trial may still reach the target."""
         most = self.epochs * n_examples(self.work.train)
-        return trial.to_target is None and trial.examples[-1] < most and not (trial.pieces and trial.has_diverged)
+        return (
+            trial.to_target is None
+            and trial.examples[-1] < most
+            and not (trial.pieces and trial.has_diverged)
+        )
 
 
-def pairs(grid: Grid, folder: Path, rivals: int, repeats: int, name: str, console: Console) -> dict[str, Any]:
+def pairs(
+    grid: Grid,
+    folder: Path,
+    rivals: int,
+    repeats: int,
+    name: str,
+    console: Console,
+) -> dict[str, Any]:
     """Trains the tuned choice and the best ones of each grid search to the target, in turn; gives a record, which it also writes.
 
     Args:
@@ -183,42 +251,79 @@ def pairs(grid: Grid, folder: Path, rivals: int, repeats: int, name: str, consol
       SettingsError: If no choice of a grid has reached the target.
     """
     found = {"tuned": _records(folder / "tuned.jsonl")}
-    found |= {kind: _records(folder / f"{kind}.jsonl") for kind in GRIDS if (folder / f"{kind}.jsonl").exists()}
+    found |= {
+        kind: _records(folder / f"{kind}.jsonl")
+        for kind in GRIDS
+        if (folder / f"{kind}.jsonl").exists()
+    }
     grids = [kind for kind in GRIDS if kind in found]
     if not grids:
         fix = "Let `--steps` have a grid search before `pairs`."
         raise DataError(f"{folder}", "records of a grid search", "none", fix)
-    best_of = {f"{kind} {i + 1}": r for kind in grids for i, r in enumerate(_best(found[kind], rivals))}
-    entrants = {who: _choice(grid, r) for who, r in {"tuned": found["tuned"][0], **best_of}.items()}
+    best_of = {}
+    for kind in grids:
+        for i, r in enumerate(_best(found[kind], rivals)):
+            best_of[f"{kind} {i + 1}"] = r
+    entrants = {}
+    for who, r in {"tuned": found["tuned"][0], **best_of}.items():
+        entrants[who] = _choice(grid, r)
     different = list({repr(choice): choice for choice in entrants.values()}.values())
     seconds: dict[str, list[float]] = {repr(choice): [] for choice in different}
     for repeat in range(repeats):
-        for choice, needed_s in zip(different, grid.race(different, grid.seed + 1 + repeat), strict=True):
+        for choice, needed_s in zip(
+            different, grid.race(different, grid.seed + 1 + repeat), strict=True
+        ):
             seconds[repr(choice)].append(needed_s)
-    medians = {who: statistics.median(seconds[repr(choice)]) for who, choice in entrants.items()}
-    best = min((who for who in entrants if who != "tuned"), key=medians.__getitem__)
-    own, others = seconds[repr(entrants["tuned"])], seconds[repr(entrants[best])]
+    medians = {}
+    for who, choice in entrants.items():
+        medians[who] = statistics.median(seconds[repr(choice)])
+    best = min(
+        (who for who in entrants if who != "tuned"),
+        key=medians.__getitem__,
+    )
+    own = seconds[repr(entrants["tuned"])]
+    others = seconds[repr(entrants[best])]
     ratio = statistics.median(a / b for a, b in zip(own, others, strict=True))
     table = compact("", "search\nseconds", "processor\nseconds", "seconds\nto target", "settings")
     for who, choice in entrants.items():
         took = found[who.split()[0]]
-        cells = [f"{sum(r.get(key, 0.0) for r in took):.0f}" for key in ("search_s", "search_processor_s")]
+        cells = [
+            f"{sum(r.get(key, 0.0) for r in took):.0f}"
+            for key in ("search_s", "search_processor_s")
+        ]
         median = f"{medians[who]:.2f}" if math.isfinite(medians[who]) else "not reached"
-        table.add_row(who, *cells, median, choice.label(_varied(grid.choices)))
+        table.add_row(
+            who,
+            *cells,
+            median,
+            choice.label(_varied(grid.choices)),
+        )
     console.print(table)
-    shown = {who: [round(s, 2) for s in seconds[repr(choice)]] for who, choice in entrants.items()}
+    shown = {}
+    for who, choice in entrants.items():
+        shown[who] = [round(s, 2) for s in seconds[repr(choice)]]
     console.print(
         f"{name}: tuned over {best} {ratio:.2f} in seconds to the target (median of {repeats} pairs, in turn)"
     )
     for who, needed in shown.items():
         text = ", ".join(f"{s:.2f}" if math.isfinite(s) else "not reached" for s in needed)
         console.print(f"{who}: {text}", soft_wrap=True)
-    record = {"experiment": "tune", "name": name, "seed": grid.seed, "ratio": ratio, "best": best, "seconds": shown}
+    record = {
+        "experiment": "tune",
+        "name": name,
+        "seed": grid.seed,
+        "ratio": ratio,
+        "best": best,
+        "seconds": shown,
+    }
     append(folder / "compared.jsonl", [record])
     return record
 
 
-def _best(records: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:
+def _best(
+    records: Sequence[Mapping[str, Any]],
+    n: int,
+) -> list[Mapping[str, Any]]:
     """The records of those that took least processor time to the target.
 
     Raises:
@@ -246,13 +351,20 @@ def _choice(grid: Grid, record: Mapping[str, Any]) -> Candidate:
 
 def _is_of(choice: Candidate, record: Mapping[str, Any]) -> bool:
     """Whether a record is of a choice."""
-    return all(record.get(name) == value for name, value in plain({**choice.settings, **choice.knobs}).items())
+    return all(
+        record.get(name) == value
+        for name, value in plain({**choice.settings, **choice.knobs}).items()
+    )
 
 
 def _varied(choices: Sequence[Candidate]) -> tuple[str, ...]:
     """The settings and knobs that are not the same in all choices."""
     every = [plain({**c.settings, **c.knobs}) for c in choices]
-    return tuple(name for name in every[0] if len({repr(values[name]) for values in every}) > 1)
+    result = []
+    for name in every[0]:
+        if len({repr(values[name]) for values in every}) > 1:
+            result.append(name)
+    return tuple(result)
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
@@ -264,4 +376,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         fix = "Let `--steps` have what writes it first, with the same `--out`."
         raise DataError(f"{path}", "a file that an earlier step has written", "no file", fix)
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    result = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        result.append(json.loads(line))
+    return result

@@ -16,7 +16,9 @@ from ampjax.simulation.simulate import simulate
 from experiments.common import Options, sample
 
 
-def updates_per_instance(graph: amp.Graph, data: Instances, settings: amp.Settings) -> dict[str, float]:
+def updates_per_instance(
+    graph: amp.Graph, data: Instances, settings: amp.Settings
+) -> dict[str, float]:
     """How often each node will update per training instance: the real scheduler tells, on a sample, without numerics.
 
     A dispatch that holds more gradient rows than `min_update_interval` gives one update, so the number depends on the schedule. Learning-rate
@@ -31,7 +33,9 @@ def updates_per_instance(graph: amp.Graph, data: Instances, settings: amp.Settin
     return {name: stats.updates / n for name, stats in nodes.items()}
 
 
-def rows_per_instance(graph: amp.Graph, data: Instances, settings: amp.Settings) -> dict[str, float]:
+def rows_per_instance(
+    graph: amp.Graph, data: Instances, settings: amp.Settings
+) -> dict[str, float]:
     """How many gradient rows each node gets per training instance, found as in `updates_per_instance`.
 
     Where nodes see very different numbers of rows, an interval in rows of its own for each lets all of them update about equally often.
@@ -41,7 +45,12 @@ def rows_per_instance(graph: amp.Graph, data: Instances, settings: amp.Settings)
 
 
 def update_together(
-    graph: amp.Graph, data: Instances, settings: amp.Settings, options: Options, batch: int, shown: str
+    graph: amp.Graph,
+    data: Instances,
+    settings: amp.Settings,
+    options: Options,
+    batch: int,
+    shown: str,
 ) -> amp.Settings:
     """Lets every node wait for the gradient rows that `batch` instances bring on average, unless the user has chosen an interval for all.
 
@@ -64,7 +73,10 @@ def update_together(
     return replace(settings, min_update_interval=of_nodes[any_copy])
 
 
-def intervals(rows: Mapping[str, float], batch: int) -> dict[str, int]:
+def intervals(
+    rows: Mapping[str, float],
+    batch: int,
+) -> dict[str, int]:
     """Each node's interval: the rows that `batch` instances bring; replicas wait for as many as one node alone would.
 
     A node that got no row at all is taken to get one from each instance: it is behind a choice by computed values, which nobody knows without numerics.
@@ -76,12 +88,23 @@ def intervals(rows: Mapping[str, float], batch: int) -> dict[str, int]:
     totals: dict[str, float] = {}
     for node, count in rows.items():
         totals[node.split("/")[0]] = totals.get(node.split("/")[0], 0.0) + count
-    return {node: max(1, round(batch * (totals[node.split("/")[0]] or 1.0))) for node in rows}
+    result = {}
+    for node in rows:
+        result[node] = max(
+            1,
+            round(batch * (totals[node.split("/")[0]] or 1.0)),
+        )
+    return result
 
 
-def _without_numerics(graph: amp.Graph, data: Instances, settings: amp.Settings) -> tuple[int, Mapping[str, NodeStats]]:
+def _without_numerics(
+    graph: amp.Graph, data: Instances, settings: amp.Settings
+) -> tuple[int, Mapping[str, NodeStats]]:
     copies = max(Counter(node.role for node in graph.parameterised.values()).values())
-    n = min(len(data), copies * max(128, 4 * settings.max_active_keys))
+    n = min(
+        len(data),
+        copies * max(128, 4 * settings.max_active_keys),
+    )
     return n, simulate(graph, sample(data, n, settings.seed), **vars(settings)).stats.nodes
 
 
@@ -90,7 +113,10 @@ def cosine(peak: float, updates: float) -> optax.Schedule:
     return optax.cosine_decay_schedule(peak, max(1, round(updates)))
 
 
-def set_options(graph: amp.Graph, options: Callable[[str], Mapping[str, Any]]) -> amp.Graph:
+def set_options(
+    graph: amp.Graph,
+    options: Callable[[str], Mapping[str, Any]],
+) -> amp.Graph:
     """Sets options of a graph's parameterised nodes, whoever built it.
 
     Args:

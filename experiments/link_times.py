@@ -20,7 +20,9 @@ import ampjax as amp
 from ampjax.ir.instances import InstanceList
 from experiments.bench.hosts import spent_s
 
-NARROW, WIDE, ROWS = 16, 1024, 64
+NARROW = 16
+WIDE = 1024
+ROWS = 64
 """Floats of a row that crosses, and rows of a message."""
 
 
@@ -45,18 +47,31 @@ def measure_link_times(instances: int = 2000, passes: int = 3) -> amp.LinkTimes:
         "narrow": _task(NARROW, False, instances),
         "wide": _task(WIDE, False, instances),
     }
-    here, there = ({name: _spent(task, on_hosts, passes) for name, task in tasks.items()} for on_hosts in (False, True))
+    here, there = (
+        {name: _spent(task, on_hosts, passes) for name, task in tasks.items()}
+        for on_hosts in (False, True)
+    )
     compute = _compute_ns(tasks["copies"]) / here["copies"].dispatches
-    driver = max(0.0, there["copies"].driver_ns - (here["copies"].driver_ns - compute))
+    driver = max(
+        0.0,
+        there["copies"].driver_ns - (here["copies"].driver_ns - compute),
+    )
     host = max(0.0, there["copies"].hosts_ns - compute)
-    crossings = {
-        name: max(
-            0.0, (_of_all(there[name]) - _of_all(here[name]) - driver - host) * there[name].dispatches / CROSSINGS
+    crossings = {}
+    for name in ("narrow", "wide"):
+        crossings[name] = max(
+            0.0,
+            (_of_all(there[name]) - _of_all(here[name]) - driver - host)
+            * there[name].dispatches
+            / CROSSINGS,
         )
-        for name in ("narrow", "wide")
-    }
-    n_bytes = {name: 4 * ROWS * width for name, width in (("narrow", NARROW), ("wide", WIDE))}
-    byte = max(0.0, (crossings["wide"] - crossings["narrow"]) / (n_bytes["wide"] - n_bytes["narrow"]))
+    n_bytes = {}
+    for name, width in (("narrow", NARROW), ("wide", WIDE)):
+        n_bytes[name] = 4 * ROWS * width
+    byte = max(
+        0.0,
+        (crossings["wide"] - crossings["narrow"]) / (n_bytes["wide"] - n_bytes["narrow"]),
+    )
     message = max(0.0, crossings["narrow"] - byte * n_bytes["narrow"])
     return amp.LinkTimes(driver, host, message / 2, byte / 2)  # each crossing has two ends
 
@@ -93,23 +108,43 @@ def _task(width: int, in_copies: bool, instances: int) -> _Task:
     }
     if not in_copies:
         settings["affinity"] = {"first": 0, "second": 1, "square": 1}
-    return _Task(graph, InstanceList([{"x": row} for row in rows]), settings)
+    return _Task(
+        graph,
+        InstanceList([{"x": row} for row in rows]),
+        settings,
+    )
 
 
-def _weights(rows: int, columns: int) -> Callable[[jax.Array], jax.Array]:
+def _weights(
+    rows: int,
+    columns: int,
+) -> Callable[[jax.Array], jax.Array]:
     return lambda key: jax.random.normal(key, (rows, columns)) / rows**0.5
 
 
 def _spent(task: _Task, on_hosts: bool, passes: int) -> Spent:
-    places: dict[str, Any] = {"hosts": 2} if on_hosts else {"devices": jax.devices()[:1] * 2}
-    trainer = amp.Trainer(task.graph, optax.sgd(1e-3), **places, **task.settings)
-    processes = [os.getpid(), *(host.process for host in trainer.hosts)]
+    if on_hosts:
+        places: dict[str, Any] = {"hosts": 2}
+    else:
+        places = {"devices": jax.devices()[:1] * 2}
+    trainer = amp.Trainer(
+        task.graph,
+        optax.sgd(1e-3),
+        **places,
+        **task.settings,
+    )
+    processes = [
+        os.getpid(),
+        *(host.process for host in trainer.hosts),
+    ]
     trainer.fit(task.data, epochs=2, progress=False)
     found = []
     for _ in range(passes):
         before = [spent_s(process) for process in processes]
         (epoch,) = trainer.fit(task.data, epochs=1, progress=False).epochs
-        spent = [1e9 * (spent_s(p) - s) / epoch.dispatches for p, s in zip(processes, before, strict=True)]
+        spent = []
+        for p, s in zip(processes, before, strict=True):
+            spent.append(1e9 * (spent_s(p) - s) / epoch.dispatches)
         found.append(Spent(spent[0], sum(spent[1:]), epoch.dispatches / len(task.data)))
     trainer.close()
     return min(found, key=_of_all)
@@ -121,7 +156,13 @@ def _of_all(spent: Spent) -> float:
 
 def _compute_ns(task: _Task) -> float:
     """What kernels, and the calls of them, take for an instance that goes through one of two equal copies."""
-    times = amp.profile(task.graph, task.data, passes=1, tx=optax.sgd(1e-3), **task.settings)
+    times = amp.profile(
+        task.graph,
+        task.data,
+        passes=1,
+        tx=optax.sgd(1e-3),
+        **task.settings,
+    )
     parts = (times.issue, times.kernels)
     return sum(ns for part in parts for sizes in part.values() for ns in sizes.values()) / 2
 

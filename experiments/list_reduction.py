@@ -74,12 +74,16 @@ def tasks(options: ListReductionOptions) -> Callable[[int], Task]:
     if options.learning_rate is not None:
         require_positive("Adam's default here is 2e-3.", learning_rate=options.learning_rate)
     if options.replica_sync == "auto":
-        options = replace(options, replica_sync="every_k:10" if most_copies(options) > 2 else "epoch")
+        options = replace(
+            options, replica_sync="every_k:10" if most_copies(options) > 2 else "epoch"
+        )
     interval, peak = defaults(options)
 
     def task(seed: int) -> Task:
         settings = options.settings(seed, interval)
-        train, valid = (instances(options, part) for part in splits(options.n_train, options.n_valid, seed))
+        train, valid = (
+            instances(options, part) for part in splits(options.n_train, options.n_valid, seed)
+        )
         batch = None if options.single else options.batch_size
         several = min(2, options.copies)
         shares = {
@@ -90,23 +94,43 @@ def tasks(options: ListReductionOptions) -> Callable[[int], Task]:
 
         def model(table: Table | None = None) -> amp.Compiled:
             several = {"replicas": options.replicas, "copies": options.copies}
-            made = list_reduction_rnn(options.hidden, batch, **several, table=table, seed=seed)
+            made = list_reduction_rnn(
+                options.hidden,
+                batch,
+                **several,
+                table=table,
+                seed=seed,
+            )
             at_least = settings.min_update_interval
             set_options(
-                made.graph, lambda node: {"min_update_interval": max(1, at_least // shares[node.split("/")[0]])}
+                made.graph,
+                lambda node: {
+                    "min_update_interval": max(1, at_least // shares[node.split("/")[0]])
+                },
             )
             return made
 
         compiled = model()
         updates = updates_per_instance(compiled.graph, compiled.data(train), settings)
-        rate, total = options.learning_rate or peak, len(train) * options.epochs
+        rate = options.learning_rate or peak
+        total = len(train) * options.epochs
         transforms = {node: optax.adam(cosine(rate, own * total)) for node, own in updates.items()}
         if options.table:
             tx = next(tx for node, tx in transforms.items() if node.startswith("embed"))
             compiled = model(Table(np.asarray(compiled.initial_params["embed"]), tx))
-            transforms = {node: tx for node, tx in transforms.items() if not node.startswith("embed")}
-        set_options(compiled.graph, lambda node: {"tx": transforms[node]} if node in transforms else {})
-        return Task(compiled.graph, compiled.data(train), compiled.data(valid), settings)
+            transforms = {
+                node: tx for node, tx in transforms.items() if not node.startswith("embed")
+            }
+        set_options(
+            compiled.graph,
+            lambda node: {"tx": transforms[node]} if node in transforms else {},
+        )
+        return Task(
+            compiled.graph,
+            compiled.data(train),
+            compiled.data(valid),
+            settings,
+        )
 
     return task
 

@@ -46,7 +46,10 @@ class Model:
 
     def instances(self, n: int) -> Subset:
         """So many instances."""
-        return Subset(self.data, np.arange(n) % len(self.data))
+        return Subset(
+            self.data,
+            np.arange(n) % len(self.data),
+        )
 
 
 def model(name: Name, seed: int = 0) -> Model:
@@ -74,37 +77,62 @@ class Images:
 
     def gather(self, ids: np.ndarray) -> dict[str, Messages]:
         """The messages of the instances `ids`, by pump."""
-        n, each = len(ids), np.arange(len(ids))
-        images = np.broadcast_to(np.float32(0), (n, BATCH, mnist.N_PIXELS))
-        return {"image": Messages(images, each), "label": Messages(np.zeros((n, BATCH), np.int32), each)}
+        n = len(ids)
+        each = np.arange(len(ids))
+        images = np.broadcast_to(
+            np.float32(0),
+            (n, BATCH, mnist.N_PIXELS),
+        )
+        return {
+            "image": Messages(images, each),
+            "label": Messages(np.zeros((n, BATCH), np.int32), each),
+        }
 
 
 def _list_reduction(seed: int) -> Model:
     data = list_reduction.Buckets(list_reduction.generate(BATCH * DIFFERENT, seed), BATCH)
     order = np.random.default_rng(seed).permutation(len(data))
-    return Model(lambda replicas: list_reduction_rnn(batch=BATCH, replicas=replicas), Subset(data, order), BATCH)
+    return Model(
+        lambda replicas: list_reduction_rnn(batch=BATCH, replicas=replicas),
+        Subset(data, order),
+        BATCH,
+    )
 
 
 def _tree_lstm(seed: int) -> Model:
     trees, _ = sst.synthetic(DIFFERENT, 1, seed)
     cells = Cells("tai", 300, 150, 1.0)
-    return Model(lambda n: tree_lstm(len(trees.vocabulary), cells, replicas=n), sst.TreeInstances(trees))
+    return Model(
+        lambda n: tree_lstm(len(trees.vocabulary), cells, replicas=n),
+        sst.TreeInstances(trees),
+    )
 
 
 def _ggnn(seed: int) -> Model:
     molecules = qm9.split(qm9.synthetic(DIFFERENT + 1, seed), 1, seed).train
-    return Model(lambda n: ggnn_regression(Network(qm9.N_FEATURES, n_kinds=qm9.N_KINDS, replicas=n)), molecules)
+    return Model(
+        lambda n: ggnn_regression(Network(qm9.N_FEATURES, n_kinds=qm9.N_KINDS, replicas=n)),
+        molecules,
+    )
 
 
 def _perceptron(seed: int) -> Model:
     sizes = (mnist.N_PIXELS, 784, 784, 784, 10)
-    return Model(lambda replicas: mlp(sizes, BATCH, replicas), Images(DIFFERENT), BATCH)
+    return Model(
+        lambda replicas: mlp(sizes, BATCH, replicas),
+        Images(DIFFERENT),
+        BATCH,
+    )
 
 
 def _tagger(seed: int) -> Model:
     sentences, _ = wikiner.synthetic(DIFFERENT, 1, seed)
-    words, characters = len(sentences.vocabulary.words), len(sentences.vocabulary.characters)
-    return Model(lambda n: tagger(words, characters, Sizes(noise=0), n), wikiner.SentenceInstances(sentences))
+    words = len(sentences.vocabulary.words)
+    characters = len(sentences.vocabulary.characters)
+    return Model(
+        lambda n: tagger(words, characters, Sizes(noise=0), n),
+        wikiner.SentenceInstances(sentences),
+    )
 
 
 MODELS: Mapping[str, Callable[[int], Model]] = {
@@ -119,5 +147,6 @@ MODELS: Mapping[str, Callable[[int], Model]] = {
 def single_sequences(n: int, seed: int = 0) -> Any:
     """List reduction a sequence at a time: the smallest messages, of which a machine's control has most to do."""
     return Subset(
-        list_reduction.Sequences(list_reduction.generate(max(1, min(n, 20_000)), seed)), np.arange(n) % 20_000
+        list_reduction.Sequences(list_reduction.generate(max(1, min(n, 20_000)), seed)),
+        np.arange(n) % 20_000,
     )

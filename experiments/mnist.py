@@ -57,20 +57,32 @@ def tasks(options: MnistOptions) -> Callable[[int], Task]:
     """
     require_positive("B.1's is 0.1.", learning_rate=options.learning_rate)
     if options.warm_up < 0:
-        raise SettingsError("--warm-up", "at least 0", f"{options.warm_up}", "0 starts with the full rate.")
+        raise SettingsError(
+            "--warm-up", "at least 0", f"{options.warm_up}", "0 starts with the full rate."
+        )
     train, valid = (
-        Batches(part, options.batch_size) for part in (synthetic() if options.synthetic else load(options.data_dir))
+        Batches(part, options.batch_size)
+        for part in (synthetic() if options.synthetic else load(options.data_dir))
     )
 
     def task(seed: int) -> Task:
         sizes = (784, options.hidden, options.hidden, options.hidden, 10)
         graph = mlp(sizes, options.batch_size, options.replicas, options.copies)
-        return Task(graph, train, valid, options.settings(seed, 1), optax.sgd(rate(options)))
+        return Task(
+            graph,
+            train,
+            valid,
+            options.settings(seed, 1),
+            optax.sgd(rate(options)),
+        )
 
     return task
 
 
 def rate(options: MnistOptions) -> float | optax.Schedule:
     """The learning rate, by the number of updates where it rises."""
-    peak, n = options.learning_rate, options.warm_up
-    return optax.linear_schedule(peak / n, peak, n) if n else peak
+    peak = options.learning_rate
+    n = options.warm_up
+    if n:
+        return optax.linear_schedule(peak / n, peak, n)
+    return peak

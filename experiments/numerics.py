@@ -48,7 +48,10 @@ class NumericsOptions:
     json: Path | None = None
 
 
-def main(options: NumericsOptions, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: NumericsOptions,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives a record for each model and choice of fusions.
 
     Raises:
@@ -56,10 +59,17 @@ def main(options: NumericsOptions, console: Console | None = None) -> list[dict[
     """
     for name in options.models:
         if name not in NAMES:
-            raise SettingsError("--models", f"some of {list(NAMES)}", f"`{name}`", "Choose among these.")
+            raise SettingsError(
+                "--models", f"some of {list(NAMES)}", f"`{name}`", "Choose among these."
+            )
     records = []
     with TemporaryDirectory() as folder:
-        given = {"models": options.models, "small": options.small, "seed": options.seed, "folder": folder}
+        given = {
+            "models": options.models,
+            "small": options.small,
+            "seed": options.seed,
+            "folder": folder,
+        }
         in_a_process(keep_exact, given, {"XLA_FLAGS": flags_of("none")})
         for fusions in options.fusions:
             found = in_a_process(measure, given, {"XLA_FLAGS": flags_of(fusions)})
@@ -70,14 +80,24 @@ def main(options: NumericsOptions, console: Console | None = None) -> list[dict[
     return records
 
 
-def keep_exact(models: Sequence[str], small: bool, seed: int, folder: str) -> None:
+def keep_exact(
+    models: Sequence[str],
+    small: bool,
+    seed: int,
+    folder: str,
+) -> None:
     """Computes each model operation by operation in float64, and leaves the results as files for `measure`; arguments as there."""
     for name in models:
         exact = subject(name, small, seed).exact()
         (Path(folder) / name).write_bytes(pickle.dumps(exact))
 
 
-def measure(models: Sequence[str], small: bool, seed: int, folder: str) -> list[dict[str, Any]]:
+def measure(
+    models: Sequence[str],
+    small: bool,
+    seed: int,
+    folder: str,
+) -> list[dict[str, Any]]:
     """A record for each model, compiled with the fusions of this process.
 
     Args:
@@ -92,23 +112,40 @@ def measure(models: Sequence[str], small: bool, seed: int, folder: str) -> list[
     records = []
     for name in models:
         right = pickle.loads((Path(folder) / name).read_bytes())
-        loss, gradient, parameter = difference(subject(name, small, seed).compiled(), right)
+        loss, gradient, parameter = difference(
+            subject(name, small, seed).compiled(),
+            right,
+        )
         found = {"model": name, "loss": loss, "gradient": gradient, "parameter": parameter}
         records.append({**found, "jax": jax.__version__})
     return records
 
 
-def difference(got: Found, want: Found) -> tuple[float, float, str]:
+def difference(
+    got: Found,
+    want: Found,
+) -> tuple[float, float, str]:
     """The relative difference of losses, the largest one of gradients, and whose gradient that is; what is not finite counts as infinite."""
     apart = abs(got[0] - want[0]) / abs(want[0])
-    node, path, worst = max(compare(got[1], want[1]), key=lambda found: found[2])
+    node, path, worst = max(
+        compare(got[1], want[1]),
+        key=lambda found: found[2],
+    )
     return apart if apart < float("inf") else float("inf"), worst, f"{node}{path}"
 
 
-def _table(options: NumericsOptions, records: Sequence[Mapping[str, Any]]) -> Any:
+def _table(
+    options: NumericsOptions,
+    records: Sequence[Mapping[str, Any]],
+) -> Any:
     """A row for each model: the larger difference, of loss and gradients, by choice of fusions."""
     table = compact("model", *options.fusions)
-    by = {(record["model"], record["fusions"]): max(record["loss"], record["gradient"]) for record in records}
+    by = {}
+    for record in records:
+        by[(record["model"], record["fusions"])] = max(
+            record["loss"],
+            record["gradient"],
+        )
     for name in options.models:
         table.add_row(name, *(f"{by[name, fusions]:.1e}" for fusions in options.fusions))
     return table

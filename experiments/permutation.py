@@ -62,15 +62,31 @@ def tasks(options: PermutationOptions) -> Callable[[int], Task]:
     Raises:
       SettingsError: If an option is outside what it can be.
     """
-    require_positive("The defaults are 1e-3 and 100.", learning_rate=options.learning_rate, batch=options.batch)
+    require_positive(
+        "The defaults are 1e-3 and 100.", learning_rate=options.learning_rate, batch=options.batch
+    )
     sizes = options.operations, options.hidden
 
     def task(seed: int) -> Task:
-        model, params = partial(permutation, replicas=options.replicas), init(jax.random.key(seed), *sizes)
+        model = partial(permutation, replicas=options.replicas)
+        params = init(jax.random.key(seed), *sizes)
         compiled = amp.compile(model, params, SPEC, copies=options.copies)
         train, valid = (compiled.data(plain(part)) for part in splits(options, seed))
-        settings = update_together(compiled.graph, train, options.settings(seed, 1), options, options.batch, "output")
-        return Task(compiled.graph, train, valid, settings, optax.adam(options.learning_rate))
+        settings = update_together(
+            compiled.graph,
+            train,
+            options.settings(seed, 1),
+            options,
+            options.batch,
+            "output",
+        )
+        return Task(
+            compiled.graph,
+            train,
+            valid,
+            settings,
+            optax.adam(options.learning_rate),
+        )
 
     return task
 
@@ -83,6 +99,7 @@ def splits(options: PermutationOptions, seed: int) -> list[Shuffles]:
       seed: Of the run.
     """
     streams = np.random.SeedSequence(seed).spawn(2)
-    return [
-        generate(n, options.operations, s) for n, s in zip((options.n_train, options.n_valid), streams, strict=True)
-    ]
+    result = []
+    for n, s in zip((options.n_train, options.n_valid), streams, strict=True):
+        result.append(generate(n, options.operations, s))
+    return result

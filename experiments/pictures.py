@@ -26,10 +26,15 @@ from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 from experiments.common import start_up
 
-BATCH, N_BATCHES, IN_FLIGHT = 100, 12, 6
+BATCH = 100
+N_BATCHES = 12
+IN_FLIGHT = 6
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "Synchronous, one batch, then an update": {"mode": "sync"},
-    f"Pipeline, {IN_FLIGHT} batches, then an update": {"mode": "pipeline", "max_active_keys": IN_FLIGHT},
+    f"Pipeline, {IN_FLIGHT} batches, then an update": {
+        "mode": "pipeline",
+        "max_active_keys": IN_FLIGHT,
+    },
     f"Asynchronous, {IN_FLIGHT} batches in flight": {"mode": "async", "max_active_keys": IN_FLIGHT},
 }
 """AMPNet's figure 1."""
@@ -56,15 +61,32 @@ def schedules(path: Path) -> None:
       path: The file.
     """
     graph = mlp((N_PIXELS,) * 5, BATCH)
-    blank = Digits(np.zeros((N_BATCHES * BATCH, N_PIXELS), np.float32), np.zeros(N_BATCHES * BATCH, np.int32))
+    blank = Digits(
+        np.zeros((N_BATCHES * BATCH, N_PIXELS), np.float32),
+        np.zeros(N_BATCHES * BATCH, np.int32),
+    )
     traces = {name: amp.Trace() for name in WAYS}
     for name, way in WAYS.items():
-        paper: Mapping[str, Any] = {"workers": 4, "policy": "backward_first", "max_dispatch_size": 1}
-        amp.simulate(graph, Batches(blank, BATCH), trace=traces[name], **paper, **way)
+        paper: Mapping[str, Any] = {
+            "workers": 4,
+            "policy": "backward_first",
+            "max_dispatch_size": 1,
+        }
+        amp.simulate(
+            graph,
+            Batches(blank, BATCH),
+            trace=traces[name],
+            **paper,
+            **way,
+        )
     gantts(traces, path, width=11.0)
 
 
-def graph_after_a_run(path: Path, n: int = 1_000, max_dispatch_size: int = 64) -> None:
+def graph_after_a_run(
+    path: Path,
+    n: int = 1_000,
+    max_dispatch_size: int = 64,
+) -> None:
     """A Tree-LSTM with the time that its nodes took on this machine in an epoch of training.
 
     Args:
@@ -73,10 +95,23 @@ def graph_after_a_run(path: Path, n: int = 1_000, max_dispatch_size: int = 64) -
       max_dispatch_size: Rows in one dispatch at most.
     """
     trees, _ = sst.synthetic(n, 1)
-    graph, trace = tree_lstm(len(trees.vocabulary), Cells("tai", 128, 128, keep=1.0)), amp.Trace()
-    settings: Mapping[str, Any] = {"policy": "wavefront", "min_admission": 8, "max_active_keys": 32, "gradient": "sum"}
+    graph = tree_lstm(
+        len(trees.vocabulary),
+        Cells("tai", 128, 128, keep=1.0),
+    )
+    trace = amp.Trace()
+    settings: Mapping[str, Any] = {
+        "policy": "wavefront",
+        "min_admission": 8,
+        "max_active_keys": 32,
+        "gradient": "sum",
+    }
     trainer = amp.Trainer(
-        graph, optax.adagrad(0.05), min_update_interval=200, max_dispatch_size=max_dispatch_size, **settings
+        graph,
+        optax.adagrad(0.05),
+        min_update_interval=200,
+        max_dispatch_size=max_dispatch_size,
+        **settings,
     )
     data = sst.TreeInstances(trees)
     trainer.fit(data, progress=False)
@@ -92,7 +127,10 @@ def looks(usage: Path, stale: Path, n: int = 400) -> None:
       stale: The file of the second one.
       n: Sequences.
     """
-    data = list_reduction.Sequences(list_reduction.generate(n, seed=0), hidden=32)
+    data = list_reduction.Sequences(
+        list_reduction.generate(n, seed=0),
+        hidden=32,
+    )
     trace = amp.Trace()
     amp.simulate(
         list_reduction_rnn(hidden=32),
@@ -114,15 +152,37 @@ def updates_of_a_run(path: Path, n: int = 400) -> None:
       path: The file.
       n: Sequences.
     """
-    data = list_reduction.Sequences(list_reduction.generate(n, seed=0), hidden=32)
-    settings: Mapping[str, Any] = {"max_active_keys": 16, "min_update_interval": 16, "max_dispatch_size": 4}
-    trainer = amp.Trainer(list_reduction_rnn(hidden=32), optax.adam(3e-3), cost=amp.FlopsCost, **settings)
+    data = list_reduction.Sequences(
+        list_reduction.generate(n, seed=0),
+        hidden=32,
+    )
+    settings: Mapping[str, Any] = {
+        "max_active_keys": 16,
+        "min_update_interval": 16,
+        "max_dispatch_size": 4,
+    }
+    trainer = amp.Trainer(
+        list_reduction_rnn(hidden=32),
+        optax.adam(3e-3),
+        cost=amp.FlopsCost,
+        **settings,
+    )
     with TemporaryDirectory() as folder:
         trainer.fit(data, progress=False, update_log=Path(folder) / "updates")
-        lineage(amp.read_update_log(Path(folder) / "updates"), "linear1", path, most=20)
+        lineage(
+            amp.read_update_log(Path(folder) / "updates"),
+            "linear1",
+            path,
+            most=20,
+        )
 
 
-def on_hosts(schedule: Path, between: Path, width: int = N_PIXELS, kind: str = "processes") -> None:
+def on_hosts(
+    schedule: Path,
+    between: Path,
+    width: int = N_PIXELS,
+    kind: str = "processes",
+) -> None:
     """What two hosts with two workers each do, and what they send to each other: a perceptron of four equal layers, in batches.
 
     Args:
@@ -132,10 +192,19 @@ def on_hosts(schedule: Path, between: Path, width: int = N_PIXELS, kind: str = "
       kind: Of the hosts.
     """
     graph = mlp((N_PIXELS, *[width] * 4), BATCH)
-    blank = Digits(np.zeros((N_BATCHES * BATCH, N_PIXELS), np.float32), np.zeros(N_BATCHES * BATCH, np.int32))
-    data, paper = Batches(blank, BATCH), {"workers": 4, "policy": "backward_first", "max_dispatch_size": 1}
+    blank = Digits(
+        np.zeros((N_BATCHES * BATCH, N_PIXELS), np.float32),
+        np.zeros(N_BATCHES * BATCH, np.int32),
+    )
+    data = Batches(blank, BATCH)
+    paper = {"workers": 4, "policy": "backward_first", "max_dispatch_size": 1}
     settings: Mapping[str, Any] = {**paper, "max_active_keys": IN_FLIGHT}
-    trainer = amp.Trainer(graph, optax.sgd(0.01), hosts=amp.Hosts(2, kind), **settings)
+    trainer = amp.Trainer(
+        graph,
+        optax.sgd(0.01),
+        hosts=amp.Hosts(2, kind),
+        **settings,
+    )
     trainer.fit(data, progress=False)
     trace = amp.Trace(every=1)
     trainer.fit(data, progress=False, trace=trace)

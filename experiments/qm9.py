@@ -75,16 +75,22 @@ def tasks(options: Qm9Options) -> Callable[[int], Task]:
       SettingsError: If an option is outside what it can be.
       DataError: If the file is missing or damaged.
     """
-    require_positive("The defaults are 1e-3 and 20.", learning_rate=options.learning_rate, batch=options.batch)
+    require_positive(
+        "The defaults are 1e-3 and 20.", learning_rate=options.learning_rate, batch=options.batch
+    )
     splits = data(options)
 
     def task(seed: int) -> Task:
-        split, settings = splits(seed), options.settings(seed, 1)
+        split = splits(seed)
+        settings = options.settings(seed, 1)
         graph, train, valid = _model(options, split, seed)
         settings = update_together(graph, train, settings, options, options.batch, "readout")
         updates = updates_per_instance(graph, train, settings)
         total = len(train) * options.epochs
-        set_options(graph, lambda node: {"tx": optax.adam(cosine(options.learning_rate, updates[node] * total))})
+        set_options(
+            graph,
+            lambda node: {"tx": optax.adam(cosine(options.learning_rate, updates[node] * total))},
+        )
         return Task(graph, train, valid, settings, metric="error")
 
     return task
@@ -97,7 +103,10 @@ def data(options: Qm9Options) -> Callable[[int], qm9.Split]:
       DataError: If the file is missing or damaged.
     """
     molecules = qm9.synthetic() if options.synthetic else qm9.load(options.data_dir)
-    n_valid = min(options.n_valid, len(molecules) // 5) if options.synthetic else options.n_valid
+    if options.synthetic:
+        n_valid = min(options.n_valid, len(molecules) // 5)
+    else:
+        n_valid = options.n_valid
     return lambda seed: qm9.split(molecules, n_valid, seed, options.n_train, options.encoding)
 
 
@@ -106,13 +115,29 @@ def scale(split: qm9.Split) -> float:
     return split.std / qm9.CHEMICAL_ACCURACY
 
 
-def _model(options: Qm9Options, split: qm9.Split, seed: int) -> tuple[amp.Graph, amp.Instances, amp.Instances]:
+def _model(
+    options: Qm9Options, split: qm9.Split, seed: int
+) -> tuple[amp.Graph, amp.Instances, amp.Instances]:
     """The graph in its encoding, with its data for training and for validation."""
     if options.encoding == "flatmap":
         sizes = qm9.N_FEATURES, options.hidden, options.steps, qm9.N_KINDS
-        network = ggnn_graph.Network(*sizes, split.train.graphs, options.replicas, options.copies)
+        network = ggnn_graph.Network(
+            *sizes,
+            split.train.graphs,
+            options.replicas,
+            options.copies,
+        )
         return ggnn_graph.ggnn_regression(network, scale(split)), split.train, split.valid
-    model = partial(ggnn_regression, steps=options.steps, scale=scale(split), replicas=options.replicas)
-    params = init_regression(jax.random.key(seed), qm9.N_FEATURES, options.hidden, qm9.N_KINDS)
-    compiled = amp.compile(model, params, regression_spec(qm9.N_FEATURES, qm9.N_KINDS), copies=options.copies)
+    model = partial(
+        ggnn_regression, steps=options.steps, scale=scale(split), replicas=options.replicas
+    )
+    params = init_regression(
+        jax.random.key(seed),
+        qm9.N_FEATURES,
+        options.hidden,
+        qm9.N_KINDS,
+    )
+    compiled = amp.compile(
+        model, params, regression_spec(qm9.N_FEATURES, qm9.N_KINDS), copies=options.copies
+    )
     return compiled.graph, compiled.data(split.train), compiled.data(split.valid)

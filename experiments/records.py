@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 
-def append(path: Path | None, records: Iterable[Mapping[str, Any]]) -> None:
+def append(
+    path: Path | None,
+    records: Iterable[Mapping[str, Any]],
+) -> None:
     """Appends a JSON object for each record to a file, a line each.
 
     Args:

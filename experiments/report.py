@@ -75,7 +75,10 @@ class Row:
     min_update_interval: int = 0
 
 
-def main(options: ReportOptions, console: Console | None = None) -> list[Row]:
+def main(
+    options: ReportOptions,
+    console: Console | None = None,
+) -> list[Row]:
     """Prints the table.
 
     Raises:
@@ -84,7 +87,9 @@ def main(options: ReportOptions, console: Console | None = None) -> list[Row]:
     """
     if not options.files:
         raise SettingsError("report", "at least one file", "none", "Give files that --json wrote.")
-    rows = [summarise(setting, runs, options.target) for setting, runs in sorted(read(options.files).items())]
+    rows = []
+    for setting, runs in sorted(read(options.files).items()):
+        rows.append(summarise(setting, runs, options.target))
     headers = (
         "experiment",
         "mode",
@@ -94,7 +99,9 @@ def main(options: ReportOptions, console: Console | None = None) -> list[Row]:
         "epochs to target",
         "seconds to target",
     )
-    table = Table(*headers, "best (median, s.d.)", "train/s", "valid/s", "staleness", box=box.MARKDOWN)
+    table = Table(
+        *headers, "best (median, s.d.)", "train/s", "valid/s", "staleness", box=box.MARKDOWN
+    )
     for row in rows:
         table.add_row(*_cells(row))
     (console or Console(width=240, highlight=False)).print(table)
@@ -103,7 +110,11 @@ def main(options: ReportOptions, console: Console | None = None) -> list[Row]:
     return rows
 
 
-def plot(rows: Sequence[Row], path: Path, by: str = "max-active-keys") -> None:
+def plot(
+    rows: Sequence[Row],
+    path: Path,
+    by: str = "max-active-keys",
+) -> None:
     """Draws throughput against epochs to the target: a line for each mode and choice of options, a point for each value of `by`.
 
     Args:
@@ -117,13 +128,22 @@ def plot(rows: Sequence[Row], path: Path, by: str = "max-active-keys") -> None:
     sizes = {(row.setting[0], row.n_train) for row in rows}
     if len(sizes) != 1:
         raise SettingsError(
-            "--plot", "runs of one experiment on the same data", f"{sorted(sizes)}", "Give files of one experiment."
+            "--plot",
+            "runs of one experiment on the same data",
+            f"{sorted(sizes)}",
+            "Give files of one experiment.",
         )
     lines: dict[str, dict[int, Point]] = {}
     for row in rows:
         line, value = _place(row, by)
-        lines.setdefault(line, {})[value] = Point(str(value), row.speed[0], statistics.median(row.epochs))
-    front({line: [points[n] for n in sorted(points)] for line, points in lines.items()}, rows[0].n_train, path)
+        lines.setdefault(line, {})[value] = Point(
+            str(value), row.speed[0], statistics.median(row.epochs)
+        )
+    front(
+        {line: [points[n] for n in sorted(points)] for line, points in lines.items()},
+        rows[0].n_train,
+        path,
+    )
 
 
 def _place(row: Row, by: str) -> tuple[str, int]:
@@ -148,7 +168,10 @@ def read(files: Iterable[Path]) -> dict[Setting, dict[int, list[Record]]]:
                 record = parse_json(line)
                 other = " ".join(f"{name}={value}" for name, value in record["options"].items())
                 key = (record["experiment"], record["mode"], record["max_active_keys"], other)
-                run = settings.setdefault(key, {}).setdefault(record["seed"], [])
+                run = settings.setdefault(key, {}).setdefault(
+                    record["seed"],
+                    [],
+                )
                 if record["epoch"] == 1:
                     run.clear()
                 run.append(record)
@@ -162,7 +185,11 @@ def read(files: Iterable[Path]) -> dict[Setting, dict[int, list[Record]]]:
     return settings
 
 
-def summarise(setting: Setting, runs: Mapping[int, Sequence[Record]], target: float | None = None) -> Row:
+def summarise(
+    setting: Setting,
+    runs: Mapping[int, Sequence[Record]],
+    target: float | None = None,
+) -> Row:
     """A setting's row.
 
     Args:
@@ -170,13 +197,21 @@ def summarise(setting: Setting, runs: Mapping[int, Sequence[Record]], target: fl
       runs: Its epochs by seed.
       target: What to reach; by default what the run was told to.
     """
-    records = [record for run in runs.values() for record in run]
+    records = []
+    for run in runs.values():
+        for record in run:
+            records.append(record)
     metric = "accuracy" if "valid_accuracy" in records[0] else "error"
-    epochs, seconds, bests = [], [], []
+    epochs = []
+    seconds = []
+    bests = []
     for run in runs.values():
         values = [record[f"valid_{metric}"] for record in run]
         goal = run[0]["target"] if target is None else target
-        first = next((i for i, value in enumerate(values) if reaches(value, goal, metric)), None)
+        first = next(
+            (i for i, value in enumerate(values) if reaches(value, goal, metric)),
+            None,
+        )
         epochs.append(np.inf if first is None else float(run[first]["epoch"]))
         seconds.append(np.inf if first is None else sum(map(_seconds, run[: first + 1])))
         bests.append(best(values, metric))
@@ -202,7 +237,9 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}", "a file of text", f"{error}", "Give files that --json wrote.") from error
+        raise DataError(
+            f"{path}", "a file of text", f"{error}", "Give files that --json wrote."
+        ) from error
 
 
 def _seconds(record: Record) -> float:
@@ -211,7 +248,8 @@ def _seconds(record: Record) -> float:
 
 def _cells(row: Row) -> list[str]:
     experiment, mode, keys, other = row.setting
-    middle, spread = statistics.median(row.best), statistics.stdev(row.best) if len(row.best) > 1 else None
+    middle = statistics.median(row.best)
+    spread = statistics.stdev(row.best) if len(row.best) > 1 else None
     unit, digits = (100, 2) if row.metric == "accuracy" else (1, 3)
     found = (
         f"{unit * middle:.{digits}f}"

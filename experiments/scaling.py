@@ -60,7 +60,19 @@ class ScalingOptions:
     """
 
     models: tuple[Name, ...] = NAMES
-    workers: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+    workers: tuple[int, ...] = (
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        64,
+        128,
+        256,
+        512,
+        1024,
+    )
     in_flight: int = 4
     max_dispatch_size: int = 1
     n: int = 4
@@ -117,25 +129,34 @@ class Row:
     driven_per_s: float
 
 
-def main(options: ScalingOptions, console: Console | None = None) -> list[Row]:
+def main(
+    options: ScalingOptions,
+    console: Console | None = None,
+) -> list[Row]:
     """Prints and draws; gives the rows, those of the sweep over sequences in flight last.
 
     Raises:
       SettingsError: If an option is not above 0.
     """
-    sizes = {name: getattr(options, name) for name in ("in_flight", "n", "least", "flops")}
+    sizes = {}
+    for name in ("in_flight", "n", "least", "flops"):
+        sizes[name] = getattr(options, name)
     require_positive("See the defaults.", workers=min(options.workers, default=0), **sizes)
     for name in ("bytes_per_s", "host_bytes_per_s"):
         if not getattr(options, name) > 0:  # it may be infinite
             where = f"--{name.replace('_', '-')}"
-            raise SettingsError(where, "more than 0", f"{getattr(options, name)}", "See the defaults.")
+            raise SettingsError(
+                where, "more than 0", f"{getattr(options, name)}", "See the defaults."
+            )
     console = console or Console(highlight=False)
     runs: dict[str, list[Row]] = {}
     for name in options.models:
         one = model(name, options.seed)
         scaled(options, name, one, options.workers[0], [])  # the first run loads compiled loops
         for workers in options.workers:
-            runs.setdefault(name, []).append(scaled(options, name, one, workers, runs.get(name, [])))
+            runs.setdefault(name, []).append(
+                scaled(options, name, one, workers, runs.get(name, []))
+            )
             _write(options, runs[name][-1])
         _print(console, runs[name])
     flights = [flight(options, keys) for keys in options.max_active_keys]
@@ -145,10 +166,20 @@ def main(options: ScalingOptions, console: Console | None = None) -> list[Row]:
         _print(console, flights)
     draw(options, runs, flights)
     console.print(f"pictures are in {options.out}")
-    return [row for rows in (*runs.values(), flights) for row in rows]
+    result = []
+    for rows in (*runs.values(), flights):
+        for row in rows:
+            result.append(row)
+    return result
 
 
-def scaled(options: ScalingOptions, name: str, one: Model, workers: int, before: Sequence[Row]) -> Row:
+def scaled(
+    options: ScalingOptions,
+    name: str,
+    one: Model,
+    workers: int,
+    before: Sequence[Row],
+) -> Row:
     """A model on so many workers."""
     alone, twice = (len(one.graph(n).parameterised) for n in (1, 2))
     replicas = max(1, workers // (twice - alone))
@@ -172,7 +203,13 @@ def scaled(options: ScalingOptions, name: str, one: Model, workers: int, before:
     )
 
 
-def in_copies(options: ScalingOptions, graph: Graph, hosts: int, per_instance: int, before: Sequence[Row]) -> float:
+def in_copies(
+    options: ScalingOptions,
+    graph: Graph,
+    hosts: int,
+    per_instance: int,
+    before: Sequence[Row],
+) -> float:
     """Examples per second of copies of a network, one on each host; a ring of all-reduces takes the mean of their parameters while nobody computes.
 
     Args:
@@ -183,20 +220,41 @@ def in_copies(options: ScalingOptions, graph: Graph, hosts: int, per_instance: i
       before: Runs of smaller machines; the largest on one host says how fast a copy is.
     """
     alone = [row.train_per_s for row in before if row.hosts == 1]
-    nodes = {node.name.split("/")[0]: node for node in graph.parameterised.values()}
-    shapes = [leaf for node in nodes.values() for leaf in jax.tree.leaves(init_shapes(node, node.op.body))]
+    nodes = {}
+    for node in graph.parameterised.values():
+        nodes[node.name.split("/")[0]] = node
+    shapes = []
+    for node in nodes.values():
+        for leaf in jax.tree.leaves(init_shapes(node, node.op.body)):
+            shapes.append(leaf)
     n_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes)
     steps = 2 * (hosts - 1)
     mean_s = steps * (n_bytes / hosts / options.host_bytes_per_s + 1e-9 * options.host_latency_ns)
     examples = options.average_every * per_instance
-    return hosts * examples / (examples / alone[-1] + mean_s) if alone else math.nan
+    if alone:
+        return hosts * examples / (examples / alone[-1] + mean_s)
+    return math.nan
 
 
 def flight(options: ScalingOptions, keys: int) -> Row:
     """List reduction, a sequence an instance, on one worker with so many in flight."""
     data = single_sequences(max(4 * keys, 4096), options.seed)
-    settings = {"workers": 1, "max_active_keys": keys, "max_dispatch_size": 256, "min_update_interval": 100}
-    return _run(options, "sequences", list_reduction_rnn(), data, 1, settings=settings, per_instance=1, before=())
+    settings = {
+        "workers": 1,
+        "max_active_keys": keys,
+        "max_dispatch_size": 256,
+        "min_update_interval": 100,
+    }
+    return _run(
+        options,
+        "sequences",
+        list_reduction_rnn(),
+        data,
+        1,
+        settings=settings,
+        per_instance=1,
+        before=(),
+    )
 
 
 def _run(
@@ -218,12 +276,21 @@ def _run(
         return costs[-1]
 
     begin = time.thread_time()
-    run = simulate(graph, data, cost=cost, seed=options.seed, **settings)
+    run = simulate(
+        graph,
+        data,
+        cost=cost,
+        seed=options.seed,
+        **settings,
+    )
     seconds = time.thread_time() - begin
     per_s = run.per_s * per_instance
     speed_up = per_s / before[0].train_per_s if before else 1.0
     host_us = 1e6 * seconds / run.stats.messages
-    hosts = 1 if options.workers_per_host is None else math.ceil(settings["workers"] / options.workers_per_host)
+    if options.workers_per_host is None:
+        hosts = 1
+    else:
+        hosts = math.ceil(settings["workers"] / options.workers_per_host)
     crossing: dict[
         str, list[int]
     ] = {}  # transfers of one node from different workers have one name, and get equal shares of its rows
@@ -231,7 +298,10 @@ def _run(
         n_bytes = (stage.crossing_bytes or 0) if costs[0].is_between_hosts(stage) else 0
         crossing.setdefault(stage.name, []).append(n_bytes)
     examples = run.instances * per_instance
-    sending_s = 1e-9 * options.launch_ns * run.stats.dispatches if hosts > 1 else 0.0
+    if hosts > 1:
+        sending_s = 1e-9 * options.launch_ns * run.stats.dispatches
+    else:
+        sending_s = 0.0
     return Row(
         model=name,
         workers=settings["workers"],
@@ -242,23 +312,47 @@ def _run(
         messages=run.stats.messages,
         host_us=host_us,
         hosts=hosts,
-        host_bytes=sum(run.stats.stages[name].rows * statistics.mean(n) for name, n in crossing.items()) / examples,
+        host_bytes=sum(
+            run.stats.stages[name].rows * statistics.mean(n) for name, n in crossing.items()
+        )
+        / examples,
         copies_per_s=in_copies(options, graph, hosts, per_instance, before) if hosts > 1 else per_s,
         driven_per_s=examples / (seconds + sending_s),
     )
 
 
-def draw(options: ScalingOptions, runs: Mapping[str, Sequence[Row]], flights: Sequence[Row]) -> None:
+def draw(
+    options: ScalingOptions,
+    runs: Mapping[str, Sequence[Row]],
+    flights: Sequence[Row],
+) -> None:
     """Three pictures, each as PNG and SVG: speed-up and the host's time against workers, and the host's time against instances in flight."""
     for suffix in ("png", "svg"):
         if runs:
-            speed_up = {name: [(row.workers, row.speed_up) for row in rows] for name, rows in runs.items()}
+            speed_up = {}
+            for name, rows in runs.items():
+                speed_up[name] = [(row.workers, row.speed_up) for row in rows]
             ideal = {"ideal": [(n, n / options.workers[0]) for n in options.workers]}
             x = "workers"
             path = options.out / f"scaling.{suffix}"
-            curves(speed_up, path, x=x, y="throughput / that of the first", guides=ideal, log=True)
-            host = {name: [(row.workers, row.host_us) for row in rows] for name, rows in runs.items()}
-            curves(host, options.out / f"host-workers.{suffix}", x=x, y="host time per message [µs]", log=True)
+            curves(
+                speed_up,
+                path,
+                x=x,
+                y="throughput / that of the first",
+                guides=ideal,
+                log=True,
+            )
+            host = {}
+            for name, rows in runs.items():
+                host[name] = [(row.workers, row.host_us) for row in rows]
+            curves(
+                host,
+                options.out / f"host-workers.{suffix}",
+                x=x,
+                y="host time per message [µs]",
+                log=True,
+            )
         if flights:
             host = {"sequences": [(row.max_active_keys, row.host_us) for row in flights]}
             path = options.out / f"host-in-flight.{suffix}"
@@ -276,9 +370,25 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
     )
     table = compact("hosts", "workers", "replicas", "in flight", *headers)
     for row in rows:
-        counts = f"{row.hosts:,}", f"{row.workers:,}", f"{row.replicas:,}", f"{row.max_active_keys:,}"
-        times = f"{row.train_per_s:,.0f}", f"{row.speed_up:.2f}", f"{row.messages:,}", f"{row.host_us:.2f}"
-        table.add_row(*counts, *times, f"{row.host_bytes:,.0f}", f"{row.copies_per_s:,.0f}", f"{row.driven_per_s:,.0f}")
+        counts = (
+            f"{row.hosts:,}",
+            f"{row.workers:,}",
+            f"{row.replicas:,}",
+            f"{row.max_active_keys:,}",
+        )
+        times = (
+            f"{row.train_per_s:,.0f}",
+            f"{row.speed_up:.2f}",
+            f"{row.messages:,}",
+            f"{row.host_us:.2f}",
+        )
+        table.add_row(
+            *counts,
+            *times,
+            f"{row.host_bytes:,.0f}",
+            f"{row.copies_per_s:,.0f}",
+            f"{row.driven_per_s:,.0f}",
+        )
     table.title = rows[0].model
     console.print(table)
 

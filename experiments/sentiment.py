@@ -90,17 +90,44 @@ def tasks(options: SentimentOptions) -> Callable[[int], Task]:
     def task(seed: int) -> Task:
         tx = adagrad(options.learning_rate)
         table_tx = optax.sgd(0.1)
-        if cells.kind == "fold":  # which scales the gradients of vectors that are good from the start
-            table_tx = optax.chain(optax.scale(0.1), tx) if vectors else tx
-        params = init(jax.random.key(seed), len(train.vocabulary), cells, vectors)
+        if (
+            cells.kind == "fold"
+        ):  # which scales the gradients of vectors that are good from the start
+            if vectors:
+                table_tx = optax.chain(optax.scale(0.1), tx)
+            else:
+                table_tx = tx
+        params = init(
+            jax.random.key(seed),
+            len(train.vocabulary),
+            cells,
+            vectors,
+        )
         own: dict[str, Any] = {"min_update_interval": EMBEDDING_INTERVAL, "tx": table_tx}
         if options.table:
-            params["embed"] = Table(np.asarray(params["embed"]), own.pop("tx"))
-        compiled = amp.compile(tree_lstm(cells, options.replicas), params, SPEC, copies=options.copies)
-        set_options(compiled.graph, lambda node: own if node.split("/")[0] == "embed" else {})
-        instances = Subset(compiled.data(sst.plain(train)), np.arange(min(n_train, len(train))))
+            params["embed"] = Table(
+                np.asarray(params["embed"]),
+                own.pop("tx"),
+            )
+        compiled = amp.compile(
+            tree_lstm(cells, options.replicas), params, SPEC, copies=options.copies
+        )
+        set_options(
+            compiled.graph,
+            lambda node: own if node.split("/")[0] == "embed" else {},
+        )
+        instances = Subset(
+            compiled.data(sst.plain(train)),
+            np.arange(min(n_train, len(train))),
+        )
         settings = options.settings(seed, 50, gradient="sum")
-        return Task(compiled.graph, instances, compiled.data(sst.plain(valid)), settings, tx)
+        return Task(
+            compiled.graph,
+            instances,
+            compiled.data(sst.plain(valid)),
+            settings,
+            tx,
+        )
 
     return task
 
@@ -131,7 +158,9 @@ def adagrad(rate: float) -> optax.GradientTransformation:
     return optax.adagrad(rate, initial_accumulator_value=0.1)
 
 
-def start_vectors(options: SentimentOptions, train: sst.Trees) -> Callable[[jax.Array], jax.Array] | None:
+def start_vectors(
+    options: SentimentOptions, train: sst.Trees
+) -> Callable[[jax.Array], jax.Array] | None:
     """The initial word vectors from a file, if one is given."""
     if options.glove is None:
         return None

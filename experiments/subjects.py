@@ -53,7 +53,11 @@ class Subject:
     exact: Callable[[], Found]
 
 
-def subject(name: str, small: bool = False, seed: int = 0) -> Subject:
+def subject(
+    name: str,
+    small: bool = False,
+    seed: int = 0,
+) -> Subject:
     """A model of `NAMES`.
 
     Args:
@@ -85,19 +89,31 @@ def _graph(graph: Graph, instances: Data, seed: int) -> Subject:
     return Subject(compiled, exact)
 
 
-def _function(model: amp.Compiled, instances: Sequence[Any], seed: int) -> Subject:
+def _function(
+    model: amp.Compiled,
+    instances: Sequence[Any],
+    seed: int,
+) -> Subject:
     """The engine beside the function itself."""
     params = moved(model.initial_params, seed)
 
     def compiled() -> Found:
         settings = Settings(max_active_keys=len(instances))
-        run = run_engine(model.graph, model.data(instances), model.node_params(params), settings)
+        run = run_engine(
+            model.graph,
+            model.data(instances),
+            model.node_params(params),
+            settings,
+        )
         return run.loss, model.gradients({name: (grads, 0) for name, grads in run.grads.items()})
 
     def exact() -> Found:
         eager = find_oracle("eager")
         with eager.scope():
-            loss, found = jax.value_and_grad(model.loss)(eager.cast(params), instances)
+            loss, found = jax.value_and_grad(model.loss)(
+                eager.cast(params),
+                instances,
+            )
             return float(loss), jax.tree.map(np.asarray, found)
 
     return Subject(compiled, exact)
@@ -109,7 +125,8 @@ def _program(model: Model, small: bool, seed: int) -> Subject:
     if small:
         sizes = Sizes(200, 100, 8, 16, 4, 5, 2)
     work = workload(model, 1, sizes, 1, seed)
-    batch, params = dict(work.batches[0]), moved(work.params, seed)
+    batch = dict(work.batches[0])
+    params = moved(work.params, seed)
     batch.pop("dropout_seed", None)  # in float64 other rows would be dropped
     grads = jax.value_and_grad(work.loss)
 
@@ -131,7 +148,9 @@ def _same_samples(batch: Any, sizes: Sizes) -> Any:
     if "sample_seed" not in batch:
         return nullcontext()
     key = jax.random.key(batch["sample_seed"][0])
-    drawn = jax.jit(draw, static_argnums=(1, 2))(key, min(sizes.samples, sizes.vocabulary), sizes.vocabulary)
+    drawn = jax.jit(draw, static_argnums=(1, 2))(
+        key, min(sizes.samples, sizes.vocabulary), sizes.vocabulary
+    )
     return patch.object(lm, "draw", lambda *_: drawn)
 
 
@@ -141,7 +160,9 @@ def moved(params: Any, seed: int) -> Any:
 
     def value(leaf: Any) -> np.ndarray:
         x = np.asarray(leaf)
-        return x if np.ptp(x) else x + (0.1 * rng.normal(size=x.shape)).astype(x.dtype)
+        if np.ptp(x):
+            return x
+        return x + (0.1 * rng.normal(size=x.shape)).astype(x.dtype)
 
     return jax.tree.map(value, params)
 
@@ -154,28 +175,48 @@ def _perceptron(small: bool, seed: int) -> tuple[Graph, Data]:
     return mlp((784, width, width, width, 10), n), mnist.Batches(mnist.synthetic(n, 1, seed)[0], n)
 
 
-def _list_reduction(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
+def _list_reduction(
+    small: bool,
+    seed: int,
+) -> tuple[amp.Compiled, Sequence[Any]]:
     hidden, batch, n = (8, 5, 2) if small else (128, 100, 4)
     plain = list_reduction.Buckets(list_reduction.generate(20 * batch, seed), batch).plain()
     return list_reduction_rnn(hidden, batch, seed=seed), [plain[i] for i in range(n)]
 
 
 def _trees(kind: str) -> Callable[[bool, int], tuple[amp.Compiled, Sequence[Any]]]:
-    def make(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
+    def make(
+        small: bool,
+        seed: int,
+    ) -> tuple[amp.Compiled, Sequence[Any]]:
         trees, _ = sst.synthetic(1 if small else 4, 1, seed)
-        hidden = 8 if small else {"tai": 150, "fold": 300}[kind]
+        if small:
+            hidden = 8
+        else:
+            hidden = {"tai": 150, "fold": 300}[kind]
         cells = tree_lstm.Cells(kind, 8 if small else 300, hidden, 1.0)
-        params = tree_lstm.init(jax.random.key(seed), len(trees.vocabulary), cells)
+        params = tree_lstm.init(
+            jax.random.key(seed),
+            len(trees.vocabulary),
+            cells,
+        )
         return amp.compile(tree_lstm.tree_lstm(cells), params, tree_lstm.SPEC), sst.plain(trees)
 
     return make
 
 
-def _molecules(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
+def _molecules(
+    small: bool,
+    seed: int,
+) -> tuple[amp.Compiled, Sequence[Any]]:
     sizes = qm9.N_FEATURES, 12 if small else 100, qm9.N_KINDS
     model = partial(ggnn.ggnn_regression, steps=2 if small else 4)
     params = ggnn.init_regression(jax.random.key(seed), *sizes)
-    compiled = amp.compile(model, params, ggnn.regression_spec(qm9.N_FEATURES, qm9.N_KINDS))
+    compiled = amp.compile(
+        model,
+        params,
+        ggnn.regression_spec(qm9.N_FEATURES, qm9.N_KINDS),
+    )
     data = qm9.split(qm9.synthetic(20, seed), 1, seed, 2 if small else 4).train
     return compiled, data.plain()
 
@@ -187,9 +228,21 @@ def _molecules_by_atoms(small: bool, seed: int) -> tuple[Graph, Data]:
     return ggnn_regression(Network(*sizes, molecules.graphs)), _first(data, 2 if small else 4)
 
 
-def _deduction(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
-    params = ggnn.init_selection(jax.random.key(seed), 1, 5, babi15.N_KINDS)
-    compiled = amp.compile(ggnn.ggnn_selection, params, ggnn.selection_spec(1, babi15.N_KINDS))
+def _deduction(
+    small: bool,
+    seed: int,
+) -> tuple[amp.Compiled, Sequence[Any]]:
+    params = ggnn.init_selection(
+        jax.random.key(seed),
+        1,
+        5,
+        babi15.N_KINDS,
+    )
+    compiled = amp.compile(
+        ggnn.ggnn_selection,
+        params,
+        ggnn.selection_spec(1, babi15.N_KINDS),
+    )
     return compiled, babi15.generate(1, 8 if small else 54, seed).instances().plain()
 
 
@@ -202,12 +255,18 @@ def _deduction_by_nodes(small: bool, seed: int) -> tuple[Graph, Data]:
 def _tagger(small: bool, seed: int) -> tuple[Graph, Data]:
     sentences, _ = wikiner.synthetic(100, 1, seed)  # so that there are frequent words
     vocabulary = sentences.vocabulary
-    sizes = replace(TaggerSizes(4, 4, 4, 4) if small else TaggerSizes(), noise=0)
+    sizes = replace(
+        TaggerSizes(4, 4, 4, 4) if small else TaggerSizes(),
+        noise=0,
+    )
     graph = tagger(len(vocabulary.words), len(vocabulary.characters), sizes)
     return graph, _first(wikiner.SentenceInstances(sentences), 1 if small else 3)
 
 
-def _permutation(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
+def _permutation(
+    small: bool,
+    seed: int,
+) -> tuple[amp.Compiled, Sequence[Any]]:
     operations, hidden, n = (3, 8, 2) if small else (8, 128, 32)
     params = permutation_model.init(jax.random.key(seed), operations, hidden)
     compiled = amp.compile(permutation_model.permutation, params, permutation_model.SPEC)
@@ -215,25 +274,45 @@ def _permutation(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
 
 
 def _experts(small: bool, seed: int) -> tuple[Graph, Data]:
-    rng, n, hidden = np.random.default_rng(seed), 4, 8 if small else 128
+    rng = np.random.default_rng(seed)
+    n = 4
+    hidden = 8 if small else 128
     graph = mixture_of_experts(Experts(hidden, hidden, 10, n=4, noisy=False))
     i = np.arange(n)
     fields = {"i": i, "n": np.full(n, n)}
     return graph, [
         {
-            "x": amp.messages(rng.normal(size=(n, hidden)).astype(np.float32), **fields),
-            "label": amp.messages(rng.integers(0, 10, n).astype(np.int32), **fields),
+            "x": amp.messages(
+                rng.normal(size=(n, hidden)).astype(np.float32),
+                **fields,
+            ),
+            "label": amp.messages(
+                rng.integers(0, 10, n).astype(np.int32),
+                **fields,
+            ),
         }
         for _ in range(1 if small else 8)
     ]
 
 
-def _pondering(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
-    rng, hidden, length = np.random.default_rng(seed), 8 if small else 128, 2 if small else 5
+def _pondering(
+    small: bool,
+    seed: int,
+) -> tuple[amp.Compiled, Sequence[Any]]:
+    rng = np.random.default_rng(seed)
+    hidden = 8 if small else 128
+    length = 2 if small else 5
     sizes = act.Ponder(hidden, hidden, 10)
-    compiled = amp.compile(act.act_rnn(sizes), act.init(jax.random.key(seed), sizes), act.spec(sizes))
+    compiled = amp.compile(
+        act.act_rnn(sizes),
+        act.init(jax.random.key(seed), sizes),
+        act.spec(sizes),
+    )
     return compiled, [
-        {"x": rng.normal(size=(length, hidden)).astype(np.float32), "label": np.int32(rng.integers(10))}
+        {
+            "x": rng.normal(size=(length, hidden)).astype(np.float32),
+            "label": np.int32(rng.integers(10)),
+        }
         for _ in range(1 if small else 8)
     ]
 
@@ -258,5 +337,10 @@ FUNCTIONS: Mapping[str, Callable[[bool, int], tuple[amp.Compiled, Sequence[Any]]
     "act": _pondering,
     "permutation": _permutation,
 }
-PROGRAMS: Mapping[str, Model] = {"lm": "lm", "nmt": "nmt", "resnet-50": "resnet", "inception-v3": "inception"}
+PROGRAMS: Mapping[str, Model] = {
+    "lm": "lm",
+    "nmt": "nmt",
+    "resnet-50": "resnet",
+    "inception-v3": "inception",
+}
 NAMES: Sequence[str] = (*GRAPHS, *FUNCTIONS, *PROGRAMS)

@@ -38,10 +38,15 @@ class Workload:
 
 WORKLOADS: Mapping[str, Workload] = {
     "list-reduction": Workload(
-        list_reduction.main, ListReductionOptions(replicas=4, workers=6, max_active_keys=8), 268_000.0
+        list_reduction.main,
+        ListReductionOptions(replicas=4, workers=6, max_active_keys=8),
+        268_000.0,
     ),
     "sentiment": Workload(sentiment.main, SentimentOptions(workers=4)),
-    "qm9": Workload(qm9.main, Qm9Options(workers=6, max_active_keys=16, epochs=25)),
+    "qm9": Workload(
+        qm9.main,
+        Qm9Options(workers=6, max_active_keys=16, epochs=25),
+    ),
 }
 
 
@@ -66,7 +71,11 @@ class Table3Options:
       out: Folder for each run's history, convergence plot and Gantt chart.
     """
 
-    workloads: tuple[Literal["list-reduction", "sentiment", "qm9"], ...] = ("list-reduction", "sentiment", "qm9")
+    workloads: tuple[Literal["list-reduction", "sentiment", "qm9"], ...] = (
+        "list-reduction",
+        "sentiment",
+        "qm9",
+    )
     rest: tuple[Literal["none", "measured"], ...] = ("none", "measured")
     flops: float = 1e12
     epochs: int | None = None
@@ -100,7 +109,10 @@ class Row:
     seconds_to_target: float | None
 
 
-def main(options: Table3Options, console: Console | None = None) -> list[Row]:
+def main(
+    options: Table3Options,
+    console: Console | None = None,
+) -> list[Row]:
     """Trains and prints the table.
 
     Raises:
@@ -108,7 +120,9 @@ def main(options: Table3Options, console: Console | None = None) -> list[Row]:
       DataError: If a file is missing or damaged.
     """
     if not options.workloads or not options.rest:
-        raise SettingsError("table3", "at least one workload and one rest", f"{options}", "Name some.")
+        raise SettingsError(
+            "table3", "at least one workload and one rest", f"{options}", "Name some."
+        )
     rows = []
     for name in options.workloads:
         for rest in options.rest:
@@ -118,7 +132,11 @@ def main(options: Table3Options, console: Console | None = None) -> list[Row]:
     return rows
 
 
-def run(name: str, rest: Literal["none", "measured"], options: Table3Options) -> Row:
+def run(
+    name: str,
+    rest: Literal["none", "measured"],
+    options: Table3Options,
+) -> Row:
     """Trains one workload on the machine."""
     workload = WORKLOADS[name]
     o = replace(
@@ -147,7 +165,14 @@ def run(name: str, rest: Literal["none", "measured"], options: Table3Options) ->
 
 def print_table(rows: Sequence[Row], console: Console) -> None:
     """The table, the paper's figures in a column of their own."""
-    table = compact("workload", "everything\nelse takes", "train/s", "paper:\ntrain/s", "epochs", "seconds\nto target")
+    table = compact(
+        "workload",
+        "everything\nelse takes",
+        "train/s",
+        "paper:\ntrain/s",
+        "epochs",
+        "seconds\nto target",
+    )
     for row in rows:
         paper = "" if row.paper_train_per_s is None else f"{row.paper_train_per_s:,.0f}"
         found = (
@@ -155,5 +180,11 @@ def print_table(rows: Sequence[Row], console: Console) -> None:
             if row.seconds_to_target is None
             else (row.epochs_to_target, f"{row.seconds_to_target:.3g}")
         )
-        table.add_row(row.workload, row.rest, f"{row.train_per_s:,.0f}", paper, *map(str, found))
+        table.add_row(
+            row.workload,
+            row.rest,
+            f"{row.train_per_s:,.0f}",
+            paper,
+            *map(str, found),
+        )
     console.print(table)

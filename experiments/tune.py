@@ -134,8 +134,18 @@ MODELS: Mapping[str, Model] = {
         },
         optax.adam(1e-3),
     ),
-    "mnist": Model(mnist, mnist.MnistOptions(), 0.96, {**IN_FLIGHT, "max_dispatch_size": (1, 4)}),
-    "wikiner": Model(wikiner, wikiner.WikinerOptions(), 0.9, {**IN_FLIGHT, "max_dispatch_size": (256, 2048)}),
+    "mnist": Model(
+        mnist,
+        mnist.MnistOptions(),
+        0.96,
+        {**IN_FLIGHT, "max_dispatch_size": (1, 4)},
+    ),
+    "wikiner": Model(
+        wikiner,
+        wikiner.WikinerOptions(),
+        0.9,
+        {**IN_FLIGHT, "max_dispatch_size": (256, 2048)},
+    ),
     "babi15": Model(babi15, babi15.Babi15Options(), 0.98, IN_FLIGHT),
     "permutation": Model(
         permutation,
@@ -156,11 +166,16 @@ def main(options: TuneOptions, console: Console | None = None) -> Tuned | None:
     console = console or Console(highlight=False)
     if options.budget is None:
         options = replace(options, budget=MODELS[options.name].budget)
-    counts = {name: getattr(options, name) for name in ("budget", "epochs", "rivals", "repeats", "workers")}
+    counts = {}
+    for name in ("budget", "epochs", "rivals", "repeats", "workers"):
+        counts[name] = getattr(options, name)
     require_positive("See the defaults.", **counts)
     work = _work(options)
     folder = options.out or Path("runs") / f"tune-{options.name}"
-    tuned = _tune(options, work, folder, console) if "tune" in options.steps else None
+    if "tune" in options.steps:
+        tuned = _tune(options, work, folder, console)
+    else:
+        tuned = None
     if options.steps != ("tune",):
         grid = Grid(work, options.seed, options.epochs)
         for kind in GRIDS:
@@ -172,7 +187,12 @@ def main(options: TuneOptions, console: Console | None = None) -> Tuned | None:
     return tuned
 
 
-def _tune(options: TuneOptions, work: Work, folder: Path, console: Console) -> Tuned:
+def _tune(
+    options: TuneOptions,
+    work: Work,
+    folder: Path,
+    console: Console,
+) -> Tuned:
     """Tunes, prints the table and draws."""
     spent = Spent()
     assert options.budget is not None
@@ -191,7 +211,10 @@ def _tune(options: TuneOptions, work: Work, folder: Path, console: Console) -> T
     took = spent.record()
     console.print(f"{tuned!r}", soft_wrap=True)
     (folder / "tuned.jsonl").unlink(missing_ok=True)
-    append(folder / "tuned.jsonl", [{**record, **(took if i == 0 else {})} for i, record in enumerate(tuned.records())])
+    append(
+        folder / "tuned.jsonl",
+        [{**record, **(took if i == 0 else {})} for i, record in enumerate(tuned.records())],
+    )
     tuned.picture(folder / "front.png")
     tuned.epochs_picture(folder / "epochs.png")
     return tuned
@@ -205,22 +228,40 @@ def _work(options: TuneOptions) -> Work:
       DataError: If a file is missing or damaged.
     """
     model = MODELS[options.name]
-    given: dict[str, Any] = {"data_dir": options.data_dir, "synthetic": options.synthetic, "seed": (options.seed,)}
+    given: dict[str, Any] = {
+        "data_dir": options.data_dir,
+        "synthetic": options.synthetic,
+        "seed": (options.seed,),
+    }
     if options.n_train:
         if not hasattr(model.options, "n_train"):
-            raise SettingsError("--n-train", "a model with such an option", options.name, "Leave it out.")
+            raise SettingsError(
+                "--n-train", "a model with such an option", options.name, "Leave it out."
+            )
         given["n_train"] = options.n_train
     tasks = model.module.tasks(replace(model.options, **given))
     task = tasks(options.seed)
 
     def graph(batch: int) -> amp.Graph:
         fresh = tasks(options.seed)
-        own = intervals(rows_per_instance(fresh.graph, fresh.train, fresh.settings), batch)
-        return set_options(fresh.graph, lambda node: {"tx": model.tx, "min_update_interval": own[node]})
+        own = intervals(
+            rows_per_instance(fresh.graph, fresh.train, fresh.settings),
+            batch,
+        )
+        return set_options(
+            fresh.graph,
+            lambda node: {"tx": model.tx, "min_update_interval": own[node]},
+        )
 
-    space = {"workers": tuple(sorted({1, options.workers})), **model.space}
+    space = {
+        "workers": tuple(sorted({1, options.workers})),
+        **model.space,
+    }
     target = model.target if options.target is None else options.target
-    fixed = {"gradient": task.settings.gradient, "max_dispatch_size": task.settings.max_dispatch_size}
+    fixed = {
+        "gradient": task.settings.gradient,
+        "max_dispatch_size": task.settings.max_dispatch_size,
+    }
     fixed = {name: value for name, value in fixed.items() if name not in space}
     return Work(
         graph if BATCH in space else task.graph,

@@ -51,7 +51,10 @@ class VirtualOptions:
     out: Path | None = None
 
 
-def main(options: VirtualOptions, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: VirtualOptions,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints sequences per second, and the ratio to the first number of replicas; gives the rows as dictionaries.
 
     Raises:
@@ -59,7 +62,10 @@ def main(options: VirtualOptions, console: Console | None = None) -> list[dict[s
     """
     if not options.replicas or not options.max_active_keys or not options.flops > 0:
         raise SettingsError(
-            "--replicas, --max-active-keys, --flops", "numbers above 0", f"{options}", "Change the options."
+            "--replicas, --max-active-keys, --flops",
+            "numbers above 0",
+            f"{options}",
+            "Change the options.",
         )
     data = Buckets(generate(options.n, options.seed), BATCH)
     data = sample(data, len(data), options.seed)
@@ -79,7 +85,13 @@ def main(options: VirtualOptions, console: Console | None = None) -> list[dict[s
                 "ratio": per_s / base,
             }
             rows.append(row)
-            table.add_row(str(keys), str(replicas), str(row["workers"]), f"{per_s:,.0f}", f"{row['ratio']:.2f}")
+            table.add_row(
+                str(keys),
+                str(replicas),
+                str(row["workers"]),
+                f"{per_s:,.0f}",
+                f"{row['ratio']:.2f}",
+            )
     (console or Console(highlight=False)).print(table)
     append(options.json, rows)
     if options.out is not None:
@@ -90,27 +102,46 @@ def main(options: VirtualOptions, console: Console | None = None) -> list[dict[s
 
 
 BATCH = 100
-OTHERS = {"embed": 0, "concat1": 0, "relu": 0, "linear2": 1, "xent": 1}
+OTHERS = {
+    "embed": 0,
+    "concat1": 0,
+    "relu": 0,
+    "linear2": 1,
+    "xent": 1,
+}
 """Workers of the other nodes, counted from behind the replicas'."""
 N_OTHERS = 2
 
 
-def placement(graph: amp.Graph, workers: int) -> dict[str, int]:
+def placement(
+    graph: amp.Graph,
+    workers: int,
+) -> dict[str, int]:
     """Each replica of `linear1` on a worker of its own, everything else on the last ones."""
     names = [node.name for node in hosted(graph)]
     copies = [name for name in names if name.startswith("linear1")]
-    return {
-        name: copies.index(name) if name in copies else len(copies) + OTHERS[name.partition("/")[0]] for name in names
-    }
+    result = {}
+    for name in names:
+        if name in copies:
+            result[name] = copies.index(name)
+        else:
+            result[name] = len(copies) + OTHERS[name.partition("/")[0]]
+    return result
 
 
-def throughput(options: VirtualOptions, data: amp.Subset, replicas: int, max_active_keys: int) -> float:
+def throughput(
+    options: VirtualOptions, data: amp.Subset, replicas: int, max_active_keys: int
+) -> float:
     """Sequences per second of virtual training."""
     return options.n / _simulate(options, data, replicas, max_active_keys).seconds
 
 
 def _simulate(
-    options: VirtualOptions, data: amp.Subset, replicas: int, max_active_keys: int, trace: Trace | None = None
+    options: VirtualOptions,
+    data: amp.Subset,
+    replicas: int,
+    max_active_keys: int,
+    trace: Trace | None = None,
 ) -> Simulation:
     return simulate(
         list_reduction_rnn(batch=BATCH, replicas=replicas),
@@ -128,8 +159,16 @@ def _simulate(
 
 def _picture(options: VirtualOptions, data: amp.Subset, replicas: int) -> None:
     assert options.out is not None
-    n, keys, trace = min(16, len(data)), max(options.max_active_keys), Trace()
-    _simulate(replace(options, max_dispatch_size=1), amp.Subset(data, np.arange(n)), replicas, keys, trace)
+    n = min(16, len(data))
+    keys = max(options.max_active_keys)
+    trace = Trace()
+    _simulate(
+        replace(options, max_dispatch_size=1),
+        amp.Subset(data, np.arange(n)),
+        replicas,
+        keys,
+        trace,
+    )
     busy = [s for s in trace if s.end_ns > s.start_ns]
     title = f"{n} buckets, linear1 on {replicas} worker(s) of {options.flops:.3g} operations/s, one message at a time"
     gantt(busy, options.out / f"gantt-{replicas}.png", title=title)

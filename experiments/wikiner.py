@@ -71,21 +71,38 @@ def tasks(options: WikinerOptions) -> Callable[[int], Task]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
-    require_positive("The defaults are 1e-3 and 4.", learning_rate=options.learning_rate, batch=options.batch)
+    require_positive(
+        "The defaults are 1e-3 and 4.", learning_rate=options.learning_rate, batch=options.batch
+    )
     train, valid = load(options)
     words, characters = counts(train.vocabulary)
-    sizes, tx = Sizes(noise=options.noise), optax.adam(options.learning_rate)
+    sizes = Sizes(noise=options.noise)
+    tx = optax.adam(options.learning_rate)
 
     def task(seed: int) -> Task:
-        key, table = jax.random.key(seed), None
+        key = jax.random.key(seed)
+        table = None
         if options.table:
-            table = Table(np.asarray(random_table(words, sizes.word)(key)), tx)
+            table = Table(
+                np.asarray(random_table(words, sizes.word)(key)),
+                tx,
+            )
         params = init(key, words, characters, sizes, table)
-        compiled = amp.compile(tagger(options.noise, options.replicas), params, SPEC, copies=options.copies)
+        compiled = amp.compile(
+            tagger(options.noise, options.replicas), params, SPEC, copies=options.copies
+        )
         instances = compiled.data(wikiner.plain(train))
         settings = options.settings(seed, 1, gradient="sum")
-        settings = update_together(compiled.graph, instances, settings, options, options.batch, "output")
-        return Task(compiled.graph, instances, compiled.data(wikiner.plain(valid)), settings, tx)
+        settings = update_together(
+            compiled.graph, instances, settings, options, options.batch, "output"
+        )
+        return Task(
+            compiled.graph,
+            instances,
+            compiled.data(wikiner.plain(valid)),
+            settings,
+            tx,
+        )
 
     return task
 

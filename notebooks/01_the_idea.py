@@ -60,7 +60,9 @@ def linear(p, x):
 
 def rnn(params, example):
     def cell(h, token):
-        return jax.nn.relu(linear(params["cell"], jnp.concatenate([params["embed"][token], h]))), None
+        return jax.nn.relu(
+            linear(params["cell"], jnp.concatenate([params["embed"][token], h]))
+        ), None
 
     h, _ = amp.scan(cell, jnp.zeros(WIDTH), example["tokens"])
     logits = linear(params["output"], h)
@@ -144,7 +146,9 @@ print(trainer.statistics)
 
 # %%
 trainer.accumulate(few)
-story = trainer.story(0)  # of all instances that had this number lately: the last one's begins with its last first step
+story = trainer.story(
+    0
+)  # of all instances that had this number lately: the last one's begins with its last first step
 begin = max(i for i, line in enumerate(story) if "forward" in line and "t_i=0" in line)
 print("\n".join(story[begin:]))
 
@@ -191,7 +195,13 @@ traces = {name: amp.Trace() for name in ways}
 runs = {}
 for name, way in ways.items():
     runs[name] = amp.simulate(
-        layers, batches, workers=4, max_dispatch_size=1, policy="backward_first", trace=traces[name], **way
+        layers,
+        batches,
+        workers=4,
+        max_dispatch_size=1,
+        policy="backward_first",
+        trace=traces[name],
+        **way,
     )
     print(f"{name}: {runs[name]}")
 assert runs["Synchronous"].seconds > runs["Pipeline"].seconds > runs["Asynchronous"].seconds

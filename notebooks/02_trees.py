@@ -69,12 +69,32 @@ def draw_tree(axes, trees, i, inside, outside=None):
     x, y, parents, words = places(trees, i)
     for node, parent in enumerate(parents):
         if parent >= 0:
-            axes.plot([x[node], x[parent]], [y[node], y[parent]], color="#888888", linewidth=1, zorder=1)
-        ring = "#444444" if outside is None or outside[node] == inside[node] else COLOURS[outside[node]]
+            axes.plot(
+                [x[node], x[parent]], [y[node], y[parent]], color="#888888", linewidth=1, zorder=1
+            )
+        ring = (
+            "#444444"
+            if outside is None or outside[node] == inside[node]
+            else COLOURS[outside[node]]
+        )
         width = 0.8 if ring == "#444444" else 4
-        axes.scatter(x[node], y[node], s=260, color=COLOURS[inside[node]], edgecolors=ring, linewidths=width, zorder=2)
+        axes.scatter(
+            x[node],
+            y[node],
+            s=260,
+            color=COLOURS[inside[node]],
+            edgecolors=ring,
+            linewidths=width,
+            zorder=2,
+        )
         axes.annotate(
-            words[node], (x[node], y[node]), (0, -13), textcoords="offset points", ha="center", va="top", size=8
+            words[node],
+            (x[node], y[node]),
+            (0, -13),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            size=8,
         )
     axes.set_axis_off()
     axes.margins(0.05, 0.18)
@@ -117,7 +137,10 @@ E, H = 32, 32
 
 
 def linear(n_in, n_out):
-    return lambda key: {"w": jax.nn.initializers.glorot_uniform()(key, (n_in, n_out)), "b": jnp.zeros(n_out)}
+    return lambda key: {
+        "w": jax.nn.initializers.glorot_uniform()(key, (n_in, n_out)),
+        "b": jnp.zeros(n_out),
+    }
 
 
 def leaf(params, x):
@@ -129,7 +152,11 @@ def leaf(params, x):
 def branch(params, _, left, right):
     (h_l, c_l), (h_r, c_r) = jnp.split(left, 2), jnp.split(right, 2)
     i, j, f_l, f_r, o = jnp.split(jnp.concatenate([h_l, h_r]) @ params["w"] + params["b"], 5)
-    c = jax.nn.sigmoid(i) * jnp.tanh(j) + jax.nn.sigmoid(f_l + 1) * c_l + jax.nn.sigmoid(f_r + 1) * c_r
+    c = (
+        jax.nn.sigmoid(i) * jnp.tanh(j)
+        + jax.nn.sigmoid(f_l + 1) * c_l
+        + jax.nn.sigmoid(f_r + 1) * c_r
+    )
     return jnp.concatenate([jax.nn.sigmoid(o) * jnp.tanh(c), c])
 
 
@@ -154,9 +181,14 @@ with amp.Graph() as g:
     node = amp.phi("node")  # every node's state [2H], of leaves and branches alike
     left, right, root = amp.cond(node, lambda s: s.side, 3)
     left, right = amp.isu(left, swap, swap), amp.isu(right, swap, swap)
-    node.connect(leaves, amp.ppt("branch", branch, params=linear(2 * H, 5 * H), join=("at",))(branches, left, right))
+    node.connect(
+        leaves,
+        amp.ppt("branch", branch, params=linear(2 * H, 5 * H), join=("at",))(branches, left, right),
+    )
     amp.sink("root", root)
-    logits = amp.ppt("classify", lambda p, state: state[:H] @ p["w"] + p["b"], params=linear(H, 5))(node)
+    logits = amp.ppt("classify", lambda p, state: state[:H] @ p["w"] + p["b"], params=linear(H, 5))(
+        node
+    )
     amp.sink("logits", logits)
     amp.loss("xent", cross_entropy)(logits, labels)
 
@@ -196,7 +228,13 @@ for policy in ("backward_first", "balanced", "wavefront"):
     for n in in_flight:
         admission = {"min_admission": max(1, n // 4)} if policy == "wavefront" else {}
         run = amp.simulate(
-            g, some, policy=policy, max_active_keys=n, min_update_interval=50, max_dispatch_size=512, **admission
+            g,
+            some,
+            policy=policy,
+            max_active_keys=n,
+            min_update_interval=50,
+            max_dispatch_size=512,
+            **admission,
         )
         rows.setdefault(policy, []).append(run.stats.stages["branch"].mean_dispatch)
 
@@ -208,7 +246,11 @@ for (policy, line), style, colour in zip(
     axes.plot(in_flight, line, style, color=colour, label=policy)
 axes.set_xscale("log", base=2)
 axes.set_xticks(in_flight, [str(n) for n in in_flight])
-axes.set(xlabel="trees in flight (max_active_keys)", ylabel="branches in a dispatch, on average", ylim=(0, None))
+axes.set(
+    xlabel="trees in flight (max_active_keys)",
+    ylabel="branches in a dispatch, on average",
+    ylim=(0, None),
+)
 axes.spines[["top", "right"]].set_visible(False)
 axes.legend(frameon=False)
 figure
@@ -218,7 +260,9 @@ figure
 # where trees travel in step. That is all that "dynamic batching" needs to be here; no code of ours says which nodes go together.
 
 # %%
-assert all(line == sorted(line) for line in rows.values()), "more trees in flight, larger dispatches"
+assert all(line == sorted(line) for line in rows.values()), (
+    "more trees in flight, larger dispatches"
+)
 assert rows["wavefront"][-1] > rows["backward_first"][-1]
 
 # %% [markdown]
@@ -250,7 +294,9 @@ convergence({"all nodes": history.records()}, metric="valid_accuracy")
 
 # %%
 most_frequent = np.bincount(valid.labels).max() / valid.n_nodes
-print(f"always the most frequent label: {most_frequent:.2f}; the model: {history[-1].valid['accuracy']:.2f}")
+print(
+    f"always the most frequent label: {most_frequent:.2f}; the model: {history[-1].valid['accuracy']:.2f}"
+)
 assert history[-1].valid["accuracy"] > most_frequent + 0.1
 
 # %% [markdown]
@@ -282,7 +328,11 @@ shown = min(np.flatnonzero(mistakes >= 2), key=lambda i: np.diff(valid.ptr)[i], 
 
 figure = new_figure(8.5, 4, layout="constrained")
 draw_tree(
-    figure.subplots(), valid, shown, predicted[valid.ptr[shown] : valid.ptr[shown + 1]], outside=labels_of(valid, shown)
+    figure.subplots(),
+    valid,
+    shown,
+    predicted[valid.ptr[shown] : valid.ptr[shown + 1]],
+    outside=labels_of(valid, shown),
 )
 legend(figure)
 figure

@@ -44,7 +44,13 @@ molecules = qm9.synthetic(750, seed=0)
 print(molecules)
 
 # %% tags=["picture"]
-ELEMENTS = {1: ("H", "#FFFFFF"), 6: ("C", "#BBBBBB"), 7: ("N", "#56B4E9"), 8: ("O", "#D55E00"), 9: ("F", "#F0E442")}
+ELEMENTS = {
+    1: ("H", "#FFFFFF"),
+    6: ("C", "#BBBBBB"),
+    7: ("N", "#56B4E9"),
+    8: ("O", "#D55E00"),
+    9: ("F", "#F0E442"),
+}
 STYLES = (("-", 1.3, "single"), ("-", 3.0, "double"), ("-", 5.0, "triple"), ("--", 2.0, "aromatic"))
 
 
@@ -68,7 +74,9 @@ def draw_molecule(axes, i):
     for _ in range(500):
         apart = at[:, None] - at[None]
         distance = np.linalg.norm(apart, axis=-1) + 1e-9
-        at += 0.05 * (((hops - distance) / (distance * np.maximum(hops, 1)))[..., None] * apart).sum(1)
+        at += 0.05 * (
+            ((hops - distance) / (distance * np.maximum(hops, 1)))[..., None] * apart
+        ).sum(1)
     for a, b, kind in bonds:
         style, width, _ = STYLES[kind]
         axes.plot(*at[[a, b]].T, style, color="#666666", linewidth=width, zorder=1)
@@ -86,7 +94,9 @@ figure = new_figure(9, 3.2, layout="constrained")
 largest = np.argsort(-np.diff(molecules.graphs.node_ptr), kind="stable")
 for axes, i in zip(figure.subplots(1, 3), largest[[0, 5, 6]], strict=True):
     draw_molecule(axes, int(i))
-lines = [figure.axes[0].plot([], [], s, color="#666666", linewidth=w, label=n)[0] for s, w, n in STYLES]
+lines = [
+    figure.axes[0].plot([], [], s, color="#666666", linewidth=w, label=n)[0] for s, w, n in STYLES
+]
 figure.legend(handles=lines, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
 figure
 
@@ -125,9 +135,12 @@ def whole_graphs(interval=lambda node: None):
         new = amp.isu(new, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
         more, done = amp.cond(new, lambda s: s.t < T)
         h.connect(amp.npt("pad", Pad(H))(x), more)
-        rows = amp.ppt("readout", GatedReadout(H, F), join=("instance",), min_update_interval=interval("readout"))(
-            done, x
-        )
+        rows = amp.ppt(
+            "readout",
+            GatedReadout(H, F),
+            join=("instance",),
+            min_update_interval=interval("readout"),
+        )(done, x)
         prediction = amp.reduce("sum", jax.ops.segment_sum, rows)
         amp.sink("prediction", prediction)
         amp.loss("square", square, join=("instance",))(prediction, target)
@@ -173,9 +186,16 @@ with amp.Graph() as each_node:
     h = amp.phi("h")
     sent = amp.flatmap(h, lambda s: tables.out_degree[s.first + s.node], over_edge, name="senders")
     over = amp.cond(sent, lambda s: tables.kinds[s.edge], KINDS, name="kind")
-    sent = amp.phi("arrived", *(amp.ppt(f"edge{kind}", amp.nn.Linear(H, H))(wire) for kind, wire in enumerate(over)))
+    sent = amp.phi(
+        "arrived",
+        *(amp.ppt(f"edge{kind}", amp.nn.Linear(H, H))(wire) for kind, wire in enumerate(over)),
+    )
     received = amp.group(
-        sent, by=("node", "t"), size=lambda s: tables.in_degree[s.first + s.node], opener=h, name="receivers"
+        sent,
+        by=("node", "t"),
+        size=lambda s: tables.in_degree[s.first + s.node],
+        opener=h,
+        name="receivers",
     )
     arrived = amp.reduce("arrivals", jax.ops.segment_sum, received)
     new = amp.ppt("update", GatedUnit(H), join=("node", "t"))(arrived, h)
@@ -203,7 +223,9 @@ for name, graph, encoding in (
     ("a message a node", each_node, "flatmap"),
 ):
     trainer = amp.Trainer(graph, optax.sgd(0.1), params=start, min_update_interval=NEVER)
-    loss = trainer.accumulate(qm9.split(molecules, n_valid=1, seed=2, n_train=6, encoding=encoding).train)["loss_sum"]
+    loss = trainer.accumulate(
+        qm9.split(molecules, n_valid=1, seed=2, n_train=6, encoding=encoding).train
+    )["loss_sum"]
     sums[name] = SimpleNamespace(loss=loss, gradients=trainer.gradients, stats=trainer.statistics)
     print(
         f"{name}: loss {loss:.6f}, {trainer.statistics.messages} messages, {trainer.statistics.dispatches} dispatches"
@@ -212,7 +234,9 @@ for name, graph, encoding in (
 one, other = sums.values()
 for node, (tree, n) in one.gradients.items():
     theirs, m = other.gradients[node]
-    difference = max(jax.tree.leaves(jax.tree.map(lambda a, b: abs(a - b).max() / abs(a).max(), tree, theirs)))
+    difference = max(
+        jax.tree.leaves(jax.tree.map(lambda a, b: abs(a - b).max() / abs(a).max(), tree, theirs))
+    )
     print(f"  {node:8} {n:4} gradient rows, largest difference {difference:.1e}")
     assert n == m and difference < 1e-4
 
@@ -223,9 +247,19 @@ for node, (tree, n) in one.gradients.items():
 # %% tags=["picture"]
 figure = new_figure(9, 3.4, layout="constrained")
 for axes, (name, found) in zip(figure.subplots(1, 2, sharex=True), sums.items(), strict=True):
-    stages = {stage if "+" not in stage else "edges, update": s for stage, s in found.stats.stages.items() if s.forward}
+    stages = {
+        stage if "+" not in stage else "edges, update": s
+        for stage, s in found.stats.stages.items()
+        if s.forward
+    }
     y = np.arange(len(stages))
-    axes.barh(y - 0.2, [s.forward + s.backward for s in stages.values()], 0.4, color="#0072B2", label="messages")
+    axes.barh(
+        y - 0.2,
+        [s.forward + s.backward for s in stages.values()],
+        0.4,
+        color="#0072B2",
+        label="messages",
+    )
     axes.barh(y + 0.2, [s.rows for s in stages.values()], 0.4, color="#E69F00", label="rows")
     axes.set_yticks(y, list(stages))
     axes.invert_yaxis()
@@ -257,7 +291,9 @@ history
 # %% tags=["picture"]
 from ampjax.viz import convergence
 
-convergence({"mean absolute error, in standard deviations": history.records()}, metric="valid_error")
+convergence(
+    {"mean absolute error, in standard deviations": history.records()}, metric="valid_error"
+)
 
 # %% [markdown]
 # Predicted against true dipole moments of molecules that it has never seen.

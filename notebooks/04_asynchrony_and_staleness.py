@@ -55,7 +55,9 @@ with amp.Graph() as g:
 
 # %%
 def points(n, seed):
-    centres = np.random.default_rng(0).normal(size=(10, 4, WIDTH))  # the same for training and validation
+    centres = np.random.default_rng(0).normal(
+        size=(10, 4, WIDTH)
+    )  # the same for training and validation
     rng = np.random.default_rng(seed)
     labels, cluster = rng.integers(0, 10, n), rng.integers(0, 4, n)
     x = centres[labels, cluster] + 1.6 * rng.normal(size=(n, WIDTH))
@@ -85,7 +87,10 @@ WAYS = {
     "asynchronous, six batches in flight": {"mode": "async", "max_active_keys": 6},
 }
 traces = {name: amp.Trace() for name in WAYS}
-runs = {name: amp.simulate(g, train[:12], trace=traces[name], **PAPER, **way) for name, way in WAYS.items()}
+runs = {
+    name: amp.simulate(g, train[:12], trace=traces[name], **PAPER, **way)
+    for name, way in WAYS.items()
+}
 gantts(traces, title="Twelve batches on four workers")
 
 # %% [markdown]
@@ -123,7 +128,9 @@ staleness(long, title="Six batches in flight, an update for every gradient")
 # %% tags=["picture"]
 in_flight, intervals = (1, 2, 4, 8, 16), (1, 2, 4, 8)
 mean = {
-    (n, every): amp.simulate(g, train, max_active_keys=n, min_update_interval=every, **PAPER).stats.staleness_mean
+    (n, every): amp.simulate(
+        g, train, max_active_keys=n, min_update_interval=every, **PAPER
+    ).stats.staleness_mean
     for n, every in itertools.product(in_flight, intervals)
 }
 
@@ -131,10 +138,18 @@ figure = new_figure(6, 3.4, layout="constrained")
 axes = figure.subplots()
 looks = zip(intervals, ("#0072B2", "#E69F00", "#009E73", "#D55E00"), "osD^", strict=True)
 for every, colour, marker in looks:
-    axes.plot(in_flight, [mean[n, every] for n in in_flight], color=colour, marker=marker, label=f"{every}")
+    axes.plot(
+        in_flight,
+        [mean[n, every] for n in in_flight],
+        color=colour,
+        marker=marker,
+        label=f"{every}",
+    )
 axes.set_xscale("log", base=2)
 axes.set_xticks(in_flight, [str(n) for n in in_flight])
-axes.set(xlabel="batches in flight (max_active_keys)", ylabel="mean staleness [updates]", ylim=(0, None))
+axes.set(
+    xlabel="batches in flight (max_active_keys)", ylabel="mean staleness [updates]", ylim=(0, None)
+)
 axes.spines[["top", "right"]].set_visible(False)
 axes.legend(title="min_update_interval", frameon=False)
 figure
@@ -143,7 +158,9 @@ figure
 for every in intervals:
     line = [mean[n, every] for n in in_flight]
     assert line == sorted(line), "staleness grows with max_active_keys"
-assert all(mean[16, a] > mean[16, b] for a, b in itertools.pairwise(intervals)), "and falls with the interval"
+assert all(mean[16, a] > mean[16, b] for a, b in itertools.pairwise(intervals)), (
+    "and falls with the interval"
+)
 assert mean[1, 1] == 0, "one batch in flight: nothing is stale"
 
 # %% [markdown]
@@ -214,7 +231,9 @@ alone = histories["sync", 1][-1].train_per_s
 for m in (2, 4, 8):
     piped, free = (histories[mode, m][-1].train_per_s / alone for mode in ("pipeline", "async"))
     bound = 3 * m / (m + 2)
-    print(f"m = {m}: pipeline {piped:.2f} times as fast (bound {bound:.2f}), asynchronous {free:.2f}")
+    print(
+        f"m = {m}: pipeline {piped:.2f} times as fast (bound {bound:.2f}), asynchronous {free:.2f}"
+    )
     assert piped <= 1.05 * bound
     assert free >= piped
 
@@ -225,7 +244,10 @@ for m in (2, 4, 8):
 
 # %% tags=["picture"]
 by_interval = {every: train_until("async", 8, every) for every in intervals}
-epochs = [history.first_to(TARGET).epoch if history.first_to(TARGET) else MOST for history in by_interval.values()]
+epochs = [
+    history.first_to(TARGET).epoch if history.first_to(TARGET) else MOST
+    for history in by_interval.values()
+]
 
 figure = new_figure(7.5, 3.0, layout="constrained")
 for axes, values, text in zip(
@@ -256,10 +278,14 @@ crowd = {
     ),
 }
 for name, run in crowd.items():
-    print(f"{name:30} {BATCH * run.per_s:12,.0f} examples/s, mean staleness {run.stats.staleness_mean:.1f}")
+    print(
+        f"{name:30} {BATCH * run.per_s:12,.0f} examples/s, mean staleness {run.stats.staleness_mean:.1f}"
+    )
 many, enough, held = crowd.values()
 for run in (enough, held):
-    assert run.stats.staleness_mean < 0.6 * many.stats.staleness_mean and run.per_s > 0.9 * many.per_s
+    assert (
+        run.stats.staleness_mean < 0.6 * many.stats.staleness_mean and run.per_s > 0.9 * many.per_s
+    )
 
 # %% [markdown]
 # **Stash.** With `weights="stashed"` the adjoint uses the parameters of the forward pass. The gradient is then that of a function that existed at one time, if not at this one.
@@ -280,7 +306,9 @@ crowded = {
 }
 for name, history in crowded.items():
     best = history.best()
-    print(f"{name:26} staleness {history[-1].staleness_mean:4.1f}, best accuracy {best:.3f} in {len(history):2} epochs")
+    print(
+        f"{name:26} staleness {history[-1].staleness_mean:4.1f}, best accuracy {best:.3f} in {len(history):2} epochs"
+    )
 
 # %% tags=["picture"]
 from ampjax.viz import convergence

@@ -61,7 +61,8 @@ def workers(copies):
     others = {"embed": 0, "linear2": 1, "loss": 1}
     return {
         "workers": copies + 2,
-        "affinity": {name: i for i, name in enumerate(names)} | {name: copies + i for name, i in others.items()},
+        "affinity": {name: i for i, name in enumerate(names)}
+        | {name: copies + i for name, i in others.items()},
     }
 
 
@@ -84,7 +85,15 @@ few = amp.Subset(buckets, order[:12])
 traces = {}
 for copies in (1, 4):
     recorded, graph = amp.Trace(), list_reduction_rnn(HIDDEN, BATCH, replicas=copies).graph
-    amp.simulate(graph, few, max_active_keys=8, trace=recorded, max_dispatch_size=1, **workers(copies), **COMMON)
+    amp.simulate(
+        graph,
+        few,
+        max_active_keys=8,
+        trace=recorded,
+        max_dispatch_size=1,
+        **workers(copies),
+        **COMMON,
+    )
     name = f"{copies} cop{'y' if copies == 1 else 'ies'} of linear1"
     traces[name] = [s for s in recorded if s.end_ns > s.start_ns]  # what takes no time is left out
 gantts(traces, title="Twelve buckets, eight in flight, one message at a time")
@@ -106,7 +115,9 @@ zoomable(traces["4 copies of linear1"], title="Four copies of linear1")
 # %%
 options = {"max_active_keys": 8, "max_dispatch_size": 2, "fuse": False, **COMMON, **workers(4)}
 measured = amp.profile(four, amp.Subset(buckets, order[:12]), passes=1, **options)
-print("\n".join(line for line in str(measured).splitlines() if "→" not in line))  # without transfers
+print(
+    "\n".join(line for line in str(measured).splitlines() if "→" not in line)
+)  # without transfers
 
 
 # %%
@@ -118,7 +129,9 @@ def table3(plan):
 alone = amp.simulate(four, data, **options)
 with_rest = amp.simulate(four, data, cost=table3, **options)
 print(f"layers alone:         {BATCH * alone.per_s:12,.0f} sequences/s")
-print(f"and the rest as here: {BATCH * with_rest.per_s:12,.0f} sequences/s   (the paper's table 3: 268,000)")
+print(
+    f"and the rest as here: {BATCH * with_rest.per_s:12,.0f} sequences/s   (the paper's table 3: 268,000)"
+)
 assert with_rest.per_s < alone.per_s
 
 # %% [markdown]
@@ -138,7 +151,13 @@ for n in copies:
 figure = new_figure(6, 3.6, layout="constrained")
 axes = figure.subplots()
 for keys, colour, marker in zip(in_flight, ("#0072B2", "#E69F00", "#009E73"), "osD", strict=True):
-    axes.plot(copies, [per_s[n, keys] / 1e6 for n in copies], color=colour, marker=marker, label=f"{keys} in flight")
+    axes.plot(
+        copies,
+        [per_s[n, keys] / 1e6 for n in copies],
+        color=colour,
+        marker=marker,
+        label=f"{keys} in flight",
+    )
 ideal = [n * per_s[1, 64] / 1e6 for n in copies]
 axes.plot(copies, ideal, color="#BBBBBB", linestyle="--", label="in proportion")
 axes.set_xscale("log", base=2)
@@ -166,7 +185,10 @@ for keys in in_flight:
     for us in latencies:
         linked = partial(FlopsCost, latency_ns=1_000 * us, bytes_per_s=50e9)
         slowed[keys, us] = (
-            BATCH * amp.simulate(four, data, cost=linked, max_active_keys=keys, **workers(4), **COMMON).per_s
+            BATCH
+            * amp.simulate(
+                four, data, cost=linked, max_active_keys=keys, **workers(4), **COMMON
+            ).per_s
         )
 
 figure = new_figure(6, 3.6, layout="constrained")
@@ -174,7 +196,9 @@ axes = figure.subplots()
 for keys, colour, marker in zip(in_flight, ("#0072B2", "#E69F00", "#009E73"), "osD", strict=True):
     line = [100 * slowed[keys, us] / slowed[keys, 0] for us in latencies]
     axes.plot(latencies, line, color=colour, marker=marker, label=f"{keys} in flight")
-axes.set(xlabel="latency of a link [µs]", ylabel="throughput [% of that without latency]", ylim=(0, 105))
+axes.set(
+    xlabel="latency of a link [µs]", ylabel="throughput [% of that without latency]", ylim=(0, 105)
+)
 axes.spines[["top", "right"]].set_visible(False)
 axes.legend(frameon=False)
 figure
@@ -221,11 +245,19 @@ print(
 
 # %%
 small = list_reduction_rnn(32, BATCH, replicas=2)
-train, valid = (small.data(Buckets(generate(n, seed=seed), BATCH)) for n, seed in ((2_500, 1), (300, 2)))
+train, valid = (
+    small.data(Buckets(generate(n, seed=seed), BATCH)) for n, seed in ((2_500, 1), (300, 2))
+)
 histories = {}
 for name, way in {"synchronous": {"mode": "sync"}, "asynchronous": {"max_active_keys": 8}}.items():
     trainer = amp.Trainer(
-        small.graph, optax.adam(5e-3), cost=FlopsCost, max_dispatch_size=1, **COMMON, **way, **workers(2)
+        small.graph,
+        optax.adam(5e-3),
+        cost=FlopsCost,
+        max_dispatch_size=1,
+        **COMMON,
+        **way,
+        **workers(2),
     )
     histories[name] = trainer.fit(train, valid, epochs=4, progress=False)
 histories["asynchronous"]

@@ -51,7 +51,9 @@ def batches(n, seed):
     """Batches of texts with their topics."""
     ids = zipf.tokens(n * BATCH * LENGTH, WORDS, alpha=1.0, seed=seed).reshape(n, BATCH, LENGTH)
     counts = (topic_of[ids][..., None] == np.arange(TOPICS)).sum(2)
-    return [{"ids": i, "topic": t} for i, t in zip(ids, counts.argmax(-1).astype(np.int32), strict=True)]
+    return [
+        {"ids": i, "topic": t} for i, t in zip(ids, counts.argmax(-1).astype(np.int32), strict=True)
+    ]
 
 
 def loss_fn(params, batch):
@@ -59,14 +61,20 @@ def loss_fn(params, batch):
     h = jax.nn.relu(x @ params["hidden"]["w"] + params["hidden"]["b"])
     logits = h @ params["out"]
     hits = jnp.mean(logits.argmax(-1) == batch["topic"])
-    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["topic"]).mean(), {"accuracy": hits}
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["topic"]).mean(), {
+        "accuracy": hits
+    }
 
 
 def start():
     rng = np.random.default_rng(1)
     normal = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
     words = rng.normal(size=(WORDS, DIM)).astype(np.float32)
-    return {"words": words, "hidden": {"w": normal(DIM, 64), "b": np.zeros(64, np.float32)}, "out": normal(64, TOPICS)}
+    return {
+        "words": words,
+        "hidden": {"w": normal(DIM, 64), "b": np.zeros(64, np.float32)},
+        "out": normal(64, TOPICS),
+    }
 
 
 tx = optax.adam(2e-2)
@@ -104,7 +112,9 @@ assert found["['words']"].sparse and not find_sparse(tied, start(), train[0])["[
 
 # %%
 cpus = jax.devices("cpu")[:4]
-resources = px.Resources(tuple(px.Machine(name, (cpu,)) for name, cpu in zip("abcd", cpus, strict=True)))
+resources = px.Resources(
+    tuple(px.Machine(name, (cpu,)) for name, cpu in zip("abcd", cpus, strict=True))
+)
 runner = px.get_runner(loss_fn, start(), tx, resources)
 metrics = [runner.run(batch) for batch in train]
 metrics[-1]
@@ -138,7 +148,9 @@ apart = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), runner.params, par
 print("largest difference of a loss:", max(abs(a - b) for a, b in zip(single, hybrid, strict=True)))
 print("largest difference of a parameter:", apart)
 np.testing.assert_allclose(hybrid, single, atol=1e-4)
-assert max(jax.tree.leaves(apart)) < 4e-3  # after 120 steps of rounding in another order; Adam's steps are 2e-2
+assert (
+    max(jax.tree.leaves(apart)) < 4e-3
+)  # after 120 steps of rounding in another order; Adam's steps are 2e-2
 
 # %% tags=["picture"]
 figure = new_figure(6, 3.2, layout="constrained")
@@ -174,10 +186,16 @@ for path, colour in zip(sent["hybrid"], ("#009E73", "#56B4E9", "#0072B2", "#E69F
     axes.barh(list(sent), part, left=left, color=colour, label=path)
     left += part
 for y, total in enumerate(left):
-    axes.annotate(f"{total:,.0f} kB", (total, y), (4, 0), textcoords="offset points", va="center", size=9)
+    axes.annotate(
+        f"{total:,.0f} kB", (total, y), (4, 0), textcoords="offset points", va="center", size=9
+    )
 axes.invert_yaxis()
 axes.set(xlabel="sent and received by a machine in a step [kB]", xlim=(0, 1.12 * left.max()))
-axes.set_title(f"the table as an ordinary variable would make it {dense / 1e3:,.0f} kB", fontsize=10, loc="left")
+axes.set_title(
+    f"the table as an ordinary variable would make it {dense / 1e3:,.0f} kB",
+    fontsize=10,
+    loc="left",
+)
 axes.spines[["top", "right"]].set_visible(False)
 figure.legend(loc="outside right upper", frameon=False, fontsize=9)
 figure
@@ -203,16 +221,31 @@ for exponent, colour, marker in zip(
     text = zipf.tokens(int(n_words[-1]), WORDS, alpha=exponent, seed=0)
     alphas = [len(np.unique(text[:n])) / WORDS for n in n_words]
     touched.plot(n_words, alphas, color=colour, marker=marker, markersize=4, label=f"{exponent:g}")
-touched.set(xscale="log", xlabel="words in a replica's batch", ylabel="alpha: share of rows touched")
+touched.set(
+    xscale="log", xlabel="words in a replica's batch", ylabel="alpha: share of rows touched"
+)
 touched.legend(title="Zipf's exponent", frameon=False, fontsize=8)
 alphas = np.linspace(0, 1, 50)
 w = WORDS * DIM * 4
 for n, style in ((2, "-"), (8, "--")):
     cost.plot(
-        alphas, px.server_bytes(w, alphas, n) / 1e6, style, color="#E69F00", label=f"table at servers, {n} machines"
+        alphas,
+        px.server_bytes(w, alphas, n) / 1e6,
+        style,
+        color="#E69F00",
+        label=f"table at servers, {n} machines",
     )
-    cost.axhline(px.all_reduce_bytes(w, n) / 1e6, linestyle=style, color="#0072B2", label=f"AllReduce, {n} machines")
-cost.set(xlabel="alpha", ylabel="bytes of a machine in a step [MB]", ylim=(0, 1.5 * px.all_reduce_bytes(w, 8) / 1e6))
+    cost.axhline(
+        px.all_reduce_bytes(w, n) / 1e6,
+        linestyle=style,
+        color="#0072B2",
+        label=f"AllReduce, {n} machines",
+    )
+cost.set(
+    xlabel="alpha",
+    ylabel="bytes of a machine in a step [MB]",
+    ylim=(0, 1.5 * px.all_reduce_bytes(w, 8) / 1e6),
+)
 cost.legend(loc="upper left", ncols=2, frameon=False, fontsize=7.5)
 for axes in (touched, cost):
     axes.spines[["top", "right"]].set_visible(False)
@@ -227,7 +260,9 @@ figure
 # %% tags=["picture"]
 from ampjax.viz import partition_search
 
-searching = px.ParallaxConfig(search_partitions=True, sample=px.SampleTimes(iterations=12, discarded=6))
+searching = px.ParallaxConfig(
+    search_partitions=True, sample=px.SampleTimes(iterations=12, discarded=6)
+)
 searcher = px.get_runner(loss_fn, start(), tx, resources, searching)
 steps = 0
 while not searcher.searches:
@@ -246,7 +281,9 @@ partition_search(searcher.searches)
 from ampjax.sparse import Table
 
 adam = optax.adam(0.1)
-tables = {mode: Table(np.ones((8, 1), np.float32), adam, mode=mode) for mode in ("faithful", "lazy")}
+tables = {
+    mode: Table(np.ones((8, 1), np.float32), adam, mode=mode) for mode in ("faithful", "lazy")
+}
 rows, moments = jnp.ones((8, 1)), adam.init(jnp.ones((8, 1)))
 seen = {"plain optax, dense": [], "faithful": [], "lazy": []}
 for step in range(40):
@@ -260,7 +297,9 @@ for step in range(40):
 
 figure = new_figure(6.5, 3.2, layout="constrained")
 axes = figure.subplots()
-axes.plot(seen["plain optax, dense"], color="#E69F00", linewidth=5, alpha=0.6, label="plain optax, dense")
+axes.plot(
+    seen["plain optax, dense"], color="#E69F00", linewidth=5, alpha=0.6, label="plain optax, dense"
+)
 axes.plot(seen["faithful"], color="#0072B2", linewidth=1.4, label="faithful")
 axes.plot(seen["lazy"], color="#D55E00", linestyle="--", linewidth=1.4, label="lazy")
 axes.set(xlabel="step", ylabel="the row's value")
@@ -289,9 +328,13 @@ text_rows = np.random.default_rng(1).normal(size=(WORDS, DIM)).astype(np.float32
 def texts(n, seed):
     """Texts of 4 to 20 words, with their topics."""
     lengths = np.random.default_rng(seed).integers(4, 21, n)
-    ids = np.split(zipf.tokens(int(lengths.sum()), WORDS, alpha=1.0, seed=seed), np.cumsum(lengths)[:-1])
+    ids = np.split(
+        zipf.tokens(int(lengths.sum()), WORDS, alpha=1.0, seed=seed), np.cumsum(lengths)[:-1]
+    )
     topics = [np.bincount(topic_of[words], minlength=TOPICS).argmax() for words in ids]
-    return [{"text": words, "topic": np.int32(topic)} for words, topic in zip(ids, topics, strict=True)]
+    return [
+        {"text": words, "topic": np.int32(topic)} for words, topic in zip(ids, topics, strict=True)
+    ]
 
 
 def mean(rows, segment_ids, n):
@@ -338,12 +381,16 @@ some = texts(600, seed=0)
 small = {"workers": 2, "devices": jax.devices()[:1], "max_dispatch_size": 8}
 trainer = amp.Trainer(copied, optax.adam(5e-3), max_active_keys=32, **small)
 history = trainer.fit(some, epochs=4, progress=False)
-print(f"accuracy in epoch 1: {history[0].train['accuracy']:.2f}, in epoch 4: {history[-1].train['accuracy']:.2f}")
+print(
+    f"accuracy in epoch 1: {history[0].train['accuracy']:.2f}, in epoch 4: {history[-1].train['accuracy']:.2f}"
+)
 trainer.explain()
 
 # %%
 parts = trainer.explain()
-assert parts["words"].in_host_memory and parts["words"].copies == 1 and len(parts["words"].nodes) == 2
+assert (
+    parts["words"].in_host_memory and parts["words"].copies == 1 and len(parts["words"].nodes) == 2
+)
 assert parts["hidden"].copies == 2 and parts["hidden"].workers == (0, 1)
 assert parts["words"].staleness_mean > parts["hidden"].staleness_mean
 assert trainer.device_bytes["params"] < words.dense().nbytes / 100  # layers alone are on devices
@@ -362,7 +409,13 @@ for n, colour, marker in ((1, "#0072B2", "s"), (2, "#E69F00", "o")):
     for most in in_flight:
         run = amp.simulate(copies(words, n), some[:300], workers=n, max_active_keys=most)
         stale.append(run.stats.nodes["words" if n == 1 else "words/0"].staleness_mean)
-    axes.plot(in_flight, stale, marker=marker, color=colour, label="two copies" if n == 2 else "one network")
+    axes.plot(
+        in_flight,
+        stale,
+        marker=marker,
+        color=colour,
+        label="two copies" if n == 2 else "one network",
+    )
     assert stale[0] == 0 and stale == sorted(stale)
 axes.set(xlabel="texts in flight", ylabel="mean staleness of rows [versions]", ylim=(0, None))
 axes.set_xscale("log", base=2)
@@ -412,7 +465,10 @@ plain, gradient = {"words": jnp.asarray(text_rows), **layers}, jax.jit(jax.grad(
 rates = {"words": 0.3, "hidden": 0.02, "out": 0.02}
 for _ in range(rounds):
     grads = gradient(plain)
-    plain = {name: jax.tree.map(lambda p, g, r=rates[name]: p - r * g, plain[name], grads[name]) for name in plain}
+    plain = {
+        name: jax.tree.map(lambda p, g, r=rates[name]: p - r * g, plain[name], grads[name])
+        for name in plain
+    }
 
 moved = float(np.abs(shared.dense() - text_rows).max())
 apart = float(np.abs(shared.dense() - plain["words"]).max())
@@ -421,7 +477,11 @@ print(
 )
 assert moved > 0.1 and apart < 1e-5
 for name in layers:
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), together.params[f"{name}/1"], plain[name])
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+        together.params[f"{name}/1"],
+        plain[name],
+    )
 assert shared.version == rounds and together.explain()["words"].staleness_max == 0
 
 # %% [markdown]
@@ -432,7 +492,9 @@ assert shared.version == rounds and together.explain()["words"].staleness_max ==
 # %%
 with tempfile.TemporaryDirectory() as folder:
     runner.save(Path(folder) / "model")
-    with px.get_runner(loss_fn, start(), tx, resources, px.ParallaxConfig(server_processes=True)) as other:
+    with px.get_runner(
+        loss_fn, start(), tx, resources, px.ParallaxConfig(server_processes=True)
+    ) as other:
         other.restore(Path(folder) / "model")
         again = [other.run(batch).loss for batch in train[:5]]
 assert again == [runner.run(batch).loss for batch in train[:5]]

@@ -46,7 +46,9 @@ def spiral(n, seed):
     label = rng.integers(0, N_CLASSES, n)
     along = np.sqrt(rng.random(n))
     angle = 2 * np.pi * label / N_CLASSES + 4.5 * along + rng.normal(scale=0.12, size=n)
-    return (along[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)).astype(np.float32), label.astype(np.int32)
+    return (along[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)).astype(
+        np.float32
+    ), label.astype(np.int32)
 
 
 def examples(points, labels):
@@ -179,14 +181,22 @@ def count_rounds(trainer, epoch):
     return epoch.valid["accuracy"] > 0.95
 
 
-history = await trainer.fit_async(train_data, valid_data, epochs=20, callbacks=[count_rounds], progress=False)  # noqa: F704
+history = await trainer.fit_async(  # noqa: F704
+    train_data, valid_data, epochs=20, callbacks=[count_rounds], progress=False
+)
 history
 
 # %% tags=["picture"]
 figure = new_figure(7.6, 2.6, layout="constrained")
 left, right = figure.subplots(1, 2)
 epochs = range(1, len(history) + 1)
-left.plot(epochs, [epoch.valid["accuracy"] for epoch in history], marker="o", markersize=3, color=COLOURS[0])
+left.plot(
+    epochs,
+    [epoch.valid["accuracy"] for epoch in history],
+    marker="o",
+    markersize=3,
+    color=COLOURS[0],
+)
 right.plot(epochs, rounds, marker="o", markersize=3, color=COLOURS[0])
 left.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1))
 right.set(xlabel="epoch", ylabel="mean rounds of thinking", ylim=(0, MOST + 0.3))
@@ -205,7 +215,9 @@ assert rounds[-1] < MOST
 # %% tags=["picture"]
 side = np.linspace(-1.15, 1.15, 56, dtype=np.float32)
 plane = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
-answers = trainer.predict(compiled.data(examples(plane, np.zeros(len(plane), np.int32))))  # labels that nobody reads
+answers = trainer.predict(
+    compiled.data(examples(plane, np.zeros(len(plane), np.int32)))
+)  # labels that nobody reads
 thought = answers["rounds"].payload
 image = lambda values: values.reshape(len(side), len(side))
 
@@ -214,11 +226,15 @@ left, right = figure.subplots(1, 2, sharey=True)
 place = {"origin": "lower", "extent": (-1.15, 1.15, -1.15, 1.15)}
 from matplotlib.colors import BoundaryNorm, ListedColormap
 
-left.imshow(image(answers["class"].payload.argmax(-1)), cmap=ListedColormap(COLOURS), alpha=0.45, **place)
+left.imshow(
+    image(answers["class"].payload.argmax(-1)), cmap=ListedColormap(COLOURS), alpha=0.45, **place
+)
 for c, colour in enumerate(COLOURS):
     left.scatter(*points[labels == c].T, s=3, color=colour)
 left.set_title("class", fontsize=10)
-steps = right.imshow(image(thought), cmap="cividis", norm=BoundaryNorm(np.arange(0.5, MOST + 1), 256), **place)
+steps = right.imshow(
+    image(thought), cmap="cividis", norm=BoundaryNorm(np.arange(0.5, MOST + 1), 256), **place
+)
 figure.colorbar(steps, ax=right, ticks=range(1, MOST + 1), label="rounds")
 right.set_title("rounds of thinking", fontsize=10)
 left.set(xlabel="first coordinate", ylabel="second coordinate")
@@ -244,7 +260,10 @@ def told(what, attempt):
     except AmpError as error:
         print(what)
         lines = f"{type(error).__name__}: {error}\n".splitlines()
-        print(textwrap.indent("\n".join(textwrap.fill(line, 95) for line in lines), "    "), end="\n\n")
+        print(
+            textwrap.indent("\n".join(textwrap.fill(line, 95) for line in lines), "    "),
+            end="\n\n",
+        )
     else:
         raise AssertionError(f"{what}: nothing was said")
 
@@ -258,15 +277,22 @@ def compiling(model):
 
 
 told("An operation on a whole sequence.", compiling(lambda p, s: (s["xs"] @ p["a"]).sum()))
-told("Sequences of two lengths.", compiling(lambda p, s: amp.map(lambda x, y: x @ p["a"] @ y, s["xs"], s["ys"])))
+told(
+    "Sequences of two lengths.",
+    compiling(lambda p, s: amp.map(lambda x, y: x @ p["a"] @ y, s["xs"], s["ys"])),
+)
 told(
     "A carry that changes its shape.",
-    compiling(lambda p, s: amp.scan(lambda h, x: (x @ p["a"], None), jnp.zeros(3), s["xs"])[0].sum()),
+    compiling(
+        lambda p, s: amp.scan(lambda h, x: (x @ p["a"], None), jnp.zeros(3), s["xs"])[0].sum()
+    ),
 )
 told("One operation with parameters of two nodes.", compiling(lambda p, s: (p["a"] @ p["b"]).sum()))
 told(
     "A choice by parameters, without a word.",
-    compiling(lambda p, s: amp.cond((amp.sum(s["xs"]) @ p["a"]).sum() > 0, lambda: 1.0, lambda: 2.0)),
+    compiling(
+        lambda p, s: amp.cond((amp.sum(s["xs"]) @ p["a"]).sum() > 0, lambda: 1.0, lambda: 2.0)
+    ),
 )
 
 # %% [markdown]
@@ -296,7 +322,9 @@ with tempfile.TemporaryDirectory() as folder:
     resumed = amp.Trainer(compiled.graph, optax.adam(2e-3), settings=trainer.settings)
     resumed.restore(Path(folder) / "run")
 _ = jax.tree.map(
-    np.testing.assert_array_equal, (resumed.params, resumed.gradients), (trainer.params, trainer.gradients)
+    np.testing.assert_array_equal,
+    (resumed.params, resumed.gradients),
+    (trainer.params, trainer.gradients),
 )
 
 # %% [markdown]

@@ -81,11 +81,17 @@ for delay in DELAYS:
 figure = new_figure(6.5, 3.0, layout="constrained")
 axes = figure.subplots()
 shown = np.log10(np.clip([found[delay] for delay in DELAYS], 1e-6, 1e6))
-axes.imshow(shown, aspect="auto", cmap="RdYlBu_r", extent=(lengths[0], lengths[-1], len(DELAYS) - 0.5, -0.5))
+axes.imshow(
+    shown, aspect="auto", cmap="RdYlBu_r", extent=(lengths[0], lengths[-1], len(DELAYS) - 0.5, -0.5)
+)
 for row, delay in enumerate(DELAYS):
     axes.plot([limits[delay]] * 2, [row - 0.5, row + 0.5], "k-", linewidth=2)
 axes.set_yticks(range(len(DELAYS)), [str(delay) for delay in DELAYS])
-axes.set(xlabel="learning rate × curvature", ylabel="delay", title="Blue converges, red diverges; black: the formula")
+axes.set(
+    xlabel="learning rate × curvature",
+    ylabel="delay",
+    title="Blue converges, red diverges; black: the formula",
+)
 figure
 
 # %% [markdown]
@@ -155,7 +161,9 @@ assert not late["delay 8, learning rate 0.1"][-1] < 10
 figure = new_figure(6.5, 3.4, layout="constrained")
 axes = figure.subplots()
 for name, losses in {"no delay, learning rate 0.1": momentum, **late}.items():
-    axes.plot(np.where(np.maximum.accumulate(losses) < 1e3, losses, np.nan), label=name)  # up to where it has diverged
+    axes.plot(
+        np.where(np.maximum.accumulate(losses) < 1e3, losses, np.nan), label=name
+    )  # up to where it has diverged
 axes.set_yscale("log")
 axes.set(xlabel="step", ylabel="loss", title="Momentum with late gradients")
 axes.legend(fontsize=8)

@@ -41,7 +41,9 @@ LAWS = Path(__file__).parent / "property"
 def pytest_configure(config):
     """Sets up a process that runs tests. One that only hands them out needs neither JAX nor ampjax, so the others can start early."""
     hands_out = (
-        config.getoption("dist", "no") != "no" and config.getoption("tx", None) and not config.option.collectonly
+        config.getoption("dist", "no") != "no"
+        and config.getoption("tx", None)
+        and not config.option.collectonly
     )
     if hands_out:
         compile_loops()
@@ -53,7 +55,9 @@ def pytest_configure(config):
 
 def compile_loops():
     """Lets a process compile the scheduler's loops, a quarter of a minute, while test processes start and find their tests: each would do it by itself."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    }
     compiling = subprocess.Popen([sys.executable, "-m", "support.compile_loops"], env=environment)
     atexit.register(compiling.kill)
 
@@ -64,13 +68,28 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("long") or item.get_closest_marker("full"):
             item.add_marker("slow")
-        if item.path.is_relative_to(LAWS) or getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        if item.path.is_relative_to(LAWS) or getattr(
+            getattr(item, "obj", None), "is_hypothesis_test", False
+        ):
             item.add_marker("law")
-    never = [item.nodeid for item in items if item.get_closest_marker("full") and item.get_closest_marker("users")]
+    never = []
+    for item in items:
+        if item.get_closest_marker("full") and item.get_closest_marker("users"):
+            never.append(item.nodeid)
     if never:
-        raise pytest.UsageError(f"marked both `full` and `users`, so no run would have them: {', '.join(never)}")
-    others = {name for name, mine in (("full", WITH_VARIANTS), ("users", AS_USERS)) if not mine}
-    left_out = [item for item in items if any(item.get_closest_marker(name) for name in others)]
+        raise pytest.UsageError(
+            f"marked both `full` and `users`, so no run would have them: {', '.join(never)}"
+        )
+    others = set()
+    for name, mine in (("full", WITH_VARIANTS), ("users", AS_USERS)):
+        if not mine:
+            others.add(name)
+    left_out = []
+    for item in items:
+        if any(item.get_closest_marker(name) for name in others):
+            left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not any(item.get_closest_marker(name) for name in others)]
+        items[:] = [
+            item for item in items if not any(item.get_closest_marker(name) for name in others)
+        ]

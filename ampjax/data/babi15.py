@@ -68,10 +68,18 @@ class Questions:
         Returns:
           All questions, with their graphs and answers.
         """
-        asked, answers = (np.concatenate(pair) for pair in ((self.asked, other.asked), (self.answers, other.answers)))
+        asked, answers = (
+            np.concatenate(pair)
+            for pair in ((self.asked, other.asked), (self.answers, other.answers))
+        )
         return Questions(Graphs.joined(self.graphs, other.graphs), asked, answers)
 
-    def instances(self, start: int = 0, stop: int | None = None, encoding: str = "collect") -> GraphInstances:
+    def instances(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        encoding: str = "collect",
+    ) -> GraphInstances:
         """The questions from `start` to before `stop` as instances.
 
         Pumps: `x`, rows `[1]`: 1 at the asked node; `answer`, rows `[1]`: 1 at the answer.
@@ -86,9 +94,18 @@ class Questions:
         """
         rows = {}
         for name, node in (("x", self.asked), ("answer", self.answers)):
-            rows[name] = np.zeros((self.graphs.node_ptr[-1], 1), np.float32)
+            rows[name] = np.zeros(
+                (self.graphs.node_ptr[-1], 1),
+                np.float32,
+            )
             rows[name][self.graphs.node_ptr[:-1] + node] = 1
-        return GraphInstances(self.graphs, np.arange(len(self))[start:stop], rows, {}, encoding)
+        return GraphInstances(
+            self.graphs,
+            np.arange(len(self))[start:stop],
+            rows,
+            {},
+            encoding,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +128,9 @@ class Fresh:
     def __post_init__(self) -> None:
         at_least_one("Fresh", n=self.n)
         if self.n > len(self.supply):
-            raise SettingsError("Fresh, `n`", f"at most {len(self.supply)}", f"{self.n}", "Supply more instances.")
+            raise SettingsError(
+                "Fresh, `n`", f"at most {len(self.supply)}", f"{self.n}", "Supply more instances."
+            )
 
     def __len__(self) -> int:
         return self.n
@@ -125,7 +144,10 @@ class Fresh:
         Returns:
           A data set of as many instances.
         """
-        return replace(self, start=(self.start + self.n) % len(self.supply))
+        return replace(
+            self,
+            start=(self.start + self.n) % len(self.supply),
+        )
 
     def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
         """The messages of the instances `ids`, by pump.
@@ -139,7 +161,11 @@ class Fresh:
         return self.supply.gather((self.start + np.asarray(ids, np.int64)) % len(self.supply))
 
 
-def generate(n: int, n_nodes: int = N_NODES, seed: int | np.random.SeedSequence = 0) -> Questions:
+def generate(
+    n: int,
+    n_nodes: int = N_NODES,
+    seed: int | np.random.SeedSequence = 0,
+) -> Questions:
     """Draws graphs with a question each.
 
     Args:
@@ -158,24 +184,49 @@ def generate(n: int, n_nodes: int = N_NODES, seed: int | np.random.SeedSequence 
     """
     at_least_one("generate", n=n)
     if n_nodes < 4 or n_nodes % 2:
-        raise SettingsError("generate, `n_nodes`", "an even number of at least 4", f"{n_nodes}", "Half are names.")
-    rng, half = np.random.default_rng(seed), n_nodes // 2
-    node = rng.permuted(np.tile(np.arange(n_nodes), (n, 1)), axis=1)
-    names, kinds = node[:, :half], node[:, half:]
-    is_, each = rng.integers(0, half, (n, half)), np.arange(half)
+        raise SettingsError(
+            "generate, `n_nodes`", "an even number of at least 4", f"{n_nodes}", "Half are names."
+        )
+    rng = np.random.default_rng(seed)
+    half = n_nodes // 2
+    node = rng.permuted(
+        np.tile(np.arange(n_nodes), (n, 1)),
+        axis=1,
+    )
+    names = node[:, :half]
+    kinds = node[:, half:]
+    is_ = rng.integers(0, half, (n, half))
+    each = np.arange(half)
     fears = (each + rng.integers(1, half, (n, half))) % half  # of another kind
     asked = rng.integers(0, half, n)
-    graph, rows = np.repeat(np.arange(n), half), np.arange(n)
+    graph = np.repeat(np.arange(n), half)
+    rows = np.arange(n)
     hops = ((names, is_, 0), (kinds, fears, 1))
-    edges = [
-        np.stack([graph, a.ravel(), np.take_along_axis(kinds, to, axis=1).ravel(), np.full(n * half, kind)], axis=1)
-        for a, to, kind in hops
-    ]
+    edges = []
+    for a, to, kind in hops:
+        edges.append(
+            np.stack(
+                [
+                    graph,
+                    a.ravel(),
+                    np.take_along_axis(kinds, to, axis=1).ravel(),
+                    np.full(n * half, kind),
+                ],
+                axis=1,
+            )
+        )
     answers = kinds[rows, fears[rows, is_[rows, asked]]]
-    return _questions(np.full(n, n_nodes), np.concatenate(edges), names[rows, asked], answers)
+    return _questions(
+        np.full(n, n_nodes),
+        np.concatenate(edges),
+        names[rows, asked],
+        answers,
+    )
 
 
-def load(data_dir: str | os.PathLike[str] | None = None, fold: int = 1) -> tuple[Questions, Questions]:
+def load(
+    data_dir: str | os.PathLike[str] | None = None, fold: int = 1
+) -> tuple[Questions, Questions]:
     """Loads the training and the test questions of one fold.
 
     Args:
@@ -215,27 +266,58 @@ def read(
     return _Reader(Path(graphs), Path(node_ids), Path(edge_types), Path(question_types)).questions()
 
 
-def _load(fold: int, part: str, data_dir: str | os.PathLike[str] | None) -> Questions:
+def _load(
+    fold: int,
+    part: str,
+    data_dir: str | os.PathLike[str] | None,
+) -> Questions:
     def path(name: str) -> Path:
-        return find(Remote("babi15", f"ggnn/processed_{fold}/{part}/15_{name}.txt", source=SOURCE), data_dir)
+        return find(
+            Remote("babi15", f"ggnn/processed_{fold}/{part}/15_{name}.txt", source=SOURCE), data_dir
+        )
 
-    return read(path("graphs"), path("node_ids"), path("edge_types"), path("question_types"))
+    return read(
+        path("graphs"),
+        path("node_ids"),
+        path("edge_types"),
+        path("question_types"),
+    )
 
 
-def _questions(sizes: np.ndarray, edges: np.ndarray, asked: np.ndarray, answers: np.ndarray) -> Questions:
+def _questions(
+    sizes: np.ndarray,
+    edges: np.ndarray,
+    asked: np.ndarray,
+    answers: np.ndarray,
+) -> Questions:
     """Adds the reverse of each edge `[edges, 4]` (graph, sender, receiver, type), with a kind of its own."""
     ptr = np.concatenate([[0], np.cumsum(sizes)])
     back = edges[:, [0, 2, 1, 3]] + [0, 0, 0, len(EDGE_TYPES)]
-    return Questions(Graphs.from_edges(ptr, np.concatenate([edges, back]), N_KINDS), asked, answers)
+    return Questions(
+        Graphs.from_edges(ptr, np.concatenate([edges, back]), N_KINDS),
+        asked,
+        answers,
+    )
 
 
 class _Reader:
     """One file of graphs; each question gets a copy of its graph."""
 
-    def __init__(self, graphs: Path, node_ids: Path, edge_types: Path, question_types: Path):
-        self.path, self.line = graphs, 0
-        self.nodes = {number: i for i, number in enumerate(sorted(_numbers(node_ids).values()))}
-        types, asked = _numbers(edge_types, EDGE_TYPES), _numbers(question_types, EDGE_TYPES[1:])
+    def __init__(
+        self,
+        graphs: Path,
+        node_ids: Path,
+        edge_types: Path,
+        question_types: Path,
+    ):
+        self.path = graphs
+        self.line = 0
+        nodes = {}
+        for i, number in enumerate(sorted(_numbers(node_ids).values())):
+            nodes[number] = i
+        self.nodes = nodes
+        types = _numbers(edge_types, EDGE_TYPES)
+        asked = _numbers(question_types, EDGE_TYPES[1:])
         self.types = {types[name]: i for i, name in enumerate(EDGE_TYPES)}
         self.question = asked[EDGE_TYPES[1]]
         self.edges: list[tuple[int, int, int, int]] = []
@@ -250,25 +332,53 @@ class _Reader:
             words = text.split()
             if not words:
                 self._close(edges, asked)
-                edges, asked = [], []
+                edges = []
+                asked = []
             elif words[0] == "?":
                 self._expect(len(words) == 4, "`? type node answer`", text)
-                self._expect(words[1] == self.question, f"the question type {self.question}", words[1])
+                self._expect(
+                    words[1] == self.question, f"the question type {self.question}", words[1]
+                )
                 asked.append((self._node(words[2]), self._node(words[3])))
             else:
                 self._expect(len(words) == 3, "`node type node`", text)
-                self._expect(words[1] in self.types, f"an edge type of {sorted(self.types)}", words[1])
+                self._expect(
+                    words[1] in self.types, f"an edge type of {sorted(self.types)}", words[1]
+                )
                 edges.append((self._node(words[0]), self._node(words[2]), self.types[words[1]]))
         if not self.asked:
-            raise DataError(f"file {self.path}", "at least one question", "none", f"Get it from {SOURCE}.")
-        sizes, rows = np.full(len(self.asked), len(self.nodes)), np.array(self.edges, np.int64).reshape(-1, 4)
-        return _questions(sizes, rows, np.array(self.asked), np.array(self.answers))
+            raise DataError(
+                f"file {self.path}", "at least one question", "none", f"Get it from {SOURCE}."
+            )
+        sizes = np.full(len(self.asked), len(self.nodes))
+        rows = np.array(self.edges, np.int64).reshape(
+            -1,
+            4,
+        )
+        return _questions(
+            sizes,
+            rows,
+            np.array(self.asked),
+            np.array(self.answers),
+        )
 
-    def _close(self, edges: list[tuple[int, int, int]], asked: list[tuple[int, int]]) -> None:
-        self._expect(bool(asked) or not edges, "a question after a graph's edges", "the end of the graph")
-        expected = "a blank line after each graph: edges and questions that are not all in one graph"
+    def _close(
+        self,
+        edges: list[tuple[int, int, int]],
+        asked: list[tuple[int, int]],
+    ) -> None:
+        self._expect(
+            bool(asked) or not edges, "a question after a graph's edges", "the end of the graph"
+        )
+        expected = (
+            "a blank line after each graph: edges and questions that are not all in one graph"
+        )
         copies = len(edges) * len(asked)
-        self._expect(copies <= MOST_COPIES * (len(edges) + len(asked)), expected, f"{len(edges)} and {len(asked)}")
+        self._expect(
+            copies <= MOST_COPIES * (len(edges) + len(asked)),
+            expected,
+            f"{len(edges)} and {len(asked)}",
+        )
         for node, answer in asked:
             self.edges += [(len(self.asked), *edge) for edge in edges]
             self.asked.append(node)
@@ -283,7 +393,10 @@ class _Reader:
             raise _foreign(self.path, self.line, expected, repr(got))
 
 
-def _numbers(path: Path, required: tuple[str, ...] = ()) -> Mapping[str, str]:
+def _numbers(
+    path: Path,
+    required: tuple[str, ...] = (),
+) -> Mapping[str, str]:
     """The numbers by name of an id file, as they are written."""
     numbers: dict[str, str] = {}
     for line, text in enumerate(read_lines(path, _FIX), 1):
@@ -308,5 +421,10 @@ def _numbers(path: Path, required: tuple[str, ...] = ()) -> Mapping[str, str]:
     return numbers
 
 
-def _foreign(path: Path, line: int, expected: str, got: str) -> DataError:
+def _foreign(
+    path: Path,
+    line: int,
+    expected: str,
+    got: str,
+) -> DataError:
     return DataError(f"file {path}, line {line}", expected, got, _FIX)

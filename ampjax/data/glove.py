@@ -23,7 +23,11 @@ _MOST_PARTS = 16
 """Words with spaces have fewer parts than that; a line with more has lost line ends."""
 
 
-def table(path: str | os.PathLike[str], vocabulary: Sequence[str], features: int) -> Callable[[jax.Array], jax.Array]:
+def table(
+    path: str | os.PathLike[str],
+    vocabulary: Sequence[str],
+    features: int,
+) -> Callable[[jax.Array], jax.Array]:
     """Makes the initialiser of a table with a row for each word: its vector, or uniform within 0.05 if the file has none.
 
     Args:
@@ -38,7 +42,11 @@ def table(path: str | os.PathLike[str], vocabulary: Sequence[str], features: int
       DataError: If the file can't be read, a line has another number of values, or one of a word that is kept is no finite number; names
         the line. Or if the file's first line counts its words, and it has another number of them.
     """
-    rows = _read(path, {word: i for i, word in enumerate(vocabulary)}, features)
+    rows = _read(
+        path,
+        {word: i for i, word in enumerate(vocabulary)},
+        features,
+    )
     if not rows:
         raise DataError(
             f"file {path}",
@@ -46,20 +54,32 @@ def table(path: str | os.PathLike[str], vocabulary: Sequence[str], features: int
             "none of them",
             "Check that it is of the same language.",
         )
-    places, known = np.array(list(rows)), np.stack(list(rows.values()))
+    places = np.array(list(rows))
+    known = np.stack(list(rows.values()))
 
     def make(key: jax.Array) -> jax.Array:
-        start = jax.random.uniform(key, (len(vocabulary), features), jnp.float32, -0.05, 0.05)
+        start = jax.random.uniform(
+            key,
+            (len(vocabulary), features),
+            jnp.float32,
+            -0.05,
+            0.05,
+        )
         return start.at[places].set(known)
 
     return make
 
 
-def _read(path: str | os.PathLike[str], numbers: dict[str, int], features: int) -> dict[int, np.ndarray]:
+def _read(
+    path: str | os.PathLike[str],
+    numbers: dict[str, int],
+    features: int,
+) -> dict[int, np.ndarray]:
     """The vectors of the words that have numbers, by number."""
     rows: dict[int, np.ndarray] = {}
     others: dict[int, np.ndarray] = {}
-    claimed, n_words = None, 0
+    claimed = None
+    n_words = 0
     for line, text in enumerate(read_lines(path, f"Get a file from {SOURCE}."), 1):
         word, *values = text.rstrip(" ").split(" ")
         if line == 1 and len(values) == 1:  # word2vec's header: how many words, and their features
@@ -69,7 +89,9 @@ def _read(path: str | os.PathLike[str], numbers: dict[str, int], features: int) 
             continue
         n_words += 1
         if features < len(values) < features + _MOST_PARTS and word not in numbers:
-            word, values = " ".join([word, *values[:-features]]), values[-features:]  # a few of GloVe's hold spaces
+            # a few of GloVe's hold spaces
+            word = " ".join([word, *values[:-features]])
+            values = values[-features:]
         if len(values) != features:
             raise DataError(
                 f"file {path}, line {line}",
@@ -83,11 +105,17 @@ def _read(path: str | os.PathLike[str], numbers: dict[str, int], features: int) 
             others[numbers[name]] = _vector(path, line, values)
     if claimed not in (None, n_words):
         fix = f"The file was cut off: get one from {SOURCE}."
-        raise DataError(f"file {path}, line 1", f"a count of the file's words, {n_words}", f"{claimed}", fix)
+        raise DataError(
+            f"file {path}, line 1", f"a count of the file's words, {n_words}", f"{claimed}", fix
+        )
     return others | rows
 
 
-def _vector(path: str | os.PathLike[str], line: int, values: Sequence[str]) -> np.ndarray:
+def _vector(
+    path: str | os.PathLike[str],
+    line: int,
+    values: Sequence[str],
+) -> np.ndarray:
     vector = np.array([_number(value) for value in values])
     wrong = np.flatnonzero(~(np.abs(vector) <= np.finfo(np.float32).max))
     if len(wrong):

@@ -38,7 +38,11 @@ class Graphs:
     receivers: np.ndarray
     kinds: np.ndarray
     n_kinds: int
-    _topologies: dict[int, Topology] = field(default_factory=dict, init=False, repr=False)
+    _topologies: dict[int, Topology] = field(
+        default_factory=dict,
+        init=False,
+        repr=False,
+    )
 
     @classmethod
     def from_edges(cls, node_ptr: Any, edges: Any, n_kinds: int) -> Graphs:
@@ -58,12 +62,19 @@ class Graphs:
         node_ptr = np.asarray(node_ptr, np.int64)
         graph, senders, receivers, kinds = np.asarray(edges, np.int64).reshape(-1, 4).T
         sizes = np.diff(node_ptr)[graph]
-        for name, column, top in (("sender", senders, sizes), ("receiver", receivers, sizes), ("kind", kinds, n_kinds)):
+        for name, column, top in (
+            ("sender", senders, sizes),
+            ("receiver", receivers, sizes),
+            ("kind", kinds, n_kinds),
+        ):
             wrong = np.flatnonzero((column < 0) | (column >= top))
             if len(wrong):
                 bound = int(np.broadcast_to(top, column.shape)[wrong[0]])
                 raise DataError(
-                    f"edge {wrong[0]}, {name}", f"a number in [0, {bound})", f"{column[wrong[0]]}", "Mend the edge."
+                    f"edge {wrong[0]}, {name}",
+                    f"a number in [0, {bound})",
+                    f"{column[wrong[0]]}",
+                    "Mend the edge.",
                 )
         sender = node_ptr[graph] + senders
         order = np.argsort(sender, kind="stable")
@@ -86,7 +97,10 @@ class Graphs:
         """
         if one.n_kinds != other.n_kinds:
             raise DataError(
-                "Graphs.joined", f"{one.n_kinds} kinds of edges in both", f"{other.n_kinds}", "Number kinds alike."
+                "Graphs.joined",
+                f"{one.n_kinds} kinds of edges in both",
+                f"{other.n_kinds}",
+                "Number kinds alike.",
             )
         return cls(
             np.concatenate([one.node_ptr, one.node_ptr[-1] + other.node_ptr[1:]]),
@@ -111,7 +125,10 @@ class Graphs:
     @cached_property
     def senders(self) -> np.ndarray:
         """`[edges]`: each edge's sender, within its graph."""
-        return np.repeat(np.arange(len(self.out_ptr) - 1) - self._first, np.diff(self.out_ptr))
+        return np.repeat(
+            np.arange(len(self.out_ptr) - 1) - self._first,
+            np.diff(self.out_ptr),
+        )
 
     @cached_property
     def out_degree(self) -> np.ndarray:
@@ -121,12 +138,18 @@ class Graphs:
     @cached_property
     def in_degree(self) -> np.ndarray:
         """`[nodes]`: edges that each node receives."""
-        return np.bincount(np.repeat(self._first, self.out_degree) + self.receivers, minlength=len(self._first))
+        return np.bincount(
+            np.repeat(self._first, self.out_degree) + self.receivers,
+            minlength=len(self._first),
+        )
 
     @cached_property
     def _first(self) -> np.ndarray:
         """`[nodes]`: the global number of the first node of each node's graph."""
-        return np.repeat(self.node_ptr[:-1], np.diff(self.node_ptr))
+        return np.repeat(
+            self.node_ptr[:-1],
+            np.diff(self.node_ptr),
+        )
 
     def topology(self, i: int) -> Topology:
         """Gives a graph as the maps of `distribute` and `collect`: one wire per edge kind.
@@ -138,10 +161,15 @@ class Graphs:
           The maps; the same object on each call.
         """
         if i not in self._topologies:
-            first, end = self.node_ptr[i], self.node_ptr[i + 1]
+            first = self.node_ptr[i]
+            end = self.node_ptr[i + 1]
             edges = slice(self.out_ptr[first], self.out_ptr[end])
             self._topologies[i] = Topology.from_edges(
-                self.senders[edges], self.receivers[edges], self.kinds[edges], int(end - first), self.n_kinds
+                self.senders[edges],
+                self.receivers[edges],
+                self.kinds[edges],
+                int(end - first),
+                self.n_kinds,
             )
         return self._topologies[i]
 
@@ -183,14 +211,28 @@ class GraphInstances:
         Returns:
           The data set.
         """
-        graphs, ids = self.graphs, self.ids
+        graphs = self.graphs
+        ids = self.ids
         ends = graphs.out_ptr[graphs.node_ptr]
-        sizes, n_edges = np.diff(graphs.node_ptr)[ids], np.diff(ends)[ids]
-        node, edge = ranges(graphs.node_ptr[ids], sizes), ranges(ends[ids], n_edges)
-        ragged = lambda column: Ragged(column[edge].astype(np.int32), n_edges)
-        edges = Edges(ragged(graphs.senders), ragged(graphs.receivers), ragged(graphs.kinds))
-        own = {name: Ragged(rows[node], sizes) for name, rows in self.nodes.items()}
-        return Stacked({name: rows[ids] for name, rows in self.targets.items()} | own | {"edges": edges})
+        sizes = np.diff(graphs.node_ptr)[ids]
+        n_edges = np.diff(ends)[ids]
+        node = ranges(graphs.node_ptr[ids], sizes)
+        edge = ranges(ends[ids], n_edges)
+
+        def ragged(column):
+            return Ragged(column[edge].astype(np.int32), n_edges)
+
+        edges = Edges(
+            ragged(graphs.senders),
+            ragged(graphs.receivers),
+            ragged(graphs.kinds),
+        )
+        own = {}
+        for name, rows in self.nodes.items():
+            own[name] = Ragged(rows[node], sizes)
+        return Stacked(
+            {name: rows[ids] for name, rows in self.targets.items()} | own | {"edges": edges}
+        )
 
     def gather(self, ids: np.ndarray) -> dict[str, Messages]:
         """The messages of the instances `ids`, by pump.
@@ -202,19 +244,27 @@ class GraphInstances:
           By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         ids = self.ids[np.asarray(ids, np.int64)]
-        first, sizes = self.graphs.node_ptr[ids], np.diff(self.graphs.node_ptr)[ids]
+        first = self.graphs.node_ptr[ids]
+        sizes = np.diff(self.graphs.node_ptr)[ids]
         each = np.arange(len(ids))
         graph = np.repeat(each, sizes)
         node = np.arange(len(graph)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        result = {name: Messages(rows[ids], each) for name, rows in self.targets.items()}
+        result = {}
+        for name, rows in self.targets.items():
+            result[name] = Messages(rows[ids], each)
         for name, rows in self.nodes.items():
             payload = rows[first[graph] + node]
             if self.encoding == "collect":
                 result[name] = Messages(payload, each, {"t": 0}, sizes)
             else:
-                result[name] = Messages(payload, graph, {"first": first[graph], "node": node, "t": 0})
+                result[name] = Messages(
+                    payload, graph, {"first": first[graph], "node": node, "t": 0}
+                )
         if self.encoding == "collect":
-            result["edges"] = Messages([self.graphs.topology(i) for i in ids.tolist()], each)
+            result["edges"] = Messages(
+                [self.graphs.topology(i) for i in ids.tolist()],
+                each,
+            )
         return result
 
 
@@ -229,4 +279,6 @@ def check_encoding(where: str, encoding: str) -> None:
       SettingsError: If it is neither `collect` nor `flatmap`.
     """
     if encoding not in ENCODINGS:
-        raise SettingsError(f"{where}, `encoding`", "`collect` or `flatmap`", f"{encoding!r}", "Choose one of them.")
+        raise SettingsError(
+            f"{where}, `encoding`", "`collect` or `flatmap`", f"{encoding!r}", "Choose one of them."
+        )

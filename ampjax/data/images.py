@@ -19,16 +19,28 @@ from jaxtyping import Float, Int
 from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import DataError
 
-MEAN, STD = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)
+MEAN = np.array([0.485, 0.456, 0.406], np.float32)
+STD = np.array([0.229, 0.224, 0.225], np.float32)
 """Of ImageNet's pixels on [0, 1], by channel."""
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF")
 """What Pillow takes such files for: no format of its that runs other programs."""
-ALWAYS_ALLOWED, MOST_PER_BYTE = 1 << 22, 400
+ALWAYS_ALLOWED = 1 << 22
+MOST_PER_BYTE = 400
 """Pixels that an image may have, however small its file is, and for each byte of the file. Photographs have up to about 20 for a byte."""
 
 _FIX = "Get the file again, or remove it."
-_DAMAGE = (OSError, ValueError, SyntaxError, LookupError, TypeError, EOFError, OverflowError, struct.error, zlib.error)
+_DAMAGE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    LookupError,
+    TypeError,
+    EOFError,
+    OverflowError,
+    struct.error,
+    zlib.error,
+)
 """What Pillow's readers raise where a file is damaged."""
 
 
@@ -57,28 +69,48 @@ class Folder:
     def __post_init__(self) -> None:
         at_least_one("images.Folder", size=self.size)
         root = Path(self.path)
-        classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
-        by_class = [sorted(f for f in (root / name).rglob("*") if f.suffix.lower() in SUFFIXES) for name in classes]
+        if root.is_dir():
+            classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+        else:
+            classes = []
+        by_class = []
+        for name in classes:
+            by_class.append(
+                sorted(f for f in (root / name).rglob("*") if f.suffix.lower() in SUFFIXES)
+            )
         if not classes or not all(by_class):
-            empty = root if not classes else root / classes[[len(files) for files in by_class].index(0)]
+            if not classes:
+                empty = root
+            else:
+                empty = root / classes[[len(files) for files in by_class].index(0)]
             raise DataError(
                 f"folder {empty}",
-                "a folder for each class" if not classes else f"image files ({', '.join(SUFFIXES)})",
+                "a folder for each class"
+                if not classes
+                else f"image files ({', '.join(SUFFIXES)})",
                 "none",
                 "Lay the images out as FOLDER/CLASS/FILE, and leave empty classes out.",
             )
         object.__setattr__(self, "classes", tuple(classes))
         object.__setattr__(self, "files", [file for files in by_class for file in files])
-        labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(files) for files in by_class])
+        labels = np.repeat(
+            np.arange(len(classes), dtype=np.int32),
+            [len(files) for files in by_class],
+        )
         object.__setattr__(self, "labels", labels)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __repr__(self) -> str:
-        return f"Folder({len(self)} images of {len(self.classes)} classes, {self.size} × {self.size})"
+        return (
+            f"Folder({len(self)} images of {len(self.classes)} classes, {self.size} × {self.size})"
+        )
 
-    def read(self, ids: np.ndarray) -> Float[np.ndarray, "n size size 3"]:
+    def read(
+        self,
+        ids: np.ndarray,
+    ) -> Float[np.ndarray, "n size size 3"]:
         """Reads some images and standardises them.
 
         Args:
@@ -111,7 +143,10 @@ class Images:
     def __repr__(self) -> str:
         return f"Images({len(self)}, {self.images.shape[1]} × {self.images.shape[2]})"
 
-    def read(self, ids: np.ndarray) -> Float[np.ndarray, "n size size 3"]:
+    def read(
+        self,
+        ids: np.ndarray,
+    ) -> Float[np.ndarray, "n size size 3"]:
         """Gives some images.
 
         Args:
@@ -123,7 +158,13 @@ class Images:
         return self.images[ids]
 
 
-def synthetic(n: int, size: int = 32, classes: int = 10, noise: float = 0.5, seed: int = 0) -> Images:
+def synthetic(
+    n: int,
+    size: int = 32,
+    classes: int = 10,
+    noise: float = 0.5,
+    seed: int = 0,
+) -> Images:
     """Draws images that need no files: a coarse pattern of colours for each class, plus noise on every pixel.
 
     Args:
@@ -170,13 +211,19 @@ class Batches:
         at_least_one("images.Batches", batch=self.batch)
         if not len(self):
             raise DataError(
-                "images.Batches", f"at least {self.batch} images", f"{len(self.data)}", "Make the batch smaller."
+                "images.Batches",
+                f"at least {self.batch} images",
+                f"{len(self.data)}",
+                "Make the batch smaller.",
             )
 
     def __len__(self) -> int:
         return len(self.data) // self.batch
 
-    def epoch(self, number: int = 0) -> Iterator[dict[str, np.ndarray]]:
+    def epoch(
+        self,
+        number: int = 0,
+    ) -> Iterator[dict[str, np.ndarray]]:
         """All batches, in a random order of an epoch's own.
 
         Args:
@@ -192,8 +239,16 @@ class Batches:
         order = rng.permutation(len(self.data))
         for i in range(len(self)):
             ids = order[i * self.batch : (i + 1) * self.batch]
-            seeds = rng.integers(1 << 32, size=self.batch, dtype=np.uint32)
-            yield {"image": self.data.read(ids), "label": self.data.labels[ids], "dropout_seed": seeds}
+            seeds = rng.integers(
+                1 << 32,
+                size=self.batch,
+                dtype=np.uint32,
+            )
+            yield {
+                "image": self.data.read(ids),
+                "label": self.data.labels[ids],
+                "dropout_seed": seeds,
+            }
 
 
 def _read(path: Path, size: int) -> np.ndarray:
@@ -204,27 +259,44 @@ def _read(path: Path, size: int) -> np.ndarray:
             width, height = (max(size, round(side * scale)) for side in image.size)
             _check_size(path, image.size, (width, height), image_module.MAX_IMAGE_PIXELS)
             image = image.convert("RGB")
-            left, top = (width - size) // 2, (height - size) // 2
+            left = (width - size) // 2
+            top = (height - size) // 2
             image = image.resize((width, height), image_module.Resampling.BILINEAR)
-            pixels = np.asarray(image.crop((left, top, left + size, top + size)), np.float32)
+            pixels = np.asarray(
+                image.crop((left, top, left + size, top + size)),
+                np.float32,
+            )
     except DataError:
         raise
-    except (*_DAMAGE, image_module.DecompressionBombError, image_module.DecompressionBombWarning) as error:
+    except (
+        *_DAMAGE,
+        image_module.DecompressionBombError,
+        image_module.DecompressionBombWarning,
+    ) as error:
         raise DataError(f"file {path}", "an image", f"{error}", _FIX) from error
     return (pixels / 255 - MEAN) / STD
 
 
-def _check_size(path: Path, size: tuple[int, int], scaled: tuple[int, int], most: int | None) -> None:
+def _check_size(
+    path: Path,
+    size: tuple[int, int],
+    scaled: tuple[int, int],
+    most: int | None,
+) -> None:
     """Raises a `DataError` where an image would take far more memory than a photograph in a file of this size, before it is unpacked."""
     n_bytes = path.stat().st_size
     allowed = max(ALWAYS_ALLOWED, MOST_PER_BYTE * n_bytes)
     if math.prod(size) > allowed:
         got = f"{size[0]} x {size[1]} from {n_bytes} bytes"
-        raise DataError(f"file {path}", f"at most {allowed} pixels, many times what photographs have", got, _FIX)
+        raise DataError(
+            f"file {path}", f"at most {allowed} pixels, many times what photographs have", got, _FIX
+        )
     if most is not None and max(math.prod(size), math.prod(scaled)) > most:
         got = f"{size[0]} x {size[1]}, scaled to {scaled[0]} x {scaled[1]}"
         fix = "Make it smaller or cut it, or raise PIL.Image.MAX_IMAGE_PIXELS."
-        raise DataError(f"file {path}", f"at most {most} pixels, before and after it is scaled", got, fix)
+        raise DataError(
+            f"file {path}", f"at most {most} pixels, before and after it is scaled", got, fix
+        )
 
 
 def _pillow():
@@ -232,6 +304,9 @@ def _pillow():
         from PIL import Image
     except ImportError as error:
         raise DataError(
-            "folders of images", "the package Pillow", f"{error}", "Install it: `pip install pillow`."
+            "folders of images",
+            "the package Pillow",
+            f"{error}",
+            "Install it: `pip install pillow`.",
         ) from error
     return Image

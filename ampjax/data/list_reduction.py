@@ -22,7 +22,8 @@ from ampjax.frontend.combinators.structures import Ragged, Stacked
 from ampjax.ir.instances import Messages
 
 OPERATIONS = ("mean(L)", "mean(L[0::2]) - mean(L[1::2])", "max(L) - min(L)", "len(L)")
-N_TOKENS, N_CLASSES = 14, 10
+N_TOKENS = 14
+N_CLASSES = 10
 MAX_DIGITS = 9
 MAX_LENGTH = 1 + MAX_DIGITS
 
@@ -61,7 +62,10 @@ class ListReduction:
         return f"ListReduction({len(self)} sequences)"
 
 
-def generate(n: int, seed: int | np.random.SeedSequence = 0) -> ListReduction:
+def generate(
+    n: int,
+    seed: int | np.random.SeedSequence = 0,
+) -> ListReduction:
     """Draws sequences and labels them.
 
     Args:
@@ -83,12 +87,18 @@ def generate(n: int, seed: int | np.random.SeedSequence = 0) -> ListReduction:
     operations = rng.integers(0, len(OPERATIONS), n)
     n_digits = rng.integers(1, MAX_DIGITS + 1, n)
     present = np.arange(MAX_DIGITS) < n_digits[:, None]
-    digits = np.where(present, rng.integers(0, 10, (n, MAX_DIGITS)), 0)
+    digits = np.where(
+        present,
+        rng.integers(0, 10, (n, MAX_DIGITS)),
+        0,
+    )
     tokens = np.concatenate([10 + operations[:, None], digits], axis=1).astype(np.int32)
     return ListReduction(tokens, n_digits + 1, _label(operations, digits, n_digits, present))
 
 
-def splits(n_train: int = 100_000, n_valid: int = 10_000, seed: int = 0) -> tuple[ListReduction, ListReduction]:
+def splits(
+    n_train: int = 100_000, n_valid: int = 10_000, seed: int = 0
+) -> tuple[ListReduction, ListReduction]:
     """The paper's training and validation sequences, from independent streams of one seed.
 
     Args:
@@ -145,9 +155,18 @@ class Sequences:
         lengths = self.data.lengths[ids]
         instance, t = _steps(lengths)
         return {
-            "tokens": _token_messages(self.data.tokens[ids[instance], t], instance, t, lengths, self.whole),
+            "tokens": _token_messages(
+                self.data.tokens[ids[instance], t],
+                instance,
+                t,
+                lengths,
+                self.whole,
+            ),
             "h0": _zeros((self.hidden,), lengths),
-            "label": Messages(self.data.labels[ids], np.arange(len(ids))),
+            "label": Messages(
+                self.data.labels[ids],
+                np.arange(len(ids)),
+            ),
         }
 
 
@@ -194,14 +213,21 @@ class Buckets:
 
     def __post_init__(self) -> None:
         at_least_one("Buckets", batch_size=self.batch_size, hidden=self.hidden)
-        order = np.arange(len(self.data)) if self.permutation is None else self.permutation
+        if self.permutation is None:
+            order = np.arange(len(self.data))
+        else:
+            order = self.permutation
         members = []
         for length in np.unique(self.data.lengths):
             same = order[self.data.lengths[order] == length]
             padded = np.concatenate([same, np.full(-len(same) % self.batch_size, -1)])
             members.append(padded.reshape(-1, self.batch_size))
         object.__setattr__(self, "_members", np.concatenate(members))
-        object.__setattr__(self, "_lengths", self.data.lengths[self._members[:, 0]])
+        object.__setattr__(
+            self,
+            "_lengths",
+            self.data.lengths[self._members[:, 0]],
+        )
 
     def __len__(self) -> int:
         return len(self._members)
@@ -247,24 +273,43 @@ class Buckets:
         Returns:
           Instances with `tokens` `[t, batch_size]` and `label` `[batch_size]`, int32.
         """
-        tokens, labels = self._rows(np.arange(len(self)), *_steps(self._lengths))
+        tokens, labels = self._rows(
+            np.arange(len(self)),
+            *_steps(self._lengths),
+        )
         return Stacked({"tokens": Ragged(tokens, self._lengths), "label": labels})
 
-    def _rows(self, ids: np.ndarray, instance: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _rows(
+        self, ids: np.ndarray, instance: np.ndarray, t: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The tokens of all steps of some buckets, and their labels."""
         members = self._members[ids]
         # Padding repeats a real sequence of the same length; only its label says that it does not count.
         real = np.where(members < 0, members[:, :1], members)
-        labels = np.where(members < 0, np.int32(-1), self.data.labels[real])
+        labels = np.where(
+            members < 0,
+            np.int32(-1),
+            self.data.labels[real],
+        )
         return self.data.tokens[real[instance], t[:, None]], labels
 
 
-def _label(operations: np.ndarray, digits: np.ndarray, n_digits: np.ndarray, present: np.ndarray) -> np.ndarray:
+def _label(
+    operations: np.ndarray,
+    digits: np.ndarray,
+    n_digits: np.ndarray,
+    present: np.ndarray,
+) -> np.ndarray:
     """The results of all four operations for all lists, then the one asked for. `digits` is zero where not `present`."""
-    n_even, n_odd = (n_digits + 1) // 2, n_digits // 2
-    even, odd = digits[:, 0::2].sum(axis=1) / n_even, digits[:, 1::2].sum(axis=1) / np.maximum(n_odd, 1)
+    n_even = (n_digits + 1) // 2
+    n_odd = n_digits // 2
+    even = digits[:, 0::2].sum(axis=1) / n_even
+    odd = digits[:, 1::2].sum(axis=1) / np.maximum(n_odd, 1)
     span = digits.max(axis=1) - np.where(present, digits, 9).min(axis=1)
-    results = np.stack([digits.sum(axis=1) / n_digits, even - odd, span, n_digits], axis=1)
+    results = np.stack(
+        [digits.sum(axis=1) / n_digits, even - odd, span, n_digits],
+        axis=1,
+    )
     chosen = np.take_along_axis(results, operations[:, None], axis=1)[:, 0]
     return (np.rint(chosen) % 10).astype(np.int32)
 
@@ -275,13 +320,29 @@ def _steps(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _token_messages(
-    rows: np.ndarray, instance: np.ndarray, t: np.ndarray, lengths: np.ndarray, whole: bool
+    rows: np.ndarray,
+    instance: np.ndarray,
+    t: np.ndarray,
+    lengths: np.ndarray,
+    whole: bool,
 ) -> Messages:
     if whole:
-        return Messages(rows, np.arange(len(lengths)), {"length": lengths}, sizes=lengths)
+        return Messages(
+            rows,
+            np.arange(len(lengths)),
+            {"length": lengths},
+            sizes=lengths,
+        )
     return Messages(rows, instance, {"t": t, "length": lengths[instance]})
 
 
-def _zeros(shape: tuple[int, ...], lengths: np.ndarray) -> Messages:
+def _zeros(
+    shape: tuple[int, ...],
+    lengths: np.ndarray,
+) -> Messages:
     rows = np.zeros((len(lengths), *shape), np.float32)
-    return Messages(rows, np.arange(len(lengths)), {"t": 0, "length": lengths})
+    return Messages(
+        rows,
+        np.arange(len(lengths)),
+        {"t": 0, "length": lengths},
+    )

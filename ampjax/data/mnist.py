@@ -17,8 +17,11 @@ from ampjax.data.readers.idx import foreign, read_idx
 from ampjax.errors import DataError
 from ampjax.ir.instances import Messages
 
-MEAN, STD = 0.1307, 0.3081  # of the training images' pixels on [0, 1]
-N_PIXELS, N_CLASSES = 784, 10
+# of the training images' pixels on [0, 1]
+MEAN = 0.1307
+STD = 0.3081
+N_PIXELS = 784
+N_CLASSES = 10
 _MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 
@@ -28,10 +31,12 @@ def _remote(stem: str, sha256: str) -> Remote:
 
 FILES = {
     ("train", "images"): _remote(
-        "train-images-idx3-ubyte", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+        "train-images-idx3-ubyte",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     ),
     ("train", "labels"): _remote(
-        "train-labels-idx1-ubyte", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+        "train-labels-idx1-ubyte",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     ),
     ("valid", "images"): _remote(
         "t10k-images-idx3-ubyte", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
@@ -78,7 +83,11 @@ def load(data_dir: str | os.PathLike[str] | None = None) -> tuple[Digits, Digits
     return train, valid
 
 
-def synthetic(n_train: int = 6000, n_valid: int = 1000, seed: int = 0) -> tuple[Digits, Digits]:
+def synthetic(
+    n_train: int = 6000,
+    n_valid: int = 1000,
+    seed: int = 0,
+) -> tuple[Digits, Digits]:
     """Draws a twin of MNIST that needs no files: one prototype image for each class, plus noise on every pixel.
 
     Args:
@@ -100,7 +109,10 @@ def synthetic(n_train: int = 6000, n_valid: int = 1000, seed: int = 0) -> tuple[
     def draw(n: int) -> Digits:
         labels = rng.integers(0, N_CLASSES, n, dtype=np.int32)
         pixels = prototypes[labels] + rng.normal(scale=0.25, size=(n, N_PIXELS))
-        return Digits(((np.clip(pixels, 0, 1) - MEAN) / STD).astype(np.float32), labels)
+        return Digits(
+            ((np.clip(pixels, 0, 1) - MEAN) / STD).astype(np.float32),
+            labels,
+        )
 
     return draw(n_train), draw(n_valid)
 
@@ -128,7 +140,10 @@ class Batches:
 
     def __post_init__(self) -> None:
         at_least_one("Batches", batch_size=self.batch_size)
-        order = np.arange(len(self.data)) if self.permutation is None else self.permutation
+        if self.permutation is None:
+            order = np.arange(len(self.data))
+        else:
+            order = self.permutation
         padded = np.concatenate([order, np.full(-len(order) % self.batch_size, -1)])
         object.__setattr__(self, "_members", padded.reshape(-1, self.batch_size))
 
@@ -163,17 +178,30 @@ class Batches:
         members = self._members[np.asarray(ids, dtype=np.int64)]
         # Padding repeats a real image: a made-up one might give a body values that real data never gives.
         real = np.where(members < 0, members[:, :1], members)
-        labels = np.where(members < 0, np.int32(-1), self.data.labels[real])
+        labels = np.where(
+            members < 0,
+            np.int32(-1),
+            self.data.labels[real],
+        )
         instance = np.arange(len(members))
         return {
-            "image": Messages(np.take(self.data.images, real, axis=0), instance),
+            "image": Messages(
+                np.take(self.data.images, real, axis=0),
+                instance,
+            ),
             "label": Messages(labels, instance),
         }
 
 
-def _load(split: str, data_dir: str | os.PathLike[str] | None) -> Digits:
-    paths = {kind: find(FILES[split, kind], data_dir) for kind in ("images", "labels")}
-    images, labels = read_idx(paths["images"], 3), read_idx(paths["labels"], 1)
+def _load(
+    split: str,
+    data_dir: str | os.PathLike[str] | None,
+) -> Digits:
+    paths = {}
+    for kind in ("images", "labels"):
+        paths[kind] = find(FILES[split, kind], data_dir)
+    images = read_idx(paths["images"], 3)
+    labels = read_idx(paths["labels"], 1)
     if len(images) != len(labels):
         raise DataError(
             f"files {paths['images']} and {paths['labels']}",
@@ -186,4 +214,7 @@ def _load(split: str, data_dir: str | os.PathLike[str] | None) -> Digits:
         raise foreign(paths["labels"], 8 + at, "a label from 0 to 9", f"{labels[at]}")
     # 256 byte values, so a table gives what float64 arithmetic would, without its temporaries.
     table = ((np.arange(256) / 255 - MEAN) / STD).astype(np.float32)
-    return Digits(table[images.reshape(len(images), -1)], labels.astype(np.int32))
+    return Digits(
+        table[images.reshape(len(images), -1)],
+        labels.astype(np.int32),
+    )

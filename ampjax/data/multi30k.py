@@ -26,7 +26,9 @@ MOST_WORDS = 250
 
 def _remote(split: str, language: str) -> Remote:
     name = f"{SPLITS[split]}.lc.norm.tok.{language}"
-    return Remote("multi30k", f"tok/{name}.gz", also=(f"{name}.gz", f"tok/{name}", name), source=SOURCE)
+    return Remote(
+        "multi30k", f"tok/{name}.gz", also=(f"{name}.gz", f"tok/{name}", name), source=SOURCE
+    )
 
 
 FILES = {(split, language): _remote(split, language) for split in SPLITS for language in LANGUAGES}
@@ -75,24 +77,42 @@ def load(
       DataError: If a file is missing, can't be read or has a line that is empty or too long, or two files differ in their number of lines.
     """
     if source not in LANGUAGES:
-        raise SettingsError("multi30k.load, `source`", f"one of {list(LANGUAGES)}", f"{source!r}", "Choose one.")
+        raise SettingsError(
+            "multi30k.load, `source`", f"one of {list(LANGUAGES)}", f"{source!r}", "Choose one."
+        )
     at_least_one("multi30k.load", **({} if n_train is None else {"n_train": n_train}))
     order = (source, LANGUAGES[1 - LANGUAGES.index(source)])
-    text = {
-        split: [lines[: n_train if split == "train" else None] for lines in _read(split, order, data_dir)]
-        for split in SPLITS
-    }
+    text = {}
+    for split in SPLITS:
+        text[split] = [
+            lines[: n_train if split == "train" else None]
+            for lines in _read(split, order, data_dir)
+        ]
     counts = (Counter(word for line in lines for word in line) for lines in text["train"])
     vocabularies = [Vocabulary.of(count, size, min_count) for count in counts]
 
     def pairs(split: str) -> Pairs:
         sides = zip(text[split], vocabularies, strict=True)
-        return Pairs(*(Sentences.of([vocabulary.encode(line) for line in lines]) for lines, vocabulary in sides))
+        return Pairs(
+            *(
+                Sentences.of([vocabulary.encode(line) for line in lines])
+                for lines, vocabulary in sides
+            )
+        )
 
-    return Multi30k(pairs("train"), pairs("valid"), pairs("test"), *vocabularies)
+    return Multi30k(
+        pairs("train"),
+        pairs("valid"),
+        pairs("test"),
+        *vocabularies,
+    )
 
 
-def _read(split: str, order: tuple[str, str], data_dir: str | os.PathLike[str] | None) -> list[list[list[str]]]:
+def _read(
+    split: str,
+    order: tuple[str, str],
+    data_dir: str | os.PathLike[str] | None,
+) -> list[list[list[str]]]:
     """The sentences of both languages of a split."""
     paths = [find(FILES[split, language], data_dir) for language in order]
     sides = [_sentences(path) for path in paths]
@@ -111,6 +131,8 @@ def _sentences(path: Path) -> list[list[str]]:
     for number, line in enumerate(read_lines(path), 1):
         if not 1 <= len(line) <= MOST_WORDS:
             got = f"{len(line)} words: line ends may be lost" if line else "an empty line"
-            raise DataError(f"file {path}, line {number}", "a sentence", got, f"Get the file from {SOURCE}.")
+            raise DataError(
+                f"file {path}, line {number}", "a sentence", got, f"Get the file from {SOURCE}."
+            )
         lines.append(line)
     return lines

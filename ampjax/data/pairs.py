@@ -52,7 +52,14 @@ class Sentences:
           The sentences as columns.
         """
         ptr = np.cumsum([0, *map(len, sentences)])
-        return cls(ptr, np.fromiter((i for words in sentences for i in words), np.int32, int(ptr[-1])))
+        return cls(
+            ptr,
+            np.fromiter(
+                (i for words in sentences for i in words),
+                np.int32,
+                int(ptr[-1]),
+            ),
+        )
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
@@ -67,7 +74,11 @@ class Sentences:
           Two sequences of sentences, each a word longer than those here.
         """
         sizes = self.lengths + 1
-        before = np.insert(self.words, self.ptr[:-1], START)
+        before = np.insert(
+            self.words,
+            self.ptr[:-1],
+            START,
+        )
         behind = np.insert(self.words, self.ptr[1:], END)
         return Ragged(before, sizes), Ragged(behind, sizes)
 
@@ -86,7 +97,11 @@ class Sentences:
         Returns:
           `[m, width]` int32.
         """
-        rows = np.full((len(ids), width), END, np.int32)
+        rows = np.full(
+            (len(ids), width),
+            END,
+            np.int32,
+        )
         for row, i in zip(rows, ids, strict=True):
             if i >= 0:
                 row[: self.lengths[i]] = self[i]
@@ -144,10 +159,14 @@ class Pairs:
         return self._those(np.flatnonzero((lengths.max(0) <= max_length) & (lengths.min(0) > 0)))
 
     def _those(self, ids: np.ndarray) -> Pairs:
-        return Pairs(*(Sentences.of([side[i].tolist() for i in ids]) for side in (self.source, self.target)))
+        return Pairs(
+            *(Sentences.of([side[i].tolist() for i in ids]) for side in (self.source, self.target))
+        )
 
     def __repr__(self) -> str:
-        return f"Pairs({len(self)} pairs, {len(self.source.words)} and {len(self.target.words)} words)"
+        return (
+            f"Pairs({len(self)} pairs, {len(self.source.words)} and {len(self.target.words)} words)"
+        )
 
 
 @dataclass(frozen=True)
@@ -174,17 +193,26 @@ class PairBatches:
     max_length: int = 50
     n_buckets: int = 5
     seed: int = 0
-    _buckets: Sequence[tuple[int, np.ndarray]] = field(init=False, repr=False)
+    _buckets: Sequence[tuple[int, np.ndarray]] = field(
+        init=False,
+        repr=False,
+    )
 
     def __post_init__(self) -> None:
-        at_least_one("PairBatches", batch=self.batch, max_length=self.max_length, n_buckets=self.n_buckets)
+        at_least_one(
+            "PairBatches", batch=self.batch, max_length=self.max_length, n_buckets=self.n_buckets
+        )
         lengths = np.stack([self.pairs.source.lengths, self.pairs.target.lengths])
         step = -(-self.max_length // self.n_buckets)
         bucket = (lengths.max(0) - 1) // step
         bucket[(lengths.max(0) > self.max_length) | (lengths.min(0) == 0)] = -1
         widths = ((i, min((i + 1) * step, self.max_length)) for i in range(self.n_buckets))
         members = [(width, np.flatnonzero(bucket == i)) for i, width in widths]
-        object.__setattr__(self, "_buckets", [(width, ids) for width, ids in members if len(ids)])
+        object.__setattr__(
+            self,
+            "_buckets",
+            [(width, ids) for width, ids in members if len(ids)],
+        )
         if not self._buckets:
             raise DataError(
                 "PairBatches",
@@ -201,7 +229,10 @@ class PairBatches:
         """The number of pairs in an epoch, without those that are left out."""
         return sum(len(ids) for _, ids in self._buckets)
 
-    def epoch(self, number: int = 0) -> Iterator[dict[str, np.ndarray]]:
+    def epoch(
+        self,
+        number: int = 0,
+    ) -> Iterator[dict[str, np.ndarray]]:
         """All batches, in a random order of an epoch's own.
 
         Args:
@@ -212,12 +243,22 @@ class PairBatches:
           `[batch]`, all int32: what `ampjax.models.nmt` takes, and the pairs' places. `dropout_seed` `[batch]` uint32.
         """
         rng = np.random.default_rng([self.seed, number])
-        batches = [(width, ids) for width, members in self._buckets for ids in self._cut(rng.permutation(members))]
+        batches = [
+            (width, ids)
+            for width, members in self._buckets
+            for ids in self._cut(rng.permutation(members))
+        ]
         for i in rng.permutation(len(batches)):
             width, ids = batches[i]
-            yield self.gather(ids, width) | {"dropout_seed": rng.integers(1 << 32, size=self.batch, dtype=np.uint32)}
+            yield self.gather(ids, width) | {
+                "dropout_seed": rng.integers(1 << 32, size=self.batch, dtype=np.uint32)
+            }
 
-    def gather(self, ids: np.ndarray, width: int) -> dict[str, np.ndarray]:
+    def gather(
+        self,
+        ids: np.ndarray,
+        width: int,
+    ) -> dict[str, np.ndarray]:
         """One batch without seeds.
 
         Args:
@@ -227,19 +268,30 @@ class PairBatches:
         Returns:
           Int32 arrays by name: `source` `[n, width]`, `target_in` and `target_out` `[n, width + 1]`, both lengths and `pair` `[n]`; empty rows are padding.
         """
-        source, target, present = self.pairs.source, self.pairs.target, ids >= 0
+        source = self.pairs.source
+        target = self.pairs.target
+        present = ids >= 0
         out = target.padded(ids, width + 1)
         return {
             "source": source.padded(ids, width),
             "source_length": np.where(present, source.lengths[ids], 0).astype(np.int32),
-            "target_in": np.concatenate([np.full((len(ids), 1), START, np.int32), out[:, :-1]], axis=1),
+            "target_in": np.concatenate(
+                [
+                    np.full((len(ids), 1), START, np.int32),
+                    out[:, :-1],
+                ],
+                axis=1,
+            ),
             "target_out": out,
             "target_length": np.where(present, target.lengths[ids] + 1, 0).astype(np.int32),
             "pair": ids.astype(np.int32),
         }
 
     def _cut(self, ids: np.ndarray) -> np.ndarray:
-        return np.concatenate([ids, np.full(-len(ids) % self.batch, -1)]).reshape(-1, self.batch)
+        return np.concatenate([ids, np.full(-len(ids) % self.batch, -1)]).reshape(
+            -1,
+            self.batch,
+        )
 
 
 def plain(pairs: Pairs) -> Stacked:

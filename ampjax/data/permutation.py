@@ -19,7 +19,8 @@ from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import DataError
 from ampjax.frontend.combinators.structures import Stacked
 
-N_DIGITS, N_PLACES = 10, 6
+N_DIGITS = 10
+N_PLACES = 6
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,16 @@ class Shuffles:
         n = len(self.labels)
         if self.digits.shape != (n, N_PLACES) or len(self.orders) != n:
             shapes = f"digits {self.digits.shape}, {len(self.orders)} orders, {n} labels"
-            raise DataError("Shuffles", "a row of digits, an order and a label each", shapes, "Let the columns fit.")
+            raise DataError(
+                "Shuffles",
+                "a row of digits, an order and a label each",
+                shapes,
+                "Let the columns fit.",
+            )
         if (np.sort(self.orders, axis=1) != np.arange(self.n_operations)).any():
-            raise DataError("Shuffles, orders", "each operation once", "something else", "Draw permutations.")
+            raise DataError(
+                "Shuffles, orders", "each operation once", "something else", "Draw permutations."
+            )
 
     @property
     def n_operations(self) -> int:
@@ -59,7 +67,11 @@ class Shuffles:
         return f"Shuffles({len(self)} instances, {self.n_operations} operations)"
 
 
-def generate(n: int, n_operations: int = 8, seed: int | np.random.SeedSequence = 0) -> Shuffles:
+def generate(
+    n: int,
+    n_operations: int = 8,
+    seed: int | np.random.SeedSequence = 0,
+) -> Shuffles:
     """Draws digits and orders, and applies the operations; operation `k` is the same for every seed.
 
     Args:
@@ -79,9 +91,18 @@ def generate(n: int, n_operations: int = 8, seed: int | np.random.SeedSequence =
     """
     at_least_one("generate", n=n, n_operations=n_operations)
     rng = np.random.default_rng(seed)
-    digits = rng.integers(0, N_DIGITS, (n, N_PLACES), dtype=np.int32)
-    orders = rng.permuted(np.tile(np.arange(n_operations), (n, 1)), axis=1)
-    moves, last = shuffles(n_operations), digits
+    digits = rng.integers(
+        0,
+        N_DIGITS,
+        (n, N_PLACES),
+        dtype=np.int32,
+    )
+    orders = rng.permuted(
+        np.tile(np.arange(n_operations), (n, 1)),
+        axis=1,
+    )
+    moves = shuffles(n_operations)
+    last = digits
     for operation in orders.T:
         last = np.take_along_axis(last, moves[operation], axis=1)
     return Shuffles(digits, orders, last[:, 0])
@@ -108,4 +129,10 @@ def plain(data: Shuffles) -> Stacked:
     Returns:
       Instances with `digits` `[6]`, `order` `[t]` and `label` `[]`, int32.
     """
-    return Stacked({"digits": data.digits, "order": data.orders.astype(np.int32), "label": data.labels})
+    return Stacked(
+        {
+            "digits": data.digits,
+            "order": data.orders.astype(np.int32),
+            "label": data.labels,
+        }
+    )

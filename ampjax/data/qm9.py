@@ -29,7 +29,10 @@ SOURCE = "https://doi.org/10.6084/m9.figshare.c.978904 (QM9; ampjax.data.qm9 say
 FILE = Remote("qm9", "qm9_graphs.npz", source=SOURCE)
 
 ELEMENTS = np.array([1, 6, 7, 8, 9])
-SINGLE, DOUBLE, TRIPLE, AROMATIC = 0, 1, 2, 3
+SINGLE = 0
+DOUBLE = 1
+TRIPLE = 2
+AROMATIC = 3
 N_KINDS = 4
 N_FEATURES = 11
 CHEMICAL_ACCURACY = 0.1
@@ -116,7 +119,11 @@ def read(path: str | os.PathLike[str]) -> Molecules:
 
 
 def split(
-    molecules: Molecules, n_valid: int = 1500, seed: int = 0, n_train: int | None = None, encoding: str = "collect"
+    molecules: Molecules,
+    n_valid: int = 1500,
+    seed: int = 0,
+    n_train: int | None = None,
+    encoding: str = "collect",
 ) -> Split:
     """Draws molecules for training and for validation.
 
@@ -144,14 +151,27 @@ def split(
             "Lower one of them.",
         )
     order = np.random.default_rng(seed).permutation(len(molecules))
-    valid, train = order[:n_valid], order[n_valid : n_valid + n_train]
-    mean, std = float(molecules.mu[train].mean()), float(molecules.mu[train].std())
+    valid = order[:n_valid]
+    train = order[n_valid : n_valid + n_train]
+    mean = float(molecules.mu[train].mean())
+    std = float(molecules.mu[train].std())
     if not std > 0:
-        raise DataError("split", "training molecules of different mu", f"{mean:g} debye for all", "Take more of them.")
+        raise DataError(
+            "split",
+            "training molecules of different mu",
+            f"{mean:g} debye for all",
+            "Take more of them.",
+        )
     target = ((molecules.mu - mean) / std).astype(np.float32)
 
     def part(ids: np.ndarray) -> GraphInstances:
-        return GraphInstances(molecules.graphs, ids, {"x": molecules.features}, {"target": target}, encoding)
+        return GraphInstances(
+            molecules.graphs,
+            ids,
+            {"x": molecules.features},
+            {"target": target},
+            encoding,
+        )
 
     return Split(part(train), part(valid), mean, std)
 
@@ -175,10 +195,14 @@ def synthetic(n: int = 1000, seed: int = 0) -> Molecules:
     at_least_one("synthetic", n=n)
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 13, n)
-    elements, bonds, mu = [], [], np.zeros(n, np.float32)
+    elements = []
+    bonds = []
+    mu = np.zeros(n, np.float32)
     for i, size in enumerate(sizes.tolist()):
         number = rng.choice(ELEMENTS, size)
-        pairs = {(int(rng.integers(0, v)), v) for v in range(1, size)}
+        pairs = set()
+        for v in range(1, size):
+            pairs.add((int(rng.integers(0, v)), v))
         if size > 2 and rng.random() < 0.5:
             pairs.add((0, size - 1))
         for a, b in sorted(pairs):
@@ -187,26 +211,60 @@ def synthetic(n: int = 1000, seed: int = 0) -> Molecules:
             mu[i] += (1, 2, 3, 1.5)[kind] * abs(int(number[a]) - int(number[b])) / 10
         elements.append(number)
     ptr = np.concatenate([[0], np.cumsum(sizes)])
-    return _molecules(ptr, np.concatenate(elements), np.array(bonds, np.int64).reshape(-1, 4), mu)
+    return _molecules(
+        ptr,
+        np.concatenate(elements),
+        np.array(bonds, np.int64).reshape(-1, 4),
+        mu,
+    )
 
 
-def _molecules(ptr: np.ndarray, number: np.ndarray, bonds: np.ndarray, mu: np.ndarray) -> Molecules:
+def _molecules(
+    ptr: np.ndarray,
+    number: np.ndarray,
+    bonds: np.ndarray,
+    mu: np.ndarray,
+) -> Molecules:
     """From atoms and bonds `[bonds, 4]` (molecule, two atoms, kind), each bond given once."""
-    graphs = Graphs.from_edges(ptr, np.concatenate([bonds, bonds[:, [0, 2, 1, 3]]]), N_KINDS)
-    return Molecules(graphs, _features(graphs, number), mu.astype(np.float32))
+    graphs = Graphs.from_edges(
+        ptr,
+        np.concatenate([bonds, bonds[:, [0, 2, 1, 3]]]),
+        N_KINDS,
+    )
+    return Molecules(
+        graphs,
+        _features(graphs, number),
+        mu.astype(np.float32),
+    )
 
 
-def _features(graphs: Graphs, number: np.ndarray) -> Float[np.ndarray, "atoms 11"]:
+def _features(
+    graphs: Graphs,
+    number: np.ndarray,
+) -> Float[np.ndarray, "atoms 11"]:
     """What a graph tells about its atoms, by counting the bonds of each kind, and the hydrogens, next to each."""
     sender = np.repeat(np.arange(len(number)), graphs.out_degree)
     receiver = sender - graphs.senders + graphs.receivers
-    count = np.bincount(sender * N_KINDS + graphs.kinds, minlength=len(number) * N_KINDS).reshape(-1, N_KINDS)
-    hydrogens = np.bincount(sender, number[receiver] == 1, minlength=len(number))
+    count = np.bincount(sender * N_KINDS + graphs.kinds, minlength=len(number) * N_KINDS).reshape(
+        -1, N_KINDS
+    )
+    hydrogens = np.bincount(
+        sender,
+        number[receiver] == 1,
+        minlength=len(number),
+    )
     sp = (count[:, TRIPLE] > 0) | (count[:, DOUBLE] > 1)
     sp2 = ~sp & ((count[:, DOUBLE] > 0) | (count[:, AROMATIC] > 0))
     heavy = number != 1
     columns = [number == element for element in ELEMENTS]
-    columns += [number, count[:, AROMATIC] > 0, sp & heavy, sp2 & heavy, ~sp & ~sp2 & heavy, hydrogens]
+    columns += [
+        number,
+        count[:, AROMATIC] > 0,
+        sp & heavy,
+        sp2 & heavy,
+        ~sp & ~sp2 & heavy,
+        hydrogens,
+    ]
     return np.stack(columns, axis=1).astype(np.float32)
 
 
@@ -220,7 +278,8 @@ class _Reader:
     def molecules(self) -> Molecules:
         arrays = self.arrays
         mu, left_out, number, pairs, kinds = (
-            arrays[name] for name in ("mu", "uncharacterized", "atomic_number", "bond_index", "bond_type")
+            arrays[name]
+            for name in ("mu", "uncharacterized", "atomic_number", "bond_index", "bond_type")
         )
         n = len(mu)
         self._lengths("uncharacterized", n, "one for each of `mu`")
@@ -228,44 +287,92 @@ class _Reader:
         self._pointers("bond_ptr", arrays["bond_ptr"], n, "bond_type", least=0)
         if pairs.shape != (len(kinds), 2):
             raise self._foreign(
-                "bond_index", f"shape ({len(kinds)}, 2), a row for each of `bond_type`", f"{pairs.shape}"
+                "bond_index",
+                f"shape ({len(kinds)}, 2), a row for each of `bond_type`",
+                f"{pairs.shape}",
             )
-        self._rows("mu", ~(np.abs(mu) <= np.finfo(np.float32).max), "a finite number", mu)
-        self._rows("atomic_number", ~np.isin(number, ELEMENTS), f"one of {ELEMENTS.tolist()}", number)
-        self._rows("bond_type", (kinds < 1) | (kinds > N_KINDS), "1 to 4", kinds)
-        molecule = np.repeat(np.arange(n), np.diff(arrays["bond_ptr"]))
+        self._rows(
+            "mu",
+            ~(np.abs(mu) <= np.finfo(np.float32).max),
+            "a finite number",
+            mu,
+        )
+        self._rows(
+            "atomic_number", ~np.isin(number, ELEMENTS), f"one of {ELEMENTS.tolist()}", number
+        )
+        self._rows(
+            "bond_type",
+            (kinds < 1) | (kinds > N_KINDS),
+            "1 to 4",
+            kinds,
+        )
+        molecule = np.repeat(
+            np.arange(n),
+            np.diff(arrays["bond_ptr"]),
+        )
         sizes = np.diff(arrays["atom_ptr"])
         outside = (pairs < 0) | (pairs >= sizes[molecule][:, None]) | (pairs[:, :1] == pairs[:, 1:])
-        self._rows("bond_index", outside.any(axis=1), "two different atoms of the bond's molecule", pairs)
+        self._rows(
+            "bond_index", outside.any(axis=1), "two different atoms of the bond's molecule", pairs
+        )
         low, high = np.sort(pairs, axis=1).T
         again = np.ones(len(pairs), bool)
-        again[np.unique((arrays["atom_ptr"][molecule] + low) * sizes.max(initial=1) + high, return_index=True)[1]] = (
-            False
-        )
+        again[
+            np.unique(
+                (arrays["atom_ptr"][molecule] + low) * sizes.max(initial=1) + high,
+                return_index=True,
+            )[1]
+        ] = False
         self._rows("bond_index", again, "each bond once", pairs)
         kept = left_out == 0
         if not kept.any():
             raise self._foreign("uncharacterized", "a 0 for at least one molecule", "none")
         bonds = np.column_stack([np.cumsum(kept)[molecule] - 1, pairs, kinds - 1])[kept[molecule]]
         ptr = np.concatenate([[0], np.cumsum(sizes[kept])])
-        return _molecules(ptr, number[np.repeat(kept, sizes)], bonds, mu[kept])
+        return _molecules(
+            ptr,
+            number[np.repeat(kept, sizes)],
+            bonds,
+            mu[kept],
+        )
 
     def _lengths(self, name: str, n: int, why: str) -> None:
         if len(self.arrays[name]) != n:
             raise self._foreign(name, f"{n} rows, {why}", f"{len(self.arrays[name])}")
 
-    def _pointers(self, name: str, ptr: np.ndarray, n: int, into: str, least: int) -> None:
+    def _pointers(
+        self,
+        name: str,
+        ptr: np.ndarray,
+        n: int,
+        into: str,
+        least: int,
+    ) -> None:
         self._lengths(name, n + 1, "one more than `mu`")
         end = len(self.arrays[into])
         steps = np.diff(ptr, prepend=ptr[0] - least)
         self._rows(name, steps < least, f"at least {least} more than the row before", ptr)
         if (ptr[0], ptr[-1]) != (0, end):
-            raise self._foreign(name, f"0 first and {end} last, the rows of `{into}`", f"{ptr[0]} and {ptr[-1]}")
+            raise self._foreign(
+                name, f"0 first and {end} last, the rows of `{into}`", f"{ptr[0]} and {ptr[-1]}"
+            )
 
-    def _rows(self, name: str, wrong: np.ndarray, expected: str, values: np.ndarray) -> None:
+    def _rows(
+        self,
+        name: str,
+        wrong: np.ndarray,
+        expected: str,
+        values: np.ndarray,
+    ) -> None:
         rows = np.flatnonzero(wrong)
         if len(rows):
             raise self._foreign(name, expected, f"{values[rows[0]].tolist()}", f", row {rows[0]}")
 
-    def _foreign(self, name: str, expected: str, got: str, row: str = "") -> DataError:
+    def _foreign(
+        self,
+        name: str,
+        expected: str,
+        got: str,
+        row: str = "",
+    ) -> DataError:
         return DataError(f"file {self.path}, array `{name}`{row}", expected, got, _FIX)

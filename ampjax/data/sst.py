@@ -28,7 +28,9 @@ UNKNOWN = 0
 SOURCE = "https://nlp.stanford.edu/sentiment/ (trainDevTestTrees_PTB.zip)"
 _FIX = f"The file is damaged, or no treebank: get it from {SOURCE}."
 FILES = {split: Remote("sst", f"{split}.txt", source=SOURCE) for split in ("train", "dev")}
-LEFT, RIGHT, ROOT = 0, 1, 2
+LEFT = 0
+RIGHT = 1
+ROOT = 2
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,10 @@ class Trees:
         return f"Trees({len(self)} trees, {self.n_nodes} nodes, {len(self.vocabulary)} words)"
 
 
-def load(data_dir: str | os.PathLike[str] | None = None, min_count: int = 1) -> tuple[Trees, Trees]:
+def load(
+    data_dir: str | os.PathLike[str] | None = None,
+    min_count: int = 1,
+) -> tuple[Trees, Trees]:
     """Loads the training and the development trees.
 
     Args:
@@ -79,11 +84,17 @@ def load(data_dir: str | os.PathLike[str] | None = None, min_count: int = 1) -> 
     train, valid = (_Parsed(find(FILES[split], data_dir)) for split in ("train", "dev"))
     counts = Counter(train.words)
     counts.pop("", None)
-    vocabulary = ["<unknown>", *(word for word, count in counts.items() if count >= min_count)]
+    vocabulary = [
+        "<unknown>",
+        *(word for word, count in counts.items() if count >= min_count),
+    ]
     return train.trees(vocabulary), valid.trees(vocabulary)
 
 
-def read_trees(path: str | os.PathLike[str], vocabulary: Sequence[str] | None = None) -> Trees:
+def read_trees(
+    path: str | os.PathLike[str],
+    vocabulary: Sequence[str] | None = None,
+) -> Trees:
     """Reads the trees of one file.
 
     Args:
@@ -97,11 +108,18 @@ def read_trees(path: str | os.PathLike[str], vocabulary: Sequence[str] | None = 
       DataError: As `load`.
     """
     parsed = _Parsed(Path(path))
-    words = ["<unknown>", *dict.fromkeys(word for word in parsed.words if word)]
+    words = [
+        "<unknown>",
+        *dict.fromkeys(word for word in parsed.words if word),
+    ]
     return parsed.trees(words if vocabulary is None else vocabulary)
 
 
-def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[Trees, Trees]:
+def synthetic(
+    n_train: int = 1000,
+    n_valid: int = 200,
+    seed: int = 0,
+) -> tuple[Trees, Trees]:
     """Draws trees of random shape whose labels follow from their words: a twin for runs without data.
 
     Half of the 100 words carry a sentiment from -2 to 2; words like `not` on the left reverse a phrase's sentiment. A node's label is
@@ -120,7 +138,9 @@ def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[T
     """
     at_least_one("synthetic", n_train=n_train, n_valid=n_valid)
     streams = np.random.SeedSequence(seed).spawn(2)
-    return tuple(_draw(n, np.random.default_rng(s)) for n, s in zip((n_train, n_valid), streams, strict=True))  # type: ignore[return-value]
+    return tuple(
+        _draw(n, np.random.default_rng(s)) for n, s in zip((n_train, n_valid), streams, strict=True)
+    )  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -152,16 +172,23 @@ class TreeInstances:
           By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         ids = np.asarray(ids, np.int64)
-        first, sizes = self.data.ptr[ids], np.diff(self.data.ptr)[ids]
+        first = self.data.ptr[ids]
+        sizes = np.diff(self.data.ptr)[ids]
         instance = np.repeat(np.arange(len(ids)), sizes)
         at = np.arange(len(instance)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         nodes = first[instance] + at
         words = self.data.words[nodes].astype(np.int32)
-        labels = np.stack([self.data.labels[nodes], self.data.sides[nodes] == ROOT], axis=1).astype(np.int32)
+        labels = np.stack([self.data.labels[nodes], self.data.sides[nodes] == ROOT], axis=1).astype(
+            np.int32
+        )
 
         def messages(payload: np.ndarray, chosen: np.ndarray) -> Messages:
             own = nodes[chosen]
-            fields = {"at": at[chosen], "up": self.data.parents[own], "side": self.data.sides[own]}
+            fields = {
+                "at": at[chosen],
+                "up": self.data.parents[own],
+                "side": self.data.sides[own],
+            }
             return Messages(payload[chosen], instance[chosen], fields)
 
         return {
@@ -181,9 +208,13 @@ def plain(data: Trees) -> Stacked:
       Instances with a `tree`, whose nodes' values are `word` (-1 for branches) and `label`, int32.
     """
     sizes = np.diff(data.ptr)
-    columns = [Ragged(column.astype(np.int32), sizes) for column in (data.parents, data.sides % ROOT, data.words)]
+    columns = []
+    for column in (data.parents, data.sides % ROOT, data.words):
+        columns.append(Ragged(column.astype(np.int32), sizes))
     parent, side, word = columns
-    return Stacked({"tree": Tree(parent, side, {"word": word, "label": Ragged(data.labels, sizes)})})
+    return Stacked(
+        {"tree": Tree(parent, side, {"word": word, "label": Ragged(data.labels, sizes)})}
+    )
 
 
 class _Parsed:
@@ -205,7 +236,9 @@ class _Parsed:
     def trees(self, vocabulary: Sequence[str]) -> Trees:
         """With words numbered by a vocabulary."""
         number = {word: i for i, word in enumerate(vocabulary)}
-        words = [number.get(word, UNKNOWN) if word else -1 for word in self.words]
+        words = []
+        for word in self.words:
+            words.append(number.get(word, UNKNOWN) if word else -1)
         return Trees(
             np.array(self.ptr),
             np.array(words),
@@ -218,7 +251,9 @@ class _Parsed:
     def _tree(self, text: str) -> None:
         """Reads one line without recursion, however deep the tree; nodes are numbered when they close."""
         start = len(self.words)
-        open_: list[tuple[int, list[int]]] = []  # label and children of each node that is still open
+        open_: list[
+            tuple[int, list[int]]
+        ] = []  # label and children of each node that is still open
         i = 0
         while i < len(text):
             symbol = text[i]
@@ -231,34 +266,55 @@ class _Parsed:
                     raise self._foreign(i, "binary trees", "a third child")
                 label = text[i + 1 : i + 2]
                 if label not in tuple("01234") or text[i + 2 : i + 3] != " ":
-                    raise self._foreign(i + 1, "a label from 0 to 4 and a space", repr(text[i + 1 : i + 3]))
+                    raise self._foreign(
+                        i + 1, "a label from 0 to 4 and a space", repr(text[i + 1 : i + 3])
+                    )
                 open_.append((int(label), []))
                 i += 3
             elif symbol == ")":
                 if not open_:
                     raise self._foreign(i, "the end of the line after the tree", "another `)`")
                 if len(open_[-1][1]) != 2:
-                    raise self._foreign(i, "a word or two children", f"{len(open_[-1][1])} children")
+                    raise self._foreign(
+                        i, "a word or two children", f"{len(open_[-1][1])} children"
+                    )
                 self._close(start, *open_.pop(), "", open_)
                 i += 1
             else:
                 end = text.find(")", i)
                 word = text[i:end]
                 if not open_ or open_[-1][1] or end < 0 or " " in word or "(" in word:
-                    raise self._foreign(i, "`(`, `)` or a leaf's one word", repr(text[i : i + 20]))
-                self._close(start, *open_.pop(), word.replace("\\", ""), open_)
+                    raise self._foreign(
+                        i,
+                        "`(`, `)` or a leaf's one word",
+                        repr(text[i : i + 20]),
+                    )
+                self._close(
+                    start,
+                    *open_.pop(),
+                    word.replace("\\", ""),
+                    open_,
+                )
                 i = end + 1
         if open_ or len(self.words) == start:
-            raise self._foreign(len(text), f"{len(open_)} more `)`" if open_ else "a tree", "the line's end")
+            raise self._foreign(
+                len(text), f"{len(open_)} more `)`" if open_ else "a tree", "the line's end"
+            )
         self.sides[-1] = ROOT
         self.ptr.append(len(self.words))
 
     def _close(
-        self, start: int, label: int, children: list[int], word: str, open_: list[tuple[int, list[int]]]
+        self,
+        start: int,
+        label: int,
+        children: list[int],
+        word: str,
+        open_: list[tuple[int, list[int]]],
     ) -> None:
         number = len(self.words) - start
         for side, child in enumerate(children):
-            self.parents[start + child], self.sides[start + child] = number, side
+            self.parents[start + child] = number
+            self.sides[start + child] = side
         self.words.append(word)
         self.labels.append(label)
         self.parents.append(-1)
@@ -267,7 +323,9 @@ class _Parsed:
             open_[-1][1].append(number)
 
     def _foreign(self, column: int, expected: str, got: str) -> DataError:
-        return DataError(f"file {self.path}, line {self.line}, column {column + 1}", expected, got, _FIX)
+        return DataError(
+            f"file {self.path}, line {self.line}, column {column + 1}", expected, got, _FIX
+        )
 
 
 _SENTIMENTS = np.concatenate([np.arange(50) % 5 - 2, np.zeros(40, np.int64)])
@@ -275,7 +333,11 @@ _N_TURNERS = 10
 
 
 def _draw(n: int, rng: np.random.Generator) -> Trees:
-    vocabulary = ("<unknown>", *(f"word{i}" for i in range(len(_SENTIMENTS))), *(f"not{i}" for i in range(_N_TURNERS)))
+    vocabulary = (
+        "<unknown>",
+        *(f"word{i}" for i in range(len(_SENTIMENTS))),
+        *(f"not{i}" for i in range(_N_TURNERS)),
+    )
     words: list[int] = []
     labels: list[int] = []
     parents: list[int] = []
@@ -283,11 +345,16 @@ def _draw(n: int, rng: np.random.Generator) -> Trees:
     ptr = [0]
     for _ in range(n):
         start = len(words)
-        roots: list[tuple[int, int, bool]] = []  # number, sentiment, whether it turns its right neighbour around
+        roots: list[
+            tuple[int, int, bool]
+        ] = []  # number, sentiment, whether it turns its right neighbour around
         for _ in range(int(rng.integers(1, 20))):
             word = int(rng.integers(1, len(vocabulary)))
             turns = word > len(_SENTIMENTS)
-            sentiment = 0 if turns else int(_SENTIMENTS[word - 1])
+            if turns:
+                sentiment = 0
+            else:
+                sentiment = int(_SENTIMENTS[word - 1])
             roots.append((len(words) - start, sentiment, turns))
             words.append(word)
             labels.append(sentiment + 2)
@@ -295,11 +362,13 @@ def _draw(n: int, rng: np.random.Generator) -> Trees:
             sides.append(ROOT)
         while len(roots) > 1:
             i = int(rng.integers(0, len(roots) - 1))
-            (left, a, turns), (right, b, _) = roots[i], roots[i + 1]
+            left, a, turns = roots[i]
+            right, b, _ = roots[i + 1]
             sentiment = int(np.clip(-b if turns else a + b, -2, 2))
             number = len(words) - start
             for side, child in enumerate((left, right)):
-                parents[start + child], sides[start + child] = number, side
+                parents[start + child] = number
+                sides[start + child] = side
             roots[i : i + 2] = [(number, sentiment, False)]
             words.append(-1)
             labels.append(sentiment + 2)
@@ -307,5 +376,10 @@ def _draw(n: int, rng: np.random.Generator) -> Trees:
             sides.append(ROOT)
         ptr.append(len(words))
     return Trees(
-        np.array(ptr), np.array(words), np.array(labels, np.int32), np.array(parents), np.array(sides), vocabulary
+        np.array(ptr),
+        np.array(words),
+        np.array(labels, np.int32),
+        np.array(parents),
+        np.array(sides),
+        vocabulary,
     )

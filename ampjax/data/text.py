@@ -17,7 +17,9 @@ from ampjax.data.readers import lines
 from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import DataError
 
-UNKNOWN, START, END = 0, 1, 2
+UNKNOWN = 0
+START = 1
+END = 2
 SPECIAL = ("<unk>", "<s>", "</s>")
 """The first words of every vocabulary: for words that it lacks, a sentence's start, and its end."""
 
@@ -49,7 +51,12 @@ class Vocabulary:
         object.__setattr__(self, "numbers", numbers)
 
     @classmethod
-    def of(cls, counts: Mapping[str, int], size: int | None = None, min_count: int = 1) -> Vocabulary:
+    def of(
+        cls,
+        counts: Mapping[str, int],
+        size: int | None = None,
+        min_count: int = 1,
+    ) -> Vocabulary:
         """Makes a vocabulary of the most frequent words; equally frequent ones are sorted alphabetically.
 
         Args:
@@ -63,8 +70,15 @@ class Vocabulary:
         Raises:
           SettingsError: If `min_count` is below 1, or `size` leaves no room for a word.
         """
-        at_least_one("Vocabulary.of", min_count=min_count, **({} if size is None else {"size - 3": size - 3}))
-        kept = [word for word, n in counts.items() if n >= min_count and word not in SPECIAL]
+        at_least_one(
+            "Vocabulary.of",
+            min_count=min_count,
+            **({} if size is None else {"size - 3": size - 3}),
+        )
+        kept = []
+        for word, n in counts.items():
+            if n >= min_count and word not in SPECIAL:
+                kept.append(word)
         kept.sort(key=lambda word: (-counts[word], word))
         return cls((*SPECIAL, *kept)[:size])
 
@@ -121,7 +135,9 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[list[str]]:
 
 
 def load(
-    *paths: str | os.PathLike[str], vocabulary: Vocabulary | None = None, size: int | None = None
+    *paths: str | os.PathLike[str],
+    vocabulary: Vocabulary | None = None,
+    size: int | None = None,
 ) -> tuple[Int[np.ndarray, " n"], Vocabulary]:
     """Loads the tokens of some files, one after the other, as numbers; every line that has tokens ends with `END`.
 
@@ -141,11 +157,16 @@ def load(
         counts = Counter(token for path in paths for line in read_lines(path) for token in line)
         vocabulary = Vocabulary.of(counts, size)
     known = vocabulary
-    numbers = (i for path in paths for line in read_lines(path) if line for i in (*known.encode(line), END))
+    numbers = (
+        i for path in paths for line in read_lines(path) if line for i in (*known.encode(line), END)
+    )
     ids = np.fromiter(numbers, np.int32)
     if not len(ids):
         raise DataError(
-            f"files {', '.join(map(str, paths)) or '(none)'}", "at least one token", "none", "Name files with text."
+            f"files {', '.join(map(str, paths)) or '(none)'}",
+            "at least one token",
+            "none",
+            "Name files with text.",
         )
     return ids, vocabulary
 
@@ -185,7 +206,10 @@ class Contiguous:
     def __len__(self) -> int:
         return (len(self.ids) - 1) // (self.batch * self.steps)
 
-    def epoch(self, number: int = 0) -> Iterator[dict[str, np.ndarray]]:
+    def epoch(
+        self,
+        number: int = 0,
+    ) -> Iterator[dict[str, np.ndarray]]:
         """The batches from the text's beginning to its end.
 
         Args:
@@ -202,6 +226,10 @@ class Contiguous:
             yield {
                 "inputs": self.ids[places],
                 "targets": self.ids[places + 1],
-                "sample_seed": np.full(self.batch, rng.integers(1 << 32), np.uint32),
+                "sample_seed": np.full(
+                    self.batch,
+                    rng.integers(1 << 32),
+                    np.uint32,
+                ),
                 "dropout_seed": rng.integers(1 << 32, size=self.batch, dtype=np.uint32),
             }

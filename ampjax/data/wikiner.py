@@ -23,16 +23,28 @@ from ampjax.errors import DataError
 from ampjax.frontend.combinators.structures import Ragged, Stacked
 from ampjax.ir.instances import Messages
 
-TAGS = ("O", "I-LOC", "I-MISC", "I-ORG", "I-PER", "B-LOC", "B-MISC", "B-ORG", "B-PER")
+TAGS = (
+    "O",
+    "I-LOC",
+    "I-MISC",
+    "I-ORG",
+    "I-PER",
+    "B-LOC",
+    "B-MISC",
+    "B-ORG",
+    "B-PER",
+)
 N_TAGS = len(TAGS)
 OUTSIDE = 0
 """The number of the tag `O`: outside of entities."""
 RARE = -1
 """The number of words that are spelled."""
-UNKNOWN, BOUNDARY = 0, 1
+UNKNOWN = 0
+BOUNDARY = 1
 """The numbers of characters that training words don't have, and of `<*>`."""
 FREQUENT_ABOVE = 5
-MOST_WORDS, MOST_ENDS = 500, 16
+MOST_WORDS = 500
+MOST_ENDS = 16
 """Words of a sentence at most, and how many of them may end one; the corpus has up to 144, and 3 of these."""
 
 SOURCE = "https://github.com/neubig/nn4nlp-code (data/tags)"
@@ -57,7 +69,11 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         words = tuple(word for word, count in self.counts.items() if count > self.more_than)
-        characters = ("<unknown>", "<*>", *sorted(set().union(*self.counts)))
+        characters = (
+            "<unknown>",
+            "<*>",
+            *sorted(set().union(*self.counts)),
+        )
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "characters", characters)
 
@@ -89,7 +105,11 @@ class Sentences:
     vocabulary: Vocabulary
 
     def __post_init__(self) -> None:
-        n, ends = len(self.words), (int(self.ptr[-1]), int(self.char_ptr[-1]))
+        n = len(self.words)
+        ends = (
+            int(self.ptr[-1]),
+            int(self.char_ptr[-1]),
+        )
         if len(self.tags) != n or len(self.char_ptr) != n + 1 or ends != (n, len(self.characters)):
             raise DataError(
                 "Sentences",
@@ -97,7 +117,9 @@ class Sentences:
                 f"{len(self.tags)} tags, {len(self.char_ptr) - 1} spellings, pointers that end at {ends}",
                 "Let the columns fit each other.",
             )
-        if (np.diff(self.ptr) < 1).any() or ((self.words < 0) != (np.diff(self.char_ptr) > 0)).any():
+        if (np.diff(self.ptr) < 1).any() or (
+            (self.words < 0) != (np.diff(self.char_ptr) > 0)
+        ).any():
             raise DataError(
                 "Sentences",
                 "at least one word in each sentence, and characters for each rare word and no other",
@@ -113,7 +135,9 @@ class Sentences:
 
 
 def load(
-    data_dir: str | os.PathLike[str] | None = None, n_train: int | None = None, n_valid: int | None = None
+    data_dir: str | os.PathLike[str] | None = None,
+    n_train: int | None = None,
+    n_valid: int | None = None,
 ) -> tuple[Sentences, Sentences]:
     """Loads the training and the development sentences.
 
@@ -130,12 +154,18 @@ def load(
       DataError: If a file is missing or holds something else than such sentences; names file, line and column.
     """
     given = {"n_train": n_train, "n_valid": n_valid}
-    at_least_one("wikiner.load", **{name: n for name, n in given.items() if n is not None})
+    at_least_one(
+        "wikiner.load",
+        **{name: n for name, n in given.items() if n is not None},
+    )
     train, valid = (_read(find(FILES[split], data_dir)) for split in ("train", "dev"))
     return _numbered(train[:n_train], valid[:n_valid])
 
 
-def read_sentences(path: str | os.PathLike[str], vocabulary: Vocabulary | None = None) -> Sentences:
+def read_sentences(
+    path: str | os.PathLike[str],
+    vocabulary: Vocabulary | None = None,
+) -> Sentences:
     """Reads the sentences of one file.
 
     Args:
@@ -149,10 +179,15 @@ def read_sentences(path: str | os.PathLike[str], vocabulary: Vocabulary | None =
       DataError: As `load`.
     """
     text = _read(Path(path))
-    return _columns(text, Vocabulary(Counter(_words(text))) if vocabulary is None else vocabulary)
+    return _columns(
+        text,
+        Vocabulary(Counter(_words(text))) if vocabulary is None else vocabulary,
+    )
 
 
-def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[Sentences, Sentences]:
+def synthetic(
+    n_train: int = 1000, n_valid: int = 200, seed: int = 0
+) -> tuple[Sentences, Sentences]:
     """Draws sentences whose tags follow from words, neighbours and spelling: a twin for runs without data.
 
     A frequent name is a person after a title, else an organisation before `inc`, else a place. Rare words are random letters whose ending
@@ -171,7 +206,12 @@ def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[S
     """
     at_least_one("synthetic", n_train=n_train, n_valid=n_valid)
     streams = np.random.SeedSequence(seed).spawn(2)
-    return _numbered(*(_draw(n, np.random.default_rng(s)) for n, s in zip((n_train, n_valid), streams, strict=True)))
+    return _numbered(
+        *(
+            _draw(n, np.random.default_rng(s))
+            for n, s in zip((n_train, n_valid), streams, strict=True)
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -209,20 +249,29 @@ class SentenceInstances:
         Returns:
           By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
-        data, ids = self.data, np.asarray(ids, np.int64)
+        data = self.data
+        ids = np.asarray(ids, np.int64)
         lengths = np.diff(data.ptr)[ids]
         instance, t = _ranges(lengths)
         words = data.ptr[ids][instance] + t
         sizes = np.diff(data.char_ptr)[words]
         word, k = _ranges(sizes)  # of each character: its word among `words`, and its place there
-        spelled, (_, c) = instance[word], _ranges(np.bincount(instance[word], minlength=len(ids)))
-        fields = {"t": t, "first": t == 0, "last": t == lengths[instance] - 1, "rare": data.words[words] < 0}
+        spelled = instance[word]
+        _, c = _ranges(np.bincount(instance[word], minlength=len(ids)))
+        fields = {
+            "t": t,
+            "first": t == 0,
+            "last": t == lengths[instance] - 1,
+            "rare": data.words[words] < 0,
+        }
         ends = {"first": k == 0, "last": k == sizes[word] - 1}
         return {
             "words": Messages(data.words[words].astype(np.int32), instance, fields),
             "labels": Messages(data.tags[words], instance, fields),
             "characters": Messages(
-                data.characters[data.char_ptr[words][word] + k], spelled, {"t": t[word], "c": c, **ends}
+                data.characters[data.char_ptr[words][word] + k],
+                spelled,
+                {"t": t[word], "c": c, **ends},
             ),
         }
 
@@ -237,15 +286,24 @@ def plain(data: Sentences) -> Stacked:
       Instances with `words` `[w]`, `chars` `[w, c]` and `tags` `[w]`, int32.
     """
     sizes = np.diff(data.ptr)
-    chars = Ragged(Ragged(data.characters, np.diff(data.char_ptr)), sizes)
+    chars = Ragged(
+        Ragged(data.characters, np.diff(data.char_ptr)),
+        sizes,
+    )
     return Stacked(
-        {"words": Ragged(data.words.astype(np.int32), sizes), "chars": chars, "tags": Ragged(data.tags, sizes)}
+        {
+            "words": Ragged(data.words.astype(np.int32), sizes),
+            "chars": chars,
+            "tags": Ragged(data.tags, sizes),
+        }
     )
 
 
 def _ranges(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """`0 ... sizes[i] - 1` for each `i`, one after the other: `i` and the number, each `[sum(sizes)]`."""
-    return np.repeat(np.arange(len(sizes)), sizes), np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.repeat(np.arange(len(sizes)), sizes), np.arange(sizes.sum()) - np.repeat(
+        np.cumsum(sizes) - sizes, sizes
+    )
 
 
 Text = list[list[tuple[str, int]]]
@@ -270,13 +328,23 @@ def _columns(text: Text, vocabulary: Vocabulary) -> Sentences:
     for word in _words(text):
         if word not in number:
             if word not in spelling:
-                spelling[word] = [BOUNDARY, *(letter.get(character, UNKNOWN) for character in word), BOUNDARY]
+                spelling[word] = [
+                    BOUNDARY,
+                    *(letter.get(character, UNKNOWN) for character in word),
+                    BOUNDARY,
+                ]
             characters += spelling[word]
         char_ptr.append(len(characters))
     return Sentences(
         np.cumsum([0, *map(len, text)]),
-        np.array([number.get(word, RARE) for word in _words(text)], np.int64),
-        np.array([tag for sentence in text for _, tag in sentence], np.int32),
+        np.array(
+            [number.get(word, RARE) for word in _words(text)],
+            np.int64,
+        ),
+        np.array(
+            [tag for sentence in text for _, tag in sentence],
+            np.int32,
+        ),
         np.array(char_ptr),
         np.array(characters, np.int32),
         vocabulary,
@@ -301,7 +369,11 @@ _JOINED = re.compile(r"\|(O|[IB]-(LOC|MISC|ORG|PER))")
 _ENDS = frozenset(".?!")
 
 
-def _sentence(path: Path, line: int, text: str) -> list[tuple[str, int]]:
+def _sentence(
+    path: Path,
+    line: int,
+    text: str,
+) -> list[tuple[str, int]]:
     """Reads one line."""
 
     def foreign(column: int, expected: str, got: str) -> DataError:
@@ -313,26 +385,46 @@ def _sentence(path: Path, line: int, text: str) -> list[tuple[str, int]]:
         if not word or "\t" in word:  # a tab between tokens would make one long word of them
             raise foreign(token.start(), "`word|TAG`", repr(token[0]))
         if tag not in _NUMBER:
-            raise foreign(token.start() + len(word) + 1, f"one of the tags {', '.join(TAGS)}", repr(tag))
+            raise foreign(
+                token.start() + len(word) + 1, f"one of the tags {', '.join(TAGS)}", repr(tag)
+            )
         if "|" in word and _JOINED.search(word):
             raise foreign(token.start(), "a space or a line end after a tag", repr(token[0]))
         sentence.append((word, _NUMBER[tag]))
     if len(sentence) > MOST_WORDS or sum(word in _ENDS for word, _ in sentence) > MOST_ENDS:
-        expected = f"one sentence: at most {MOST_WORDS} words, {MOST_ENDS} of them a full stop or the like"
+        expected = (
+            f"one sentence: at most {MOST_WORDS} words, {MOST_ENDS} of them a full stop or the like"
+        )
         raise foreign(0, expected, f"{len(sentence)} words: line ends may be lost")
     return sentence
 
 
-_TITLES, _NAMES, _OTHERS = ([f"{kind}{i}" for i in range(n)] for kind, n in (("title", 5), ("name", 30), ("word", 40)))
-_ENDINGS = {"ov": _NUMBER["I-PER"], "ia": _NUMBER["I-LOC"], "ism": OUTSIDE}
+_TITLES, _NAMES, _OTHERS = (
+    [f"{kind}{i}" for i in range(n)] for kind, n in (("title", 5), ("name", 30), ("word", 40))
+)
+_ENDINGS = {
+    "ov": _NUMBER["I-PER"],
+    "ia": _NUMBER["I-LOC"],
+    "ism": OUTSIDE,
+}
 
 
 def _draw(n: int, rng: np.random.Generator) -> Text:
-    return [_draw_sentence(int(rng.integers(1, 21)), rng) for _ in range(n)]
+    result = []
+    for _ in range(n):
+        result.append(_draw_sentence(int(rng.integers(1, 21)), rng))
+    return result
 
 
-def _draw_sentence(length: int, rng: np.random.Generator) -> list[tuple[str, int]]:
-    kinds = rng.choice(5, length, p=[0.15, 0.25, 0.1, 0.35, 0.15])
+def _draw_sentence(
+    length: int,
+    rng: np.random.Generator,
+) -> list[tuple[str, int]]:
+    kinds = rng.choice(
+        5,
+        length,
+        p=[0.15, 0.25, 0.1, 0.35, 0.15],
+    )
     words: list[str] = []
     for kind in kinds:
         if kind < 4:
@@ -344,7 +436,8 @@ def _draw_sentence(length: int, rng: np.random.Generator) -> list[tuple[str, int
     for i, (word, kind) in enumerate(zip(words, kinds, strict=True)):
         tag = OUTSIDE
         if kind == 1:
-            after_title, before_inc = i > 0 and kinds[i - 1] == 0, i + 1 < length and kinds[i + 1] == 2
+            after_title = i > 0 and kinds[i - 1] == 0
+            before_inc = i + 1 < length and kinds[i + 1] == 2
             tag = _NUMBER["I-PER" if after_title else "I-ORG" if before_inc else "I-LOC"]
         elif kind == 4:
             tag = next(tag for ending, tag in _ENDINGS.items() if word.endswith(ending))

@@ -14,7 +14,10 @@ from ampjax.data.text import SPECIAL
 from ampjax.errors import SettingsError
 
 
-def probabilities(vocabulary: int, alpha: float = 1.0) -> Float[np.ndarray, " vocabulary"]:
+def probabilities(
+    vocabulary: int,
+    alpha: float = 1.0,
+) -> Float[np.ndarray, " vocabulary"]:
     """Computes the probability `P(k)` of each word, the most frequent first.
 
     Args:
@@ -29,13 +32,20 @@ def probabilities(vocabulary: int, alpha: float = 1.0) -> Float[np.ndarray, " vo
     """
     at_least_one("zipf", vocabulary=vocabulary)
     if not 0 <= alpha < np.inf:
-        raise SettingsError("zipf, `alpha`", "a number of at least 0", f"{alpha}", "Text has about 1.")
+        raise SettingsError(
+            "zipf, `alpha`", "a number of at least 0", f"{alpha}", "Text has about 1."
+        )
     weights = np.arange(1, vocabulary + 1, dtype=np.float64) ** -alpha
     return weights / weights.sum()
 
 
 def tokens(
-    n: int, vocabulary: int, alpha: float = 1.0, copy: float = 0.0, lag: int = 5, seed: int = 0
+    n: int,
+    vocabulary: int,
+    alpha: float = 1.0,
+    copy: float = 0.0,
+    lag: int = 5,
+    seed: int = 0,
 ) -> Int[np.ndarray, " n"]:
     """Draws a text for a language model.
 
@@ -58,18 +68,29 @@ def tokens(
     """
     at_least_one("zipf.tokens", n=n, lag=lag)
     if not 0 <= copy <= 1:
-        raise SettingsError("zipf.tokens, `copy`", "a probability", f"{copy}", "Give a number from 0 to 1.")
+        raise SettingsError(
+            "zipf.tokens, `copy`", "a probability", f"{copy}", "Give a number from 0 to 1."
+        )
     rng = np.random.default_rng(seed)
     words = _draw(rng, n, probabilities(vocabulary, alpha))
     places = np.arange(n)
     copied = (rng.random(n) < copy) & (places >= lag)
     # A copy of a copy is found by going back to the place, on its own lane of stride `lag`, where a word was last drawn.
     lanes = np.where(copied, -1, places)
-    lanes = np.concatenate([lanes, np.full(-n % lag, -1)]).reshape(-1, lag)
+    lanes = np.concatenate([lanes, np.full(-n % lag, -1)]).reshape(
+        -1,
+        lag,
+    )
     return words[np.maximum.accumulate(lanes, axis=0).ravel()[:n]]
 
 
-def pairs(n: int, vocabulary: int, alpha: float = 1.0, max_length: int = 10, seed: int = 0) -> Pairs:
+def pairs(
+    n: int,
+    vocabulary: int,
+    alpha: float = 1.0,
+    max_length: int = 10,
+    seed: int = 0,
+) -> Pairs:
     """Draws pairs for a translation model: each word has one translation, and the target is in reverse order.
 
     Args:
@@ -90,14 +111,25 @@ def pairs(n: int, vocabulary: int, alpha: float = 1.0, max_length: int = 10, see
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, max_length + 1, n)
     ptr = np.concatenate([[0], np.cumsum(lengths)])
-    words = _draw(rng, int(ptr[-1]), probabilities(n_words, alpha))
+    words = _draw(
+        rng,
+        int(ptr[-1]),
+        probabilities(n_words, alpha),
+    )
     dictionary = np.random.default_rng(0).permutation(n_words).astype(np.int32)
     backwards = np.repeat(ptr[:-1] + ptr[1:], lengths) - 1 - np.arange(len(words))
     shift = np.int32(len(SPECIAL))
-    return Pairs(Sentences(ptr, words + shift), Sentences(ptr, dictionary[words[backwards]] + shift))
+    return Pairs(
+        Sentences(ptr, words + shift),
+        Sentences(ptr, dictionary[words[backwards]] + shift),
+    )
 
 
-def _draw(rng: np.random.Generator, n: int, p: np.ndarray) -> np.ndarray:
+def _draw(
+    rng: np.random.Generator,
+    n: int,
+    p: np.ndarray,
+) -> np.ndarray:
     """`n` words int32 by inverting the cumulative distribution."""
     edges = np.cumsum(p)
     return np.searchsorted(edges / edges[-1], rng.random(n), side="right").astype(np.int32)

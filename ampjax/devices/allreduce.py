@@ -31,7 +31,10 @@ _issue = threading.Lock()
 _window: collections.deque[jax.Array] = collections.deque()
 
 
-def average(replicas: Sequence[Tree], devices: Sequence[Device] | None = None) -> list[Tree]:
+def average(
+    replicas: Sequence[Tree],
+    devices: Sequence[Device] | None = None,
+) -> list[Tree]:
     """Averages n replicas' parameters; each replica gets the mean on its device.
 
     Any number of replicas may share a device: their sum is formed there first. Half-precision leaves are averaged in
@@ -54,23 +57,45 @@ def average(replicas: Sequence[Tree], devices: Sequence[Device] | None = None) -
     paths, leaves, treedef = _flatten(replicas)
     homes = _devices(paths, leaves, devices)
     dtypes = [jnp.result_type(leaf) for leaf in leaves[0]]
-    floats = [i for i, dtype in enumerate(dtypes) if jnp.issubdtype(dtype, jnp.inexact)]
-    own = [_put([replica[i] for i in floats], home) for replica, home in zip(leaves, homes, strict=True)]
-    first = {home: _put(own[0], home) for home in dict.fromkeys(homes)}
-    sums = all_reduce_sum([_minus(each, first[home]) for each, home in zip(own, homes, strict=True)], homes)
+    floats = []
+    for i, dtype in enumerate(dtypes):
+        if jnp.issubdtype(dtype, jnp.inexact):
+            floats.append(i)
+    own = []
+    for replica, home in zip(leaves, homes, strict=True):
+        own.append(_put([replica[i] for i in floats], home))
+    first = {}
+    for home in dict.fromkeys(homes):
+        first[home] = _put(own[0], home)
+    sums = all_reduce_sum(
+        [_minus(each, first[home]) for each, home in zip(own, homes, strict=True)],
+        homes,
+    )
     result = []
     for replica, total, home in zip(leaves, sums, homes, strict=True):
-        mean = _plus_mean(first[home], total, len(leaves)) if floats else []
-        others = _put([leaf for i, leaf in enumerate(replica) if i not in floats], home)
+        if floats:
+            mean = _plus_mean(first[home], total, len(leaves))
+        else:
+            mean = []
+        others = _put(
+            [leaf for i, leaf in enumerate(replica) if i not in floats],
+            home,
+        )
         merged = dict(zip(floats, mean, strict=True))
         rest = iter(others)
         result.append(
-            jax.tree.unflatten(treedef, [merged[i] if i in merged else next(rest) for i in range(len(replica))])
+            jax.tree.unflatten(
+                treedef,
+                [merged[i] if i in merged else next(rest) for i in range(len(replica))],
+            )
         )
     return result
 
 
-def all_reduce_sum(trees: Sequence[Tree], devices: Sequence[Device]) -> list[Tree]:
+def all_reduce_sum(
+    trees: Sequence[Tree],
+    devices: Sequence[Device],
+) -> list[Tree]:
     """Sums n pytrees on n devices; each device gets the sum.
 
     Trees that share a device are summed there first; then one collective runs over the distinct devices. Collectives are issued one at a
@@ -89,29 +114,56 @@ def all_reduce_sum(trees: Sequence[Tree], devices: Sequence[Device]) -> list[Tre
     for tree, device in zip(trees, devices, strict=True):
         places.setdefault(device, []).append(_put(tree, device))
     local = [_local_sum(*group) for group in places.values()]
-    totals = dict(zip(places, _sum_over(tuple(places), local) if len(places) > 1 else local, strict=True))
+    totals = dict(
+        zip(
+            places,
+            _sum_over(tuple(places), local) if len(places) > 1 else local,
+            strict=True,
+        )
+    )
     sums = {device: _drop_axis(total) for device, total in totals.items()}
     return [sums[device] for device in devices]
 
 
-def _sum_over(devices: tuple[Device, ...], local: list[Tree]) -> list[Tree]:
+def _sum_over(
+    devices: tuple[Device, ...],
+    local: list[Tree],
+) -> list[Tree]:
     """The psum of one tree per device, leaves `[1, *shape]`; the same on every device."""
-    sharding = NamedSharding(Mesh(np.array(devices), (_AXIS,)), PartitionSpec(_AXIS))
+    sharding = NamedSharding(
+        Mesh(np.array(devices), (_AXIS,)),
+        PartitionSpec(_AXIS),
+    )
 
     def stack(*parts: jax.Array) -> jax.Array:
-        return jax.make_array_from_single_device_arrays((len(parts), *parts[0].shape[1:]), sharding, list(parts))
+        return jax.make_array_from_single_device_arrays(
+            (len(parts), *parts[0].shape[1:]),
+            sharding,
+            list(parts),
+        )
 
     stacked = jax.tree.map(stack, *local)
     # All leaves come from one program, so the smallest tells when it has ended, and holds the least memory.
     total = issue_collective(
-        _psum(devices), stacked, token=lambda sums: min(jax.tree.leaves(sums), key=lambda leaf: leaf.size)
+        _psum(devices),
+        stacked,
+        token=lambda sums: min(jax.tree.leaves(sums), key=lambda leaf: leaf.size),
     )
-    shards = [{s.device: s.data for s in leaf.addressable_shards} for leaf in jax.tree.leaves(total)]
+    shards = []
+    for leaf in jax.tree.leaves(total):
+        shards.append({s.device: s.data for s in leaf.addressable_shards})
     treedef = jax.tree.structure(total)
-    return [jax.tree.unflatten(treedef, [leaf[device] for leaf in shards]) for device in devices]
+    result = []
+    for device in devices:
+        result.append(jax.tree.unflatten(treedef, [leaf[device] for leaf in shards]))
+    return result
 
 
-def issue_collective(program: Callable[..., Tree], *args: Any, token: Callable[[Tree], jax.Array]) -> Tree:
+def issue_collective(
+    program: Callable[..., Tree],
+    *args: Any,
+    token: Callable[[Tree], jax.Array],
+) -> Tree:
     """Runs a program that holds collectives, when fewer than `MAX_OUTSTANDING` are waiting.
 
     Programs are issued one at a time, so that all devices see them in one order.
@@ -135,16 +187,26 @@ def issue_collective(program: Callable[..., Tree], *args: Any, token: Callable[[
 @functools.lru_cache(maxsize=64)
 def _psum(devices: tuple[Device, ...]) -> Callable[[Tree], Tree]:
     """One mapped function for each tuple of devices: it holds the compilations, so it must not be made anew."""
-    return mapped(lambda tree: jax.lax.psum(tree, _AXIS), devices, _AXIS)
+    return mapped(
+        lambda tree: jax.lax.psum(tree, _AXIS),
+        devices,
+        _AXIS,
+    )
 
 
 @jax.jit
 def _local_sum(*trees: Tree) -> Tree:
     """The sum of the trees of one device with a leading axis of 1, in float32 at least."""
 
-    def add(first: jax.Array, *rest: jax.Array) -> jax.Array:
+    def add(
+        first: jax.Array,
+        *rest: jax.Array,
+    ) -> jax.Array:
         is_float = jnp.issubdtype(first.dtype, jnp.inexact)
-        return functools.reduce(jnp.add, map(_wide, (first, *rest)) if is_float else (first, *rest))[None]
+        return functools.reduce(
+            jnp.add,
+            map(_wide, (first, *rest)) if is_float else (first, *rest),
+        )[None]
 
     return jax.tree.map(add, *trees)
 
@@ -155,16 +217,31 @@ def _drop_axis(tree: Tree) -> Tree:
 
 
 @jax.jit
-def _minus(own: list[jax.Array], first: list[jax.Array]) -> list[jax.Array]:
+def _minus(
+    own: list[jax.Array],
+    first: list[jax.Array],
+) -> list[jax.Array]:
     """How far leaves are from those of replica 0, in float32 at least."""
-    return [jnp.where(leaf == base, 0, _wide(leaf) - _wide(base)) for leaf, base in zip(own, first, strict=True)]
+    result = []
+    for leaf, base in zip(own, first, strict=True):
+        result.append(jnp.where(leaf == base, 0, _wide(leaf) - _wide(base)))
+    return result
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _plus_mean(first: list[jax.Array], total: list[jax.Array], n: int) -> list[jax.Array]:
+def _plus_mean(
+    first: list[jax.Array],
+    total: list[jax.Array],
+    n: int,
+) -> list[jax.Array]:
     """The mean of n replicas, from the leaves of replica 0 and the sum of all differences from them; where these are 0, those leaves."""
-    means = [(_wide(base) + leaf / n).astype(base.dtype) for base, leaf in zip(first, total, strict=True)]
-    return [jnp.where(leaf == 0, base, mean) for base, leaf, mean in zip(first, total, means, strict=True)]
+    means = []
+    for base, leaf in zip(first, total, strict=True):
+        means.append((_wide(base) + leaf / n).astype(base.dtype))
+    result = []
+    for base, leaf, mean in zip(first, total, means, strict=True):
+        result.append(jnp.where(leaf == 0, base, mean))
+    return result
 
 
 def _wide(leaf: jax.Array) -> jax.Array:
@@ -174,11 +251,16 @@ def _wide(leaf: jax.Array) -> jax.Array:
 def _put(tree: Tree, device: Device) -> Tree:
     """The tree on a device. NumPy arrays are copied first: JAX may alias them, and their owner may go on writing."""
     if all(
-        isinstance(leaf, jax.Array) and leaf.committed and leaf.devices() == {device} for leaf in jax.tree.leaves(tree)
+        isinstance(leaf, jax.Array) and leaf.committed and leaf.devices() == {device}
+        for leaf in jax.tree.leaves(tree)
     ):
         return tree
     return jax.device_put(
-        jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else np.array(leaf), tree), device
+        jax.tree.map(
+            lambda leaf: leaf if isinstance(leaf, jax.Array) else np.array(leaf),
+            tree,
+        ),
+        device,
     )
 
 
@@ -192,9 +274,12 @@ def _flatten(replicas: Sequence[Tree]) -> tuple[list[str], list[list[Any]], Any]
       ParameterError: Names the first replica and path that do not fit replica 0.
     """
     if not replicas:
-        raise ParameterError("average", "at least one replica", "none", "Pass the replicas' parameters.")
+        raise ParameterError(
+            "average", "at least one replica", "none", "Pass the replicas' parameters."
+        )
     with_path, treedef = jax.tree_util.tree_flatten_with_path(replicas[0])
-    paths, types = [jax.tree_util.keystr(path) for path, _ in with_path], [_type(leaf) for _, leaf in with_path]
+    paths = [jax.tree_util.keystr(path) for path, _ in with_path]
+    types = [_type(leaf) for _, leaf in with_path]
     leaves = [[leaf for _, leaf in with_path]]
     for number, replica in enumerate(replicas[1:], start=1):
         flat, structure = jax.tree.flatten(replica)
@@ -208,7 +293,8 @@ def _mismatch(number: int, first: Tree, replica: Tree) -> ParameterError:
     wanted, given = (_described(tree) for tree in (first, replica))
     for path in [*wanted, *given]:
         if wanted.get(path) != given.get(path):
-            expected, got = wanted.get(path, "no such leaf"), given.get(path, "no such leaf")
+            expected = wanted.get(path, "no such leaf")
+            got = given.get(path, "no such leaf")
             return ParameterError(
                 f"replica {number}, parameter `{path}`",
                 f"{expected}, as in replica 0",
@@ -226,14 +312,23 @@ def _mismatch(number: int, first: Tree, replica: Tree) -> ParameterError:
 
 def _described(tree: Tree) -> dict[str, str]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path): "shape {} {}".format(*_type(leaf)) for path, leaf in leaves}
+    result = {}
+    for path, leaf in leaves:
+        result[jax.tree_util.keystr(path)] = "shape {} {}".format(*_type(leaf))
+    return result
 
 
 def _type(leaf: Any) -> tuple[tuple[int, ...], np.dtype]:
-    return (leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else (np.shape(leaf), jnp.result_type(leaf))
+    if hasattr(leaf, "dtype"):
+        return (leaf.shape, leaf.dtype)
+    return (np.shape(leaf), jnp.result_type(leaf))
 
 
-def _devices(paths: list[str], leaves: list[list[Any]], devices: Sequence[Device] | None) -> list[Device]:
+def _devices(
+    paths: list[str],
+    leaves: list[list[Any]],
+    devices: Sequence[Device] | None,
+) -> list[Device]:
     if devices is None:
         return [_home(number, paths, replica) for number, replica in enumerate(leaves)]
     if len(devices) != len(leaves):
@@ -246,14 +341,27 @@ def _devices(paths: list[str], leaves: list[list[Any]], devices: Sequence[Device
     return list(devices)
 
 
-def _home(number: int, paths: list[str], leaves: list[Any]) -> Device:
+def _home(
+    number: int,
+    paths: list[str],
+    leaves: list[Any],
+) -> Device:
     """The one device of a replica's arrays; uncommitted arrays follow the committed ones, as they do in JAX."""
-    arrays = [(path, leaf) for path, leaf in zip(paths, leaves, strict=True) if isinstance(leaf, jax.Array)]
+    arrays = []
+    for path, leaf in zip(paths, leaves, strict=True):
+        if isinstance(leaf, jax.Array):
+            arrays.append((path, leaf))
     arrays = [(path, leaf) for path, leaf in arrays if leaf.committed] or arrays[:1]
-    places = {device: path for path, leaf in reversed(arrays) for device in leaf.devices()}
+    places = {}
+    for path, leaf in reversed(arrays):
+        for device in leaf.devices():
+            places[device] = path
     if len(places) > 1:
         where = ", ".join(f"`{path}` on {device}" for device, path in places.items())
         raise ParameterError(
-            f"replica {number}", "all its arrays on one device", where, "Put it on one device, or pass `devices=`."
+            f"replica {number}",
+            "all its arrays on one device",
+            where,
+            "Put it on one device, or pass `devices=`.",
         )
     return next(iter(places), jax.local_devices()[0])

@@ -15,7 +15,11 @@ from ampjax.devices.random_keys import is_key
 from ampjax.errors import AmpError, DataError
 
 
-def host_array(leaf: Any, where: str, error: type[AmpError] = DataError) -> Any:
+def host_array(
+    leaf: Any,
+    where: str,
+    error: type[AmpError] = DataError,
+) -> Any:
     """A leaf as an array of NumPy's or JAX's. A tensor in host memory gives a view of that memory.
 
     Args:
@@ -32,14 +36,21 @@ def host_array(leaf: Any, where: str, error: type[AmpError] = DataError) -> Any:
     if isinstance(leaf, np.ndarray | np.generic | jax.Array):
         array = leaf
     else:
-        array = _of_tensor(leaf, where, error) if hasattr(leaf, "dtype") else np.asarray(leaf)
+        if hasattr(leaf, "dtype"):
+            array = _of_tensor(leaf, where, error)
+        else:
+            array = np.asarray(leaf)
     if not is_key(array) and array.dtype == np.dtype(("V", array.dtype.itemsize)):
         got = f"{array.dtype}, bytes without a type: so NumPy reads bfloat16 and other short floats from its files"
         raise error(where, "numbers", got, "Say what they are: `array.view(ml_dtypes.bfloat16)`.")
     return array
 
 
-def require_32_bits(array: Any, where: str, error: type[AmpError] = DataError) -> None:
+def require_32_bits(
+    array: Any,
+    where: str,
+    error: type[AmpError] = DataError,
+) -> None:
     """Checks that JAX holds the numbers of an array: without `jax_enable_x64` it cuts 64 bits to 32.
 
     Args:
@@ -65,17 +76,24 @@ def require_32_bits(array: Any, where: str, error: type[AmpError] = DataError) -
     place = np.unravel_index(int(np.argmax(is_lost)), array.shape)
     at = f" at {list(map(int, place))}" if array.ndim else ""
     smaller = "ids: `ids % n_rows`" if held.kind in "iu" else "they may have exploded"
-    fix = (
-        f"Make them smaller in NumPy ({smaller}), or let JAX have 64 bits: `jax.config.update('jax_enable_x64', True)`."
-    )
+    fix = f"Make them smaller in NumPy ({smaller}), or let JAX have 64 bits: `jax.config.update('jax_enable_x64', True)`."
     raise error(
-        where, f"numbers that {held} holds, as which JAX takes {array.dtype}", f"{np.asarray(array)[place]}{at}", fix
+        where,
+        f"numbers that {held} holds, as which JAX takes {array.dtype}",
+        f"{np.asarray(array)[place]}{at}",
+        fix,
     )
 
 
-def _of_tensor(tensor: Any, where: str, error: type[AmpError]) -> np.ndarray:
+def _of_tensor(
+    tensor: Any,
+    where: str,
+    error: type[AmpError],
+) -> np.ndarray:
     """A tensor of another library as a NumPy array."""
-    tensor = tensor.detach() if hasattr(tensor, "detach") else tensor  # torch gives no memory away that has a gradient
+    tensor = (
+        tensor.detach() if hasattr(tensor, "detach") else tensor
+    )  # torch gives no memory away that has a gradient
     try:
         return np.asarray(tensor)
     except Exception as first:  # whatever that library raises
@@ -85,4 +103,6 @@ def _of_tensor(tensor: Any, where: str, error: type[AmpError]) -> np.ndarray:
             library = type(tensor).__module__.split(".")[0]
             reason = str(first).splitlines()[0]
             got = f"a tensor of {library}, {tensor.dtype} ({reason})"
-            raise error(where, "an array in host memory", got, "Convert it to NumPy first.") from first
+            raise error(
+                where, "an array in host memory", got, "Convert it to NumPy first."
+            ) from first

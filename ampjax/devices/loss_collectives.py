@@ -43,13 +43,22 @@ def all_gather(x: Tree) -> Tree:
     for leaf in jax.tree.leaves(x):
         if not jnp.ndim(leaf):
             fix = "Give it an axis of examples, or take `px.mean` of it."
-            raise DataError("px.all_gather", "arrays with a leading axis of examples", "a scalar", fix)
+            raise DataError(
+                "px.all_gather", "arrays with a leading axis of examples", "a scalar", fix
+            )
     if not _is_replica():
         return x
-    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS, tiled=True), x)
+    return jax.tree.map(
+        lambda leaf: jax.lax.all_gather(leaf, AXIS, tiled=True),
+        x,
+    )
 
 
-def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> jax.Array:
+def mean(
+    x: Any,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+) -> jax.Array:
     """The mean over axes of an array and over all replicas, in float32 at least: for statistics of the joined batch.
 
     Gradients flow back to all replicas. Outside a runner and in asynchronous training (`sync=False`) it is `jnp.mean`.
@@ -66,8 +75,16 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
     [2.0, 4.0]
     """
     x = jnp.asarray(x)
-    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
-    local = jnp.mean(x, axis, jnp.promote_types(dtype, jnp.float32), keepdims=keepdims)
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        dtype = x.dtype
+    else:
+        dtype = jnp.result_type(float)
+    local = jnp.mean(
+        x,
+        axis,
+        jnp.promote_types(dtype, jnp.float32),
+        keepdims=keepdims,
+    )
     return (jax.lax.pmean(local, AXIS) if _is_replica() else local).astype(dtype)
 
 
@@ -100,13 +117,19 @@ class Weighted:
         >>> float(Weighted(jnp.float32(6), jnp.int32(4)).value)
         1.5
         """
-        total, weight = jnp.asarray(self.total), jnp.asarray(self.weight)
+        total = jnp.asarray(self.total)
+        weight = jnp.asarray(self.weight)
         if total.shape or weight.shape or not jnp.issubdtype(total.dtype, jnp.floating):
             got = " and ".join(f"{x.dtype}{list(x.shape)}" for x in (total, weight))
-            raise SettingsError("px.Weighted", "a float scalar and its weight, a scalar", got, "Take their sums.")
+            raise SettingsError(
+                "px.Weighted", "a float scalar and its weight, a scalar", got, "Take their sums."
+            )
         wide = jnp.promote_types(total.dtype, jnp.float32)
         both = total.astype(wide), weight.astype(wide)
-        total, weight = jax.lax.psum(both, AXIS) if _is_replica() else both
+        if _is_replica():
+            total, weight = jax.lax.psum(both, AXIS)
+        else:
+            total, weight = both
         return total / weight
 
 
@@ -116,7 +139,10 @@ def is_weighted(out: Any) -> bool:
     Args:
       out: What a loss function has returned.
     """
-    return isinstance(out[0] if isinstance(out, tuple) and len(out) == 2 else out, Weighted)
+    return isinstance(
+        out[0] if isinstance(out, tuple) and len(out) == 2 else out,
+        Weighted,
+    )
 
 
 def scalar(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,7 +159,9 @@ def scalar(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
         out = loss_fn(*args)
         if not is_weighted(out):
             return out
-        return (out[0].value, out[1]) if isinstance(out, tuple) else out.value
+        if isinstance(out, tuple):
+            return (out[0].value, out[1])
+        return out.value
 
     return loss
 

@@ -37,5 +37,9 @@ def mapped(
       A function from pytrees of arrays `[n, *shape]` to such pytrees, with `lower(*args)` as `jax.jit` gives it.
     """
     return jax.pmap(
-        function, axis_name=axis_name, devices=list(devices), in_axes=in_axes, donate_argnums=donate_argnums
+        function,
+        axis_name=axis_name,
+        devices=list(devices),
+        in_axes=in_axes,
+        donate_argnums=donate_argnums,
     )

@@ -30,16 +30,31 @@ def spread(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
     Returns:
       A pytree of arrays `[n, *shape]`.
     """
-    n, sharding = len(devices), _sharding(tuple(devices))
+    n = len(devices)
+    sharding = _sharding(tuple(devices))
     flat = [jax.tree.leaves(tree) for tree in trees]
-    parts = [_one(leaf) for leaves in zip(*flat, strict=True) for leaf in leaves]
+    parts = []
+    for leaves in zip(*flat, strict=True):
+        for leaf in leaves:
+            parts.append(_one(leaf))
     # One call for everything: it costs little more than a call for one leaf.
-    put = jax.device_put(parts, list(devices) * (len(parts) // n))
-    joined = [
-        jax.make_array_from_single_device_arrays((n, *put[i].shape[1:]), sharding, put[i : i + n])
-        for i in range(0, len(put), n)
-    ]
-    return jax.tree.unflatten(jax.tree.structure(trees[0]), joined)
+    put = jax.device_put(
+        parts,
+        list(devices) * (len(parts) // n),
+    )
+    joined = []
+    for i in range(0, len(put), n):
+        joined.append(
+            jax.make_array_from_single_device_arrays(
+                (n, *put[i].shape[1:]),
+                sharding,
+                put[i : i + n],
+            )
+        )
+    return jax.tree.unflatten(
+        jax.tree.structure(trees[0]),
+        joined,
+    )
 
 
 def spread_inputs(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
@@ -54,12 +69,17 @@ def spread_inputs(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
     Returns:
       A pytree of arrays `[n, *shape]`.
     """
-    return spread(trees, devices) if len(devices) > 1 else jax.tree.map(_one, trees[0])
+    if len(devices) > 1:
+        return spread(trees, devices)
+    return jax.tree.map(_one, trees[0])
 
 
 @functools.lru_cache(maxsize=64)
 def _sharding(devices: tuple[Device, ...]) -> NamedSharding:
-    return NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
+    return NamedSharding(
+        Mesh(np.array(devices), (AXIS,)),
+        PartitionSpec(AXIS),
+    )
 
 
 def replicate(tree: Tree, devices: Sequence[Device]) -> Tree:
@@ -73,7 +93,10 @@ def replicate(tree: Tree, devices: Sequence[Device]) -> Tree:
       A pytree of arrays `[n, *shape]`.
     """
     # A copy for each: on a CPU, JAX may take a NumPy buffer as it is, and donation must not reach another replica's.
-    return spread([jax.tree.map(copy_leaf, tree) for _ in devices], devices)
+    return spread(
+        [jax.tree.map(copy_leaf, tree) for _ in devices],
+        devices,
+    )
 
 
 def replica_entry(tree: Tree, replica: int = 0) -> Tree:
@@ -86,7 +109,10 @@ def replica_entry(tree: Tree, replica: int = 0) -> Tree:
     Returns:
       A pytree of NumPy arrays of their own, and of keys.
     """
-    return jax.tree.map(lambda leaf: wrapped_like(leaf, np.array(shard_of(leaf, replica))), tree)
+    return jax.tree.map(
+        lambda leaf: wrapped_like(leaf, np.array(shard_of(leaf, replica))),
+        tree,
+    )
 
 
 def shard_of(leaf: jax.Array, replica: int) -> np.ndarray:
@@ -111,7 +137,11 @@ def shapes_of(tree: Tree) -> Tree:
 
     def shape_of(leaf: Any) -> Any:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
-        return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=getattr(leaf, "sharding", None))
+        return jax.ShapeDtypeStruct(
+            leaf.shape,
+            dtype,
+            sharding=getattr(leaf, "sharding", None),
+        )
 
     return jax.tree.map(shape_of, tree)
 

@@ -18,7 +18,9 @@ def is_key(leaf: Any) -> bool:
     Args:
       leaf: Anything.
     """
-    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(
+        leaf.dtype, jax.dtypes.prng_key
+    )
 
 
 def data_of(leaf: Any) -> np.ndarray:
@@ -48,8 +50,14 @@ def wrapped_like(leaf: Any, data: np.ndarray) -> Any:
     """
     if not is_key(leaf):
         return data
-    some = leaf if isinstance(leaf, jax.Array) else jnp.empty(0, leaf.dtype)
-    return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(some))
+    if isinstance(leaf, jax.Array):
+        some = leaf
+    else:
+        some = jnp.empty(0, leaf.dtype)
+    return jax.random.wrap_key_data(
+        jnp.asarray(data),
+        impl=jax.random.key_impl(some),
+    )
 
 
 def copy_leaf(leaf: Any) -> Any:

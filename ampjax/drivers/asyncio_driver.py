@@ -28,7 +28,8 @@ from ampjax.utils.wait_with_warning import wait_with_warning
 FENCE_EVERY = 16
 """Dispatches between two fences on a worker's device."""
 
-HOSTS_FENCE_EVERY, HOSTS_AHEAD = 64, 320
+HOSTS_FENCE_EVERY = 64
+HOSTS_AHEAD = 320
 """The same where workers are on hosts, and how many a worker may be sent before it has done them: several batches, so that no host runs out of work while
 the driver waits for another one or for a core; but fewer than a host's window holds, so that it is here that the driver waits."""
 
@@ -45,10 +46,23 @@ class AsyncioDriver:
       trace: Filled with where each worker's time goes; one dispatch in `Trace.every` is waited for.
     """
 
-    def __init__(self, loop: Loop, run_ahead: int = 64, trace: Trace | None = None):
-        least = HOSTS_AHEAD if loop.executor is not None and loop.executor.is_remote else 2 * FENCE_EVERY
-        self._loop, self._run_ahead, self._trace = loop, max(run_ahead, least), trace
-        self._fences: list[deque[tuple[jax.Array, str]]] = [deque() for _ in range(loop.scheduler.plan.workers)]
+    def __init__(
+        self,
+        loop: Loop,
+        run_ahead: int = 64,
+        trace: Trace | None = None,
+    ):
+        least = (
+            HOSTS_AHEAD
+            if loop.executor is not None and loop.executor.is_remote
+            else 2 * FENCE_EVERY
+        )
+        self._loop = loop
+        self._run_ahead = max(run_ahead, least)
+        self._trace = trace
+        self._fences: list[deque[tuple[jax.Array, str]]] = [
+            deque() for _ in range(loop.scheduler.plan.workers)
+        ]
         self._fence_every = FENCE_EVERY
         self._moved = asyncio.Event()
         self._over = False
@@ -72,7 +86,9 @@ class AsyncioDriver:
                 else:
                     self._loop.settle()
                     for worker in range(self._loop.scheduler.plan.workers):
-                        self._group.create_task(self._worker(worker), name=f"ampjax worker {worker}")
+                        self._group.create_task(
+                            self._worker(worker), name=f"ampjax worker {worker}"
+                        )
             if isinstance(self._watch, SamplingTimer | HostedTimer):
                 await asyncio.get_running_loop().run_in_executor(None, self._watch.wait)
         except* Exception as errors:
@@ -82,7 +98,8 @@ class AsyncioDriver:
 
     async def _all_workers(self) -> None:
         """Decides for the workers of all hosts in the order in which their dispatches are expected to end."""
-        clock, workers = self._loop.scheduler.tables.t.clock, range(self._loop.scheduler.plan.workers)
+        clock = self._loop.scheduler.tables.t.clock
+        workers = range(self._loop.scheduler.plan.workers)
         fenced = heard = int(clock[c.NOW])
         self._fence_every = HOSTS_FENCE_EVERY
         for _ in in_expected_order(self._loop, self._trace is not None):
@@ -144,7 +161,9 @@ class AsyncioDriver:
     async def _read(self, executor: AnyExecutor, dispatch: Dispatch) -> None:
         """Waits for the payloads that a dispatch reads back, while workers go on; then its messages travel on."""
         reading = executor.readings[dispatch.number]
-        await wait_with_warning(partial(jax.block_until_ready, reading), f"what {self._words(dispatch)} reads back")
+        await wait_with_warning(
+            partial(jax.block_until_ready, reading), f"what {self._words(dispatch)} reads back"
+        )
         self._loop.done(dispatch)
         self._moved.set()
 
@@ -157,7 +176,9 @@ class AsyncioDriver:
             fence = executor.fences.of_worker(worker)
             if fence is not None:
                 fences.append((fence, last))
-        while fences and getattr(fences[0][0], "is_ready", bool)():  # jax.Array's type does not list it
+        while (
+            fences and getattr(fences[0][0], "is_ready", bool)()
+        ):  # jax.Array's type does not list it
             fences.popleft()
         if len(fences) * self._fence_every > self._run_ahead:
             oldest, last = fences.popleft()

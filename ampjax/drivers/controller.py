@@ -31,7 +31,9 @@ known."""
 _END: Any = object()
 
 
-def batches_of(data: Instances | LoopInstances, ids: np.ndarray) -> Sequence[Mapping[str, Messages]]:
+def batches_of(
+    data: Instances | LoopInstances, ids: np.ndarray
+) -> Sequence[Mapping[str, Messages]]:
     """All messages of some instances, in the batches in which they are pumped one after the other.
 
     Args:
@@ -41,7 +43,9 @@ def batches_of(data: Instances | LoopInstances, ids: np.ndarray) -> Sequence[Map
     Returns:
       For each batch the messages of each pump.
     """
-    return data.steps(ids) if isinstance(data, LoopInstances) else [data.gather(ids)]
+    if isinstance(data, LoopInstances):
+        return data.steps(ids)
+    return [data.gather(ids)]
 
 
 class Source:
@@ -60,10 +64,19 @@ class Source:
 
     grows = False
 
-    def __init__(self, scheduler: Scheduler, data_pass: Pass, guard: MemoryGuard | None = None):
-        self._scheduler, self.data_pass, self._data = scheduler, data_pass, data_pass.data
-        self._ids, self.train = np.asarray(data_pass.ids), data_pass.train
-        self._guard, self._next = guard, 0
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        data_pass: Pass,
+        guard: MemoryGuard | None = None,
+    ):
+        self._scheduler = scheduler
+        self.data_pass = data_pass
+        self._data = data_pass.data
+        self._ids = np.asarray(data_pass.ids)
+        self.train = data_pass.train
+        self._guard = guard
+        self._next = 0
         self._foreseen = 0  # instances whose programs are known
         self._unfolded = scheduler.admission.programs.n_unfolded  # when this was last looked at
         self._news = False  # whether it was more than before
@@ -91,7 +104,10 @@ class Source:
         Raises:
           LimitError: If an instance can't fit within the memory limit.
         """
-        n = min(self._scheduler.admission.room(self.train), len(self._ids) - self._next)
+        n = min(
+            self._scheduler.admission.room(self.train),
+            len(self._ids) - self._next,
+        )
         if n <= 0:
             return 0
         if self._guard is not None and self._guard.tight:
@@ -147,8 +163,17 @@ class Source:
         )
         self._needs.update({start + i: needs[p] for i, p in enumerate(place.tolist())})
 
-    def _open(self, ids: np.ndarray, grows: bool = False) -> np.ndarray:
-        return self._scheduler.open(ids, self.data_pass.purpose, self.data_pass.may_update, grows)
+    def _open(
+        self,
+        ids: np.ndarray,
+        grows: bool = False,
+    ) -> np.ndarray:
+        return self._scheduler.open(
+            ids,
+            self.data_pass.purpose,
+            self.data_pass.may_update,
+            grows,
+        )
 
     def _start(self, ids: np.ndarray, put: Put) -> None:
         """Lets instances in."""
@@ -164,12 +189,18 @@ class Source:
         """
         if self._next <= self._foreseen:
             return
-        unfolded, missed = self._scheduler.admission.programs.n_unfolded, self._news
-        self._news, self._unfolded = unfolded > self._unfolded, unfolded
+        unfolded = self._scheduler.admission.programs.n_unfolded
+        missed = self._news
+        self._news = unfolded > self._unfolded
+        self._unfolded = unfolded
         if self._news and missed and self._scheduler.admission.foresees:
             start = self._next - n
             ids = self._ids[start : start + LOOK_AHEAD]
-            self._scheduler.admission.foresee(ids, self._data.gather(ids), self.data_pass.purpose)
+            self._scheduler.admission.foresee(
+                ids,
+                self._data.gather(ids),
+                self.data_pass.purpose,
+            )
             self._foreseen = start + len(ids)
 
 
@@ -182,8 +213,15 @@ class LoopInstances:
       ragged: Names of the ragged pumps.
     """
 
-    def __init__(self, loop: ControllerLoop, examples: Sequence[Any], ragged: Sequence[str] = ()):
-        self._loop, self._examples, self._ragged = loop, examples, tuple(ragged)
+    def __init__(
+        self,
+        loop: ControllerLoop,
+        examples: Sequence[Any],
+        ragged: Sequence[str] = (),
+    ):
+        self._loop = loop
+        self._examples = examples
+        self._ragged = tuple(ragged)
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -201,7 +239,11 @@ class LoopInstances:
         """
         return iter(self._loop(self._examples[i]))
 
-    def columns(self, pumped: Mapping[int, Mapping[str, Any]], places: Mapping[int, int]) -> Mapping[str, Messages]:
+    def columns(
+        self,
+        pumped: Mapping[int, Mapping[str, Any]],
+        places: Mapping[int, int],
+    ) -> Mapping[str, Messages]:
         """What the loops of some examples have yielded, as columns.
 
         Args:
@@ -213,9 +255,15 @@ class LoopInstances:
         """
         batch = InstanceList(pumped, self._ragged).gather(np.array(list(pumped)))  # type: ignore[arg-type]
         order = np.array([places[i] for i in pumped])
-        return {pump: replace(messages, instance=order[messages.instance]) for pump, messages in batch.items()}
+        result = {}
+        for pump, messages in batch.items():
+            result[pump] = replace(messages, instance=order[messages.instance])
+        return result
 
-    def steps(self, ids: np.ndarray) -> list[Mapping[str, Messages]]:
+    def steps(
+        self,
+        ids: np.ndarray,
+    ) -> list[Mapping[str, Messages]]:
         """All messages of some examples: a batch of what each loop yields first, one of what it yields second, and so on.
 
         Args:
@@ -246,10 +294,17 @@ class LoopSource(Source):
 
     grows = True
 
-    def __init__(self, scheduler: Scheduler, data_pass: Pass, guard: MemoryGuard | None = None):
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        data_pass: Pass,
+        guard: MemoryGuard | None = None,
+    ):
         super().__init__(scheduler, data_pass, guard)
         self._loops: LoopInstances = data_pass.data
-        self._running: dict[int, tuple[int, Iterator[Mapping[str, Any]]]] = {}  # by handle: the example and its loop
+        self._running: dict[
+            int, tuple[int, Iterator[Mapping[str, Any]]]
+        ] = {}  # by handle: the example and its loop
 
     @property
     def exhausted(self) -> bool:
@@ -274,7 +329,12 @@ class LoopSource(Source):
                 del self._running[handle]
                 self._scheduler.close(np.array([handle]))
                 continue
-            put(self._scheduler.pump(np.array([handle]), self._loops.columns({example: pumped}, {example: 0})))
+            put(
+                self._scheduler.pump(
+                    np.array([handle]),
+                    self._loops.columns({example: pumped}, {example: 0}),
+                )
+            )
         return steps
 
     def _start(self, ids: np.ndarray, put: Put) -> None:
@@ -283,7 +343,11 @@ class LoopSource(Source):
             self._running[handle] = (i, self._loops.start(i))
 
 
-def source_of(scheduler: Scheduler, data_pass: Pass, guard: MemoryGuard | None = None) -> Source:
+def source_of(
+    scheduler: Scheduler,
+    data_pass: Pass,
+    guard: MemoryGuard | None = None,
+) -> Source:
     """The controller of a pass: a user-written one where its data are loops.
 
     Args:
@@ -291,4 +355,6 @@ def source_of(scheduler: Scheduler, data_pass: Pass, guard: MemoryGuard | None =
       data_pass: What is pumped, and what for.
       guard: Holds instances back near the memory limit.
     """
-    return (LoopSource if isinstance(data_pass.data, LoopInstances) else Source)(scheduler, data_pass, guard)
+    return (LoopSource if isinstance(data_pass.data, LoopInstances) else Source)(
+        scheduler, data_pass, guard
+    )

@@ -62,9 +62,19 @@ class FlopsCost:
     host_latency_ns: int = 0
     host_bytes_per_s: float = math.inf
     overlap: bool = False
-    _layers: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
-    _bodies: dict[Any, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
-    _stages: dict[tuple[int, str], list[tuple[str, float]]] = field(default_factory=dict, compare=False, repr=False)
+    _layers: dict[str, tuple[int, int]] = field(
+        default_factory=dict,
+        compare=False,
+        repr=False,
+    )
+    _bodies: dict[Any, tuple[int, int]] = field(
+        default_factory=dict,
+        compare=False,
+        repr=False,
+    )
+    _stages: dict[tuple[int, str], list[tuple[str, float]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         if not (self.flops > 0 and self.bytes_per_s > 0 and self.host_bytes_per_s > 0):
@@ -76,7 +86,9 @@ class FlopsCost:
             )
         if self.workers_per_host is not None and self.workers_per_host < 1:
             fix = "Leave it out where all workers are on one host."
-            raise SettingsError("FlopsCost, `workers_per_host`", "at least 1", f"{self.workers_per_host}", fix)
+            raise SettingsError(
+                "FlopsCost, `workers_per_host`", "at least 1", f"{self.workers_per_host}", fix
+            )
 
     def __call__(self, dispatch: Dispatch) -> int:
         """Nanoseconds that a dispatch takes."""
@@ -109,13 +121,23 @@ class FlopsCost:
         Returns:
           Costs by stage and direction, and by node for updates.
         """
-        queues, terms, columns = list[tuple[float, ...]](), list[tuple[float, float]](), edge_columns(self.plan)
+        queues = list[tuple[float, ...]]()
+        terms = list[tuple[float, float]]()
+        columns = edge_columns(self.plan)
         for stage in self.plan.stages:
             latency_ns, row_bytes = self._crossing(stage)
             fixed = self.other_ns + latency_ns
             for direction in DIRECTIONS[:3]:
                 own = self._terms(stage, self._work(stage, direction), columns)
-                queues.append((len(terms), len(own), fixed, row_bytes, self.overlap and self.is_between_hosts(stage)))
+                queues.append(
+                    (
+                        len(terms),
+                        len(own),
+                        fixed,
+                        row_bytes,
+                        self.overlap and self.is_between_hosts(stage),
+                    )
+                )
                 terms += own
         return Rates(
             np.array(queues, np.float64).reshape(-1, 5),
@@ -125,13 +147,22 @@ class FlopsCost:
         )
 
     def _terms(
-        self, stage: Stage, work: list[tuple[str, float]], columns: Mapping[int, slice]
+        self,
+        stage: Stage,
+        work: list[tuple[str, float]],
+        columns: Mapping[int, slice],
     ) -> list[tuple[float, float]]:
         """Which rows of a stage's dispatches take how many operations each, in the order in which `operations` adds them up."""
         if stage.chain is None:
-            return [(OF_INPUT, sum([of_row for _, of_row in work]))] if work else []
-        first, edge_types = columns[stage.number].start, stage.edge_type_of
-        return [(first + edge_types[node] if node in edge_types else OF_OUTPUT, of_row) for node, of_row in work]
+            if work:
+                return [(OF_INPUT, sum([of_row for _, of_row in work]))]
+            return []
+        first = columns[stage.number].start
+        edge_types = stage.edge_type_of
+        result = []
+        for node, of_row in work:
+            result.append((first + edge_types[node] if node in edge_types else OF_OUTPUT, of_row))
+        return result
 
     def has_layers(self, dispatch: Dispatch) -> bool:
         """Whether any of a dispatch's nodes multiplies by a matrix.
@@ -142,16 +173,25 @@ class FlopsCost:
         Returns:
           True if there is one.
         """
-        return dispatch.stage >= 0 and bool(self._work(self.plan.stages[dispatch.stage], dispatch.direction))
+        return dispatch.stage >= 0 and bool(
+            self._work(self.plan.stages[dispatch.stage], dispatch.direction)
+        )
 
-    def _work(self, stage: Stage, direction: str) -> list[tuple[str, float]]:
+    def _work(
+        self,
+        stage: Stage,
+        direction: str,
+    ) -> list[tuple[str, float]]:
         """The operations of a stage's layers for one row, by node."""
         found = self._stages.get((stage.number, direction))
         if found is None:
             passes = {FORWARD: 1, INFER: 1, BACKWARD: 2}[direction]
             if stage.kind.starts_backward and direction == FORWARD:
                 passes = 3
-            layers = [(node.name, self._layer(node)[0]) for node in stage.nodes if node.has_params]
+            layers = []
+            for node in stage.nodes:
+                if node.has_params:
+                    layers.append((node.name, self._layer(node)[0]))
             found = [(name, 2.0 * passes * products) for name, products in layers if products]
             self._stages[stage.number, direction] = found
         return found
@@ -159,8 +199,14 @@ class FlopsCost:
     def _layer(self, node: Node) -> tuple[int, int]:
         """A node's multiply-adds per message, and the size of its matrices."""
         if node.name not in self._layers:
-            types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
-            of = id(node.op.body), tuple((t.shape, t.dtype.name) for t in types)  # replicas are alike
+            types = []
+            for wire in node.inputs:
+                if wire is not None and wire.type is not None:
+                    types.append(wire.type)
+            of = (
+                id(node.op.body),
+                tuple((t.shape, t.dtype.name) for t in types),
+            )  # replicas are alike
             if of not in self._bodies:
                 self._bodies[of] = _KNOWN.get(node) or _KNOWN.setdefault(node, _layer_sizes(node))
             self._layers[node.name] = self._bodies[of]
@@ -169,12 +215,19 @@ class FlopsCost:
     @functools.cached_property
     def _update_sizes(self) -> dict[str, int]:
         """Of each node that has parameters the size of its matrices, as whoever computes with them multiplies by them."""
-        return {name: max(self._layer(user)[1] for user in users) for name, users in self.plan.graph.users.items()}
+        result = {}
+        for name, users in self.plan.graph.users.items():
+            result[name] = max(self._layer(user)[1] for user in users)
+        return result
 
     @property
     def overlapping(self) -> frozenset[int]:
         """The transfers, by number, during which the worker that receives can begin something else."""
-        return frozenset(stage.number for stage in self.plan.stages if self.overlap and self.is_between_hosts(stage))
+        return frozenset(
+            stage.number
+            for stage in self.plan.stages
+            if self.overlap and self.is_between_hosts(stage)
+        )
 
     def is_between_hosts(self, stage: Stage) -> bool:
         """Whether a stage is a transfer between workers of different hosts.
@@ -198,7 +251,9 @@ class FlopsCost:
     @property
     def _reference(self) -> float:
         """The bandwidth for which bytes are counted: on a faster link they count less."""
-        return min(self.bytes_per_s, self.host_bytes_per_s) if self.workers_per_host else self.bytes_per_s
+        if self.workers_per_host:
+            return min(self.bytes_per_s, self.host_bytes_per_s)
+        return self.bytes_per_s
 
     def _crossing(self, stage: Stage) -> tuple[int, float]:
         """What a transfer takes on its link: latency, and bytes of a row at the reference bandwidth; nothing for any other stage."""
@@ -206,9 +261,10 @@ class FlopsCost:
             return 0, 0.0
         is_local = not self.is_between_hosts(stage)
         per_s = self.bytes_per_s if is_local else self.host_bytes_per_s
-        bytes_here = (
-            float(stage.crossing_bytes) if per_s == self._reference else stage.crossing_bytes * self._reference / per_s
-        )
+        if per_s == self._reference:
+            bytes_here = float(stage.crossing_bytes)
+        else:
+            bytes_here = stage.crossing_bytes * self._reference / per_s
         return (self.latency_ns if is_local else self.host_latency_ns), bytes_here
 
 
@@ -237,7 +293,9 @@ def _whole_ns(seconds: float) -> int:
 def _layer_sizes(node: Node) -> tuple[int, int]:
     """Multiply-adds of a node's matrix products for one message, and the sum of its matrices' sizes (tables of ids count none)."""
     shapes = product_shapes(node)
-    return sum(rows * n_in * n_out for rows, n_in, n_out in shapes), sum(n_in * n_out for _, n_in, n_out in shapes)
+    return sum(rows * n_in * n_out for rows, n_in, n_out in shapes), sum(
+        n_in * n_out for _, n_in, n_out in shapes
+    )
 
 
 def product_shapes(node: Node) -> list[tuple[int, int, int]]:
@@ -252,11 +310,21 @@ def product_shapes(node: Node) -> list[tuple[int, int, int]]:
     op = node.op
     if not isinstance(op, Compute):
         return []
-    types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
+    types = []
+    for wire in node.inputs:
+        if wire is not None and wire.type is not None:
+            types.append(wire.type)
     structs = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
-    key = {"key": jax.eval_shape(lambda: jax.random.key(0))} if op.body.rng else {}
+    if op.body.rng:
+        key = {"key": jax.eval_shape(lambda: jax.random.key(0))}
+    else:
+        key = {}
     shapes = init_shapes(node, op.body)
-    jaxpr = jax.make_jaxpr(functools.partial(op.body.apply))(shapes, *structs, **key)
+    jaxpr = jax.make_jaxpr(functools.partial(op.body.apply))(
+        shapes,
+        *structs,
+        **key,
+    )
     return _products(jaxpr.jaxpr)
 
 
@@ -267,7 +335,9 @@ def _products(jaxpr: Any) -> list[tuple[int, int, int]]:
             (contracted, of_right), (batched, also) = equation.params["dimension_numbers"]
             left, right = (atom.aval.shape for atom in equation.invars)
             n_in, n_batch = (math.prod(left[d] for d in dims) for dims in (contracted, batched))
-            rows = math.prod(size for d, size in enumerate(left) if d not in (*contracted, *batched))
+            rows = math.prod(
+                size for d, size in enumerate(left) if d not in (*contracted, *batched)
+            )
             n_out = math.prod(size for d, size in enumerate(right) if d not in (*of_right, *also))
             found += [(rows, n_in, n_out)] * n_batch
         for value in equation.params.values():

@@ -19,11 +19,20 @@ class EarlyEnd(Instrument):
       source: What admits them; None before the pass begins.
     """
 
-    def __init__(self, due: Callable[[], bool], multiple: int = 1):
-        self._due, self._multiple = due, multiple
+    def __init__(
+        self,
+        due: Callable[[], bool],
+        multiple: int = 1,
+    ):
+        self._due = due
+        self._multiple = multiple
         self.source: Source | None = None
 
-    def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
+    def settled(
+        self,
+        ended: Sequence[tuple[int, bool]],
+        admitted: int,
+    ) -> None:
         """Instances have ended, others have been admitted.
 
         Args:

@@ -16,10 +16,12 @@ from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.plan.planner import Plan
 from ampjax.sched.virtual_time import VirtualTime
 
-OPERATIONS_PER_S, DISPATCH_NS = 5e10, 50_000
+OPERATIONS_PER_S = 5e10
+DISPATCH_NS = 50_000
 """What a core does in a second, and what it takes for any dispatch."""
 
-BETWEEN_HOSTS_NS, BETWEEN_HOSTS_PER_S = 500_000, 1e9
+BETWEEN_HOSTS_NS = 500_000
+BETWEEN_HOSTS_PER_S = 1e9
 """What rows take from one host to another, and bytes in a second; the host that they go to does something else meanwhile."""
 
 
@@ -46,7 +48,11 @@ def has_expected_order(loop: Loop) -> bool:
     Args:
       loop: The run.
     """
-    return loop.executor is not None and loop.executor.n_hosts > 1 and loop.scheduler.admission.foresees
+    return (
+        loop.executor is not None
+        and loop.executor.n_hosts > 1
+        and loop.scheduler.admission.foresees
+    )
 
 
 def in_expected_order(loop: Loop, one_by_one: bool = False) -> Iterator[None]:

@@ -30,8 +30,16 @@ class HostedTimer(Instrument):
       every: Hosts time one dispatch in about so many; 1: all.
     """
 
-    def __init__(self, tracer: Tracer, executor: AnyExecutor, timing: RemoteTiming, every: int):
-        self._tracer, self._executor, self._timing = tracer, executor, timing
+    def __init__(
+        self,
+        tracer: Tracer,
+        executor: AnyExecutor,
+        timing: RemoteTiming,
+        every: int,
+    ):
+        self._tracer = tracer
+        self._executor = executor
+        self._timing = timing
         self._latest: list[Dispatch] = []
         self._notes: dict[int, tuple[Any, ...]] = {}
         timing.begin(tracer.clock, every, tracer.trace.max_slices)
@@ -77,9 +85,18 @@ class HostedTimer(Instrument):
     def finish(self) -> None:
         """Takes what hosts have measured, and hands everything to the trace, which works the times out when it is read; `wait` first."""
         self.carried_out()
-        trace, hosts = self._tracer.trace, self._timing.finish()
+        trace = self._tracer.trace
+        hosts = self._timing.finish()
         for host in hosts:
-            trace.add_host(TracedHost(host.name, host.place, host.workers, host.offset_ns, host.error_ns))
+            trace.add_host(
+                TracedHost(
+                    host.name,
+                    host.place,
+                    host.workers,
+                    host.offset_ns,
+                    host.error_ns,
+                )
+            )
             trace.add_traffic(DRIVER, host.name, host.received)
             for other, n_bytes in host.sent.items():
                 trace.add_traffic(host.name, other, n_bytes)
@@ -87,12 +104,20 @@ class HostedTimer(Instrument):
         self._notes = {}
 
 
-def _add(told: Mapping[int, tuple[Any, ...]], hosts: Sequence[MeasuredHost], begin_ns: int, trace: Trace) -> None:
+def _add(
+    told: Mapping[int, tuple[Any, ...]],
+    hosts: Sequence[MeasuredHost],
+    begin_ns: int,
+    trace: Trace,
+) -> None:
     """Works out the times of a run's dispatches, and adds them to its trace."""
     notes = {number: Note(*parts) for number, parts in told.items()}
     found: list[tuple[Note, Times]] = []
     for host in hosts:
-        own = {number: note for number, note in notes.items() if note.worker in host.workers}
+        own = {}
+        for number, note in notes.items():
+            if note.worker in host.workers:
+                own[number] = note
         found += _of_host(own, host, begin_ns)
         for worker, begin, end in host.waits.tolist():
             trace.add_wait(worker, "rows", begin, end)
@@ -100,9 +125,12 @@ def _add(told: Mapping[int, tuple[Any, ...]], hosts: Sequence[MeasuredHost], beg
     add_dispatches(trace, found)
 
 
-def _of_host(notes: Mapping[int, Note], host: MeasuredHost, begin_ns: int) -> list[tuple[Note, Times]]:
+def _of_host(
+    notes: Mapping[int, Note], host: MeasuredHost, begin_ns: int
+) -> list[tuple[Note, Times]]:
     """The times of the dispatches of a host's workers. What was too much to be kept there is left out."""
-    numbers, issues = [], []
+    numbers = []
+    issues = []
     for row in host.launches.tolist():
         if (note := notes.get(row[measured.NUMBER])) is not None:
             numbers.append(row[measured.NUMBER])
@@ -110,15 +138,30 @@ def _of_host(notes: Mapping[int, Note], host: MeasuredHost, begin_ns: int) -> li
     by_worker: dict[int, list[int]] = defaultdict(list)
     for place, number in enumerate(numbers):
         by_worker[notes[number].worker].append(place)
-    costs, spans = Costs(issues), defaultdict[int, _Spans](_Spans)
+    costs = Costs(issues)
+    spans = defaultdict[int, _Spans](_Spans)
     for places in by_worker.values():
         before = None
-        for place, times in zip(places, place_in_time([issues[p] for p in places], costs, host.done_ns), strict=True):
-            spans[numbers[place]].add(issues[place], times, goes_on=numbers[place] == before)
+        for place, times in zip(
+            places, place_in_time([issues[p] for p in places], costs, host.done_ns), strict=True
+        ):
+            spans[numbers[place]].add(
+                issues[place],
+                times,
+                goes_on=numbers[place] == before,
+            )
             before = numbers[place]
-    last = max(numbers, default=0) if host.n_dropped else max(notes, default=0)
+    if host.n_dropped:
+        last = max(numbers, default=0)
+    else:
+        last = max(notes, default=0)
     ends = {
-        w: min([begin_ns, *(span[0] for n in numbers if notes[n].worker == w for span in spans[n].all)])
+        w: min(
+            [
+                begin_ns,
+                *(span[0] for n in numbers if notes[n].worker == w for span in spans[n].all),
+            ]
+        )
         for w in host.workers
     }
     found = []
@@ -132,13 +175,28 @@ def _of_host(notes: Mapping[int, Note], host: MeasuredHost, begin_ns: int) -> li
 
 def _issued(row: Sequence[int], note: Note) -> Issued:
     """A launch as a host has measured it."""
-    stage, changes = row[measured.STAGE], bool(row[measured.CHANGES])
+    stage = row[measured.STAGE]
+    changes = bool(row[measured.CHANGES])
     timing = None
     if row[measured.IS_TIMED]:
         costs = row[measured.KERNELS_TAKE], row[measured.CHANGES_TAKE]
-        timing = Timing(row[measured.IDLE], bool(row[measured.WAITED]), costs, bool(row[measured.COMPILED]))
-    work = (stage, note.direction, changes) if stage >= 0 else (stage, UPDATE, changes)
-    return Issued(work, note.rows if stage >= 0 else 0, row[measured.START], row[measured.CHANGES_AT], timing)
+        timing = Timing(
+            row[measured.IDLE],
+            bool(row[measured.WAITED]),
+            costs,
+            bool(row[measured.COMPILED]),
+        )
+    if stage >= 0:
+        work = (stage, note.direction, changes)
+    else:
+        work = (stage, UPDATE, changes)
+    return Issued(
+        work,
+        note.rows if stage >= 0 else 0,
+        row[measured.START],
+        row[measured.CHANGES_AT],
+        timing,
+    )
 
 
 @dataclass
@@ -169,7 +227,10 @@ class _Spans:
         if stage >= 0:
             self.kernels = times[:2]
         if changes:
-            self.changes = self.changes[0] if goes_on and self.changes is not None else times[2], times[3]
+            self.changes = (
+                self.changes[0] if goes_on and self.changes is not None else times[2],
+                times[3],
+            )
 
     def times(self, before_ns: int) -> Times:
         """When both ran; what was not there takes no time, and was when the other was, or else at once.

@@ -108,7 +108,9 @@ class IssueQueue:
         launch_of: Launches,
         instruments: Instruments,
     ):
-        self._scheduler, self._executor, self._launch_of = scheduler, executor, launch_of
+        self._scheduler = scheduler
+        self._executor = executor
+        self._launch_of = launch_of
         self._instruments = instruments
         self.outputs: list[Arrival] = []
         self._waiting: deque[Decided | list[Feed]] = deque()
@@ -116,10 +118,16 @@ class IssueQueue:
         self._is_broken = False
         self._issued = deque[_Issued]()  # what hosts may not have carried out
         self.n_remembered = 0
-        self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
+        self._ran: Dispatch | None = (
+            None  # its kernels have been issued, not all of its parameter changes
+        )
         self._n_changed = 0  # how many of these have
 
-    def add(self, dispatches: Sequence[Dispatch] | Decisions, n_done: int = 0) -> None:
+    def add(
+        self,
+        dispatches: Sequence[Dispatch] | Decisions,
+        n_done: int = 0,
+    ) -> None:
         """Adds dispatches that have been decided.
 
         They wait to be issued with others, unless they are many. Those that hosts can take as they are go into the hosts' batches at once. Before one
@@ -137,7 +145,9 @@ class IssueQueue:
         self._waiting += added  # before anyone is told, so that they are undone if that fails
         if self._executor is not None:
             for decided in added:
-                self._launch(decided)  # now: once more has been admitted, its contents can no longer be looked up
+                self._launch(
+                    decided
+                )  # now: once more has been admitted, its contents can no longer be looked up
             if not (self._instruments.decided or self._instruments.done):
                 self._note(dispatches)
                 return
@@ -160,7 +170,11 @@ class IssueQueue:
         """Hands decisions on as they are, if the executor takes that and nobody needs objects made of them."""
         executor = None if self._executor is None else self._executor.for_lines
         must_wait = self._waiting or self._is_broken or self._instruments.follow_dispatches
-        if executor is None or must_wait or not (decisions.says_all and executor.takes_lines(decisions.decided)):
+        if (
+            executor is None
+            or must_wait
+            or not (decisions.says_all and executor.takes_lines(decisions.decided))
+        ):
             return False
         if len(decisions):
             self._note_issued(decisions.last, decisions)
@@ -206,9 +220,12 @@ class IssueQueue:
         Raises:
           Exception: What a body or XLA raised, with the message and its state in a note.
         """
-        waiting, executor = self._waiting, self._executor
+        waiting = self._waiting
+        executor = self._executor
         while len(waiting) > all_but and not self._is_broken and executor is not None:
-            first, self._is_broken, n = waiting[0], True, 1
+            first = waiting[0]
+            self._is_broken = True
+            n = 1
             if isinstance(first, Decided):
                 n = self._n_together(executor, first, len(waiting) - all_but)
                 self._issue(executor, [first] if n == 1 else list(islice(waiting, n)))  # type: ignore[arg-type] - all are decided
@@ -257,7 +274,8 @@ class IssueQueue:
             self._waiting.clear()
             self._issued.clear()
             self.n_remembered = 0
-            self._ran, self._is_broken = None, False
+            self._ran = None
+            self._is_broken = False
             self.outputs.clear()
             made = abandon(self._scheduler, self._executor, undone)
             for hook in self._instruments.abandoned if made else ():
@@ -266,9 +284,16 @@ class IssueQueue:
     def _with_lost(self, undone: Sequence[Dispatch]) -> list[Dispatch]:
         """Dispatches that were not issued, behind those that were, and that hosts have not carried out."""
         lost = {} if self._executor is None else self._executor.take_lost()
-        candidates = (d for issued in self._issued if lost for d in issued.dispatches if d.number in lost)
-        issued = [d if lost[d.number] is None else d.after(lost[d.number] or 0) for d in candidates]
-        return [*issued, *(dispatch for dispatch in undone if dispatch.number not in lost)]
+        candidates = (
+            d for issued in self._issued if lost for d in issued.dispatches if d.number in lost
+        )
+        issued = []
+        for d in candidates:
+            issued.append(d if lost[d.number] is None else d.after(lost[d.number] or 0))
+        return [
+            *issued,
+            *(dispatch for dispatch in undone if dispatch.number not in lost),
+        ]
 
     def _n_together(self, executor: AnyExecutor, first: Decided, most: int) -> int:
         """How many of the `most` that come first are issued in one call."""
@@ -294,7 +319,11 @@ class IssueQueue:
         for hook in self._instruments.before_kernels:
             hook(dispatches)
         try:
-            self.run(executor, dispatches, [self._launch(decided) for decided in together])
+            self.run(
+                executor,
+                dispatches,
+                [self._launch(decided) for decided in together],
+            )
             self._arrive(executor, together)
         except HostError:  # which names what failed: that was issued before
             raise
@@ -302,7 +331,9 @@ class IssueQueue:
             error.add_note(f"ampjax: {describe(self._scheduler.snapshot(), dispatches[0])}")
             raise
 
-    def run(self, executor: AnyExecutor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]) -> None:
+    def run(
+        self, executor: AnyExecutor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]
+    ) -> None:
         """Lets an executor carry out dispatches that coalesce, and keeps how far it gets.
 
         Args:
@@ -324,7 +355,11 @@ class IssueQueue:
             hook(dispatches)
         self._ran = None
 
-    def _note_issued(self, last: int, dispatches: Sequence[Dispatch] | Decisions) -> None:
+    def _note_issued(
+        self,
+        last: int,
+        dispatches: Sequence[Dispatch] | Decisions,
+    ) -> None:
         """Remembers dispatches that hosts may turn out not to have carried out."""
         self._issued.append(_Issued(last, dispatches))
         self.n_remembered += len(dispatches)
@@ -332,13 +367,16 @@ class IssueQueue:
     def _arrive(self, executor: AnyExecutor, together: Sequence[Decided]) -> None:
         """Keeps what has arrived at sinks."""
         for decided in together:
-            d, launch = decided.dispatch, decided.launch
+            d = decided.dispatch
+            launch = decided.launch
             if decided.states is not None and launch is not None:
                 rows = executor.readings.pop(d.number)
                 self.outputs.append(Arrival(d.stage, decided.states, launch.sizes, d.n_rows, rows))
 
 
-def abandon(scheduler: Scheduler, executor: AnyExecutor | None, undone: Sequence[Dispatch] = ()) -> list[Dispatch]:
+def abandon(
+    scheduler: Scheduler, executor: AnyExecutor | None, undone: Sequence[Dispatch] = ()
+) -> list[Dispatch]:
     """Gives up what is in flight, and makes the updates that were due, unless something was not issued.
 
     Args:

@@ -40,8 +40,14 @@ class Follower:
       hint: What may be wrong where a decision differs; a sentence that ends an error.
     """
 
-    def __init__(self, recording: Recording, messages: Callable[[Dispatch], Messages], hint: str = ""):
-        self._recording, self._hint = recording, hint
+    def __init__(
+        self,
+        recording: Recording,
+        messages: Callable[[Dispatch], Messages],
+        hint: str = "",
+    ):
+        self._recording = recording
+        self._hint = hint
         self._decisions = recording.decisions()
         self.names: Sequence[str] = ()
         self.taken = 0
@@ -77,7 +83,8 @@ class Follower:
         for _ in range(n):
             if self.ahead is None:
                 raise self.departure(f"a replay that has followed {n} decisions")
-            self.taken, self.ahead = self.taken + 1, next(self._decisions, None)
+            self.taken = self.taken + 1
+            self.ahead = next(self._decisions, None)
 
     def take(self, decision: Decision) -> None:
         """Compares a decision with the recorded one, and goes on to the next.
@@ -104,7 +111,8 @@ class Follower:
             f"recording `{self._recording.path}`, decision {self.taken + 1}",
             expected,
             got,
-            "Replay with the graph, data, optimizer, callbacks and versions of the recorded run." + self._hint,
+            "Replay with the graph, data, optimizer, callbacks and versions of the recorded run."
+            + self._hint,
         )
 
     def tell(self, decision: Decision) -> str:
@@ -114,7 +122,9 @@ class Follower:
           decision: The decision.
         """
         if isinstance(decision, Issue) and 0 <= decision.stage < len(self.names):
-            return str(decision).replace(f"stage {decision.stage}", f"`{self.names[decision.stage]}`", 1)
+            return str(decision).replace(
+                f"stage {decision.stage}", f"`{self.names[decision.stage]}`", 1
+            )
         return str(decision)
 
 
@@ -128,7 +138,9 @@ class ReplayDriver:
     """
 
     def __init__(self, loop: Loop, follower: Follower, run_ahead: int = 64):
-        self._loop, self._follower, self._run_ahead = loop, follower, run_ahead
+        self._loop = loop
+        self._follower = follower
+        self._run_ahead = run_ahead
         self._under_way: dict[int, Dispatch] = {}
         self._issued = 0
         follower.names = [stage.name for stage in loop.scheduler.plan.stages]
@@ -160,7 +172,10 @@ class ReplayDriver:
         """Does what leads to a recorded decision, and checks that it has been taken."""
         before = self._follower.taken
         if isinstance(decision, Issue):
-            dispatch = self._loop.issue(decision.worker) if decision.worker < self._n_workers else None
+            if decision.worker < self._n_workers:
+                dispatch = self._loop.issue(decision.worker)
+            else:
+                dispatch = None
             if dispatch is not None:
                 self._issued += 1
                 self._under_way[self._follower.journal.number(dispatch)] = dispatch
@@ -181,20 +196,30 @@ class ReplayDriver:
     def _n_workers(self) -> int:
         return self._loop.scheduler.plan.workers
 
-    def _choose(self, queues: Sequence[Queue], now: int) -> Queue | None:
+    def _choose(
+        self,
+        queues: Sequence[Queue],
+        now: int,
+    ) -> Queue | None:
         """The policy: the queue that was chosen."""
         wanted = self._follower.ahead
         if not isinstance(wanted, Issue) or wanted.stage == CHANGES_ONLY:
             return queues[0]
         for queue in queues:
-            if (queue.stage.number, queue.direction) == (wanted.stage, DIRECTIONS[wanted.direction]):
+            if (queue.stage.number, queue.direction) == (
+                wanted.stage,
+                DIRECTIONS[wanted.direction],
+            ):
                 return queue
         ready = ", ".join(f"{queue.direction} of `{queue.stage.name}`" for queue in queues)
-        raise self._follower.departure(f"{ready} as all that is ready on worker {queues[0].stage.worker}")
+        raise self._follower.departure(
+            f"{ready} as all that is ready on worker {queues[0].stage.worker}"
+        )
 
     async def _keep_pace(self) -> None:
         """Waits until the devices have done what was issued to them."""
-        executor, self._issued = self._loop.executor, 0
+        executor = self._loop.executor
+        self._issued = 0
         if executor is None:
             await asyncio.sleep(0)
         else:

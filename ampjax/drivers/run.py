@@ -49,12 +49,16 @@ class Loop:
         sources: Sequence[Source],
         instruments: Iterable[Instrument] = (),
     ):
-        self.scheduler, self.executor, self.sources = scheduler, executor, list(sources)
+        self.scheduler = scheduler
+        self.executor = executor
+        self.sources = list(sources)
         seeds = [source.data_pass.seeds for source in sources if source.train]
         self.launch_of = Launches(scheduler, seeds[0] if seeds else RowSeeds())
         self.instruments = Instruments(instruments)
         self.queue = IssueQueue(scheduler, executor, self.launch_of, self.instruments)
-        self._asks = executor is not None and any(stage.route_by is not None for stage in scheduler.plan.stages)
+        self._asks = executor is not None and any(
+            stage.route_by is not None for stage in scheduler.plan.stages
+        )
         here = CONTROL_AHEAD if executor is None else AHEAD[0]
         self._most_ahead = here if executor is None or executor.n_hosts == 1 else DECIDED_FOR_HOSTS
         self._since_last_end = 0  # messages since an instance has ended; below 0 once it has warned
@@ -131,7 +135,10 @@ class Loop:
     def take_changes(self) -> None:
         """Takes the controller's parameter changes that wait for workers; they are done at once."""
         for worker in range(self.scheduler.plan.workers):
-            while worker in self.scheduler.rounds.changes and (dispatch := self.decide(worker)) is not None:
+            while (
+                worker in self.scheduler.rounds.changes
+                and (dispatch := self.decide(worker)) is not None
+            ):
                 self.done(dispatch)
 
     def advance(self, time: VirtualTime) -> bool:
@@ -220,7 +227,9 @@ class Loop:
     def _hands_on(self) -> bool:
         """Whether anybody wants to have dispatches."""
         hooks = self.instruments
-        return bool(self.executor is not None or hooks.decided or hooks.before_kernels or hooks.done)
+        return bool(
+            self.executor is not None or hooks.decided or hooks.before_kernels or hooks.done
+        )
 
     def _suspect(self) -> None:
         """Warns if so many messages have been dispatched that an instance is likely to go round in a loop for ever."""

@@ -29,9 +29,13 @@ class SamplingTimer(Instrument):
     """
 
     def __init__(self, tracer: Tracer, executor: AnyExecutor, every: int):
-        self._tracer, self._executor, self._most = tracer, executor, tracer.trace.max_slices
+        self._tracer = tracer
+        self._executor = executor
+        self._most = tracer.trace.max_slices
         self._sampler = Sampler(executor.fences, tracer.clock, every)
-        self._issues: list[Any] = []  # of each dispatch what `Tracer.note_parts` gives, and what the sampler has noted
+        self._issues: list[
+            Any
+        ] = []  # of each dispatch what `Tracer.note_parts` gives, and what the sampler has noted
 
     def decided(self, dispatch: Dispatch) -> bool:
         """Notes that a worker has got a dispatch.
@@ -95,17 +99,26 @@ class SamplingTimer(Instrument):
         self._issues = []
 
 
-def _in_parts(flat: Sequence[Any], n: int) -> Iterator[tuple[Any, ...]]:
+def _in_parts(
+    flat: Sequence[Any],
+    n: int,
+) -> Iterator[tuple[Any, ...]]:
     """A flat list, n entries at a time."""
     return zip(*[iter(flat)] * n, strict=True)
 
 
-def _add(told: Sequence[Any], done_ns: int, trace: Trace) -> None:
+def _add(
+    told: Sequence[Any],
+    done_ns: int,
+    trace: Trace,
+) -> None:
     """Works out the times of a run's dispatches, and adds them to its trace."""
     by_worker: dict[int, list[tuple[Note, Issued]]] = defaultdict(list)
     for *parts, start_ns, changes_ns, timing in _in_parts(told, _ISSUED_WIDTH):
         note = Note(*parts)
-        by_worker[note.worker].append((note, Issued(note.work, note.rows, start_ns, changes_ns, timing)))
+        by_worker[note.worker].append(
+            (note, Issued(note.work, note.rows, start_ns, changes_ns, timing))
+        )
     costs = Costs(issued for own in by_worker.values() for _, issued in own)
     placed = []
     for own in by_worker.values():

@@ -40,7 +40,9 @@ class Note(NamedTuple):
     @property
     def kind(self) -> str:
         """The slice's kind."""
-        return "transfer" if self.stage is not None and self.stage.kind.is_transfer else self.direction
+        return (
+            "transfer" if self.stage is not None and self.stage.kind.is_transfer else self.direction
+        )
 
     @property
     def work(self) -> KernelKind:
@@ -50,12 +52,18 @@ class Note(NamedTuple):
     @property
     def updates(self) -> list[Update]:
         """The updates that follow, those that are made together one by one."""
-        return [update for change in self.changes for update in updates_in(change)]
+        result = []
+        for change in self.changes:
+            for update in updates_in(change):
+                result.append(update)
+        return result
 
     @property
     def changed(self) -> str:
         """The nodes that it updates, or that it keeps replicas together; empty if no parameters change."""
-        return ("+".join(dict.fromkeys(update.node for update in self.updates)) or "replicas") if self.changes else ""
+        if self.changes:
+            return "+".join(dict.fromkeys(update.node for update in self.updates)) or "replicas"
+        return ""
 
 
 class Tracer:
@@ -67,8 +75,15 @@ class Tracer:
       clock: Gives the time, in nanoseconds.
     """
 
-    def __init__(self, trace: Trace, loop: Loop, clock: Callable[[], int]):
-        self.trace, self.clock, self._loop = trace, clock, loop
+    def __init__(
+        self,
+        trace: Trace,
+        loop: Loop,
+        clock: Callable[[], int],
+    ):
+        self.trace = trace
+        self.clock = clock
+        self._loop = loop
         self._waits: dict[int, tuple[str, int]] = {}
         self._n_samples = 0
         self._samples: list[Any] = []  # flat, as `_add_queues` reads it: see decision 15
@@ -76,9 +91,15 @@ class Tracer:
         scheduler = loop.scheduler
         self._stages = scheduler.plan.stages
         trace.stages.update({s.name: tuple(n.name for n in s.nodes) for s in scheduler.plan.stages})
-        self._before = {node: stats.histogram.copy() for node, stats in scheduler.counts.read().nodes.items()}
+        before = {}
+        for node, stats in scheduler.counts.read().nodes.items():
+            before[node] = stats.histogram.copy()
+        self._before = before
 
-    def note_parts(self, d: Dispatch) -> tuple[int, Stage | None, str, np.ndarray, int, Sequence[Change]]:
+    def note_parts(
+        self,
+        d: Dispatch,
+    ) -> tuple[int, Stage | None, str, np.ndarray, int, Sequence[Change]]:
         """The parts of a dispatch's `Note`, as a tuple: a run has many, and a tuple is made faster.
 
         Args:
@@ -88,7 +109,14 @@ class Tracer:
           The fields of `Note`, in their order.
         """
         stage = self._stages[d.stage] if d.stage >= 0 else None
-        return d.worker, stage, d.direction, d.ids.copy(), d.n_rows, d.changes  # a view would keep all slots alive
+        return (
+            d.worker,
+            stage,
+            d.direction,
+            d.ids.copy(),
+            d.n_rows,
+            d.changes,
+        )  # a view would keep all slots alive
 
     def note(self, d: Dispatch) -> Note:
         """What a trace keeps of a dispatch.
@@ -121,7 +149,8 @@ class Tracer:
         Args:
           worker: Its number.
         """
-        reason, now = self._loop.nothing_for(worker), self.clock()
+        reason = self._loop.nothing_for(worker)
+        now = self.clock()
         open_ = self._waits.get(worker)
         if open_ is None:
             self._sample(worker, now)
@@ -138,22 +167,45 @@ class Tracer:
         self.trace.postpone(partial(_add_queues, self._samples, self._stages))
         self._samples = []
         for node, stats in self._loop.scheduler.counts.read().nodes.items():
-            self.trace.add_histogram(node, stats.histogram - self._before.get(node, 0))
+            self.trace.add_histogram(
+                node,
+                stats.histogram - self._before.get(node, 0),
+            )
 
     def _close(self, worker: int, now: int) -> None:
         open_ = self._waits.pop(worker, None)
         if open_ is not None:
             self.trace.add_wait(worker, *open_, now)
 
-    def _sample(self, worker: int, now: int, stage: str = "", direction: str = "", taken: int = 0) -> None:
+    def _sample(
+        self,
+        worker: int,
+        now: int,
+        stage: str = "",
+        direction: str = "",
+        taken: int = 0,
+    ) -> None:
         """Notes the messages in a worker's queues; what it has just taken from one is added when the trace is read."""
         if self._n_samples < self.trace.max_slices:
             self._n_samples += 1
             queues, n_messages = self._loop.scheduler.queues.lengths(worker)
-            self._samples += (worker, now, stage, direction, taken, len(queues), *queues, *n_messages)
+            self._samples += (
+                worker,
+                now,
+                stage,
+                direction,
+                taken,
+                len(queues),
+                *queues,
+                *n_messages,
+            )
 
 
-def _add_queues(samples: Sequence[Any], stages: Sequence[Stage], trace: Trace) -> None:
+def _add_queues(
+    samples: Sequence[Any],
+    stages: Sequence[Stage],
+    trace: Trace,
+) -> None:
     """Adds what waited to a trace.
 
     Args:
@@ -164,30 +216,45 @@ def _add_queues(samples: Sequence[Any], stages: Sequence[Stage], trace: Trace) -
     """
     rest = iter(samples)
     for worker, time, stage, direction, taken, n in zip(*[rest] * 6, strict=False):
-        of = [(stages[q // N_DIRECTIONS].name, DIRECTIONS[q % N_DIRECTIONS]) for q in islice(rest, n)]
+        of = []
+        for q in islice(rest, n):
+            of.append((stages[q // N_DIRECTIONS].name, DIRECTIONS[q % N_DIRECTIONS]))
         found = dict(zip(of, islice(rest, n), strict=True))
         if taken:
             found[stage, direction] = found.get((stage, direction), 0) + taken
-        trace.add_queues(worker, time, [(*queue, n) for queue, n in found.items()])
+        trace.add_queues(
+            worker,
+            time,
+            [(*queue, n) for queue, n in found.items()],
+        )
 
 
-def add_dispatches(trace: Trace, placed: Iterable[tuple[Note, Times]]) -> None:
+def add_dispatches(
+    trace: Trace,
+    placed: Iterable[tuple[Note, Times]],
+) -> None:
     """Adds dispatches to a trace: kernels and parameter changes in the order in which they started.
 
     Args:
       trace: The trace.
       placed: What each was, and its times.
     """
-    parts = [
-        (span, add, note)
-        for note, times in placed
-        for span, add in ((times[:2], _add_kernels), (times[2:], _add_changes))
-    ]
+    parts = []
+    for note, times in placed:
+        for span, add in ((times[:2], _add_kernels), (times[2:], _add_changes)):
+            parts.append((span, add, note))
     for span, add, note in sorted(parts, key=lambda part: part[0]):
         add(trace, note, *span)
 
 
-def add_dispatch(trace: Trace, note: Note, start_ns: int, end_ns: int, changes_ns: int, changed_ns: int) -> None:
+def add_dispatch(
+    trace: Trace,
+    note: Note,
+    start_ns: int,
+    end_ns: int,
+    changes_ns: int,
+    changed_ns: int,
+) -> None:
     """Adds a dispatch to a trace.
 
     Args:
@@ -202,13 +269,32 @@ def add_dispatch(trace: Trace, note: Note, start_ns: int, end_ns: int, changes_n
     _add_changes(trace, note, changes_ns, changed_ns)
 
 
-def _add_kernels(trace: Trace, note: Note, start_ns: int, end_ns: int) -> None:
+def _add_kernels(
+    trace: Trace,
+    note: Note,
+    start_ns: int,
+    end_ns: int,
+) -> None:
     if note.stage is not None:
         n = len(note.instances)
-        trace.add(note.worker, note.stage.name, note.kind, start_ns, end_ns, note.instances, rows=note.rows, messages=n)
+        trace.add(
+            note.worker,
+            note.stage.name,
+            note.kind,
+            start_ns,
+            end_ns,
+            note.instances,
+            rows=note.rows,
+            messages=n,
+        )
 
 
-def _add_changes(trace: Trace, note: Note, start_ns: int, end_ns: int) -> None:
+def _add_changes(
+    trace: Trace,
+    note: Note,
+    start_ns: int,
+    end_ns: int,
+) -> None:
     if note.changed:
         trace.add(note.worker, note.changed, "update", start_ns, end_ns)
     for update in note.updates:

@@ -35,8 +35,16 @@ class VirtualDriver:
       now_ns: The time now.
     """
 
-    def __init__(self, loop: Loop, cost: Cost, trace: Trace | None = None, now_ns: int = 0):
-        self._loop, self._cost, self._trace = loop, cost, trace
+    def __init__(
+        self,
+        loop: Loop,
+        cost: Cost,
+        trace: Trace | None = None,
+        now_ns: int = 0,
+    ):
+        self._loop = loop
+        self._cost = cost
+        self._trace = trace
         self.now_ns = now_ns
         self._overlapping = cost.overlapping if isinstance(cost, FlopsCost) else frozenset[int]()
 
@@ -75,7 +83,11 @@ class VirtualDriver:
             return self._one_by_one()
         if self._trace is None and type(cost) is FlopsCost and self._loop.advances:
             return self._by_table(cost.rates())
-        if self._trace is None and self._loop.scheduler.plan.workers == 1 and not self._loop.tells_of_ends:
+        if (
+            self._trace is None
+            and self._loop.scheduler.plan.workers == 1
+            and not self._loop.tells_of_ends
+        ):
             return self._in_turn()
         return self._one_by_one()
 
@@ -107,7 +119,10 @@ class VirtualDriver:
 
     def _one_by_one(self) -> Iterator[None]:
         """Runs any number of workers with any cost model, one dispatch at a time, and with a trace, which is told of each."""
-        tracer = Tracer(self._trace, self._loop, lambda: self.now_ns) if self._trace is not None else None
+        if self._trace is not None:
+            tracer = Tracer(self._trace, self._loop, lambda: self.now_ns)
+        else:
+            tracer = None
         idle = set(range(self._loop.scheduler.plan.workers))
         asked: Iterable[int] = sorted(idle)
         under_way: list[tuple[int, int, Dispatch]] = []
@@ -131,7 +146,11 @@ class VirtualDriver:
                 yield
 
     def _ask(
-        self, workers: Iterable[int], idle: set[int], under_way: list[tuple[int, int, Dispatch]], tracer: Tracer | None
+        self,
+        workers: Iterable[int],
+        idle: set[int],
+        under_way: list[tuple[int, int, Dispatch]],
+        tracer: Tracer | None,
     ) -> list[int]:
         """Lets idle workers start what they want to; returns those that want to wait, or must, although messages wait for them."""
         blocked = []
@@ -156,9 +175,22 @@ class VirtualDriver:
         """Adds a dispatch that starts now to the trace."""
         changes_ns = end_ns
         if dispatch.changes:
-            kernels_ns = max(0, self._cost(dispatch._replace(changes=()))) if dispatch.stage >= 0 else 0
+            if dispatch.stage >= 0:
+                kernels_ns = max(
+                    0,
+                    self._cost(dispatch._replace(changes=())),
+                )
+            else:
+                kernels_ns = 0
             changes_ns = min(self.now_ns + kernels_ns, end_ns)
         start_ns = tracer.begin(dispatch)
         if dispatch.stage in self._overlapping:
             return  # rows on their way keep no worker busy
-        add_dispatch(tracer.trace, tracer.note(dispatch), start_ns, changes_ns, changes_ns, end_ns)
+        add_dispatch(
+            tracer.trace,
+            tracer.note(dispatch),
+            start_ns,
+            changes_ns,
+            changes_ns,
+            end_ns,
+        )

@@ -22,7 +22,8 @@ class WaitingTimer(Instrument):
     """
 
     def __init__(self, tracer: Tracer, executor: AnyExecutor | None):
-        self._tracer, self._executor = tracer, executor
+        self._tracer = tracer
+        self._executor = executor
         self._start_ns = 0
         self._kernels: list[jax.Array] = []
 
@@ -35,7 +36,8 @@ class WaitingTimer(Instrument):
         Returns:
           True: it is issued by itself.
         """
-        self._start_ns, self._kernels = self._tracer.begin(dispatch), []
+        self._start_ns = self._tracer.begin(dispatch)
+        self._kernels = []
         return True
 
     def after_kernels(self, dispatches: Sequence[Dispatch]) -> None:
@@ -61,18 +63,34 @@ class WaitingTimer(Instrument):
         Args:
           dispatch: The latest that was issued.
         """
-        start, kernels = self._start_ns, self._kernels
-        changes = self._executor.fences.of_changes(dispatch.changes) if self._executor is not None else []
+        start = self._start_ns
+        kernels = self._kernels
+        if self._executor is not None:
+            changes = self._executor.fences.of_changes(dispatch.changes)
+        else:
+            changes = []
         changes_ns = end_ns = await self._ended(kernels)
         if changes:
             end_ns = await self._ended(changes)
-        add_dispatch(self._tracer.trace, self._tracer.note(dispatch), start, changes_ns, changes_ns, end_ns)
+        add_dispatch(
+            self._tracer.trace,
+            self._tracer.note(dispatch),
+            start,
+            changes_ns,
+            changes_ns,
+            end_ns,
+        )
 
     async def _ended(self, fences: list[jax.Array]) -> int:
         """The time when all of them are ready."""
-        return await asyncio.get_running_loop().run_in_executor(None, _wait, fences, self._tracer.clock)
+        return await asyncio.get_running_loop().run_in_executor(
+            None, _wait, fences, self._tracer.clock
+        )
 
 
-def _wait(fences: list[jax.Array], clock: Callable[[], int]) -> int:
+def _wait(
+    fences: list[jax.Array],
+    clock: Callable[[], int],
+) -> int:
     jax.block_until_ready(fences)
     return clock()

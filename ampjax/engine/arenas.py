@@ -53,32 +53,45 @@ class Arenas:
             new = np.zeros((capacity, *shape), dtype)
             old = self.host.get(key, new[:0])
             new[: len(old)] = old
-            self.host[key], self.capacity[key] = new, capacity
+            self.host[key] = new
+            self.capacity[key] = capacity
             return
         device = self.devices[space]
         nothing = zeros((0, *shape), dtype, device)
-        self.values[key] = grow(self.values.get(key, nothing), capacity)
+        self.values[key] = grow(
+            self.values.get(key, nothing),
+            capacity,
+        )
         old_grads = self.grads.get(key)
         floats = jnp.issubdtype(dtype, jnp.inexact)
-        self.grads[key] = grow(nothing if old_grads is None else old_grads, capacity) if floats else None
+        if floats:
+            self.grads[key] = grow(nothing if old_grads is None else old_grads, capacity)
+        else:
+            self.grads[key] = None
         self.grown += key in self.capacity
         self.capacity[key] = capacity
 
     @property
     def device_bytes(self) -> int:
         """Bytes of all arenas on devices, adjoints included."""
-        arrays = [*self.values.values(), *(g for g in self.grads.values() if g is not None)]
+        arrays = [
+            *self.values.values(),
+            *(g for g in self.grads.values() if g is not None),
+        ]
         return sum(a.nbytes for a in arrays)
 
     def __repr__(self) -> str:
-        lines = [
-            f"  {key[1]} {key[2]} on space {key[0]}: {len(a)} rows"
-            for key, a in [*self.host.items(), *self.values.items()]
-        ]
+        lines = []
+        for key, a in [*self.host.items(), *self.values.items()]:
+            lines.append(f"  {key[1]} {key[2]} on space {key[0]}: {len(a)} rows")
         return "\n".join([f"Arenas: {self.device_bytes / 1e6:.1f} MB on devices", *lines])
 
 
-def zeros(shape: tuple[int, ...], dtype: Any, device: Any) -> jax.Array:
+def zeros(
+    shape: tuple[int, ...],
+    dtype: Any,
+    device: Any,
+) -> jax.Array:
     """Zeros on a device, made on the host: `jnp.zeros` is compiled for each shape, and JAX keeps what it has compiled."""
     return jax.device_put(np.zeros(shape, dtype), device)
 
@@ -86,10 +99,21 @@ def zeros(shape: tuple[int, ...], dtype: Any, device: Any) -> jax.Array:
 def grow(array: jax.Array, capacity: int) -> jax.Array:
     """An array `[n, *row]` with rows of zeros behind, `[capacity, *row]`."""
     if not len(array):
-        return zeros((capacity, *array.shape[1:]), array.dtype, array.device)
-    return jnp.pad(array, [(0, capacity - len(array))] + [(0, 0)] * (array.ndim - 1))
+        return zeros(
+            (capacity, *array.shape[1:]),
+            array.dtype,
+            array.device,
+        )
+    return jnp.pad(
+        array,
+        [(0, capacity - len(array))] + [(0, 0)] * (array.ndim - 1),
+    )
 
 
 def copied(array: Any, device: Any) -> jax.Array:
     """A copy of an array on a device, which may be donated; nothing is compiled for it."""
-    return jax.device_put(array if isinstance(array, jax.Array) else np.array(array), device, may_alias=False)
+    return jax.device_put(
+        array if isinstance(array, jax.Array) else np.array(array),
+        device,
+        may_alias=False,
+    )

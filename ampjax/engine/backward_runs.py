@@ -11,7 +11,12 @@ from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.stage_program import make_program
-from ampjax.engine.kernels.weight_gradients import ACCUMULATING, Accumulating, GradientConsumer, Updating
+from ampjax.engine.kernels.weight_gradients import (
+    ACCUMULATING,
+    Accumulating,
+    GradientConsumer,
+    Updating,
+)
 from ampjax.engine.kinds.stage_runner import StageRunner
 from ampjax.engine.parameters import ParameterStore
 from ampjax.engine.touched_rows import table_ports
@@ -28,11 +33,21 @@ class BackwardRuns:
       store: Parameters, optimizer states, accumulators.
     """
 
-    def __init__(self, runners: Mapping[int, StageRunner], arenas: Arenas, store: ParameterStore):
-        self._arenas, self._store = arenas, store
+    def __init__(
+        self,
+        runners: Mapping[int, StageRunner],
+        arenas: Arenas,
+        store: ParameterStore,
+    ):
+        self._arenas = arenas
+        self._store = store
         stages = [runner.stage for runner in runners.values()]
         self._tables = self._find_tables(stages)
-        self._updating = {s.number: self._updating_of(s) for s in stages if self._can_update(runners[s.number])}
+        updating = {}
+        for s in stages:
+            if self._can_update(runners[s.number]):
+                updating[s.number] = self._updating_of(s)
+        self._updating = updating
 
     @property
     def updating(self) -> list[int]:
@@ -55,7 +70,12 @@ class BackwardRuns:
         """
         return launch.brings_updates and self.can_update_at_once(launch)
 
-    def run(self, runner: StageRunner, launches: Coalesced, params: tuple[Any, ...]) -> int:
+    def run(
+        self,
+        runner: StageRunner,
+        launches: Coalesced,
+        params: tuple[Any, ...],
+    ) -> int:
         """Issues the kernels of launches that compute weight gradients.
 
         Args:
@@ -66,21 +86,29 @@ class BackwardRuns:
         Returns:
           How many of the last launch's parameter changes the kernels make.
         """
-        stage, store, launch = runner.stage, self._store, launches[0]
+        stage = runner.stage
+        store = self._store
+        launch = launches[0]
         if stage.number in self._tables:
             self._add_rows(stage, launches)
         consumer, states, scalars = self._consumer(stage, launch)
         if launch.versions is not None:
             params = store.stash[stage.number, launch.versions]
         elif launch.staleness is not None:
-            params = tuple([store.params_before(*each) for each in zip(stage.params, launch.staleness, strict=True)])
+            params = tuple(
+                [
+                    store.params_before(*each)
+                    for each in zip(stage.params, launch.staleness, strict=True)
+                ]
+            )
         states = runner.backward(launches, params, consumer, states, scalars)
         accumulates = isinstance(consumer, Accumulating)
         if accumulates:
             store.accumulators.update(zip(stage.params, states, strict=True))
         else:
             for node, (new, opt_state) in zip(stage.params, states, strict=True):
-                store.params[node], store.opt_state[node] = new, opt_state
+                store.params[node] = new
+                store.opt_state[node] = opt_state
         if launch.versions is not None and launches[-1].drop:
             del store.stash[stage.number, launch.versions]
         return 0 if accumulates else len(launch.changes)
@@ -95,19 +123,34 @@ class BackwardRuns:
         if stage.number in self._tables:
             self._add_rows(stage, launches)
 
-    def _find_tables(self, stages: Sequence[Stage]) -> dict[int, list[tuple[str, int]]]:
+    def _find_tables(
+        self,
+        stages: Sequence[Stage],
+    ) -> dict[int, list[tuple[str, int]]]:
         """The tables of each stage whose updates go over those rows that have got gradients, and the ports of the rows' numbers.
 
         Every node that has such a table as its parameters does nothing with it but read a row for each message.
         """
-        devices, found = self._arenas.devices, dict[tuple[int, str], int]()
+        devices = self._arenas.devices
+        found = dict[tuple[int, str], int]()
         for stage in stages:
-            if stage.kind.runs_row_bodies and stage.trains and devices[stage.space].platform == "cpu":
+            if (
+                stage.kind.runs_row_bodies
+                and stage.trains
+                and devices[stage.space].platform == "cpu"
+            ):
                 params = [self._store.params[name] for name in stage.params]
                 ports = table_ports(stage, make_program(stage), params)
                 found |= {(stage.number, node): port for node, port in ports.items()}
-        users = [(stage.number, node) for stage in stages if stage.trains for node in stage.parameterised]
-        read_whole = {node.params_name for number, node in users if (number, node.name) not in found}
+        users = []
+        for stage in stages:
+            if stage.trains:
+                for node in stage.parameterised:
+                    users.append((stage.number, node))
+        read_whole = set()
+        for number, node in users:
+            if (number, node.name) not in found:
+                read_whole.add(node.params_name)
         by_row = self._store.update_by_row({node.params_name for _, node in users} - read_whole)
         tables: dict[int, list[tuple[str, int]]] = {}
         for number, node in users:
@@ -121,8 +164,14 @@ class BackwardRuns:
         Their runner takes a consumer that updates, no message in flight needs the old parameters or an estimate of them, and none of these
         is a table that is updated by rows.
         """
-        needs_others = not (self._store.stashed | self._store.estimated).isdisjoint(runner.stage.params)
-        return runner.can_update_at_once and not needs_others and runner.stage.number not in self._tables
+        needs_others = not (self._store.stashed | self._store.estimated).isdisjoint(
+            runner.stage.params
+        )
+        return (
+            runner.can_update_at_once
+            and not needs_others
+            and runner.stage.number not in self._tables
+        )
 
     def _updating_of(self, stage: Stage) -> Updating:
         """What updates a stage's nodes."""
@@ -136,13 +185,22 @@ class BackwardRuns:
             for launch in launches if node not in launches[0].dropped else ():
                 self._store.add_rows(node, numbers[launch.in_rows[port]])
 
-    def _consumer(self, stage: Stage, launch: Launch) -> tuple[GradientConsumer, tuple[Any, ...], np.ndarray | None]:
+    def _consumer(
+        self, stage: Stage, launch: Launch
+    ) -> tuple[GradientConsumer, tuple[Any, ...], np.ndarray | None]:
         """Who consumes a launch's weight gradients, the state that it keeps of each node, and the numbers that an update needs."""
         if self.updates_at_once(launch):
-            updates = {change.node: change for change in launch.changes if isinstance(change, Update)}
-            scalars = [(updates[node].count, updates[node].mean_staleness) for node in stage.params]
+            updates = {
+                change.node: change for change in launch.changes if isinstance(change, Update)
+            }
+            scalars = []
+            for node in stage.params:
+                scalars.append((updates[node].count, updates[node].mean_staleness))
             states = tuple([self._store.opt_state[node] for node in stage.params])
             return self._updating[stage.number], states, np.array(scalars, np.float32)
-        drops = tuple([node in launch.dropped for node in stage.params]) if launch.dropped else ()
+        if launch.dropped:
+            drops = tuple([node in launch.dropped for node in stage.params])
+        else:
+            drops = ()
         consumer = Accumulating(drops) if drops else ACCUMULATING
         return consumer, tuple([self._store.accumulators[node] for node in stage.params]), None

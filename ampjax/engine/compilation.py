@@ -23,7 +23,11 @@ from ampjax.sched.scheduler import Scheduler
 
 _counts = {"compilations": 0, "registered": 0}
 _EVENT = "/jax/core/compile/backend_compile_duration"
-_PARTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration", _EVENT)
+_PARTS = (
+    "/jax/core/compile/jaxpr_trace_duration",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    _EVENT,
+)
 _spent = {"seconds": 0.0}
 _latest: deque[tuple[float, float]] = deque(maxlen=256)
 _listeners: list[Callable[[], object]] = []
@@ -52,7 +56,11 @@ def _spend(seconds: float) -> None:
     _spent["seconds"] += seconds
 
 
-def _count(event: str, duration_secs: float, **kwargs: str | int) -> None:
+def _count(
+    event: str,
+    duration_secs: float,
+    **kwargs: str | int,
+) -> None:
     if event in _PARTS:
         _spend(duration_secs)
     if event == _EVENT:
@@ -90,7 +98,10 @@ class Ladder:
 
 
 def ladders(
-    executor: AnyExecutor, scheduler: Scheduler, sizes: Mapping[str, StageStats], directions: Iterable[str]
+    executor: AnyExecutor,
+    scheduler: Scheduler,
+    sizes: Mapping[str, StageStats],
+    directions: Iterable[str],
 ) -> Iterator[Ladder]:
     """The kernels to compile: every stage of the dry run at every size of its ladder, in each direction.
 
@@ -118,27 +129,48 @@ def ladders(
         rows = max(seen.largest_dispatch, messages)
         rows, messages = (max(most, min(2 * most, limit)) for most in (rows, messages))
         for direction in directions:
-            if (direction == BACKWARD and stage.kind.starts_backward) or (direction != INFER and not stage.trains):
+            if (direction == BACKWARD and stage.kind.starts_backward) or (
+                direction != INFER and not stage.trains
+            ):
                 continue
             most = ladder_for(stage)(rows)
             if most <= scheduler.tables.cap_of(stage.number, direction):
                 continue
             jobs: list[Callable[[], object]] = []
-            reads = {port.arena: scheduler.tables.capacity(port.arena) for port in stage.ports}
+            reads = {}
+            for port in stage.ports:
+                reads[port.arena] = scheduler.tables.capacity(port.arena)
             for idle in idle_launches(stage, direction, rows, messages, scheduler.tables.capacity):
                 jobs.append(partial(executor.warm, idle, reads))
                 if _may_update(executor, scheduler, stage, idle):
                     updates = [Update(node, idle.n_rows) for node in stage.params]
-                    jobs.append(partial(executor.warm, idle._replace(changes=updates, brings_updates=True), reads))
-                dropped = tuple([node for node in stage.params if node in scheduler.settings.stalest])
-                if dropped and direction == BACKWARD:  # most often all that may be dropped is dropped together
+                    jobs.append(
+                        partial(
+                            executor.warm,
+                            idle._replace(changes=updates, brings_updates=True),
+                            reads,
+                        )
+                    )
+                dropped = tuple(
+                    [node for node in stage.params if node in scheduler.settings.stalest]
+                )
+                if (
+                    dropped and direction == BACKWARD
+                ):  # most often all that may be dropped is dropped together
                     jobs.append(partial(executor.warm, idle._replace(dropped=dropped), reads))
             yield Ladder(jobs, partial(scheduler.tables.cap, stage.number, direction, most))
 
 
-def _may_update(executor: AnyExecutor, scheduler: Scheduler, stage: Stage, launch: Launch) -> bool:
+def _may_update(
+    executor: AnyExecutor,
+    scheduler: Scheduler,
+    stage: Stage,
+    launch: Launch,
+) -> bool:
     """Whether a launch of that size can bring all the gradient rows of an update of its stage's nodes."""
-    brings = launch.direction == BACKWARD or (stage.kind.starts_backward and launch.direction == FORWARD)
+    brings = launch.direction == BACKWARD or (
+        stage.kind.starts_backward and launch.direction == FORWARD
+    )
     nodes = [node.params_name for node in stage.parameterised]
     due = bool(nodes) and scheduler.updates.are_due_after(nodes, launch.n_rows)
     return brings and due and executor.can_update_at_once(launch)

@@ -71,22 +71,44 @@ class Executor:
         stashed: Sequence[str] = (),
         groups: Sequence[JointGroup] = (),
     ):
-        self.plan, devices = plan, devices if isinstance(devices, Mapping) else dict(enumerate(devices))
-        space_of = {node: plan.spaces[worker] for node, worker in plan.worker_of.items()}
-        device_of = {node: devices[space] for node, space in space_of.items() if space in devices}
+        self.plan = plan
+        devices = devices if isinstance(devices, Mapping) else dict(enumerate(devices))
+        space_of = {}
+        for node, worker in plan.worker_of.items():
+            space_of[node] = plan.spaces[worker]
+        device_of = {}
+        for node, space in space_of.items():
+            if space in devices:
+                device_of[node] = devices[space]
         self.arenas = Arenas(devices)
         self.store = ParameterStore(params, training, device_of, stashed, groups)
         self.losses = LossMetrics(plan, devices)
         self.fences = Fences(plan, self.arenas, self.store, self.losses)
-        stages = [
-            stage for stage in plan.stages if stage.kind.is_dispatched and not devices.keys().isdisjoint(stage.spaces)
-        ]
-        tables = {node: own.table for node, own in training.items() if own.table is not None}
-        self._runners = {stage.number: make_runner(stage, self.arenas, self.losses, tables) for stage in stages}
+        stages = []
+        for stage in plan.stages:
+            if stage.kind.is_dispatched and not devices.keys().isdisjoint(stage.spaces):
+                stages.append(stage)
+        tables = {}
+        for node, own in training.items():
+            if own.table is not None:
+                tables[node] = own.table
+        runners = {}
+        for stage in stages:
+            runners[stage.number] = make_runner(
+                stage,
+                self.arenas,
+                self.losses,
+                tables,
+            )
+        self._runners = runners
         self.backward_runs = BackwardRuns(self._runners, self.arenas, self.store)
-        self._starts_backward = frozenset(stage.number for stage in stages if stage.kind.starts_backward)
+        self._starts_backward = frozenset(
+            stage.number for stage in stages if stage.kind.starts_backward
+        )
         self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)
-        self._reading = self.sinks | {stage.number for stage in stages if stage.route_by is not None}
+        self._reading = self.sinks | {
+            stage.number for stage in stages if stage.route_by is not None
+        }
         self.readings: dict[int, Any] = {}
 
     def expect_edges(self, stages: Mapping[int, EdgeSizes]) -> None:
@@ -146,15 +168,19 @@ class Executor:
         Returns:
           How many of the last one's parameter changes the kernels make. `change` must follow for the others, before anything else.
         """
-        launch, last = launches[0], launches[-1]
+        launch = launches[0]
+        last = launches[-1]
         if launch.stage == CHANGES_ONLY:
             return 0
         runner = self._runners[launch.stage]
-        stage, params = runner.stage, tuple([self.store.params[node] for node in runner.stage.params])
+        stage = runner.stage
+        params = tuple([self.store.params[node] for node in runner.stage.params])
         if last.capacities:
             for key, capacity in zip(stage.arenas, last.capacities, strict=True):
                 self.arenas.ensure(key, capacity)
-        if launch.direction == BACKWARD or (launch.direction == FORWARD and launch.stage in self._starts_backward):
+        if launch.direction == BACKWARD or (
+            launch.direction == FORWARD and launch.stage in self._starts_backward
+        ):
             return self.backward_runs.run(runner, launches, params)
         if launch.versions is not None:
             self.store.stash.setdefault((stage.number, launch.versions), params)
@@ -171,7 +197,9 @@ class Executor:
         """
         if isinstance(change, JointUpdate):
             wants_loss = self.store.groups[change.group].transform.wants_loss
-            self.store.change_together(change, self.losses.of_round(change.examples) if wants_loss else None)
+            self.store.change_together(
+                change, self.losses.of_round(change.examples) if wants_loss else None
+            )
         else:
             self.store.change(change)
 
@@ -209,7 +237,10 @@ class Executor:
         """
         runner = self._transfer(launch)
         if launch.direction != BACKWARD:
-            self.arenas.ensure(runner.stage.arenas[0], launch.capacities[0])
+            self.arenas.ensure(
+                runner.stage.arenas[0],
+                launch.capacities[0],
+            )
         runner.put(launch, rows)
 
     def _transfer(self, launch: Launch) -> TransferRunner:
@@ -253,11 +284,17 @@ class Executor:
         stage = self.plan.stages[launch.stage]
         if launch.versions is not None or self._reads(launch) or stage.kind.reads_table:
             return False
-        if launch.direction == BACKWARD or (launch.direction == FORWARD and launch.stage in self._starts_backward):
+        if launch.direction == BACKWARD or (
+            launch.direction == FORWARD and launch.stage in self._starts_backward
+        ):
             self.backward_runs.leave_out(stage, launches)
         return True
 
-    def warm(self, launch: Launch, capacities: Mapping[ArenaKey, int]) -> None:
+    def warm(
+        self,
+        launch: Launch,
+        capacities: Mapping[ArenaKey, int],
+    ) -> None:
         """Compiles what a launch needs, by running it on copies of all that it would change.
 
         Args:
@@ -267,7 +304,10 @@ class Executor:
         for key, capacity in capacities.items():
             self.arenas.ensure(key, capacity)
         changed = [change.node for change in launch.changes if isinstance(change, Update)]
-        own = self.store.on_copies(self.plan.stages[launch.stage].params, changed)
+        own = self.store.on_copies(
+            self.plan.stages[launch.stage].params,
+            changed,
+        )
         with own, on_copies((self.losses.sums, [*self.losses.sums]), (self.readings, ())):
             self.run([launch])
 
@@ -283,7 +323,11 @@ class Executor:
     def device_bytes(self) -> dict[str, int]:
         """Bytes on devices: arenas with their adjoints, recorded activations, and what belongs to nodes."""
         records = sum(runner.n_recorded_bytes for runner in self._runners.values())
-        return {"arenas": self.arenas.device_bytes, "records": records, **self.store.n_bytes}
+        return {
+            "arenas": self.arenas.device_bytes,
+            "records": records,
+            **self.store.n_bytes,
+        }
 
     def record_row_bytes(self) -> dict[ArenaKey, int]:
         """Bytes of recorded activations beside a row of each arena."""

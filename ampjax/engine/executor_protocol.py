@@ -45,7 +45,12 @@ class AnyTable(Protocol):
         """As `TableGradients.dense`."""
         ...
 
-    def restore(self, ids: np.ndarray, rows: np.ndarray, n_new: int) -> None:
+    def restore(
+        self,
+        ids: np.ndarray,
+        rows: np.ndarray,
+        n_new: int,
+    ) -> None:
         """As `TableGradients.restore`; `table` is then the one to go on with."""
         ...
 
@@ -269,7 +274,11 @@ class AnyExecutor(Protocol):
         """As `Executor.expect_edges`."""
         ...
 
-    def warm(self, launch: Launch, capacities: Mapping[ArenaKey, int]) -> None:
+    def warm(
+        self,
+        launch: Launch,
+        capacities: Mapping[ArenaKey, int],
+    ) -> None:
         """As `Executor.warm`."""
         ...
 

@@ -25,9 +25,22 @@ class Fences:
       losses: and these.
     """
 
-    def __init__(self, plan: Plan, arenas: Arenas, store: ParameterStore, losses: LossMetrics):
-        self._plan, self._arenas, self._store, self._losses = plan, arenas, store, losses
-        keys = [key for stage in plan.stages for key in (*(port.arena for port in stage.ports), *stage.arenas)]
+    def __init__(
+        self,
+        plan: Plan,
+        arenas: Arenas,
+        store: ParameterStore,
+        losses: LossMetrics,
+    ):
+        self._plan = plan
+        self._arenas = arenas
+        self._store = store
+        self._losses = losses
+        keys = [
+            key
+            for stage in plan.stages
+            for key in (*(port.arena for port in stage.ports), *stage.arenas)
+        ]
         self._first = first_element(tuple(dict.fromkeys(keys)))
 
     def of_worker(self, worker: int) -> jax.Array | None:
@@ -68,7 +81,12 @@ class Fences:
 
     def warm(self) -> None:
         """Compiles what fences run."""
-        everything = self._arenas.values, self._arenas.grads, self._store.params, self._store.accumulators
+        everything = (
+            self._arenas.values,
+            self._arenas.grads,
+            self._store.params,
+            self._store.accumulators,
+        )
         jax.block_until_ready(self._first_of([*jax.tree.leaves(everything), *self._losses.warm()]))
 
     def is_idle(self, worker: int) -> bool:
@@ -89,9 +107,19 @@ class Fences:
 
     def wait(self) -> None:
         """Blocks until all devices have done what was issued."""
-        jax.block_until_ready((self._store.params, self._arenas.values, self._arenas.grads, self._store.accumulators))
+        jax.block_until_ready(
+            (
+                self._store.params,
+                self._arenas.values,
+                self._arenas.grads,
+                self._store.accumulators,
+            )
+        )
 
-    def _first_of(self, arrays: list[jax.Array]) -> list[jax.Array]:
+    def _first_of(
+        self,
+        arrays: list[jax.Array],
+    ) -> list[jax.Array]:
         return [self._first.once(array) for array in arrays if array.size]
 
     def _written(self, worker: int) -> Iterator[jax.Array]:
@@ -99,7 +127,9 @@ class Fences:
         space = self._plan.spaces[worker]
         for of in (self._arenas.grads, self._arenas.values):
             yield from (array for key, array in of.items() if key[0] == space and array is not None)
-        yield from self._store.arrays(n for n, host in self._plan.worker_of.items() if self._plan.spaces[host] == space)
+        yield from self._store.arrays(
+            n for n, host in self._plan.worker_of.items() if self._plan.spaces[host] == space
+        )
         yield from self._losses.in_space(space)
 
 

@@ -38,7 +38,11 @@ class JointGroup:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of all nodes."""
-        return tuple(name for names in self.nodes.values() for name in names)
+        result = []
+        for names in self.nodes.values():
+            for name in names:
+                result.append(name)
+        return tuple(result)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +62,11 @@ class JointUpdates:
         """Where steps are computed and the optimizer's state is: with the group's first node."""
         return self.device_of[self.group.names[0]]
 
-    def init(self, params: Mapping[str, Any], unread: Mapping[str, Any]) -> Any:
+    def init(
+        self,
+        params: Mapping[str, Any],
+        unread: Mapping[str, Any],
+    ) -> Any:
         """The optimizer's state at the beginning.
 
         Args:
@@ -66,7 +74,10 @@ class JointUpdates:
           unread: Values of unread leaves, by path.
         """
         state = self.group.transform.init(self._first(params), unread)
-        return jax.tree.map(lambda x: copied(x, self.device), state)
+        return jax.tree.map(
+            lambda x: copied(x, self.device),
+            state,
+        )
 
     def step(
         self,
@@ -92,17 +103,27 @@ class JointUpdates:
         """
         here = lambda tree: jax.device_put(tree, self.device)
         old = here(self._first(params))
-        sums = {role: [here(accumulators[name]) for name in names] for role, names in self.group.nodes.items()}
+        sums = {}
+        for role, names in self.group.nodes.items():
+            sums[role] = [here(accumulators[name]) for name in names]
         extra = {"staleness": np.float32(0)} | ({} if loss is None else {"value": np.float32(loss)})
         step = _step_of(self.group.transform).once
-        new, new_unread, opt_state = step(old, dict(unread), opt_state, sums, np.float32(examples), extra)
+        new, new_unread, opt_state = step(
+            old, dict(unread), opt_state, sums, np.float32(examples), extra
+        )
         changed = {}
         for role, names in self.group.nodes.items():
             first, *others = names
             # The first has the result itself, the others copies: each is donated later by kernels of its own.
-            changed[first] = jax.device_put(new[role], self.device_of[first])
+            changed[first] = jax.device_put(
+                new[role],
+                self.device_of[first],
+            )
             for name in others:
-                changed[name] = jax.tree.map(lambda x, name=name: copied(x, self.device_of[name]), new[role])
+                changed[name] = jax.tree.map(
+                    lambda x, name=name: copied(x, self.device_of[name]),
+                    new[role],
+                )
         return (
             changed,
             new_unread,
@@ -112,11 +133,17 @@ class JointUpdates:
 
     def _first(self, params: Mapping[str, Any]) -> Trees:
         """By role, the parameters of the first copy."""
-        return {role: params[names[0]] for role, names in self.group.nodes.items()}
+        result = {}
+        for role, names in self.group.nodes.items():
+            result[role] = params[names[0]]
+        return result
 
     def _empty(self, name: str, accumulator: Any) -> Any:
         device = self.device_of[name]
-        return jax.tree.map(lambda x: zeros(x.shape, x.dtype, device), accumulator)
+        return jax.tree.map(
+            lambda x: zeros(x.shape, x.dtype, device),
+            accumulator,
+        )
 
 
 @shared
@@ -124,7 +151,14 @@ def _step_of(transform: JointTransform) -> Kernel:
     """`kernel(params, unread, opt_state, sums, examples, extra) -> (params, unread, opt_state)`: a step."""
 
     @jitted("params", "opt_state")
-    def step(params: Any, unread: Any, opt_state: Any, sums: Any, examples: Any, extra: Any) -> Any:
+    def step(
+        params: Any,
+        unread: Any,
+        opt_state: Any,
+        sums: Any,
+        examples: Any,
+        extra: Any,
+    ) -> Any:
         return transform.update(params, unread, opt_state, sums, examples, **extra)
 
     return step

@@ -61,7 +61,10 @@ def loss_sum(sums: Iterable[LossSums]) -> float:
     return sum(s.loss for s in sums)
 
 
-def metrics_of(sums: Sequence[LossSums], n_instances: int) -> dict[str, float]:
+def metrics_of(
+    sums: Sequence[LossSums],
+    n_instances: int,
+) -> dict[str, float]:
     """The metrics of some losses.
 
     Args:
@@ -76,8 +79,14 @@ def metrics_of(sums: Sequence[LossSums], n_instances: int) -> dict[str, float]:
         return {}
     result = {"loss": loss_sum(sums) / n_instances}
     for name in dict.fromkeys(name for s in sums for name in s.names):
-        tops, bottoms = zip(*(s.pair(name) for s in sums if name in s.names), strict=True)
-        result[name] = sum(tops) / sum(bottoms) if sum(bottoms) else float("nan")
+        tops, bottoms = zip(
+            *(s.pair(name) for s in sums if name in s.names),
+            strict=True,
+        )
+        if sum(bottoms):
+            result[name] = sum(tops) / sum(bottoms)
+        else:
+            result[name] = float("nan")
     return result
 
 
@@ -93,7 +102,8 @@ class LossMetrics:
     """
 
     def __init__(self, plan: Plan, devices: Mapping[int, Device]):
-        self._plan, self._devices = plan, devices
+        self._plan = plan
+        self._devices = devices
         self._names = metric_names(plan)
         self.sums: dict[tuple[int, bool], jax.Array] = {}
         self._rounds: dict[int, np.ndarray] = {}
@@ -108,7 +118,11 @@ class LossMetrics:
         found = self.sums.get((stage, train))
         if found is None:
             device = self._devices[self._plan.stages[stage].space]
-            found = zeros((2 + 2 * len(self._names[stage]),), float, device)
+            found = zeros(
+                (2 + 2 * len(self._names[stage]),),
+                float,
+                device,
+            )
         return found
 
     def take(self, train: bool) -> list[LossSums]:
@@ -132,8 +146,15 @@ class LossMetrics:
           For each stage, by number, the line of `LossSums`.
         """
         taken = [number for number, is_train in self.sums if is_train == train]
-        lines = {number: np.asarray(self.sums.pop((number, train)), np.float64) for number in taken}
-        return added(lines, self._take_rounds()) if train else lines
+        lines = {}
+        for number in taken:
+            lines[number] = np.asarray(
+                self.sums.pop((number, train)),
+                np.float64,
+            )
+        if train:
+            return added(lines, self._take_rounds())
+        return lines
 
     def of_round(self, n_instances: int) -> float:
         """The mean loss of training since this was last asked, or since `take`. Waits for devices.
@@ -148,7 +169,8 @@ class LossMetrics:
 
     def _take_rounds(self) -> dict[int, np.ndarray]:
         """The lines of the rounds that are over."""
-        rounds, self._rounds = self._rounds, {}
+        rounds = self._rounds
+        self._rounds = {}
         return rounds
 
     def clear(self) -> None:
@@ -162,9 +184,14 @@ class LossMetrics:
         Returns:
           A list for `resume`.
         """
-        held: list[tuple[int, Any, np.ndarray]] = [(*key, np.asarray(sums)) for key, sums in self.sums.items()]
+        held: list[tuple[int, Any, np.ndarray]] = []
+        for key, sums in self.sums.items():
+            held.append((*key, np.asarray(sums)))
         held += [(number, ROUNDS, line) for number, line in self._rounds.items()]
-        return [[number, kind, str(sums.dtype), sums.tobytes().hex()] for number, kind, sums in held]
+        result = []
+        for number, kind, sums in held:
+            result.append([number, kind, str(sums.dtype), sums.tobytes().hex()])
+        return result
 
     def resume(self, state: Sequence[Sequence[Any]]) -> None:
         """Goes on adding up from another's `state`.
@@ -178,20 +205,34 @@ class LossMetrics:
             if kind == ROUNDS:
                 self._rounds[number] = sums
             else:
-                self.sums[number, kind] = copied(sums, self._devices[self._plan.stages[number].space])
+                self.sums[number, kind] = copied(
+                    sums, self._devices[self._plan.stages[number].space]
+                )
 
     def of_stage(self, stage: int) -> list[jax.Array]:
         """The sums of a stage, by number; none if it is no loss."""
-        return [sums for (number, _), sums in self.sums.items() if number == stage]
+        result = []
+        for (number, _), sums in self.sums.items():
+            if number == stage:
+                result.append(sums)
+        return result
 
     def in_space(self, space: int) -> list[jax.Array]:
         """The sums that lie in a memory space."""
-        return [sums for (number, _), sums in self.sums.items() if self._plan.stages[number].space == space]
+        result = []
+        for (number, _), sums in self.sums.items():
+            if self._plan.stages[number].space == space:
+                result.append(sums)
+        return result
 
     def warm(self) -> list[jax.Array]:
         """Arrays like those of all losses, for kernels that are compiled ahead."""
         stages = self._plan.stages
-        return [self.of(number, True) for number in self._names if stages[number].space in self._devices]
+        result = []
+        for number in self._names:
+            if stages[number].space in self._devices:
+                result.append(self.of(number, True))
+        return result
 
 
 def metric_names(plan: Plan) -> dict[int, list[str]]:
@@ -200,7 +241,11 @@ def metric_names(plan: Plan) -> dict[int, list[str]]:
     Args:
       plan: The plan.
     """
-    return {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind.starts_backward}
+    result = {}
+    for s in plan.stages:
+        if s.kind.starts_backward:
+            result[s.number] = _metrics_of(s.nodes[-1])
+    return result
 
 
 def metrics_of_graph(graph: Graph) -> set[str]:
@@ -209,10 +254,19 @@ def metrics_of_graph(graph: Graph) -> set[str]:
     Args:
       graph: A closed graph.
     """
-    return {name for node in graph.nodes.values() if node.kind == "Loss" for name in _metrics_of(node)}
+    result = set()
+    for node in graph.nodes.values():
+        if node.kind == "Loss":
+            for name in _metrics_of(node):
+                result.add(name)
+    return result
 
 
-def together(plan: Plan, names: Mapping[int, Sequence[str]], lines: Mapping[int, np.ndarray]) -> list[LossSums]:
+def together(
+    plan: Plan,
+    names: Mapping[int, Sequence[str]],
+    lines: Mapping[int, np.ndarray],
+) -> list[LossSums]:
     """Adds up what the copies that replicas have of one loss node have summed.
 
     Args:
@@ -228,18 +282,26 @@ def together(plan: Plan, names: Mapping[int, Sequence[str]], lines: Mapping[int,
         node = plan.stages[number].nodes[-1]
         nothing = np.zeros(2 + 2 * len(names[number]))
         before = taken[node.role].line if node.role in taken else nothing
-        taken[node.role] = LossSums(names[number], before + lines.get(number, nothing))
+        taken[node.role] = LossSums(
+            names[number],
+            before + lines.get(number, nothing),
+        )
     return list(taken.values())
 
 
-def added(one: Mapping[int, np.ndarray], other: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+def added(
+    one: Mapping[int, np.ndarray],
+    other: Mapping[int, np.ndarray],
+) -> dict[int, np.ndarray]:
     """Adds up lines of loss stages.
 
     Args:
       one: The lines of some stages, by number.
       other: Likewise.
     """
-    both = {number: one[number] + other[number] for number in one.keys() & other.keys()}
+    both = {}
+    for number in one.keys() & other.keys():
+        both[number] = one[number] + other[number]
     return {**one, **other, **both}
 
 

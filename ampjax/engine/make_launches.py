@@ -21,12 +21,14 @@ class Launches:
     """
 
     def __init__(self, scheduler: Scheduler, seeds: RowSeeds):
-        self._scheduler, self._seeds = scheduler, seeds
+        self._scheduler = scheduler
+        self._seeds = seeds
         self._capacities: dict[int, tuple[int, ...]] = {}  # of stages' outputs
         self._n_slots = -1  # of all arenas, when they were looked up
-        self._stages = [
-            (stage, len(stage.ports), len(stage.outputs), stage.needs_contents) for stage in scheduler.plan.stages
-        ]
+        stages = []
+        for stage in scheduler.plan.stages:
+            stages.append((stage, len(stage.ports), len(stage.outputs), stage.needs_contents))
+        self._stages = stages
 
     def __call__(self, d: Dispatch) -> Launch:
         """Makes a dispatch's launch.
@@ -35,7 +37,13 @@ class Launches:
           d: The dispatch, decided since anything was last admitted.
         """
         if d.stage < 0:
-            return Launch(d.number, d.worker, CHANGES_ONLY, d.direction, changes=d.changes)
+            return Launch(
+                d.number,
+                d.worker,
+                CHANGES_ONLY,
+                d.direction,
+                changes=d.changes,
+            )
         stage, n_ports, n_outputs, has_contents = self._stages[d.stage]
         launch = Launch(
             d.number,
@@ -53,9 +61,9 @@ class Launches:
             d.changes,
             bool(d.changes) and brings_updates(stage, d),
         )
-        return (
-            self._with_contents(launch, stage, d) if has_contents or d.versions or d.staleness or d.dropped else launch
-        )
+        if has_contents or d.versions or d.staleness or d.dropped:
+            return self._with_contents(launch, stage, d)
+        return launch
 
     def capacities_of(self, stage: int) -> tuple[int, ...]:
         """How many rows the arena of each output of a stage has now.
@@ -69,13 +77,17 @@ class Launches:
             self._capacities.clear()
         found = self._capacities.get(stage)
         if found is None:
-            found = self._capacities[stage] = tuple([tables.capacity(key) for key in self._stages[stage][0].arenas])
+            found = self._capacities[stage] = tuple(
+                [tables.capacity(key) for key in self._stages[stage][0].arenas]
+            )
         return found
 
     def _with_contents(self, launch: Launch, stage: Stage, d: Dispatch) -> Launch:
         """What only some stages need of a dispatch."""
         contents = self._scheduler.contents
-        sizes, edges, seeds = contents.sizes(d), contents.edges(d), ()
+        sizes = contents.sizes(d)
+        edges = contents.edges(d)
+        seeds = ()
         if stage.random and d.direction != INFER:
             seeds = self._seeds.of(contents.states(d), sizes, edges)
         launch = launch._replace(
@@ -100,5 +112,8 @@ def brings_updates(stage: Stage, d: Dispatch) -> bool:
       stage: Its stage.
       d: The dispatch; it has parameter changes.
     """
-    updates = {change.node: change.count for change in d.changes if isinstance(change, Update)}
+    updates = {}
+    for change in d.changes:
+        if isinstance(change, Update):
+            updates[change.node] = change.count
     return not d.dropped and len(updates) == len(d.changes) and updates == d.gradient_rows(stage)

@@ -89,22 +89,27 @@ class ParameterStore:
         stashed: Iterable[str] = (),
         groups: Sequence[JointGroup] = (),
     ):
-        self.training, self.stashed = dict(training), frozenset(stashed)
+        self.training = dict(training)
+        self.stashed = frozenset(stashed)
         self.groups = {group.name: group for group in groups}
         self._joint = {group.name: JointUpdates(group, device_of) for group in groups}
         homes = {name: joint.device for name, joint in self._joint.items()}
-        self._device_of = {UNREAD: next(iter(device_of.values()), None), **device_of, **homes}
+        self._device_of = {
+            UNREAD: next(iter(device_of.values()), None),
+            **device_of,
+            **homes,
+        }
         self.estimated = frozenset(node for node, own in self.training.items() if own.estimates)
         self.params: dict[str, Any] = {}
         self.opt_state: dict[str, Any] = {}
         self.accumulators: dict[str, Any] = {}
         self.stash: dict[tuple[int, tuple[int, ...]], tuple[Any, ...]] = {}
         self._by_row: dict[str, TouchedRows] = {}
-        self.tables = {
-            node: TableGradients(own.table, own.gradient)
-            for node, own in self.training.items()
-            if own.table is not None and node in params
-        }
+        tables = {}
+        for node, own in self.training.items():
+            if own.table is not None and node in params:
+                tables[node] = TableGradients(own.table, own.gradient)
+        self.tables = tables
         self._handed_in: dict[str, dict[str, Any]] = {}
         self._updates: dict[str, Kernel] = {}
         for node, value in params.items():
@@ -112,7 +117,10 @@ class ParameterStore:
             if node != UNREAD:
                 self.reset_optimizer(node)
         for name, joint in self._joint.items():
-            self.opt_state[name] = joint.init(self.params, self._unread_of(joint))
+            self.opt_state[name] = joint.init(
+                self.params,
+                self._unread_of(joint),
+            )
 
     def set_params(self, node: str, params: Any) -> None:
         """Puts a copy of a node's parameters on its device.
@@ -121,7 +129,10 @@ class ParameterStore:
           node: Its name.
           params: A pytree of arrays.
         """
-        self.params[node] = jax.tree.map(lambda x: copied(x, self._device_of[node]), params)
+        self.params[node] = jax.tree.map(
+            lambda x: copied(x, self._device_of[node]),
+            params,
+        )
 
     def reset_optimizer(self, node: str) -> None:
         """Starts a node's optimizer state and accumulator anew.
@@ -130,16 +141,21 @@ class ParameterStore:
           node: Its name.
         """
         if node in self.tables:
-            self.opt_state[node], self.accumulators[node] = (), self.tables[node]
+            self.opt_state[node] = ()
+            self.accumulators[node] = self.tables[node]
             return
         self.empty(node)
-        floats, device = trainable(self.params[node]), self._device_of[node]
+        floats = trainable(self.params[node])
+        device = self._device_of[node]
         tx = self.training[node].tx
         # Copies, since an update donates every buffer once: some transforms keep the parameters that they were given, or one array twice.
         state = () if tx is None else tx.init(floats)
         if len(self.training) > 1:  # a single node draws what optax draws
             state = with_own_keys(state, node)
-        self.opt_state[node] = jax.tree.map(lambda x: copied(x, device), state)
+        self.opt_state[node] = jax.tree.map(
+            lambda x: copied(x, device),
+            state,
+        )
         if node in self._by_row:
             self._by_row[node].clear()
 
@@ -151,9 +167,16 @@ class ParameterStore:
         """
         device = self._device_of[node]
         floats = trainable(self.params[node])
-        self.accumulators[node] = jax.tree.map(lambda x: zeros(x.shape, wide(x.dtype), device), floats)
+        self.accumulators[node] = jax.tree.map(
+            lambda x: zeros(x.shape, wide(x.dtype), device), floats
+        )
 
-    def restore(self, params: Mapping[str, Any], opt_state: Mapping[str, Any], accumulators: Mapping[str, Any]) -> None:
+    def restore(
+        self,
+        params: Mapping[str, Any],
+        opt_state: Mapping[str, Any],
+        accumulators: Mapping[str, Any],
+    ) -> None:
         """Takes copies of every node's parameters, optimizer state and accumulated gradients.
 
         Args:
@@ -165,7 +188,10 @@ class ParameterStore:
         for own, given in kept:
             for node, device in self._device_of.items():
                 if node in own:
-                    own[node] = jax.tree.map(lambda x, to=device: copied(x, to), given[node])
+                    own[node] = jax.tree.map(
+                        lambda x, to=device: copied(x, to),
+                        given[node],
+                    )
         for node, rows in self._by_row.items():
             rows.restart(self.accumulators[node])
 
@@ -181,9 +207,13 @@ class ParameterStore:
           Those of them whose transforms allow it.
         """
         for node in set(nodes) - self.stashed - self.estimated - self.tables.keys():
-            table, training = self.params[node], self.training[node]
+            table = self.params[node]
+            training = self.training[node]
             tx = training.tx
-            update = None if tx is None else make_row_update(tx, training.gradient, table.shape, table.dtype)
+            if tx is None:
+                update = None
+            else:
+                update = make_row_update(tx, training.gradient, table.shape, table.dtype)
             if update is not None:
                 self._by_row[node] = TouchedRows(len(table), update)
         return set(nodes) & self._by_row.keys()
@@ -206,11 +236,19 @@ class ParameterStore:
         """
         if node not in self.estimated or not versions:
             return self.params[node]
-        return _params_before(self.params[node], self.opt_state[node].velocity, np.float32(versions))
+        return _params_before(
+            self.params[node],
+            self.opt_state[node].velocity,
+            np.float32(versions),
+        )
 
     # -- changes
 
-    def change(self, change: Change, elsewhere: Mapping[str, Any] | None = None) -> None:
+    def change(
+        self,
+        change: Change,
+        elsewhere: Mapping[str, Any] | None = None,
+    ) -> None:
         """Makes a parameter change.
 
         Args:
@@ -229,9 +267,14 @@ class ParameterStore:
             if by_row is not None:
                 by_row.clear()
         elif isinstance(change, Average):
-            self.params |= self._means(change.nodes, {**self.params, **(elsewhere or {})})
+            self.params |= self._means(
+                change.nodes,
+                {**self.params, **(elsewhere or {})},
+            )
         elif isinstance(change, Contribute):
-            self._handed_in.setdefault(change.group, {})[change.node] = _copies(self.params[change.node])
+            self._handed_in.setdefault(change.group, {})[change.node] = _copies(
+                self.params[change.node]
+            )
         elif isinstance(change, Merge):
             self._merge(change, elsewhere or {})
 
@@ -244,7 +287,12 @@ class ParameterStore:
         """
         joint = self._joint[change.group]
         params, unread, state, empty = joint.step(
-            self.params, self._unread_of(joint), self.opt_state[change.group], self.accumulators, change.examples, loss
+            self.params,
+            self._unread_of(joint),
+            self.opt_state[change.group],
+            self.accumulators,
+            change.examples,
+            loss,
         )
         self.opt_state[change.group] = state
         self.params |= params
@@ -254,7 +302,9 @@ class ParameterStore:
 
     def _unread_of(self, joint: JointUpdates) -> dict[str, Any]:
         """The leaves that no node reads, if a group's transform updates them."""
-        return dict(self.params[UNREAD]) if joint.group.updates_unread else {}
+        if joint.group.updates_unread:
+            return dict(self.params[UNREAD])
+        return {}
 
     def forget(self) -> None:
         """Forgets what belongs to instances that are given up, and what replicas have handed in."""
@@ -266,14 +316,18 @@ class ParameterStore:
 
         Interrupted among many rows, it leaves some of them updated, without a gradient, and the optimizer's count of steps as it was.
         """
-        node, training = change.node, self.training[change.node]
+        node = change.node
+        training = self.training[change.node]
         held = self.params[node], self.opt_state[node], self.accumulators[node]
         count = np.float32(change.divisor)
         if rows is None:
             step = self._updates.get(node)
             if step is None:
                 settings = training.tx, training.gradient, node not in self.stashed
-                step = self._updates[node] = _update_of(*settings, shapes_of(self.params[node]))
+                step = self._updates[node] = _update_of(
+                    *settings,
+                    shapes_of(self.params[node]),
+                )
             made: Iterable[Any] = [step.once(*held, count, np.float32(change.mean_staleness))]
         else:
             made = self._by_row[node].update(*held, rows, count)
@@ -286,23 +340,47 @@ class ParameterStore:
         Args:
           change: The change.
         """
-        held = self.params if isinstance(change, Average) else self._handed_in.get(change.group, {})
+        if isinstance(change, Average):
+            held = self.params
+        else:
+            held = self._handed_in.get(change.group, {})
         return {node: held[node] for node in change.nodes if node in held}
 
-    def _means(self, nodes: Sequence[str], trees: Mapping[str, Any]) -> dict[str, Any]:
+    def _means(
+        self,
+        nodes: Sequence[str],
+        trees: Mapping[str, Any],
+    ) -> dict[str, Any]:
         """The mean of some nodes' trees, for each of them that is kept here; formed here if any is kept elsewhere."""
         own = [node for node in nodes if node in self.params]
-        devices = None if len(own) == len(nodes) else [self._device_of[own[0]]] * len(nodes)
+        if len(own) == len(nodes):
+            devices = None
+        else:
+            devices = [self._device_of[own[0]]] * len(nodes)
         means = dict(zip(nodes, average([trees[node] for node in nodes], devices), strict=True))
         if devices is None:
             return means
-        return {node: jax.tree.map(partial(copied, device=self._device_of[node]), means[node]) for node in own}
+        result = {}
+        for node in own:
+            result[node] = jax.tree.map(
+                partial(copied, device=self._device_of[node]),
+                means[node],
+            )
+        return result
 
-    def _merge(self, merge: Merge, elsewhere: Mapping[str, Any]) -> None:
+    def _merge(
+        self,
+        merge: Merge,
+        elsewhere: Mapping[str, Any],
+    ) -> None:
         """Each replica takes the mean of what was handed in, plus what it has learnt since."""
         handed_in = self._handed_in.pop(merge.group)
         for node, mean in self._means(merge.nodes, {**handed_in, **elsewhere}).items():
-            self.params[node] = _rebase(self.params[node], handed_in[node], mean)
+            self.params[node] = _rebase(
+                self.params[node],
+                handed_in[node],
+                mean,
+            )
 
     # -- compiling
 
@@ -328,7 +406,8 @@ class ParameterStore:
         group = self.groups[name]
         unread = [UNREAD] if group.updates_unread else []
         loss = 0.0 if group.transform.wants_loss else None
-        accumulators, params = (self.accumulators, group.names), (self.params, [*group.names, *unread])
+        accumulators = (self.accumulators, group.names)
+        params = (self.params, [*group.names, *unread])
         with on_copies(accumulators, params, (self.opt_state, [name])):
             self.change_together(JointUpdate(name, group.names, 1), loss)
 
@@ -340,21 +419,30 @@ class ParameterStore:
         """
         own = [node for node in nodes if node in self.params]
         with on_copies((self.params, ()), (self._handed_in, ())):
-            elsewhere = {node: self.params[own[0]] for node in nodes if node not in own}
+            elsewhere = {}
+            for node in nodes:
+                if node not in own:
+                    elsewhere[node] = self.params[own[0]]
             self.change(Average("", tuple(nodes)), elsewhere)
             for node in own:
                 self.change(Contribute("", node))
             self.change(Merge("", tuple(nodes)), elsewhere)
 
     @contextmanager
-    def on_copies(self, accumulating: Iterable[str], changed: Iterable[str]) -> Iterator[None]:
+    def on_copies(
+        self,
+        accumulating: Iterable[str],
+        changed: Iterable[str],
+    ) -> Iterator[None]:
         """Has copies in place of nodes' arrays as long as this is open, for what donates them.
 
         Args:
           accumulating: Nodes whose accumulators are copied.
           changed: Nodes whose parameters and optimizer states are.
         """
-        with on_copies((self.accumulators, accumulating), (self.params, changed), (self.opt_state, changed)):
+        with on_copies(
+            (self.accumulators, accumulating), (self.params, changed), (self.opt_state, changed)
+        ):
             yield
 
     # -- questions
@@ -367,15 +455,24 @@ class ParameterStore:
     @property
     def not_finite(self) -> list[str]:
         """The nodes of whose parameters some are not finite; tables in host memory are not looked at."""
-        return [
-            node for node, tree in self.params.items() if not all(map(_is_finite, jax.tree.leaves(trainable(tree))))
-        ]
+        result = []
+        for node, tree in self.params.items():
+            if not all(map(_is_finite, jax.tree.leaves(trainable(tree)))):
+                result.append(node)
+        return result
 
     @property
     def n_bytes(self) -> dict[str, int]:
         """Bytes on devices."""
-        trees = {"params": self.params, "opt_state": self.opt_state, "accumulators": self.accumulators}
-        return {name: sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for name, tree in trees.items()}
+        trees = {
+            "params": self.params,
+            "opt_state": self.opt_state,
+            "accumulators": self.accumulators,
+        }
+        result = {}
+        for name, tree in trees.items():
+            result[name] = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+        return result
 
     def changed_by(self, changes: Iterable[Change]) -> list[jax.Array]:
         """The arrays that parameter changes write.
@@ -383,9 +480,17 @@ class ParameterStore:
         Args:
           changes: The changes.
         """
-        nodes = [node for change in changes for node in nodes_of(change)]
-        handed_in = [tree for own in self._handed_in.values() for tree in own.values()]
-        return jax.tree.leaves(([self.params[node] for node in nodes], handed_in)) if nodes else []
+        nodes = []
+        for change in changes:
+            for node in nodes_of(change):
+                nodes.append(node)
+        handed_in = []
+        for own in self._handed_in.values():
+            for tree in own.values():
+                handed_in.append(tree)
+        if nodes:
+            return jax.tree.leaves(([self.params[node] for node in nodes], handed_in))
+        return []
 
     def arrays(self, nodes: Iterable[str]) -> list[jax.Array]:
         """The parameters and accumulators of those of some nodes that have any.
@@ -393,7 +498,9 @@ class ParameterStore:
         Args:
           nodes: Their names.
         """
-        return jax.tree.leaves([(self.params.get(node), self.accumulators.get(node)) for node in nodes])
+        return jax.tree.leaves(
+            [(self.params.get(node), self.accumulators.get(node)) for node in nodes]
+        )
 
 
 @contextmanager
@@ -412,16 +519,26 @@ def on_copies(*parts: tuple[dict[Any, Any], Iterable[Any]]) -> Iterator[None]:
 
 def _copies(tree: Any) -> Any:
     """A tree of arrays, copied where they are."""
-    return jax.tree.map(lambda x: copied(x, x.device), tree)
+    return jax.tree.map(
+        lambda x: copied(x, x.device),
+        tree,
+    )
 
 
 def _is_finite(leaf: jax.Array) -> bool:
-    on_host = {device.platform for device in leaf.devices()} == {"cpu"}  # NumPy needs no copy and no compilation
+    on_host = {device.platform for device in leaf.devices()} == {
+        "cpu"
+    }  # NumPy needs no copy and no compilation
     return bool(np.isfinite(np.asarray(leaf)).all() if on_host else jnp.isfinite(leaf).all())
 
 
 @shared
-def _update_of(tx: Any, gradient: str, donate_params: bool, shapes: Any) -> Kernel:
+def _update_of(
+    tx: Any,
+    gradient: str,
+    donate_params: bool,
+    shapes: Any,
+) -> Kernel:
     """`kernel(params, opt_state, accumulator, count, staleness) -> (params, opt_state, accumulator)`: an update.
 
     It is for parameters of these shapes (`residuals.shapes_of`).
@@ -429,7 +546,13 @@ def _update_of(tx: Any, gradient: str, donate_params: bool, shapes: Any) -> Kern
     update: Callable[..., Any] = make_update(tx, gradient)
 
     @jitted(*(("params",) if donate_params else ()), "opt_state", "accumulator")
-    def step(params: Any, opt_state: Any, accumulator: Any, count: Any, staleness: Any) -> Any:
+    def step(
+        params: Any,
+        opt_state: Any,
+        accumulator: Any,
+        count: Any,
+        staleness: Any,
+    ) -> Any:
         return update(params, opt_state, accumulator, count, staleness=staleness)
 
     return step
@@ -441,5 +564,8 @@ _params_before = jax.jit(params_before)
 @jax.jit
 def _rebase(now: Any, handed_in: Any, mean: Any) -> Any:
     return jax.tree.map(
-        lambda n, h, m: m + (n - h) if jnp.issubdtype(n.dtype, jnp.inexact) else n, now, handed_in, mean
+        lambda n, h, m: m + (n - h) if jnp.issubdtype(n.dtype, jnp.inexact) else n,
+        now,
+        handed_in,
+        mean,
     )

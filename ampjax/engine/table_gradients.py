@@ -29,7 +29,8 @@ class TableGradients:
     """
 
     def __init__(self, table: HostTable, gradient: str):
-        self.table, self._gradient = table, gradient
+        self.table = table
+        self._gradient = gradient
         self._ids: list[np.ndarray] = []
         self._rows: list[Any] = []
         self.n_new = 0
@@ -55,7 +56,12 @@ class TableGradients:
         """
         return sum_duplicates(*self.joined())
 
-    def restore(self, ids: np.ndarray, rows: np.ndarray, n_new: int) -> None:
+    def restore(
+        self,
+        ids: np.ndarray,
+        rows: np.ndarray,
+        n_new: int,
+    ) -> None:
         """Has these gradients, and no others.
 
         Args:
@@ -63,7 +69,9 @@ class TableGradients:
           rows: `[n, *row]`.
           n_new: How many have come since those of one id were summed.
         """
-        self._ids, self._rows, self.n_new = [ids], [rows], n_new
+        self._ids = [ids]
+        self._rows = [rows]
+        self.n_new = n_new
 
     def update(self, count: int) -> None:
         """Updates the table by what has been accumulated, and starts anew.
@@ -72,12 +80,17 @@ class TableGradients:
           count: How many gradient rows that is.
         """
         ids, rows = self.joined()
-        self.table.push(ids, rows / np.float32(max(count, 1)) if self._gradient == "mean" else rows)
+        self.table.push(
+            ids,
+            rows / np.float32(max(count, 1)) if self._gradient == "mean" else rows,
+        )
         self.clear()
 
     def clear(self) -> None:
         """Forgets all."""
-        self._ids, self._rows, self.n_new = [], [], 0
+        self._ids = []
+        self._rows = []
+        self.n_new = 0
 
     def dense(self) -> np.ndarray:
         """The sums of all rows' gradients, zeros where there are none, `[n_rows, *row]`."""
@@ -89,7 +102,10 @@ class TableGradients:
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
         """All ids and their gradients, float32, in the order in which they came. Waits for the device."""
         row = self.table.shape[1:]
-        parts = [np.asarray(rows, np.float32)[: len(ids)] for ids, rows in zip(self._ids, self._rows, strict=True)]
+        parts = [
+            np.asarray(rows, np.float32)[: len(ids)]
+            for ids, rows in zip(self._ids, self._rows, strict=True)
+        ]
         flat = [part.reshape(-1, *row) for part in parts]
         ids = np.concatenate([np.zeros(0, np.int64), *(ids.reshape(-1) for ids in self._ids)])
         return ids, np.concatenate([np.zeros((0, *row), np.float32), *flat])

@@ -37,7 +37,8 @@ class TouchedRows:
     """
 
     def __init__(self, n_rows: int, update: RowUpdate):
-        self.update, self._all = update, False
+        self.update = update
+        self._all = False
         self._touched: np.ndarray = np.zeros(n_rows, bool)
 
     def add(self, rows: np.ndarray) -> None:
@@ -57,20 +58,28 @@ class TouchedRows:
         Args:
           accumulator: `[n_rows, ...]`.
         """
-        self._touched[:], self._all = np.asarray(accumulator).reshape(len(self._touched), -1).any(axis=1), False
+        self._touched[:] = np.asarray(accumulator).reshape(len(self._touched), -1).any(axis=1)
+        self._all = False
 
     @property
     def rows(self) -> np.ndarray | None:
         """The rows, ascending; None where they are so many that updating the whole table is as fast."""
         rows = None if self._all else np.flatnonzero(self._touched)
-        return rows if rows is not None and len(rows) * SHARE <= len(self._touched) else None
+        if rows is not None and len(rows) * SHARE <= len(self._touched):
+            return rows
+        return None
 
     def clear(self) -> None:
         """Starts with none: they have been updated."""
-        self._touched[:], self._all = False, False
+        self._touched[:] = False
+        self._all = False
 
 
-def table_ports(stage: Stage, program: Program, params: Sequence[Any]) -> dict[str, int]:
+def table_ports(
+    stage: Stage,
+    program: Program,
+    params: Sequence[Any],
+) -> dict[str, int]:
     """Finds the nodes of a stage that read one row of a large table for each message, and the ports at which the rows' numbers are pumped.
 
     Args:
@@ -83,7 +92,10 @@ def table_ports(stage: Stage, program: Program, params: Sequence[Any]) -> dict[s
         table = () if call.params is None else params[call.params]
         if call.body.rng or not _is_large(table):
             continue
-        wires = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
+        wires = []
+        for wire in node.inputs:
+            if wire is not None and wire.type is not None:
+                wires.append(wire.type)
         inputs = [jax.ShapeDtypeStruct(wire.shape, wire.dtype) for wire in wires]
         place = row_input(call.body, table, inputs)
         if place is None:
@@ -94,7 +106,11 @@ def table_ports(stage: Stage, program: Program, params: Sequence[Any]) -> dict[s
     return found
 
 
-def row_input(body: Body, table: Any, inputs: Sequence[jax.ShapeDtypeStruct]) -> int | None:
+def row_input(
+    body: Body,
+    table: Any,
+    inputs: Sequence[jax.ShapeDtypeStruct],
+) -> int | None:
     """The input that is the number of the one row that a body reads of a table; None where it does anything else with it.
 
     Args:
@@ -104,37 +120,65 @@ def row_input(body: Body, table: Any, inputs: Sequence[jax.ShapeDtypeStruct]) ->
     """
     try:
         flat = trace(body.apply, table, *inputs)
-    except Exception:  # a number of eight bits, for one, can't be compared with the length of such a table
+    except (
+        Exception
+    ):  # a number of eight bits, for one, can't be compared with the length of such a table
         return None
     own, *given = flat.inputs
     readers = [equation for equation in flat.equations if own in _variables(equation.invars)]
-    if len(readers) != 1 or own in _variables(flat.outputs) or not _reads_one_row(readers[0], table.shape):
+    if (
+        len(readers) != 1
+        or own in _variables(flat.outputs)
+        or not _reads_one_row(readers[0], table.shape)
+    ):
         return None
-    places = [i for i, x in enumerate(inputs) if x.shape == () and jnp.issubdtype(x.dtype, jnp.integer)]
+    places = []
+    for i, x in enumerate(inputs):
+        if x.shape == () and jnp.issubdtype(x.dtype, jnp.integer):
+            places.append(i)
     for place in places:
-        if _is_same_number(flat, readers[0].invars[1], given[place], inputs[place].dtype, len(table)):
+        if _is_same_number(
+            flat, readers[0].invars[1], given[place], inputs[place].dtype, len(table)
+        ):
             return place
     return None
 
 
 def _reads_one_row(equation: Equation, shape: tuple[int, ...]) -> bool:
     """Whether an equation takes one row, and nothing else, of its first operand; its second says which."""
-    name, params = equation.primitive.name, equation.params
+    name = equation.primitive.name
+    params = equation.params
     if tuple(params.get("slice_sizes", ())) != (1, *shape[1:]):
         return False
     if name == "gather":
-        numbers, index = params["dimension_numbers"], equation.invars[1]
+        numbers = params["dimension_numbers"]
+        index = equation.invars[1]
         return tuple(numbers.start_index_map) == (0,) and index.aval.shape == (1,)
     return name == "dynamic_slice"
 
 
-def _is_same_number(flat: FlatProgram, index: Any, given: Any, dtype: Any, n_rows: int) -> bool:
+def _is_same_number(
+    flat: FlatProgram,
+    index: Any,
+    given: Any,
+    dtype: Any,
+    n_rows: int,
+) -> bool:
     """Whether an index follows from one input alone and equals it, for all rows that there are."""
-    index_of = shared_slice(flat, find_dependence(flat, [None] * len(flat.inputs)), [index])
-    read = _variables([atom for equation in index_of.equations for atom in equation.invars] + [index])
+    index_of = shared_slice(
+        flat,
+        find_dependence(flat, [None] * len(flat.inputs)),
+        [index],
+    )
+    read = _variables(
+        [atom for equation in index_of.equations for atom in equation.invars] + [index]
+    )
     if given not in read or any(other in read for other in flat.inputs if other is not given):
         return False
-    numbers = np.arange(min(n_rows, np.iinfo(dtype).max + 1), dtype=dtype)
+    numbers = np.arange(
+        min(n_rows, np.iinfo(dtype).max + 1),
+        dtype=dtype,
+    )
     found = jax.vmap(lambda number: index_of({given: number})[0].reshape(()))(numbers)
     return bool((np.asarray(found) == numbers).all())
 
@@ -144,4 +188,9 @@ def _variables(atoms: Sequence[Any]) -> list[Any]:
 
 
 def _is_large(table: Any) -> bool:
-    return isinstance(table, jax.Array) and table.ndim > 1 and len(table) >= LARGE[0] and table.nbytes >= LARGE[1]
+    return (
+        isinstance(table, jax.Array)
+        and table.ndim > 1
+        and len(table) >= LARGE[0]
+        and table.nbytes >= LARGE[1]
+    )

@@ -58,7 +58,12 @@ class Batched:
       params: The parameters, or their types; None until the first call tells them.
     """
 
-    def __init__(self, function: Callable[..., Any], spec: Any, params: Any = None):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        spec: Any,
+        params: Any = None,
+    ):
         self._function = function
         self._leaves, self._structure = parse(spec)
         self._programs: dict[Hashable, RowProgram] = {}
@@ -67,7 +72,13 @@ class Batched:
         if params is not None:
             self._program(params)
 
-    def __call__(self, params: Any, examples: Sequence[Any] | Batch, *, key: Any = None) -> Any:
+    def __call__(
+        self,
+        params: Any,
+        examples: Sequence[Any] | Batch,
+        *,
+        key: Any = None,
+    ) -> Any:
         """What the function returns for each example.
 
         Args:
@@ -86,7 +97,13 @@ class Batched:
         self._require(params, batch, "the result", lambda told: told.result)
         return self._jitted(params, batch, key).result
 
-    def reports(self, params: Any, examples: Sequence[Any] | Batch, *, key: Any = None) -> Reports:
+    def reports(
+        self,
+        params: Any,
+        examples: Sequence[Any] | Batch,
+        *,
+        key: Any = None,
+    ) -> Reports:
         """What the function returns and tells: `amp.metric` and `amp.output`.
 
         Args:
@@ -105,31 +122,56 @@ class Batched:
         batch = self._batch(params, examples)
         self._require(params, batch, "the outputs", lambda told: told.outputs)
         told = self._jitted(params, batch, key)
-        return replace(told, result=None, metrics={}) if batch.missing else told
+        if batch.missing:
+            return replace(told, result=None, metrics={})
+        return told
 
-    def _require(self, params: Any, batch: Batch, what: str, part: Callable[[Reports], Any]) -> None:
+    def _require(
+        self,
+        params: Any,
+        batch: Batch,
+        what: str,
+        part: Callable[[Reports], Any],
+    ) -> None:
         """Checks that what is asked for does not depend on labels that were left out."""
-        found = self._program(params).missing_for(params, batch, part) if batch.missing else []
+        if batch.missing:
+            found = self._program(params).missing_for(params, batch, part)
+        else:
+            found = []
         if found:
             names = ", ".join(f"`{path}`" for path in found)
-            fix = (
-                "Give each example this leaf; `reports(...).outputs` may do without what only losses and metrics read."
+            fix = "Give each example this leaf; `reports(...).outputs` may do without what only losses and metrics read."
+            raise DataError(
+                f"{self!r}, labels=False",
+                f"examples with the leaves behind {what}: {names}",
+                "none",
+                fix,
             )
-            raise DataError(f"{self!r}, labels=False", f"examples with the leaves behind {what}: {names}", "none", fix)
 
-    def _batch(self, params: Any, examples: Sequence[Any] | Batch) -> Batch:
+    def _batch(
+        self,
+        params: Any,
+        examples: Sequence[Any] | Batch,
+    ) -> Batch:
         program = self._program(params)
         batch = examples if isinstance(examples, Batch) else self.pack(examples)
         if batch.layout != program.layout:
             fix = "Pack the examples with this function's own `pack`."
-            raise DataError(f"{self!r}, batch", "what its own `pack` made", "another function's batch", fix)
+            raise DataError(
+                f"{self!r}, batch", "what its own `pack` made", "another function's batch", fix
+            )
         return batch
 
     def _run(self, params: Any, batch: Batch, key: Any) -> Reports:
         return self._program(params)(params, batch, key)
 
     def pack(
-        self, examples: Sequence[Any], *, size: int | None = None, parts: int | None = None, labels: bool = True
+        self,
+        examples: Sequence[Any],
+        *,
+        size: int | None = None,
+        parts: int | None = None,
+        labels: bool = True,
     ) -> Batch:
         """Lays examples out for a call: on the host, in NumPy.
 
@@ -150,17 +192,34 @@ class Batched:
         if self._last is None:
             fix = "Give `amp.vmap` the parameters as `params=`, or call the function once before."
             raise GraphError(f"{self!r}, pack", "types of the parameters", "none so far", fix)
-        given, n_parts = listed(examples), 1 if parts is None else parts
+        given = listed(examples)
+        n_parts = 1 if parts is None else parts
         n = len(given)
         least = -(-n // n_parts)
         if not n or n_parts < 1 or least * (n_parts - 1) >= n:
-            expected = "at least one example" + ("" if parts is None else f" for each of {n_parts} parts")
-            raise DataError(f"{self!r}, examples", expected, f"{n or 'none'}", "Pass a list of examples.")
+            expected = "at least one example" + (
+                "" if parts is None else f" for each of {n_parts} parts"
+            )
+            raise DataError(
+                f"{self!r}, examples", expected, f"{n or 'none'}", "Pass a list of examples."
+            )
         if size is not None and size < least:
-            raise DataError(f"{self!r}, size", f"at least {least}, the number of examples", f"{size}", "Pack fewer.")
-        columns = [Columns(self._leaves, given[i * least : (i + 1) * least], labels) for i in range(n_parts)]
+            raise DataError(
+                f"{self!r}, size",
+                f"at least {least}, the number of examples",
+                f"{size}",
+                "Pack fewer.",
+            )
+        columns = []
+        for i in range(n_parts):
+            columns.append(Columns(self._leaves, given[i * least : (i + 1) * least], labels))
         batches = self._last.pack(columns, least if size is None else size)
-        return batches[0] if parts is None else jax.tree.map(lambda *each: np.stack(each), *batches)
+        if parts is None:
+            return batches[0]
+        return jax.tree.map(
+            lambda *each: np.stack(each),
+            *batches,
+        )
 
     def _program(self, params: Any) -> RowProgram:
         """The program for parameters of these types; made at first use."""
@@ -171,9 +230,15 @@ class Batched:
                 raise GraphError(where, "arrays", "a table in host memory", fix)
         types = jax.tree.map(type_of, params)
         leaves, structure = jax.tree.flatten(types)
-        key = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), jax.config.read("jax_enable_x64")
+        key = (
+            structure,
+            tuple((leaf.shape, leaf.dtype) for leaf in leaves),
+            jax.config.read("jax_enable_x64"),
+        )
         if key not in self._programs:
-            self._programs[key] = RowProgram(self._function, types, self._leaves, self._structure, _RULES)
+            self._programs[key] = RowProgram(
+                self._function, types, self._leaves, self._structure, _RULES
+            )
         self._last = self._programs[key]
         return self._last
 
@@ -181,7 +246,12 @@ class Batched:
         return f"vmap({getattr(self._function, '__name__', 'function')})"
 
 
-def vmap(function: Callable[..., Any], spec: Any, *, params: Any = None) -> Batched:
+def vmap(
+    function: Callable[..., Any],
+    spec: Any,
+    *,
+    params: Any = None,
+) -> Batched:
     """One pure JAX function of parameters and a batch of ragged examples, made of a function of parameters and one example.
 
     The function is traced once, with symbolic lengths, as `amp.compile` traces it. Index spaces become rows over the whole batch, loops become

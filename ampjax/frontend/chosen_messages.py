@@ -34,7 +34,9 @@ class ChosenMessages(NamedTuple):
         Args:
           column: `[rows of the space, ...]`.
         """
-        return column.take(self.rows, axis=0) if self.span is None else column[self.span]
+        if self.span is None:
+            return column.take(self.rows, axis=0)
+        return column[self.span]
 
 
 class SpaceMessages:
@@ -47,11 +49,15 @@ class SpaceMessages:
 
     def __init__(self, space: IndexSpace, columns: Columns):
         self._index = space.index
-        known = {name: columns.known(column.inside(space)) for name, column in space.facts.items() if column}
+        known = {}
+        for name, column in space.facts.items():
+            if column:
+                known[name] = columns.known(column.inside(space))
         self._facts = {name: values for name, values in known.items() if values is not None}
         self._unset = [name for name in space.facts if name not in self._facts]
         if space.parent is not None:
-            self._starts, self._sizes = space.starts(columns), space.lengths(columns)
+            self._starts = space.starts(columns)
+            self._sizes = space.lengths(columns)
 
     def of_instances(self, ids: np.ndarray) -> ChosenMessages:
         """The messages of some instances, where there is one for each.
@@ -60,7 +66,12 @@ class SpaceMessages:
           ids: `[n]`: which instances.
         """
         n = len(ids)
-        return self._chosen(np.arange(n), ids, {}, ids.item() if n == 1 else None)
+        return self._chosen(
+            np.arange(n),
+            ids,
+            {},
+            ids.item() if n == 1 else None,
+        )
 
     def within(self, outer: ChosenMessages) -> ChosenMessages:
         """The messages within those of the space around.
@@ -70,24 +81,37 @@ class SpaceMessages:
         """
         if len(outer.rows) == 1:  # the most frequent case
             row = outer.rows.item()
-            n, start = self._sizes.item(row), self._starts.item(row)
+            n = self._sizes.item(row)
+            start = self._starts.item(row)
             numbers = np.arange(n)
             rows = numbers + start
         else:
-            n, start = self._sizes.take(outer.rows), None
+            n = self._sizes.take(outer.rows)
+            start = None
             ends = n.cumsum()
             numbers = np.arange(ends[-1] if len(ends) else 0)
             numbers -= (ends - n).repeat(n)
             rows = numbers + self._starts.take(outer.rows).repeat(n)
-        fields = {name: values.repeat(n) for name, values in outer.fields.items()}
+        fields = {}
+        for name, values in outer.fields.items():
+            fields[name] = values.repeat(n)
         fields[self._index] = numbers
         return self._chosen(outer.instance.repeat(n), rows, fields, start)
 
     def _chosen(
-        self, instance: np.ndarray, rows: np.ndarray, fields: dict[str, np.ndarray], start: int | None
+        self,
+        instance: np.ndarray,
+        rows: np.ndarray,
+        fields: dict[str, np.ndarray],
+        start: int | None,
     ) -> ChosenMessages:
         """Messages with the fields of this space; `start` is the first row where they follow one another."""
-        chosen = ChosenMessages(instance, rows, fields, None if start is None else slice(start, start + len(rows)))
+        chosen = ChosenMessages(
+            instance,
+            rows,
+            fields,
+            None if start is None else slice(start, start + len(rows)),
+        )
         for name, column in self._facts.items():
             fields[name] = chosen.of(column)
         for name in self._unset:
@@ -104,12 +128,27 @@ class RegionMessages:
       columns: The data set.
     """
 
-    def __init__(self, region: Region, told: Mapping[str, Column], columns: Columns):
-        self.space, rows = region.space, region.rows(columns)
+    def __init__(
+        self,
+        region: Region,
+        told: Mapping[str, Column],
+        columns: Columns,
+    ):
+        self.space = region.space
+        rows = region.rows(columns)
         n = self.space.n_rows(columns)
         self._n = n if rows is None else len(rows)
-        found = {name: columns.known(column) for name, column in told.items()} if self._n else {}
-        self._told = {name: np.zeros(n, np.int64) if values is None else values for name, values in found.items()}
+        if self._n:
+            found = {name: columns.known(column) for name, column in told.items()}
+        else:
+            found = {}
+        result = {}
+        for name, values in found.items():
+            if values is None:
+                result[name] = np.zeros(n, np.int64)
+            else:
+                result[name] = values
+        self._told = result
         self._holds: np.ndarray | None = None
         if self._told or self._n < n:
             self._holds = np.zeros(n, bool)
@@ -133,6 +172,8 @@ class RegionMessages:
             return messages
         own = self._holds.take(messages.rows).nonzero()[0]
         rows = messages.rows.take(own)
-        fields = {name: values.take(own) for name, values in messages.fields.items()}
+        fields = {}
+        for name, values in messages.fields.items():
+            fields[name] = values.take(own)
         fields |= {name: values.take(rows) for name, values in self._told.items()}
         return ChosenMessages(messages.instance.take(own), rows, fields)

@@ -17,13 +17,27 @@ from ampjax.frontend.batched import Batched
 from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.running_models import remember
 from ampjax.frontend.combinators.structures import Stacked
-from ampjax.frontend.combinators.tracing import Traced, has_primitive, structure_text, trace, tracing
+from ampjax.frontend.combinators.tracing import (
+    Traced,
+    has_primitive,
+    structure_text,
+    trace,
+    tracing,
+)
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
 from ampjax.frontend.deduction.equations import Name, calls, flatten
 from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.draft.values import Constant, Elements, LossTerm, OfParams, Static, Value, Wanted
+from ampjax.frontend.draft.values import (
+    Constant,
+    Elements,
+    LossTerm,
+    OfParams,
+    Static,
+    Value,
+    Wanted,
+)
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.gradient_parity import verify_gradients
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
@@ -97,20 +111,37 @@ class Compiled:
       shared_draws: The lines that draw with keys that are the same for all examples.
     """
 
-    def __init__(self, model: Model, params: Mapping[str, Any], spec: Any, copies: int = 1):
-        self._model, self._spec, self.initial_params = model, spec, params
+    def __init__(
+        self,
+        model: Model,
+        params: Mapping[str, Any],
+        spec: Any,
+        copies: int = 1,
+    ):
+        self._model = model
+        self._spec = spec
+        self.initial_params = params
         self._leaves, structure = parse(spec)
         self._structure = structure
         low = Lowering(params, _RULES)
         root = IndexSpace()
-        tables = {key: value for key, value in params.items() if isinstance(value, AnyTable)}
+        tables = {}
+        for key, value in params.items():
+            if isinstance(value, AnyTable):
+                tables[key] = value
         arrays = {key: value for key, value in params.items() if key not in tables}
         values = _params_values(arrays)
         with tracing() as dimensions:
-            types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), arrays)
+            types = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)),
+                arrays,
+            )
             instance = structure.unflatten([leaf.aval(dimensions) for leaf in self._leaves])
             with in_users_words(f"parameters: {_keys(params)}; spec: {_keys(spec)}"):
-                whole = (lambda own, one: model({**own, **tables}, one)) if tables else model
+                if tables:
+                    whole = lambda own, one: model({**own, **tables}, one)
+                else:
+                    whole = model
                 function, constants, results = trace(whole, types, instance)
                 function = replace(function, called="")  # not the variable for the compiled model
             refuse_leaks(function.jaxpr, constants)
@@ -121,15 +152,33 @@ class Compiled:
             is_examples = [False] * (len(constants) + len(values)) + [True] * len(self._leaves)
             self.shared_draws = lines_of_shared_draws(function, is_examples)
             metrics = _metrics_of(function, results)
-            low.draft.reserve([c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"])
-            low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
+            low.draft.reserve(
+                [c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"]
+            )
+            low.draft.reserve_outputs(
+                [c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"]
+            )
             region = Region(root)
-            given = [*map(Constant, constants), *values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
-            told = low.run(function, given, region, Wanted(set(), {0: ()}, metrics=range(1, len(results))))
+            given = [
+                *map(Constant, constants),
+                *values,
+                *(_instance_value(leaf, root, low) for leaf in self._leaves),
+            ]
+            told = low.run(
+                function,
+                given,
+                region,
+                Wanted(
+                    set(),
+                    {0: ()},
+                    metrics=range(1, len(results)),
+                ),
+            )
             low.terms += [LossTerm(told[i], region, metric=name, count=None) for i, name in metrics]
             note_losses(low, jnp.promote_types(results[0].dtype, jnp.float32))
         remember(model, part_finder(self._leaves, structure))
-        self._draft, self.drawings = low.draft, low.draft.drawings
+        self._draft = low.draft
+        self.drawings = low.draft.drawings
         self.graph: Graph = low.draft.build(copies)
         # A traced program can't travel to another process, but the model can, and is traced there again.
         self.graph.remake = partial(_graph_of, model, params, spec, copies)
@@ -140,12 +189,19 @@ class Compiled:
         return Batched(self._model, self._spec, self.initial_params)
 
     @overload
-    def data(self, instances: Sequence[Any] | CompiledInstances, *, labels: bool = True) -> CompiledInstances: ...
+    def data(
+        self, instances: Sequence[Any] | CompiledInstances, *, labels: bool = True
+    ) -> CompiledInstances: ...
     @overload
     def data(
         self, instances: PlainSource | RedrawnInstances, *, labels: bool = True
     ) -> CompiledInstances | RedrawnInstances: ...
-    def data(self, instances: Any, *, labels: bool = True) -> CompiledInstances | RedrawnInstances:
+    def data(
+        self,
+        instances: Any,
+        *,
+        labels: bool = True,
+    ) -> CompiledInstances | RedrawnInstances:
         """Instances as the graph's pumps need them.
 
         Args:
@@ -172,10 +228,16 @@ class Compiled:
         columns = Columns(self._leaves, listed(instances), labels)
         for check in self._draft.checks:
             missing_leaves(columns, lambda check=check: check(columns))
-        pumps = require_for_sinks(self.graph, self._draft, columns) if columns.missing else None
+        if columns.missing:
+            pumps = require_for_sinks(self.graph, self._draft, columns)
+        else:
+            pumps = None
         return CompiledInstances(self._draft.pumps, self._draft.topologies, columns, pumps)
 
-    def params(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+    def params(
+        self,
+        nodes: Mapping[str, Any],
+    ) -> dict[str, Any]:
         """Parameters in the structure of the model's own, so that the model can be run with them as it is; for gradients see `gradients`.
 
         Args:
@@ -190,7 +252,10 @@ class Compiled:
         _require_names("params", nodes, "trainer.params")
         return self._draft.params.original(nodes)
 
-    def gradients(self, nodes: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+    def gradients(
+        self,
+        nodes: Mapping[str, tuple[Any, int]],
+    ) -> dict[str, Any]:
         """Summed gradients in the structure of the model's own parameters, as `jax.grad` of the model gives them.
 
         Args:
@@ -205,7 +270,10 @@ class Compiled:
         _require_names("gradients", nodes, "trainer.gradients")
         return self._draft.params.gradients({name: grads for name, (grads, _) in nodes.items()})
 
-    def node_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def node_params(
+        self,
+        params: Mapping[str, Any],
+    ) -> dict[str, Any]:
         """Parameters of the model's structure by node name, as `Trainer(params=...)` takes them.
 
         Args:
@@ -230,7 +298,11 @@ class Compiled:
           The explanation, which prints itself as tables.
         """
         is_none = isinstance(examples, list | tuple) and not examples
-        return explain_model(self.graph, self._draft, None if is_none else self.data(examples))
+        return explain_model(
+            self.graph,
+            self._draft,
+            None if is_none else self.data(examples),
+        )
 
     def verify(
         self,
@@ -266,8 +338,14 @@ class Compiled:
         examples = listed(examples)
         values = self.initial_params if params is None else params
         _require_names("verify", values, "compiled.params(trainer.params)")
-        values = {key: value.dense() if isinstance(value, Table) else value for key, value in values.items()}
-        allowed = tolerance_for(narrowest_floats(self.graph)) if tolerance is None else tolerance
+        values = {
+            key: value.dense() if isinstance(value, Table) else value
+            for key, value in values.items()
+        }
+        if tolerance is None:
+            allowed = tolerance_for(narrowest_floats(self.graph))
+        else:
+            allowed = tolerance
         with Reporter(progress) as reporter:
             return verify_gradients(self, self._name, examples, values, allowed, reporter)
 
@@ -278,7 +356,11 @@ class Compiled:
     def __repr__(self) -> str:
         return f"Compiled({self._name}: {len(self.graph.nodes)} nodes)"
 
-    def loss(self, params: Any, instances: Sequence[Any]) -> jax.Array:
+    def loss(
+        self,
+        params: Any,
+        instances: Sequence[Any],
+    ) -> jax.Array:
         """The summed loss of instances by the model as it is, in plain JAX: the reference for the graph.
 
         Args:
@@ -294,7 +376,9 @@ class Compiled:
         """
         _require_some("loss", instances)
         _require_names("loss", params, "compiled.params(trainer.params)")
-        losses = [self._model(params, self._typed(one, number)) for number, one in enumerate(listed(instances))]
+        losses = []
+        for number, one in enumerate(listed(instances)):
+            losses.append(self._model(params, self._typed(one, number)))
         return jnp.sum(jnp.stack([loss[0] if isinstance(loss, tuple) else loss for loss in losses]))
 
     def _typed(self, instance: Any, number: int) -> Any:
@@ -302,7 +386,13 @@ class Compiled:
         return self._structure.unflatten([leaf.typed(instance, number) for leaf in self._leaves])
 
 
-def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int = 1) -> Compiled:
+def compile(
+    model: Model,
+    params: Mapping[str, Any],
+    spec: Any,
+    *,
+    copies: int = 1,
+) -> Compiled:
     """Compiles a model: a plain JAX function of parameters and one instance, with ampjax's combinators for what the instance decides.
 
     The model is traced once, with symbolic lengths. What follows from the instance alone is computed on the host; states, loop counters,
@@ -334,28 +424,41 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
     for key, value in params.items():
         if not isinstance(key, str) or not key:
             where = f"compile, params, `[{key!r}]`"
-            raise GraphError(where, "keys that are names", f"{key!r}", "Name the parts: nodes are called so.")
+            raise GraphError(
+                where, "keys that are names", f"{key!r}", "Name the parts: nodes are called so."
+            )
         refuse_state(f"compile, params, `[{key!r}]`", value)
     for path, leaf in jax.tree_util.tree_leaves_with_path(dict(params)):
-        where, name = f"compile, params, `{jax.tree_util.keystr(path)}`", path[0].key
+        where = f"compile, params, `{jax.tree_util.keystr(path)}`"
+        name = path[0].key
         if isinstance(leaf, AnyTable):
             if len(path) > 1:
                 fix = 'Make it the value of a key of its own: `{"embed": table, ...}`.'
-                raise GraphError(where, "a table as the value of a key", "one inside of another value", fix)
+                raise GraphError(
+                    where, "a table as the value of a key", "one inside of another value", fix
+                )
             if (first := next(key for key, value in params.items() if value is leaf)) != name:
                 fix = f'Read `params["{first}"]` in both places.'
-                raise GraphError(where, "a table that is the value of one key", f"that of `{first}`", fix)
+                raise GraphError(
+                    where, "a table that is the value of one key", f"that of `{first}`", fix
+                )
             continue
         require_float(where, leaf)
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
-        raise GraphError("compile, copies", "a number of copies, at least 1", f"{copies!r}", "1 is the network alone.")
+        raise GraphError(
+            "compile, copies",
+            "a number of copies, at least 1",
+            f"{copies!r}",
+            "1 is the network alone.",
+        )
     compiled = Compiled(model, params, spec, copies)
     for line in compiled.shared_draws[:1]:
-        fix = (
-            "Fold a number of the example into the key, or draw in `amp.stochastic`, which has a key for each message."
-        )
+        fix = "Fold a number of the example into the key, or draw in `amp.stochastic`, which has a key for each message."
         told = GraphError(
-            line, "a key of each example's own", "one that is the same for all, which draw the same numbers", fix
+            line,
+            "a key of each example's own",
+            "one that is the same for all, which draw the same numbers",
+            fix,
         )
         warnings.warn(str(told), SameNumbersWarning, stacklevel=2)
     return compiled
@@ -370,7 +473,9 @@ def _require_some(method: str, instances: Any) -> None:
     if not hasattr(instances, "__len__"):
         raise _not_themselves(method, type(instances).__name__)
     if not len(instances):
-        raise DataError(f"{method}, instances", "at least one instance", "none", "Pass a list of instances.")
+        raise DataError(
+            f"{method}, instances", "at least one instance", "none", "Pass a list of instances."
+        )
 
 
 def _require_names(method: str, trees: Any, source: str) -> None:
@@ -381,14 +486,26 @@ def _require_names(method: str, trees: Any, source: str) -> None:
     """
     if not isinstance(trees, Mapping):
         fix = f"Pass what `{source}` gives."
-        raise ParameterError(f"{method}, argument", "a tree for each name", type(trees).__name__, fix)
+        raise ParameterError(
+            f"{method}, argument", "a tree for each name", type(trees).__name__, fix
+        )
 
 
 def _not_themselves(method: str, got: str) -> DataError:
-    return DataError(f"{method}, instances", "instances as the model takes them", got, "Pass the instances themselves.")
+    return DataError(
+        f"{method}, instances",
+        "instances as the model takes them",
+        got,
+        "Pass the instances themselves.",
+    )
 
 
-def _graph_of(model: Model, params: Mapping[str, Any], spec: Any, copies: int) -> Graph:
+def _graph_of(
+    model: Model,
+    params: Mapping[str, Any],
+    spec: Any,
+    copies: int,
+) -> Graph:
     return Compiled(model, params, spec, copies).graph
 
 
@@ -402,7 +519,8 @@ def _params_values(params: Mapping[str, Any]) -> list[Value]:
 
 def _instance_value(leaf: LeafSpec, root: IndexSpace, low: Lowering) -> Value:
     """What is known of a leaf of the instance: nested sequences, with the values in the innermost space."""
-    spaces, space = [], root
+    spaces = []
+    space = root
     for depth, name in enumerate(leaf.dimensions):
         path = leaf.dimensions[: depth + 1]
         sizes = Column(space, lambda data, path=path: data.sizes(path))
@@ -417,18 +535,30 @@ def _instance_value(leaf: LeafSpec, root: IndexSpace, low: Lowering) -> Value:
 
 def _keys(tree: Any) -> str:
     """The top-level keys of a dictionary, in words."""
-    return ", ".join(f"{key!r}" for key in tree) if isinstance(tree, Mapping) and tree else "none"
+    if isinstance(tree, Mapping) and tree:
+        return ", ".join(f"{key!r}" for key in tree)
+    return "none"
 
 
 def _line_of_result(function: Traced, number: int) -> str:
     """The user's line that makes a result of the model; "the model" if none does."""
-    equations, results = flatten(function, {variable: Name(variable.aval) for variable in function.variables})
-    return next((each.line for each in equations if results[number] in each.outputs), "the model")
+    equations, results = flatten(
+        function, {variable: Name(variable.aval) for variable in function.variables}
+    )
+    return next(
+        (each.line for each in equations if results[number] in each.outputs),
+        "the model",
+    )
 
 
-def _metrics_of(function: Traced, results: Sequence[Any]) -> list[tuple[int, str]]:
+def _metrics_of(
+    function: Traced,
+    results: Sequence[Any],
+) -> list[tuple[int, str]]:
     """Checks what the model returns; gives the metrics' places and names."""
-    where, fix, structure = "the model", "Return the loss, or `(loss, {name: value})`.", function.results
+    where = "the model"
+    fix = "Return the loss, or `(loss, {name: value})`."
+    structure = function.results
     returned = structure.unflatten(range(structure.num_leaves))
     metrics: Any = {}
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
@@ -438,9 +568,16 @@ def _metrics_of(function: Traced, results: Sequence[Any]) -> list[tuple[int, str
         raise GraphError(where, "a loss: one number", structure_text(structure), fix)
     for name, i in [("the loss", returned), *metrics.items()]:
         if not isinstance(name, str) or not name:
-            raise GraphError(f"{where}, metrics", "names: texts", f"{name!r}", "Give each metric a name.")
+            raise GraphError(
+                f"{where}, metrics", "names: texts", f"{name!r}", "Give each metric a name."
+            )
         if name in OF_THE_LOSS:
-            raise GraphError(f"{where}, metrics", f"other names than `{name}`", f"`{name}`", "The loss is told anyway.")
+            raise GraphError(
+                f"{where}, metrics",
+                f"other names than `{name}`",
+                f"`{name}`",
+                "The loss is told anyway.",
+            )
         if (
             not isinstance(i, int)
             or results[i].shape != ()
@@ -452,5 +589,7 @@ def _metrics_of(function: Traced, results: Sequence[Any]) -> list[tuple[int, str
             if results[i].shape:
                 module = "jnp" if isinstance(results[i].shape[0], int) else "amp"
                 fix = f"Sum or average it: `{module}.sum`, `{module}.mean`."
-            raise GraphError(f"{_line_of_result(function, i)}, {name}", expected, shape_text(results[i]), fix)
+            raise GraphError(
+                f"{_line_of_result(function, i)}, {name}", expected, shape_text(results[i]), fix
+            )
     return [(i, name) for name, i in metrics.items()]

@@ -28,8 +28,15 @@ class DrawnKeys(Instrument):
       seeds: The pass's.
     """
 
-    def __init__(self, drawings: Mapping[str, Drawing], scheduler: Scheduler, seeds: RowSeeds):
-        self._drawings, self._scheduler, self._seeds = drawings, scheduler, seeds
+    def __init__(
+        self,
+        drawings: Mapping[str, Drawing],
+        scheduler: Scheduler,
+        seeds: RowSeeds,
+    ):
+        self._drawings = drawings
+        self._scheduler = scheduler
+        self._seeds = seeds
         self._found: dict[tuple[int, DrawPlace], tuple[str, int, int]] = {}
 
     def key(self, instance: int, place: DrawPlace) -> jax.Array:
@@ -40,7 +47,10 @@ class DrawnKeys(Instrument):
           place: Where the model draws, and for which elements.
         """
         role, seed, step = self._found[instance, place]
-        return jax.random.fold_in(row_key(role, np.uint32(seed)), step)
+        return jax.random.fold_in(
+            row_key(role, np.uint32(seed)),
+            step,
+        )
 
     def decided(self, dispatch: Dispatch) -> None:
         """A worker got a dispatch.
@@ -48,30 +58,58 @@ class DrawnKeys(Instrument):
         Args:
           dispatch: The dispatch.
         """
-        stage = self._scheduler.plan.stages[dispatch.stage] if dispatch.stage >= 0 else None
+        if dispatch.stage >= 0:
+            stage = self._scheduler.plan.stages[dispatch.stage]
+        else:
+            stage = None
         if stage is None or not stage.random or dispatch.direction == INFER:
             return
         contents = self._scheduler.contents
-        states, sizes, edges = contents.states(dispatch), contents.sizes(dispatch), contents.edges(dispatch)
-        rows = [sizes] if edges is None else [edges.n_rows, *edges.counts.T]
-        for nodes, seeds, own in zip(_nodes(stage), self._seeds.of(states, sizes, edges), rows, strict=True):
+        states = contents.states(dispatch)
+        sizes = contents.sizes(dispatch)
+        edges = contents.edges(dispatch)
+        if edges is None:
+            rows = [sizes]
+        else:
+            rows = [edges.n_rows, *edges.counts.T]
+        for nodes, seeds, own in zip(
+            _nodes(stage), self._seeds.of(states, sizes, edges), rows, strict=True
+        ):
             for node in nodes:
                 if node.role in self._drawings:
                     self._note(node.role, states, seeds, own)
 
-    def _note(self, role: str, states: np.ndarray, seeds: np.ndarray, sizes: np.ndarray | None) -> None:
+    def _note(
+        self,
+        role: str,
+        states: np.ndarray,
+        seeds: np.ndarray,
+        sizes: np.ndarray | None,
+    ) -> None:
         """Notes the rows of some messages at a node."""
-        drawing, layout = self._drawings[role], self._scheduler.plan.layout
-        spaces = [space for space in reversed(drawing.space.carrier.around()) if space.parent is not None]
-        n_rows = np.ones(len(states), np.int64) if sizes is None else sizes
+        drawing = self._drawings[role]
+        layout = self._scheduler.plan.layout
+        spaces = []
+        for space in reversed(drawing.space.carrier.around()):
+            if space.parent is not None:
+                spaces.append(space)
+        if sizes is None:
+            n_rows = np.ones(len(states), np.int64)
+        else:
+            n_rows = sizes
         message = np.repeat(np.arange(len(states)), n_rows)
         row = np.arange(len(message)) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
         columns = [states[message, layout.column(space.index)] for space in spaces]
         numbers = np.stack([states[message, INSTANCE], row, seeds, *columns], axis=1).tolist()
         for instance, own, seed, *elements in numbers:
             there = dict(zip(spaces, elements, strict=True))
-            uses = [space.uses[number].path for space, number in there.items() if space.uses]
-            each = [number for space, number in there.items() if not space.uses] + ([] if sizes is None else [own])
+            uses = []
+            for space, number in there.items():
+                if space.uses:
+                    uses.append(space.uses[number].path)
+            each = [number for space, number in there.items() if not space.uses] + (
+                [] if sizes is None else [own]
+            )
             for step, place in drawing.places:
                 for use in uses:
                     place = place.of_use(len(use) - 1, use[-1])
@@ -82,4 +120,7 @@ def _nodes(stage: Stage) -> list[list[Node]]:
     """A stage's nodes: all of them; of a chain those on rows, then those on the edges of each type."""
     if stage.chain is None:
         return [list(stage.nodes)]
-    return [list(stage.row_nodes), *(list(edge_type.nodes) for edge_type in stage.chain.edge_types)]
+    return [
+        list(stage.row_nodes),
+        *(list(edge_type.nodes) for edge_type in stage.chain.edge_types),
+    ]

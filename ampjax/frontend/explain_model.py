@@ -56,20 +56,28 @@ class ModelExplanation:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return "".join(html_table(report.headers, report.rows, report.title) for report in self._reports())
+        return "".join(
+            html_table(report.headers, report.rows, report.title) for report in self._reports()
+        )
 
     def _reports(self) -> Iterator[_Report]:
         yield _Report("Nodes", ("node", "kind", "one message for", "from"), self.nodes)
         yield _Report("State fields", ("field", "what it says", "in messages of"), self.fields)
         if self.dispatches:
-            rows = [(name, f"{n:,}", f"{calls:,}", f"{mean:.1f}") for name, n, calls, mean in self.dispatches]
+            rows = []
+            for name, n, calls, mean in self.dispatches:
+                rows.append((name, f"{n:,}", f"{calls:,}", f"{mean:.1f}"))
             title = f"Computed together, with {_IN_FLIGHT} instances in flight"
             if self.assumes:
                 title += ", where each `amp.read` gives what it assumes"
-            yield _Report(title, ("stage", "messages", "dispatches", "messages\na dispatch"), rows, False)
+            yield _Report(
+                title, ("stage", "messages", "dispatches", "messages\na dispatch"), rows, False
+            )
 
 
-def explain_model(graph: Graph, draft: GraphDraft, examples: CompiledInstances | None) -> ModelExplanation:
+def explain_model(
+    graph: Graph, draft: GraphDraft, examples: CompiledInstances | None
+) -> ModelExplanation:
     """Says what a model was compiled to.
 
     Args:
@@ -85,11 +93,16 @@ def explain_model(graph: Graph, draft: GraphDraft, examples: CompiledInstances |
     spaces: dict[IndexSpace, None] = {}
     for origin in draft.origins.values():
         spaces |= dict.fromkeys(reversed(origin.region.space.around()))
-    fields = [(name, meaning, repr(space)) for space in spaces for name, meaning in space.meanings.items()]
+    fields = []
+    for space in spaces:
+        for name, meaning in space.meanings.items():
+            fields.append((name, meaning, repr(space)))
     known = {name for name, *_ in fields}
     guards = [guard.field for origin in draft.origins.values() for guard in origin.region.guards]
     fields += [
-        (name, "which function runs", "none: the host knows it") for name in dict.fromkeys(guards) if name not in known
+        (name, "which function runs", "none: the host knows it")
+        for name in dict.fromkeys(guards)
+        if name not in known
     ]
     dispatches: list[tuple[str, int, int, float]] = []
     if examples is not None:

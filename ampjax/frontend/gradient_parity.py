@@ -57,7 +57,12 @@ def verify_gradients(
       NumericsError: If they differ.
     """
     data = compiled.data(instances)
-    trainer = Trainer(compiled.graph, optax.sgd(0.0), params=compiled.node_params(params), settings=_SETTINGS)
+    trainer = Trainer(
+        compiled.graph,
+        optax.sgd(0.0),
+        params=compiled.node_params(params),
+        settings=_SETTINGS,
+    )
     session = trainer.session
     drawn = DrawnKeys(compiled.drawings, session.scheduler, session.row_seeds)
     watching = session.passes.watched(drawn) if compiled.drawings else nullcontext()
@@ -67,12 +72,26 @@ def verify_gradients(
     for key, tree in want.items():
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)):
             fix = "Look for a division by 0, and for `amp.max` of an empty sequence, which is minus infinity."
-            raise DataError(f"verify, {_part(key)}", f"finite numbers from `{name}` itself", "NaN or infinity", fix)
-    differences = compare({_LOSS: loss, **compiled.gradients(trainer.gradients)}, want)
+            raise DataError(
+                f"verify, {_part(key)}",
+                f"finite numbers from `{name}` itself",
+                "NaN or infinity",
+                fix,
+            )
+    differences = compare(
+        {_LOSS: loss, **compiled.gradients(trainer.gradients)},
+        want,
+    )
     return _verdict(name, len(instances), how, differences, tolerance)
 
 
-def _verdict(name: str, n: int, how: str, differences: Sequence[Difference], tolerance: float) -> Verification:
+def _verdict(
+    name: str,
+    n: int,
+    how: str,
+    differences: Sequence[Difference],
+    tolerance: float,
+) -> Verification:
     key, path, worst = max(differences, key=lambda difference: difference[2])
     table = difference_table(differences, tolerance)
     if not worst <= tolerance:
@@ -101,7 +120,11 @@ _NOT_LOOKED_AT = (
 
 
 def _by_jax(
-    compiled: Compiled, instances: Sequence[Any], params: Mapping[str, Any], drawn: DrawnKeys, reporter: Reporter
+    compiled: Compiled,
+    instances: Sequence[Any],
+    params: Mapping[str, Any],
+    drawn: DrawnKeys,
+    reporter: Reporter,
 ) -> tuple[dict[str, Any], str]:
     """The function's own loss and gradients, and how they were computed."""
     if compiled.draws:  # keys give other numbers in float64
@@ -109,20 +132,33 @@ def _by_jax(
         return summed, "in its own precision, with the random numbers that the engine drew"
     try:
         with operation_by_operation():
-            return _summed(compiled, instances, widened(dict(params)), reporter), "operation by operation in float64"
+            return _summed(
+                compiled, instances, widened(dict(params)), reporter
+            ), "operation by operation in float64"
     except Exception:  # a function that names a dtype need not fit together in float64
         return _summed(compiled, instances, dict(params), reporter), "in its own precision"
 
 
 def _summed(
-    compiled: Compiled, instances: Sequence[Any], params: Any, reporter: Reporter, drawn: DrawnKeys | None = None
+    compiled: Compiled,
+    instances: Sequence[Any],
+    params: Any,
+    reporter: Reporter,
+    drawn: DrawnKeys | None = None,
 ) -> dict[str, Any]:
-    function, total = jax.value_and_grad(compiled.loss), None
+    function = jax.value_and_grad(compiled.loss)
+    total = None
     with reporter.part("jax.grad", len(instances)) as advance:
         for i in range(len(instances)):
             with nullcontext() if drawn is None else counting(partial(drawn.key, i)):
-                one = jax.tree.map(wide, function(params, [instances[i]]))
-            total = one if total is None else jax.tree.map(np.add, total, one)
+                one = jax.tree.map(
+                    wide,
+                    function(params, [instances[i]]),
+                )
+            if total is None:
+                total = one
+            else:
+                total = jax.tree.map(np.add, total, one)
             advance()
     assert total is not None
     loss, grads = total

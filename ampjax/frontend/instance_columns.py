@@ -41,21 +41,32 @@ class Columns:
       DataError: If instances do not fit the spec, or lengths that the spec calls the same differ.
     """
 
-    def __init__(self, leaves: Sequence[LeafSpec], instances: Sequence[Any], labels: bool = True):
+    def __init__(
+        self,
+        leaves: Sequence[LeafSpec],
+        instances: Sequence[Any],
+        labels: bool = True,
+    ):
         if isinstance(instances, Mapping) or not hasattr(instances, "__len__"):
-            got, fix = type(instances).__name__, "Give a list, also for a single instance."
+            got = type(instances).__name__
+            fix = "Give a list, also for a single instance."
             raise DataError("instances", "a list of instances", f"one {got}", fix)
         self._n = len(instances)
         self._known: dict[Hashable, tuple[Any, set[str]]] = {}
         self._noted: list[set[str]] = [set()]
         self._values: dict[str, np.ndarray] = {}
         self._sizes: dict[tuple[str, ...], tuple[str, np.ndarray]] = {}
-        missing = [] if labels else [leaf for leaf in leaves if leaf.is_missing(instances)]
+        if labels:
+            missing = []
+        else:
+            missing = [leaf for leaf in leaves if leaf.is_missing(instances)]
         self.missing = tuple(leaf.path for leaf in missing)
         for leaf in leaves:
             if leaf.path not in self.missing:
                 values, sizes = leaf.read(instances)
-                self._values[leaf.path] = values.view()  # messages may be slices of the user's own array
+                self._values[leaf.path] = (
+                    values.view()
+                )  # messages may be slices of the user's own array
                 self._values[leaf.path].flags.writeable = False
                 for depth, column in enumerate(sizes):
                     self._same_sizes(leaf, depth, column)
@@ -65,7 +76,11 @@ class Columns:
     def __len__(self) -> int:
         return self._n
 
-    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def once(
+        self,
+        key: Hashable,
+        make: Callable[[], Any],
+    ) -> Any:
         """A value that is made at first use."""
         if key not in self._known:
             with self.noting_missing() as read:
@@ -115,7 +130,11 @@ class Columns:
         self._note(path)
         return sizes
 
-    def equation(self, source: Any, operands: Sequence[Any]) -> list[np.ndarray]:
+    def equation(
+        self,
+        source: Any,
+        operands: Sequence[Any],
+    ) -> list[np.ndarray]:
         """One operation of the model on all rows at once.
 
         Args:
@@ -125,24 +144,39 @@ class Columns:
         Returns:
           A column for each result.
         """
-        rows = [operand.of(self) if isinstance(operand, Column) else operand for operand in operands]
+        rows = []
+        for operand in operands:
+            rows.append(operand.of(self) if isinstance(operand, Column) else operand)
         if (direct := numpy_results(source, rows)) is not None:
             return direct
-        n = next(len(row) for row, operand in zip(rows, operands, strict=True) if isinstance(operand, Column))
+        n = next(
+            len(row)
+            for row, operand in zip(rows, operands, strict=True)
+            if isinstance(operand, Column)
+        )
         size = 1 << max(n - 1, 0).bit_length()  # few sizes, so that few programs are compiled
         axes = [0 if isinstance(operand, Column) else None for operand in operands]
-        padded = [
-            _in_size(row, size, atom.aval) if axis == 0 else row
-            for row, axis, atom in zip(rows, axes, source.invars, strict=True)
-        ]
+        padded = []
+        for row, axis, atom in zip(rows, axes, source.invars, strict=True):
+            padded.append(_in_size(row, size, atom.aval) if axis == 0 else row)
         results = jax.vmap(lambda *values: bind(source, values), in_axes=axes)(*padded)
         return [np.asarray(raw(result))[:n] for result in results]
 
-    def _row(self, dimensions: tuple[str, ...], row: int) -> str:
+    def _row(
+        self,
+        dimensions: tuple[str, ...],
+        row: int,
+    ) -> str:
         """A row of the space of some dimensions, in words."""
         instance = row
         for depth in range(len(dimensions), 0, -1):
-            instance = int(np.searchsorted(np.cumsum(self._sizes[dimensions[:depth]][1]), instance, side="right"))
+            instance = int(
+                np.searchsorted(
+                    np.cumsum(self._sizes[dimensions[:depth]][1]),
+                    instance,
+                    side="right",
+                )
+            )
         return f"row {row}, of instance {instance}" if dimensions else f"instance {instance}"
 
     def _note(self, path: str) -> None:
@@ -157,11 +191,19 @@ class Columns:
             n = int(self._sizes.setdefault(leaf.dimensions[: depth + 1], none)[1].sum())
         return np.zeros((n, *leaf.shape), leaf.dtype)
 
-    def _same_sizes(self, leaf: LeafSpec, depth: int, sizes: np.ndarray) -> None:
+    def _same_sizes(
+        self,
+        leaf: LeafSpec,
+        depth: int,
+        sizes: np.ndarray,
+    ) -> None:
         dimensions = leaf.dimensions[: depth + 1]
         other, known = self._sizes.setdefault(dimensions, (leaf.path, sizes))
         if len(known) != len(sizes) or (known != sizes).any():
-            at = int(np.flatnonzero(known != sizes)[0]) if len(known) == len(sizes) else -1
+            if len(known) == len(sizes):
+                at = int(np.flatnonzero(known != sizes)[0])
+            else:
+                at = -1
             got = f"{len(known)} and {len(sizes)} rows"
             if at >= 0:
                 got = f"{known[at]} and {sizes[at]} in {self._row(dimensions[:-1], at)}"
@@ -189,7 +231,11 @@ class _Pumped:
     is_same: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "is_same", len(self.payload) > 0 and not self.payload.strides[0])
+        object.__setattr__(
+            self,
+            "is_same",
+            len(self.payload) > 0 and not self.payload.strides[0],
+        )
 
     def of(self, chosen: ChosenMessages) -> Messages:
         """Some messages.
@@ -198,7 +244,10 @@ class _Pumped:
           chosen: Which.
         """
         if self.row_starts is None or self.sizes is None:
-            payload = self._rows(chosen.rows) if self.is_same else chosen.of(self.payload)
+            if self.is_same:
+                payload = self._rows(chosen.rows)
+            else:
+                payload = chosen.of(self.payload)
             return Messages(payload, chosen.instance, chosen.fields)
         sizes = self.sizes.take(chosen.rows)
         rows = ranges(self.row_starts.take(chosen.rows), sizes)
@@ -208,7 +257,12 @@ class _Pumped:
         if not self.is_same:
             return self.payload.take(rows, axis=0)
         one = self.payload[: len(rows)]
-        return one if len(one) == len(rows) else np.broadcast_to(one[0], (len(rows), *one.shape[1:]))
+        if len(one) == len(rows):
+            return one
+        return np.broadcast_to(
+            one[0],
+            (len(rows), *one.shape[1:]),
+        )
 
 
 class CompiledInstances:
@@ -232,9 +286,15 @@ class CompiledInstances:
         columns: Columns,
         pumps: Collection[str] | None = None,
     ):
-        self._n, self.plans, self.missing_labels = len(columns), plans, columns.missing
+        self._n = len(columns)
+        self.plans = plans
+        self.missing_labels = columns.missing
         fed = {*plans, *topologies} if pumps is None else pumps
-        self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items() if name in fed}
+        result = {}
+        for name, plan in topologies.items():
+            if name in fed:
+                result[name] = InstanceTopologies(plan, columns)
+        self._topologies = result
         regions: dict[Hashable, RegionMessages] = {}
         self._pumped: list[tuple[str, int, _Pumped]] = []
         self._regions: list[RegionMessages] = []
@@ -244,14 +304,23 @@ class CompiledInstances:
             key = plan.region.carrier, *plan.told.items()
             region = regions.get(key)
             if region is None:
-                region = regions[key] = RegionMessages(plan.region.carrier, plan.told, columns)
+                region = regions[key] = RegionMessages(
+                    plan.region.carrier,
+                    plan.told,
+                    columns,
+                )
                 self._regions += [region] if len(region) else []
             if len(region):  # a pump that no instance has messages for is left out
                 self._pumped.append((name, self._regions.index(region), _pumped(plan, columns)))
-        self._chosen = [(region.space, None if region.is_whole else region) for region in self._regions]
-        spaces = dict.fromkeys(outer for region in self._regions for outer in reversed(region.space.around()))
+        self._chosen = [
+            (region.space, None if region.is_whole else region) for region in self._regions
+        ]
+        spaces = dict.fromkeys(
+            outer for region in self._regions for outer in reversed(region.space.around())
+        )
         self._spaces = [
-            (space, SpaceMessages(space, columns)) for space in sorted(spaces, key=lambda s: len(s.around()))
+            (space, SpaceMessages(space, columns))
+            for space in sorted(spaces, key=lambda s: len(s.around()))
         ]
 
     def __len__(self) -> int:
@@ -270,9 +339,16 @@ class CompiledInstances:
         whole: dict[IndexSpace, ChosenMessages] = {}
         for space, messages in self._spaces:
             outer = space.parent
-            whole[space] = messages.of_instances(ids) if outer is None else messages.within(whole[outer])
-        chosen = [whole[space] if region is None else region.of(whole[space]) for space, region in self._chosen]
-        found = {name: pumped.of(chosen[region]) for name, region, pumped in self._pumped}
+            if outer is None:
+                whole[space] = messages.of_instances(ids)
+            else:
+                whole[space] = messages.within(whole[outer])
+        chosen = []
+        for space, region in self._chosen:
+            chosen.append(whole[space] if region is None else region.of(whole[space]))
+        found = {}
+        for name, region, pumped in self._pumped:
+            found[name] = pumped.of(chosen[region])
         if self._topologies:
             each = np.arange(len(ids))
             found |= {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}
@@ -292,11 +368,18 @@ def _pumped(plan: PumpPlan, columns: Columns) -> _Pumped:
     """A pump's payloads for a whole data set."""
     space = plan.region.space
     n = space.n_rows(columns)
-    parts = [np.asarray(column.inside(space).of(columns), plan.dtype) for column in plan.payload]
+    parts = []
+    for column in plan.payload:
+        parts.append(np.asarray(column.inside(space).of(columns), plan.dtype))
     if not parts:
         payload = np.broadcast_to(np.zeros((), plan.dtype), n)
     elif len(parts) == 1:
         payload = parts[0]
     else:
-        payload = np.concatenate([part.reshape(n, int(np.prod(part.shape[1:]))) for part in parts], axis=1)
-    return _Pumped(payload, space.starts(columns), space.lengths(columns)) if space.is_ragged else _Pumped(payload)
+        payload = np.concatenate(
+            [part.reshape(n, int(np.prod(part.shape[1:]))) for part in parts],
+            axis=1,
+        )
+    if space.is_ragged:
+        return _Pumped(payload, space.starts(columns), space.lengths(columns))
+    return _Pumped(payload)

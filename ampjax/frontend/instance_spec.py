@@ -55,10 +55,16 @@ class LeafSpec:
         """
         named = tuple(dimensions.get(name) for name in self.dimensions)
         if self.of_keys is not None:
-            return jax.ShapeDtypeStruct((*named, *self.shape[:-1]), self.of_keys)
+            return jax.ShapeDtypeStruct(
+                (*named, *self.shape[:-1]),
+                self.of_keys,
+            )
         return jax.ShapeDtypeStruct((*named, *self.shape), self.dtype)
 
-    def read(self, instances: Sequence[Any]) -> tuple[np.ndarray, list[np.ndarray]]:
+    def read(
+        self,
+        instances: Sequence[Any],
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
         """The leaf's values in all instances, one after the other.
 
         Args:
@@ -71,7 +77,10 @@ class LeafSpec:
           DataError: If a leaf is missing or has another shape; names the instance.
         """
         if isinstance(instances, Stacked):
-            return self._read_stacked(self._follow(instances.columns, 0), len(instances))
+            return self._read_stacked(
+                self._follow(instances.columns, 0),
+                len(instances),
+            )
         values = [self._follow(instance, number) for number, instance in enumerate(instances)]
         try:
             return self._read(values)
@@ -84,7 +93,10 @@ class LeafSpec:
                     raise DataError(where, error.expected, error.got, error.fix) from None
             raise
 
-    def _read(self, values: list[Any]) -> tuple[np.ndarray, list[np.ndarray]]:
+    def _read(
+        self,
+        values: list[Any],
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
         """What instances hold, one after the other."""
         sizes: list[np.ndarray] = []
         for depth in range(len(self.dimensions)):
@@ -114,7 +126,9 @@ class LeafSpec:
         try:
             rows, sizes = self._read([value])
         except DataError as error:
-            raise DataError(f"instance {number}, `{self.path}`", error.expected, error.got, error.fix) from None
+            raise DataError(
+                f"instance {number}, `{self.path}`", error.expected, error.got, error.fix
+            ) from None
         rows = rows if self.of_keys is None else from_raw(rows, self.of_keys)
         if not self.dimensions:
             return rows[0]
@@ -139,7 +153,11 @@ class LeafSpec:
             return False
         return True
 
-    def _read_stacked(self, column: Any, n: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    def _read_stacked(
+        self,
+        column: Any,
+        n: int,
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
         """The same of a data set that is stacked already."""
         sizes: list[np.ndarray] = []
         for _ in self.dimensions:
@@ -149,7 +167,10 @@ class LeafSpec:
             elif np.ndim(column) > 1:  # all of one length
                 shape = np.shape(column)
                 sizes.append(np.full(shape[0], shape[1], np.int64))
-                column = np.asarray(column).reshape(-1, *shape[2:])
+                column = np.asarray(column).reshape(
+                    -1,
+                    *shape[2:],
+                )
             else:
                 raise DataError(
                     f"instances, `{self.path}`",
@@ -157,35 +178,54 @@ class LeafSpec:
                     "one of numbers" if np.ndim(column) else type(column).__name__,
                     "Stack sequences as `amp.Ragged`, or as an array with one more axis.",
                 )
-        rows = int(sizes[-1].sum()) if sizes else n
+        if sizes:
+            rows = int(sizes[-1].sum())
+        else:
+            rows = n
         if isinstance(column, Ragged) or len(column) != rows:
             got = "a `Ragged`" if isinstance(column, Ragged) else f"{len(column)}"
-            raise DataError(f"instances, `{self.path}`", f"{rows} rows", got, "Mend the data or the spec.")
+            raise DataError(
+                f"instances, `{self.path}`", f"{rows} rows", got, "Mend the data or the spec."
+            )
         return self._cast(np.asarray(column)), sizes
 
     def _stacked(self, values: list[Any]) -> np.ndarray:
         """All rows of all values, as one array."""
-        where, wanted = f"instances, `{self.path}`", self.shape
+        where = f"instances, `{self.path}`"
+        wanted = self.shape
         if any(isinstance(value, np.ma.MaskedArray) for value in values):
             fix = "Give the entries that count, with `compressed()`, or the mask as a leaf of its own."
             raise DataError(where, "arrays all of whose entries count", "a masked one", fix)
         try:
             parts = [np.asarray(value) for value in values]
-            rows = [part for part in parts if len(part)] if self.dimensions else [part[None] for part in parts]
+            if self.dimensions:
+                rows = [part for part in parts if len(part)]
+            else:
+                rows = [part[None] for part in parts]
             wrong = [part.shape[1:] for part in rows if part.shape[1:] != wanted]
         except (ValueError, TypeError):
             raise DataError(
-                where, f"rows of shape {wanted}", "rows of rows", "Mend the data, or name their lengths in the spec."
+                where,
+                f"rows of shape {wanted}",
+                "rows of rows",
+                "Mend the data, or name their lengths in the spec.",
             ) from None
         if wrong:
-            raise DataError(where, f"rows of shape {wanted}", f"{wrong[0]}", "Mend the data or the spec.")
+            raise DataError(
+                where, f"rows of shape {wanted}", f"{wrong[0]}", "Mend the data or the spec."
+            )
         return self._cast(np.concatenate(rows) if rows else np.zeros((0, *wanted), self.dtype))
 
     def _cast(self, out: np.ndarray) -> np.ndarray:
         """The rows in the spec's dtype."""
         where = f"instances, `{self.path}`"
         if out.shape[1:] != self.shape:
-            raise DataError(where, f"rows of shape {self.shape}", f"{out.shape[1:]}", "Mend the data or the spec.")
+            raise DataError(
+                where,
+                f"rows of shape {self.shape}",
+                f"{out.shape[1:]}",
+                "Mend the data or the spec.",
+            )
         if out.dtype != self.dtype and out.size and not self._holds(out):
             fix = "Cast the data, or change the spec."
             got = f"{out.dtype}" + (f" up to {abs(out).max()}" if out.dtype.kind in "iu" else "")
@@ -205,7 +245,10 @@ class LeafSpec:
         except TypeError:
             where = f"instances, `{self.path}`"
             raise DataError(
-                where, "a sequence, as the spec says", f"{type(value).__name__}", "Give an array or a list."
+                where,
+                "a sequence, as the spec says",
+                f"{type(value).__name__}",
+                "Give an array or a list.",
             ) from None
 
     def _follow(self, instance: Any, number: int) -> Any:
@@ -228,13 +271,16 @@ class LeafSpec:
         """PRNG keys as the integers that they are made of, also in a list or rows; anything else as it is."""
         if isinstance(value, list | tuple):
             has_keys = self.of_keys is not None or (len(value) and isinstance(value[0], jax.Array))
-            return [self._as_integers(each) for each in value] if has_keys else value
+            if has_keys:
+                return [self._as_integers(each) for each in value]
+            return value
         if isinstance(value, Ragged):
             return Ragged(self._as_integers(value.values), value.sizes)
         if not isinstance(value, jax.Array) or not is_key(value):
             return value
         if self.of_keys != value.dtype:
-            where, own = f"instances, `{self.path}`", "keys of its type" if self.of_keys is not None else "numbers"
+            where = f"instances, `{self.path}`"
+            own = "keys of its type" if self.of_keys is not None else "numbers"
             fix = f'Write `{value.dtype}` in the spec, or give `jax.random.key_data(...)`, which is "uint32[2]".'
             raise DataError(where, f"{own}, as the spec says", f"PRNG keys, {value.dtype}", fix)
         return np.asarray(raw(value))
@@ -253,37 +299,64 @@ def parse(spec: Any) -> tuple[list[LeafSpec], Any]:
       GraphError: If a text is no type, or edges are over a dimension that is not one of a graph's nodes.
     """
     if spec is None:
-        raise GraphError("spec", "types, such as `float32[n,11]`", "None", 'Write for example `{"words": "int32[t]"}`.')
+        raise GraphError(
+            "spec",
+            "types, such as `float32[n,11]`",
+            "None",
+            'Write for example `{"words": "int32[t]"}`.',
+        )
     taken: set[str] = set()
 
     def spelled(part: Any) -> Any:
         return _edges_spec(part, taken) if isinstance(part, Edges) else part
 
-    spec = jax.tree.map(spelled, spec, is_leaf=lambda part: isinstance(part, Edges))
+    spec = jax.tree.map(
+        spelled,
+        spec,
+        is_leaf=lambda part: isinstance(part, Edges),
+    )
     found, structure = jax.tree_util.tree_flatten_with_path(spec)
     leaves = [_parsed(path, text) for path, text in found]
-    parts = jax.tree.leaves(spec, is_leaf=lambda part: isinstance(part, Edges))
+    parts = jax.tree.leaves(
+        spec,
+        is_leaf=lambda part: isinstance(part, Edges),
+    )
     nodes = {part.nodes for part in parts if isinstance(part, Edges)}
     for name in sorted(nodes - {leaf.dimensions[0] for leaf in leaves if leaf.dimensions}):
         fix = "Give the nodes something to start from: their features, or their labels."
         raise GraphError(
-            f'spec, `Edges("{name}")`', f'a leaf over `{name}`, such as `"float32[{name},11]"`', "none", fix
+            f'spec, `Edges("{name}")`',
+            f'a leaf over `{name}`, such as `"float32[{name},11]"`',
+            "none",
+            fix,
         )
     return [_of_nodes(leaf, nodes) for leaf in leaves], structure
 
 
 def _edges_spec(edges: Edges, taken: set[str]) -> Edges:
     """Types for what `Edges("v", kinds=4)` stands for; the edges get a dimension of their own."""
-    nodes, n = edges.senders, 1 if edges.kinds is None else edges.kinds
-    where, fix = f"spec, `{edges!r}`", 'Write `amp.Edges("v", kinds=4)`, with the name of the dimension of the nodes.'
+    nodes = edges.senders
+    n = 1 if edges.kinds is None else edges.kinds
+    where = f"spec, `{edges!r}`"
+    fix = 'Write `amp.Edges("v", kinds=4)`, with the name of the dimension of the nodes.'
     if not isinstance(nodes, str) or not nodes.isidentifier() or edges.receivers is not None:
         raise GraphError(where, "the nodes' dimension", f"{nodes!r}", fix)
     if not isinstance(n, int) or n < 1:
         raise GraphError(where, "a number of kinds of at least 1", f"{n!r}", fix)
-    name = next(name for i in range(len(taken) + 1) if (name := f"{nodes}_edges{i + 1 if i else ''}") not in taken)
+    name = next(
+        name
+        for i in range(len(taken) + 1)
+        if (name := f"{nodes}_edges{i + 1 if i else ''}") not in taken
+    )
     taken.add(name)
     column = f"int32[{name}]"
-    return Edges(column, column, None if edges.kinds is None else _Kinds(column), nodes, n)
+    return Edges(
+        column,
+        column,
+        None if edges.kinds is None else _Kinds(column),
+        nodes,
+        n,
+    )
 
 
 class _Kinds(str):
@@ -296,7 +369,9 @@ def _of_nodes(leaf: LeafSpec, nodes: set[str]) -> LeafSpec:
     if own and len(leaf.dimensions) > 1:
         fix = "Give nodes arrays of one shape, and an instance one graph; a sequence beside it gets another name."
         got = f"`[{','.join(leaf.dimensions)}]`"
-        raise GraphError(f"spec, `{leaf.path}`", f"`{min(own)}`, which edges join, as the only name", got, fix)
+        raise GraphError(
+            f"spec, `{leaf.path}`", f"`{min(own)}`, which edges join, as the only name", got, fix
+        )
     return replace(leaf, is_of_nodes=bool(own))
 
 
@@ -308,11 +383,18 @@ def _parsed(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
     if match is None:
         raise GraphError(where, "a type, such as `float32[n,11]`", f"{text!r}", fix)
     keys = [jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)) for name in _KEYS]
-    of_keys = next((key for key in keys if str(key.dtype) == match[1]), None)
+    of_keys = next(
+        (key for key in keys if str(key.dtype) == match[1]),
+        None,
+    )
     if of_keys is not None:
         numbers = raw_type(of_keys)
         plain = _parsed(keys_of, f"{numbers.dtype}[{match[2]}]")
-        return replace(plain, shape=(*plain.shape, *numbers.shape), of_keys=of_keys.dtype)
+        return replace(
+            plain,
+            shape=(*plain.shape, *numbers.shape),
+            of_keys=of_keys.dtype,
+        )
     try:
         dtype = np.dtype(jnp.dtype(match[1]))
     except TypeError:
@@ -323,15 +405,34 @@ def _parsed(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
         narrow = jax.dtypes.canonicalize_dtype(dtype).name
         hint = f'Write `{narrow}`, or set `jax.config.update("jax_enable_x64", True)`.'
         raise GraphError(where, "a dtype that JAX holds now", f"`{match[1]}`", hint)
-    parts = [part.strip() for part in match[2].split(",") if part.strip()]
+    parts = []
+    for part in match[2].split(","):
+        if part.strip():
+            parts.append(part.strip())
     named = [part for part in parts if not part.isdigit()]
-    if parts[: len(named)] != named or any(not name.isidentifier() for name in named) or len(set(named)) < len(named):
+    if (
+        parts[: len(named)] != named
+        or any(not name.isidentifier() for name in named)
+        or len(set(named)) < len(named)
+    ):
         raise GraphError(where, "different names first, then numbers", f"`[{match[2]}]`", fix)
     for name in named:
         if name in _WORDS_OF_SHAPES:
-            raise GraphError(where, "a name that means nothing else in JAX's shapes", f"`{name}`", f"Write `{name}_`.")
+            raise GraphError(
+                where,
+                "a name that means nothing else in JAX's shapes",
+                f"`{name}`",
+                f"Write `{name}_`.",
+            )
     like = "senders" if isinstance(text, _Kinds) else ""
-    return LeafSpec(path, keys_of, dtype, tuple(named), tuple(int(part) for part in parts[len(named) :]), like=like)
+    return LeafSpec(
+        path,
+        keys_of,
+        dtype,
+        tuple(named),
+        tuple(int(part) for part in parts[len(named) :]),
+        like=like,
+    )
 
 
 def listed(instances: Sequence[Any]) -> Sequence[Any]:
@@ -344,10 +445,15 @@ def listed(instances: Sequence[Any]) -> Sequence[Any]:
         hasattr(instances, "__len__") and hasattr(instances, "__getitem__")
     ):
         return instances
-    return instances if isinstance(instances, Mapping) else [instances[number] for number in range(len(instances))]
+    if isinstance(instances, Mapping):
+        return instances
+    return [instances[number] for number in range(len(instances))]
 
 
-def part_finder(leaves: Sequence[LeafSpec], structure: Any) -> Callable[[Any, Any], Any]:
+def part_finder(
+    leaves: Sequence[LeafSpec],
+    structure: Any,
+) -> Callable[[Any, Any], Any]:
     """What finds parts of a model's instances, with types as the spec says.
 
     Args:
@@ -357,13 +463,20 @@ def part_finder(leaves: Sequence[LeafSpec], structure: Any) -> Callable[[Any, An
     Returns:
       `find(instance, part)`: the part; None if the instance does not have it.
     """
-    places = list(dict.fromkeys(leaf.keys[:depth] for leaf in leaves for depth in range(1, len(leaf.keys) + 1)))
+    places = list(
+        dict.fromkeys(
+            leaf.keys[:depth] for leaf in leaves for depth in range(1, len(leaf.keys) + 1)
+        )
+    )
 
     def find(instance: Any, part: Any) -> Any:
         for keys in places:
             if _part(instance, keys) is part:
                 whole: Any = structure.unflatten(leaves)
-                return jax.tree.map(lambda leaf: leaf.typed(instance), _part(whole, keys))
+                return jax.tree.map(
+                    lambda leaf: leaf.typed(instance),
+                    _part(whole, keys),
+                )
         return None
 
     return find
@@ -381,16 +494,23 @@ def _part(whole: Any, keys: tuple[Any, ...]) -> Any:
 
 def _got(value: Any, key: Any) -> Any:
     """What a key leads to; of a list of structures the list of what it leads to in each."""
-    name: Any = getattr(key, "key", getattr(key, "name", getattr(key, "idx", None)))
+    name: Any = getattr(
+        key,
+        "key",
+        getattr(key, "name", getattr(key, "idx", None)),
+    )
     if isinstance(value, list) and not isinstance(name, int):
         return [_got(each, key) for each in value]
-    return getattr(value, str(name)) if hasattr(key, "name") else value[name]
+    if hasattr(key, "name"):
+        return getattr(value, str(name))
+    return value[name]
 
 
 def _is_of_jax(value: Any) -> bool:
     """Whether JAX has a value already, which may be one that it differentiates or traces."""
     return any(
-        isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value.values if isinstance(value, Ragged) else value)
+        isinstance(leaf, jax.Array)
+        for leaf in jax.tree.leaves(value.values if isinstance(value, Ragged) else value)
     )
 
 
@@ -402,4 +522,6 @@ def _zeros_like(value: Any) -> Any:
 
 
 def _rows(value: Any) -> list[Any]:
-    return [value[i] for i in range(len(value))] if isinstance(value, Ragged) else list(value)
+    if isinstance(value, Ragged):
+        return [value[i] for i in range(len(value))]
+    return list(value)

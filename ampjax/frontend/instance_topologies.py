@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from ampjax.frontend.instance_columns import Columns
 
 
-def check_edges(plan: EdgePlan, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def check_edges(
+    plan: EdgePlan,
+    columns: Columns,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Checks the edges of a data set.
 
     Args:
@@ -28,15 +31,27 @@ def check_edges(plan: EdgePlan, columns: Columns) -> tuple[np.ndarray, np.ndarra
     Raises:
       DataError: If an edge leads out of its graph, or its kind is none; names the instance.
     """
-    space, senders, receivers = plan.space, plan.senders.of(columns), plan.receivers.of(columns)
-    kinds = np.zeros(len(senders), np.int64) if plan.kinds is None else plan.kinds.of(columns)
+    space = plan.space
+    senders = plan.senders.of(columns)
+    receivers = plan.receivers.of(columns)
+    if plan.kinds is None:
+        kinds = np.zeros(len(senders), np.int64)
+    else:
+        kinds = plan.kinds.of(columns)
     around = space.parents(columns)
-    bad = wrong_edge((senders, receivers), kinds, plan.n_nodes.of(columns)[around], plan.n_kinds)
+    bad = wrong_edge(
+        (senders, receivers),
+        kinds,
+        plan.n_nodes.of(columns)[around],
+        plan.n_kinds,
+    )
     if bad is not None:
         edge, expected, got = bad
         number = edge - space.starts(columns)[around[edge]]
         where = f"{plan.line}, instance {space.instances(columns)[edge]}, edge {number}"
-        raise DataError(where, expected, got, "Mend the edges: nodes count from 0 within each instance.")
+        raise DataError(
+            where, expected, got, "Mend the edges: nodes count from 0 within each instance."
+        )
     return senders, receivers, kinds
 
 
@@ -52,10 +67,12 @@ class InstanceTopologies:
     """
 
     def __init__(self, plan: EdgePlan, columns: Columns):
-        space, self._n_kinds = plan.space, plan.n_kinds
+        space = plan.space
+        self._n_kinds = plan.n_kinds
         self._senders, self._receivers, self._kinds = check_edges(plan, columns)
         self._n_nodes = plan.n_nodes.of(columns)
-        self._starts, self._n_edges = space.starts(columns), space.lengths(columns)
+        self._starts = space.starts(columns)
+        self._n_edges = space.lengths(columns)
         self._made: dict[int, Topology] = {}
 
     def of(self, ids: np.ndarray) -> list[Topology]:
@@ -64,10 +81,20 @@ class InstanceTopologies:
         Args:
           ids: `[n]`: which instances.
         """
-        return [self._made.get(i) or self._make(i) for i in ids.tolist()]
+        result = []
+        for i in ids.tolist():
+            result.append(self._made.get(i) or self._make(i))
+        return result
 
     def _make(self, i: int) -> Topology:
-        edges = slice(self._starts[i], self._starts[i] + self._n_edges[i])
+        edges = slice(
+            self._starts[i],
+            self._starts[i] + self._n_edges[i],
+        )
         ends = self._senders[edges], self._receivers[edges], self._kinds[edges]
-        self._made[i] = Topology.from_edges(*ends, int(self._n_nodes[i]), self._n_kinds)
+        self._made[i] = Topology.from_edges(
+            *ends,
+            int(self._n_nodes[i]),
+            self._n_kinds,
+        )
         return self._made[i]

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from ampjax.frontend.instance_columns import Columns
 
 
-def missing_leaves(columns: Columns, read: Callable[[], object]) -> set[str]:
+def missing_leaves(
+    columns: Columns,
+    read: Callable[[], object],
+) -> set[str]:
     """Which of the missing leaves something reads; what it finds wrong with the zeros in their place does not count.
 
     Args:
@@ -33,7 +36,11 @@ def missing_leaves(columns: Columns, read: Callable[[], object]) -> set[str]:
     return found
 
 
-def require_for_sinks(graph: Graph, draft: GraphDraft, columns: Columns) -> set[str]:
+def require_for_sinks(
+    graph: Graph,
+    draft: GraphDraft,
+    columns: Columns,
+) -> set[str]:
     """Checks that nothing that a sink depends on reads a leaf that is missing: neither a payload nor a state field that decides what arrives there.
 
     Args:
@@ -49,7 +56,9 @@ def require_for_sinks(graph: Graph, draft: GraphDraft, columns: Columns) -> set[
     """
     fields = fields_before_sinks(graph)
     for name, own in fields.items():
-        if found := missing_leaves(columns, lambda name=name, own=own: _read_all(name, own, draft, columns)):
+        if found := missing_leaves(
+            columns, lambda name=name, own=own: _read_all(name, own, draft, columns)
+        ):
             origin = draft.origins.get(name)
             raise DataError(
                 "data, labels=False",
@@ -60,7 +69,12 @@ def require_for_sinks(graph: Graph, draft: GraphDraft, columns: Columns) -> set[
     return {*fields}
 
 
-def _read_all(name: str, fields: Fields, draft: GraphDraft, columns: Columns) -> None:
+def _read_all(
+    name: str,
+    fields: Fields,
+    draft: GraphDraft,
+    columns: Columns,
+) -> None:
     """Reads all on which it depends what a pump's messages bring to sinks: payloads, which messages there are, and some state fields."""
     if name in draft.topologies:
         edges = draft.topologies[name]

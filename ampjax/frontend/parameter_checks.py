@@ -22,7 +22,10 @@ def require_float(where: str, leaf: Any) -> None:
     Raises:
       GraphError: If it is anything else.
     """
-    is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex)
+    is_array = isinstance(
+        leaf,
+        jax.Array | np.ndarray | np.generic | bool | int | float | complex,
+    )
     dtype = getattr(leaf, "dtype", type(leaf))
     if is_array and jnp.issubdtype(dtype, np.inexact):
         return
@@ -50,8 +53,12 @@ def refuse_state(where: str, value: Any) -> None:
         return
     for module in jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, nnx.Module)):
         if isinstance(module, nnx.Module):
-            variables = jax.tree.leaves(nnx.state(module), is_leaf=lambda part: isinstance(part, nnx.Variable))
+            variables = jax.tree.leaves(
+                nnx.state(module), is_leaf=lambda part: isinstance(part, nnx.Variable)
+            )
             others = sorted({type(each).__name__ for each in variables} - {"Param"})
             if others:
                 fix = "Split it, `graph, params, rest = nnx.split(module, nnx.Param, ...)`, give `params`, and merge them in the model."
-                raise GraphError(where, "a module whose variables are all `Param`", f"{', '.join(others)}", fix)
+                raise GraphError(
+                    where, "a module whose variables are all `Param`", f"{', '.join(others)}", fix
+                )

@@ -33,8 +33,14 @@ class RedrawnInstances:
 
     missing_labels = ()
 
-    def __init__(self, source: Any, make: Callable[[Any], CompiledInstances]):
-        self._source, self._make, self._data = source, make, make(source.plain())
+    def __init__(
+        self,
+        source: Any,
+        make: Callable[[Any], CompiledInstances],
+    ):
+        self._source = source
+        self._make = make
+        self._data = make(source.plain())
         self.n_examples = getattr(source, "n_examples", len(self._data))
 
     @property

@@ -32,7 +32,10 @@ def refuse_other_generators(jaxpr: Any, line: str) -> None:
             if is_key(atom.aval) and (name := implementation(atom.aval.dtype)) != "threefry2x32":
                 fix = 'Make them with `jax.random.key(seed, impl="threefry2x32")`.'
                 raise GraphError(
-                    here, "keys that give the same numbers alone and together: Threefry's", f"`{name}`", fix
+                    here,
+                    "keys that give the same numbers alone and together: Threefry's",
+                    f"`{name}`",
+                    fix,
                 )
         for body in bodies(equation):
             refuse_other_generators(body, here)
@@ -50,7 +53,12 @@ def lines_of_shared_draws(model: Traced, differs: Sequence[bool]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _follow(jaxpr: Any, differs: Sequence[bool], line: str, found: list[str]) -> list[bool]:
+def _follow(
+    jaxpr: Any,
+    differs: Sequence[bool],
+    line: str,
+    found: list[str],
+) -> list[bool]:
     """Whether each result of an open jaxpr depends on the example; `found` gets the lines that draw with keys that do not."""
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], differs, strict=True))
 
@@ -58,47 +66,96 @@ def _follow(jaxpr: Any, differs: Sequence[bool], line: str, found: list[str]) ->
         return not isinstance(atom, jex.Literal) and known[atom]
 
     for equation in jaxpr.eqns:
-        given, here = [of(atom) for atom in equation.invars], source_line(equation) or line
+        given = [of(atom) for atom in equation.invars]
+        here = source_line(equation) or line
         if equation.primitive is COMBINATOR:
             results = _of_combinator(equation.params["call"], given, found)
         elif equation.primitive.name in CALLS:
             body, constants = opened(called(equation))
-            results = _follow(body, [False] * len(constants) + given, here, found)
+            results = _follow(
+                body,
+                [False] * len(constants) + given,
+                here,
+                found,
+            )
         else:
             results = [any(given)] * len(equation.outvars)
-            keys = [own for own, atom in zip(given, equation.invars, strict=True) if is_key(atom.aval)]
-            is_draw = equation.primitive.name in DRAWS or any(has_primitive(body, DRAWS) for body in bodies(equation))
+            keys = []
+            for own, atom in zip(given, equation.invars, strict=True):
+                if is_key(atom.aval):
+                    keys.append(own)
+            is_draw = equation.primitive.name in DRAWS or any(
+                has_primitive(body, DRAWS) for body in bodies(equation)
+            )
             if is_draw and not any(keys or given):
                 found.append(here)
         known |= zip(equation.outvars, results, strict=True)
     return [of(atom) for atom in jaxpr.outvars]
 
 
-def _of_combinator(call: Call, given: Sequence[bool], found: list[str]) -> list[bool]:
+def _of_combinator(
+    call: Call,
+    given: Sequence[bool],
+    found: list[str],
+) -> list[bool]:
     """Whether each result of a combinator depends on the example."""
     ends = np.cumsum([0, *call.n_closed]).tolist()
-    closed, own, n = [given[a:b] for a, b in pairwise(ends)], list(given[ends[-1] :]), len(call.results)
-    if call.kind in ("count", "length", "stochastic"):  # elements have the same numbers in all examples
+    closed = [given[a:b] for a, b in pairwise(ends)]
+    own = list(given[ends[-1] :])
+    n = len(call.results)
+    if call.kind in (
+        "count",
+        "length",
+        "stochastic",
+    ):  # elements have the same numbers in all examples
         return [call.kind != "count"] * n
     if call.kind in ("scan", "while"):
-        number, k = (1, n) if call.kind == "while" else (0, call.options["n_carry"])
+        if call.kind == "while":
+            number = 1
+            k = n
+        else:
+            number = 0
+            k = call.options["n_carry"]
         return _of_loop(call.functions[number], closed[number], own, k, found)[:n]
     results = [any(own)] * n
     for function, values in zip(call.functions, closed, strict=True):
         chosen = own[1:] if call.kind == "switch" else own
         is_exact = call.kind in ("switch", "node")
-        args = chosen if is_exact else [any(own)] * len(function.jaxpr.invars)
-        after = _follow(function.jaxpr, [*values, *args], function.line, found)
-        results = [a or b for a, b in zip(results, after if is_exact else [any(after)] * n, strict=True)]
+        if is_exact:
+            args = chosen
+        else:
+            args = [any(own)] * len(function.jaxpr.invars)
+        after = _follow(
+            function.jaxpr,
+            [*values, *args],
+            function.line,
+            found,
+        )
+        results = [
+            a or b for a, b in zip(results, after if is_exact else [any(after)] * n, strict=True)
+        ]
     return results
 
 
-def _of_loop(body: Traced, closed: Sequence[bool], own: list[bool], n_carry: int, found: list[str]) -> list[bool]:
+def _of_loop(
+    body: Traced,
+    closed: Sequence[bool],
+    own: list[bool],
+    n_carry: int,
+    found: list[str],
+) -> list[bool]:
     """Whether each result of a loop depends on the example: what is carried, in any round."""
     while True:
         lines: list[str] = []
-        after = _follow(body.jaxpr, [*closed, *own], body.line, lines)
-        carry = [a or b for a, b in zip(own[:n_carry], after, strict=False)]
+        after = _follow(
+            body.jaxpr,
+            [*closed, *own],
+            body.line,
+            lines,
+        )
+        carry = []
+        for a, b in zip(own[:n_carry], after, strict=False):
+            carry.append(a or b)
         if carry == own[:n_carry]:
             found += lines
             return [*carry, *after[n_carry:]]

@@ -21,7 +21,8 @@ from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import MadeFor
 from ampjax.plan.planner import Plan
 
-FEW, MOST = 32, 64
+FEW = 32
+MOST = 64
 """Operations in a batch, from which on it is sent: to a host that has nothing else to do, and to one that has."""
 
 
@@ -53,14 +54,23 @@ class Fleet:
       lock: Held by who adds operations or sends them.
     """
 
-    def __init__(self, plan: Plan, layout: HostLayout, start: Callable[[], Ready]):
-        self.layout, self.lock = layout, threading.RLock()
-        self._plan, self._start = plan, start
+    def __init__(
+        self,
+        plan: Plan,
+        layout: HostLayout,
+        start: Callable[[], Ready],
+    ):
+        self.layout = layout
+        self.lock = threading.RLock()
+        self._plan = plan
+        self._start = start
         self._begin()
 
     def _begin(self) -> None:
         self.links, self.can_update, self._end = self._start()
-        self._is_closed, self._has_died, self._epoch = False, False, 0
+        self._is_closed = False
+        self._has_died = False
+        self._epoch = 0
         for link in self.links:
             link.peers = self.links
 
@@ -105,7 +115,8 @@ class Fleet:
 
     def _needed_by(self, hosts: Sequence[int]) -> list[int]:
         """Those hosts for which something waits, of some hosts and of all whose rows these need."""
-        found, stack = dict[int, None](), list(hosts)
+        found = dict[int, None]()
+        stack = list(hosts)
         while stack:
             host = stack.pop()
             if host not in found and self.links[host].batch.n:
@@ -116,7 +127,11 @@ class Fleet:
     # -- questions
 
     def ask(
-        self, hosts: Sequence[int], name: str, arrays: Mapping[int, Sequence[np.ndarray]] | None = None, **values: Any
+        self,
+        hosts: Sequence[int],
+        name: str,
+        arrays: Mapping[int, Sequence[np.ndarray]] | None = None,
+        **values: Any,
     ) -> list[Any]:
         """Asks hosts, behind all that has been decided.
 
@@ -134,9 +149,18 @@ class Fleet:
         """
         with self.lock:
             self.send(hosts)
-            asked = [
-                (self.links[host], self.links[host].ask(name, (arrays or {}).get(host, ()), **values)) for host in hosts
-            ]
+            asked = []
+            for host in hosts:
+                asked.append(
+                    (
+                        self.links[host],
+                        self.links[host].ask(
+                            name,
+                            (arrays or {}).get(host, ()),
+                            **values,
+                        ),
+                    )
+                )
             found = []
             for link, number in asked:
                 link.wait_for_answer(number)
@@ -148,7 +172,10 @@ class Fleet:
     def states(self) -> list[HostState]:
         """What is known of each host."""
         nodes = self.layout.of_nodes(self._plan.graph.parameterised)
-        return [link.state_with(nodes.get(host, []), self._is_closed) for host, link in enumerate(self.links)]
+        result = []
+        for host, link in enumerate(self.links):
+            result.append(link.state_with(nodes.get(host, []), self._is_closed))
+        return result
 
     @property
     def is_closed(self) -> bool:
@@ -184,12 +211,12 @@ class Fleet:
             except HostError:
                 self._has_died = True
                 return []
-            return [
-                made_for
-                for own, carried_out in zip(unfinished, progress, strict=True)
-                for batch, place, made_for in own
-                if made_for is not None and (batch, place) >= carried_out
-            ]
+            result = []
+            for own, carried_out in zip(unfinished, progress, strict=True):
+                for batch, place, made_for in own:
+                    if made_for is not None and (batch, place) >= carried_out:
+                        result.append(made_for)
+            return result
 
     def close(self) -> None:
         """Tells hosts that it is over; dead ones are left alone."""

@@ -51,23 +51,42 @@ class Host:
     """
 
     def __init__(
-        self, number: int, executor: Executor, layout: HostLayout, driver: Channel, peers: Mapping[int, Channel]
+        self,
+        number: int,
+        executor: Executor,
+        layout: HostLayout,
+        driver: Channel,
+        peers: Mapping[int, Channel],
     ):
-        self._number, self._executor, self._layout = number, executor, layout
+        self._number = number
+        self._executor = executor
+        self._layout = layout
         self._driver = driver
-        self._rows = RowExchange(peers, self._write, self._slots_of, self._look_for_the_end, now_ns)
-        self._names, self._memory = Names.of(executor.plan), PackMemory()
+        self._rows = RowExchange(
+            peers,
+            self._write,
+            self._slots_of,
+            self._look_for_the_end,
+            now_ns,
+        )
+        self._names = Names.of(executor.plan)
+        self._memory = PackMemory()
         self._inbox: deque[Message] = deque()
         self._under_way: deque[tuple[int, list[Any]]] = (
             deque()
         )  # sequence numbers of batches, and what is ready when they are done
-        self._sequence, self._n_done = 0, 0
+        self._sequence = 0
+        self._n_done = 0
         self._is_broken = False
         self._worker_of = {space: worker for worker, space in enumerate(executor.plan.spaces)}
         own = layout.spaces_of(number)
         self._workers = [self._worker_of[space] for space in own if space in self._worker_of]
         self._timer: LaunchTimer | None = None  # while the driver traces a run
-        self._own_answers = {"clock": self._tell_clock, "time": self._time, "times": self._tell_times}
+        self._own_answers = {
+            "clock": self._tell_clock,
+            "time": self._time,
+            "times": self._tell_times,
+        }
 
     def serve(self) -> None:
         """Carries out what comes until the driver says that it is over."""
@@ -127,9 +146,13 @@ class Host:
         if epoch != self._rows.epoch or self._is_broken:
             return  # of a time before all was given up, or behind an error
         if sequence != self._sequence + 1:
-            self._fail(sequence, None, f"batch {sequence} came after batch {self._sequence}: some are lost")
+            self._fail(
+                sequence, None, f"batch {sequence} came after batch {self._sequence}: some are lost"
+            )
             return
-        self._sequence, self._n_done, launch = sequence, 0, None
+        self._sequence = sequence
+        self._n_done = 0
+        launch = None
         try:
             waiting = list(operations(message.arrays, self._names, self._memory))
             while self._n_done < len(waiting):
@@ -137,7 +160,10 @@ class Host:
                 self._say_what_is_done()
                 first = waiting[self._n_done]
                 launch = first.what if isinstance(first.what, Launch) else None
-                self._n_done += self._carry_out(first, islice(waiting, self._n_done + 1, None))
+                self._n_done += self._carry_out(
+                    first,
+                    islice(waiting, self._n_done + 1, None),
+                )
             self._hand_in_readings()
             if self._timer is not None:
                 self._timer.collect()
@@ -152,26 +178,50 @@ class Host:
         except Exception as error:  # whatever a body, or XLA, has raised
             self._fail(sequence, launch, "".join(traceback.format_exception(error)))
 
-    def _fail(self, sequence: int, launch: Launch | None, text: str) -> None:
+    def _fail(
+        self,
+        sequence: int,
+        launch: Launch | None,
+        text: str,
+    ) -> None:
         self._is_broken = True
-        of_launch, instances = (-1, -1, 0, 0), np.zeros(0, np.int64)
+        of_launch = (-1, -1, 0, 0)
+        instances = np.zeros(0, np.int64)
         if launch is not None:
-            of_launch = launch.number, launch.stage, DIRECTIONS.index(launch.direction), launch.n_messages
+            of_launch = (
+                launch.number,
+                launch.stage,
+                DIRECTIONS.index(launch.direction),
+                launch.n_messages,
+            )
             instances = np.unique(launch.ids).astype(np.int64)
-        self._driver.send(Message("failed", (self._rows.epoch, sequence, *of_launch), text, (instances,)))
+        self._driver.send(
+            Message(
+                "failed",
+                (self._rows.epoch, sequence, *of_launch),
+                text,
+                (instances,),
+            )
+        )
 
     def _stop(self, error: Exception) -> None:
         """Says that something could not be done for a batch that is still under way; nothing after it will be."""
         self._under_way.clear()
         if isinstance(error, RowsFailed):
-            batch, launch, cause = error.batch, error.launch, error.__cause__ or error
+            batch = error.batch
+            launch = error.launch
+            cause = error.__cause__ or error
         else:  # whatever XLA has raised, or another host that can't be reached
-            batch, launch, cause = self._sequence, None, error
+            batch = self._sequence
+            launch = None
+            cause = error
         self._fail(batch, launch, "".join(traceback.format_exception(cause)))
 
     def _carry_out(self, operation: Operation, behind: Iterator[Operation]) -> int:
         """Carries out an operation, or several launches in one call. Gives how many."""
-        what, executor, rows = operation.what, self._executor, self._rows
+        what = operation.what
+        executor = self._executor
+        rows = self._rows
         rows.send_computed()
         if operation.code == LAUNCH:
             assert isinstance(what, Launch)
@@ -195,11 +245,17 @@ class Host:
             rows.await_rows(operation.peer, what)  # type: ignore[arg-type]
         return 1
 
-    def _next_launches(self, behind: Iterator[Operation], together: list[Launch]) -> Iterator[Launch]:
+    def _next_launches(
+        self, behind: Iterator[Operation], together: list[Launch]
+    ) -> Iterator[Launch]:
         """The launches that come next, up to one that needs rows which have not come; each is also added to `together`."""
         for operation in behind:
             launch = operation.what
-            if operation.code != LAUNCH or not isinstance(launch, Launch) or self._rows.needs(launch):
+            if (
+                operation.code != LAUNCH
+                or not isinstance(launch, Launch)
+                or self._rows.needs(launch)
+            ):
                 return
             together.append(launch)
             yield launch
@@ -214,20 +270,37 @@ class Host:
             for each in launches[-1].changes[n_changed:]:
                 self._executor.change(each)
 
-        self._timer.carry_out(launches, lambda: self._executor.run(launches), change)
+        self._timer.carry_out(
+            launches,
+            lambda: self._executor.run(launches),
+            change,
+        )
 
     def _take(self, launch: Launch, peer: int) -> None:
         """Reads a transfer's rows, which go to another host."""
         self._rows.write_for(launch)
         if self._timer is None:
-            self._rows.send_later(self._sequence, peer, launch, self._executor.take(launch))
+            self._rows.send_later(
+                self._sequence,
+                peer,
+                launch,
+                self._executor.take(launch),
+            )
             return
         here = launch._replace(worker=self._worker_at(launch, launch.direction == BACKWARD))
-        rows = self._timer.read(here, lambda: np.asarray(self._executor.take(launch)))
+        rows = self._timer.read(
+            here,
+            lambda: np.asarray(self._executor.take(launch)),
+        )
         self._rows.send_later(self._sequence, peer, launch, rows)
         self._rows.send_all()
 
-    def _write(self, launch: Launch, waited_ns: int, rows: np.ndarray) -> None:
+    def _write(
+        self,
+        launch: Launch,
+        waited_ns: int,
+        rows: np.ndarray,
+    ) -> None:
         """Writes a transfer's rows, which have come from another host; this one has waited for them since `waited_ns`."""
         timer = self._timer
         if timer is None:
@@ -249,9 +322,11 @@ class Host:
             return
         stage = self._executor.plan.stages[launch.stage]
         if launch.direction != BACKWARD:
-            arenas, rows = stage.arenas, launch.out_rows
+            arenas = stage.arenas
+            rows = launch.out_rows
         elif stage.kind.is_transfer:
-            arenas, rows = [port.arena for port in stage.ports], launch.in_rows
+            arenas = [port.arena for port in stage.ports]
+            rows = launch.in_rows
         else:
             return
         for arena, slots in zip(arenas, rows, strict=False):
@@ -264,7 +339,10 @@ class Host:
         if target:
             return stage.worker
         # Behind a control node, which no worker runs, any worker of that memory space.
-        return plan.worker_of.get(stage.wires[0].source.name, self._worker_of[stage.spaces[0]])
+        return plan.worker_of.get(
+            stage.wires[0].source.name,
+            self._worker_of[stage.spaces[0]],
+        )
 
     def _change(self, change: Change, number: int) -> None:
         """Makes a parameter change that belongs to a launch."""
@@ -276,13 +354,24 @@ class Host:
             return
         nodes = nodes_of(change)
         own = next(node for node in nodes if self._layout.host_of_node[node] == self._number)
-        launch = Launch(number, self._executor.plan.worker_of[own], CHANGES_ONLY, UPDATE, changes=(change,))
+        launch = Launch(
+            number,
+            self._executor.plan.worker_of[own],
+            CHANGES_ONLY,
+            UPDATE,
+            changes=(change,),
+        )
         timer.wants(launch)
-        timer.carry_out([launch], lambda: 0, lambda n_changed: self._change_parameters(change))
+        timer.carry_out(
+            [launch],
+            lambda: 0,
+            lambda n_changed: self._change_parameters(change),
+        )
 
     def _change_parameters(self, change: Change) -> None:
         """Makes a parameter change; where replicas are on several hosts, each gets what the others have."""
-        store, elsewhere = self._executor.store, dict[str, Any]()
+        store = self._executor.store
+        elsewhere = dict[str, Any]()
         if isinstance(change, Average | Merge):
             hosts = self._layout.of_nodes(change.nodes)
             own = store.averaged(change)
@@ -292,7 +381,11 @@ class Host:
                 self._rows.send(host, 0, leaves)
             like = next(iter(own.values()))  # replicas are alike
             for host in others:
-                elsewhere |= with_leaves(dict.fromkeys(hosts[host], like), hosts[host], self._rows.receive(host, 0))
+                elsewhere |= with_leaves(
+                    dict.fromkeys(hosts[host], like),
+                    hosts[host],
+                    self._rows.receive(host, 0),
+                )
         store.change(change, elsewhere)
 
     def _hand_in_readings(self) -> None:
@@ -300,7 +393,11 @@ class Host:
         readings = self._executor.readings
         for number in list(readings):
             self._driver.send(
-                Message("reading", (self._rows.epoch, number), arrays=(np.asarray(readings.pop(number)),))
+                Message(
+                    "reading",
+                    (self._rows.epoch, number),
+                    arrays=(np.asarray(readings.pop(number)),),
+                )
             )
 
     def _fences(self) -> list[Any]:
@@ -338,5 +435,7 @@ class Host:
         self._under_way.clear()
         self._rows.give_up(epoch)
         self._timer = None
-        self._sequence, self._n_done, self._is_broken = 0, 0, False
+        self._sequence = 0
+        self._n_done = 0
+        self._is_broken = False
         self._driver.send(Message("abandoned", (epoch, *progress)))

@@ -51,13 +51,23 @@ class HostLink:
       peers: All hosts: a host whose rows this one waits for may fail.
     """
 
-    def __init__(self, name: str, place: Place, channel: Channel, names: Names, is_alive: Callable[[], bool]):
-        self.name, self._place, self.batch = name, place, BatchWriter(names)
+    def __init__(
+        self,
+        name: str,
+        place: Place,
+        channel: Channel,
+        names: Names,
+        is_alive: Callable[[], bool],
+    ):
+        self.name = name
+        self._place = place
+        self.batch = BatchWriter(names)
         self.needs: set[int] = set()
         self.sent = self.done = self.epoch = 0
         self.failure: Message | None = None
         self.peers: Sequence[HostLink] = ()
-        self._channel, self._is_alive = channel, is_alive
+        self._channel = channel
+        self._is_alive = is_alive
         self._receiving = threading.Lock()
         self._readings: dict[int, np.ndarray] = {}
         self._answers: dict[int, Message] = {}
@@ -89,17 +99,30 @@ class HostLink:
         """Sends what waits."""
         self.sent += 1
         self._unfinished.append((self.sent, self.batch.made_for))
-        self._channel.send(Message("batch", (self.epoch, self.sent), arrays=tuple(self.batch.take())))
+        self._channel.send(
+            Message(
+                "batch",
+                (self.epoch, self.sent),
+                arrays=tuple(self.batch.take()),
+            )
+        )
         self.needs.clear()
 
     def unfinished(self) -> list[tuple[int, int, MadeFor | None]]:
         """The operations that the host may not have carried out, in order: each one's batch, its place there, and what it was made for."""
         batches = [*self._unfinished, (self.opened, self.batch.made_for)]
-        return [(batch, place, each) for batch, operations in batches for place, each in enumerate(operations)]
+        result = []
+        for batch, operations in batches:
+            for place, each in enumerate(operations):
+                result.append((batch, place, each))
+        return result
 
     def oldest_unfinished(self) -> int | None:
         """The number of the first launch that the host may not have carried out; None if there is none."""
-        return next((made_for[0] for *_, made_for in self.unfinished() if made_for is not None), None)
+        return next(
+            (made_for[0] for *_, made_for in self.unfinished() if made_for is not None),
+            None,
+        )
 
     def look(self) -> None:
         """Receives what has come, without waiting."""
@@ -146,10 +169,18 @@ class HostLink:
         if not self._is_alive():
             fix = "Unless the trainer was closed, see what it has printed. Call `trainer.restart_hosts()`, and restore a checkpoint."
             raise HostDiedError(
-                f"host `{self.name}`", "a process that carries out what is decided", "one that has ended", fix
+                f"host `{self.name}`",
+                "a process that carries out what is decided",
+                "one that has ended",
+                fix,
             )
 
-    def ask(self, name: str, arrays: Sequence[np.ndarray] = (), **values: Any) -> int:
+    def ask(
+        self,
+        name: str,
+        arrays: Sequence[np.ndarray] = (),
+        **values: Any,
+    ) -> int:
         """Puts a question. What waits to be sent must have been sent before.
 
         Args:
@@ -172,7 +203,10 @@ class HostLink:
         """
         self.wait_until(lambda: number in self._answers)
 
-    def answer(self, number: int) -> tuple[Any, Sequence[np.ndarray]]:
+    def answer(
+        self,
+        number: int,
+    ) -> tuple[Any, Sequence[np.ndarray]]:
         """An answer that has come.
 
         Args:
@@ -187,7 +221,10 @@ class HostLink:
         found = self._answers.pop(number)
         if found.kind == "refused":
             raise HostError(
-                f"host `{self.name}`", "an answer", f"an error there:\n{found.text}", "See the error above."
+                f"host `{self.name}`",
+                "an answer",
+                f"an error there:\n{found.text}",
+                "See the error above.",
             )
         return json.loads(found.text), found.arrays
 
@@ -213,10 +250,18 @@ class HostLink:
                 if link.failure is not None:
                     raise failure_of(link)
             fix = "See the error before this one."
-            raise HostError(f"host `{self.name}`", f"what dispatch {number} reads back", "that it was given up", fix)
+            raise HostError(
+                f"host `{self.name}`",
+                f"what dispatch {number} reads back",
+                "that it was given up",
+                fix,
+            )
         return self._readings.pop(number)
 
-    def begin_anew(self, epoch: int) -> list[tuple[int, int, MadeFor | None]]:
+    def begin_anew(
+        self,
+        epoch: int,
+    ) -> list[tuple[int, int, MadeFor | None]]:
         """Tells the host to give up what is in flight; `wait_for_progress` must follow.
 
         Args:
@@ -225,12 +270,18 @@ class HostLink:
         Returns:
           What was `unfinished`.
         """
-        with self._receiving:  # else a thread that still waits could take what has come for something of this epoch
+        with (
+            self._receiving
+        ):  # else a thread that still waits could take what has come for something of this epoch
             unfinished = self.unfinished()
             self._unfinished.clear()
             self.batch.take()
             self.needs.clear()
-            self.epoch, self.sent, self.done, self.failure, self._progress = epoch, 0, 0, None, None
+            self.epoch = epoch
+            self.sent = 0
+            self.done = 0
+            self.failure = None
+            self._progress = None
             self._readings.clear()
         self._channel.send(Message("abandon", (epoch,)))
         return unfinished
@@ -257,15 +308,27 @@ class HostLink:
         """
         with suppress(HostError):  # it has died: that is what is told
             self.look()
-        state = "ended" if is_over or not self._is_alive() else "running" if self.failure is None else "failed"
-        return HostState(self.name, *self._place, state, tuple(nodes), *self.n_bytes)
+        if is_over or not self._is_alive():
+            state = "ended"
+        elif self.failure is None:
+            state = "running"
+        else:
+            state = "failed"
+        return HostState(
+            self.name,
+            *self._place,
+            state,
+            tuple(nodes),
+            *self.n_bytes,
+        )
 
     def _receive(self, timeout_s: float) -> bool:
         """Receives a message, if one comes."""
         message = self._channel.receive(timeout_s)
         if message is None:
             return False
-        kind, numbers = message.kind, message.numbers
+        kind = message.kind
+        numbers = message.numbers
         if kind in ("answer", "refused"):
             self._answers[numbers[0]] = message
         elif numbers[0] != self.epoch:
@@ -292,7 +355,9 @@ class Ticket:
     """
 
     def __init__(self, link: HostLink, send: Callable[[], None]):
-        self._link, self._send, self._epoch = link, send, link.epoch
+        self._link = link
+        self._send = send
+        self._epoch = link.epoch
         self._batch = link.opened if link.batch.n else link.sent
 
     def is_ready(self) -> bool:
@@ -321,8 +386,16 @@ class RemoteRows:
       send: Sends what waits to be sent to it.
     """
 
-    def __init__(self, link: HostLink, number: int, send: Callable[[], None]):
-        self._link, self._number, self._send, self._epoch = link, number, send, link.epoch
+    def __init__(
+        self,
+        link: HostLink,
+        number: int,
+        send: Callable[[], None],
+    ):
+        self._link = link
+        self._number = number
+        self._send = send
+        self._epoch = link.epoch
         self._rows: np.ndarray | None = None
 
     def block_until_ready(self) -> RemoteRows:
@@ -339,10 +412,16 @@ class RemoteRows:
             self._rows = link.take_reading(self._number)
         return self
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(
+        self,
+        dtype: Any = None,
+        copy: bool | None = None,
+    ) -> np.ndarray:
         self.block_until_ready()
         assert self._rows is not None
-        return np.array(self._rows, dtype) if copy else np.asarray(self._rows, dtype)
+        if copy:
+            return np.array(self._rows, dtype)
+        return np.asarray(self._rows, dtype)
 
 
 def failure_of(link: HostLink, stages: Sequence[Any] = ()) -> HostError:
@@ -361,5 +440,8 @@ def failure_of(link: HostLink, stages: Sequence[Any] = ()) -> HostError:
         if n_messages:
             where += f" ({DIRECTIONS[direction]}, {n_messages} messages of instances {', '.join(map(str, ids[:8]))}{', ...' if len(ids) > 8 else ''})"
     return HostError(
-        where, "what was decided to be carried out", f"an error there:\n{link.failure.text.rstrip()}\n", ""
+        where,
+        "what was decided to be carried out",
+        f"an error there:\n{link.failure.text.rstrip()}\n",
+        "",
     )

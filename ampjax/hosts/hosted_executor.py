@@ -49,9 +49,13 @@ class HostedExecutor:
     can_coalesce = None  # hosts put together what they can
 
     def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore):
-        self.plan, self.fleet, self.store = plan, fleet, store
-        self._names, self._lines = Names.of(plan), LineWriter(plan, fleet.layout)
-        self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
+        self.plan = plan
+        self.fleet = fleet
+        self.store = store
+        self._names = Names.of(plan)
+        self._lines = LineWriter(plan, fleet.layout)
+        self.losses = HostedLosses(plan, fleet)
+        self.fences = HostedFences(fleet)
         self.timing = HostedTiming(plan, fleet)
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
         self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)
@@ -108,7 +112,8 @@ class HostedExecutor:
         """
         (launch,) = launches
         with self.fleet.lock:
-            self._latest, self._n_changed = launch.number, 0
+            self._latest = launch.number
+            self._n_changed = 0
             if launch.stage == CHANGES_ONLY:
                 return 0
             layout = self.fleet.layout
@@ -120,10 +125,15 @@ class HostedExecutor:
                 self._cross(launch, *ends)
                 return 0
             host = layout.host_of_stage[launch.stage]
-            link, n = self.fleet.links[host], self._n_own(launch.changes, host)
-            link.batch.launch(launch if n == len(launch.changes) else launch._replace(changes=launch.changes[:n]))
+            link = self.fleet.links[host]
+            n = self._n_own(launch.changes, host)
+            link.batch.launch(
+                launch if n == len(launch.changes) else launch._replace(changes=launch.changes[:n])
+            )
             if not is_back and (launch.stage in self._chooses or launch.stage in self.sinks):
-                self.readings[launch.number] = RemoteRows(link, launch.number, lambda: self.fleet.send([host]))
+                self.readings[launch.number] = RemoteRows(
+                    link, launch.number, lambda: self.fleet.send([host])
+                )
             if launch.stage in self._chooses:
                 self.fleet.send([host])
             self.fleet.send_if_many(host)
@@ -166,7 +176,9 @@ class HostedExecutor:
         """
         if isinstance(change, JointUpdate):
             wants_loss = self.store.groups.wants_loss(change.group)
-            self.store.change_together(change, self.losses.of_round(change.examples) if wants_loss else None)
+            self.store.change_together(
+                change, self.losses.of_round(change.examples) if wants_loss else None
+            )
             self._n_changed += 1
             return
         with self.fleet.lock:
@@ -190,7 +202,9 @@ class HostedExecutor:
 
     def oldest_unfinished(self) -> int | None:
         """The number of the first launch that some host has been sent, or will be, and is not known to have done; None if there is none."""
-        found = [number for link in self.fleet.links if (number := link.oldest_unfinished()) is not None]
+        found = [
+            number for link in self.fleet.links if (number := link.oldest_unfinished()) is not None
+        ]
         return min(found, default=None)
 
     def take_lost(self) -> dict[int, int | None]:
@@ -227,7 +241,10 @@ class HostedExecutor:
         """Lets one host read rows and send them, and another write them."""
         if not launch.n_rows:
             return
-        bare = launch._replace(changes=()) if launch.changes else launch
+        if launch.changes:
+            bare = launch._replace(changes=())
+        else:
+            bare = launch
         self.fleet.links[start].batch.launch(bare, TAKE, end)
         self.fleet.links[end].batch.launch(bare, PUT, start)
         self.fleet.links[end].needs.add(start)
@@ -252,18 +269,26 @@ class HostedExecutor:
         """
         self._expected |= stages
         for host in self.fleet.everyone:
-            own = {n: (s.mean, s.spread) for n, s in stages.items() if self.fleet.layout.host_of_stage[n] == host}
+            own = {}
+            for n, s in stages.items():
+                if self.fleet.layout.host_of_stage[n] == host:
+                    own[n] = (s.mean, s.spread)
             if own:
                 self.fleet.ask([host], "expect edges", stages=own)
 
-    def warm(self, launch: Launch, capacities: Mapping[ArenaKey, int]) -> None:
+    def warm(
+        self,
+        launch: Launch,
+        capacities: Mapping[ArenaKey, int],
+    ) -> None:
         """Lets hosts compile what a launch needs.
 
         Args:
           launch: The launch; its slots are the trash slot.
           capacities: Rows of the arenas that it reads.
         """
-        layout, is_back = self.fleet.layout, launch.direction == BACKWARD
+        layout = self.fleet.layout
+        is_back = launch.direction == BACKWARD
         ends = layout.ends(launch.stage, is_back)
         if ends is None:
             self._warm(layout.host_of_stage[launch.stage], launch, capacities, "whole")
@@ -272,10 +297,22 @@ class HostedExecutor:
             self._warm(start, launch, capacities, "take")
             self._warm(end, launch, capacities, "put")
 
-    def _warm(self, host: int, launch: Launch, capacities: Mapping[ArenaKey, int], half: str) -> None:
+    def _warm(
+        self,
+        host: int,
+        launch: Launch,
+        capacities: Mapping[ArenaKey, int],
+        half: str,
+    ) -> None:
         writer = BatchWriter(self._names)
         writer.launch(launch)
-        self.fleet.ask([host], "warm", {host: writer.take()}, capacities=list(capacities.items()), half=half)
+        self.fleet.ask(
+            [host],
+            "warm",
+            {host: writer.take()},
+            capacities=list(capacities.items()),
+            half=half,
+        )
 
     def can_update_at_once(self, launch: Launch) -> bool:
         """Whether a launch's kernel can also update its stage's nodes.

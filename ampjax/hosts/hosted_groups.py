@@ -48,7 +48,13 @@ class HostedGroups:
         self._groups = {group.name: group for group in together.groups}
         self._device = together.device
         self.unread: dict[str, Any] = dict(together.unread)
-        self.opt_state = {name: self._updates(name).init(params, self._seen(name)) for name in self._groups}
+        opt_state = {}
+        for name in self._groups:
+            opt_state[name] = self._updates(name).init(
+                params,
+                self._seen(name),
+            )
+        self.opt_state = opt_state
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,7 +78,12 @@ class HostedGroups:
         return self._groups[group].transform.wants_loss
 
     def step(
-        self, group: str, params: Mapping[str, Any], accumulators: Mapping[str, Any], examples: int, loss: float | None
+        self,
+        group: str,
+        params: Mapping[str, Any],
+        accumulators: Mapping[str, Any],
+        examples: int,
+        loss: float | None,
     ) -> dict[str, Any]:
         """Makes a step.
 
@@ -86,22 +97,37 @@ class HostedGroups:
         Returns:
           New parameters by node, for the hosts.
         """
-        given = jax.tree.map(on_host, (dict(params), dict(accumulators)))
+        given = jax.tree.map(
+            on_host,
+            (dict(params), dict(accumulators)),
+        )
         new, unread, state, _ = self._updates(group).step(
-            given[0], self._seen(group), self.opt_state[group], given[1], examples, loss
+            given[0],
+            self._seen(group),
+            self.opt_state[group],
+            given[1],
+            examples,
+            loss,
         )
         self.opt_state[group] = state
         self.unread |= unread
         return new
 
-    def restore(self, opt_state: Mapping[str, Any], unread: Mapping[str, Any]) -> None:
+    def restore(
+        self,
+        opt_state: Mapping[str, Any],
+        unread: Mapping[str, Any],
+    ) -> None:
         """Takes states and parameters over.
 
         Args:
           opt_state: Among others, the state of each group's optimizer.
           unread: The parameters that no node reads, by path.
         """
-        self.opt_state = {name: jax.device_put(opt_state[name], self._device) for name in self._groups}
+        result = {}
+        for name in self._groups:
+            result[name] = jax.device_put(opt_state[name], self._device)
+        self.opt_state = result
         self.unread = dict(unread)
 
     def _updates(self, group: str) -> JointUpdates:

@@ -24,7 +24,9 @@ class HostedLosses:
     """
 
     def __init__(self, plan: Plan, fleet: Fleet):
-        self._plan, self._fleet, self._names = plan, fleet, metric_names(plan)
+        self._plan = plan
+        self._fleet = fleet
+        self._names = metric_names(plan)
         self._rounds: dict[int, np.ndarray] = {}
 
     def take(self, train: bool) -> list[LossSums]:
@@ -55,14 +57,30 @@ class HostedLosses:
     def _take_lines(self, train: bool) -> dict[int, np.ndarray]:
         host_of = self._fleet.layout.host_of_stage
         lines: dict[int, np.ndarray] = {}
-        for stages, arrays in self._fleet.ask(sorted({host_of[n] for n in self._names}), "losses", train=train):
+        for stages, arrays in self._fleet.ask(
+            sorted({host_of[n] for n in self._names}), "losses", train=train
+        ):
             lines |= dict(zip(stages, arrays, strict=True))
         return lines
 
     def state(self) -> list[list[Any]]:
         """What has been added up and not been taken; JSON can hold it. Waits for hosts."""
-        of_hosts = [line for said, _ in self._fleet.ask(self._fleet.everyone, "losses so far") for line in said]
-        return [*of_hosts, *([n, ROUNDS, str(sums.dtype), sums.tobytes().hex()] for n, sums in self._rounds.items())]
+        of_hosts = []
+        for said, _ in self._fleet.ask(self._fleet.everyone, "losses so far"):
+            for line in said:
+                of_hosts.append(line)
+        return [
+            *of_hosts,
+            *(
+                [
+                    n,
+                    ROUNDS,
+                    str(sums.dtype),
+                    sums.tobytes().hex(),
+                ]
+                for n, sums in self._rounds.items()
+            ),
+        ]
 
     def resume(self, state: Sequence[Sequence[Any]]) -> None:
         """Goes on adding up from another's `state`.
@@ -71,12 +89,18 @@ class HostedLosses:
           state: What `state` gave.
         """
         lines = [line for line in state if line[1] != ROUNDS]
-        self._rounds = {
-            n: np.frombuffer(bytes.fromhex(data), dtype) for n, kind, dtype, data in state if kind == ROUNDS
-        }
+        rounds = {}
+        for n, kind, dtype, data in state:
+            if kind == ROUNDS:
+                rounds[n] = np.frombuffer(bytes.fromhex(data), dtype)
+        self._rounds = rounds
         host_of = self._fleet.layout.host_of_stage
         for host in self._fleet.everyone:
-            self._fleet.ask([host], "resume losses", state=[line for line in lines if host_of[line[0]] == host])
+            self._fleet.ask(
+                [host],
+                "resume losses",
+                state=[line for line in lines if host_of[line[0]] == host],
+            )
 
 
 class HostedFences:
@@ -103,7 +127,9 @@ class HostedFences:
         Args:
           dispatch: The last one that was issued.
         """
-        return [] if dispatch.stage < 0 else [self._of_host(self._fleet.layout.host_of_stage[dispatch.stage])]
+        if dispatch.stage < 0:
+            return []
+        return [self._of_host(self._fleet.layout.host_of_stage[dispatch.stage])]
 
     def of_changes(self, changes: Sequence[Change]) -> list[Any]:
         """Fences that are ready when parameter changes have been made.
@@ -111,8 +137,14 @@ class HostedFences:
         Args:
           changes: The last ones that were issued.
         """
-        nodes = [node for change in changes for node in nodes_of(change)]
-        return [self._of_host(host) for host in self._fleet.layout.of_nodes(nodes)]
+        nodes = []
+        for change in changes:
+            for node in nodes_of(change):
+                nodes.append(node)
+        result = []
+        for host in self._fleet.layout.of_nodes(nodes):
+            result.append(self._of_host(host))
+        return result
 
     def warm(self) -> None:
         """Compiles what fences run."""
@@ -139,4 +171,7 @@ class HostedFences:
         self._fleet.ask(self._fleet.everyone, "wait")
 
     def _of_host(self, host: int) -> Ticket:
-        return Ticket(self._fleet.links[host], lambda: self._fleet.send([host]))
+        return Ticket(
+            self._fleet.links[host],
+            lambda: self._fleet.send([host]),
+        )

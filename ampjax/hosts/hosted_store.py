@@ -44,7 +44,10 @@ class HostedStore:
     ):
         self._fleet = fleet
         self.groups = HostedGroups(together, params)
-        self.tables = {node: HostedTable(fleet, node, table) for node, table in tables.items()}
+        result = {}
+        for node, table in tables.items():
+            result[node] = HostedTable(fleet, node, table)
+        self.tables = result
         floats = {node: trainable(tree) for node, tree in params.items()}
         trained = {node: tree for node, tree in floats.items() if node not in tables}
         states = dict.fromkeys(tables, ()) | {
@@ -58,7 +61,9 @@ class HostedStore:
     def params(self) -> dict[str, Any]:
         """Parameters by node, as NumPy arrays; those that no node reads under `UNREAD`."""
         unread = self.groups.unread
-        return self._gathered("params") | ({UNREAD: jax.tree.map(on_host, unread)} if unread else {})
+        return self._gathered("params") | (
+            {UNREAD: jax.tree.map(on_host, unread)} if unread else {}
+        )
 
     @property
     def opt_state(self) -> dict[str, Any]:
@@ -79,7 +84,11 @@ class HostedStore:
     def not_finite(self) -> list[str]:
         """The nodes of whose parameters some are not finite; each host looks at its own."""
         told = self._fleet.ask(self._fleet.everyone, "not finite")
-        return [node for own, _ in told for node in own]
+        result = []
+        for own, _ in told:
+            for node in own:
+                result.append(node)
+        return result
 
     def send_tables(self) -> None:
         """Gives hosts that have just started the tables of the driver."""
@@ -97,9 +106,19 @@ class HostedStore:
             self.groups.unread = dict(params)
             return
         host = self._fleet.layout.host_of_node[node]
-        self._fleet.ask([host], "set params", {host: leaves_of({node: params}, [node])}, node=node)
+        self._fleet.ask(
+            [host],
+            "set params",
+            {host: leaves_of({node: params}, [node])},
+            node=node,
+        )
 
-    def restore(self, params: Mapping[str, Any], opt_state: Mapping[str, Any], accumulators: Mapping[str, Any]) -> None:
+    def restore(
+        self,
+        params: Mapping[str, Any],
+        opt_state: Mapping[str, Any],
+        accumulators: Mapping[str, Any],
+    ) -> None:
         """Puts every node's parameters, optimizer state and accumulated gradients on its host.
 
         Args:
@@ -108,8 +127,16 @@ class HostedStore:
           accumulators: Accumulated gradients by node.
         """
         for host, nodes in self._nodes.items():
-            leaves = [leaf for trees in (params, opt_state, accumulators) for leaf in leaves_of(trees, nodes)]
-            self._fleet.ask([host], "restore", {host: leaves}, nodes=nodes)
+            leaves = []
+            for trees in (params, opt_state, accumulators):
+                for leaf in leaves_of(trees, nodes):
+                    leaves.append(leaf)
+            self._fleet.ask(
+                [host],
+                "restore",
+                {host: leaves},
+                nodes=nodes,
+            )
         self.groups.restore(opt_state, params.get(UNREAD, {}))
 
     def change_together(self, change: JointUpdate, loss: float | None) -> None:
@@ -121,9 +148,20 @@ class HostedStore:
         """
         nodes = self._fleet.layout.of_nodes(self.groups.nodes(change.group))
         params, sums = (self._of_nodes(which, nodes) for which in ("params", "accumulators"))
-        new = self.groups.step(change.group, params, sums, change.examples, loss)
+        new = self.groups.step(
+            change.group,
+            params,
+            sums,
+            change.examples,
+            loss,
+        )
         for host, own in nodes.items():
-            self._fleet.ask([host], "stepped", {host: leaves_of(new, own)}, nodes=own)
+            self._fleet.ask(
+                [host],
+                "stepped",
+                {host: leaves_of(new, own)},
+                nodes=own,
+            )
 
     def forget(self) -> None:
         """Lets hosts forget what belongs to instances that are given up, and what replicas have handed in."""
@@ -135,7 +173,11 @@ class HostedStore:
         Args:
           node: Its name.
         """
-        self._fleet.ask([self._fleet.layout.host_of_node[node]], "warm update", node=node)
+        self._fleet.ask(
+            [self._fleet.layout.host_of_node[node]],
+            "warm update",
+            node=node,
+        )
 
     def warm_group(self, name: str) -> None:
         """Leaves the update of a group of nodes to its first call.
@@ -150,7 +192,11 @@ class HostedStore:
         Args:
           nodes: The replicas of one node.
         """
-        self._fleet.ask(list(self._fleet.layout.of_nodes(nodes)), "warm average", nodes=list(nodes))
+        self._fleet.ask(
+            list(self._fleet.layout.of_nodes(nodes)),
+            "warm average",
+            nodes=list(nodes),
+        )
 
     @property
     def _nodes(self) -> dict[int, list[str]]:
@@ -160,10 +206,19 @@ class HostedStore:
         found = self._of_nodes(which, self._nodes)
         return {node: found[node] for node in self._like["params"]}
 
-    def _of_nodes(self, which: str, nodes: Mapping[int, list[str]]) -> dict[str, Any]:
+    def _of_nodes(
+        self,
+        which: str,
+        nodes: Mapping[int, list[str]],
+    ) -> dict[str, Any]:
         """Trees of some nodes, which are given by host."""
         found: dict[str, Any] = {}
         for host, own in nodes.items():
-            ((_, leaves),) = self._fleet.ask([host], "trees", which=which, nodes=own)
+            ((_, leaves),) = self._fleet.ask(
+                [host],
+                "trees",
+                which=which,
+                nodes=own,
+            )
             found |= with_leaves(self._like[which], own, leaves)
         return found

@@ -19,7 +19,9 @@ class HostedTable:
     """
 
     def __init__(self, fleet: Fleet, node: str, own: SentTable):
-        self._fleet, self._node, self._own = fleet, node, own
+        self._fleet = fleet
+        self._node = node
+        self._own = own
         # The host's version, and what the driver's table was, when both were last the same.
         self._known = -1
         self._own_contents: object = None
@@ -27,7 +29,11 @@ class HostedTable:
     def send(self) -> None:
         """Gives the host the driver's table; no gradients wait there then."""
         row = self._own.shape[1:]
-        self.restore(np.zeros(0, np.int64), np.zeros((0, *row), np.float32), 0)
+        self.restore(
+            np.zeros(0, np.int64),
+            np.zeros((0, *row), np.float32),
+            0,
+        )
 
     @property
     def table(self) -> HostTable:
@@ -37,7 +43,8 @@ class HostedTable:
         ((said, arrays),) = self._ask("table", known=known)
         if said["files"]:
             self._own.take_files(dict(zip(said["files"], arrays, strict=True)))
-            self._known, self._own_contents = said["version"], self._own.contents
+            self._known = said["version"]
+            self._own_contents = self._own.contents
         assert self._own.table is not None, "the driver's table has its rows"
         return self._own.table
 
@@ -58,7 +65,12 @@ class HostedTable:
         gradients.restore(*self.joined(), 0)
         return gradients.dense()
 
-    def restore(self, ids: np.ndarray, rows: np.ndarray, n_new: int) -> None:
+    def restore(
+        self,
+        ids: np.ndarray,
+        rows: np.ndarray,
+        n_new: int,
+    ) -> None:
         """Gives the host the driver's table, and gradients that wait for its update.
 
         Args:
@@ -67,10 +79,26 @@ class HostedTable:
           n_new: Likewise.
         """
         files = self._own.as_files()
-        arrays = [np.asarray(ids), np.asarray(rows), *files.values()]
+        arrays = [
+            np.asarray(ids),
+            np.asarray(rows),
+            *files.values(),
+        ]
         self._ask("restore table", arrays, files=list(files), n_new=n_new)
-        self._known, self._own_contents = self._own.version, self._own.contents
+        self._known = self._own.version
+        self._own_contents = self._own.contents
 
-    def _ask(self, name: str, arrays: list[np.ndarray] | None = None, **values: object) -> list[tuple]:
+    def _ask(
+        self,
+        name: str,
+        arrays: list[np.ndarray] | None = None,
+        **values: object,
+    ) -> list[tuple]:
         host = self._fleet.layout.host_of_node[self._node]
-        return self._fleet.ask([host], name, {host: arrays or []}, node=self._node, **values)
+        return self._fleet.ask(
+            [host],
+            name,
+            {host: arrays or []},
+            node=self._node,
+            **values,
+        )

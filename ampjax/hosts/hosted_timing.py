@@ -22,13 +22,19 @@ class HostedTiming:
     """
 
     def __init__(self, plan: Plan, fleet: Fleet):
-        self._plan, self._fleet = plan, fleet
+        self._plan = plan
+        self._fleet = fleet
         self._clock: Callable[[], int] = int
         self._begun: list[ClockReading] = []
         self._sent: list[dict[str, int]] = []  # before, by host
         self._of_driver: list[tuple[int, int]] = []
 
-    def begin(self, clock: Callable[[], int], every: int, most: int) -> None:
+    def begin(
+        self,
+        clock: Callable[[], int],
+        every: int,
+        most: int,
+    ) -> None:
         """Lets hosts begin to time launches. Nothing is under way.
 
         Args:
@@ -42,7 +48,10 @@ class HostedTiming:
         self._clock = clock
         self._begun = self._read_clocks()
         self._of_driver = [link.n_bytes for link in self._fleet.links]
-        self._sent = [said for said, _ in self._fleet.ask(self._fleet.everyone, "time", every=every, most=most)]
+        sent = []
+        for said, _ in self._fleet.ask(self._fleet.everyone, "time", every=every, most=most):
+            sent.append(said)
+        self._sent = sent
 
     def finish(self) -> Sequence[MeasuredHost]:
         """Takes what hosts have measured; waits until they have done all that was sent to them.
@@ -55,24 +64,42 @@ class HostedTiming:
             ended = self._read_clocks()
         except HostError:  # the run ends with an error that tells more
             return []
-        return [
-            self._measured(host, ClockMap(self._begun[host], ended[host]), *told[host]) for host in range(len(told))
-        ]
+        result = []
+        for host in range(len(told)):
+            result.append(
+                self._measured(
+                    host,
+                    ClockMap(self._begun[host], ended[host]),
+                    *told[host],
+                )
+            )
+        return result
 
     def _read_clocks(self) -> list[ClockReading]:
         return [
-            read_clock(lambda host=host: self._fleet.ask([host], "clock")[0][0], self._clock)
+            read_clock(
+                lambda host=host: self._fleet.ask([host], "clock")[0][0],
+                self._clock,
+            )
             for host in self._fleet.everyone
         ]
 
-    def _measured(self, host: int, clocks: ClockMap, said: Any, arrays: Sequence[Any]) -> MeasuredHost:
-        (sent, done_ns, n_dropped), (launches, waits) = said, (array.copy() for array in arrays)
+    def _measured(
+        self, host: int, clocks: ClockMap, said: Any, arrays: Sequence[Any]
+    ) -> MeasuredHost:
+        sent, done_ns, n_dropped = said
+        launches, waits = (array.copy() for array in arrays)
         launches[:, LAUNCH_TIMES] = clocks.here(launches[:, LAUNCH_TIMES])
         waits[:, [WAIT_BEGIN, WAIT_END]] = clocks.here(waits[:, [WAIT_BEGIN, WAIT_END]])
-        links, (to_host, from_host) = self._fleet.links, self._of_driver[host]
+        links = self._fleet.links
+        to_host, from_host = self._of_driver[host]
         link = links[host]
-        of_peers = {links[int(peer)].name: n - self._sent[host][peer] for peer, n in sent.items()}
-        workers = tuple(w for w in range(self._plan.workers) if self._fleet.layout.of_worker(w) == host)
+        of_peers = {}
+        for peer, n in sent.items():
+            of_peers[links[int(peer)].name] = n - self._sent[host][peer]
+        workers = tuple(
+            w for w in range(self._plan.workers) if self._fleet.layout.of_worker(w) == host
+        )
         return MeasuredHost(
             link.name,
             link.place,

@@ -48,14 +48,24 @@ class Hosts:
         at_least("hosts", self.n, 1)
         one_of("hosts, kind", self.kind, KINDS)
         if self.launcher is not None and self.kind != "processes":
-            raise SettingsError("hosts, launcher", "None: threads are of this process", "one", "Leave one of both out.")
+            raise SettingsError(
+                "hosts, launcher",
+                "None: threads are of this process",
+                "one",
+                "Leave one of both out.",
+            )
         if self.spaces is not None:
             at_least("hosts, spaces", self.spaces, self.n)
         if self.resources is not None:
             self._require_alike(self.resources)
         if DRIVER in self.names:
             fix = "Give that machine another name."
-            raise SettingsError("hosts", f"names other than `{DRIVER}`, the trainer's own process", f"`{DRIVER}`", fix)
+            raise SettingsError(
+                "hosts",
+                f"names other than `{DRIVER}`, the trainer's own process",
+                f"`{DRIVER}`",
+                fix,
+            )
 
     def _require_alike(self, resources: Resources) -> None:
         """Checks that nothing else says what resources say.
@@ -67,14 +77,27 @@ class Hosts:
         for where, expected, got, is_right in (
             ("hosts", f"{n}, one on each machine", f"{self.n}", self.n == n),
             ("hosts, kind", f"`{kind}`, as of the resources", f"`{self.kind}`", self.kind == kind),
-            ("hosts, spaces", f"{n_spaces}, one for each device", f"{self.spaces}", self.spaces == n_spaces),
-            ("hosts, launcher", "None: addresses say who starts processes", "one", self.launcher is None),
+            (
+                "hosts, spaces",
+                f"{n_spaces}, one for each device",
+                f"{self.spaces}",
+                self.spaces == n_spaces,
+            ),
+            (
+                "hosts, launcher",
+                "None: addresses say who starts processes",
+                "one",
+                self.launcher is None,
+            ),
         ):
             if not is_right:
                 raise SettingsError(where, expected, got, "Write `Hosts.from_resources(...)`.")
 
     @classmethod
-    def from_resources(cls, info: str | Path | Mapping[str, Any] | Resources) -> Hosts:
+    def from_resources(
+        cls,
+        info: str | Path | Mapping[str, Any] | Resources,
+    ) -> Hosts:
         """The hosts of a resource file, the same file that `ampjax.parallel.get_runner` takes: one on each machine, with the machine's name.
 
         On machines with an `address` hosts are processes, started here or by Ray. Without addresses they are threads of this process, each
@@ -108,7 +131,10 @@ class Hosts:
     def devices(self) -> tuple[tuple[Device, ...], ...]:
         """The devices of each host, if resources say which: numbers, if hosts are processes."""
         machines = () if self.resources is None else self.resources.machines
-        return tuple(tuple(d.number if isinstance(d, RemoteDevice) else d for d in m.devices) for m in machines)
+        result = []
+        for m in machines:
+            result.append(tuple(d.number if isinstance(d, RemoteDevice) else d for d in m.devices))
+        return tuple(result)
 
     @property
     def n_spaces(self) -> int:
@@ -162,7 +188,9 @@ def hosts_from(hosts: int | str | Path | Mapping[str, Any] | Resources | Hosts) 
     """
     if isinstance(hosts, Hosts):
         return hosts
-    is_number = isinstance(hosts, str) and hosts.strip().isdigit()  # which is refused, with what to do
+    is_number = (
+        isinstance(hosts, str) and hosts.strip().isdigit()
+    )  # which is refused, with what to do
     if isinstance(hosts, str | Path | Mapping | Resources) and not is_number:
         return Hosts.from_resources(hosts)
     return Hosts(hosts)  # type: ignore[arg-type]

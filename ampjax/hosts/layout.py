@@ -29,8 +29,13 @@ class HostLayout:
         self._host_of_worker = [host_of_space[space] for space in plan.spaces]
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
         self.host_of_stage = {stage.number: host_of_space[stage.space] for stage in stages}
-        self.host_of_node = {node: self._host_of_worker[worker] for node, worker in plan.worker_of.items()}
-        self.idle_backward = frozenset(s.number for s in stages if s.kind.is_transfer and not needs_backward(s))
+        host_of_node = {}
+        for node, worker in plan.worker_of.items():
+            host_of_node[node] = self._host_of_worker[worker]
+        self.host_of_node = host_of_node
+        self.idle_backward = frozenset(
+            s.number for s in stages if s.kind.is_transfer and not needs_backward(s)
+        )
         self._crossings: dict[int, tuple[int, int]] = {}
         readers: dict[ArenaKey, dict[int, None]] = {}
         for stage in stages:
@@ -50,7 +55,11 @@ class HostLayout:
         """
         return self._host_of_worker[worker]
 
-    def ends(self, stage: int, is_back: bool) -> tuple[int, int] | None:
+    def ends(
+        self,
+        stage: int,
+        is_back: bool,
+    ) -> tuple[int, int] | None:
         """From which host to which the rows of a transfer stage travel, or their gradients; None for a stage that is on one host.
 
         Args:
@@ -70,7 +79,10 @@ class HostLayout:
         """
         return self._readers.get(arena, ())
 
-    def of_nodes(self, nodes: Iterable[str]) -> dict[int, list[str]]:
+    def of_nodes(
+        self,
+        nodes: Iterable[str],
+    ) -> dict[int, list[str]]:
         """Some nodes, by the host that keeps their parameters.
 
         Args:

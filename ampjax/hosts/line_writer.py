@@ -59,7 +59,9 @@ class LineWriter:
     """
 
     def __init__(self, plan: Plan, layout: HostLayout):
-        number_of = {name: number for number, name in enumerate(Names.of(plan).nodes)}
+        number_of = {}
+        for number, name in enumerate(Names.of(plan).nodes):
+            number_of[name] = number
         self._updated = [number_of[name] for name in plan.graph.parameterised]
         self.latest = -1
         self._queues: dict[int, _Queue] = {}
@@ -80,7 +82,9 @@ class LineWriter:
         """
         return all(self._queues[q].is_plain for q in set(decided.lines[:, c.QUEUE].tolist()))
 
-    def write(self, decided: DecidedLines, links: Sequence[HostLink], capacities: Capacities) -> set[int]:
+    def write(
+        self, decided: DecidedLines, links: Sequence[HostLink], capacities: Capacities
+    ) -> set[int]:
         """Adds dispatches to the batches of the hosts that carry them out.
 
         Args:
@@ -91,22 +95,43 @@ class LineWriter:
         Returns:
           The hosts whose batches have got something.
         """
-        found, packs, due = set[int](), decided.packs, decided.due.tolist()
-        for q, number, n_messages, n_rows, n_due, first, at, length, size, worker in decided.lines.tolist():
+        found = set[int]()
+        packs = decided.packs
+        due = decided.due.tolist()
+        for (
+            q,
+            number,
+            n_messages,
+            n_rows,
+            n_due,
+            first,
+            at,
+            length,
+            size,
+            worker,
+        ) in decided.lines.tolist():
             operations, stage, direction, n_ports, n_outputs, gradients, _ = self._queues[q]
             at += decided.start
-            pack, shared = packs[at : at + length], (n_messages, n_rows, n_ports, n_outputs, size)
-            updates, rare = (), 0
+            pack = packs[at : at + length]
+            shared = (n_messages, n_rows, n_ports, n_outputs, size)
+            updates = ()
+            rare = 0
             if n_due:
                 own = due[first : first + n_due]
-                updates = [(self._updated[node], count, stale / count) for node, count, stale, _ in own]
+                updates = [
+                    (self._updated[node], count, stale / count) for node, count, stale, _ in own
+                ]
                 counts = {node: count for node, count, _ in updates}
-                rare = BRINGS_UPDATES * (counts == {node: n * n_rows for node, n in gradients.items()})
+                rare = BRINGS_UPDATES * (
+                    counts == {node: n * n_rows for node, n in gradients.items()}
+                )
             for host, code, peer in operations:
                 if code == LAUNCH or n_rows:
                     found.add(host)
                     numbers = code, peer, number, worker, stage, direction, *shared
-                    links[host].batch.launch_numbers(numbers, pack, capacities(stage), updates, rare)
+                    links[host].batch.launch_numbers(
+                        numbers, pack, capacities(stage), updates, rare
+                    )
                     if code == PUT:
                         links[host].needs.add(peer)
             self.latest = number
@@ -118,10 +143,16 @@ def _is_plain(stage: Stage, layout: HostLayout) -> bool:
     has_more = stage.needs_contents or stage.chain is not None
     is_read = stage.kind.is_sink or stage.route_by is not None
     host = layout.host_of_stage[stage.number]
-    return not (has_more or is_read) and all(layout.host_of_node[node] == host for node in stage.params)
+    return not (has_more or is_read) and all(
+        layout.host_of_node[node] == host for node in stage.params
+    )
 
 
-def _operations(stage: Stage, is_back: bool, layout: HostLayout) -> tuple[_Operation, ...]:
+def _operations(
+    stage: Stage,
+    is_back: bool,
+    layout: HostLayout,
+) -> tuple[_Operation, ...]:
     """What hosts do of a stage's dispatches in one direction, in this order."""
     if is_back and stage.number in layout.idle_backward:
         return ()

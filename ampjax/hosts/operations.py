@@ -37,7 +37,9 @@ up."""
 
 _CHANGES = (Update, Average, Contribute, Merge)
 _DIRECTION = {name: number for number, name in enumerate(DIRECTIONS)}
-BRINGS_UPDATES, _SIZES, _EDGES, _RANDOM, _VERSIONS, _DROP, _STALENESS, _DROPPED, _INSTANCES = (1 << n for n in range(9))
+BRINGS_UPDATES, _SIZES, _EDGES, _RANDOM, _VERSIONS, _DROP, _STALENESS, _DROPPED, _INSTANCES = (
+    1 << n for n in range(9)
+)
 
 
 class Operation(NamedTuple):
@@ -75,7 +77,9 @@ class Names:
         Args:
           plan: The plan.
         """
-        arenas = dict.fromkeys(port.arena for stage in plan.stages for port in stage.ports if port.space == HOST)
+        arenas = dict.fromkeys(
+            port.arena for stage in plan.stages for port in stage.ports if port.space == HOST
+        )
         return cls(tuple(plan.graph.nodes), tuple(arenas))
 
 
@@ -112,7 +116,12 @@ class BatchWriter:
         """How many there are."""
         return len(self.made_for)
 
-    def launch(self, launch: Launch, code: int = LAUNCH, peer: int = 0) -> None:
+    def launch(
+        self,
+        launch: Launch,
+        code: int = LAUNCH,
+        peer: int = 0,
+    ) -> None:
         """Adds a launch, or half of a transfer.
 
         Args:
@@ -120,13 +129,22 @@ class BatchWriter:
           code: What it is.
           peer: The other host of a transfer.
         """
-        number, worker, stage, direction, n_messages, n_rows, n_ports, n_outputs, pack, size = launch[:10]
-        rare, updates = self._flags(launch) if _has_more(launch) else 0, []
+        number, worker, stage, direction, n_messages, n_rows, n_ports, n_outputs, pack, size = (
+            launch[:10]
+        )
+        rare = self._flags(launch) if _has_more(launch) else 0
+        updates = []
         for change in launch.changes:
             assert isinstance(change, Update)
             updates.append((self._node[change.node], change.count, change.mean_staleness))
         numbers = worker, stage, _DIRECTION[direction], n_messages, n_rows, n_ports, n_outputs, size
-        self.launch_numbers((code, peer, number, *numbers), pack, launch.capacities, updates, rare)
+        self.launch_numbers(
+            (code, peer, number, *numbers),
+            pack,
+            launch.capacities,
+            updates,
+            rare,
+        )
         if rare:
             self._add_rare(launch)
 
@@ -149,7 +167,13 @@ class BatchWriter:
           rare: `BRINGS_UPDATES` if these are as `Launch.brings_updates` says. What other flags announce must follow (`launch`).
         """
         self._head += numbers
-        self._head += (len(pack), len(capacities), len(updates), rare, *capacities)
+        self._head += (
+            len(pack),
+            len(capacities),
+            len(updates),
+            rare,
+            *capacities,
+        )
         (self._packs if numbers[-1] else self._columns).append(pack)
         for node, count, staleness in updates:
             self._head += (node, count)
@@ -162,12 +186,22 @@ class BatchWriter:
         Args:
           feed: The payload; copied, since a data set may use its buffers again.
         """
-        self._head += (FEED, self._arena[feed.arena], len(feed.slots), feed.capacity)
+        self._head += (
+            FEED,
+            self._arena[feed.arena],
+            len(feed.slots),
+            feed.capacity,
+        )
         self._columns.append(np.array(feed.slots))
         self._payloads.append(np.array(feed.payload))
         self.made_for.append(None)
 
-    def change(self, change: Change, number: int, n_before: int = 0) -> None:
+    def change(
+        self,
+        change: Change,
+        number: int,
+        n_before: int = 0,
+    ) -> None:
         """Adds a parameter change.
 
         Args:
@@ -176,13 +210,29 @@ class BatchWriter:
           n_before: How many of that one's changes come before it.
         """
         if isinstance(change, Update):
-            self._head += (CHANGE, number, 0, 0, 1, self._node[change.node], change.count, change.examples)
+            self._head += (
+                CHANGE,
+                number,
+                0,
+                0,
+                1,
+                self._node[change.node],
+                change.count,
+                change.examples,
+            )
             self._floats.append(change.mean_staleness)
         else:
             assert not isinstance(change, JointUpdate)  # the driver makes it
             group = self._groups.setdefault(change.group, len(self._groups))
             numbers = [self._node[node] for node in nodes_of(change)]
-            self._head += (CHANGE, number, _CHANGES.index(type(change)), group, len(numbers), *numbers)
+            self._head += (
+                CHANGE,
+                number,
+                _CHANGES.index(type(change)),
+                group,
+                len(numbers),
+                *numbers,
+            )
         self.made_for.append((number, n_before))
 
     def forget(self) -> None:
@@ -196,7 +246,9 @@ class BatchWriter:
         Returns:
           The arrays of a message; `operations` reads them.
         """
-        columns = [np.asarray(column, np.int64).ravel() for column in self._columns]
+        columns = []
+        for column in self._columns:
+            columns.append(np.asarray(column, np.int64).ravel())
         arrays = [
             np.array(self._head, np.int64),
             np.concatenate(self._packs) if self._packs else np.zeros(0, np.int32),
@@ -210,8 +262,19 @@ class BatchWriter:
     def _flags(self, launch: Launch) -> int:
         """What of a launch is there that most have not."""
         edges = launch.edges
-        there = launch.brings_updates, launch.sizes is not None, edges is not None, edges is not None and edges.random
-        parts = *there, launch.versions is not None, launch.drop, launch.staleness is not None, bool(launch.dropped)
+        there = (
+            launch.brings_updates,
+            launch.sizes is not None,
+            edges is not None,
+            edges is not None and edges.random,
+        )
+        parts = (
+            *there,
+            launch.versions is not None,
+            launch.drop,
+            launch.staleness is not None,
+            bool(launch.dropped),
+        )
         parts = *parts, launch.instances is not None
         some = sum(1 << bit for bit, is_there in enumerate(parts) if is_there)
         return some | len(launch.scatter) << 9 | len(launch.seeds) << 17
@@ -220,7 +283,13 @@ class BatchWriter:
         columns = [] if launch.sizes is None else [launch.sizes]
         if launch.edges is not None:
             e = launch.edges
-            columns += [np.array(e.counts.shape), e.senders, e.receivers, e.counts, e.n_rows]
+            columns += [
+                np.array(e.counts.shape),
+                e.senders,
+                e.receivers,
+                e.counts,
+                e.n_rows,
+            ]
         columns += [*launch.scatter, *launch.seeds]
         if launch.versions is not None:
             columns.append(np.array(launch.versions, np.int64))
@@ -232,7 +301,10 @@ class BatchWriter:
             self._head.append(len(launch.staleness))
             self._floats += launch.staleness
         if launch.dropped:
-            self._head += (len(launch.dropped), *[self._node[node] for node in launch.dropped])
+            self._head += (
+                len(launch.dropped),
+                *[self._node[node] for node in launch.dropped],
+            )
 
 
 def _has_more(launch: Launch) -> bool:
@@ -255,23 +327,34 @@ class _Reader:
 
     def __init__(self, arrays: Sequence[np.ndarray], memory: PackMemory):
         head, packs, self._columns, floats, *self._payloads = arrays
-        self._head, self._head_at, self._column_at = head.tolist(), 0, 0
-        self._floats, self._payload = iter(floats.tolist()), iter(self._payloads)
+        self._head = head.tolist()
+        self._head_at = 0
+        self._column_at = 0
+        self._floats = iter(floats.tolist())
+        self._payload = iter(self._payloads)
         self._packs, self._pack_at = memory.keep(packs) if len(packs) else (packs, 0)
 
     def numbers(self, n: int) -> list[int]:
-        start, self._head_at = self._head_at, self._head_at + n
+        start = self._head_at
+        self._head_at = self._head_at + n
         return self._head[start : self._head_at]
 
     def column(self, n: int) -> np.ndarray:
-        start, self._column_at = self._column_at, self._column_at + n
+        start = self._column_at
+        self._column_at = self._column_at + n
         return self._columns[start : self._column_at]
 
     def pack(self, n: int) -> tuple[np.ndarray, int]:
-        start, self._pack_at = self._pack_at, self._pack_at + n
+        start = self._pack_at
+        self._pack_at = self._pack_at + n
         return self._packs[start : self._pack_at], start
 
-    def update(self, node: str, count: int, examples: int = 0) -> Update:
+    def update(
+        self,
+        node: str,
+        count: int,
+        examples: int = 0,
+    ) -> Update:
         return Update(node, count, next(self._floats), examples=examples)
 
     def floats(self, n: int) -> tuple[float, ...]:
@@ -285,7 +368,9 @@ class _Reader:
         return self._head_at < len(self._head)
 
 
-def operations(arrays: Sequence[np.ndarray], names: Names, memory: PackMemory) -> Iterator[Operation]:
+def operations(
+    arrays: Sequence[np.ndarray], names: Names, memory: PackMemory
+) -> Iterator[Operation]:
     """Reads what `BatchWriter.take` has given.
 
     Args:
@@ -301,7 +386,17 @@ def operations(arrays: Sequence[np.ndarray], names: Names, memory: PackMemory) -
         (code,) = read.numbers(1)
         if code == FEED:
             arena, n, capacity = read.numbers(3)
-            yield Operation(FEED, 0, Feed("", names.arenas[arena], read.column(n), read.payload(), capacity))
+            yield Operation(
+                FEED,
+                0,
+                Feed(
+                    "",
+                    names.arenas[arena],
+                    read.column(n),
+                    read.payload(),
+                    capacity,
+                ),
+            )
         elif code == CHANGE:
             (number,) = read.numbers(1)
             yield Operation(CHANGE, 0, _change(read, names), number)
@@ -323,10 +418,16 @@ def _change(read: _Reader, names: Names) -> Change:
 
 
 def _launch(read: _Reader, names: Names) -> Launch:
-    number, worker, stage, direction, n_messages, n_rows, n_ports, n_outputs, size, length = read.numbers(10)
+    number, worker, stage, direction, n_messages, n_rows, n_ports, n_outputs, size, length = (
+        read.numbers(10)
+    )
     n_capacities, n_changes, rare = read.numbers(3)
     capacities = read.numbers(n_capacities)
-    pack, place = read.pack(length) if size else (read.column(length).astype(np.int32), 0)
+    if size:
+        pack, place = read.pack(length)
+    else:
+        pack = read.column(length).astype(np.int32)
+        place = 0
     updates = [read.numbers(2) for _ in range(n_changes)]
     changes = tuple([read.update(names.nodes[node], count) for node, count in updates])
     launch = Launch(
@@ -344,12 +445,22 @@ def _launch(read: _Reader, names: Names) -> Launch:
         capacities,
         changes,
     )
-    return launch._replace(**_rare(read, rare, names)) if rare else launch
+    if rare:
+        return launch._replace(**_rare(read, rare, names))
+    return launch
 
 
-def _rare(read: _Reader, flags: int, names: Names) -> dict[str, object]:
-    n_scatter, n_seeds = flags >> 9 & 255, flags >> 17
-    sizes, edges, versions, instances = flags & _SIZES, flags & _EDGES, flags & _VERSIONS, flags & _INSTANCES
+def _rare(
+    read: _Reader,
+    flags: int,
+    names: Names,
+) -> dict[str, object]:
+    n_scatter = flags >> 9 & 255
+    n_seeds = flags >> 17
+    sizes = flags & _SIZES
+    edges = flags & _EDGES
+    versions = flags & _VERSIONS
+    instances = flags & _INSTANCES
     singles = sum(map(bool, (sizes, versions, instances)))
     lengths = iter(read.numbers(singles + 5 * bool(edges) + n_scatter + n_seeds))
 
@@ -366,11 +477,16 @@ def _rare(read: _Reader, flags: int, names: Names) -> dict[str, object]:
         "instances": column() if instances else None,
         "drop": bool(flags & _DROP),
         "staleness": read.floats(*read.numbers(1)) if flags & _STALENESS else None,
-        "dropped": tuple([names.nodes[n] for n in read.numbers(*read.numbers(1))]) if flags & _DROPPED else (),
+        "dropped": tuple([names.nodes[n] for n in read.numbers(*read.numbers(1))])
+        if flags & _DROPPED
+        else (),
     }
 
 
-def _edges(column: Callable[[], np.ndarray], random: bool) -> Edges:
+def _edges(
+    column: Callable[[], np.ndarray],
+    random: bool,
+) -> Edges:
     shape = column()
     senders, receivers, counts, n_rows = (column() for _ in range(4))
     return Edges(senders, receivers, counts.reshape(shape), n_rows, random)

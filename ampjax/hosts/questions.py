@@ -31,7 +31,12 @@ TREES = "params", "opt_state", "accumulators"
 """What is kept of each node."""
 
 
-def question(number: int, name: str, arrays: Arrays = (), **values: Any) -> Message:
+def question(
+    number: int,
+    name: str,
+    arrays: Arrays = (),
+    **values: Any,
+) -> Message:
     """Puts a question.
 
     Args:
@@ -40,10 +45,20 @@ def question(number: int, name: str, arrays: Arrays = (), **values: Any) -> Mess
       arrays: Arrays that go with it.
       **values: Values that JSON can hold.
     """
-    return Message("ask", (number,), json.dumps({"name": name, **values}), tuple(arrays))
+    return Message(
+        "ask",
+        (number,),
+        json.dumps({"name": name, **values}),
+        tuple(arrays),
+    )
 
 
-def answer(executor: Executor, names: Names, asked: Message, own: Mapping[str, Callable[..., Answer]]) -> Message:
+def answer(
+    executor: Executor,
+    names: Names,
+    asked: Message,
+    own: Mapping[str, Callable[..., Answer]],
+) -> Message:
     """Answers a question.
 
     Args:
@@ -58,23 +73,46 @@ def answer(executor: Executor, names: Names, asked: Message, own: Mapping[str, C
     try:
         values = json.loads(asked.text)
         name = values.pop("name")
-        said, arrays = own[name](**values) if name in own else _ANSWERS[name](executor, names, asked.arrays, **values)
-        return Message("answer", asked.numbers, json.dumps(said), tuple(arrays))
+        if name in own:
+            said, arrays = own[name](**values)
+        else:
+            said, arrays = _ANSWERS[name](executor, names, asked.arrays, **values)
+        return Message(
+            "answer",
+            asked.numbers,
+            json.dumps(said),
+            tuple(arrays),
+        )
     except Exception as error:  # the driver raises it
-        return Message("refused", asked.numbers, "".join(traceback.format_exception(error)))
+        return Message(
+            "refused",
+            asked.numbers,
+            "".join(traceback.format_exception(error)),
+        )
 
 
-def leaves_of(trees: Mapping[str, Any], nodes: Sequence[str]) -> list[np.ndarray]:
+def leaves_of(
+    trees: Mapping[str, Any],
+    nodes: Sequence[str],
+) -> list[np.ndarray]:
     """The leaves of some nodes' trees, one after the other.
 
     Args:
       trees: A tree for each node.
       nodes: The nodes' names.
     """
-    return [data_of(leaf) for node in nodes for leaf in jax.tree.leaves(trees[node])]
+    result = []
+    for node in nodes:
+        for leaf in jax.tree.leaves(trees[node]):
+            result.append(data_of(leaf))
+    return result
 
 
-def with_leaves(like: Mapping[str, Any], nodes: Sequence[str], leaves: Arrays) -> dict[str, Any]:
+def with_leaves(
+    like: Mapping[str, Any],
+    nodes: Sequence[str],
+    leaves: Arrays,
+) -> dict[str, Any]:
     """Trees from leaves, one after the other; the inverse of `leaves_of`.
 
     Args:
@@ -82,7 +120,8 @@ def with_leaves(like: Mapping[str, Any], nodes: Sequence[str], leaves: Arrays) -
       nodes: The nodes' names.
       leaves: What `leaves_of` gave.
     """
-    found, at = {}, 0
+    found = {}
+    at = 0
     for node in nodes:
         own, structure = jax.tree.flatten(like[node])
         found[node] = structure.unflatten(map(wrapped_like, own, leaves[at : at + len(own)]))
@@ -90,7 +129,13 @@ def with_leaves(like: Mapping[str, Any], nodes: Sequence[str], leaves: Arrays) -
     return found
 
 
-def _trees(executor: Executor, names: Names, arrays: Arrays, which: str, nodes: list[str]) -> Answer:
+def _trees(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    which: str,
+    nodes: list[str],
+) -> Answer:
     return None, leaves_of(getattr(executor.store, which), nodes)
 
 
@@ -98,12 +143,25 @@ def _not_finite(executor: Executor, names: Names, arrays: Arrays) -> Answer:
     return executor.store.not_finite, ()
 
 
-def _set_params(executor: Executor, names: Names, arrays: Arrays, node: str) -> Answer:
-    executor.store.set_params(node, with_leaves(executor.store.params, [node], arrays)[node])
+def _set_params(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    node: str,
+) -> Answer:
+    executor.store.set_params(
+        node,
+        with_leaves(executor.store.params, [node], arrays)[node],
+    )
     return None, ()
 
 
-def _stepped(executor: Executor, names: Names, arrays: Arrays, nodes: list[str]) -> Answer:
+def _stepped(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    nodes: list[str],
+) -> Answer:
     store = executor.store
     for node, params in with_leaves(store.params, nodes, arrays).items():
         store.set_params(node, params)
@@ -111,8 +169,15 @@ def _stepped(executor: Executor, names: Names, arrays: Arrays, nodes: list[str])
     return None, ()
 
 
-def _restore(executor: Executor, names: Names, arrays: Arrays, nodes: list[str]) -> Answer:
-    store, at, trees = executor.store, 0, []
+def _restore(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    nodes: list[str],
+) -> Answer:
+    store = executor.store
+    at = 0
+    trees = []
     for which in TREES:
         like = getattr(store, which)
         n = sum(jax.tree.structure(like[node]).num_leaves for node in nodes)
@@ -122,21 +187,39 @@ def _restore(executor: Executor, names: Names, arrays: Arrays, nodes: list[str])
     return None, ()
 
 
-def _table(executor: Executor, names: Names, arrays: Arrays, node: str, known: int) -> Answer:
+def _table(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    node: str,
+    known: int,
+) -> Answer:
     table = _sent(executor, node)
     files = {} if table.version == known else table.as_files()
     return {"version": table.version, "files": list(files)}, list(files.values())
 
 
-def _waiting(executor: Executor, names: Names, arrays: Arrays, node: str) -> Answer:
+def _waiting(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    node: str,
+) -> Answer:
     return None, executor.store.tables[node].joined()
 
 
-def _n_waiting(executor: Executor, names: Names, arrays: Arrays, node: str) -> Answer:
+def _n_waiting(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    node: str,
+) -> Answer:
     return executor.store.tables[node].n_new, ()
 
 
-def _restore_table(executor: Executor, names: Names, arrays: Arrays, node: str, **said: Any) -> Answer:
+def _restore_table(
+    executor: Executor, names: Names, arrays: Arrays, node: str, **said: Any
+) -> Answer:
     ids, rows, *files = arrays
     _sent(executor, node).take_files(dict(zip(said["files"], files, strict=True)))
     executor.store.tables[node].restore(ids, rows, said["n_new"])
@@ -147,7 +230,12 @@ def _sent(executor: Executor, node: str) -> SentTable:
     return cast(SentTable, executor.store.tables[node].table)
 
 
-def _losses(executor: Executor, names: Names, arrays: Arrays, train: bool) -> Answer:
+def _losses(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    train: bool,
+) -> Answer:
     lines = executor.losses.take_lines(train)
     return list(lines), list(lines.values())
 
@@ -156,7 +244,12 @@ def _losses_state(executor: Executor, names: Names, arrays: Arrays) -> Answer:
     return executor.losses.state(), ()
 
 
-def _resume_losses(executor: Executor, names: Names, arrays: Arrays, state: list[list[Any]]) -> Answer:
+def _resume_losses(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    state: list[list[Any]],
+) -> Answer:
     executor.losses.resume(state)
     return None, ()
 
@@ -181,11 +274,17 @@ def _device_bytes(executor: Executor, names: Names, arrays: Arrays) -> Answer:
 
 
 def _record_row_bytes(executor: Executor, names: Names, arrays: Arrays) -> Answer:
-    return [[[key[0], list(key[1]), key[2]], n] for key, n in executor.record_row_bytes().items()], ()
+    return [
+        [[key[0], list(key[1]), key[2]], n] for key, n in executor.record_row_bytes().items()
+    ], ()
 
 
-def _expect_edges(executor: Executor, names: Names, arrays: Arrays, stages: dict[str, Any]) -> Answer:
-    sizes = {int(stage): EdgeSizes(tuple(mean), tuple(spread)) for stage, (mean, spread) in stages.items()}
+def _expect_edges(
+    executor: Executor, names: Names, arrays: Arrays, stages: dict[str, Any]
+) -> Answer:
+    sizes = {}
+    for stage, (mean, spread) in stages.items():
+        sizes[int(stage)] = EdgeSizes(tuple(mean), tuple(spread))
     executor.expect_edges(sizes)
     return None, ()
 
@@ -194,30 +293,55 @@ def _can_update(executor: Executor, names: Names, arrays: Arrays) -> Answer:
     return executor.backward_runs.updating, ()
 
 
-def _warm(executor: Executor, names: Names, arrays: Arrays, capacities: list[Any], half: str) -> Answer:
+def _warm(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    capacities: list[Any],
+    half: str,
+) -> Answer:
     (operation,) = operations(arrays, names, PackMemory())
     launch = operation.what
     assert isinstance(launch, Launch)
-    own, stage = executor.arenas.devices, executor.plan.stages[launch.stage]
-    keys = [((space, tuple(shape), dtype), n) for (space, shape, dtype), n in capacities]
+    own = executor.arenas.devices
+    stage = executor.plan.stages[launch.stage]
+    keys = []
+    for (space, shape, dtype), n in capacities:
+        keys.append(((space, tuple(shape), dtype), n))
     for key, n in (*keys, *zip(stage.arenas, launch.capacities, strict=True)):
         if key[0] == HOST or key[0] in own:
             executor.arenas.ensure(key, n)
     if half == "take":
         executor.take(launch)
     elif half == "put":
-        executor.put(launch, np.zeros((launch.size or launch.n_rows, *stage.outputs[0].shape), stage.outputs[0].dtype))
+        executor.put(
+            launch,
+            np.zeros(
+                (launch.size or launch.n_rows, *stage.outputs[0].shape),
+                stage.outputs[0].dtype,
+            ),
+        )
     else:
         executor.warm(launch, {})
     return None, ()
 
 
-def _warm_update(executor: Executor, names: Names, arrays: Arrays, node: str) -> Answer:
+def _warm_update(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    node: str,
+) -> Answer:
     executor.store.warm_update(node)
     return None, ()
 
 
-def _warm_average(executor: Executor, names: Names, arrays: Arrays, nodes: list[str]) -> Answer:
+def _warm_average(
+    executor: Executor,
+    names: Names,
+    arrays: Arrays,
+    nodes: list[str],
+) -> Answer:
     executor.store.warm_average(nodes)
     return None, ()
 

@@ -45,7 +45,8 @@ class RowsFailed(Exception):
 
     def __init__(self, batch: int, launch: Launch):
         super().__init__(batch, launch)
-        self.batch, self.launch = batch, launch
+        self.batch = batch
+        self.launch = launch
 
 
 class _Outgoing(NamedTuple):
@@ -90,14 +91,22 @@ class RowExchange:
         look_for_the_end: Callable[[], None],
         now_ns: Callable[[], int],
     ):
-        self._peers, self._write, self._look_for_the_end, self._now_ns = peers, write, look_for_the_end, now_ns
+        self._peers = peers
+        self._write = write
+        self._look_for_the_end = look_for_the_end
+        self._now_ns = now_ns
         self._slots_of = slots_of
         self._outgoing = deque[_Outgoing]()
         self._awaited = deque[_Awaited]()
         self._arrived: dict[int, deque[Message]] = {peer: deque() for peer in peers}
         self.epoch = 0
 
-    def send(self, peer: int, number: int, arrays: Sequence[np.ndarray]) -> None:
+    def send(
+        self,
+        peer: int,
+        number: int,
+        arrays: Sequence[np.ndarray],
+    ) -> None:
         """Sends arrays to another host now; if it can't be reached, as soon as it can.
 
         Args:
@@ -109,7 +118,12 @@ class RowExchange:
           GivenUp: If the driver has given up what is in flight.
           HostUnreachableError: If only this host can't reach the other one, and the driver can.
         """
-        message, tries = Message("rows", (self.epoch, number), arrays=tuple(arrays)), 0
+        message = Message(
+            "rows",
+            (self.epoch, number),
+            arrays=tuple(arrays),
+        )
+        tries = 0
         while True:
             try:
                 return self._peers[peer].send(message)
@@ -121,7 +135,13 @@ class RowExchange:
             except HostError:  # the other one has died: the driver knows, or will
                 return
 
-    def send_later(self, batch: int, peer: int, launch: Launch, rows: Any) -> None:
+    def send_later(
+        self,
+        batch: int,
+        peer: int,
+        launch: Launch,
+        rows: Any,
+    ) -> None:
         """Sends rows to another host as soon as they have been computed and this one looks.
 
         Args:
@@ -168,7 +188,14 @@ class RowExchange:
           peer: The other host.
           launch: The launch of the transfer.
         """
-        self._awaited.append(_Awaited(peer, launch, frozenset(launch.ids.tolist()), frozenset(self._slots_of(launch))))
+        self._awaited.append(
+            _Awaited(
+                peer,
+                launch,
+                frozenset(launch.ids.tolist()),
+                frozenset(self._slots_of(launch)),
+            )
+        )
         self.write_received()
 
     def write_received(self) -> None:
@@ -223,13 +250,25 @@ class RowExchange:
             self._wait_for_first()
 
     def _wait_for_first(self) -> None:
-        begin_ns, first = self._now_ns(), self._awaited[0]
-        self._write_first(begin_ns, self.receive(first.peer, first.launch.number))
+        begin_ns = self._now_ns()
+        first = self._awaited[0]
+        self._write_first(
+            begin_ns,
+            self.receive(first.peer, first.launch.number),
+        )
 
-    def _write_first(self, begin_ns: int, rows: Sequence[np.ndarray]) -> None:
+    def _write_first(
+        self,
+        begin_ns: int,
+        rows: Sequence[np.ndarray],
+    ) -> None:
         self._write(self._awaited.popleft().launch, begin_ns, *rows)
 
-    def receive(self, peer: int, number: int) -> Sequence[np.ndarray]:
+    def receive(
+        self,
+        peer: int,
+        number: int,
+    ) -> Sequence[np.ndarray]:
         """Waits for what another host has sent for a launch. While it waits, it sends what others may wait for.
 
         Args:
@@ -241,9 +280,7 @@ class RowExchange:
           RowsFailed: If computing what others may wait for has failed.
         """
         while (rows := self._next_rows(peer, number)) is None:
-            if (
-                self._outgoing
-            ):  # what has come meanwhile is used before this host waits for the next ones to be computed
+            if self._outgoing:  # what has come meanwhile is used before this host waits for the next ones to be computed
                 self._send_first()
             elif (message := self._from(peer, PATIENCE_S)) is not None:
                 self._arrived[peer].append(message)
@@ -252,17 +289,24 @@ class RowExchange:
             self._take_in()  # so that nobody has to wait to send
         return rows
 
-    def _next_rows(self, peer: int, number: int) -> Sequence[np.ndarray] | None:
+    def _next_rows(
+        self,
+        peer: int,
+        number: int,
+    ) -> Sequence[np.ndarray] | None:
         """What another host has sent for a launch, if it has come; what was sent before all was given up is dropped."""
         arrived = self._arrived[peer]
         while arrived:
             message = arrived[0]
-            if message.numbers[0] > self.epoch:  # the other host has been told already, and this one will be
+            if (
+                message.numbers[0] > self.epoch
+            ):  # the other host has been told already, and this one will be
                 raise GivenUp
             arrived.popleft()
             if message.numbers[0] == self.epoch:
                 if message.numbers[1] != number:
-                    got, fix = f"those of dispatch {message.numbers[1]}", "This is a mistake of ampjax's."
+                    got = f"those of dispatch {message.numbers[1]}"
+                    fix = "This is a mistake of ampjax's."
                     raise HostError(f"host {peer}", f"rows of dispatch {number}", got, fix)
                 return message.arrays
         return None

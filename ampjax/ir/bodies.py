@@ -32,7 +32,9 @@ class Body:
     """
 
     apply: Callable[..., Any]
-    init: Callable[[jax.Array], Params] | None = field(default=None, compare=False)  # arrays in it can't be hashed
+    init: Callable[[jax.Array], Params] | None = field(
+        default=None, compare=False
+    )  # arrays in it can't be hashed
     rng: bool = False
     table: HostTable | None = None
 
@@ -44,7 +46,10 @@ class Body:
         if self.init is None:
             return ()
         if isinstance(self.init, _Constant):
-            return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), self.init.params)
+            return jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)),
+                self.init.params,
+            )
         return jax.eval_shape(self.init, jax.random.key(0))
 
 
@@ -64,11 +69,21 @@ class _NoParams:
 
     function: Callable[..., Any]
 
-    def __call__(self, params: Params, *inputs: Any, **options: Any) -> Any:
+    def __call__(
+        self,
+        params: Params,
+        *inputs: Any,
+        **options: Any,
+    ) -> Any:
         return self.function(*inputs, **options)
 
 
-def parameterised(name: str, body: Any, params: Any = None, rng: bool = False) -> Body:
+def parameterised(
+    name: str,
+    body: Any,
+    params: Any = None,
+    rng: bool = False,
+) -> Body:
     """The body of a PPT.
 
     Args:
@@ -114,7 +129,10 @@ def parameterless(name: str, body: Any, rng: bool = False) -> Body:
     """
     if not callable(body):
         raise GraphError(
-            f"node `{name}`", "a function as its body", f"{type(body).__name__}", "Pass a function of the payloads."
+            f"node `{name}`",
+            "a function as its body",
+            f"{type(body).__name__}",
+            "Pass a function of the payloads.",
         )
     return Body(_NoParams(body), None, rng)
 
@@ -129,7 +147,10 @@ def _nnx_body(module: Any, rng: bool) -> Body:
     graphdef, params, rest = nnx.split(module, nnx.Param, ...)
 
     def apply(params: Params, *inputs: Any, **options: Any) -> Any:
-        return nnx.merge(graphdef, nnx.State(params), rest)(*inputs, **options)
+        return nnx.merge(graphdef, nnx.State(params), rest)(
+            *inputs,
+            **options,
+        )
 
     return Body(apply, _Constant(nnx.to_pure_dict(params)), rng)
 
@@ -175,7 +196,11 @@ def argument_names(function: Any, skip: int) -> list[str]:
     return names[skip:]
 
 
-def port_names(function: Any, n: int, skip: int) -> list[str]:
+def port_names(
+    function: Any,
+    n: int,
+    skip: int,
+) -> list[str]:
     """The names of a body's input ports, from its signature where that has them.
 
     Args:
@@ -187,4 +212,6 @@ def port_names(function: Any, n: int, skip: int) -> list[str]:
       `n` names: those of the arguments, or numbers where the signature does not have them.
     """
     names = argument_names(function, skip)[:n]
-    return names if len(names) == n else [str(i) for i in range(n)]
+    if len(names) == n:
+        return names
+    return [str(i) for i in range(n)]

@@ -27,7 +27,13 @@ class CopyStack:
         self._parts: dict[str, tuple[str, ...]] = {}  # by a node's name, the parts that it is in
 
     @contextmanager
-    def copy(self, name: str, number: int, entries: Sequence[Wire], dealt: int) -> Iterator[Copy]:
+    def copy(
+        self,
+        name: str,
+        number: int,
+        entries: Sequence[Wire],
+        dealt: int,
+    ) -> Iterator[Copy]:
         """Nodes that are made in this `with` block are in a copy of a part of the graph; its exits are to be set.
 
         Their names get the copy's number. Nodes of one name are replicas of each other: their parameters are kept together, they draw the
@@ -39,7 +45,8 @@ class CopyStack:
           entries: The wires that lead into the copy.
           dealt: Among how many copies instances are dealt in turn; 1 if a function of the state routes them.
         """
-        outside, copy = self.around, Copy(name, number, tuple(entries), dealt)
+        outside = self.around
+        copy = Copy(name, number, tuple(entries), dealt)
         self.around = (*outside, copy)
         try:
             yield copy
@@ -61,7 +68,12 @@ class CopyStack:
         for i in range(len(numbers) + 1):
             yield "/".join([name, *numbers[i:]])
 
-    def options_for(self, name: str | None, op: Any, options: NodeOptions) -> NodeOptions:
+    def options_for(
+        self,
+        name: str | None,
+        op: Any,
+        options: NodeOptions,
+    ) -> NodeOptions:
         """Notes in a node's options whose replica it is, if it is made in a copy.
 
         Args:
@@ -77,7 +89,10 @@ class CopyStack:
         """
         parts = tuple(copy.name for copy in self.around)
         if name is not None and self._parts.setdefault(name, parts) != parts:
-            here, there = (f"in `{'/'.join(p)}`" if p else "outside of all copies" for p in (parts, self._parts[name]))
+            here, there = (
+                f"in `{'/'.join(p)}`" if p else "outside of all copies"
+                for p in (parts, self._parts[name])
+            )
             raise GraphError(
                 f"node `{name}` {here}",
                 "a name that no other node has",
@@ -111,7 +126,11 @@ def check_border(where: str, node: Node, wire: Wire) -> None:
     """
     source = wire.source
     enters = bool(node.copies) and any(wire is entry for entry in node.copies[-1].entries)
-    leaves = bool(source.copies) and any(wire is out for out in source.copies[-1].exits) and isinstance(node.op, Phi)
+    leaves = (
+        bool(source.copies)
+        and any(wire is out for out in source.copies[-1].exits)
+        and isinstance(node.op, Phi)
+    )
     if source.copies == node.copies or wire.is_topology or enters or leaves:
         return
     if len(node.copies) >= len(source.copies):

@@ -22,10 +22,16 @@ def flatten(nodes: Mapping[str, Node]) -> dict[str, Any]:
     copies = list(dict.fromkeys(copy for node in nodes.values() for copy in node.copies))
 
     def place(wire: Wire | None) -> Place | None:
-        return None if wire is None else (numbers[wire.source.name], wire.port)
+        if wire is None:
+            return None
+        return (numbers[wire.source.name], wire.port)
 
     def wire_data(wire: Wire) -> tuple[Any, ...]:
-        return wire.type, wire.discarded, [(numbers[node.name], port) for node, port in wire.consumers]
+        return (
+            wire.type,
+            wire.discarded,
+            [(numbers[node.name], port) for node, port in wire.consumers],
+        )
 
     return {
         "nodes": [
@@ -39,7 +45,13 @@ def flatten(nodes: Mapping[str, Node]) -> dict[str, Any]:
             for node in nodes.values()
         ],
         "copies": [
-            (copy.name, copy.number, [*map(place, copy.entries)], copy.dealt, [*map(place, copy.exits)])
+            (
+                copy.name,
+                copy.number,
+                [*map(place, copy.entries)],
+                copy.dealt,
+                [*map(place, copy.exits)],
+            )
             for copy in copies
         ],
     }
@@ -54,19 +66,27 @@ def unflatten(data: Mapping[str, Any]) -> dict[str, Node]:
     Returns:
       The nodes by name, in the same order.
     """
-    nodes = [Node(name, op, [], **rest) for (name, op), rest, *_ in data["nodes"]]
+    nodes = []
+    for (name, op), rest, *_ in data["nodes"]:
+        nodes.append(Node(name, op, [], **rest))
     for node, (_, _, _, outputs, _) in zip(nodes, data["nodes"], strict=True):
-        node.outputs = tuple(Wire(node, port, type_, [], gone) for port, (type_, gone, _) in enumerate(outputs))
+        node.outputs = tuple(
+            Wire(node, port, type_, [], gone) for port, (type_, gone, _) in enumerate(outputs)
+        )
         for wire, (_, _, consumers) in zip(node.outputs, outputs, strict=True):
             wire.consumers = [(nodes[number], port) for number, port in consumers]
 
     def wires(places: list[Place | None]) -> list[Wire | None]:
-        return [None if place is None else nodes[place[0]].outputs[place[1]] for place in places]
+        result = []
+        for place in places:
+            result.append(None if place is None else nodes[place[0]].outputs[place[1]])
+        return result
 
     copies = [
         Copy(name, number, tuple(wires(entries)), dealt, tuple(wires(exits)))  # type: ignore[arg-type] - none is open
         for name, number, entries, dealt, exits in data["copies"]
     ]
     for node, (_, _, inputs, _, own) in zip(nodes, data["nodes"], strict=True):
-        node.inputs, node.copies = wires(inputs), tuple(copies[number] for number in own)
+        node.inputs = wires(inputs)
+        node.copies = tuple(copies[number] for number in own)
     return {node.name: node for node in nodes}

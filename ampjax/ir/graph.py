@@ -20,7 +20,9 @@ from ampjax.optim.joint.params_form import ParamsForm
 PICTURE: list[Callable[[Graph], str]] = []
 """How a graph is drawn in notebooks: at most one function, from the graph to SVG. Importing `ampjax` puts it here, so that graphs need no library for drawing."""
 
-_CURRENT: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("ampjax_graph", default=None)
+_CURRENT: contextvars.ContextVar[Graph | None] = contextvars.ContextVar(
+    "ampjax_graph", default=None
+)
 
 
 class Graph:
@@ -75,14 +77,17 @@ class Graph:
             self.close()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return super().__reduce_ex__(protocol) if self.remake is None else (_remade, (self.remake,))
+        if self.remake is None:
+            return super().__reduce_ex__(protocol)
+        return (_remade, (self.remake,))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"closed": self.closed, **flatten(self.nodes)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         Graph.__init__(self)
-        self.nodes, self.closed = unflatten(state), state["closed"]
+        self.nodes = unflatten(state)
+        self.closed = state["closed"]
 
     def add(
         self,
@@ -110,7 +115,10 @@ class Graph:
           GraphError: If the graph is closed, the name is taken, an input is not a wire of this graph, or the node can't be in a copy.
         """
         options = self.copies.options_for(name, op, options or NodeOptions())
-        name = self._free_name(op.kind) if name is None else self.copies.full_name(name)
+        if name is None:
+            name = self._free_name(op.kind)
+        else:
+            name = self.copies.full_name(name)
         if self.closed:
             raise GraphError(
                 f"node `{name}`",
@@ -125,7 +133,14 @@ class Graph:
                 f"the name of a {self.nodes[name].kind}",
                 "Give each node its own name.",
             )
-        node = Node(name, op, [], options=options, ports=ports, copies=self.copies.around)
+        node = Node(
+            name,
+            op,
+            [],
+            options=options,
+            ports=ports,
+            copies=self.copies.around,
+        )
         node.outputs = tuple(Wire(node, i) for i in range(n_out))
         self.nodes[name] = node
         for port, wire in enumerate(inputs):
@@ -135,7 +150,12 @@ class Graph:
         infer(node)
         return node
 
-    def connect(self, node: Node | str, port: int, wire: Wire) -> None:
+    def connect(
+        self,
+        node: Node | str,
+        port: int,
+        wire: Wire,
+    ) -> None:
         """Connects a wire to an open input port.
 
         Args:
@@ -150,10 +170,15 @@ class Graph:
         where = f"node `{node.name}`, port {node.port_name(port)}"
         if self.closed:
             raise GraphError(
-                where, "an open graph", "a graph that has been closed", "Connect inside the `with amp.Graph()` block."
+                where,
+                "an open graph",
+                "a graph that has been closed",
+                "Connect inside the `with amp.Graph()` block.",
             )
         if not isinstance(wire, Wire):
-            raise GraphError(where, "a wire", f"{type(wire).__name__}", "Connect what a pump or a node returned.")
+            raise GraphError(
+                where, "a wire", f"{type(wire).__name__}", "Connect what a pump or a node returned."
+            )
         if self.nodes.get(wire.source.name) is not wire.source:
             raise GraphError(
                 where,
@@ -163,7 +188,9 @@ class Graph:
             )
         check_border(where, node, wire)
         if port >= len(node.inputs):
-            raise GraphError(where, f"one of the {len(node.inputs)} ports", f"port {port}", "Count ports from 0.")
+            raise GraphError(
+                where, f"one of the {len(node.inputs)} ports", f"port {port}", "Count ports from 0."
+            )
         if node.inputs[port] is not None:
             raise GraphError(
                 where,
@@ -182,7 +209,10 @@ class Graph:
         """
         if not self.nodes:
             raise GraphError(
-                "graph", "at least one node", "an empty graph", "Build nodes inside the `with amp.Graph()` block."
+                "graph",
+                "at least one node",
+                "an empty graph",
+                "Build nodes inside the `with amp.Graph()` block.",
             )
         check_whole(self.nodes.values())
         self.closed = True
@@ -190,7 +220,11 @@ class Graph:
     @property
     def pumps(self) -> dict[str, Node]:
         """The pumps by name."""
-        return {n.name: n for n in self.nodes.values() if isinstance(n.op, Pump)}
+        result = {}
+        for n in self.nodes.values():
+            if isinstance(n.op, Pump):
+                result[n.name] = n
+        return result
 
     @property
     def layout(self) -> Layout:
@@ -204,7 +238,11 @@ class Graph:
     @property
     def parameterised(self) -> dict[str, Node]:
         """The nodes that have parameters of their own, by name."""
-        return {n.name: n for n in self.nodes.values() if n.owns_params}
+        result = {}
+        for n in self.nodes.values():
+            if n.owns_params:
+                result[n.name] = n
+        return result
 
     @property
     def users(self) -> dict[str, list[Node]]:
@@ -238,7 +276,10 @@ class Graph:
 
     def _free_name(self, kind: str) -> str:
         """`concat1`, or in a copy `concat1/0`: the first that is free; copies number their nodes from 1."""
-        number = 1 if self.copies.around else sum(node.kind == kind for node in self.nodes.values()) + 1
+        if self.copies.around:
+            number = 1
+        else:
+            number = sum(node.kind == kind for node in self.nodes.values()) + 1
         while (name := self.copies.full_name(f"{kind.lower()}{number}")) in self.nodes:
             number += 1
         return name

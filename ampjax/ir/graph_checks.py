@@ -55,7 +55,10 @@ def _check_loops(nodes: Collection[Node]) -> None:
                 on_path.pop(node.name, None)
                 done.add(node.name)
             elif following.name in on_path:
-                loop = [*list(on_path)[list(on_path).index(following.name) :], following.name]
+                loop = [
+                    *list(on_path)[list(on_path).index(following.name) :],
+                    following.name,
+                ]
                 raise GraphError(
                     f"node `{following.name}`",
                     "a phi wherever a loop closes",
@@ -83,7 +86,10 @@ def _infer_all(nodes: Collection[Node]) -> None:
                 )
     for node in nodes:
         if isinstance(node.op, Phi):
-            node.op.infer(node, tuple(type_of(wire) for wire in node.inputs))
+            node.op.infer(
+                node,
+                tuple(type_of(wire) for wire in node.inputs),
+            )
 
 
 def _check_consumers(nodes: Collection[Node]) -> None:
@@ -100,4 +106,9 @@ def _check_consumers(nodes: Collection[Node]) -> None:
 
 
 def _next(node: Node) -> list[Node]:
-    return [consumer for wire in node.outputs for consumer, _ in wire.consumers if not isinstance(consumer.op, Phi)]
+    result = []
+    for wire in node.outputs:
+        for consumer, _ in wire.consumers:
+            if not isinstance(consumer.op, Phi):
+                result.append(consumer)
+    return result

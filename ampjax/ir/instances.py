@@ -48,7 +48,9 @@ class Topology:
     gather: tuple[np.ndarray, ...]
     scatter: tuple[np.ndarray, ...]
     n_rows: int
-    _edges: dict[tuple[int, ...], EdgeList] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _edges: dict[tuple[int, ...], EdgeList] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         for name in ("gather", "scatter"):
@@ -56,7 +58,10 @@ class Topology:
             object.__setattr__(self, name, arrays)
             if any(a.size and a.min() < 0 for a in arrays):
                 raise DataError(
-                    f"Topology.{name}", "row numbers of at least 0", "a negative row number", "Rows count from 0."
+                    f"Topology.{name}",
+                    "row numbers of at least 0",
+                    "a negative row number",
+                    "Rows count from 0.",
                 )
         if any(a.size and a.max() >= self.n_rows for a in self.scatter):
             raise DataError(
@@ -77,13 +82,33 @@ class Topology:
         """
         if outputs not in self._edges:
             picks = [self.gather[output] for output in outputs]
-            ends = np.stack([np.concatenate(picks), np.concatenate(self.scatter[: len(outputs)])]).astype(np.int32)
-            n_senders = max((int(a.max()) + 1 for a in self.gather if a.size), default=0)
-            self._edges[outputs] = EdgeList(ends, np.array([len(a) for a in picks]), n_senders, self.n_rows)
+            ends = np.stack(
+                [
+                    np.concatenate(picks),
+                    np.concatenate(self.scatter[: len(outputs)]),
+                ]
+            ).astype(np.int32)
+            n_senders = max(
+                (int(a.max()) + 1 for a in self.gather if a.size),
+                default=0,
+            )
+            self._edges[outputs] = EdgeList(
+                ends,
+                np.array([len(a) for a in picks]),
+                n_senders,
+                self.n_rows,
+            )
         return self._edges[outputs]
 
     @classmethod
-    def from_edges(cls, senders: Any, receivers: Any, kinds: Any, n_node: int, n_kinds: int) -> Topology:
+    def from_edges(
+        cls,
+        senders: Any,
+        receivers: Any,
+        kinds: Any,
+        n_node: int,
+        n_kinds: int,
+    ) -> Topology:
         """The maps of a graph whose edges have kinds: distribute by sender, collect at receiver, one wire per kind.
 
         Args:
@@ -96,9 +121,15 @@ class Topology:
         Returns:
           The topology.
         """
-        senders, receivers, kinds = (np.asarray(a, dtype=np.int64).reshape(-1) for a in (senders, receivers, kinds))
+        senders, receivers, kinds = (
+            np.asarray(a, dtype=np.int64).reshape(-1) for a in (senders, receivers, kinds)
+        )
         picks = [np.flatnonzero(kinds == kind) for kind in range(n_kinds)]
-        return cls(tuple(senders[p] for p in picks), tuple(receivers[p] for p in picks), n_node)
+        return cls(
+            tuple(senders[p] for p in picks),
+            tuple(receivers[p] for p in picks),
+            n_node,
+        )
 
     @classmethod
     def from_kinds(cls, kinds: Any, n_kinds: int) -> Topology:
@@ -188,7 +219,8 @@ class Subset:
     """
 
     def __init__(self, data: Instances, ids: np.ndarray):
-        self._data, self._ids = data, np.asarray(ids, dtype=np.int64)
+        self._data = data
+        self._ids = np.asarray(ids, dtype=np.int64)
 
     @property
     def sizes(self) -> np.ndarray | None:
@@ -223,7 +255,12 @@ class Pumped:
     sizes: Any = None
 
 
-def messages(payload: Any, *, sizes: Any = None, **fields: Any) -> Pumped:
+def messages(
+    payload: Any,
+    *,
+    sizes: Any = None,
+    **fields: Any,
+) -> Pumped:
     """Messages of one instance for one pump.
 
     Args:
@@ -237,7 +274,11 @@ def messages(payload: Any, *, sizes: Any = None, **fields: Any) -> Pumped:
     >>> messages([3, 1, 4], t=[0, 1, 2], length=3).fields["length"]
     3
     """
-    return Pumped(payload if isinstance(payload, Topology) else np.asarray(payload), fields, sizes)
+    return Pumped(
+        payload if isinstance(payload, Topology) else np.asarray(payload),
+        fields,
+        sizes,
+    )
 
 
 class InstanceList:
@@ -253,8 +294,13 @@ class InstanceList:
       MessageError: From `gather`, when an instance is no dictionary, or its columns do not fit each other.
     """
 
-    def __init__(self, instances: Sequence[Mapping[str, Any]], ragged: Sequence[str] = ()):
-        self._instances, self._ragged = instances, frozenset(ragged)
+    def __init__(
+        self,
+        instances: Sequence[Mapping[str, Any]],
+        ragged: Sequence[str] = (),
+    ):
+        self._instances = instances
+        self._ragged = frozenset(ragged)
 
     def __len__(self) -> int:
         return len(self._instances)
@@ -283,7 +329,9 @@ class InstanceList:
                 )
             for pump, value in instance.items():
                 where = f"pump `{pump}`, instance {i}"
-                parts.setdefault(pump, []).append(_part(where, position, value, pump in self._ragged))
+                parts.setdefault(pump, []).append(
+                    _part(where, position, value, pump in self._ragged)
+                )
         return {pump: _stacked(pump, of_pump) for pump, of_pump in parts.items()}
 
 
@@ -299,22 +347,48 @@ class _Part:
     sizes: Any
 
 
-def _part(where: str, position: int, value: Any, ragged: bool) -> _Part:
+def _part(
+    where: str,
+    position: int,
+    value: Any,
+    ragged: bool,
+) -> _Part:
     pumped = value if isinstance(value, Pumped) else Pumped(value, {})
     if isinstance(pumped.payload, Topology):
-        return _Part(where, position, [pumped.payload], 1, pumped.fields, None)
+        return _Part(
+            where,
+            position,
+            [pumped.payload],
+            1,
+            pumped.fields,
+            None,
+        )
     payload = np.asarray(pumped.payload)
     if ragged and payload.ndim == 0:
-        raise MessageError(where, "rows for a ragged pump", "a scalar", "Give an array whose first axis counts rows.")
+        raise MessageError(
+            where,
+            "rows for a ragged pump",
+            "a scalar",
+            "Give an array whose first axis counts rows.",
+        )
     if not isinstance(value, Pumped) and not ragged:
         payload = payload[None]
     sizes = None
     n = rows = len(payload)
     if ragged:
-        sizes = [len(payload)] if pumped.sizes is None else [int(size) for size in pumped.sizes]
-        n, rows = len(sizes), sum(sizes)
+        if pumped.sizes is None:
+            sizes = [len(payload)]
+        else:
+            sizes = [int(size) for size in pumped.sizes]
+        n = len(sizes)
+        rows = sum(sizes)
     if rows != len(payload):
-        raise MessageError(where, f"{rows} payload rows, as the sizes say", f"{len(payload)}", "Make the sizes add up.")
+        raise MessageError(
+            where,
+            f"{rows} payload rows, as the sizes say",
+            f"{len(payload)}",
+            "Make the sizes add up.",
+        )
     for name, column in pumped.fields.items():
         values = np.asarray(column)
         if values.ndim and len(values) != n:
@@ -326,7 +400,10 @@ def _part(where: str, position: int, value: Any, ragged: bool) -> _Part:
             )
         if values.dtype.kind not in "iub" and values.size:
             raise MessageError(
-                f"{where}, state field `{name}`", "integers", f"{values.dtype}", "States are integers: convert them."
+                f"{where}, state field `{name}`",
+                "integers",
+                f"{values.dtype}",
+                "States are integers: convert them.",
             )
     return _Part(where, position, payload, n, pumped.fields, sizes)
 
@@ -351,12 +428,17 @@ def _stacked(pump: str, parts: list[_Part]) -> Messages:
                 f"{np.shape(part.payload)[1:]}",
                 "Give all instances rows of the pump's shape.",
             )
-    fields = {
-        name: np.concatenate(
-            [np.broadcast_to(np.asarray(part.fields[name], dtype=np.int64), (part.n,)) for part in parts]
+    fields = {}
+    for name in first.fields:
+        fields[name] = np.concatenate(
+            [
+                np.broadcast_to(
+                    np.asarray(part.fields[name], dtype=np.int64),
+                    (part.n,),
+                )
+                for part in parts
+            ]
         )
-        for name in first.fields
-    }
     payload = (
         [t for part in parts for t in part.payload]
         if isinstance(first.payload, list)
@@ -364,6 +446,12 @@ def _stacked(pump: str, parts: list[_Part]) -> Messages:
             [part.payload for part in parts if len(part.payload)] or [first.payload]
         )  # [] would make floats
     )
-    instance = np.repeat(np.array([part.position for part in parts], dtype=np.int64), [part.n for part in parts])
-    sizes = None if first.sizes is None else np.concatenate([np.asarray(part.sizes, dtype=np.int64) for part in parts])
+    instance = np.repeat(
+        np.array([part.position for part in parts], dtype=np.int64),
+        [part.n for part in parts],
+    )
+    if first.sizes is None:
+        sizes = None
+    else:
+        sizes = np.concatenate([np.asarray(part.sizes, dtype=np.int64) for part in parts])
     return Messages(payload, instance, fields, sizes)

@@ -22,30 +22,51 @@ def narrowest_floats(graph: Graph) -> np.dtype:
     Args:
       graph: A closed graph.
     """
-    found = {np.dtype(dtype) for node in graph.nodes.values() for dtype in _dtypes(node)}
+    found = set()
+    for node in graph.nodes.values():
+        for dtype in _dtypes(node):
+            found.add(np.dtype(dtype))
     floats = [dtype for dtype in found if jnp.issubdtype(dtype, jnp.inexact)]
-    return max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.dtype(np.float32))
+    return max(
+        floats,
+        key=lambda dtype: float(jnp.finfo(dtype).eps),
+        default=np.dtype(np.float32),
+    )
 
 
 def _dtypes(node: Node) -> Iterator[Any]:
     """Yields the dtypes of a node's payloads, parameters and intermediate values."""
-    types = [wire.type for wire in (*node.inputs, *node.outputs) if wire is not None and wire.type is not None]
+    types = []
+    for wire in (*node.inputs, *node.outputs):
+        if wire is not None and wire.type is not None:
+            types.append(wire.type)
     yield from (one.dtype for one in types if not one.topology)
     body = getattr(node.op, "body", None)
     if body is None:
         return
     params = body.param_shapes
-    yield from (leaf.dtype for leaf in jax.tree.leaves(params) if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
-    inputs = [jax.ShapeDtypeStruct(wire.type.shape, wire.type.dtype) for wire in node.inputs if wire and wire.type]
+    yield from (
+        leaf.dtype
+        for leaf in jax.tree.leaves(params)
+        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    )
+    inputs = []
+    for wire in node.inputs:
+        if wire and wire.type:
+            inputs.append(jax.ShapeDtypeStruct(wire.type.shape, wire.type.dtype))
     options = {"key": None} if body.rng else {}
-    yield from _made(jax.make_jaxpr(lambda p, *xs: body.apply(p, *xs, **options))(params, *inputs).jaxpr)
+    yield from _made(
+        jax.make_jaxpr(lambda p, *xs: body.apply(p, *xs, **options))(params, *inputs).jaxpr
+    )
 
 
 def _made(jaxpr: Any) -> Iterator[Any]:
     """Yields the dtypes of all arrays that a jaxpr computes."""
     for equation in jaxpr.eqns:
         for variable in equation.outvars:
-            if (dtype := getattr(variable.aval, "dtype", None)) is not None and isinstance(dtype, np.dtype):
+            if (dtype := getattr(variable.aval, "dtype", None)) is not None and isinstance(
+                dtype, np.dtype
+            ):
                 yield dtype
         for each in inner(equation):
             yield from _made(each)

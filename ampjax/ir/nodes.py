@@ -147,7 +147,10 @@ def infer(node: Node) -> bool:
     """
     done = node.inferred
     types = tuple(type_of(wire) for wire in node.inputs)
-    ready = any(t is not None for t in types) if isinstance(node.op, Phi) else all(t is not None for t in types)
+    if isinstance(node.op, Phi):
+        ready = any(t is not None for t in types)
+    else:
+        ready = all(t is not None for t in types)
     if done or not ready or None in node.inputs:
         return False
     for wire, wire_type in zip(node.outputs, node.op.infer(node, types), strict=True):

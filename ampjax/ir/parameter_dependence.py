@@ -17,7 +17,16 @@ from jax.extend.core import Literal
 
 from ampjax.ir.bodies import Body
 
-EXPENSIVE = ("dot_general", "conv_general_dilated", "scan", "while", "cholesky", "eigh", "svd", "custom_linear_solve")
+EXPENSIVE = (
+    "dot_general",
+    "conv_general_dilated",
+    "scan",
+    "while",
+    "cholesky",
+    "eigh",
+    "svd",
+    "custom_linear_solve",
+)
 """Primitives whose results are kept even if they depend on inputs alone."""
 
 ROWS = 3
@@ -39,7 +48,11 @@ class Made:
     record: bool
 
 
-def made(function: Callable[..., Any], params: Any, *inputs: Any) -> list[Made]:
+def made(
+    function: Callable[..., Any],
+    params: Any,
+    *inputs: Any,
+) -> list[Made]:
     """The arrays that `function(params, *inputs)` makes, in the order of its result's leaves.
 
     Args:
@@ -69,7 +82,11 @@ def needing_record(jaxpr: Any, n_params: int) -> dict[Any, bool]:
     return dependent
 
 
-def describe(jaxpr: Any, var: Any, needed: Mapping[Any, bool]) -> Made:
+def describe(
+    jaxpr: Any,
+    var: Any,
+    needed: Mapping[Any, bool],
+) -> Made:
     """Describes a variable of a jaxpr; inputs and constants themselves need no record.
 
     Args:
@@ -81,11 +98,16 @@ def describe(jaxpr: Any, var: Any, needed: Mapping[Any, bool]) -> Made:
     is_array = hasattr(aval, "shape") and not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
     computed = not isinstance(var, Literal) and var not in jaxpr.invars
     return Made(
-        tuple(aval.shape), str(aval.dtype) if is_array else "", is_array and computed and needed.get(var, False)
+        tuple(aval.shape),
+        str(aval.dtype) if is_array else "",
+        is_array and computed and needed.get(var, False),
     )
 
 
-def records(body: Body, rows: tuple[tuple[tuple[int, ...], str], ...]) -> bool:
+def records(
+    body: Body,
+    rows: tuple[tuple[tuple[int, ...], str], ...],
+) -> bool:
     """Whether the adjoint of a body with parameters needs activations that were recorded; that of a linear layer does not.
 
     Args:
@@ -95,15 +117,26 @@ def records(body: Body, rows: tuple[tuple[tuple[int, ...], str], ...]) -> bool:
     if body.init is None:
         return False
 
-    def pullback(params: Any, inputs: Any, keys: Any) -> list[Any]:
+    def pullback(
+        params: Any,
+        inputs: Any,
+        keys: Any,
+    ) -> list[Any]:
         options = {"key": keys} if body.rng else {}
-        mapped: Any = jax.vmap(lambda p, xs, more: body.apply(p, *xs, **more), (None, 0, 0))
-        floats = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves((params, inputs))]
+        mapped: Any = jax.vmap(
+            lambda p, xs, more: body.apply(p, *xs, **more),
+            (None, 0, 0),
+        )
+        floats = []
+        for leaf in jax.tree.leaves((params, inputs)):
+            floats.append(jnp.issubdtype(leaf.dtype, jnp.inexact))
         leaves, structure = jax.tree.flatten((params, inputs))
 
         def of_floats(float_leaves: list[Any]) -> Any:
             following = iter(float_leaves)
-            full = [next(following) if is_float else leaf for is_float, leaf in zip(floats, leaves, strict=True)]
+            full = []
+            for is_float, leaf in zip(floats, leaves, strict=True):
+                full.append(next(following) if is_float else leaf)
             return mapped(*jax.tree.unflatten(structure, full), options)
 
         float_leaves = [leaf for is_float, leaf in zip(floats, leaves, strict=True) if is_float]
@@ -111,8 +144,14 @@ def records(body: Body, rows: tuple[tuple[tuple[int, ...], str], ...]) -> bool:
 
     params = body.param_shapes
     inputs = tuple(jax.ShapeDtypeStruct((ROWS, *shape), dtype) for shape, dtype in rows)
-    keys = jax.eval_shape(functools.partial(jax.random.split, num=ROWS), jax.random.key(0))
-    return any(array.record and array.shape[:1] == (ROWS,) for array in made(pullback, params, inputs, keys))
+    keys = jax.eval_shape(
+        functools.partial(jax.random.split, num=ROWS),
+        jax.random.key(0),
+    )
+    return any(
+        array.record and array.shape[:1] == (ROWS,)
+        for array in made(pullback, params, inputs, keys)
+    )
 
 
 def _is_expensive(equation: Any) -> bool:

@@ -35,13 +35,16 @@ def tree(graph: Graph, params: bool = True) -> str:
     outgoing: dict[str, list[Edge]] = {node.name: [] for node in nodes}
     for edge in edges(nodes):
         outgoing[edge.source.name].append(edge)
-        if not edge.back and place[edge.source.name] >= place.get(parent.get(edge.target.name, ""), -1):
+        if not edge.back and place[edge.source.name] >= place.get(
+            parent.get(edge.target.name, ""), -1
+        ):
             parent[edge.target.name] = edge.source.name
 
     def children(node: Node) -> list[Node | str]:
         below: dict[str, Node | str] = {}
         for edge in sorted(
-            outgoing[node.name], key=lambda e: (e.wire.port, e.wire.consumers.index((e.target, e.port)))
+            outgoing[node.name],
+            key=lambda e: (e.wire.port, e.wire.consumers.index((e.target, e.port))),
         ):
             name = edge.target.name
             is_here = not edge.back and parent[name] == node.name
@@ -73,15 +76,23 @@ def mermaid(graph: Graph) -> str:
     ids = {node.name: f"n{i}" for i, node in enumerate(nodes)}
     lines = ["flowchart TD"]
     for node in nodes:
-        before, after = _MERMAID_SHAPES.get(node.kind, ("(", ")") if node.is_control else ("[", "]"))
+        before, after = _MERMAID_SHAPES.get(
+            node.kind, ("(", ")") if node.is_control else ("[", "]")
+        )
         text = f"<b>{_mermaid(node.name)}</b><br/>{_mermaid(_kind(node))}"
-        lines.append(f'  {ids[node.name]}{before}"{text}"{after}:::{family(node.kind, node.is_control).name}')
+        lines.append(
+            f'  {ids[node.name]}{before}"{text}"{after}:::{family(node.kind, node.is_control).name}'
+        )
     for edge in edges(nodes):
         arrow = "-.->" if edge.back else "-->"
         text = _mermaid(wire_text(edge.wire))
         lines.append(f'  {ids[edge.source.name]} {arrow}|"{text}"| {ids[edge.target.name]}')
     used = {family(node.kind, node.is_control).name for node in nodes}
-    lines += [f"  classDef {f.name} fill:{f.fill},stroke:#333333,color:{f.ink}" for f in FAMILIES if f.name in used]
+    lines += [
+        f"  classDef {f.name} fill:{f.fill},stroke:#333333,color:{f.ink}"
+        for f in FAMILIES
+        if f.name in used
+    ]
     return "\n".join(lines)
 
 
@@ -102,7 +113,10 @@ def dot(graph: Graph) -> str:
         '  edge [fontname="sans-serif", fontsize=8];',
     ]
     for node in nodes:
-        shape = {"Cond": "diamond", "Pump": "cds", "Loss": "doubleoctagon"}.get(node.kind, "box")
+        shape = {"Cond": "diamond", "Pump": "cds", "Loss": "doubleoctagon"}.get(
+            node.kind,
+            "box",
+        )
         style = "filled,rounded" if node.is_control and shape == "box" else "filled"
         own = family(node.kind, node.is_control)
         colours = f'fillcolor="{own.fill}", fontcolor="{own.ink}"'
@@ -130,11 +144,18 @@ def count_params(node: Node) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(init_shapes(node, node.op.body)))
 
 
-_MERMAID_SHAPES = {"Cond": ("{", "}"), "Pump": ("([", "])"), "Loss": ("{{", "}}")}
+_MERMAID_SHAPES = {
+    "Cond": ("{", "}"),
+    "Pump": ("([", "])"),
+    "Loss": ("{{", "}}"),
+}
 """How Mermaid draws a kind: a diamond, a stadium, a hexagon."""
 
 
-def _level(items: list[Node | str], indent: str) -> list[tuple[Node | str, str, bool]]:
+def _level(
+    items: list[Node | str],
+    indent: str,
+) -> list[tuple[Node | str, str, bool]]:
     """Siblings for the stack: the first one on top."""
     return [(item, indent, i == len(items) - 1) for i, item in enumerate(items)][::-1]
 
@@ -153,7 +174,11 @@ def _line(node: Node, params: bool) -> str:
 
 def _kind(node: Node) -> str:
     """A node's kind, and whose parameters it has, if they are another's."""
-    return node.kind if node.options.params_of is None else f"{node.kind}, params of {node.params_name}"
+    return (
+        node.kind
+        if node.options.params_of is None
+        else f"{node.kind}, params of {node.params_name}"
+    )
 
 
 def _mermaid(text: str) -> str:
@@ -162,4 +187,11 @@ def _mermaid(text: str) -> str:
 
 
 def _dot(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return (
+        text.replace("\\", "\\\\")
+        .replace('"', '\\"')
+        .replace(
+            "\n",
+            "\\n",
+        )
+    )

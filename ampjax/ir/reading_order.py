@@ -71,27 +71,49 @@ def order(graph: Graph) -> list[Node]:
 def edges(nodes: list[Node]) -> list[Edge]:
     """Every connection of some nodes in `order`, by target and port."""
     place = {node.name: i for i, node in enumerate(nodes)}
-    return [
-        Edge(wire, node, port, place[wire.source.name] >= place[node.name])
-        for node in nodes
-        for port, wire in enumerate(node.inputs)
-        if wire is not None
-    ]
+    result = []
+    for node in nodes:
+        for port, wire in enumerate(node.inputs):
+            if wire is not None:
+                result.append(Edge(wire, node, port, place[wire.source.name] >= place[node.name]))
+    return result
 
 
-def _consumers(node: Node, number: dict[str, int]) -> list[int]:
-    return [number[consumer.name] for wire in node.outputs for consumer, _ in wire.consumers]
+def _consumers(
+    node: Node,
+    number: dict[str, int],
+) -> list[int]:
+    result = []
+    for wire in node.outputs:
+        for consumer, _ in wire.consumers:
+            result.append(number[consumer.name])
+    return result
 
 
-def _loop_head(nodes: list[Node], number: dict[str, int], placed: dict[int, Node]) -> int:
+def _loop_head(
+    nodes: list[Node],
+    number: dict[str, int],
+    placed: dict[int, Node],
+) -> int:
     """The phi through which the next loop is entered: it has an input already and can be reached from itself."""
     left = [i for i in range(len(nodes)) if i not in placed]
     phis = [i for i in left if isinstance(nodes[i].op, Phi)]
-    entered = [i for i in phis if any(w is not None and number[w.source.name] in placed for w in nodes[i].inputs)]
-    return next((i for i in entered if _reaches_itself(i, nodes, number, placed)), (entered or phis or left)[0])
+    entered = []
+    for i in phis:
+        if any(w is not None and number[w.source.name] in placed for w in nodes[i].inputs):
+            entered.append(i)
+    return next(
+        (i for i in entered if _reaches_itself(i, nodes, number, placed)),
+        (entered or phis or left)[0],
+    )
 
 
-def _reaches_itself(start: int, nodes: list[Node], number: dict[str, int], placed: dict[int, Node]) -> bool:
+def _reaches_itself(
+    start: int,
+    nodes: list[Node],
+    number: dict[str, int],
+    placed: dict[int, Node],
+) -> bool:
     seen: set[int] = set()
     stack = [start]
     while stack:

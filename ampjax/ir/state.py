@@ -16,7 +16,8 @@ import numpy as np
 
 from ampjax.errors import GraphError, MessageError
 
-INSTANCE, HANDLE = 0, 1
+INSTANCE = 0
+HANDLE = 1
 """Columns of every state array: the instance's number, and its slot among the instances in flight (recycled)."""
 
 
@@ -62,8 +63,15 @@ class State:
 
     __slots__ = ("_array", "_fields", "_layout")
 
-    def __init__(self, array: np.ndarray, layout: Layout, fields: tuple[str, ...]):
-        self._array, self._layout, self._fields = array, layout, fields
+    def __init__(
+        self,
+        array: np.ndarray,
+        layout: Layout,
+        fields: tuple[str, ...],
+    ):
+        self._array = array
+        self._layout = layout
+        self._fields = fields
 
     @classmethod
     def of(cls, **columns: Any) -> State:
@@ -76,7 +84,10 @@ class State:
           The states, `n` rows.
         """
         names = tuple(name for name in columns if name != "instance")
-        n = max((np.size(value) for value in columns.values()), default=1)
+        n = max(
+            (np.size(value) for value in columns.values()),
+            default=1,
+        )
         layout = Layout(names)
         array = np.zeros((n, layout.width), np.int64)
         for name, value in columns.items():
@@ -99,7 +110,9 @@ class State:
 
     def __getattr__(self, name: str) -> np.ndarray:
         if name != "instance" and name not in self._fields:
-            raise AttributeError(f"no state field `{name}`; there are {('instance', *self._fields)}")
+            raise AttributeError(
+                f"no state field `{name}`; there are {('instance', *self._fields)}"
+            )
         return self._array[:, self._layout.columns[name]]
 
     def replace(self, **columns: Any) -> State:
@@ -116,17 +129,29 @@ class State:
           TypeError: If a value is not made of integers or truth values.
         """
         # Not `copy`: some processors' memory copies are many times slower where sizes are powers of two.
-        array, fields, layout = np.positive(self._array), self._fields, self._layout
+        array = np.positive(self._array)
+        fields = self._fields
+        layout = self._layout
         for name, value in columns.items():
             if name == "instance":
-                raise AttributeError("`instance` can't be replaced: a message belongs to its instance for good")
+                raise AttributeError(
+                    "`instance` can't be replaced: a message belongs to its instance for good"
+                )
             if name not in layout.columns:
                 layout = Layout((*layout.fields, name))
-                array = np.concatenate([array, np.zeros((len(array), 1), np.int64)], axis=1)
+                array = np.concatenate(
+                    [
+                        array,
+                        np.zeros((len(array), 1), np.int64),
+                    ],
+                    axis=1,
+                )
             if name not in fields:
                 fields = (*fields, name)
             if (kind := np.asarray(value).dtype).kind not in "iub":
-                raise TypeError(f"field `{name}` takes integers, not {kind}: use `//` instead of `/`, or cast")
+                raise TypeError(
+                    f"field `{name}` takes integers, not {kind}: use `//` instead of `/`, or cast"
+                )
             array[:, layout.columns[name]] = value
         return State(array, layout, fields)
 
@@ -145,7 +170,11 @@ class State:
         array = self._array.copy()
         for name in names:
             array[:, self._layout.column(name)] = 0
-        return State(array, self._layout, tuple(f for f in self._fields if f not in names))
+        return State(
+            array,
+            self._layout,
+            tuple(f for f in self._fields if f not in names),
+        )
 
     def take(self, rows: np.ndarray) -> State:
         """Selects some of the states.
@@ -161,7 +190,11 @@ class State:
     def __repr__(self) -> str:
         shown = ("instance", *self._fields)
         if len(self) == 1:
-            return "State(" + ", ".join(f"{name}={int(getattr(self, name)[0])}" for name in shown) + ")"
+            return (
+                "State("
+                + ", ".join(f"{name}={int(getattr(self, name)[0])}" for name in shown)
+                + ")"
+            )
         return f"State({len(self)} rows: " + ", ".join(shown) + ")"
 
 
@@ -174,7 +207,11 @@ def columns_of(state: State) -> np.ndarray:
     return state._array
 
 
-def sample(fields: Sequence[str], n: int = 16, seed: int = 0) -> State:
+def sample(
+    fields: Sequence[str],
+    n: int = 16,
+    seed: int = 0,
+) -> State:
     """Makes states on which a state function is tried when a graph is built: small non-negative integers, the first row all zero.
 
     Args:
@@ -186,11 +223,17 @@ def sample(fields: Sequence[str], n: int = 16, seed: int = 0) -> State:
       `n` states, whose instances are `0 ... n - 1`.
     """
     rng = np.random.default_rng(seed)
-    columns = {name: np.concatenate([[0], rng.integers(0, 50, n - 1)]) for name in fields}
+    columns = {}
+    for name in fields:
+        columns[name] = np.concatenate([[0], rng.integers(0, 50, n - 1)])
     return State.of(instance=np.arange(n), **columns)
 
 
-def try_function(where: str, function: Callable[[State], Any], state: State) -> Any:
+def try_function(
+    where: str,
+    function: Callable[[State], Any],
+    state: State,
+) -> Any:
     """Runs a user's state function on sample states.
 
     Args:
@@ -222,7 +265,11 @@ def try_function(where: str, function: Callable[[State], Any], state: State) -> 
         ) from error
 
 
-def apply(where: str, function: Callable[[State], Any], state: State) -> Any:
+def apply(
+    where: str,
+    function: Callable[[State], Any],
+    state: State,
+) -> Any:
     """Runs a user's state function on real messages' states.
 
     Args:
@@ -273,6 +320,9 @@ def column(where: str, value: Any, n: int) -> np.ndarray:
         return np.broadcast_to(array, (n,))
     if array.shape != (n,):
         raise MessageError(
-            where, f"a scalar or {n} values, one per message", f"shape {array.shape}", "Return one value per message."
+            where,
+            f"a scalar or {n} values, one per message",
+            f"shape {array.shape}",
+            "Return one value per message.",
         )
     return array

@@ -31,7 +31,10 @@ def nodes_before_sinks(graph: Graph) -> set[str]:
     Args:
       graph: A closed graph.
     """
-    waiting = [node for node in graph.nodes.values() if isinstance(node.op, Sink)]
+    waiting = []
+    for node in graph.nodes.values():
+        if isinstance(node.op, Sink):
+            waiting.append(node)
     found = {node.name for node in waiting}
     while waiting:
         for wire in waiting.pop().inputs:
@@ -56,15 +59,26 @@ def fields_before_sinks(graph: Graph) -> dict[str, Fields]:
         node = waiting.pop()
         outputs = [needed.get(wire) for wire in node.outputs]
         for wire, fields in zip(node.inputs, _before(node, outputs), strict=False):
-            if wire is not None and needed.get(wire) != (all_fields := needed.get(wire, NONE) | fields):
+            if wire is not None and needed.get(wire) != (
+                all_fields := needed.get(wire, NONE) | fields
+            ):
                 needed[wire] = all_fields
                 waiting.append(wire.source)
-    return {name: needed[wire] for name, node in graph.pumps.items() for wire in node.outputs if wire in needed}
+    return {
+        name: needed[wire]
+        for name, node in graph.pumps.items()
+        for wire in node.outputs
+        if wire in needed
+    }
 
 
-def _before(node: Node, outputs: Sequence[Fields | None]) -> Iterator[Fields]:
+def _before(
+    node: Node,
+    outputs: Sequence[Fields | None],
+) -> Iterator[Fields]:
     """Yields for each input the fields that decide on the outputs, of which some are needed (None: an output that leads to no sink)."""
-    op, needed = node.op, NONE.union(*(own for own in outputs if own is not None))
+    op = node.op
+    needed = NONE.union(*(own for own in outputs if own is not None))
     first, *others = (_fields_of(wire) for wire in node.inputs)
     if isinstance(op, Phi | Bcast | Reduce | Sink | Distribute | Collect):
         yield needed
@@ -95,7 +109,10 @@ def _fields_of(wire: Wire | None) -> Fields:
     return NONE if wire is None or wire.type is None else frozenset(wire.type.fields)
 
 
-def _key(by: tuple[str, ...] | Callable[..., Any] | None, fields: Fields) -> Fields:
+def _key(
+    by: tuple[str, ...] | Callable[..., Any] | None,
+    fields: Fields,
+) -> Fields:
     """The fields that a key reads; none of the whole state, since equal messages have equal fields whatever these mean."""
     if callable(by):
         return _read(by, fields)
@@ -106,24 +123,35 @@ def _of_copy(function: Callable[[State, np.ndarray], State]) -> Callable[[State]
     return lambda s: function(s, np.arange(len(s)))
 
 
-def _read(function: Callable[[State], Any], fields: Fields) -> Fields:
+def _read(
+    function: Callable[[State], Any],
+    fields: Fields,
+) -> Fields:
     """The fields from which a state function's result follows."""
     state, leaked = _watched(fields)
     result = function(state)
     return _reads(result) | leaked
 
 
-def _through(function: Callable[[State], Any], fields: Fields, needed: Fields) -> Fields:
+def _through(
+    function: Callable[[State], Any],
+    fields: Fields,
+    needed: Fields,
+) -> Fields:
     """The fields from which those follow that are needed of the state that a function gives."""
     state, leaked = _watched(fields)
     after = function(state)
     known: Mapping[str, Fields] = after.sources if isinstance(after, _Watched) else {}
-    return NONE.union(leaked, *(known.get(name, fields) for name in needed))
+    return NONE.union(
+        leaked,
+        *(known.get(name, fields) for name in needed),
+    )
 
 
 def _watched(fields: Fields) -> tuple[_Watched, set[str]]:
     """A state whose columns note what follows from them, and the set of the fields of which that is not known."""
-    plain, leaked = sample(sorted(fields)), set[str]()
+    plain = sample(sorted(fields))
+    leaked = set[str]()
     return _Watched(plain, {name: frozenset([name]) for name in fields}, leaked), leaked
 
 
@@ -138,9 +166,15 @@ class _Watched(State):
 
     __slots__ = ("leaked", "sources")
 
-    def __init__(self, plain: State, sources: Mapping[str, Fields], leaked: set[str]):
+    def __init__(
+        self,
+        plain: State,
+        sources: Mapping[str, Fields],
+        leaked: set[str],
+    ):
         super().__init__(columns_of(plain), plain._layout, plain.fields)
-        self.sources, self.leaked = dict(sources), leaked
+        self.sources = dict(sources)
+        self.leaked = leaked
 
     @property
     def array(self) -> np.ndarray:
@@ -149,21 +183,37 @@ class _Watched(State):
         return columns_of(self)
 
     def __getattr__(self, name: str) -> Any:
-        return _Column(super().__getattr__(name), self.sources.get(name, NONE), self.leaked)
+        return _Column(
+            super().__getattr__(name),
+            self.sources.get(name, NONE),
+            self.leaked,
+        )
 
     def replace(self, **columns: Any) -> State:
         """Changes or adds fields, each of which follows from what its value does."""
         after = super().replace(**{name: _plain(value) for name, value in columns.items()})
-        return _Watched(after, self.sources | {name: _reads(value) for name, value in columns.items()}, self.leaked)
+        return _Watched(
+            after,
+            self.sources | {name: _reads(value) for name, value in columns.items()},
+            self.leaked,
+        )
 
     def drop(self, *names: str) -> State:
         """Leaves fields out."""
-        return _Watched(super().drop(*names), self.sources, self.leaked)
+        return _Watched(
+            super().drop(*names),
+            self.sources,
+            self.leaked,
+        )
 
     def take(self, rows: Any) -> State:
         """Selects states; which, may depend on any field that `rows` follows from."""
         self.leaked.update(_reads(rows))
-        return _Watched(super().take(_plain(rows)), self.sources, self.leaked)
+        return _Watched(
+            super().take(_plain(rows)),
+            self.sources,
+            self.leaked,
+        )
 
 
 class _Column(NDArrayOperatorsMixin):
@@ -175,44 +225,81 @@ class _Column(NDArrayOperatorsMixin):
       leaked: Gets the fields if the numbers leak.
     """
 
-    def __init__(self, values: Any, reads: Fields, leaked: set[str]):
-        self.values, self.reads, self._leaked = values, reads, leaked
+    def __init__(
+        self,
+        values: Any,
+        reads: Fields,
+        leaked: set[str],
+    ):
+        self.values = values
+        self.reads = reads
+        self._leaked = leaked
 
     def __array__(self, *args: Any, **options: Any) -> np.ndarray:
         self._leaked.update(self.reads)
         return np.asarray(self.values, *args, **options)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(
+        self,
+        ufunc: Any,
+        method: str,
+        *inputs: Any,
+        **options: Any,
+    ) -> Any:
         return self._made(getattr(ufunc, method), inputs, options)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+    def __array_function__(
+        self,
+        function: Any,
+        types: Any,
+        args: Any,
+        options: Any,
+    ) -> Any:
         return self._made(function, args, options)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # ways to get at a plain array, which `__array__` notices
             raise AttributeError(name)
         found = getattr(self.values, name)
-        return (lambda *args, **options: self._made(found, args, options)) if callable(found) else found
+        if callable(found):
+            return lambda *args, **options: self._made(found, args, options)
+        return found
 
     def __getitem__(self, key: Any) -> Any:
-        return self._made(lambda k: self.values[k], (key,), {})
+        return self._made(
+            lambda k: self.values[k],
+            (key,),
+            {},
+        )
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def _made(self, function: Callable[..., Any], args: Any, options: Any) -> Any:
+    def _made(
+        self,
+        function: Callable[..., Any],
+        args: Any,
+        options: Any,
+    ) -> Any:
         """What a function makes of columns: everything in it follows from all of them."""
         reads = self.reads | _reads((args, options))
         made = function(*_plain(args), **_plain(options))
         wrap = lambda x: _Column(x, reads, self._leaked)
-        return type(made)(map(wrap, made)) if isinstance(made, tuple | list) else wrap(made)
+        if isinstance(made, tuple | list):
+            return type(made)(map(wrap, made))
+        return wrap(made)
 
 
 def _reads(value: Any) -> Fields:
     """The fields from which a value follows, or what is in it."""
     if isinstance(value, _Column):
         return value.reads
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, tuple | list):
+        parts = value
+    else:
+        parts = ()
     return NONE.union(*map(_reads, parts))
 
 
@@ -222,4 +309,6 @@ def _plain(value: Any) -> Any:
         return value.values
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
-    return type(value)(map(_plain, value)) if isinstance(value, tuple | list) else value
+    if isinstance(value, tuple | list):
+        return type(value)(map(_plain, value))
+    return value

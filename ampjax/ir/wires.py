@@ -70,7 +70,11 @@ class Wire:
     @property
     def name(self) -> str:
         """The source node's name, with the output's number where there are several."""
-        return self.source.name if len(self.source.outputs) == 1 else f"{self.source.name}[{self.port}]"
+        return (
+            self.source.name
+            if len(self.source.outputs) == 1
+            else f"{self.source.name}[{self.port}]"
+        )
 
     @property
     def is_topology(self) -> bool:

@@ -17,7 +17,10 @@ from jax import Array
 from ampjax.jaxprs.primitives import CALLS, bind, called, evaluate, opened
 
 
-def over_one_axis(function: Callable[[], Any], rows: Iterable[Array]) -> Any:
+def over_one_axis(
+    function: Callable[[], Any],
+    rows: Iterable[Array],
+) -> Any:
     """Calls a function with products over several leading axes of both operands computed over one axis.
 
     Those in loops and branches stay as they are.
@@ -32,10 +35,17 @@ def over_one_axis(function: Callable[[], Any], rows: Iterable[Array]) -> Any:
     if all(x.ndim < 3 for x in rows):
         return function()
     closed, shapes = jax.make_jaxpr(function, return_shape=True)()
-    return jax.tree.unflatten(jax.tree.structure(shapes), _evaluate(closed.jaxpr, closed.consts, ()))
+    return jax.tree.unflatten(
+        jax.tree.structure(shapes),
+        _evaluate(closed.jaxpr, closed.consts, ()),
+    )
 
 
-def _evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def _evaluate(
+    jaxpr: Any,
+    constants: Sequence[Any],
+    args: Sequence[Any],
+) -> list[Any]:
     """The jaxpr's outputs, with jitted calls replaced by what is in them."""
     return evaluate(jaxpr, constants, args, _results)
 
@@ -51,7 +61,9 @@ def _results(equation: Any, operands: list[Any]) -> list[Any]:
 def _sums_over_several(equation: Any) -> bool:
     """Whether a product sums over the first axes of both operands, more than one, in their order."""
     (left, right), batch = equation.params["dimension_numbers"]
-    return len(left) > 1 and tuple(left) == tuple(right) == tuple(range(len(left))) and not any(batch)
+    return (
+        len(left) > 1 and tuple(left) == tuple(right) == tuple(range(len(left))) and not any(batch)
+    )
 
 
 def _product(equation: Any, left: Array, right: Array) -> Array:
@@ -59,6 +71,12 @@ def _product(equation: Any, left: Array, right: Array) -> Array:
     (axes, _), _ = equation.params["dimension_numbers"]
     n = len(axes)
     left, right = (x.reshape(math.prod(x.shape[:n]), *x.shape[n:]) for x in (left, right))
-    given = {**equation.params, "dimension_numbers": (((0,), (0,)), ((), ()))}
+    given = {
+        **equation.params,
+        "dimension_numbers": (
+            ((0,), (0,)),
+            ((), ()),
+        ),
+    }
     with equation.ctx.manager:
         return equation.primitive.bind(left, right, **given)

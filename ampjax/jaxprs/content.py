@@ -41,7 +41,11 @@ class OpenJaxpr:
     jaxpr: Any
 
 
-def content(jaxpr: Any, constants: Sequence[Any] = (), around: tuple[Hashable, ...] = ()) -> Hashable:
+def content(
+    jaxpr: Any,
+    constants: Sequence[Any] = (),
+    around: tuple[Hashable, ...] = (),
+) -> Hashable:
     """The operations of a jaxpr, with variables numbered in order, and its constants by value.
 
     A function of the user's that an operation calls back (as `jax.debug.callback` and the rules of a `jax.custom_vjp` do) is compared by identity.
@@ -63,17 +67,34 @@ def content(jaxpr: Any, constants: Sequence[Any] = (), around: tuple[Hashable, .
         return tuple(variable.aval for variable in variables)
 
     def read(atom: Any) -> Hashable:
-        return (array_content(atom.val), atom.aval) if isinstance(atom, jex.Literal) else numbers[atom]
+        if isinstance(atom, jex.Literal):
+            return (array_content(atom.val), atom.aval)
+        return numbers[atom]
 
     given = bound([*jaxpr.constvars, *jaxpr.invars])
     steps = []
     for equation in jaxpr.eqns:
         operands = tuple(read(atom) for atom in equation.invars)
-        steps.append((equation.primitive, operands, settings(equation, around), bound(equation.outvars)))
-    return given, _value([*constants, *own], around), tuple(steps), tuple(read(atom) for atom in jaxpr.outvars)
+        steps.append(
+            (
+                equation.primitive,
+                operands,
+                settings(equation, around),
+                bound(equation.outvars),
+            )
+        )
+    return (
+        given,
+        _value([*constants, *own], around),
+        tuple(steps),
+        tuple(read(atom) for atom in jaxpr.outvars),
+    )
 
 
-def settings(equation: Any, around: tuple[Hashable, ...] = ()) -> Hashable:
+def settings(
+    equation: Any,
+    around: tuple[Hashable, ...] = (),
+) -> Hashable:
     """An operation's parameters, and what it was traced under.
 
     Args:
@@ -84,7 +105,9 @@ def settings(equation: Any, around: tuple[Hashable, ...] = ()) -> Hashable:
       A hashable value.
     """
     params = dict(equation.params)
-    if equation.primitive.name == "custom_jvp_call":  # its rule is another object in each trace, its jaxpr is not
+    if (
+        equation.primitive.name == "custom_jvp_call"
+    ):  # its rule is another object in each trace, its jaxpr is not
         params.pop("jvp_jaxpr_fun", None)
         function = content(params["call_jaxpr"], (), around)
         if around.count(function) < _MOST_NESTED:  # a rule may call the function itself
@@ -94,12 +117,19 @@ def settings(equation: Any, around: tuple[Hashable, ...] = ()) -> Hashable:
 
 
 def _value(value: Any, around: tuple[Hashable, ...]) -> Hashable:
-    if isinstance(value, OpenJaxpr) or hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
+    if (
+        isinstance(value, OpenJaxpr)
+        or hasattr(value, "eqns")
+        or hasattr(getattr(value, "jaxpr", None), "eqns")
+    ):
         return content(value, (), around)
     if isinstance(value, tuple | list):
         return type(value), *(_value(each, around) for each in value)
     if isinstance(value, Mapping):
-        return tuple((key, _value(value[key], around)) for key in sorted(value))
+        result = []
+        for key in sorted(value):
+            result.append((key, _value(value[key], around)))
+        return tuple(result)
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return array_content(value)
     if isinstance(value, HasContent):

@@ -94,7 +94,8 @@ def find_dependence(flat: FlatProgram, inputs: Sequence[RowInput | None]) -> Dep
     Raises:
       TableError: If an operation on rows is not row-wise, joins rows of two tables, or folds parameters or states.
     """
-    dependence, round_of = Dependence(), dict.fromkeys((*flat.constants, *flat.inputs), 0)
+    dependence = Dependence()
+    round_of = dict.fromkeys((*flat.constants, *flat.inputs), 0)
     for var, rows in zip(flat.inputs, inputs, strict=True):
         if rows is not None:
             dependence.table_of[var] = rows.table
@@ -109,7 +110,9 @@ def find_dependence(flat: FlatProgram, inputs: Sequence[RowInput | None]) -> Dep
     return dependence
 
 
-def _follow_equation(equation: Equation, operands: list[Var], turn: int, dependence: Dependence) -> bool:
+def _follow_equation(
+    equation: Equation, operands: list[Var], turn: int, dependence: Dependence
+) -> bool:
     """Finds how one equation's results depend on tables; True if they are a reduction's."""
     tables = {dependence.table_of[atom]: None for atom in operands if atom in dependence.table_of}
     if not tables:
@@ -120,11 +123,17 @@ def _follow_equation(equation: Equation, operands: list[Var], turn: int, depende
     if others:
         _refuse(table, equation, f"joins its rows with those of table `{others[0]}`")
     if table in dependence.transposed and not is_elementwise(equation):
-        _refuse(table, equation, "goes by axes, where the parameter has others than its table of rows")
+        _refuse(
+            table, equation, "goes by axes, where the parameter has others than its table of rows"
+        )
     stateful = any(atom in dependence.stateful for atom in operands)
     if is_reduction(equation):
         if stateful:
-            _refuse(table, equation, "folds all rows of its parameters or states, not only of its gradient")
+            _refuse(
+                table,
+                equation,
+                "folds all rows of its parameters or states, not only of its gradient",
+            )
         dependence.reductions.append(Reduction(table, equation, turn))
         return True
     if not is_rowwise(equation, [dependence.is_aligned(atom, table) for atom in equation.invars]):
@@ -135,7 +144,10 @@ def _follow_equation(equation: Equation, operands: list[Var], turn: int, depende
 
 
 def _why(equation: Equation, table: str, dependence: Dependence) -> str:
-    foreign = [a for a in equation.invars if not is_literal(a) and a.aval.shape and not dependence.is_aligned(a, table)]
+    foreign = []
+    for a in equation.invars:
+        if not is_literal(a) and a.aval.shape and not dependence.is_aligned(a, table):
+            foreign.append(a)
     if foreign and foreign[0] in dependence.producer:
         return f"joins its rows with what `{dependence.producer[foreign[0]].primitive.name}` made, {foreign[0].aval.str_short()}"
     return "works across its rows, or is unknown here"

@@ -12,7 +12,13 @@ import jax
 
 from ampjax.jaxprs import primitives
 
-CALLS = (*primitives.CALLS, *primitives.REMATERIALIZED, "custom_jvp_call", "custom_vjp_call", "composite")
+CALLS = (
+    *primitives.CALLS,
+    *primitives.REMATERIALIZED,
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "composite",
+)
 """Equations that only call what they hold."""
 
 Program = tuple[Any, Sequence[Any]]
@@ -20,7 +26,10 @@ Program = tuple[Any, Sequence[Any]]
 
 
 def without_calls(
-    jaxpr: Any, constants: Sequence[Any], mapped: Sequence[tuple[str, int]] = (), n_results: int | None = None
+    jaxpr: Any,
+    constants: Sequence[Any],
+    mapped: Sequence[tuple[str, int]] = (),
+    n_results: int | None = None,
 ) -> Program:
     """Opens the calls in a jaxpr.
 
@@ -33,7 +42,9 @@ def without_calls(
     Returns:
       The program, without equations that none of these results needs.
     """
-    if not any(eqn.primitive.name in CALLS for eqn in jaxpr.eqns):  # a trace of hundreds of tables takes long
+    if not any(
+        eqn.primitive.name in CALLS for eqn in jaxpr.eqns
+    ):  # a trace of hundreds of tables takes long
         return primitives.needed(jaxpr, n_results), constants
 
     def function(*args: Any) -> list[Any]:
@@ -44,7 +55,12 @@ def without_calls(
     return primitives.needed(flat), values
 
 
-def _evaluated(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], around: Any) -> list[Any]:
+def _evaluated(
+    jaxpr: Any,
+    constants: Sequence[Any],
+    args: Sequence[Any],
+    around: Any,
+) -> list[Any]:
     """A jaxpr's results. Equations of library functions, which have no line of the user's, get that of the call."""
 
     def results(eqn: Any, operands: list[Any]) -> list[Any]:

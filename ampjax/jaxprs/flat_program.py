@@ -45,7 +45,9 @@ class FlatProgram:
     def shapes(self) -> Tree:
         """The shapes and dtypes of the result."""
         avals = (atom.aval for atom in self.outputs)
-        leaves = (jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals)
+        leaves = (
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals
+        )
         return jax.tree.unflatten(self.structure, leaves)
 
 
@@ -64,13 +66,20 @@ def trace(function: Callable[..., Tree], *args: Tree) -> FlatProgram:
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     flat, values = opened(closed)
     flat = inlined(flat)
-    if any(eqn.primitive.name in (*_INLINED, "cond") for eqn in flat.eqns):  # a trace of hundreds of tables takes long
-        whole, leaves = (flat, values), jax.tree.leaves(args)
+    if any(
+        eqn.primitive.name in (*_INLINED, "cond") for eqn in flat.eqns
+    ):  # a trace of hundreds of tables takes long
+        whole = (flat, values)
+        leaves = jax.tree.leaves(args)
         flat, values = opened(jax.make_jaxpr(lambda *leaves: _evaluate(*whole, leaves))(*leaves))
     alive = needed(flat)
     constants = dict(zip(alive.constvars, values, strict=True))
     return FlatProgram(
-        tuple(alive.eqns), tuple(alive.invars), tuple(alive.outvars), constants, jax.tree.structure(shape)
+        tuple(alive.eqns),
+        tuple(alive.invars),
+        tuple(alive.outvars),
+        constants,
+        jax.tree.structure(shape),
     )
 
 
@@ -87,7 +96,11 @@ def trace_update(tx: optax.GradientTransformation, params: Tree, state: Tree) ->
     """
     step = optax.with_extra_args_support(tx)
 
-    def update(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+    def update(
+        grads: Tree,
+        state: Tree,
+        params: Tree,
+    ) -> tuple[Tree, Tree]:
         updates, state = step.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
@@ -103,7 +116,11 @@ def is_literal(atom: Any) -> bool:
     return isinstance(atom, Literal)
 
 
-def _evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def _evaluate(
+    jaxpr: Any,
+    constants: Sequence[Any],
+    args: Sequence[Any],
+) -> list[Any]:
     """The jaxpr's outputs, with calls and branches replaced by what is in them."""
     return evaluate(jaxpr, constants, args, _results)
 
@@ -111,8 +128,15 @@ def _evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list
 def _results(equation: Equation, operands: list[Any]) -> list[Any]:
     if equation.primitive.name in _INLINED:
         return _evaluate(*opened(called(equation)), operands)
-    if equation.primitive.name == "cond":  # both branches and a choice, which a selection of rows can do as well
+    if (
+        equation.primitive.name == "cond"
+    ):  # both branches and a choice, which a selection of rows can do as well
         which, *rest = operands
-        cases = [_evaluate(*opened(branch), rest) for branch in equation.params["branches"]]
-        return [jax.lax.select_n(which, *case) for case in zip(*cases, strict=True)]
+        cases = []
+        for branch in equation.params["branches"]:
+            cases.append(_evaluate(*opened(branch), rest))
+        result = []
+        for case in zip(*cases, strict=True):
+            result.append(jax.lax.select_n(which, *case))
+        return result
     return bind(equation, operands)

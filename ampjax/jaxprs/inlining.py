@@ -31,11 +31,19 @@ def inlined(jaxpr: Any) -> Any:
     return jaxpr.replace(eqns=eqns, outvars=outs)
 
 
-def _add(jaxpr: Any, env: dict[Any, Any], eqns: list[Any], caller: Any) -> list[Any]:
+def _add(
+    jaxpr: Any,
+    env: dict[Any, Any],
+    eqns: list[Any],
+    caller: Any,
+) -> list[Any]:
     """Adds the equations of a jaxpr, whose variables may have other names; returns the atoms of its outputs."""
 
     def named(atoms: Sequence[Any]) -> list[Any]:
-        return [atom if isinstance(atom, jex.Literal) else env.get(atom, atom) for atom in atoms]
+        result = []
+        for atom in atoms:
+            result.append(atom if isinstance(atom, jex.Literal) else env.get(atom, atom))
+        return result
 
     for eqn in jaxpr.eqns:
         if _is_small_call(eqn):
@@ -49,7 +57,13 @@ def _add(jaxpr: Any, env: dict[Any, Any], eqns: list[Any], caller: Any) -> list[
         else:  # a body may be called again
             env.update({var: jex.Var(var.aval) for var in eqn.outvars})
             line = eqn.source_info if source_line(eqn) else caller.source_info
-            eqns.append(eqn.replace(invars=named(eqn.invars), outvars=named(eqn.outvars), source_info=line))
+            eqns.append(
+                eqn.replace(
+                    invars=named(eqn.invars),
+                    outvars=named(eqn.outvars),
+                    source_info=line,
+                )
+            )
     return named(jaxpr.outvars)
 
 
@@ -57,9 +71,15 @@ def _cast_number(eqn: Any, atoms: Sequence[Any]) -> Any:
     """A number that an equation only casts, as JAX casts it while it traces; None if it does anything else."""
     if eqn.primitive.name != "convert_element_type" or not isinstance(atoms[0], jex.Literal):
         return None
-    aval, value = eqn.outvars[0].aval, np.asarray(atoms[0].val)
-    is_real = all(jnp.isdtype(kind, ("bool", "real floating", "integral")) for kind in (aval.dtype, value.dtype))
-    return jex.Literal(value.astype(aval.dtype), aval) if is_real and not aval.shape else None
+    aval = eqn.outvars[0].aval
+    value = np.asarray(atoms[0].val)
+    is_real = all(
+        jnp.isdtype(kind, ("bool", "real floating", "integral"))
+        for kind in (aval.dtype, value.dtype)
+    )
+    if is_real and not aval.shape:
+        return jex.Literal(value.astype(aval.dtype), aval)
+    return None
 
 
 def _is_small_call(eqn: Any) -> bool:

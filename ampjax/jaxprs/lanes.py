@@ -23,8 +23,27 @@ from ampjax.jaxprs.rowwise import ELEMENTWISE
 FEWEST_LANES = 4
 """Equal equations that are done at once, at least."""
 
-_MOVING = ("slice", "dynamic_slice", "squeeze", "reshape", "broadcast_in_dim", "transpose", "gather", "rev", "iota")
-_FOLDING = ("reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod", "argmax", "argmin")
+_MOVING = (
+    "slice",
+    "dynamic_slice",
+    "squeeze",
+    "reshape",
+    "broadcast_in_dim",
+    "transpose",
+    "gather",
+    "rev",
+    "iota",
+)
+_FOLDING = (
+    "reduce_sum",
+    "reduce_max",
+    "reduce_min",
+    "reduce_and",
+    "reduce_or",
+    "reduce_prod",
+    "argmax",
+    "argmin",
+)
 _KNOWN = frozenset((*ELEMENTWISE, *_MOVING, *_FOLDING))
 """Primitives without side effects and of little memory. Matrix products are not among them: a program may make them one by one to save memory."""
 
@@ -105,11 +124,16 @@ class Group:
     @property
     def given(self) -> Sequence[Any]:
         """The given variables that are read, by lane; none if it does not read such."""
-        return self.operands[0].atoms if self.operands and isinstance(self.operands[0], Given) else ()
+        if self.operands and isinstance(self.operands[0], Given):
+            return self.operands[0].atoms
+        return ()
 
 
 def find_groups(
-    jaxpr: Any, given: Mapping[Any, Hashable], reads: Collection[int], inputs: Collection[Any] = ()
+    jaxpr: Any,
+    given: Mapping[Any, Hashable],
+    reads: Collection[int],
+    inputs: Collection[Any] = (),
 ) -> dict[int, Group]:
     """Finds groups of equal equations around reads of some given variables.
 
@@ -122,15 +146,21 @@ def find_groups(
     Returns:
       By number, groups of which each reads given variables, or is connected with one that does by its operands.
     """
-    keys = {
-        i: _settings(eqn)
-        for i, eqn in enumerate(jaxpr.eqns)
-        if eqn.primitive.name in _KNOWN and not eqn.effects and (i in reads or not _uses(eqn, given))
-    }
+    keys = {}
+    for i, eqn in enumerate(jaxpr.eqns):
+        if (
+            eqn.primitive.name in _KNOWN
+            and not eqn.effects
+            and (i in reads or not _uses(eqn, given))
+        ):
+            keys[i] = _settings(eqn)
     search = _Search(jaxpr, given, {*inputs})
     while True:
         groups = search.groups(keys)
-        gone = [group for group in groups.values() if len(group.places) < FEWEST_LANES or not _varies(group)]
+        gone = []
+        for group in groups.values():
+            if len(group.places) < FEWEST_LANES or not _varies(group):
+                gone.append(group)
         if not gone:
             return _connected(groups)
         for group in gone:
@@ -173,8 +203,15 @@ class _Search:
       inputs: Inputs that may differ between lanes.
     """
 
-    def __init__(self, jaxpr: Any, given: Mapping[Any, Hashable], inputs: Collection[Any]):
-        self._jaxpr, self._given, self._inputs = jaxpr, given, inputs
+    def __init__(
+        self,
+        jaxpr: Any,
+        given: Mapping[Any, Hashable],
+        inputs: Collection[Any],
+    ):
+        self._jaxpr = jaxpr
+        self._given = given
+        self._inputs = inputs
         self._copy_of: dict[Any, Any] = {}
         self._made: dict[Any, tuple[int, int, int]] = {}  # by variable its group, result and lane
 
@@ -188,7 +225,10 @@ class _Search:
         for eqn in others:
             self._copy_of.update(zip(eqn.outvars, first.outvars, strict=True))
 
-    def groups(self, keys: Mapping[int, Hashable]) -> dict[int, Group]:
+    def groups(
+        self,
+        keys: Mapping[int, Hashable],
+    ) -> dict[int, Group]:
         """Equal equations, by number.
 
         Args:
@@ -199,7 +239,10 @@ class _Search:
         self._made.clear()
         for i, key in keys.items():
             eqn = self._jaxpr.eqns[i]
-            number = numbers.setdefault((key, tuple(map(self._kind, eqn.invars))), len(numbers))
+            number = numbers.setdefault(
+                (key, tuple(map(self._kind, eqn.invars))),
+                len(numbers),
+            )
             places = members.setdefault(number, [])
             self._made |= {var: (number, out, len(places)) for out, var in enumerate(eqn.outvars)}
             places.append(i)
@@ -213,7 +256,9 @@ class _Search:
             return "given", self._given[atom]
         if atom in self._inputs:
             return "input", aval.shape, aval.dtype
-        return ("result", *self._made[atom][:2]) if atom in self._made else self._copy_of.get(atom, atom)
+        if atom in self._made:
+            return ("result", *self._made[atom][:2])
+        return self._copy_of.get(atom, atom)
 
     def _group(self, places: Sequence[int]) -> Group:
         eqns = [self._jaxpr.eqns[i] for i in places]
@@ -229,20 +274,28 @@ class _Search:
         if isinstance(first, Literal):
             aval: Any = first.aval
             values = np.stack([np.asarray(atom.val, aval.dtype) for atom in atoms])
-            return Same(first) if (values == values[0]).all() else Numbers(values)
+            if (values == values[0]).all():
+                return Same(first)
+            return Numbers(values)
         if first in self._given:
             return Given(tuple(atoms))
         if first in self._inputs and any(atom is not first for atom in atoms):
             return Inputs(tuple(atoms))
         if first in self._made:
             group, out, _ = self._made[first]
-            return Of(group, out, tuple(self._made[atom][2] for atom in atoms))
+            return Of(
+                group,
+                out,
+                tuple(self._made[atom][2] for atom in atoms),
+            )
         return Same(self._copy_of.get(first, first))
 
 
 def _varies(group: Group) -> bool:
     """Whether lanes do different things, and are not just one thing done several times."""
-    return group.starts is not None or any(not isinstance(operand, Same) for operand in group.operands)
+    return group.starts is not None or any(
+        not isinstance(operand, Same) for operand in group.operands
+    )
 
 
 def _connected(groups: Mapping[int, Group]) -> dict[int, Group]:
@@ -295,8 +348,11 @@ class Batch:
         n = self.array.shape[0]
         if tuple(lanes) == tuple(range(n)):
             return self.array
-        start, stop = lanes[0], lanes[0] + len(lanes)
-        return self.array[start:stop] if tuple(lanes) == tuple(range(start, stop)) else self.array[np.array(lanes)]
+        start = lanes[0]
+        stop = lanes[0] + len(lanes)
+        if tuple(lanes) == tuple(range(start, stop)):
+            return self.array[start:stop]
+        return self.array[np.array(lanes)]
 
 
 class Run(NamedTuple):
@@ -316,7 +372,8 @@ class Run(NamedTuple):
         """The array."""
         if self.axis is None:
             return self.batch.lane(self.lanes[0])
-        parts, axis = self.batch.take(self.lanes), self.axis
+        parts = self.batch.take(self.lanes)
+        axis = self.axis
         shape = list(parts.shape[1:])
         shape[axis] *= parts.shape[0]
         return jnp.moveaxis(parts, 0, axis).reshape(shape)
@@ -333,7 +390,11 @@ def joined(eqn: Any, values: Sequence[Any]) -> Any:
       A `Run`, or an array; None if the equation does something else.
     """
     runs = [value for value in values if isinstance(value, Run)]
-    if eqn.primitive.name not in ("concatenate", "stack") or len(runs) < len(values) or len(runs) < FEWEST_LANES // 2:
+    if (
+        eqn.primitive.name not in ("concatenate", "stack")
+        or len(runs) < len(values)
+        or len(runs) < FEWEST_LANES // 2
+    ):
         return None
     batch = runs[0].batch
     if any(run.batch is not batch for run in runs):
@@ -341,8 +402,12 @@ def joined(eqn: Any, values: Sequence[Any]) -> Any:
     lanes = tuple(lane for run in runs for lane in run.lanes)
     axis = eqn.params.get("dimension", eqn.params.get("axis"))
     if eqn.primitive.name == "stack":
-        return jnp.moveaxis(batch.take(lanes), 0, axis) if all(run.axis is None for run in runs) else None
-    return Run(batch, lanes, axis) if all(run.axis in (None, axis) for run in runs) else None
+        if all(run.axis is None for run in runs):
+            return jnp.moveaxis(batch.take(lanes), 0, axis)
+        return None
+    if all(run.axis in (None, axis) for run in runs):
+        return Run(batch, lanes, axis)
+    return None
 
 
 def computed(group: Group, operands: Sequence[Any]) -> list[Any]:
@@ -356,21 +421,35 @@ def computed(group: Group, operands: Sequence[Any]) -> list[Any]:
     if group.starts is not None:
         return [_slices(group, operands[0])]
     axes = [None if isinstance(operand, Same) else 0 for operand in group.operands]
-    return jax.vmap(lambda *args: bind(eqn, args), in_axes=axes, axis_size=len(group.places))(*operands)
+    return jax.vmap(lambda *args: bind(eqn, args), in_axes=axes, axis_size=len(group.places))(
+        *operands
+    )
 
 
 def _slices(group: Group, value: Any) -> Any:
     """Slices of one array, or of lanes, each from another place."""
-    starts, shape = group.starts, group.equation.outvars[0].aval.shape
+    starts = group.starts
+    shape = group.equation.outvars[0].aval.shape
     assert starts is not None
     is_same = isinstance(group.operands[0], Same)
     moving = np.flatnonzero((starts != starts[0]).any(0))
     axis = int(moving[0])
     if is_same and len(moving) == 1 and (np.diff(starts[:, axis]) == shape[axis]).all():
-        whole = jax.lax.slice(value, starts[0], starts[-1] + shape)  # one slice behind the other
-        parts = whole.reshape(*shape[:axis], len(starts), *shape[axis:])
+        whole = jax.lax.slice(
+            value,
+            starts[0],
+            starts[-1] + shape,
+        )  # one slice behind the other
+        parts = whole.reshape(
+            *shape[:axis],
+            len(starts),
+            *shape[axis:],
+        )
         return jnp.moveaxis(parts, axis, 0)
-    slices = jax.vmap(lambda own, start: jax.lax.dynamic_slice(own, start, shape), (None if is_same else 0, 0))
+    slices = jax.vmap(
+        lambda own, start: jax.lax.dynamic_slice(own, start, shape),
+        (None if is_same else 0, 0),
+    )
     return slices(value, jnp.asarray(starts, jnp.int32))
 
 
@@ -380,4 +459,8 @@ def places_of(groups: Iterable[Group]) -> dict[int, Group]:
     Args:
       groups: The groups.
     """
-    return {place: group for group in groups for place in group.places}
+    result = {}
+    for group in groups:
+        for place in group.places:
+            result[place] = group
+    return result

@@ -20,11 +20,15 @@ CHEAP = frozenset((
 ))  # fmt: skip
 """Primitives that cost about as much as reading their results."""
 
-SOURCE, SINK = "source", "sink"
+SOURCE = "source"
+SINK = "sink"
 
 
 def smallest_cut(
-    equations: Sequence[Any], unrecoverable: Mapping[Any, bool], rows: Mapping[Any, int], wanted: Sequence[Any]
+    equations: Sequence[Any],
+    unrecoverable: Mapping[Any, bool],
+    rows: Mapping[Any, int],
+    wanted: Sequence[Any],
 ) -> list[Any]:
     """The variables to record, with the fewest bytes.
 
@@ -40,11 +44,17 @@ def smallest_cut(
     capacity: dict[Hashable, dict[Hashable, float]] = defaultdict(lambda: defaultdict(float))
     order: list[Any] = []
     for equation in equations:
-        known = [v for v in equation.invars if not isinstance(v, Literal) and unrecoverable.get(v)]
+        known = []
+        for v in equation.invars:
+            if not isinstance(v, Literal) and unrecoverable.get(v):
+                known.append(v)
         cheap = equation.primitive.name in CHEAP and known and all(v in rows for v in known)
         for var in (v for v in equation.outvars if unrecoverable.get(v)):
             order.append(var)
-            capacity["in", var]["out", var] = rows.get(var, math.inf)
+            capacity["in", var]["out", var] = rows.get(
+                var,
+                math.inf,
+            )
             for source in [("out", v) for v in known] if cheap else [SOURCE]:
                 capacity[source]["in", var] = math.inf
     for var in wanted:
@@ -55,10 +65,16 @@ def smallest_cut(
             capacity[a][b] -= flow
             capacity[b][a] += flow
     after = _reaching(capacity)
-    return [var for var in order if ("out", var) in after and ("in", var) not in after]
+    result = []
+    for var in order:
+        if ("out", var) in after and ("in", var) not in after:
+            result.append(var)
+    return result
 
 
-def _path(capacity: Mapping[Hashable, Mapping[Hashable, float]]) -> list[tuple[Hashable, Hashable]] | None:
+def _path(
+    capacity: Mapping[Hashable, Mapping[Hashable, float]],
+) -> list[tuple[Hashable, Hashable]] | None:
     """A shortest path with capacity left, from the source to the sink."""
     previous: dict[Hashable, Hashable] = {SOURCE: SOURCE}
     queue = deque([SOURCE])

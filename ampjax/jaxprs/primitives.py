@@ -29,7 +29,10 @@ DRAWS = ("random_bits", "random_gamma", "threefry2x32", "rng_bit_generator")
 """Primitives that draw random numbers; the first operand is the key, or a part of it."""
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax")
-_OURS = tuple(File(__file__).parents[1] / name for name in ("sparse", "jaxprs", "devices", "frontend", "nn.py"))
+_OURS = tuple(
+    File(__file__).parents[1] / name
+    for name in ("sparse", "jaxprs", "devices", "frontend", "nn.py")
+)
 """Packages and modules whose functions users call in a loss, or which trace it: a line in them is no line of the user's."""
 
 
@@ -53,7 +56,11 @@ def needed(jaxpr: Any, n_results: int | None = None) -> Any:
       n_results: How many of its outputs are wanted, the first ones; None for all.
     """
     wanted = len(jaxpr.outvars) if n_results is None else n_results
-    return partial_eval.dce_jaxpr(jaxpr, [i < wanted for i in range(len(jaxpr.outvars))], instantiate=True)[0]
+    return partial_eval.dce_jaxpr(
+        jaxpr,
+        [i < wanted for i in range(len(jaxpr.outvars))],
+        instantiate=True,
+    )[0]
 
 
 def inputs_read(jaxpr: Any) -> list[bool]:
@@ -75,7 +82,11 @@ def value_of(atom: Any, env: dict[Any, Any]) -> Any:
     return atom.val if isinstance(atom, jex.Literal) else env[atom]
 
 
-def bind(eqn: Any, args: Sequence[Any], line: Any = None) -> list[Any]:
+def bind(
+    eqn: Any,
+    args: Sequence[Any],
+    line: Any = None,
+) -> list[Any]:
     """The results of one equation, under the settings and with the source line with which it was traced.
 
     Args:
@@ -87,12 +98,18 @@ def bind(eqn: Any, args: Sequence[Any], line: Any = None) -> list[Any]:
       One value for each result.
     """
     with user_context(line or eqn.source_info.traceback), eqn.ctx.manager:
-        out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
+        out = eqn.primitive.bind(
+            *args,
+            **eqn.primitive.get_bind_params(eqn.params),
+        )
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
 def evaluate(
-    jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], results: Callable[[Any, list[Any]], list[Any]]
+    jaxpr: Any,
+    constants: Sequence[Any],
+    args: Sequence[Any],
+    results: Callable[[Any, list[Any]], list[Any]],
 ) -> list[Any]:
     """Runs an open jaxpr, equation by equation.
 
@@ -107,7 +124,13 @@ def evaluate(
     """
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *args], strict=True))
     for eqn in jaxpr.eqns:
-        env.update(zip(eqn.outvars, results(eqn, [value_of(v, env) for v in eqn.invars]), strict=True))
+        env.update(
+            zip(
+                eqn.outvars,
+                results(eqn, [value_of(v, env) for v in eqn.invars]),
+                strict=True,
+            )
+        )
     return [value_of(v, env) for v in jaxpr.outvars]
 
 
@@ -142,7 +165,10 @@ def called(eqn: Any) -> Any:
     return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
 
 
-def scan_parts(eqn: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+def scan_parts(
+    eqn: Any,
+    args: Sequence[Any],
+) -> tuple[list[Any], list[Any], list[Any]]:
     """Divides a scan's operands by their roles.
 
     Args:
@@ -153,13 +179,21 @@ def scan_parts(eqn: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], lis
       Those of the constants, of what it carries, and of what it runs over.
     """
     if "num_consts" in eqn.params:
-        n_consts, n_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+        n_consts = eqn.params["num_consts"]
+        n_carry = eqn.params["num_carry"]
     else:
         n_consts, n_carry, _ = (len(part) for part in eqn.params["ft_in"].unpack())
-    return list(args[:n_consts]), list(args[n_consts : n_consts + n_carry]), list(args[n_consts + n_carry :])
+    return (
+        list(args[:n_consts]),
+        list(args[n_consts : n_consts + n_carry]),
+        list(args[n_consts + n_carry :]),
+    )
 
 
-def while_parts(eqn: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+def while_parts(
+    eqn: Any,
+    args: Sequence[Any],
+) -> tuple[list[Any], list[Any], list[Any]]:
     """Divides a while loop's operands by their roles.
 
     Args:
@@ -228,7 +262,10 @@ def source_line(eqn: Any) -> str:
     Returns:
       `file.py:12`; in a notebook the line itself; empty where JAX did not keep it.
     """
-    return next((line_text(File(frame.file_name), frame.line_num) for frame in users_frames(eqn)), "")
+    return next(
+        (line_text(File(frame.file_name), frame.line_num) for frame in users_frames(eqn)),
+        "",
+    )
 
 
 def users_frames(eqn: Any) -> Iterator[Any]:
@@ -238,7 +275,9 @@ def users_frames(eqn: Any) -> Iterator[Any]:
       eqn: The equation. Of one in a function under `jax.jit`, JAX keeps the frames inside of that function only.
     """
     traceback = getattr(eqn.source_info, "traceback", None)
-    yield from (frame for frame in getattr(traceback, "frames", ()) if not is_library_file(frame.file_name))
+    yield from (
+        frame for frame in getattr(traceback, "frames", ()) if not is_library_file(frame.file_name)
+    )
 
 
 def line_text(file: File, number: int) -> str:
@@ -248,7 +287,9 @@ def line_text(file: File, number: int) -> str:
       file: The file.
       number: The line's number in it, from 1.
     """
-    in_cell = file.parent.name.startswith("ipykernel_") and linecache.getline(str(file), number).strip()
+    in_cell = (
+        file.parent.name.startswith("ipykernel_") and linecache.getline(str(file), number).strip()
+    )
     return f"`{in_cell}`" if in_cell else f"{file.name}:{number}"
 
 
@@ -258,7 +299,10 @@ def source_function(eqn: Any) -> str:
     Args:
       eqn: The equation.
     """
-    return next((frame.function_name.rsplit(".", 1)[-1] for frame in users_frames(eqn)), "")
+    return next(
+        (frame.function_name.rsplit(".", 1)[-1] for frame in users_frames(eqn)),
+        "",
+    )
 
 
 def shape_text(aval: Any) -> str:
@@ -282,4 +326,6 @@ def is_library_file(name: str) -> bool:
     """
     file = File(name)
     is_ours = any(file.is_relative_to(folder) for folder in _OURS)
-    return is_ours or ("site-packages" in file.parts and any(name in file.parts for name in _LIBRARIES))
+    return is_ours or (
+        "site-packages" in file.parts and any(name in file.parts for name in _LIBRARIES)
+    )

@@ -37,7 +37,11 @@ class RowSlice:
     dependence: Dependence
     table: str
 
-    def __call__(self, shared: Sequence[Any], rows: dict[Var, Any]) -> list[jax.Array]:
+    def __call__(
+        self,
+        shared: Sequence[Any],
+        rows: dict[Var, Any],
+    ) -> list[jax.Array]:
         """The results for some rows.
 
         Args:
@@ -52,8 +56,15 @@ class RowSlice:
 
         for equation in self.equations:
             (result,) = equation.outvars
-            values[result] = bind_rows(equation, [read(atom) for atom in equation.invars], n_rows)
-        return [jnp.asarray(read(atom), atom.aval.dtype) for atom in self.results]
+            values[result] = bind_rows(
+                equation,
+                [read(atom) for atom in equation.invars],
+                n_rows,
+            )
+        results = []
+        for atom in self.results:
+            results.append(jnp.asarray(read(atom), atom.aval.dtype))
+        return results
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,10 @@ class SharedSlice:
     results: tuple[Any, ...]
     constants: dict[Var, Any]
 
-    def __call__(self, inputs: dict[Var, Any]) -> list[jax.Array]:
+    def __call__(
+        self,
+        inputs: dict[Var, Any],
+    ) -> list[jax.Array]:
         """The results, given values of the program's shared inputs and of the totals that are needed."""
         values = self.constants | inputs
 
@@ -78,11 +92,22 @@ class SharedSlice:
             return atom.val if is_literal(atom) else values[atom]
 
         for equation in self.equations:
-            values.update(zip(equation.outvars, bind(equation, [read(atom) for atom in equation.invars]), strict=True))
-        return [jnp.asarray(read(atom), atom.aval.dtype) for atom in self.results]
+            values.update(
+                zip(
+                    equation.outvars,
+                    bind(equation, [read(atom) for atom in equation.invars]),
+                    strict=True,
+                )
+            )
+        result = []
+        for atom in self.results:
+            result.append(jnp.asarray(read(atom), atom.aval.dtype))
+        return result
 
 
-def row_slice(flat: FlatProgram, dependence: Dependence, table: str, results: Sequence[Any]) -> RowSlice:
+def row_slice(
+    flat: FlatProgram, dependence: Dependence, table: str, results: Sequence[Any]
+) -> RowSlice:
     """The part of a program that makes rows of one table.
 
     Args:
@@ -91,7 +116,9 @@ def row_slice(flat: FlatProgram, dependence: Dependence, table: str, results: Se
       table: The table's name.
       results: Variables with one entry per row of the table, or that are the same for all rows.
     """
-    needed, shared, equations = _variables(results), {}, []
+    needed = _variables(results)
+    shared = {}
+    equations = []
     shared.update({var: None for var in needed if not dependence.is_aligned(var, table)})
     for equation in reversed(flat.equations):
         if not any(dependence.is_aligned(var, table) and var in needed for var in equation.outvars):
@@ -100,10 +127,20 @@ def row_slice(flat: FlatProgram, dependence: Dependence, table: str, results: Se
         operands = _variables(equation.invars)
         needed.update(operands)
         shared.update({var: None for var in operands if not dependence.is_aligned(var, table)})
-    return RowSlice(tuple(reversed(equations)), tuple(shared), tuple(results), dependence, table)
+    return RowSlice(
+        tuple(reversed(equations)),
+        tuple(shared),
+        tuple(results),
+        dependence,
+        table,
+    )
 
 
-def shared_slice(flat: FlatProgram, dependence: Dependence, results: Sequence[Any]) -> SharedSlice:
+def shared_slice(
+    flat: FlatProgram,
+    dependence: Dependence,
+    results: Sequence[Any],
+) -> SharedSlice:
     """The part of a program that makes shared values; reductions' results are inputs to it.
 
     Args:
@@ -111,7 +148,8 @@ def shared_slice(flat: FlatProgram, dependence: Dependence, results: Sequence[An
       dependence: How its variables depend on tables.
       results: Shared variables, or literals.
     """
-    needed, equations = _variables(results), []
+    needed = _variables(results)
+    equations = []
     totals = {reduction.result for reduction in dependence.reductions}
     for equation in reversed(flat.equations):
         if any(var in needed and var not in totals for var in equation.outvars):

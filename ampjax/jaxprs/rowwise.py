@@ -128,7 +128,10 @@ def is_elementwise(equation: Equation) -> bool:
     Args:
       equation: One primitive operation, as traced.
     """
-    folds_all = equation.primitive.name in _REDUCTIONS and len(equation.params["axes"]) == equation.invars[0].aval.ndim
+    folds_all = (
+        equation.primitive.name in _REDUCTIONS
+        and len(equation.params["axes"]) == equation.invars[0].aval.ndim
+    )
     return equation.primitive.name in ELEMENTWISE or folds_all
 
 
@@ -148,9 +151,12 @@ def is_rowwise(equation: Equation, aligned: Sequence[bool]) -> bool:
     out = equation.outvars[0].aval.shape
     if len(equation.outvars) != 1 or not out:
         return False
-    name, params = equation.primitive.name, equation.params
+    name = equation.primitive.name
+    params = equation.params
     if name in ELEMENTWISE:
-        return any(aligned) and all(flag or not shape for flag, shape in zip(aligned, shapes, strict=True))
+        return any(aligned) and all(
+            flag or not shape for flag, shape in zip(aligned, shapes, strict=True)
+        )
     if name == "broadcast_in_dim":
         return _broadcasts_rows(params["broadcast_dimensions"], shapes[0], out, aligned[0])
     if len(shapes) != 1 or not aligned[0]:
@@ -164,7 +170,11 @@ def is_rowwise(equation: Equation, aligned: Sequence[bool]) -> bool:
     return name in _REDUCTIONS and 0 not in params["axes"]
 
 
-def bind_rows(equation: Equation, values: Sequence[Any], n_rows: int) -> Any:
+def bind_rows(
+    equation: Equation,
+    values: Sequence[Any],
+    n_rows: int,
+) -> Any:
     """The result of a row-wise operation on `n_rows` rows instead of the table's.
 
     Args:
@@ -177,14 +187,24 @@ def bind_rows(equation: Equation, values: Sequence[Any], n_rows: int) -> Any:
     """
     if equation.primitive.name == "broadcast_in_dim":
         dimensions = equation.params["broadcast_dimensions"]
-        return jax.lax.broadcast_in_dim(values[0], (n_rows, *equation.outvars[0].aval.shape[1:]), dimensions)
+        return jax.lax.broadcast_in_dim(
+            values[0],
+            (n_rows, *equation.outvars[0].aval.shape[1:]),
+            dimensions,
+        )
     if equation.primitive.name == "reshape":
-        return jax.lax.reshape(values[0], (n_rows, *equation.outvars[0].aval.shape[1:]))
+        return jax.lax.reshape(
+            values[0],
+            (n_rows, *equation.outvars[0].aval.shape[1:]),
+        )
     return bind(equation, values)[0]
 
 
 def reduce_rows(
-    equation: Equation, rows: jax.Array, weights: jax.Array, groups: tuple[jax.Array, int] | None = None
+    equation: Equation,
+    rows: jax.Array,
+    weights: jax.Array,
+    groups: tuple[jax.Array, int] | None = None,
 ) -> jax.Array:
     """A reduction of some rows, each counted `weights[i]` times.
 
@@ -197,22 +217,42 @@ def reduce_rows(
     Returns:
       The reductions, with a leading axis of groups.
     """
-    name, axes = equation.primitive.name, equation.params["axes"]
-    weights = weights.reshape(-1, *[1] * (rows.ndim - 1))
+    name = equation.primitive.name
+    axes = equation.params["axes"]
+    weights = weights.reshape(
+        -1,
+        *[1] * (rows.ndim - 1),
+    )
     if name == "reduce_sum":
         rows = jnp.where(weights > 0, rows * weights.astype(rows.dtype), 0).astype(rows.dtype)
     else:
-        rows = jnp.where(weights > 0, rows, jnp.asarray(_neutral(name, np.dtype(rows.dtype)), rows.dtype))
+        rows = jnp.where(
+            weights > 0,
+            rows,
+            jnp.asarray(
+                _neutral(name, np.dtype(rows.dtype)),
+                rows.dtype,
+            ),
+        )
     if groups is None:
         return _folded(name, rows, axes)[None]
     within = tuple(axis for axis in axes if axis)
     return _GROUPED[name](_folded(name, rows, within), *groups)
 
 
-def _folded(name: str, rows: jax.Array, axes: Sequence[int]) -> jax.Array:
+def _folded(
+    name: str,
+    rows: jax.Array,
+    axes: Sequence[int],
+) -> jax.Array:
     if name == "reduce_sum":
         return rows.sum(axes, dtype=rows.dtype)
-    return {"reduce_max": jnp.max, "reduce_min": jnp.min, "reduce_and": jnp.all, "reduce_or": jnp.any}[name](rows, axes)
+    return {
+        "reduce_max": jnp.max,
+        "reduce_min": jnp.min,
+        "reduce_and": jnp.all,
+        "reduce_or": jnp.any,
+    }[name](rows, axes)
 
 
 def combine(equation: Equation, first: Any, second: Any) -> np.ndarray:
@@ -229,7 +269,12 @@ def combine(equation: Equation, first: Any, second: Any) -> np.ndarray:
     return np.asarray(_COMBINE[equation.primitive.name](np.asarray(first), np.asarray(second)))
 
 
-def _broadcasts_rows(dimensions: Sequence[int], shape: tuple[int, ...], out: tuple[int, ...], aligned: bool) -> bool:
+def _broadcasts_rows(
+    dimensions: Sequence[int],
+    shape: tuple[int, ...],
+    out: tuple[int, ...],
+    aligned: bool,
+) -> bool:
     if aligned:
         return dimensions[0] == 0 and shape[0] == out[0]
     return 0 not in dimensions or shape[0] == 1
@@ -238,7 +283,10 @@ def _broadcasts_rows(dimensions: Sequence[int], shape: tuple[int, ...], out: tup
 def _neutral(name: str, dtype: np.dtype) -> Any:
     if name in ("reduce_and", "reduce_or"):
         return name == "reduce_and"
-    low, high = (
-        (-np.inf, np.inf) if jnp.issubdtype(dtype, jnp.inexact) else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
-    )
+    if jnp.issubdtype(dtype, jnp.inexact):
+        low = -np.inf
+        high = np.inf
+    else:
+        low = jnp.iinfo(dtype).min
+        high = jnp.iinfo(dtype).max
     return low if name == "reduce_max" else high

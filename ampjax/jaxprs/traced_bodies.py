@@ -33,7 +33,9 @@ class Program:
           leaves: The arguments' leaves. A reference that works in 64 bits may bring other dtypes than the model was traced with.
         """
         types = [variable.aval for variable in self.jaxpr.invars]
-        given = [_as(x, t.dtype) for x, t in zip(leaves, types, strict=True)]
+        given = []
+        for x, t in zip(leaves, types, strict=True):
+            given.append(_as(x, t.dtype))
         return evaluate(self.jaxpr, self.constants, given, bind)
 
 
@@ -47,7 +49,9 @@ class TracedBody:
     """
 
     def __init__(self, plain: Program, drawing: Program | None, results: Any):
-        self.plain, self.drawing, self.results = plain, drawing, results
+        self.plain = plain
+        self.drawing = drawing
+        self.results = results
         self._structure = jax.tree.structure(results)
 
     def __call__(self, *args: Any, key: Any = None) -> Any:
@@ -73,7 +77,11 @@ class TracedBody:
         return self._hash
 
 
-def traced(function: Callable[..., Any], types: Sequence[Any], draws: bool) -> TracedBody:
+def traced(
+    function: Callable[..., Any],
+    types: Sequence[Any],
+    draws: bool,
+) -> TracedBody:
     """Traces a body.
 
     Args:
@@ -86,8 +94,15 @@ def traced(function: Callable[..., Any], types: Sequence[Any], draws: bool) -> T
         drawing = None
         if draws:
             key = jax.eval_shape(lambda: jax.random.key(0))
-            drawing = jax.make_jaxpr(lambda *args: function(*args[:-1], key=args[-1]))(*types, key)
-    return TracedBody(_program(closed), None if drawing is None else _program(drawing), results)
+            drawing = jax.make_jaxpr(lambda *args: function(*args[:-1], key=args[-1]))(
+                *types,
+                key,
+            )
+    return TracedBody(
+        _program(closed),
+        None if drawing is None else _program(drawing),
+        results,
+    )
 
 
 def _program(closed: Any) -> Program:
@@ -95,4 +110,6 @@ def _program(closed: Any) -> Program:
 
 
 def _as(x: Any, dtype: Any) -> Any:
-    return x if getattr(x, "dtype", None) == dtype else jnp.asarray(x, dtype)
+    if getattr(x, "dtype", None) == dtype:
+        return x
+    return jnp.asarray(x, dtype)

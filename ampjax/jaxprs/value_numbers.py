@@ -25,13 +25,20 @@ class ValueNumbers:
       roles: By input that has rows what it is: inputs of several tables that have one role get one number.
     """
 
-    def __init__(self, flat: FlatProgram, dependence: Dependence, roles: Mapping[Var, Hashable]):
+    def __init__(
+        self,
+        flat: FlatProgram,
+        dependence: Dependence,
+        roles: Mapping[Var, Hashable],
+    ):
         self._dependence = dependence
         self._numbers: dict[Var, Hashable] = {}
         self._known: dict[Hashable, int] = {}
         self._totals = {reduction.result for reduction in dependence.reductions}
         for place, var in enumerate((*flat.constants, *flat.inputs)):
-            self._numbers[var] = self._number(("rows", roles[var]) if var in roles else ("input", place))
+            self._numbers[var] = self._number(
+                ("rows", roles[var]) if var in roles else ("input", place)
+            )
         for equation in flat.equations:
             key = self.operation(equation)
             for place, var in enumerate(equation.outvars):
@@ -44,7 +51,9 @@ class ValueNumbers:
         Args:
           atom: A variable or a literal.
         """
-        return (array_content(atom.val), atom.aval.dtype) if is_literal(atom) else self._numbers[atom]
+        if is_literal(atom):
+            return (array_content(atom.val), atom.aval.dtype)
+        return self._numbers[atom]
 
     def operation(self, equation: Equation) -> Hashable:
         """What an equation computes of what, whatever the number of rows is.
@@ -57,11 +66,29 @@ class ValueNumbers:
         params = dict(equation.params)
         if has_rows and (name := _SHAPES.get(equation.primitive.name)):
             params[name] = params[name][1:]
-        shapes = tuple((var.aval.shape[1:] if has_rows else var.aval.shape, var.aval.dtype) for var in equation.outvars)
+        shapes = tuple(
+            (
+                var.aval.shape[1:] if has_rows else var.aval.shape,
+                var.aval.dtype,
+            )
+            for var in equation.outvars
+        )
         operands = tuple(map(self.of, equation.invars))
         # What folds rows that are all equal depends on how many there are.
-        folded = () if has_rows else tuple(atom.aval.shape for atom in equation.invars if self._has_equal_rows(atom))
-        return equation.primitive, settings(equation.replace(params=params)), operands, shapes, has_rows, folded
+        if has_rows:
+            folded = ()
+        else:
+            folded = tuple(
+                atom.aval.shape for atom in equation.invars if self._has_equal_rows(atom)
+            )
+        return (
+            equation.primitive,
+            settings(equation.replace(params=params)),
+            operands,
+            shapes,
+            has_rows,
+            folded,
+        )
 
     def _has_equal_rows(self, atom: Any) -> bool:
         return not is_literal(atom) and atom in self._dependence.uniform

@@ -51,7 +51,10 @@ _PRODUCTS = frozenset(["conv_general_dilated", "dot_general"])
 """Operations that sum in float32 what they read in low precision."""
 
 
-def with_wide_sums(function: Callable[[], tuple[Any, ...]], params: Any) -> tuple[Any, ...]:
+def with_wide_sums(
+    function: Callable[[], tuple[Any, ...]],
+    params: Any,
+) -> tuple[Any, ...]:
     """Calls a function that gives gradients of parameters, with those of low precision summed in float32.
 
     Args:
@@ -65,7 +68,11 @@ def with_wide_sums(function: Callable[[], tuple[Any, ...]], params: Any) -> tupl
         return function()
     whole, shapes = jax.make_jaxpr(function, return_shape=True)()
     flat = jax.make_jaxpr(lambda: _opened(whole.jaxpr, whole.consts, ()))()
-    results = _evaluated(flat.jaxpr, flat.consts, len(jax.tree.leaves(shapes[0])))
+    results = _evaluated(
+        flat.jaxpr,
+        flat.consts,
+        len(jax.tree.leaves(shapes[0])),
+    )
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
@@ -87,7 +94,11 @@ def wide(dtype: Any) -> Any:
     return jnp.promote_types(dtype, WIDE)
 
 
-def _opened(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def _opened(
+    jaxpr: Any,
+    constants: Sequence[Any],
+    args: Sequence[Any],
+) -> list[Any]:
     """The jaxpr's outputs, with calls replaced by what is in them."""
 
     def results(equation: Any, operands: list[Any]) -> list[Any]:
@@ -98,7 +109,11 @@ def _opened(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[A
     return evaluate(jaxpr, constants, args, results)
 
 
-def _evaluated(jaxpr: Any, constants: Sequence[Any], n: int) -> list[Any]:
+def _evaluated(
+    jaxpr: Any,
+    constants: Sequence[Any],
+    n: int,
+) -> list[Any]:
     """The jaxpr's outputs, of which the first n are widened."""
     widened = _widened(jaxpr, n)
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
@@ -106,37 +121,61 @@ def _evaluated(jaxpr: Any, constants: Sequence[Any], n: int) -> list[Any]:
         if not widened.isdisjoint(equation.outvars):
             env[equation.outvars[0]] = _wide_result(equation, env)
         else:
-            env.update(zip(equation.outvars, bind(equation, [value_of(v, env) for v in equation.invars]), strict=True))
+            env.update(
+                zip(
+                    equation.outvars,
+                    bind(equation, [value_of(v, env) for v in equation.invars]),
+                    strict=True,
+                )
+            )
     results = [value_of(v, env) for v in jaxpr.outvars]
-    return [*map(_as_wide, results[:n]), *results[n:]]
+    return [
+        *map(_as_wide, results[:n]),
+        *results[n:],
+    ]
 
 
 def _widened(jaxpr: Any, n: int) -> set[Any]:
     """The variables that are computed in float32: those of which all readers do so, or that are among the first n outputs alone."""
-    wanted = {v for v in jaxpr.outvars[:n] if not isinstance(v, Literal) and is_low(v.aval.dtype)}
-    narrow = {v for v in jaxpr.outvars[n:] if not isinstance(v, Literal)}
+    wanted = set()
+    for v in jaxpr.outvars[:n]:
+        if not isinstance(v, Literal) and is_low(v.aval.dtype):
+            wanted.add(v)
+    narrow = set()
+    for v in jaxpr.outvars[n:]:
+        if not isinstance(v, Literal):
+            narrow.add(v)
     widened: set[Any] = set()
     for equation in reversed(jaxpr.eqns):
-        name, own = equation.primitive.name, (wanted - narrow) & set(equation.outvars)
+        name = equation.primitive.name
+        own = (wanted - narrow) & set(equation.outvars)
         if name in _PASSING | _PRODUCTS:
             widened |= own
         passes = name in _PASSING and bool(own)
-        (wanted if passes else narrow).update(v for v in equation.invars if not isinstance(v, Literal))
+        (wanted if passes else narrow).update(
+            v for v in equation.invars if not isinstance(v, Literal)
+        )
     return widened
 
 
 def _wide_result(equation: Any, env: dict[Any, Any]) -> Array:
     """What an equation with one result gives, in float32."""
-    name, params = equation.primitive.name, dict(equation.params)
+    name = equation.primitive.name
+    params = dict(equation.params)
     operands = [value_of(v, env) for v in equation.invars]
     with equation.ctx.manager:
         if name in _PRODUCTS:
-            return equation.primitive.bind(*operands, **{**params, "preferred_element_type": jnp.dtype(WIDE)})
+            return equation.primitive.bind(
+                *operands, **{**params, "preferred_element_type": jnp.dtype(WIDE)}
+            )
         operands = [*map(_as_wide, operands)]
         if name == "convert_element_type":
             return operands[0].astype(WIDE)
         if name == "scatter-add":  # its parameters hold a program for the narrow numbers
-            given = {key: params[key] for key in ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")}
+            given = {
+                key: params[key]
+                for key in ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
+            }
             return lax.scatter_add(*operands, **given)
     return bind(equation, operands)[0]
 

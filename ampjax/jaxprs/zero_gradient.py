@@ -50,7 +50,11 @@ _KEEPS_ZERO = frozenset(
 )
 
 
-def zero_gradient_is_noop(update: RowSlice, gradient: Var, outputs: Mapping[Var, Any]) -> bool:
+def zero_gradient_is_noop(
+    update: RowSlice,
+    gradient: Var,
+    outputs: Mapping[Var, Any],
+) -> bool:
     """Whether an update changes neither parameters nor state of rows whose gradient is zero, so that they can be left out of it.
 
     True for SGD and Adagrad; false where momentum, decay or an average goes on without a gradient. It may be False for an update that
@@ -69,7 +73,10 @@ def zero_gradient_is_noop(update: RowSlice, gradient: Var, outputs: Mapping[Var,
         return known.get(atom)
 
     for equation in update.equations:
-        known[equation.outvars[0]] = _result(equation, [read(atom) for atom in equation.invars])
+        known[equation.outvars[0]] = _result(
+            equation,
+            [read(atom) for atom in equation.invars],
+        )
     return all(read(new) is old for old, new in outputs.items())
 
 
@@ -101,15 +108,24 @@ def _select(operands: list[Any]) -> Any:
     _, *cases = operands
     if all(_is_zero(case) for case in cases):
         return _ZERO
-    return cases[0] if cases[0] is not None and all(case is cases[0] for case in cases) else None
+    if cases[0] is not None and all(case is cases[0] for case in cases):
+        return cases[0]
+    return None
 
 
 def _bound(holds: Callable[[float], bool]) -> Callable[[list[Any]], Any]:
     """The rule of `max` or `min` with a number: zero stays where the number does not bind."""
-    return lambda xs: _ZERO if any(map(_is_zero, xs)) and all(_is_zero(x) or _is_number(x, holds) for x in xs) else None
+    return lambda xs: (
+        _ZERO
+        if any(map(_is_zero, xs)) and all(_is_zero(x) or _is_number(x, holds) for x in xs)
+        else None
+    )
 
 
-def _is_number(value: Any, holds: Callable[[float], bool]) -> bool:
+def _is_number(
+    value: Any,
+    holds: Callable[[float], bool],
+) -> bool:
     return isinstance(value, float) and holds(value)
 
 

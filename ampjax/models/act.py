@@ -46,10 +46,16 @@ class Ponder:
     def __post_init__(self) -> None:
         if min(self.n_in, self.hidden, self.n_out, self.max_steps) < 1 or not 0 < self.epsilon < 1:
             raise SettingsError(
-                "act_rnn", "sizes of at least 1 and 0 < epsilon < 1", f"{self}", "Change what is outside."
+                "act_rnn",
+                "sizes of at least 1 and 0 < epsilon < 1",
+                f"{self}",
+                "Change what is outside.",
             )
 
-    def init_step(self, key: jax.Array) -> dict[str, jax.Array]:
+    def init_step(
+        self,
+        key: jax.Array,
+    ) -> dict[str, jax.Array]:
         """Makes the step's parameters, so that at first few steps are taken.
 
         Args:
@@ -58,12 +64,26 @@ class Ponder:
         Returns:
           `w [E + 1 + H, H]` and `halt [H]`, Glorot uniform; `b`, zeros; `halt_b`, 1.
         """
-        start, (w_key, halt_key) = jax.nn.initializers.glorot_uniform(), jax.random.split(key)
-        w = start(w_key, (self.n_in + 1 + self.hidden, self.hidden), jnp.float32)
+        start = jax.nn.initializers.glorot_uniform()
+        w_key, halt_key = jax.random.split(key)
+        w = start(
+            w_key,
+            (self.n_in + 1 + self.hidden, self.hidden),
+            jnp.float32,
+        )
         halt = start(halt_key, (self.hidden, 1), jnp.float32)[:, 0]
-        return {"w": w, "b": jnp.zeros(self.hidden), "halt": halt, "halt_b": jnp.ones(())}
+        return {
+            "w": w,
+            "b": jnp.zeros(self.hidden),
+            "halt": halt,
+            "halt_b": jnp.ones(()),
+        }
 
-    def begin(self, state: jax.Array, x: jax.Array) -> jax.Array:
+    def begin(
+        self,
+        state: jax.Array,
+        x: jax.Array,
+    ) -> jax.Array:
         """Makes the row that enters the inner loop.
 
         Args:
@@ -75,7 +95,11 @@ class Ponder:
         """
         return jnp.concatenate([x, state, jnp.zeros(self.hidden + 2, x.dtype)])
 
-    def step(self, params: Any, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def step(
+        self,
+        params: Any,
+        row: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
         """Takes a step of pondering.
 
         `s = tanh([x; first; s] W + b)`, `h = sigmoid(s w + c)`. The step that brings the sum of all h to `1 - epsilon` is the last; its weight
@@ -98,7 +122,10 @@ class Ponder:
         counts = jnp.stack([total, steps + 1])
         return jnp.concatenate([x, state, mean, counts]), (~last).astype(jnp.int32)
 
-    def end(self, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def end(
+        self,
+        row: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
         """Ends the pondering of an input.
 
         Args:
@@ -110,7 +137,10 @@ class Ponder:
         *_, mean, (total, steps) = self._parts(row)
         return mean, steps + 1 - total
 
-    def cost(self, ponder: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def cost(
+        self,
+        ponder: jax.Array,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Computes the loss `tau (N + R)`, with the metric `ponder`.
 
         Args:
@@ -121,9 +151,16 @@ class Ponder:
         """
         return self.time_penalty * ponder, {"ponder": ponder}
 
-    def _parts(self, row: jax.Array) -> tuple[jax.Array, ...]:
-        e, h = self.n_in, self.hidden
-        x, state, mean, counts = jnp.split(row, [e, e + h, e + 2 * h])
+    def _parts(
+        self,
+        row: jax.Array,
+    ) -> tuple[jax.Array, ...]:
+        e = self.n_in
+        h = self.hidden
+        x, state, mean, counts = jnp.split(
+            row,
+            [e, e + h, e + 2 * h],
+        )
         return x, state, mean, counts
 
 
@@ -139,7 +176,10 @@ def spec(ponder: Ponder) -> dict[str, str]:
     return {"x": f"float32[t,{ponder.n_in}]", "label": "int32[]"}
 
 
-def init(key: jax.Array, ponder: Ponder) -> dict[str, Any]:
+def init(
+    key: jax.Array,
+    ponder: Ponder,
+) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -150,10 +190,16 @@ def init(key: jax.Array, ponder: Ponder) -> dict[str, Any]:
       `step`, as `Ponder.init_step` makes it, and the linear layer `classify`.
     """
     keys = jax.random.split(key)
-    return {"step": ponder.init_step(keys[0]), "classify": Linear(ponder.hidden, ponder.n_out).init(keys[1])}
+    return {
+        "step": ponder.init_step(keys[0]),
+        "classify": Linear(ponder.hidden, ponder.n_out).init(keys[1]),
+    }
 
 
-def act_rnn(ponder: Ponder, replicas: int = 1) -> Callable[[Any, Any], jax.Array]:
+def act_rnn(
+    ponder: Ponder,
+    replicas: int = 1,
+) -> Callable[[Any, Any], jax.Array]:
     """Makes the model: a classifier of sequences that ponders every input.
 
     Args:
@@ -164,10 +210,16 @@ def act_rnn(ponder: Ponder, replicas: int = 1) -> Callable[[Any, Any], jax.Array
       A function of parameters and an instance to the cross entropy with the ponder costs of all inputs; with the metrics `accuracy` and
       `ponder` (`N + R` of an input on average) and the output `logits`.
     """
-    step = ponder.step if replicas == 1 else amp.node("step", replicas=replicas)(ponder.step)
+    if replicas == 1:
+        step = ponder.step
+    else:
+        step = amp.node("step", replicas=replicas)(ponder.step)
 
     def model(p: Any, s: Any) -> jax.Array:
-        def consider(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def consider(
+            state: jax.Array,
+            x: jax.Array,
+        ) -> tuple[jax.Array, jax.Array]:
             start = ponder.begin(state, x), jnp.int32(1)
             row, _ = amp.while_loop(
                 lambda carry: amp.read(carry[1]) == 1,
@@ -179,7 +231,11 @@ def act_rnn(ponder: Ponder, replicas: int = 1) -> Callable[[Any, Any], jax.Array
             amp.metric("ponder", cost)
             return state, ponder.cost(cost)[0]
 
-        state, costs = amp.scan(consider, jnp.zeros(ponder.hidden), s["x"])
+        state, costs = amp.scan(
+            consider,
+            jnp.zeros(ponder.hidden),
+            s["x"],
+        )
         logits = linear(p["classify"], state)
         amp.output("logits", logits)
         loss, metrics = labelled_cross_entropy(logits, s["label"])

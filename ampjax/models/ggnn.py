@@ -29,7 +29,11 @@ def regression_spec(n_features: int, n_kinds: int) -> dict[str, Any]:
       n_features: Features of a node.
       n_kinds: Kinds of edges.
     """
-    return {"x": f"float32[v,{n_features}]", "edges": amp.Edges("v", kinds=n_kinds), "target": "float32[]"}
+    return {
+        "x": f"float32[v,{n_features}]",
+        "edges": amp.Edges("v", kinds=n_kinds),
+        "target": "float32[]",
+    }
 
 
 def selection_spec(n_features: int, n_kinds: int) -> dict[str, Any]:
@@ -39,10 +43,19 @@ def selection_spec(n_features: int, n_kinds: int) -> dict[str, Any]:
       n_features: Features of a node.
       n_kinds: Kinds of edges.
     """
-    return {"x": f"float32[v,{n_features}]", "edges": amp.Edges("v", kinds=n_kinds), "answer": "float32[v,1]"}
+    return {
+        "x": f"float32[v,{n_features}]",
+        "edges": amp.Edges("v", kinds=n_kinds),
+        "answer": "float32[v,1]",
+    }
 
 
-def init_regression(key: jax.Array, n_features: int, hidden: int = 100, n_kinds: int = 4) -> dict[str, Any]:
+def init_regression(
+    key: jax.Array,
+    n_features: int,
+    hidden: int = 100,
+    n_kinds: int = 4,
+) -> dict[str, Any]:
     """Makes the parameters of `ggnn_regression`.
 
     Args:
@@ -57,10 +70,21 @@ def init_regression(key: jax.Array, n_features: int, hidden: int = 100, n_kinds:
     Raises:
       SettingsError: If a size is below 1, or there are more features than `hidden`.
     """
-    return _init(key, n_features, hidden, n_kinds, {"readout": GatedReadout(hidden, n_features)})
+    return _init(
+        key,
+        n_features,
+        hidden,
+        n_kinds,
+        {"readout": GatedReadout(hidden, n_features)},
+    )
 
 
-def init_selection(key: jax.Array, n_features: int, hidden: int = 100, n_kinds: int = 4) -> dict[str, Any]:
+def init_selection(
+    key: jax.Array,
+    n_features: int,
+    hidden: int = 100,
+    n_kinds: int = 4,
+) -> dict[str, Any]:
     """Makes the parameters of `ggnn_selection`.
 
     Args:
@@ -75,20 +99,47 @@ def init_selection(key: jax.Array, n_features: int, hidden: int = 100, n_kinds: 
     Raises:
       SettingsError: As `init_regression`.
     """
-    return _init(key, n_features, hidden, n_kinds, {"score": Score(hidden, n_features)})
+    return _init(
+        key,
+        n_features,
+        hidden,
+        n_kinds,
+        {"score": Score(hidden, n_features)},
+    )
 
 
-def _init(key: jax.Array, n_features: int, hidden: int, n_kinds: int, last: Mapping[str, Any]) -> dict[str, Any]:
+def _init(
+    key: jax.Array,
+    n_features: int,
+    hidden: int,
+    n_kinds: int,
+    last: Mapping[str, Any],
+) -> dict[str, Any]:
     for name, size in {"n_features": n_features, "hidden": hidden, "n_kinds": n_kinds}.items():
         if size < 1:
-            raise SettingsError(f"ggnn, `{name}`", "at least 1", f"{size}", "Give a positive number.")
+            raise SettingsError(
+                f"ggnn, `{name}`", "at least 1", f"{size}", "Give a positive number."
+            )
     if n_features > hidden:
-        raise SettingsError("ggnn, `hidden`", f"at least the {n_features} features", f"{hidden}", "Raise `hidden`.")
-    cells = {f"edge{k}": Linear(hidden, hidden) for k in range(n_kinds)} | {"update": GatedUnit(hidden), **last}
-    return {name: cell.init(jax.random.fold_in(key, i)) for i, (name, cell) in enumerate(cells.items())}
+        raise SettingsError(
+            "ggnn, `hidden`", f"at least the {n_features} features", f"{hidden}", "Raise `hidden`."
+        )
+    cells = {f"edge{k}": Linear(hidden, hidden) for k in range(n_kinds)} | {
+        "update": GatedUnit(hidden),
+        **last,
+    }
+    result = {}
+    for i, (name, cell) in enumerate(cells.items()):
+        result[name] = cell.init(jax.random.fold_in(key, i))
+    return result
 
 
-def propagated(p: Any, s: Any, steps: Any, replicas: int = 1) -> Any:
+def propagated(
+    p: Any,
+    s: Any,
+    steps: Any,
+    replicas: int = 1,
+) -> Any:
     """Propagates the nodes' features along edges.
 
     Args:
@@ -105,17 +156,33 @@ def propagated(p: Any, s: Any, steps: Any, replicas: int = 1) -> Any:
     def node(name: str, cell: Any) -> Any:
         return amp.node(name, replicas=replicas)(lambda *rows: cell(p[name], *rows))
 
-    n_kinds = sum(name.startswith("edge") for name in p)  # JAX sorts names, and so puts `edge10` before `edge2`
+    n_kinds = sum(
+        name.startswith("edge") for name in p
+    )  # JAX sorts names, and so puts `edge10` before `edge2`
     sends = [node(f"edge{k}", Linear(hidden, hidden)) for k in range(n_kinds)]
     update = node("update", GatedUnit(hidden))
 
     def step(_: Any, h: Any) -> Any:
-        return amp.map(update, amp.propagate(sends, s["edges"], h), h)
+        return amp.map(
+            update,
+            amp.propagate(sends, s["edges"], h),
+            h,
+        )
 
-    return amp.fori_loop(steps, step, amp.map(Pad(hidden), s["x"]))
+    return amp.fori_loop(
+        steps,
+        step,
+        amp.map(Pad(hidden), s["x"]),
+    )
 
 
-def ggnn_regression(p: Any, s: Any, steps: Any = 4, scale: float = 1.0, replicas: int = 1) -> Any:
+def ggnn_regression(
+    p: Any,
+    s: Any,
+    steps: Any = 4,
+    scale: float = 1.0,
+    replicas: int = 1,
+) -> Any:
     """Predicts a number for each graph: `sum_v sigmoid(i(h_v, x_v)) * j(h_v, x_v)`: QM9.
 
     This is equation 7 of Li et al. without tanh, since it is a regression.
@@ -130,7 +197,10 @@ def ggnn_regression(p: Any, s: Any, steps: Any = 4, scale: float = 1.0, replicas
     Returns:
       Half the squared error, and the metric `error`; the output is `prediction`.
     """
-    readout = GatedReadout(p["edge0"]["w"].shape[0], s["x"].shape[1])
+    readout = GatedReadout(
+        p["edge0"]["w"].shape[0],
+        s["x"].shape[1],
+    )
     states = propagated(p, s, steps, replicas)
     prediction = amp.sum(amp.map(lambda h, x: readout(p["readout"], h, x)[0], states, s["x"]))
     amp.output("prediction", prediction)
@@ -138,7 +208,12 @@ def ggnn_regression(p: Any, s: Any, steps: Any = 4, scale: float = 1.0, replicas
     return 0.5 * difference**2, {"error": scale * jnp.abs(difference)}
 
 
-def ggnn_selection(p: Any, s: Any, steps: Any = 2, replicas: int = 1) -> Any:
+def ggnn_selection(
+    p: Any,
+    s: Any,
+    steps: Any = 2,
+    replicas: int = 1,
+) -> Any:
     """Selects one node of each graph, by a softmax over the scores of its nodes (Li et al., section 3.2): bAbI task 15.
 
     Args:
@@ -150,14 +225,22 @@ def ggnn_selection(p: Any, s: Any, steps: Any = 2, replicas: int = 1) -> Any:
     Returns:
       The cross entropy, in nats, and the metric `accuracy`: a hit needs a score above all others; the output is `scores`.
     """
-    cell = Score(p["edge0"]["w"].shape[0], s["x"].shape[1])
+    cell = Score(
+        p["edge0"]["w"].shape[0],
+        s["x"].shape[1],
+    )
 
     def scored(h: Any, x: Any, answer: Any) -> Any:
         score = cell(p["score"], h, x)[0]
         return score, score * answer[0], jnp.where(answer[0] > 0, -jnp.inf, score)
 
     states = propagated(p, s, steps, replicas)
-    scores, of_answer, of_others = amp.map(scored, states, s["x"], s["answer"])
+    scores, of_answer, of_others = amp.map(
+        scored,
+        states,
+        s["x"],
+        s["answer"],
+    )
     amp.output("scores", scores)
     chosen = amp.sum(of_answer)
     return amp.logsumexp(scores) - chosen, {"accuracy": chosen > amp.max(of_others)}
@@ -175,7 +258,10 @@ class Pad:
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """`x [F]` to `[H]`."""
-        return jnp.pad(x, (0, self.hidden - x.shape[-1]))
+        return jnp.pad(
+            x,
+            (0, self.hidden - x.shape[-1]),
+        )
 
 
 @dataclass(frozen=True)
@@ -199,9 +285,17 @@ class GatedUnit:
         """
         gates, candidate = jax.random.split(key)
         n = self.hidden
-        return {"gates": _glorot(2 * n, 2 * n).init(gates), "candidate": _glorot(2 * n, n).init(candidate)}
+        return {
+            "gates": _glorot(2 * n, 2 * n).init(gates),
+            "candidate": _glorot(2 * n, n).init(candidate),
+        }
 
-    def __call__(self, params: Any, a: jax.Array, h: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        params: Any,
+        a: jax.Array,
+        h: jax.Array,
+    ) -> jax.Array:
         """Arrivals `[H]` and state `[H]` to the new state `[H]`.
 
         Args:
@@ -209,7 +303,11 @@ class GatedUnit:
           a: The sum of what arrived, `[H]`.
           h: The state `[H]`.
         """
-        z, r = jnp.split(jax.nn.sigmoid(linear(params["gates"], a, h)), 2, axis=-1)
+        z, r = jnp.split(
+            jax.nn.sigmoid(linear(params["gates"], a, h)),
+            2,
+            axis=-1,
+        )
         return (1 - z) * h + z * jnp.tanh(linear(params["candidate"], a, r * h))
 
 
@@ -236,14 +334,25 @@ class GatedReadout:
         """
         hidden, gate, value = jax.random.split(key, 3)
         return {
-            "hidden": Linear(self.hidden + self.n_features, 2 * self.hidden, init_scale="he").init(hidden),
+            "hidden": Linear(self.hidden + self.n_features, 2 * self.hidden, init_scale="he").init(
+                hidden
+            ),
             "gate": _glorot(self.hidden, 1).init(gate),
             "value": _glorot(self.hidden, 1).init(value),
         }
 
-    def __call__(self, params: Any, h: jax.Array, x: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        params: Any,
+        h: jax.Array,
+        x: jax.Array,
+    ) -> jax.Array:
         """State `[H]` and features `[F]` to `[1]`."""
-        i, j = jnp.split(jax.nn.relu(linear(params["hidden"], h, x)), 2, axis=-1)
+        i, j = jnp.split(
+            jax.nn.relu(linear(params["hidden"], h, x)),
+            2,
+            axis=-1,
+        )
         return jax.nn.sigmoid(linear(params["gate"], i)) * linear(params["value"], j)
 
 
@@ -276,7 +385,12 @@ class Score:
             "gate": _glorot(n_in, 1).init(gate),
         }
 
-    def __call__(self, params: Any, h: jax.Array, x: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        params: Any,
+        h: jax.Array,
+        x: jax.Array,
+    ) -> jax.Array:
         """State `[H]` and features `[F]` to `[1]`."""
         hidden = jnp.tanh(linear(params["hidden"], h, x))
         return linear(params["out"], hidden) * jax.nn.sigmoid(linear(params["gate"], h, x))

@@ -25,7 +25,19 @@ Batch = Any
 """`image [batch, size, size, 3]` float32, standardised; `label [batch]` int32. Optional: `dropout_seed` `[batch]`, different in each row."""
 
 
-_V3 = ("35/32", "35/64", "35/64", "to 17", "17/128", "17/160", "17/160", "17/192", "to 8", "8", "8")
+_V3 = (
+    "35/32",
+    "35/64",
+    "35/64",
+    "to 17",
+    "17/128",
+    "17/160",
+    "17/160",
+    "17/192",
+    "to 8",
+    "8",
+    "8",
+)
 
 _SQUARE = (3, 3)
 _STEM = (
@@ -118,7 +130,15 @@ class Config:
           A small configuration.
         """
         return cls(
-            ("35/32", "to 17", "to 8"), 16, 10, 75, auxiliary, dropout=0.0, batch=8, epoch_updates=20, statistics=0.9
+            ("35/32", "to 17", "to 8"),
+            16,
+            10,
+            75,
+            auxiliary,
+            dropout=0.0,
+            batch=8,
+            epoch_updates=20,
+            statistics=0.9,
         )
 
     @property
@@ -147,7 +167,8 @@ class Inception(nnx.Module):
     """Parameters: `stem`, `blocks`, `head`, and maybe `auxiliary`."""
 
     def __init__(self, config: Config, rngs: nnx.Rngs):
-        stem, n_in = [], 3
+        stem = []
+        n_in = 3
         for conv, padding in _STEM:
             stem.append(convolution(n_in, conv, config.channels, rngs, padding))
             n_in = stem[-1].n_out
@@ -158,14 +179,29 @@ class Inception(nnx.Module):
                 self.auxiliary = Auxiliary(n_in, config, rngs)
             blocks.append(Block(n_in, BLOCKS[name], config.channels, rngs))
             n_in = blocks[-1].n_out
-        self.blocks, self.names = nnx.List(blocks), config.blocks
-        self.head = nnx.Linear(n_in, config.classes, kernel_init=_init_head, rngs=rngs)
+        self.blocks = nnx.List(blocks)
+        self.names = config.blocks
+        self.head = nnx.Linear(
+            n_in,
+            config.classes,
+            kernel_init=_init_head,
+            rngs=rngs,
+        )
 
-    def __call__(self, x: Float[Array, "n size size 3"], train: bool) -> Float[Array, "n classes"]:
+    def __call__(
+        self,
+        x: Float[Array, "n size size 3"],
+        train: bool,
+    ) -> Float[Array, "n classes"]:
         """Images to logits; without dropout."""
         return self.all_logits(x, Dropout(None, 0.0), train)[0]
 
-    def all_logits(self, x: jax.Array, drop: Dropout, train: bool = True) -> list[jax.Array]:
+    def all_logits(
+        self,
+        x: jax.Array,
+        drop: Dropout,
+        train: bool = True,
+    ) -> list[jax.Array]:
         """Computes the logits of all heads.
 
         Args:
@@ -185,7 +221,10 @@ class Inception(nnx.Module):
             if train and name == "to 8" and hasattr(self, "auxiliary"):
                 others.append(self.auxiliary(x, train))
             x = block(x, train)
-        return [self.head(drop(x.mean((1, 2)), 0)), *others]
+        return [
+            self.head(drop(x.mean((1, 2)), 0)),
+            *others,
+        ]
 
 
 class Auxiliary(nnx.Module):
@@ -196,12 +235,31 @@ class Auxiliary(nnx.Module):
         self.window = min(5, grid)
         left = (grid - self.window) // 3 + 1
         self.reduce = convolution(n_in, Conv(128), config.channels, rngs)
-        self.whole = convolution(self.reduce.n_out, Conv(768, (left, left)), config.channels, rngs, "VALID")
-        self.head = nnx.Linear(self.whole.n_out, config.classes, kernel_init=_init_head, rngs=rngs)
+        self.whole = convolution(
+            self.reduce.n_out,
+            Conv(768, (left, left)),
+            config.channels,
+            rngs,
+            "VALID",
+        )
+        self.head = nnx.Linear(
+            self.whole.n_out,
+            config.classes,
+            kernel_init=_init_head,
+            rngs=rngs,
+        )
 
-    def __call__(self, x: Float[Array, "n grid grid c"], train: bool) -> Float[Array, "n classes"]:
+    def __call__(
+        self,
+        x: Float[Array, "n grid grid c"],
+        train: bool,
+    ) -> Float[Array, "n classes"]:
         """The grid to logits."""
-        x = nnx.avg_pool(x, (self.window, self.window), (3, 3))
+        x = nnx.avg_pool(
+            x,
+            (self.window, self.window),
+            (3, 3),
+        )
         return self.head(self.whole(self.reduce(x, train), train)[:, 0, 0])
 
 
@@ -228,9 +286,15 @@ def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
       `loss_fn(params, batch)`: a scalar, float32.
     """
 
-    def objective(model: Inception, x: jax.Array, batch: Batch) -> jax.Array:
+    def objective(
+        model: Inception,
+        x: jax.Array,
+        batch: Batch,
+    ) -> jax.Array:
         logits = model.all_logits(x, from_batch(batch, config.dropout))
-        losses = [classifiers.cross_entropy(each, batch["label"], config.smoothing) for each in logits]
+        losses = []
+        for each in logits:
+            losses.append(classifiers.cross_entropy(each, batch["label"], config.smoothing))
         return losses[0] + config.auxiliary_weight * sum(losses[1:])
 
     return classifiers.make_loss(Inception, config, objective)

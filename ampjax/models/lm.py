@@ -72,12 +72,27 @@ class Config:
     average: float = 0.999
 
     def __post_init__(self) -> None:
-        names = ("vocabulary", "n_classes", "embedding", "hidden", "n_features", "samples", "batch", "steps")
+        names = (
+            "vocabulary",
+            "n_classes",
+            "embedding",
+            "hidden",
+            "n_features",
+            "samples",
+            "batch",
+            "steps",
+        )
         sizes = {name: getattr(self, name) for name in names}
-        at_least_one("lm.Config", **{name: size for name, size in sizes.items() if size is not None})
+        at_least_one(
+            "lm.Config",
+            **{name: size for name, size in sizes.items() if size is not None},
+        )
         if self.samples is not None and self.samples > self.n_classes:
             raise SettingsError(
-                "lm.Config, `samples`", f"at most {self.n_classes} classes", f"{self.samples}", "Draw fewer."
+                "lm.Config, `samples`",
+                f"at most {self.n_classes} classes",
+                f"{self.samples}",
+                "Draw fewer.",
             )
 
     @property
@@ -106,21 +121,47 @@ class Config:
         Returns:
           A small configuration.
         """
-        return cls(1000, None, 32, 64, 32, samples=64, batch=8, steps=10, dropout=0.0)
+        return cls(
+            1000,
+            None,
+            32,
+            64,
+            32,
+            samples=64,
+            batch=8,
+            steps=10,
+            dropout=0.0,
+        )
 
 
 class LanguageModel(nnx.Module):
     """Parameters: `embedding [V, E]`, `lstm`, `softmax/weight [C, F]` and `softmax/bias [C]`."""
 
     def __init__(self, config: Config, rngs: nnx.Rngs):
-        self.embedding = nnx.Param(_rows(rngs.params(), (config.vocabulary, config.embedding), jnp.float32))
-        self.lstm = LSTM(config.embedding, config.hidden, config.projection, initializer=_matrix, rngs=rngs)
+        self.embedding = nnx.Param(
+            _rows(
+                rngs.params(),
+                (config.vocabulary, config.embedding),
+                jnp.float32,
+            )
+        )
+        self.lstm = LSTM(
+            config.embedding, config.hidden, config.projection, initializer=_matrix, rngs=rngs
+        )
         self.softmax = Softmax(config.n_classes, config.n_features, rngs)
 
-    def __call__(self, batch: Batch, drop: dropout.Dropout) -> tuple[State, jax.Array]:
+    def __call__(
+        self,
+        batch: Batch,
+        drop: dropout.Dropout,
+    ) -> tuple[State, jax.Array]:
         """The last state and what the softmax reads, `[batch, steps, F]`."""
         inputs = drop(self.embedding[batch["inputs"]], 0)
-        state, outputs = self.lstm.run(_state(self, batch), inputs, batch.get("length"))
+        state, outputs = self.lstm.run(
+            _state(self, batch),
+            inputs,
+            batch.get("length"),
+        )
         return state, drop(outputs, 1)
 
 
@@ -131,7 +172,10 @@ class Softmax(nnx.Module):
         self.weight = nnx.Param(_rows(rngs.params(), (n_classes, features), jnp.float32))
         self.bias = nnx.Param(jnp.zeros(n_classes))
 
-    def rows(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def rows(
+        self,
+        ids: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
         """Reads the weights and biases of some classes.
 
         Args:
@@ -153,7 +197,11 @@ class Softmax(nnx.Module):
         """
         return x @ self.weight.T + self.bias[...]
 
-    def nats(self, x: jax.Array, targets: jax.Array) -> jax.Array:
+    def nats(
+        self,
+        x: jax.Array,
+        targets: jax.Array,
+    ) -> jax.Array:
         """Computes the cross entropies of the full softmax.
 
         Args:
@@ -165,7 +213,13 @@ class Softmax(nnx.Module):
         """
         return optax.softmax_cross_entropy_with_integer_labels(self.logits(x), targets)
 
-    def sampled_nats(self, x: jax.Array, targets: jax.Array, key: jax.Array, n_samples: int) -> jax.Array:
+    def sampled_nats(
+        self,
+        x: jax.Array,
+        targets: jax.Array,
+        key: jax.Array,
+        n_samples: int,
+    ) -> jax.Array:
         """Computes the cross entropies of a sampled softmax.
 
         Args:
@@ -179,8 +233,18 @@ class Softmax(nnx.Module):
         """
         n_classes = len(self.bias[...])
         samples, n_draws = draw(key, n_samples, n_classes)
-        counts = expected_count(targets, n_draws, n_classes), expected_count(samples, n_draws, n_classes)
-        return sampled_loss(x, self.rows(targets), self.rows(samples), targets, samples, counts)
+        counts = (
+            expected_count(targets, n_draws, n_classes),
+            expected_count(samples, n_draws, n_classes),
+        )
+        return sampled_loss(
+            x,
+            self.rows(targets),
+            self.rows(samples),
+            targets,
+            samples,
+            counts,
+        )
 
 
 def init(config: Config, seed: int = 0) -> Any:
@@ -196,7 +260,10 @@ def init(config: Config, seed: int = 0) -> Any:
     return functional.init(LanguageModel, config, seed)
 
 
-def make_loss(config: Config, carry: bool = False) -> Callable[[Any, Batch], Any]:
+def make_loss(
+    config: Config,
+    carry: bool = False,
+) -> Callable[[Any, Batch], Any]:
     """Makes the training loss: the words' cross entropies in nats, summed over a row, averaged over the batch.
 
     Args:
@@ -210,11 +277,17 @@ def make_loss(config: Config, carry: bool = False) -> Callable[[Any, Batch], Any
     def loss_fn(params: Any, batch: Batch) -> Any:
         model = functional.merge(LanguageModel, config, params)
         state, outputs = model(batch, dropout.from_batch(batch, config.dropout))
-        x, targets = outputs.reshape(batch["targets"].size, -1), batch["targets"].ravel()
+        x = outputs.reshape(batch["targets"].size, -1)
+        targets = batch["targets"].ravel()
         if config.samples is None:
             nats = model.softmax.nats(x, targets)
         else:
-            nats = model.softmax.sampled_nats(x, targets, jax.random.key(batch["sample_seed"][0]), config.samples)
+            nats = model.softmax.sampled_nats(
+                x,
+                targets,
+                jax.random.key(batch["sample_seed"][0]),
+                config.samples,
+            )
         loss = _present(batch, nats.reshape(batch["targets"].shape)).sum() / len(batch["targets"])
         return (loss, _packed(state)) if carry else loss
 
@@ -233,12 +306,21 @@ def make_evaluate(config: Config) -> Callable[[Any, Batch], tuple[jax.Array, Any
       The function.
     """
 
-    def evaluate(params: Any, batch: Batch) -> tuple[jax.Array, Any]:
+    def evaluate(
+        params: Any,
+        batch: Batch,
+    ) -> tuple[jax.Array, Any]:
         model = functional.merge(LanguageModel, config, params)
         state, outputs = model(batch, dropout.Dropout(None, 0.0))
         # Step by step: the logits of all steps at once would fill gigabytes.
-        steps = (jnp.swapaxes(outputs, 0, 1), batch["targets"].T)
-        nats = jax.lax.map(lambda step: model.softmax.nats(*step), steps)
+        steps = (
+            jnp.swapaxes(outputs, 0, 1),
+            batch["targets"].T,
+        )
+        nats = jax.lax.map(
+            lambda step: model.softmax.nats(*step),
+            steps,
+        )
         return _present(batch, nats.T).sum(), _packed(state)
 
     return evaluate
@@ -264,7 +346,10 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
 
 def _only(name: str) -> Callable[[Any], Any]:
-    return lambda tree: jax.tree.map_with_path(lambda path, _: path[0].key == name, tree)
+    return lambda tree: jax.tree.map_with_path(
+        lambda path, _: path[0].key == name,
+        tree,
+    )
 
 
 def _state(model: LanguageModel, batch: Batch) -> State:
@@ -277,7 +362,11 @@ def _present(batch: Batch, nats: jax.Array) -> jax.Array:
     """The words' nats `[batch, steps]`, with 0 for those that do not count."""
     if "length" not in batch:
         return nats
-    return jnp.where(jnp.arange(nats.shape[1]) < batch["length"][:, None], nats, 0)
+    return jnp.where(
+        jnp.arange(nats.shape[1]) < batch["length"][:, None],
+        nats,
+        0,
+    )
 
 
 def _packed(state: State) -> dict[str, jax.Array]:

@@ -42,7 +42,11 @@ class Experts:
     balance: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.top not in (1, 2) or self.n < self.top or min(self.n_in, self.hidden, self.n_out) < 1:
+        if (
+            self.top not in (1, 2)
+            or self.n < self.top
+            or min(self.n_in, self.hidden, self.n_out) < 1
+        ):
             raise SettingsError(
                 "mixture",
                 "sizes of at least 1, and the top 1 or 2 of at least as many experts",
@@ -50,7 +54,10 @@ class Experts:
                 "Change them.",
             )
 
-    def init_gate(self, key: jax.Array) -> dict[str, jax.Array]:
+    def init_gate(
+        self,
+        key: jax.Array,
+    ) -> dict[str, jax.Array]:
         """Makes the gate's parameters, so that at first the noise alone chooses.
 
         Args:
@@ -62,7 +69,9 @@ class Experts:
         zeros = jnp.zeros((self.n_in, self.n), jnp.float32)
         return {"gate": zeros, "noise": zeros}
 
-    def gate(self, params: Any, x: jax.Array, key: Any = None) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def gate(
+        self, params: Any, x: jax.Array, key: Any = None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Chooses experts for a row.
 
         `H = x W_g + N(0, 1) softplus(x W_noise)`; the weights are the softmax of the top entries of H. With `top` 1 this weight would always
@@ -81,11 +90,17 @@ class Experts:
         if key is not None:
             h = h + jax.random.normal(key, h.shape, h.dtype) * jax.nn.softplus(x @ params["noise"])
         best, chosen = jax.lax.top_k(h, self.top)
-        weights = jax.nn.softmax(best) if self.top > 1 else jax.nn.softmax(h)[chosen]
+        if self.top > 1:
+            weights = jax.nn.softmax(best)
+        else:
+            weights = jax.nn.softmax(h)[chosen]
         everywhere = jnp.zeros_like(h).at[chosen].set(weights)
         return weights, chosen if self.top > 1 else chosen[0], everywhere
 
-    def init_expert(self, key: jax.Array) -> list[dict[str, jax.Array]]:
+    def init_expert(
+        self,
+        key: jax.Array,
+    ) -> list[dict[str, jax.Array]]:
         """Makes the parameters of an expert's two linear layers.
 
         Args:
@@ -94,10 +109,17 @@ class Experts:
         Returns:
           For each layer `w` and `b`; He and Glorot normal, biases zero.
         """
-        keys, sizes = jax.random.split(key), ((self.n_in, self.hidden), (self.hidden, self.n_out))
+        keys = jax.random.split(key)
+        sizes = (
+            (self.n_in, self.hidden),
+            (self.hidden, self.n_out),
+        )
         starts = jax.nn.initializers.he_normal(), jax.nn.initializers.glorot_normal()
         return [
-            {"w": start(key, size, jnp.float32), "b": jnp.zeros(size[1], jnp.float32)}
+            {
+                "w": start(key, size, jnp.float32),
+                "b": jnp.zeros(size[1], jnp.float32),
+            }
             for start, key, size in zip(starts, keys, sizes, strict=True)
         ]
 
@@ -135,7 +157,10 @@ def spec(experts: Experts) -> dict[str, str]:
     return {"x": f"float32[i,{experts.n_in}]", "label": "int32[i]"}
 
 
-def init(key: jax.Array, experts: Experts) -> dict[str, Any]:
+def init(
+    key: jax.Array,
+    experts: Experts,
+) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -148,7 +173,10 @@ def init(key: jax.Array, experts: Experts) -> dict[str, Any]:
     }
 
 
-def mixture_of_experts(experts: Experts, replicas: int = 1) -> Callable[[Any, Any], jax.Array]:
+def mixture_of_experts(
+    experts: Experts,
+    replicas: int = 1,
+) -> Callable[[Any, Any], jax.Array]:
     """Makes the model: each row visits the experts that its gate chooses. The paper's second balancing loss, on the load, is left out.
 
     Args:
@@ -160,17 +188,39 @@ def mixture_of_experts(experts: Experts, replicas: int = 1) -> Callable[[Any, An
       output `logits`.
     """
 
-    def node(name: str, body: Callable[..., Any]) -> Callable[..., Any]:
-        return body if replicas == 1 else amp.node(name, replicas=replicas)(body)
+    def node(
+        name: str,
+        body: Callable[..., Any],
+    ) -> Callable[..., Any]:
+        if replicas == 1:
+            return body
+        return amp.node(name, replicas=replicas)(body)
 
     def model(p: Any, s: Any) -> jax.Array:
-        gate = node("gate", lambda x: drawing(experts.noisy, experts.gate, p["gate"], x))
-        each = [node(f"expert{k}", lambda x, k=k: experts.expert(p[f"expert{k}"], x)) for k in range(experts.n)]
+        gate = node(
+            "gate",
+            lambda x: drawing(experts.noisy, experts.gate, p["gate"], x),
+        )
+        each = [
+            node(
+                f"expert{k}",
+                lambda x, k=k: experts.expert(p[f"expert{k}"], x),
+            )
+            for k in range(experts.n)
+        ]
 
-        def classify(x: jax.Array, label: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def classify(
+            x: jax.Array,
+            label: jax.Array,
+        ) -> tuple[jax.Array, jax.Array]:
             weights, chosen, everywhere = gate(x)
-            visits = [amp.switch(amp.read(choice), each, x) for choice in jnp.reshape(chosen, (experts.top,))]
-            logits = jnp.dot(weights.reshape(-1), jnp.stack(visits))
+            visits = []
+            for choice in jnp.reshape(chosen, (experts.top,)):
+                visits.append(amp.switch(amp.read(choice), each, x))
+            logits = jnp.dot(
+                weights.reshape(-1),
+                jnp.stack(visits),
+            )
             amp.output("logits", logits)
             loss, metrics = labelled_cross_entropy(logits, label)
             amp.metric("accuracy", *metrics["accuracy"])

@@ -14,7 +14,12 @@ from ampjax.ir.wires import Wire
 from ampjax.models.layers.losses import labelled_cross_entropy
 
 
-def mlp(sizes: Sequence[int] = (784, 784, 784, 784, 10), batch: int = 100, replicas: int = 1, copies: int = 1) -> Graph:
+def mlp(
+    sizes: Sequence[int] = (784, 784, 784, 784, 10),
+    batch: int = 100,
+    replicas: int = 1,
+    copies: int = 1,
+) -> Graph:
     """Makes a perceptron: linear layers with ReLU between them, He initialisation, softmax cross entropy.
 
     Each layer `linear1`, `linear2`, ... is a node of its own, so the default affinity puts each on a worker of its own if there are
@@ -43,7 +48,10 @@ def mlp(sizes: Sequence[int] = (784, 784, 784, 784, 10), batch: int = 100, repli
 
     def network(x: Wire, label: Wire) -> None:
         for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes), 1):
-            linear = amp.ppt(f"linear{i}", amp.nn.Linear(n_in, n_out, init_scale="he"))
+            linear = amp.ppt(
+                f"linear{i}",
+                amp.nn.Linear(n_in, n_out, init_scale="he"),
+            )
             x = amp.replicate(linear, replicas if i < n_layers else 1)(x)
             if i < n_layers:
                 x = amp.npt(f"relu{i}", jax.nn.relu)(x)

@@ -79,7 +79,10 @@ class Config:
         at_least_one("nmt.Config", **{name: getattr(self, name) for name in sizes})
         if self.architecture not in ARCHITECTURES:
             raise SettingsError(
-                "nmt.Config, `architecture`", f"one of {list(ARCHITECTURES)}", f"{self.architecture!r}", "Choose one."
+                "nmt.Config, `architecture`",
+                f"one of {list(ARCHITECTURES)}",
+                f"{self.architecture!r}",
+                "Choose one.",
             )
         if self.layers < 2 or (self.architecture == "bi" and self.layers % 2):
             raise SettingsError(
@@ -112,24 +115,48 @@ class Config:
         Returns:
           A small configuration.
         """
-        return cls(2, 32, source_vocabulary, target_vocabulary, dropout=0.0, n_updates=400, batch=16, max_length=12)
+        return cls(
+            2,
+            32,
+            source_vocabulary,
+            target_vocabulary,
+            dropout=0.0,
+            n_updates=400,
+            batch=16,
+            max_length=12,
+        )
 
 
 class Translator(nnx.Module):
     """Parameters: `source_embedding` and `target_embedding` `[V, units]`, `encoder`, `decoder`, `output [units, V]`."""
 
     def __init__(self, config: Config, rngs: nnx.Rngs):
-        def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-            return jax.random.uniform(key, shape, dtype, -config.scale, config.scale)
+        def uniform(
+            key: jax.Array,
+            shape: tuple[int, ...],
+            dtype: Any = jnp.float32,
+        ) -> jax.Array:
+            return jax.random.uniform(
+                key,
+                shape,
+                dtype,
+                -config.scale,
+                config.scale,
+            )
 
-        units, target = config.units, config.target_vocabulary
+        units = config.units
+        target = config.target_vocabulary
         self.source_embedding = nnx.Param(uniform(rngs.params(), (config.source_vocabulary, units)))
         self.target_embedding = nnx.Param(uniform(rngs.params(), (target, units)))
         self.encoder = Encoder(config.architecture, config.layers, units, uniform, rngs)
-        self.decoder = Decoder(config.architecture, config.layers, units, self.encoder.n_out, uniform, rngs)
+        self.decoder = Decoder(
+            config.architecture, config.layers, units, self.encoder.n_out, uniform, rngs
+        )
         self.output = nnx.Param(uniform(rngs.params(), (units, target)))
 
-    def encode(self, source: jax.Array, length: jax.Array, drop: dropout.Dropout) -> tuple[Memory, Any]:
+    def encode(
+        self, source: jax.Array, length: jax.Array, drop: dropout.Dropout
+    ) -> tuple[Memory, Any]:
         """Encodes sentences.
 
         Args:
@@ -144,7 +171,12 @@ class Translator(nnx.Module):
         present = jnp.arange(source.shape[1]) < length[:, None]
         return self.decoder.attention.remember(outputs, present), self.decoder.start(states)
 
-    def decode(self, memory: Memory, state: Any, words: jax.Array) -> tuple[Any, jax.Array]:
+    def decode(
+        self,
+        memory: Memory,
+        state: Any,
+        words: jax.Array,
+    ) -> tuple[Any, jax.Array]:
         """Decodes one word of each sentence.
 
         Args:
@@ -156,7 +188,9 @@ class Translator(nnx.Module):
           The next state, and the next words' logits `[n, V]`.
         """
         attend = partial(self.decoder.attention, memory=memory)
-        state, output = self.decoder.step(attend, state, self.target_embedding[words], dropout.Dropout(None, 0.0))
+        state, output = self.decoder.step(
+            attend, state, self.target_embedding[words], dropout.Dropout(None, 0.0)
+        )
         return state, output @ self.output[...]
 
     def logits(self, batch: Batch, drop: dropout.Dropout) -> jax.Array:
@@ -169,7 +203,11 @@ class Translator(nnx.Module):
         Returns:
           `[n, words, V]`, float32.
         """
-        memory, state = self.encode(batch["source"], batch["source_length"], drop.at(0))
+        memory, state = self.encode(
+            batch["source"],
+            batch["source_length"],
+            drop.at(0),
+        )
         inputs = self.target_embedding[batch["target_in"]]
         attend = partial(self.decoder.attention, memory=memory)
         return self.decoder.run(attend, state, inputs, drop.at(1)) @ self.output[...]
@@ -216,17 +254,31 @@ def make_evaluate(config: Config) -> Callable[[Any, Batch], tuple[jax.Array, jax
       n_words)` is the perplexity.
     """
 
-    def evaluate(params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        return _nats(config, params, batch, dropout.Dropout(None, 0.0)).sum(), batch["target_length"].sum()
+    def evaluate(
+        params: Any,
+        batch: Batch,
+    ) -> tuple[jax.Array, jax.Array]:
+        return _nats(config, params, batch, dropout.Dropout(None, 0.0)).sum(), batch[
+            "target_length"
+        ].sum()
 
     return evaluate
 
 
-def _nats(config: Config, params: Any, batch: Batch, drop: dropout.Dropout) -> jax.Array:
+def _nats(
+    config: Config,
+    params: Any,
+    batch: Batch,
+    drop: dropout.Dropout,
+) -> jax.Array:
     """The cross entropy of each word of the targets `[n, words]`; 0 behind their ends."""
     logits = functional.merge(Translator, config, params).logits(batch, drop)
     nats = optax.softmax_cross_entropy_with_integer_labels(logits, batch["target_out"])
-    return jnp.where(jnp.arange(nats.shape[1]) < batch["target_length"][:, None], nats, 0)
+    return jnp.where(
+        jnp.arange(nats.shape[1]) < batch["target_length"][:, None],
+        nats,
+        0,
+    )
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
@@ -238,7 +290,10 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
     Returns:
       The optax transform.
     """
-    return optax.chain(optax.clip_by_global_norm(config.clip), optax.sgd(halving(config)))
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip),
+        optax.sgd(halving(config)),
+    )
 
 
 def halving(config: Config) -> optax.Schedule:

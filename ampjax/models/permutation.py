@@ -22,7 +22,11 @@ SPEC = {"digits": f"int32[{N_PLACES}]", "order": "int32[t]", "label": "int32[]"}
 """What an instance looks like; `ampjax.data.permutation.plain` gives such instances."""
 
 
-def init(key: jax.Array, n_operations: int = 8, hidden: int = 128) -> dict[str, Any]:
+def init(
+    key: jax.Array,
+    n_operations: int = 8,
+    hidden: int = 128,
+) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -39,17 +43,30 @@ def init(key: jax.Array, n_operations: int = 8, hidden: int = 128) -> dict[str, 
     """
     if min(n_operations, hidden) < 1:
         raise SettingsError(
-            "permutation, sizes", "at least 1 operation and 1 feature", f"{n_operations} and {hidden}", "Change them."
+            "permutation, sizes",
+            "at least 1 operation and 1 feature",
+            f"{n_operations} and {hidden}",
+            "Change them.",
         )
-    keys, operation = jax.random.split(key, n_operations + 2), Linear(hidden, hidden, init_scale="he")
+    keys = jax.random.split(key, n_operations + 2)
+    operation = Linear(hidden, hidden, init_scale="he")
     return {
-        "embed": jax.random.normal(keys[0], (N_PLACES, N_DIGITS, hidden), jnp.float32) * N_PLACES**-0.5,
+        "embed": jax.random.normal(
+            keys[0],
+            (N_PLACES, N_DIGITS, hidden),
+            jnp.float32,
+        )
+        * N_PLACES**-0.5,
         "output": Linear(hidden, N_DIGITS).init(keys[1]),
         **{f"operation{k}": operation.init(keys[2 + k]) for k in range(n_operations)},
     }
 
 
-def permutation(p: Any, s: Any, replicas: int = 1) -> jax.Array:
+def permutation(
+    p: Any,
+    s: Any,
+    replicas: int = 1,
+) -> jax.Array:
     """A state goes through each operation `h <- relu(h W_k + b_k)` once, in its own order, and is classified.
 
     Args:
@@ -64,10 +81,19 @@ def permutation(p: Any, s: Any, replicas: int = 1) -> jax.Array:
     def operation(name: str) -> Any:
         return amp.node(name, replicas=replicas)(lambda h: jax.nn.relu(linear(p[name], h)))
 
-    n_operations = sum(name.startswith("operation") for name in p)  # JAX sorts names: `operation10` before `operation2`
+    n_operations = sum(
+        name.startswith("operation") for name in p
+    )  # JAX sorts names: `operation10` before `operation2`
     choices = [operation(f"operation{k}") for k in range(n_operations)]
-    h, _ = amp.scan(lambda h, k: (amp.switch(k, choices, h), None), embed(p["embed"], s["digits"]), s["order"])
-    loss, metrics = labelled_cross_entropy(linear(p["output"], h), s["label"])
+    h, _ = amp.scan(
+        lambda h, k: (amp.switch(k, choices, h), None),
+        embed(p["embed"], s["digits"]),
+        s["order"],
+    )
+    loss, metrics = labelled_cross_entropy(
+        linear(p["output"], h),
+        s["label"],
+    )
     amp.metric("accuracy", *metrics["accuracy"])
     return loss
 

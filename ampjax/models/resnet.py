@@ -80,22 +80,57 @@ class Config:
         Returns:
           A small configuration.
         """
-        return cls((1, 1), 8, 10, 32, batch=16, epoch_updates=20)
+        return cls(
+            (1, 1),
+            8,
+            10,
+            32,
+            batch=16,
+            epoch_updates=20,
+        )
 
 
 class Bottleneck(nnx.Module):
     """A residual block: 1 × 1, 3 × 3 and 1 × 1 convolutions, and a shortcut, which is a 1 × 1 convolution if shapes differ."""
 
-    def __init__(self, n_in: int, width: int, stride: int, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        n_in: int,
+        width: int,
+        stride: int,
+        rngs: nnx.Rngs,
+    ):
         self.reduce = ConvNorm(n_in, width, rngs=rngs)
-        self.middle = ConvNorm(width, width, (3, 3), stride, 1, rngs=rngs)
-        self.expand = ConvNorm(width, 4 * width, relu=False, scale=0.0, rngs=rngs)
+        self.middle = ConvNorm(
+            width,
+            width,
+            (3, 3),
+            stride,
+            1,
+            rngs=rngs,
+        )
+        self.expand = ConvNorm(
+            width,
+            4 * width,
+            relu=False,
+            scale=0.0,
+            rngs=rngs,
+        )
         if n_in != 4 * width or stride != 1:
-            self.shortcut = ConvNorm(n_in, 4 * width, stride=stride, relu=False, rngs=rngs)
+            self.shortcut = ConvNorm(
+                n_in,
+                4 * width,
+                stride=stride,
+                relu=False,
+                rngs=rngs,
+            )
 
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """`[n, h, w, n_in]` to `[n, h / stride, w / stride, 4 width]`."""
-        y = self.expand(self.middle(self.reduce(x, train), train), train)
+        y = self.expand(
+            self.middle(self.reduce(x, train), train),
+            train,
+        )
         return jax.nn.relu(y + (self.shortcut(x, train) if hasattr(self, "shortcut") else x))
 
 
@@ -103,17 +138,34 @@ class ResNet(nnx.Module):
     """Parameters: `stem`, `blocks` and `head`."""
 
     def __init__(self, config: Config, rngs: nnx.Rngs):
-        self.stem = ConvNorm(3, config.width, (7, 7), 2, 3, rngs=rngs)
-        n_in, blocks = config.width, []
+        self.stem = ConvNorm(
+            3,
+            config.width,
+            (7, 7),
+            2,
+            3,
+            rngs=rngs,
+        )
+        n_in = config.width
+        blocks = []
         for stage, n_blocks in enumerate(config.stages):
             for i in range(n_blocks):
                 width = config.width << stage
                 blocks.append(Bottleneck(n_in, width, 2 if stage > 0 and i == 0 else 1, rngs))
                 n_in = 4 * width
         self.blocks = nnx.List(blocks)
-        self.head = nnx.Linear(n_in, config.classes, kernel_init=jax.nn.initializers.normal(0.01), rngs=rngs)
+        self.head = nnx.Linear(
+            n_in,
+            config.classes,
+            kernel_init=jax.nn.initializers.normal(0.01),
+            rngs=rngs,
+        )
 
-    def __call__(self, x: Float[Array, "n size size 3"], train: bool) -> Float[Array, "n classes"]:
+    def __call__(
+        self,
+        x: Float[Array, "n size size 3"],
+        train: bool,
+    ) -> Float[Array, "n classes"]:
         """Images to logits."""
         x = nnx.max_pool(self.stem(x, train), (3, 3), (2, 2), ((1, 1), (1, 1)))  # type: ignore[arg-type] # pairs do too
         for block in self.blocks:
@@ -144,7 +196,9 @@ def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
       `loss_fn(params, batch)`: a scalar, float32.
     """
     return classifiers.make_loss(
-        ResNet, config, lambda model, x, batch: classifiers.cross_entropy(model(x, train=True), batch["label"])
+        ResNet,
+        config,
+        lambda model, x, batch: classifiers.cross_entropy(model(x, train=True), batch["label"]),
     )
 
 
@@ -170,7 +224,10 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
       The optax transform.
     """
     weights = optax.chain(
-        optax.add_decayed_weights(config.weight_decay, lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree)),
+        optax.add_decayed_weights(
+            config.weight_decay,
+            lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree),
+        ),
         optax.sgd(schedule(config), config.momentum),
     )
     return classifiers.make_optimizer(weights, config.statistics)
@@ -188,11 +245,14 @@ def schedule(config: Config) -> optax.Schedule:
     Returns:
       From an update's number to its learning rate.
     """
-    peak, warm = 0.1 * config.batch / 256, 5 * config.epoch_updates
+    peak = 0.1 * config.batch / 256
+    warm = 5 * config.epoch_updates
     start = min(0.1, peak)
 
     def rate(count: Any) -> Any:
-        drops = sum(jnp.where(count >= epoch * config.epoch_updates, 1, 0) for epoch in (30, 60, 80))
+        drops = sum(
+            jnp.where(count >= epoch * config.epoch_updates, 1, 0) for epoch in (30, 60, 80)
+        )
         return (start + (peak - start) * jnp.minimum(count / warm, 1.0)) * 0.1**drops
 
     return rate

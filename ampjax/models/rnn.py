@@ -50,15 +50,24 @@ def list_reduction_rnn(
     >>> len(model.data(list_reduction.plain(list_reduction.generate(5))))
     5
     """
-    sizes = {"hidden": hidden, "batch": 1 if batch is None else batch, "replicas": replicas, "copies": copies}
+    sizes = {
+        "hidden": hidden,
+        "batch": 1 if batch is None else batch,
+        "replicas": replicas,
+        "copies": copies,
+    }
     for name, value in sizes.items():
         if value < 1:
-            raise SettingsError(f"list_reduction_rnn, `{name}`", "at least 1", f"{value}", "Give a positive number.")
+            raise SettingsError(
+                f"list_reduction_rnn, `{name}`", "at least 1", f"{value}", "Give a positive number."
+            )
     params = init(jax.random.key(seed), hidden)
     if table is not None:
         check_table("list_reduction_rnn", table, N_TOKENS, hidden)
         params["embed"] = table
-    return amp.compile(partial(list_reduction, replicas=replicas), params, spec(batch), copies=copies)
+    return amp.compile(
+        partial(list_reduction, replicas=replicas), params, spec(batch), copies=copies
+    )
 
 
 def spec(batch: int | None = None) -> dict[str, str]:
@@ -67,17 +76,18 @@ def spec(batch: int | None = None) -> dict[str, str]:
     Args:
       batch: Sequences in a bucket; None for single sequences.
     """
-    return (
-        {"tokens": "int32[t]", "label": "int32[]"}
-        if batch is None
-        else {
-            "tokens": f"int32[t,{batch}]",
-            "label": f"int32[{batch}]",
-        }
-    )
+    if batch is None:
+        return {"tokens": "int32[t]", "label": "int32[]"}
+    return {
+        "tokens": f"int32[t,{batch}]",
+        "label": f"int32[{batch}]",
+    }
 
 
-def init(key: jax.Array, hidden: int = 128) -> dict[str, Any]:
+def init(
+    key: jax.Array,
+    hidden: int = 128,
+) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -92,7 +102,11 @@ def init(key: jax.Array, hidden: int = 128) -> dict[str, Any]:
     }
 
 
-def list_reduction(p: Any, s: Any, replicas: int = 1) -> jax.Array:
+def list_reduction(
+    p: Any,
+    s: Any,
+    replicas: int = 1,
+) -> jax.Array:
     """The vanilla RNN `h <- relu(linear1([embed(x_t); h]))`, and a classifier on its last state.
 
     Args:
@@ -110,11 +124,17 @@ def list_reduction(p: Any, s: Any, replicas: int = 1) -> jax.Array:
     if replicas > 1:
         layer = amp.node("linear1", replicas=replicas)(layer)
 
-    def step(h: jax.Array, token: jax.Array) -> tuple[jax.Array, None]:
+    def step(
+        h: jax.Array,
+        token: jax.Array,
+    ) -> tuple[jax.Array, None]:
         return layer(amp.look_up(p["embed"], token), h), None
 
     start = jnp.zeros((*s["label"].shape, p["embed"].shape[1]))
     h, _ = amp.scan(step, start, s["tokens"])
-    loss, metrics = labelled_cross_entropy(linear(p["linear2"], h), s["label"])
+    loss, metrics = labelled_cross_entropy(
+        linear(p["linear2"], h),
+        s["label"],
+    )
     amp.metric("accuracy", *metrics["accuracy"])
     return loss

@@ -34,7 +34,11 @@ def perplexity(nats: float, n_words: int) -> float:
     return math.exp(mean) if mean < 700 else math.inf
 
 
-def bleu(hypotheses: Sequence[Sentence], references: Sequence[Sentence], order: int = 4) -> float:
+def bleu(
+    hypotheses: Sequence[Sentence],
+    references: Sequence[Sentence],
+    order: int = 4,
+) -> float:
     """Computes BLEU of a corpus, in percent, with one reference a sentence and no smoothing.
 
     It is the geometric mean of the precisions of 1-grams to `order`-grams. An n-gram counts at most as often as it occurs in its reference,
@@ -72,9 +76,13 @@ def bleu(hypotheses: Sequence[Sentence], references: Sequence[Sentence], order: 
         if right == 0:
             return 0.0
         log_precision += math.log(right / sum(h.total() for h, _ in grams)) / order
-    c, r = sum(map(len, hypotheses)), sum(map(len, references))
+    c = sum(map(len, hypotheses))
+    r = sum(map(len, references))
     return 100 * math.exp(log_precision + min(0.0, 1 - r / c))
 
 
-def _grams(words: Sentence, n: int) -> Counter[tuple[Hashable, ...]]:
+def _grams(
+    words: Sentence,
+    n: int,
+) -> Counter[tuple[Hashable, ...]]:
     return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))

@@ -51,7 +51,10 @@ class Sizes:
     def __post_init__(self) -> None:
         if min(self.char, self.char_hidden, self.word_hidden, self.mlp) < 1 or self.noise < 0:
             raise SettingsError(
-                "tagger, sizes", "sizes of at least 1 and noise of at least 0", f"{self}", "Change what is outside."
+                "tagger, sizes",
+                "sizes of at least 1 and noise of at least 0",
+                f"{self}",
+                "Change what is outside.",
             )
 
     @property
@@ -65,7 +68,11 @@ SPEC = {"words": "int32[w]", "chars": "int32[w,c]", "tags": "int32[w]"}
 
 
 def init(
-    key: jax.Array, n_words: int, n_characters: int, sizes: Sizes = Sizes(), table: Table | None = None
+    key: jax.Array,
+    n_words: int,
+    n_characters: int,
+    sizes: Sizes = Sizes(),
+    table: Table | None = None,
 ) -> dict[str, Any]:
     """Makes the parameters.
 
@@ -85,8 +92,11 @@ def init(
     """
     for name, value in {"n_words": n_words, "n_characters": n_characters}.items():
         if value < 1:
-            raise SettingsError(f"tagger, `{name}`", "at least 1", f"{value}", "Give a positive number.")
-    of_char, of_word = sizes.char_hidden, sizes.word_hidden
+            raise SettingsError(
+                f"tagger, `{name}`", "at least 1", f"{value}", "Give a positive number."
+            )
+    of_char = sizes.char_hidden
+    of_word = sizes.word_hidden
     makers = {
         "char_embed": random_table(n_characters, sizes.char),
         "embed": random_table(n_words, sizes.word),
@@ -100,14 +110,19 @@ def init(
         "output": Linear(sizes.mlp, N_TAGS, bias=False, init_scale="glorot").init,
     }
     keys = jax.random.split(key, len(makers))
-    params = {name: make(one) for (name, make), one in zip(makers.items(), keys, strict=True)}
+    params = {}
+    for (name, make), one in zip(makers.items(), keys, strict=True):
+        params[name] = make(one)
     if table is not None:
         check_table("tagger", table, n_words, sizes.word)
         params["embed"] = table
     return params
 
 
-def tagger(noise: float = 0.1, replicas: int = 1) -> Callable[[Any, Any], jax.Array]:
+def tagger(
+    noise: float = 0.1,
+    replicas: int = 1,
+) -> Callable[[Any, Any], jax.Array]:
     """Makes the model: two LSTMs over a sentence's words, one each way; a rare word's vector comes from two LSTMs over its characters.
 
     Args:
@@ -122,48 +137,97 @@ def tagger(noise: float = 0.1, replicas: int = 1) -> Callable[[Any, Any], jax.Ar
       SettingsError: If there is no replica.
     """
     if replicas < 1:
-        raise SettingsError("tagger, `replicas`", "at least 1", f"{replicas}", "Give a positive number.")
+        raise SettingsError(
+            "tagger, `replicas`", "at least 1", f"{replicas}", "Give a positive number."
+        )
 
     def model(p: Any, s: Any) -> jax.Array:
-        def lstm(name: str, gates: Any, reverse: bool, replicas: int) -> tuple[jax.Array, Any]:
+        def lstm(
+            name: str,
+            gates: Any,
+            reverse: bool,
+            replicas: int,
+        ) -> tuple[jax.Array, Any]:
             def cell(gate: jax.Array, state: jax.Array) -> jax.Array:
                 return lstm_cell(p[name], gate, state)
 
-            turn = cell if replicas == 1 else amp.node(name, replicas=replicas)(cell)
+            if replicas == 1:
+                turn = cell
+            else:
+                turn = amp.node(name, replicas=replicas)(cell)
 
-            def step(state: jax.Array, gate: jax.Array) -> tuple[jax.Array, jax.Array]:
+            def step(
+                state: jax.Array,
+                gate: jax.Array,
+            ) -> tuple[jax.Array, jax.Array]:
                 state = turn(gate, state)
                 return state, state
 
-            return amp.scan(step, jnp.zeros(2 * p[name].shape[0]), gates, reverse=reverse)
+            return amp.scan(
+                step,
+                jnp.zeros(2 * p[name].shape[0]),
+                gates,
+                reverse=reverse,
+            )
 
-        def both_ways(kind: str, vector: Callable[..., Any], *xs: Any, replicas: int = 1) -> Any:
-            left, right = amp.map(lambda *x: input_gates(p[f"{kind}_input"], vector(*x)), *xs)
-            return lstm(f"{kind}_forward", left, False, replicas), lstm(f"{kind}_backward", right, True, replicas)
+        def both_ways(
+            kind: str,
+            vector: Callable[..., Any],
+            *xs: Any,
+            replicas: int = 1,
+        ) -> Any:
+            left, right = amp.map(
+                lambda *x: input_gates(p[f"{kind}_input"], vector(*x)),
+                *xs,
+            )
+            return lstm(f"{kind}_forward", left, False, replicas), lstm(
+                f"{kind}_backward", right, True, replicas
+            )
 
         def word(number: jax.Array, chars: Any) -> jax.Array:
             def spell() -> jax.Array:
-                (left, _), (right, _) = both_ways("char", lambda c: amp.look_up(p["char_embed"], c), chars)
+                (left, _), (right, _) = both_ways(
+                    "char", lambda c: amp.look_up(p["char_embed"], c), chars
+                )
                 return lstm_outputs(left, right)
 
-            vector = amp.cond(number < 0, spell, lambda: amp.look_up(p["embed"], number))
+            vector = amp.cond(
+                number < 0,
+                spell,
+                lambda: amp.look_up(p["embed"], number),
+            )
             return drawing(noise > 0, Noise(noise), vector)
 
-        def score(left: jax.Array, right: jax.Array, tag: jax.Array) -> jax.Array:
+        def score(
+            left: jax.Array,
+            right: jax.Array,
+            tag: jax.Array,
+        ) -> jax.Array:
             logits = jnp.tanh(lstm_outputs(left, right) @ p["hidden"]) @ p["output"]["w"]
             amp.output("logits", logits)
-            hit, inside = jnp.argmax(logits) == tag, tag != OUTSIDE
+            hit = jnp.argmax(logits) == tag
+            inside = tag != OUTSIDE
             amp.metric("accuracy", hit)
             amp.metric("accuracy_without_o", hit & inside, inside)
             return optax.softmax_cross_entropy_with_integer_labels(logits, tag)
 
-        (_, left), (_, right) = both_ways("word", word, s["words"], s["chars"], replicas=replicas)
+        (_, left), (_, right) = both_ways(
+            "word",
+            word,
+            s["words"],
+            s["chars"],
+            replicas=replicas,
+        )
         return amp.sum(amp.map(score, left, right, s["tags"]))
 
     return model
 
 
-def lstm_cell(w: jax.Array, gates: jax.Array, state: jax.Array) -> jax.Array:
+def lstm_cell(
+    w: jax.Array,
+    gates: jax.Array,
+    state: jax.Array,
+) -> jax.Array:
     """Takes a step of an LSTM, given the input's part of the gates.
 
     Args:
@@ -176,14 +240,20 @@ def lstm_cell(w: jax.Array, gates: jax.Array, state: jax.Array) -> jax.Array:
     """
     h, c = jnp.split(state, 2)
     i, f, o, g = jnp.split(gates + h @ w, 4)
-    return _state(jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g), o)
+    return _state(
+        jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g),
+        o,
+    )
 
 
 def _state(c: jax.Array, o: jax.Array) -> jax.Array:
     return jnp.concatenate([jax.nn.sigmoid(o) * jnp.tanh(c), c])
 
 
-def init_gates(features: int, hidden: int) -> Callable[[jax.Array], dict[str, Any]]:
+def init_gates(
+    features: int,
+    hidden: int,
+) -> Callable[[jax.Array], dict[str, Any]]:
     """Makes the initialiser of the parameters of `input_gates`.
 
     Args:
@@ -195,13 +265,26 @@ def init_gates(features: int, hidden: int) -> Callable[[jax.Array], dict[str, An
     """
 
     def init(key: jax.Array) -> dict[str, Any]:
-        ways = zip(("forward", "backward"), jax.random.split(key), strict=True)
-        return {way: {"w": glorot(features, 4 * hidden)(k), "b": jnp.zeros(4 * hidden)} for way, k in ways}
+        ways = zip(
+            ("forward", "backward"),
+            jax.random.split(key),
+            strict=True,
+        )
+        result = {}
+        for way, k in ways:
+            result[way] = {
+                "w": glorot(features, 4 * hidden)(k),
+                "b": jnp.zeros(4 * hidden),
+            }
+        return result
 
     return init
 
 
-def input_gates(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def input_gates(
+    params: Any,
+    x: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
     """Computes an input's part of the gates of both LSTMs.
 
     Args:
@@ -237,17 +320,26 @@ class Noise:
 
     deviation: float
 
-    def __call__(self, x: jax.Array, key: Any = None) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        key: Any = None,
+    ) -> jax.Array:
         """`x` with noise.
 
         Args:
           x: Features of any shape.
           key: A PRNG key; None in inference.
         """
-        return x if key is None else x + self.deviation * jax.random.normal(key, x.shape)
+        if key is None:
+            return x
+        return x + self.deviation * jax.random.normal(key, x.shape)
 
 
-def glorot(n_in: int, n_out: int) -> Callable[[jax.Array], jax.Array]:
+def glorot(
+    n_in: int,
+    n_out: int,
+) -> Callable[[jax.Array], jax.Array]:
     """Makes the initialiser of a matrix, Glorot uniform.
 
     Args:
@@ -257,10 +349,17 @@ def glorot(n_in: int, n_out: int) -> Callable[[jax.Array], jax.Array]:
     Returns:
       From a PRNG key to the matrix `[n_in, n_out]` float32.
     """
-    return lambda key: jax.nn.initializers.glorot_uniform()(key, (n_in, n_out), jnp.float32)
+    return lambda key: jax.nn.initializers.glorot_uniform()(
+        key,
+        (n_in, n_out),
+        jnp.float32,
+    )
 
 
-def random_table(n_rows: int, features: int) -> Callable[[jax.Array], jax.Array]:
+def random_table(
+    n_rows: int,
+    features: int,
+) -> Callable[[jax.Array], jax.Array]:
     """Makes the initialiser of a table of vectors, uniform within `sqrt(6 / features)`.
 
     Args:
@@ -271,4 +370,10 @@ def random_table(n_rows: int, features: int) -> Callable[[jax.Array], jax.Array]
       From a PRNG key to the table `[n_rows, features]` float32.
     """
     bound = (6 / features) ** 0.5
-    return lambda key: jax.random.uniform(key, (n_rows, features), jnp.float32, -bound, bound)
+    return lambda key: jax.random.uniform(
+        key,
+        (n_rows, features),
+        jnp.float32,
+        -bound,
+        bound,
+    )

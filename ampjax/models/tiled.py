@@ -29,7 +29,10 @@ class Tile:
     fan_in: int
     bias: bool
 
-    def init(self, key: jax.Array) -> dict[str, jax.Array]:
+    def init(
+        self,
+        key: jax.Array,
+    ) -> dict[str, jax.Array]:
         """Makes the tile's parameters.
 
         Args:
@@ -39,16 +42,32 @@ class Tile:
           `w [n_in, n_out]`, and `b [n_out]` if there is a bias; float32.
         """
         w = jax.random.normal(key, (self.n_in, self.n_out), jnp.float32) * (2 / self.fan_in) ** 0.5
-        return {"w": w, "b": jnp.zeros(self.n_out, jnp.float32)} if self.bias else {"w": w}
+        if self.bias:
+            return {
+                "w": w,
+                "b": jnp.zeros(self.n_out, jnp.float32),
+            }
+        return {"w": w}
 
-    def __call__(self, params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        params: dict[str, jax.Array],
+        x: jax.Array,
+    ) -> jax.Array:
         """`[..., n_in]` to `[..., n_out]`."""
         y = x @ params["w"]
         return y + params["b"] if self.bias else y
 
 
 def tiled_linear(
-    name: str, wire: Wire, n_in: int, n_out: int, rows: int = 2, columns: int = 2, *, workers: int | None = None
+    name: str,
+    wire: Wire,
+    n_in: int,
+    n_out: int,
+    rows: int = 2,
+    columns: int = 2,
+    *,
+    workers: int | None = None,
 ) -> Wire:
     """Makes `x @ w + b` with `w` cut into `rows * columns` tiles, each a node `name/row,column` with parameters and updates of its own.
 
@@ -77,20 +96,34 @@ def tiled_linear(
             f"{rows} and {columns}",
             "Cut the matrix into fewer tiles.",
         )
-    heights, widths = _parts(n_in, rows), _parts(n_out, columns)
-    inputs = amp.split(wire, heights, name=f"{name}/split") if rows > 1 else (wire,)
+    heights = _parts(n_in, rows)
+    widths = _parts(n_out, columns)
+    if rows > 1:
+        inputs = amp.split(wire, heights, name=f"{name}/split")
+    else:
+        inputs = (wire,)
     results = []
     for c, width in enumerate(widths):
         parts = []
         for r, (height, x) in enumerate(zip(heights, inputs, strict=True)):
-            worker = None if workers is None else (r * columns + c) % workers
-            parts.append(amp.ppt(f"{name}/{r},{c}", Tile(height, width, n_in, r == 0), worker=worker)(x))
+            if workers is None:
+                worker = None
+            else:
+                worker = (r * columns + c) % workers
+            parts.append(
+                amp.ppt(f"{name}/{r},{c}", Tile(height, width, n_in, r == 0), worker=worker)(x)
+            )
         results.append(amp.npt(f"{name}/sum{c}", _add)(*parts) if rows > 1 else parts[0])
-    return amp.concat(*results, name=f"{name}/concat") if columns > 1 else results[0]
+    if columns > 1:
+        return amp.concat(*results, name=f"{name}/concat")
+    return results[0]
 
 
 def _parts(n: int, parts: int) -> tuple[int, ...]:
-    return tuple(len(part) for part in np.array_split(np.arange(n), parts))
+    result = []
+    for part in np.array_split(np.arange(n), parts):
+        result.append(len(part))
+    return tuple(result)
 
 
 def _add(*parts: jax.Array) -> jax.Array:

@@ -21,7 +21,10 @@ _IMPOSSIBLE = -1e9  # finite: a difference of two is no NaN
 
 
 def make_translate(
-    config: Config, beam: int | None = None, max_length: int | None = None, alpha: float = 1.0
+    config: Config,
+    beam: int | None = None,
+    max_length: int | None = None,
+    alpha: float = 1.0,
 ) -> Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
     """Makes the beam search for the likeliest translation.
 
@@ -41,27 +44,49 @@ def make_translate(
     width = config.beam if beam is None else beam
     at_least_one("make_translate", beam=width, max_length=1 if max_length is None else max_length)
 
-    def translate(params: Any, source: jax.Array, source_length: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def translate(
+        params: Any, source: jax.Array, source_length: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         model = functional.merge(Translator, config, params)
         memory, state = model.encode(source, source_length, Dropout(None, 0.0))
         # Each sentence's hypotheses stand one after the other.
-        memory, state = jax.tree.map(lambda x: jnp.repeat(x, width, axis=0), (memory, state))
+        memory, state = jax.tree.map(
+            lambda x: jnp.repeat(x, width, axis=0),
+            (memory, state),
+        )
         limit = 2 * source.shape[1] if max_length is None else max_length
-        words, scores = _search(lambda s, w: model.decode(memory, s, w), state, len(source), width, limit, alpha)
+        words, scores = _search(
+            lambda s, w: model.decode(memory, s, w),
+            state,
+            len(source),
+            width,
+            limit,
+            alpha,
+        )
         return words[:, 0], scores[:, 0]
 
     return translate
 
 
-def _search(decode: Callable, state: Any, n: int, width: int, limit: int, alpha: float) -> tuple[jax.Array, jax.Array]:
+def _search(
+    decode: Callable,
+    state: Any,
+    n: int,
+    width: int,
+    limit: int,
+    alpha: float,
+) -> tuple[jax.Array, jax.Array]:
     """Words `[n, width, limit]` and their scores `[n, width]`, best first."""
     words = jnp.full((n, width, limit), END, jnp.int32)
     last = jnp.full((n, width), START, jnp.int32)
-    logp = jnp.where(jnp.arange(width) == 0, 0.0, _IMPOSSIBLE) * jnp.ones((n, 1))  # all start alike: one may go on
+    logp = jnp.where(jnp.arange(width) == 0, 0.0, _IMPOSSIBLE) * jnp.ones(
+        (n, 1)
+    )  # all start alike: one may go on
     lengths = jnp.zeros((n, width), jnp.int32)
 
     def going(carry: tuple) -> jax.Array:
-        t, last = carry[0], carry[2]
+        t = carry[0]
+        last = carry[2]
         return (t < limit) & (last != END).any()
 
     def step(carry: tuple) -> tuple:
@@ -70,20 +95,36 @@ def _search(decode: Callable, state: Any, n: int, width: int, limit: int, alpha:
         ended = last == END
         gains = jax.nn.log_softmax(logits).reshape(n, width, -1)
         # An ended hypothesis goes on as it is: with the end mark, for nothing.
-        only_end = jnp.where(jnp.arange(gains.shape[-1]) == END, 0.0, _IMPOSSIBLE)
+        only_end = jnp.where(
+            jnp.arange(gains.shape[-1]) == END,
+            0.0,
+            _IMPOSSIBLE,
+        )
         total = logp[..., None] + jnp.where(ended[..., None], only_end, gains)
         lengths = lengths + ~ended
         ranks = total / _penalty(lengths, alpha)[..., None]
-        scores, best = jax.lax.top_k(ranks.reshape(n, -1), width)
-        parent, last = best // gains.shape[-1], best % gains.shape[-1]
-        logp = jnp.take_along_axis(total.reshape(n, -1), best, axis=1)
+        scores, best = jax.lax.top_k(
+            ranks.reshape(n, -1),
+            width,
+        )
+        parent = best // gains.shape[-1]
+        last = best % gains.shape[-1]
+        logp = jnp.take_along_axis(
+            total.reshape(n, -1),
+            best,
+            axis=1,
+        )
         lengths = jnp.take_along_axis(lengths, parent, axis=1)
         words = jnp.take_along_axis(words, parent[..., None], axis=1).at[:, :, t].set(last)
         rows = (parent + width * jnp.arange(n)[:, None]).ravel()
         return t + 1, words, last, logp, lengths, scores, jax.tree.map(lambda x: x[rows], state)
 
     start = (0, words, last, logp, lengths, logp, state)
-    _, words, _, _, _, scores, _ = jax.lax.while_loop(going, step, start)
+    _, words, _, _, _, scores, _ = jax.lax.while_loop(
+        going,
+        step,
+        start,
+    )
     return words, scores
 
 

@@ -46,10 +46,15 @@ class Cells:
 
     def __post_init__(self) -> None:
         if self.kind not in ("fold", "tai"):
-            raise SettingsError("tree_lstm, `kind`", "`fold` or `tai`", f"{self.kind!r}", "Choose one of them.")
+            raise SettingsError(
+                "tree_lstm, `kind`", "`fold` or `tai`", f"{self.kind!r}", "Choose one of them."
+            )
         if min(self.embedding, self.hidden) < 1 or not 0 < self.keep <= 1:
             raise SettingsError(
-                "tree_lstm, sizes", "sizes of at least 1 and 0 < keep <= 1", f"{self}", "Change what is outside."
+                "tree_lstm, sizes",
+                "sizes of at least 1 and 0 < keep <= 1",
+                f"{self}",
+                "Change what is outside.",
             )
 
     @property
@@ -57,7 +62,10 @@ class Cells:
         """Gates of a leaf: i, j, o (`fold`; its forget gates would multiply zeros), or c, o (`tai`)."""
         return 3 if self.kind == "fold" else 2
 
-    def init_leaf(self, key: jax.Array) -> dict[str, jax.Array]:
+    def init_leaf(
+        self,
+        key: jax.Array,
+    ) -> dict[str, jax.Array]:
         """Makes the parameters of leaves.
 
         Args:
@@ -68,7 +76,10 @@ class Cells:
         """
         return _linear(key, self.embedding, self.leaf_gates * self.hidden)
 
-    def init_branch(self, key: jax.Array) -> dict[str, jax.Array]:
+    def init_branch(
+        self,
+        key: jax.Array,
+    ) -> dict[str, jax.Array]:
         """Makes the parameters of branches.
 
         Args:
@@ -79,7 +90,12 @@ class Cells:
         """
         return _linear(key, 2 * self.hidden, 5 * self.hidden)
 
-    def leaf(self, params: Any, x: jax.Array, key: Any = None) -> jax.Array:
+    def leaf(
+        self,
+        params: Any,
+        x: jax.Array,
+        key: Any = None,
+    ) -> jax.Array:
         """Computes the state of a leaf.
 
         Args:
@@ -92,13 +108,26 @@ class Cells:
         """
         in_key, key = (None, None) if key is None else jax.random.split(key)
         if self.kind == "tai":
-            c, o = jnp.split(x @ params["w"] + params["b"], 2, axis=-1)
+            c, o = jnp.split(
+                x @ params["w"] + params["b"],
+                2,
+                axis=-1,
+            )
             return self._state(c, o)
         gates = dropout(in_key, x, self.keep) @ params["w"] + params["b"]
         i, j, o = jnp.split(gates, 3, axis=-1)
-        return self._state(jax.nn.sigmoid(i) * dropout(key, jnp.tanh(j), self.keep), o)
+        return self._state(
+            jax.nn.sigmoid(i) * dropout(key, jnp.tanh(j), self.keep),
+            o,
+        )
 
-    def branch(self, params: Any, left: jax.Array, right: jax.Array, key: Any = None) -> jax.Array:
+    def branch(
+        self,
+        params: Any,
+        left: jax.Array,
+        right: jax.Array,
+        key: Any = None,
+    ) -> jax.Array:
         """Computes the state of a node with two children.
 
         Args:
@@ -112,14 +141,25 @@ class Cells:
         """
         (h_l, c_l), (h_r, c_r) = (jnp.split(child, 2, axis=-1) for child in (left, right))
         gates = jnp.concatenate([h_l, h_r], axis=-1) @ params["w"] + params["b"]
-        i, j, f_l, f_r, o = jnp.split(gates, 5, axis=-1)
-        candidate, bias = jnp.tanh(j), 0.0
+        i, j, f_l, f_r, o = jnp.split(
+            gates,
+            5,
+            axis=-1,
+        )
+        candidate = jnp.tanh(j)
+        bias = 0.0
         if self.kind == "fold":
-            candidate, bias = dropout(key, candidate, self.keep), 1.0
+            candidate = dropout(key, candidate, self.keep)
+            bias = 1.0
         kept = jax.nn.sigmoid(f_l + bias) * c_l + jax.nn.sigmoid(f_r + bias) * c_r
         return self._state(jax.nn.sigmoid(i) * candidate + kept, o)
 
-    def classify(self, params: Any, state: jax.Array, key: Any = None) -> jax.Array:
+    def classify(
+        self,
+        params: Any,
+        state: jax.Array,
+        key: Any = None,
+    ) -> jax.Array:
         """Classifies a node.
 
         Args:
@@ -133,7 +173,10 @@ class Cells:
         h = state[..., : self.hidden]
         return dropout(key, h, self.keep) @ params["w"] + params["b"]
 
-    def init_classify(self, key: jax.Array) -> dict[str, jax.Array]:
+    def init_classify(
+        self,
+        key: jax.Array,
+    ) -> dict[str, jax.Array]:
         """Makes the parameters of the classifier.
 
         Args:
@@ -144,8 +187,15 @@ class Cells:
         """
         return _linear(key, self.hidden, N_CLASSES)
 
-    def _state(self, c: jax.Array, o: jax.Array) -> jax.Array:
-        return jnp.concatenate([jax.nn.sigmoid(o) * jnp.tanh(c), c], axis=-1)
+    def _state(
+        self,
+        c: jax.Array,
+        o: jax.Array,
+    ) -> jax.Array:
+        return jnp.concatenate(
+            [jax.nn.sigmoid(o) * jnp.tanh(c), c],
+            axis=-1,
+        )
 
 
 def init(
@@ -170,7 +220,9 @@ def init(
       SettingsError: If `n_words` is below 1, or the table has another shape.
     """
     if n_words < 1:
-        raise SettingsError("tree_lstm, `n_words`", "at least 1", f"{n_words}", "Give the vocabulary's size.")
+        raise SettingsError(
+            "tree_lstm, `n_words`", "at least 1", f"{n_words}", "Give the vocabulary's size."
+        )
     keys = jax.random.split(key, 4)
     if isinstance(vectors, Table):
         check_table("tree_lstm", vectors, n_words, cells.embedding)
@@ -185,7 +237,10 @@ def init(
     }
 
 
-def tree_lstm(cells: Cells, replicas: int = 1) -> Callable[[Any, Any], jax.Array]:
+def tree_lstm(
+    cells: Cells,
+    replicas: int = 1,
+) -> Callable[[Any, Any], jax.Array]:
     """Makes the model, which classifies every node of a tree.
 
     Args:
@@ -198,18 +253,34 @@ def tree_lstm(cells: Cells, replicas: int = 1) -> Callable[[Any, Any], jax.Array
     """
     draws = cells.keep < 1
 
-    def node(name: str, function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-        return function if replicas == 1 else amp.node(name, replicas=replicas)(function)
+    def node(
+        name: str,
+        function: Callable[..., jax.Array],
+    ) -> Callable[..., jax.Array]:
+        if replicas == 1:
+            return function
+        return amp.node(name, replicas=replicas)(function)
 
     def model(p: Any, s: Any) -> jax.Array:
         tree = s["tree"]
-        leaf = node("leaf", lambda x: drawing(draws, cells.leaf, p["leaf"], x))
-        branch = node("branch", lambda left, right: drawing(draws, cells.branch, p["branch"], left, right))
+        leaf = node(
+            "leaf",
+            lambda x: drawing(draws, cells.leaf, p["leaf"], x),
+        )
+        branch = node(
+            "branch",
+            lambda left, right: drawing(draws, cells.branch, p["branch"], left, right),
+        )
 
-        def score(state: jax.Array, value: Any, parent: jax.Array) -> jax.Array:
+        def score(
+            state: jax.Array,
+            value: Any,
+            parent: jax.Array,
+        ) -> jax.Array:
             logits = drawing(draws, cells.classify, p["classify"], state)
             amp.output("logits", logits)
-            hit, is_root = (jnp.argmax(logits) == value["label"]).astype(jnp.float32), parent < 0
+            hit = (jnp.argmax(logits) == value["label"]).astype(jnp.float32)
+            is_root = parent < 0
             amp.metric("accuracy", hit)
             amp.metric("root_accuracy", hit * is_root, is_root)
             return optax.softmax_cross_entropy_with_integer_labels(logits, value["label"])
@@ -226,12 +297,23 @@ def tree_lstm(cells: Cells, replicas: int = 1) -> Callable[[Any, Any], jax.Array
     return model
 
 
-def _linear(key: jax.Array, n_in: int, n_out: int) -> dict[str, jax.Array]:
-    w = jax.nn.initializers.glorot_uniform()(key, (n_in, n_out), jnp.float32)
+def _linear(
+    key: jax.Array,
+    n_in: int,
+    n_out: int,
+) -> dict[str, jax.Array]:
+    w = jax.nn.initializers.glorot_uniform()(
+        key,
+        (n_in, n_out),
+        jnp.float32,
+    )
     return {"w": w, "b": jnp.zeros(n_out, jnp.float32)}
 
 
-def uniform_table(n_words: int, features: int) -> Callable[[jax.Array], jax.Array]:
+def uniform_table(
+    n_words: int,
+    features: int,
+) -> Callable[[jax.Array], jax.Array]:
     """Makes the initialiser of a table of word vectors, uniform within 0.05.
 
     Args:
@@ -241,4 +323,10 @@ def uniform_table(n_words: int, features: int) -> Callable[[jax.Array], jax.Arra
     Returns:
       From a PRNG key to `[n_words, features]`.
     """
-    return lambda key: jax.random.uniform(key, (n_words, features), jnp.float32, -0.05, 0.05)
+    return lambda key: jax.random.uniform(
+        key,
+        (n_words, features),
+        jnp.float32,
+        -0.05,
+        0.05,
+    )

@@ -20,7 +20,9 @@ INSTEAD = "Write `jnp.concatenate([first, h[:-1]])` for `h.at[1:].set(h[:-1])` w
 SLOW = 20.0
 """How many times the seconds of a small array a large one may take: some two are usual, a copy of the whole array makes hundreds."""
 
-_STEPS, _SMALL, _LARGE = 200, 1 << 10, 1 << 20
+_STEPS = 200
+_SMALL = 1 << 10
+_LARGE = 1 << 20
 
 Moved = tuple[str, Callable[[jax.Array], jax.Array], np.ndarray, np.ndarray]
 
@@ -28,10 +30,17 @@ Moved = tuple[str, Callable[[jax.Array], jax.Array], np.ndarray, np.ndarray]
 def moved_rows() -> Iterator[Moved]:
     """Yields registers that are moved on: the program's text, the function, its argument, and what NumPy gives."""
     h = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
-    moved, summed, shifted = h.copy(), h.copy(), np.concatenate([np.zeros((5, 4), np.float32), h[:3]])
+    moved = h.copy()
+    summed = h.copy()
+    shifted = np.concatenate([np.zeros((5, 4), np.float32), h[:3]])
     moved[1:] = h[:-1]
     summed[1:] += h[:-1]
-    yield "h.at[1:].set(h[:-1])[:, None]", lambda h: h.at[1:].set(h[:-1])[:, None], h, moved[:, None]
+    yield (
+        "h.at[1:].set(h[:-1])[:, None]",
+        lambda h: h.at[1:].set(h[:-1])[:, None],
+        h,
+        moved[:, None],
+    )
     yield "h.at[1:].add(h[:-1])[None]", lambda h: h.at[1:].add(h[:-1])[None], h, summed[None]
     yield "a scan whose state is the register, flat", _scanned, h.ravel(), shifted.ravel()
 
@@ -39,7 +48,10 @@ def moved_rows() -> Iterator[Moved]:
 def _scanned(flat: jax.Array) -> jax.Array:
     """A register that a scan carries as one axis, after five rows of zeros."""
 
-    def step(flat: jax.Array, _: None) -> tuple[jax.Array, None]:
+    def step(
+        flat: jax.Array,
+        _: None,
+    ) -> tuple[jax.Array, None]:
         h = flat.reshape(8, 4)
         return h.at[1:].set(h[:-1]).at[0].set(0).reshape(-1), None
 
@@ -82,7 +94,10 @@ def _seconds(size: int) -> float:
     def write(i: jax.Array, array: jax.Array) -> jax.Array:
         return array.at[i].set(array[i - 1] + 1)
 
-    program = jax.jit(lambda array: jax.lax.fori_loop(1, _STEPS, write, array), donate_argnums=0)
+    program = jax.jit(
+        lambda array: jax.lax.fori_loop(1, _STEPS, write, array),
+        donate_argnums=0,
+    )
     array = jax.block_until_ready(program(jnp.zeros(size)))
     times = []
     for _ in range(5):

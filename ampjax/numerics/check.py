@@ -65,7 +65,9 @@ def _writes_are_slow(where: str) -> NumericsError | None:
         return None
     wanted = "a loop's writes into an array of four megabytes to take as long as into one of four kilobytes"
     fix = "Install another version of jaxlib."
-    return NumericsError(where, wanted, f"{times:,.0f} times as long in jaxlib {version('jaxlib')}", fix)
+    return NumericsError(
+        where, wanted, f"{times:,.0f} times as long in jaxlib {version('jaxlib')}", fix
+    )
 
 
 def warn_of_wrong_numbers(where: str, devices: Iterable[Any]) -> None:

@@ -16,7 +16,8 @@ Difference = tuple[str, str, float]
 """A node, a path within its pytree, and max |difference| / max |wanted|."""
 
 
-TOLERANCE, ROUNDINGS = 1e-5, 16
+TOLERANCE = 1e-5
+ROUNDINGS = 16
 """The largest difference that rounding explains, where numbers are float32; and in units of rounding, where they are narrower."""
 
 
@@ -29,7 +30,10 @@ def tolerance_for(dtype: Any) -> float:
     return max(TOLERANCE, ROUNDINGS * float(jnp.finfo(dtype).eps))
 
 
-def compare(got: Mapping[str, Any], want: Mapping[str, Any]) -> list[Difference]:
+def compare(
+    got: Mapping[str, Any],
+    want: Mapping[str, Any],
+) -> list[Difference]:
     """Compares two dictionaries of pytrees leaf by leaf, with the measure that the law of gradient parity uses.
 
     Args:
@@ -45,7 +49,10 @@ def compare(got: Mapping[str, Any], want: Mapping[str, Any]) -> list[Difference]
     """
     if sorted(got) != sorted(want):
         raise ParameterError(
-            "compare", f"the nodes {sorted(want)}", f"{sorted(got)}", "Compare the same graph's nodes."
+            "compare",
+            f"the nodes {sorted(want)}",
+            f"{sorted(got)}",
+            "Compare the same graph's nodes.",
         )
     result = []
     for node in want:
@@ -53,10 +60,14 @@ def compare(got: Mapping[str, Any], want: Mapping[str, Any]) -> list[Difference]
         given, other = jax.tree.flatten(got[node])
         if structure != other:
             raise ParameterError(
-                f"compare, node `{node}`", f"the structure {structure}", f"{other}", "Compare the same pytrees."
+                f"compare, node `{node}`",
+                f"the structure {structure}",
+                f"{other}",
+                "Compare the same pytrees.",
             )
         for (path, w), g in zip(wanted, given, strict=True):
-            w, g = wide(w), wide(g)
+            w = wide(w)
+            g = wide(g)
             if w.shape != g.shape:
                 raise ParameterError(
                     f"compare, node `{node}`{jax.tree_util.keystr(path)}",
@@ -66,7 +77,13 @@ def compare(got: Mapping[str, Any], want: Mapping[str, Any]) -> list[Difference]
                 )
             scale = float(np.max(np.abs(w), initial=0.0))
             difference = float(np.max(np.abs(g - w), initial=0.0)) / (scale or 1.0)
-            result.append((node, jax.tree_util.keystr(path), difference if np.isfinite(difference) else float("inf")))
+            result.append(
+                (
+                    node,
+                    jax.tree_util.keystr(path),
+                    difference if np.isfinite(difference) else float("inf"),
+                )
+            )
     return result
 
 
@@ -76,10 +93,15 @@ def wide(leaf: Any) -> np.ndarray:
     Args:
       leaf: An array.
     """
-    return np.asarray(leaf, np.complex128 if np.iscomplexobj(leaf) else np.float64)
+    return np.asarray(
+        leaf,
+        np.complex128 if np.iscomplexobj(leaf) else np.float64,
+    )
 
 
-def difference_table(differences: Sequence[Difference], tolerance: float = 1e-5, limit: int = 20) -> str:
+def difference_table(
+    differences: Sequence[Difference], tolerance: float = 1e-5, limit: int = 20
+) -> str:
     """Writes the result of `compare` as text, worst first; leaves beyond the tolerance are marked.
 
     Args:

@@ -9,7 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-_WIDER = {np.dtype("float32"): np.dtype("float64"), np.dtype("complex64"): np.dtype("complex128")}
+_WIDER = {
+    np.dtype("float32"): np.dtype("float64"),
+    np.dtype("complex64"): np.dtype("complex128"),
+}
 
 
 @contextmanager

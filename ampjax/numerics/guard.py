@@ -30,7 +30,8 @@ VALUE = "-reduce"
 
 _SECONDS = 30
 """How long the check in a separate process may take."""
-_NEEDED, _RIGHT = "needs the flag", "right without the flag"
+_NEEDED = "needs the flag"
+_RIGHT = "right without the flag"
 """What the cache folder's file says."""
 
 Source = Literal["guard", "environment", "unneeded", "unknown"]
@@ -54,7 +55,11 @@ class Guard:
     @property
     def certain(self) -> bool:
         """Whether numbers are known to be right without a check in this process."""
-        return self.in_time and not self.overwritten and (self.source == "unneeded" or self.value == VALUE)
+        return (
+            self.in_time
+            and not self.overwritten
+            and (self.source == "unneeded" or self.value == VALUE)
+        )
 
     @property
     def overwritten(self) -> bool:
@@ -68,7 +73,8 @@ def set_flag() -> Guard:
     Returns:
       What was done.
     """
-    in_time, flags = not _backend_has_started(), _flags()
+    in_time = not _backend_has_started()
+    flags = _flags()
     value = flag_value(flags)
     if value is not None:
         return Guard("environment", value, in_time)
@@ -122,7 +128,9 @@ def right_without_flag() -> bool:
     known, the file says that the flag is needed. So the flag stays if no process can be started, or if it takes too long: a slower kernel
     is better than a wrong one. If the file is deleted, the question is asked again.
     """
-    with suppress(OSError, RuntimeError):  # no home, or no place to keep an answer: then every import would ask
+    with suppress(
+        OSError, RuntimeError
+    ):  # no home, or no place to keep an answer: then every import would ask
         file = cache_folder() / "numerics" / f"{_installation()}.txt"
         if file.exists():
             return file.read_text() == _RIGHT
@@ -138,18 +146,36 @@ def right_without_flag() -> bool:
 def _wrong_without_flag() -> list[str]:
     """The patterns that come out wrong in a process without the flag."""
     patterns = Path(__file__).with_name("patterns.py")
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {
+        "JAX_PLATFORMS": "cpu"
+    }
     command = [sys.executable or "python3", "-P", str(patterns)]
     done = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=True
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=True,
     )
     return json.loads(done.stdout)
 
 
 def _installation() -> str:
     """A digest of what the answer depends on: the libraries, and the processor, which chooses kernels."""
-    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _xla_libraries()]
-    facts = repr((_version("jax"), _version("jaxlib"), files, platform.machine(), _instruction_sets()))
+    files = []
+    for path in _xla_libraries():
+        files.append((path.name, path.stat().st_size, path.stat().st_mtime_ns))
+    facts = repr(
+        (
+            _version("jax"),
+            _version("jaxlib"),
+            files,
+            platform.machine(),
+            _instruction_sets(),
+        )
+    )
     return hashlib.sha256(facts.encode()).hexdigest()
 
 
@@ -181,7 +207,10 @@ def _xla_libraries() -> Iterator[Path]:
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
             for path in sorted(Path(folder).glob(pattern)):
-                if path.suffix in (".so", ".dylib", ".dll", ".pyd") and path.stat().st_size > 1 << 24:
+                if (
+                    path.suffix in (".so", ".dylib", ".dll", ".pyd")
+                    and path.stat().st_size > 1 << 24
+                ):
                     yield path
 
 

@@ -30,8 +30,14 @@ def patterns() -> Iterator[Pattern]:
 
     yield (
         "sum((x @ constant) * w) over matrices",
-        lambda x, w: jnp.sum((x @ jnp.full_like(x, 0.7)) * w, axis=(1, 2)),
-        lambda x, w: np.sum((x @ np.full_like(x, 0.7)) * w, axis=(1, 2)),
+        lambda x, w: jnp.sum(
+            (x @ jnp.full_like(x, 0.7)) * w,
+            axis=(1, 2),
+        ),
+        lambda x, w: np.sum(
+            (x @ np.full_like(x, 0.7)) * w,
+            axis=(1, 2),
+        ),
         (normal(5, 60, 60), normal(5, 60, 60)),
     )
     yield (
@@ -57,11 +63,17 @@ def wrong_patterns() -> list[str]:
     wrong = []
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         for name, function, oracle, arguments in patterns():
-            got = np.asarray(jax.jit(function)(*arguments), np.float64)
+            got = np.asarray(
+                jax.jit(function)(*arguments),
+                np.float64,
+            )
             want = oracle(*(np.asarray(x, np.float64) for x in arguments))
             error = np.max(np.abs(got - want)) / np.max(np.abs(want))
             if not error <= TOLERANCE:  # an error that is no number is wrong, too
-                worst = np.unravel_index(np.argmax(np.nan_to_num(np.abs(got - want), nan=np.inf)), got.shape)
+                worst = np.unravel_index(
+                    np.argmax(np.nan_to_num(np.abs(got - want), nan=np.inf)),
+                    got.shape,
+                )
                 wrong.append(f"{name}: {got[worst]:.6g} in place of {want[worst]:.6g}")
     return wrong
 

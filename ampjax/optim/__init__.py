@@ -7,7 +7,11 @@ from ampjax.optim.remedies.basis_rotation import scale_by_rotated_adam
 from ampjax.optim.remedies.bounded_staleness import bounded_staleness
 from ampjax.optim.remedies.delay_compensation import compensate_delay
 from ampjax.optim.remedies.momentum import compensate_spikes, scale_by_discounted_nadam
-from ampjax.optim.remedies.scale_by_staleness import anneal_by_staleness, damp_by_staleness, scale_by_staleness
+from ampjax.optim.remedies.scale_by_staleness import (
+    anneal_by_staleness,
+    damp_by_staleness,
+    scale_by_staleness,
+)
 from ampjax.optim.remedies.weight_prediction import predict_weights, trained_params
 from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_rows import split_rows

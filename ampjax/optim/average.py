@@ -39,9 +39,15 @@ def parameter_average(decay: float) -> optax.GradientTransformation:
     3.0
     """
     if not 0 <= decay < 1:
-        raise SettingsError("parameter_average, `decay`", "a number in [0, 1)", f"{decay}", "Give 0.999, for one.")
+        raise SettingsError(
+            "parameter_average, `decay`", "a number in [0, 1)", f"{decay}", "Give 0.999, for one."
+        )
 
-    def update(updates: Any, state: AverageState, params: Any = None) -> tuple[Any, AverageState]:
+    def update(
+        updates: Any,
+        state: AverageState,
+        params: Any = None,
+    ) -> tuple[Any, AverageState]:
         if params is None:
             raise SettingsError(
                 "parameter_average",
@@ -54,7 +60,11 @@ def parameter_average(decay: float) -> optax.GradientTransformation:
 
     def closer(average: Any, param: Any) -> Any:
         # What a parameter equals already stays as it is, to the bit.
-        return jnp.where(average == param, average, average + (1 - decay) * (param - average))
+        return jnp.where(
+            average == param,
+            average,
+            average + (1 - decay) * (param - average),
+        )
 
     return optax.GradientTransformation(lambda params: AverageState(params), update)  # type: ignore[arg-type]
 
@@ -75,7 +85,11 @@ def averaged(params: Any, opt_state: Any) -> Any:
     averages = optax.tree_utils.tree_get(opt_state, "average", _MISSING)
     if averages is _MISSING:
         raise KeyError("the optimizer's state holds no `parameter_average`")
-    return jax.tree.map(lambda p, a: p if isinstance(a, optax.MaskedNode) else a, params, averages)
+    return jax.tree.map(
+        lambda p, a: p if isinstance(a, optax.MaskedNode) else a,
+        params,
+        averages,
+    )
 
 
 _MISSING = object()

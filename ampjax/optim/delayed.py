@@ -38,10 +38,20 @@ class RandomDelay:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "probabilities", tuple(float(p) for p in self.probabilities))
-        if not self.probabilities or min(self.probabilities) < 0 or not 0 < sum(self.probabilities) < float("inf"):
+        object.__setattr__(
+            self,
+            "probabilities",
+            tuple(float(p) for p in self.probabilities),
+        )
+        if (
+            not self.probabilities
+            or min(self.probabilities) < 0
+            or not 0 < sum(self.probabilities) < float("inf")
+        ):
             expected = "probabilities of the delays 0, 1, 2, ..., not negative, not all zero"
-            raise SettingsError("RandomDelay", expected, f"{self.probabilities}", "Give one for each delay.")
+            raise SettingsError(
+                "RandomDelay", expected, f"{self.probabilities}", "Give one for each delay."
+            )
 
     @classmethod
     def uniform(cls, most: int, seed: int = 0) -> RandomDelay:
@@ -128,17 +138,30 @@ def delayed(
     """
     sync = _checked(sync_updates, "delayed, `sync_updates`")
     if isinstance(delay, RandomDelay) or not isinstance(delay, (Mapping, list, tuple)):
-        return _delayed(tx, delay if isinstance(delay, RandomDelay) else _checked(delay), sync)
+        return _delayed(
+            tx,
+            delay if isinstance(delay, RandomDelay) else _checked(delay),
+            sync,
+        )
     delays = jax.tree.map(_checked, delay)
     if not jax.tree.leaves(delays):
-        raise SettingsError("delayed, `delay`", "whole numbers of at least 0", f"{delay!r}", _ONE_FOR_EACH)
-    each: dict[Any, Any] = {str(one): _delayed(tx, one, sync) for one in sorted(set(jax.tree.leaves(delays)))}
+        raise SettingsError(
+            "delayed, `delay`", "whole numbers of at least 0", f"{delay!r}", _ONE_FOR_EACH
+        )
+    each: dict[Any, Any] = {}
+    for one in sorted(set(jax.tree.leaves(delays))):
+        each[str(one)] = _delayed(tx, one, sync)
 
     def labels(params: Tree) -> Tree:
         try:
-            return jax.tree.map(lambda one, part: jax.tree.map(lambda _: str(one), part), delays, params)
+            return jax.tree.map(
+                lambda one, part: jax.tree.map(lambda _: str(one), part),
+                delays,
+                params,
+            )
         except ValueError:
-            wanted, got = f"a tree like {jax.tree.structure(params)}, or like its upper levels", f"{delay!r}"
+            wanted = f"a tree like {jax.tree.structure(params)}, or like its upper levels"
+            got = f"{delay!r}"
             raise SettingsError("delayed, `delay`", wanted, got, _ONE_FOR_EACH) from None
 
     return optax.with_extra_args_support(optax.partition(each, labels))
@@ -166,10 +189,17 @@ def stage_delays(stages: Sequence[str]) -> dict[str, int]:
     >>> stage_delays(["embed", "hidden", "output"])
     {'embed': 2, 'hidden': 1, 'output': 0}
     """
-    return {name: len(stages) - 1 - number for number, name in enumerate(stages)}
+    result = {}
+    for number, name in enumerate(stages):
+        result[name] = len(stages) - 1 - number
+    return result
 
 
-def _delayed(tx: optax.GradientTransformation, delay: int | RandomDelay, sync: int) -> Any:
+def _delayed(
+    tx: optax.GradientTransformation,
+    delay: int | RandomDelay,
+    sync: int,
+) -> Any:
     own = optax.with_extra_args_support(tx)
     most = delay.most if isinstance(delay, RandomDelay) else delay
     if most == 0:
@@ -177,15 +207,43 @@ def _delayed(tx: optax.GradientTransformation, delay: int | RandomDelay, sync: i
 
     def init(params: Tree) -> DelayedState:
         zero = jnp.zeros((), jnp.int32)
-        gradients = jax.tree.map(lambda p: jnp.zeros((most + 1, *jnp.shape(p)), jnp.result_type(p)), params)
-        key = jax.random.key(delay.seed) if isinstance(delay, RandomDelay) else None
+        gradients = jax.tree.map(
+            lambda p: jnp.zeros(
+                (most + 1, *jnp.shape(p)),
+                jnp.result_type(p),
+            ),
+            params,
+        )
+        if isinstance(delay, RandomDelay):
+            key = jax.random.key(delay.seed)
+        else:
+            key = None
         slots = jnp.zeros(most + 1, jnp.int32), jnp.zeros(most + 1, jnp.float32)
-        return DelayedState(zero, zero, *slots, gradients, key, own.init(params))
+        return DelayedState(
+            zero,
+            zero,
+            *slots,
+            gradients,
+            key,
+            own.init(params),
+        )
 
-    def update(updates: Tree, state: DelayedState, params: Tree = None, *, staleness: Any = 0.0, **extra: Any) -> Any:
+    def update(
+        updates: Tree,
+        state: DelayedState,
+        params: Tree = None,
+        *,
+        staleness: Any = 0.0,
+        **extra: Any,
+    ) -> Any:
         put = state.step % (most + 1)
-        gradients = jax.tree.map(lambda kept, new: kept.at[put].set(new), state.gradients, updates)
-        versions, stale = state.versions.at[put].set(state.version), state.staleness.at[put].set(staleness)
+        gradients = jax.tree.map(
+            lambda kept, new: kept.at[put].set(new),
+            state.gradients,
+            updates,
+        )
+        versions = state.versions.at[put].set(state.version)
+        stale = state.staleness.at[put].set(staleness)
         key, drawn = _draw(delay, state.key, state.step)
         age = jnp.where(state.version < sync, 0, drawn)
         take = (state.step - age) % (most + 1)
@@ -202,7 +260,13 @@ def _delayed(tx: optax.GradientTransformation, delay: int | RandomDelay, sync: i
         arrived = state.step >= age
         made, inner = jax.lax.cond(arrived, apply, wait, state.inner)
         now = DelayedState(
-            state.step + 1, state.version + arrived.astype(jnp.int32), versions, stale, gradients, key, inner
+            state.step + 1,
+            state.version + arrived.astype(jnp.int32),
+            versions,
+            stale,
+            gradients,
+            key,
+            inner,
         )
         return made, now
 
@@ -212,13 +276,24 @@ def _delayed(tx: optax.GradientTransformation, delay: int | RandomDelay, sync: i
 def _never_stale(own: Any) -> Any:
     """A transform that gets a staleness of 0 if its caller passes none."""
 
-    def update(updates: Tree, state: Any, params: Tree = None, *, staleness: Any = 0.0, **extra: Any) -> Any:
+    def update(
+        updates: Tree,
+        state: Any,
+        params: Tree = None,
+        *,
+        staleness: Any = 0.0,
+        **extra: Any,
+    ) -> Any:
         return own.update(updates, state, params, staleness=staleness, **extra)
 
     return transform(own.init, update)
 
 
-def _draw(delay: int | RandomDelay, key: Any, step: jax.Array) -> tuple[Any, jax.Array]:
+def _draw(
+    delay: int | RandomDelay,
+    key: Any,
+    step: jax.Array,
+) -> tuple[Any, jax.Array]:
     if not isinstance(delay, RandomDelay):
         return None, jnp.asarray(delay, jnp.int32)
     logits = jnp.log(jnp.asarray(delay.probabilities))

@@ -20,6 +20,8 @@ def with_own_keys(state: Any, name: str) -> Any:
 
     def own(leaf: Any) -> Any:
         is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        return jax.random.fold_in(leaf, number) if is_key and not leaf.shape else leaf
+        if is_key and not leaf.shape:
+            return jax.random.fold_in(leaf, number)
+        return leaf
 
     return jax.tree.map(own, state)

@@ -29,7 +29,10 @@ def trainable(params: Tree) -> Tree:
     Returns:
       A tree like `params`.
     """
-    return jax.tree.map(lambda leaf: leaf if _is_float(leaf) else None, params)
+    return jax.tree.map(
+        lambda leaf: leaf if _is_float(leaf) else None,
+        params,
+    )
 
 
 def combine(params: Tree, changed: Tree) -> Tree:
@@ -42,10 +45,16 @@ def combine(params: Tree, changed: Tree) -> Tree:
     Returns:
       The parameters, with changed leaves in the place of old ones.
     """
-    return jax.tree.map(lambda old, new: old if new is None else new, params, changed)
+    return jax.tree.map(
+        lambda old, new: old if new is None else new,
+        params,
+        changed,
+    )
 
 
-def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Callable[..., tuple[Tree, Tree, Tree]]:
+def make_update(
+    tx: optax.GradientTransformation, gradient: str = "mean"
+) -> Callable[..., tuple[Tree, Tree, Tree]]:
     """Makes the update of a PPT from its locally accumulated gradients (AMPNet §3, §4), a function to be jitted.
 
     The function returned is `update(params, opt_state, accumulator, count, **extra) -> (params, opt_state, accumulator)`:
@@ -78,24 +87,42 @@ def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Cal
     ([0.5, 0.0], [0.0, 0.0])
     """
     if gradient not in ("mean", "sum"):
-        raise SettingsError("gradient", "`mean` or `sum`", f"{gradient!r}", "Choose one of the two.")
+        raise SettingsError(
+            "gradient", "`mean` or `sum`", f"{gradient!r}", "Choose one of the two."
+        )
     if not (hasattr(tx, "init") and hasattr(tx, "update")):
-        raise SettingsError("tx", "an optax transform", f"{type(tx).__name__}", "Pass for example `optax.adam(1e-3)`.")
+        raise SettingsError(
+            "tx",
+            "an optax transform",
+            f"{type(tx).__name__}",
+            "Pass for example `optax.adam(1e-3)`.",
+        )
     step = optax.with_extra_args_support(tx)
 
-    def update(params: Tree, opt_state: Tree, accumulator: Tree, count: Any, **extra: Any) -> tuple[Tree, Tree, Tree]:
+    def update(
+        params: Tree, opt_state: Tree, accumulator: Tree, count: Any, **extra: Any
+    ) -> tuple[Tree, Tree, Tree]:
         old = trainable(params)
         _check_accumulator(old, accumulator)
         grads = gradient_of(old, accumulator, count, gradient)
         updates, opt_state = step.update(grads, opt_state, old, **extra)
         new = optax.apply_updates(old, updates)
-        empty = jax.tree.map(lambda a, p: _emptied(a, p, jnp.asarray(count) < 0), accumulator, new)
+        empty = jax.tree.map(
+            lambda a, p: _emptied(a, p, jnp.asarray(count) < 0),
+            accumulator,
+            new,
+        )
         return combine(params, new), opt_state, empty
 
     return update
 
 
-def gradient_of(params: Tree, accumulator: Tree, count: Any, gradient: str) -> Tree:
+def gradient_of(
+    params: Tree,
+    accumulator: Tree,
+    count: Any,
+    gradient: str,
+) -> Tree:
     """The gradient that an optimizer is given: the mean or the sum of the gradient rows that an accumulator holds.
 
     Args:
@@ -107,11 +134,22 @@ def gradient_of(params: Tree, accumulator: Tree, count: Any, gradient: str) -> T
     Returns:
       A tree like `params`, in its dtypes.
     """
-    divisor = jnp.maximum(jnp.asarray(count), 1) if gradient == "mean" else 1
-    return jax.tree.map(lambda p, a: (a / divisor).astype(jnp.result_type(p)), params, accumulator)
+    if gradient == "mean":
+        divisor = jnp.maximum(jnp.asarray(count), 1)
+    else:
+        divisor = 1
+    return jax.tree.map(
+        lambda p, a: (a / divisor).astype(jnp.result_type(p)),
+        params,
+        accumulator,
+    )
 
 
-def _emptied(accumulator: jax.Array, new: jax.Array, never: jax.Array) -> jax.Array:
+def _emptied(
+    accumulator: jax.Array,
+    new: jax.Array,
+    never: jax.Array,
+) -> jax.Array:
     """Zeros in place of an accumulator, written once the new parameter is known: by a choice that XLA can't foresee.
 
     A constant would be built elsewhere and copied into the donated buffer, and where the zeros could come first, XLA copies what they
@@ -120,7 +158,10 @@ def _emptied(accumulator: jax.Array, new: jax.Array, never: jax.Array) -> jax.Ar
     return jnp.where(false_after(never, new), accumulator, 0)
 
 
-def false_after(never: jax.Array, *values: jax.Array) -> jax.Array:
+def false_after(
+    never: jax.Array,
+    *values: jax.Array,
+) -> jax.Array:
     """False, but as far as XLA can see only once some values are known: what is chosen by it is written after they have been computed.
 
     Args:
@@ -130,8 +171,13 @@ def false_after(never: jax.Array, *values: jax.Array) -> jax.Array:
     Returns:
       A boolean scalar.
     """
-    first = [jnp.abs(value.reshape(-1)[0]) for value in values if value.size]
-    return jnp.where(never, sum(first), -1) >= 0 if first else jnp.asarray(False)
+    first = []
+    for value in values:
+        if value.size:
+            first.append(jnp.abs(value.reshape(-1)[0]))
+    if first:
+        return jnp.where(never, sum(first), -1) >= 0
+    return jnp.asarray(False)
 
 
 def _is_float(leaf: Any) -> bool:
@@ -152,4 +198,7 @@ def _check_accumulator(params: Tree, accumulator: Tree) -> None:
 
 def _shapes(tree: Tree) -> list[tuple[str, tuple[int, ...]]]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(jax.tree_util.keystr(path), jnp.shape(leaf)) for path, leaf in leaves]
+    result = []
+    for path, leaf in leaves:
+        result.append((jax.tree_util.keystr(path), jnp.shape(leaf)))
+    return result

@@ -57,7 +57,10 @@ class RowTypes(NamedTuple):
     @property
     def arrays(self) -> list[tuple[tuple[int, ...], np.dtype]]:
         """The shape of one row and the dtype of each array: parameters, then states."""
-        return [(self.shape, self.dtype), *((state.shape, state.dtype) for state in self.state)]
+        return [
+            (self.shape, self.dtype),
+            *((state.shape, state.dtype) for state in self.state),
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +100,11 @@ class RowRule:
     def zero_gradient_is_noop(self) -> bool:
         """Whether an update changes no row whose gradient is zero. Then `lazy` and `faithful` tables are the same."""
         rows, gradient, state = self.variables
-        return zero_gradient_is_noop(self.step, gradient, dict(zip((rows, *state), self.step.results, strict=True)))
+        return zero_gradient_is_noop(
+            self.step,
+            gradient,
+            dict(zip((rows, *state), self.step.results, strict=True)),
+        )
 
     def row_name(self, row: int) -> str:
         """What a row of the table is called in messages.
@@ -120,12 +127,19 @@ class RowRule:
           The states in the rule's order.
         """
         var, program = self.first
-        return [
-            jnp.broadcast_to(x, (len(rows), *s.shape))
-            for x, s in zip(program((), {var: rows}), self.state, strict=True)
-        ]
+        result = []
+        for x, s in zip(program((), {var: rows}), self.state, strict=True):
+            result.append(jnp.broadcast_to(x, (len(rows), *s.shape)))
+        return result
 
-    def partials(self, turn: int, shared: Values, grads: Any, weights: Any, parameters: Any = None) -> list[jax.Array]:
+    def partials(
+        self,
+        turn: int,
+        shared: Values,
+        grads: Any,
+        weights: Any,
+        parameters: Any = None,
+    ) -> list[jax.Array]:
         """Computes a round's reductions over some rows.
 
         Rows that were not touched count, too: pass one zero gradient for all those of a parameter, with their number as its weight.
@@ -142,10 +156,20 @@ class RowRule:
         """
         reductions, program = self.rounds[turn]
         operands = program(shared, {self.variables[1]: grads})
-        groups = None if parameters is None else (parameters, len(self.starts))
-        return [reduce_rows(r.equation, rows, weights, groups) for r, rows in zip(reductions[0], operands, strict=True)]
+        if parameters is None:
+            groups = None
+        else:
+            groups = (parameters, len(self.starts))
+        result = []
+        for r, rows in zip(reductions[0], operands, strict=True):
+            result.append(reduce_rows(r.equation, rows, weights, groups))
+        return result
 
-    def combine(self, turn: int, parts: Sequence[Values]) -> list[np.ndarray]:
+    def combine(
+        self,
+        turn: int,
+        parts: Sequence[Values],
+    ) -> list[np.ndarray]:
         """Combines the reductions over several groups of rows, on the host.
 
         Args:
@@ -161,7 +185,9 @@ class RowRule:
             totals = [combine(e, a, b) for e, a, b in zip(equations, totals, part, strict=True)]
         return totals
 
-    def update(self, shared: Values, rows: Any, state: Values, grads: Any) -> tuple[jax.Array, list[jax.Array]]:
+    def update(
+        self, shared: Values, rows: Any, state: Values, grads: Any
+    ) -> tuple[jax.Array, list[jax.Array]]:
         """Computes the new parameters and state of some rows.
 
         Args:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 
-def sum_duplicates(row_ids: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sum_duplicates(
+    row_ids: np.ndarray,
+    grads: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
     """Each id once, in rising order, with the sum of its gradients, formed in float32 at least.
 
     Args:
@@ -18,7 +21,8 @@ def sum_duplicates(row_ids: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, 
     if _is_rising(row_ids):
         return row_ids, grads
     order = np.argsort(row_ids, kind="stable")
-    row_ids, grads = row_ids[order], grads[order]
+    row_ids = row_ids[order]
+    grads = grads[order]
     starts = np.flatnonzero(np.concatenate(([True], row_ids[1:] != row_ids[:-1])))
     return row_ids[starts], grads if len(starts) == len(grads) else _sums(grads, starts)
 
@@ -26,10 +30,20 @@ def sum_duplicates(row_ids: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, 
 def _sums(grads: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Sums of consecutive rows that start at `starts`; single rows, mostly the most, are not summed but copied."""
     counts = np.diff(starts, append=len(grads))
-    result = grads[starts].astype(np.result_type(grads.dtype, np.float32), copy=False)
+    result = grads[starts].astype(
+        np.result_type(grads.dtype, np.float32),
+        copy=False,
+    )
     several = counts > 1
-    rows = grads[np.repeat(several, counts)].astype(result.dtype, copy=False)
-    result[several] = np.add.reduceat(rows, np.cumsum(counts[several]) - counts[several], axis=0)
+    rows = grads[np.repeat(several, counts)].astype(
+        result.dtype,
+        copy=False,
+    )
+    result[several] = np.add.reduceat(
+        rows,
+        np.cumsum(counts[several]) - counts[several],
+        axis=0,
+    )
     return result
 
 

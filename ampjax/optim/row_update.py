@@ -38,10 +38,22 @@ class RowUpdate:
     """
 
     def __init__(self, split: Split, gradient: str):
-        self._split, self._gradient, self._rule = split, gradient, split.rules[ALONE]
-        self._step = jax.jit(self._update_rows, donate_argnums=(0, 1, 2))
+        self._split = split
+        self._gradient = gradient
+        self._rule = split.rules[ALONE]
+        self._step = jax.jit(
+            self._update_rows,
+            donate_argnums=(0, 1, 2),
+        )
 
-    def __call__(self, table: Any, opt_state: Any, accumulator: Any, rows: np.ndarray, count: Any) -> Iterator[Any]:
+    def __call__(
+        self,
+        table: Any,
+        opt_state: Any,
+        accumulator: Any,
+        rows: np.ndarray,
+        count: Any,
+    ) -> Iterator[Any]:
         """Yields table, optimizer state and accumulator after each call. Only the last ones have all rows and the new shared state.
 
         Args:
@@ -58,19 +70,37 @@ class RowUpdate:
         all_rows = np.zeros(n_calls * CHUNK, np.int32)
         all_rows[: len(rows)] = rows
         for chunk in all_rows.reshape(n_calls, CHUNK):
-            table, of_rows, accumulator, new_shared = self._step(table, of_rows, accumulator, shared, chunk, count)
+            table, of_rows, accumulator, new_shared = self._step(
+                table, of_rows, accumulator, shared, chunk, count
+            )
             n_calls -= 1
             leaves = jax.tree.leaves(shared if n_calls else new_shared)
             yield table, state.fill(leaves, {ALONE: of_rows} if of_rows else None), accumulator
 
     def _update_rows(
-        self, table: Any, of_rows: list[Any], accumulator: Any, shared: Any, rows: Any, count: Any
+        self,
+        table: Any,
+        of_rows: list[Any],
+        accumulator: Any,
+        shared: Any,
+        rows: Any,
+        count: Any,
     ) -> tuple[Any, list[Any], Any, Any]:
-        _, new_shared, shared_values = self._split.update(None, shared, None, [])
+        _, new_shared, shared_values = self._split.update(
+            None,
+            shared,
+            None,
+            [],
+        )
 
         old, totals, *states = (array[rows] for array in (table, accumulator, *of_rows))
         grads = gradient_of(old, totals, count, self._gradient)
-        new, changed = self._rule.update(shared_values[ALONE], old, states, grads)
+        new, changed = self._rule.update(
+            shared_values[ALONE],
+            old,
+            states,
+            grads,
+        )
         values = new, changed, jnp.zeros_like(totals)
         return *_put((table, of_rows, accumulator), rows, values), new_shared
 
@@ -83,14 +113,26 @@ def _put(arrays: Any, rows: Any, values: Any) -> Any:
     """
 
     def step(i: Any, arrays: Any) -> Any:
-        return jax.tree.map(lambda a, v: jax.lax.dynamic_update_slice_in_dim(a, v[i][None], rows[i], 0), arrays, values)
+        return jax.tree.map(
+            lambda a, v: jax.lax.dynamic_update_slice_in_dim(
+                a,
+                v[i][None],
+                rows[i],
+                0,
+            ),
+            arrays,
+            values,
+        )
 
     return jax.lax.fori_loop(0, CHUNK, step, arrays)
 
 
 @functools.lru_cache(maxsize=64)
 def make_row_update(
-    tx: optax.GradientTransformation, gradient: str, shape: tuple[int, ...], dtype: np.dtype
+    tx: optax.GradientTransformation,
+    gradient: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
 ) -> RowUpdate | None:
     """The row update of a table that is all of a node's parameters.
 

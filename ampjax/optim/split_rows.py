@@ -70,25 +70,43 @@ def split_rows(
     (1, ["[1][0].mu['embedding']", "[1][0].nu['embedding']"])
     """
     if not (hasattr(tx, "init") and hasattr(tx, "update")):
-        raise SettingsError("tx", "an optax transform", type(tx).__name__, "Pass for example `optax.adam(1e-3)`.")
-    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), params)
+        raise SettingsError(
+            "tx", "an optax transform", type(tx).__name__, "Pass for example `optax.adam(1e-3)`."
+        )
+    params = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype),
+        params,
+    )
     owners = _table_leaves(params, tables)
     first = trace(tx.init, params)
     shapes = first.shapes
-    states = TableLeaves.of(shapes, _aligned_states(tx, params, owners, shapes, transposed))
+    states = TableLeaves.of(
+        shapes,
+        _aligned_states(tx, params, owners, shapes, transposed),
+    )
     step = _traced_update(tx, params, shapes)
-    rows, state_rows = _rows(owners, transposed), _rows(states, transposed)
+    rows = _rows(owners, transposed)
+    state_rows = _rows(states, transposed)
     grads = [row and replace(row, is_gradient=True) for row in rows]
-    programs = (first, find_dependence(first, rows)), (step, find_dependence(step, [*grads, *state_rows, *rows]))
+    programs = (
+        (first, find_dependence(first, rows)),
+        (step, find_dependence(step, [*grads, *state_rows, *rows])),
+    )
     _check_outputs(programs[0], states)
     _check_outputs(programs[1], owners, states)
     stacks = _stacked(_Treatments(owners, states, *programs), alike)
-    n_rows = {t: _table(params, owners, t).shape[0] for t in tables}
+    n_rows = {}
+    for t in tables:
+        n_rows[t] = _table(params, owners, t).shape[0]
     return _assemble(owners, states, *programs, stacks, n_rows)
 
 
 @functools.lru_cache(maxsize=64)
-def split_alone(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype: np.dtype) -> Split:
+def split_alone(
+    tx: optax.GradientTransformation,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+) -> Split:
     """`split_rows` for a table that is all of the parameters. The table is called `ALONE`.
 
     Args:
@@ -113,7 +131,9 @@ def _traced_update(tx: optax.GradientTransformation, params: Tree, state: Tree) 
         if "required keyword-only argument" not in str(error):
             raise
         fix = "Take another one, or keep all variables dense and synchronous: then it gets the loss as `value`."
-        raise SettingsError("tx", "an update from gradients, state and parameters", f"`{error}`", fix) from error
+        raise SettingsError(
+            "tx", "an update from gradients, state and parameters", f"`{error}`", fix
+        ) from error
 
 
 def _table_leaves(params: Tree, tables: Sequence[str]) -> TableLeaves:
@@ -122,18 +142,31 @@ def _table_leaves(params: Tree, tables: Sequence[str]) -> TableLeaves:
     for table in tables:
         if table not in names:
             raise TableError(
-                f"table `{table}`", f"one of {', '.join(names)}", "no such leaf", "Name it by its path in `params`."
+                f"table `{table}`",
+                f"one of {', '.join(names)}",
+                "no such leaf",
+                "Name it by its path in `params`.",
             )
         leaf = flat[names.index(table)][1]
         if not leaf.shape or not jax.numpy.issubdtype(leaf.dtype, np.inexact):
             raise TableError(
-                f"table `{table}`", "floats, [n_rows, *row]", f"{leaf.dtype}{list(leaf.shape)}", "Keep it dense."
+                f"table `{table}`",
+                "floats, [n_rows, *row]",
+                f"{leaf.dtype}{list(leaf.shape)}",
+                "Keep it dense.",
             )
-    return TableLeaves.of(params, [name if name in tables else None for name in names])
+    return TableLeaves.of(
+        params,
+        [name if name in tables else None for name in names],
+    )
 
 
 def _aligned_states(
-    tx: Any, params: Tree, owners: TableLeaves, shapes: Tree, transposed: Collection[str]
+    tx: Any,
+    params: Tree,
+    owners: TableLeaves,
+    shapes: Tree,
+    transposed: Collection[str],
 ) -> list[str | None]:
     """Whose rows each state leaf has: it has as many more where each table has another number of rows more."""
     flat, structure = jax.tree_util.tree_flatten_with_path(shapes)
@@ -146,11 +179,19 @@ def _aligned_states(
         if old.shape == new.shape:
             result.append(None)
             continue
-        more = new.shape[0] - old.shape[0] if old.shape and len(new.shape) == len(old.shape) else 0
+        if old.shape and len(new.shape) == len(old.shape):
+            more = new.shape[0] - old.shape[0]
+        else:
+            more = 0
         table = tables[more - 1] if 1 <= more <= len(tables) else None
         whole = _table(params, owners, table or tables[0]).shape
         is_other = table in transposed and old.shape != whole
-        if table is None or (*old.shape[1:],) != new.shape[1:] or old.shape[0] != whole[0] or is_other:
+        if (
+            table is None
+            or (*old.shape[1:],) != new.shape[1:]
+            or old.shape[0] != whole[0]
+            or is_other
+        ):
             _refuse_state(
                 table or tables[0],
                 jax.tree_util.keystr(path),
@@ -163,10 +204,13 @@ def _aligned_states(
 def _more_rows(params: Tree, owners: TableLeaves) -> Tree:
     """Parameters whose tables have more rows: the first table one, the second two, and so on."""
     numbers = itertools.count(1)
-    leaves = [
-        leaf if table is None else jax.ShapeDtypeStruct((leaf.shape[0] + next(numbers), *leaf.shape[1:]), leaf.dtype)
-        for leaf, table in zip(jax.tree.leaves(params), owners.table_of, strict=True)
-    ]
+    leaves = []
+    for leaf, table in zip(jax.tree.leaves(params), owners.table_of, strict=True):
+        leaves.append(
+            leaf
+            if table is None
+            else jax.ShapeDtypeStruct((leaf.shape[0] + next(numbers), *leaf.shape[1:]), leaf.dtype)
+        )
     return jax.tree.unflatten(owners.structure, leaves)
 
 
@@ -174,8 +218,14 @@ def _table(params: Tree, owners: TableLeaves, table: str) -> Any:
     return jax.tree.leaves(params)[owners.places(table)[0]]
 
 
-def _rows(leaves: TableLeaves, transposed: Collection[str]) -> list[RowInput | None]:
-    return [None if table is None else RowInput(table, is_transposed=table in transposed) for table in leaves.table_of]
+def _rows(
+    leaves: TableLeaves,
+    transposed: Collection[str],
+) -> list[RowInput | None]:
+    result = []
+    for table in leaves.table_of:
+        result.append(None if table is None else RowInput(table, is_transposed=table in transposed))
+    return result
 
 
 class _Treatments:
@@ -188,26 +238,52 @@ class _Treatments:
       step: The program of the update.
     """
 
-    def __init__(self, params: TableLeaves, states: TableLeaves, first: Program, step: Program):
-        self.params, self._states, self._first, self._step = params, states, first, step
-        flat, n_params, n_states = step[0], len(params.names), len(states.names)
+    def __init__(
+        self,
+        params: TableLeaves,
+        states: TableLeaves,
+        first: Program,
+        step: Program,
+    ):
+        self.params = params
+        self._states = states
+        self._first = first
+        self._step = step
+        flat = step[0]
+        n_params = len(params.names)
+        n_states = len(states.names)
         roles: dict[Var, Hashable] = {}
         for table in _tables(params):
             (place,) = params.places(table)
-            roles |= {flat.inputs[place]: "gradient", flat.inputs[n_params + n_states + place]: "parameter"}
-            roles |= {flat.inputs[n_params + i]: ("state", k) for k, i in enumerate(states.places(table))}
+            roles |= {
+                flat.inputs[place]: "gradient",
+                flat.inputs[n_params + n_states + place]: "parameter",
+            }
+            roles |= {
+                flat.inputs[n_params + i]: ("state", k) for k, i in enumerate(states.places(table))
+            }
         self._of_step = ValueNumbers(*step, roles)
-        inputs = {first[0].inputs[params.places(table)[0]]: "parameter" for table in _tables(params)}
+        inputs = {}
+        for table in _tables(params):
+            inputs[first[0].inputs[params.places(table)[0]]] = "parameter"
         self._of_first = ValueNumbers(*first, inputs)
 
     def of(self, table: str) -> Hashable:
         """What it does to one table's rows. Equal ones are the same functions of rows and shared values."""
-        (place,), aligned = self.params.places(table), self._states.places(table)
-        first, (flat, dependence), of = self._first[0], self._step, self._of_step.of
+        (place,) = self.params.places(table)
+        aligned = self._states.places(table)
+        first = self._first[0]
+        flat, dependence = self._step
+        of = self._of_step.of
         row = flat.inputs[place].aval
-        results = [flat.outputs[place], *(flat.outputs[len(self.params.names) + i] for i in aligned)]
+        results = [
+            flat.outputs[place],
+            *(flat.outputs[len(self.params.names) + i] for i in aligned),
+        ]
         totals = tuple(
-            (r.round, self._of_step.operation(r.equation)) for r in dependence.reductions if r.table == table
+            (r.round, self._of_step.operation(r.equation))
+            for r in dependence.reductions
+            if r.table == table
         )
         kinds = tuple((atom.aval.shape[1:], atom.aval.dtype) for atom in results)
         made = tuple(self._of_first.of(first.outputs[i]) for i in aligned)
@@ -218,7 +294,9 @@ def _tables(leaves: TableLeaves) -> list[str]:
     return [t for t in leaves.table_of if t is not None]
 
 
-def _stacked(treatments: _Treatments, alike: Mapping[str, Hashable] | None) -> dict[str, tuple[str, ...]]:
+def _stacked(
+    treatments: _Treatments, alike: Mapping[str, Hashable] | None
+) -> dict[str, tuple[str, ...]]:
     """By rule the tables that share it."""
     tables = _tables(treatments.params)
     if alike is None:
@@ -226,8 +304,13 @@ def _stacked(treatments: _Treatments, alike: Mapping[str, Hashable] | None) -> d
     groups: dict[Hashable, list[str]] = {}
     for table in tables:
         groups.setdefault((alike[table], treatments.of(table)), []).append(table)
-    stacks = [[members] if len(members) >= FEWEST_STACKED else [[t] for t in members] for members in groups.values()]
-    return {stack_name(members): tuple(members) for members in itertools.chain(*stacks)}
+    stacks = []
+    for members in groups.values():
+        stacks.append([members] if len(members) >= FEWEST_STACKED else [[t] for t in members])
+    result = {}
+    for members in itertools.chain(*stacks):
+        result[stack_name(members)] = tuple(members)
+    return result
 
 
 def stack_name(tables: Sequence[str]) -> str:
@@ -253,30 +336,62 @@ def _assemble(
 ) -> Split:
     """Puts rules and shared parts together, from the programs of `tx.init` and of the update."""
     flat, dependence = step
-    n_rounds = max((r.round + 1 for r in dependence.reductions), default=0)
+    n_rounds = max(
+        (r.round + 1 for r in dependence.reductions),
+        default=0,
+    )
     rules = {}
     for name, members in stacks.items():
         starts = tuple(itertools.accumulate((n_rows[t] for t in members[:-1]), initial=0))
-        rules[name] = _rule(name, members, starts, params, states, first, step, n_rounds)
-    rounds = [[var for rule in rules.values() for var in rule.rounds[turn][1].shared] for turn in range(n_rounds)]
-    for_rules = [var for rule in rules.values() for var in rule.step.shared]
+        rules[name] = _rule(
+            name,
+            members,
+            starts,
+            params,
+            states,
+            first,
+            step,
+            n_rounds,
+        )
+    rounds = []
+    for turn in range(n_rounds):
+        rounds.append([var for rule in rules.values() for var in rule.rounds[turn][1].shared])
+    for_rules = []
+    for rule in rules.values():
+        for var in rule.step.shared:
+            for_rules.append(var)
     return Split(
         rules=rules,
         n_rounds=n_rounds,
         params=params,
         state=states,
         members=dict(stacks),
-        _init=(_shared(first[0].inputs, params), shared_slice(*first, _shared(first[0].outputs, states))),
+        _init=(
+            _shared(first[0].inputs, params),
+            shared_slice(*first, _shared(first[0].outputs, states)),
+        ),
         _inputs=_shared(flat.inputs, params, states, params),
         _rounds=tuple(shared_slice(flat, dependence, needed) for needed in rounds),
-        _update=shared_slice(flat, dependence, [*_shared(flat.outputs, params, states), *for_rules]),
+        _update=shared_slice(
+            flat, dependence, [*_shared(flat.outputs, params, states), *for_rules]
+        ),
     )
 
 
-def _shared(atoms: Sequence[Any], *leaves: TableLeaves) -> tuple[Any, ...]:
+def _shared(
+    atoms: Sequence[Any],
+    *leaves: TableLeaves,
+) -> tuple[Any, ...]:
     """Those inputs or outputs that belong to no table; they stand in the order of `leaves`."""
-    owners = [table for each in leaves for table in each.table_of]
-    return tuple(atom for atom, table in zip(atoms, owners, strict=True) if table is None)
+    owners = []
+    for each in leaves:
+        for table in each.table_of:
+            owners.append(table)
+    result = []
+    for atom, table in zip(atoms, owners, strict=True):
+        if table is None:
+            result.append(atom)
+    return tuple(result)
 
 
 def _rule(
@@ -291,9 +406,11 @@ def _rule(
 ) -> RowRule:
     """The rule of one table, or of several that are treated alike, from the programs of `tx.init` and of the update."""
     table = members[0]
-    (place,), aligned = params.places(table), states.places(table)
+    (place,) = params.places(table)
+    aligned = states.places(table)
     flat, dependence = step
-    n_params, n_states = len(params.names), len(states.names)
+    n_params = len(params.names)
+    n_states = len(states.names)
     state_vars = tuple(flat.inputs[n_params + i] for i in aligned)
     row = flat.inputs[n_params + n_states + place]
     rounds = []
@@ -303,17 +420,36 @@ def _rule(
             if reduction.round == turn and reduction.table in totals:
                 totals[reduction.table].append(reduction)
         operands = [reduction.equation.invars[0] for reduction in totals[table]]
-        rounds.append((tuple(map(tuple, totals.values())), row_slice(flat, dependence, table, operands)))
-    results = [flat.outputs[place], *(flat.outputs[n_params + i] for i in aligned)]
+        rounds.append(
+            (
+                tuple(map(tuple, totals.values())),
+                row_slice(flat, dependence, table, operands),
+            )
+        )
+    results = [
+        flat.outputs[place],
+        *(flat.outputs[n_params + i] for i in aligned),
+    ]
     return RowRule(
         table=name,
         shape=row.aval.shape[1:],
         dtype=np.dtype(row.aval.dtype),
         state=tuple(
-            RowState(states.names[i], var.aval.shape[1:], np.dtype(var.aval.dtype))
+            RowState(
+                states.names[i],
+                var.aval.shape[1:],
+                np.dtype(var.aval.dtype),
+            )
             for i, var in zip(aligned, state_vars, strict=True)
         ),
-        first=(first[0].inputs[place], row_slice(*first, table, [first[0].outputs[i] for i in aligned])),
+        first=(
+            first[0].inputs[place],
+            row_slice(
+                *first,
+                table,
+                [first[0].outputs[i] for i in aligned],
+            ),
+        ),
         rounds=tuple(rounds),
         step=row_slice(flat, dependence, table, results),
         variables=(row, flat.inputs[place], state_vars),
@@ -325,7 +461,10 @@ def _rule(
 def _check_outputs(program: Program, *leaves: TableLeaves) -> None:
     """Every result must belong where its leaf does: to its table's rows, or to what is shared."""
     flat, dependence = program
-    named = [leaf for each in leaves for leaf in zip(each.names, each.table_of, strict=True)]
+    named = []
+    for each in leaves:
+        for leaf in zip(each.names, each.table_of, strict=True):
+            named.append(leaf)
     for (name, table), out in zip(named, flat.outputs, strict=True):
         owner = None if is_literal(out) else dependence.table_of.get(out)
         if table is not None and not dependence.is_aligned(out, table):
@@ -335,4 +474,6 @@ def _check_outputs(program: Program, *leaves: TableLeaves) -> None:
 
 
 def _refuse_state(table: str, state: str, got: str) -> None:
-    raise TableError(f"tx, table `{table or 'params'}`, `{state}`", "one entry per row, or none", got, _DENSE)
+    raise TableError(
+        f"tx, table `{table or 'params'}`, `{state}`", "one entry per row, or none", got, _DENSE
+    )

@@ -60,9 +60,18 @@ class Split:
           A tree with None in place of row-wise leaves.
         """
         inputs, program = self._init
-        return self.state.fill(program(dict(zip(inputs, self.params.shared(params, "params"), strict=True))))
+        return self.state.fill(
+            program(dict(zip(inputs, self.params.shared(params, "params"), strict=True)))
+        )
 
-    def shared(self, turn: int, params: Tree, state: Tree, grads: Tree, totals: Totals) -> dict[str, list[jax.Array]]:
+    def shared(
+        self,
+        turn: int,
+        params: Tree,
+        state: Tree,
+        grads: Tree,
+        totals: Totals,
+    ) -> dict[str, list[jax.Array]]:
         """Computes the values that each table's rule needs for the reductions of one round; usually none.
 
         Args:
@@ -76,10 +85,17 @@ class Split:
           By table, its values.
         """
         results = iter(self._rounds[turn](self._values(params, state, grads, totals)))
-        return {t: [next(results) for _ in rule.rounds[turn][1].shared] for t, rule in self.rules.items()}
+        result = {}
+        for t, rule in self.rules.items():
+            result[t] = [next(results) for _ in rule.rounds[turn][1].shared]
+        return result
 
     def update(
-        self, params: Tree, state: Tree, grads: Tree, totals: Totals
+        self,
+        params: Tree,
+        state: Tree,
+        grads: Tree,
+        totals: Totals,
     ) -> tuple[Tree, Tree, dict[str, list[jax.Array]]]:
         """Updates everything shared, and computes the values that each table's rule needs to update rows.
 
@@ -93,8 +109,12 @@ class Split:
           New dense parameters, new shared state, and for each table its shared values.
         """
         results = iter(self._update(self._values(params, state, grads, totals)))
-        new, changed = ([next(results) for _ in leaves.places(None)] for leaves in (self.params, self.state))
-        shared = {table: [next(results) for _ in rule.step.shared] for table, rule in self.rules.items()}
+        new, changed = (
+            [next(results) for _ in leaves.places(None)] for leaves in (self.params, self.state)
+        )
+        shared = {}
+        for table, rule in self.rules.items():
+            shared[table] = [next(results) for _ in rule.step.shared]
         return self.params.fill(new), self.state.fill(changed), shared
 
     @cached_property
@@ -107,7 +127,13 @@ class Split:
         """`update`, compiled once for all who use this split."""
         return jax.jit(self.update)
 
-    def _values(self, params: Tree, state: Tree, grads: Tree, totals: Totals) -> dict[Var, Any]:
+    def _values(
+        self,
+        params: Tree,
+        state: Tree,
+        grads: Tree,
+        totals: Totals,
+    ) -> dict[Var, Any]:
         dense = [
             self.params.shared(grads, "grads"),
             self.state.shared(state, "state"),

@@ -35,7 +35,12 @@ class Proposal(NamedTuple):
 class SharedPart(Protocol):
     """Dense parameters and shared optimizer state, wherever they are."""
 
-    def shared(self, turn: int, grads: Tree, totals: Totals) -> Mapping[str, Values]:
+    def shared(
+        self,
+        turn: int,
+        grads: Tree,
+        totals: Totals,
+    ) -> Mapping[str, Values]:
         """Computes, by table, the values that one round of reductions needs.
 
         Args:
@@ -116,7 +121,12 @@ class SharedVariables:
     params: Tree
     state: Tree
 
-    def shared(self, turn: int, grads: Tree, totals: Totals) -> Mapping[str, Values]:
+    def shared(
+        self,
+        turn: int,
+        grads: Tree,
+        totals: Totals,
+    ) -> Mapping[str, Values]:
         """Computes, by table, the values that one round of reductions needs.
 
         Args:
@@ -127,7 +137,13 @@ class SharedVariables:
         Returns:
           By table, its values.
         """
-        return self.split.jitted_shared(turn, self.params, self.state, grads, totals)
+        return self.split.jitted_shared(
+            turn,
+            self.params,
+            self.state,
+            grads,
+            totals,
+        )
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the update and changes nothing.
@@ -147,7 +163,8 @@ class SharedVariables:
         Args:
           proposal: What `propose` gave.
         """
-        self.params, self.state = proposal.params, proposal.state
+        self.params = proposal.params
+        self.state = proposal.state
 
 
 MakeCalls = Callable[[Sequence[Callable[[], Any]]], list[Any]]
@@ -164,7 +181,11 @@ def one_by_one(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def prepare_update(
-    n_rounds: int, part: SharedPart, grads: Tree, tables: Mapping[str, PendingRows], make_calls: MakeCalls = one_by_one
+    n_rounds: int,
+    part: SharedPart,
+    grads: Tree,
+    tables: Mapping[str, PendingRows],
+    make_calls: MakeCalls = one_by_one,
 ) -> Callable[[], None]:
     """Computes one update of everything; nothing changes before the function that it returns is called.
 
@@ -186,10 +207,14 @@ def prepare_update(
     totals: list[Mapping[str, Values]] = []
     for turn in range(n_rounds):
         shared = part.shared(turn, grads, totals)
-        of_tables = make_calls([partial(rows.partials, turn, shared[name]) for name, rows in tables.items()])
+        of_tables = make_calls(
+            [partial(rows.partials, turn, shared[name]) for name, rows in tables.items()]
+        )
         totals.append(dict(zip(tables, of_tables, strict=True)))
     proposal = part.propose(grads, totals)
-    writes = make_calls([partial(rows.prepare, proposal.shared[name]) for name, rows in tables.items()])
+    writes = make_calls(
+        [partial(rows.prepare, proposal.shared[name]) for name, rows in tables.items()]
+    )
 
     def commit() -> None:
         with uninterrupted():

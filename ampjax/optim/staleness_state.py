@@ -42,16 +42,25 @@ def keep_staleness(tx: optax.GradientTransformation) -> optax.GradientTransforma
     own = optax.with_extra_args_support(tx)
 
     def init(params: Tree) -> StalenessState:
-        return StalenessState(jnp.zeros((), jnp.float32), own.init(params))
+        return StalenessState(
+            jnp.zeros((), jnp.float32),
+            own.init(params),
+        )
 
-    def update(grads: Tree, state: StalenessState, params: Tree = None, **extra: Any) -> tuple[Tree, StalenessState]:
-        made, inner = own.update(grads, state.inner, params, **extra | {"staleness": state.staleness})
+    def update(
+        grads: Tree, state: StalenessState, params: Tree = None, **extra: Any
+    ) -> tuple[Tree, StalenessState]:
+        made, inner = own.update(
+            grads, state.inner, params, **extra | {"staleness": state.staleness}
+        )
         return made, StalenessState(state.staleness, inner)
 
     return transform(init, update)
 
 
-def keep_staleness_if_used(tx: optax.GradientTransformation, params: Tree) -> optax.GradientTransformation:
+def keep_staleness_if_used(
+    tx: optax.GradientTransformation, params: Tree
+) -> optax.GradientTransformation:
     """Applies `keep_staleness` to a transform if its updates depend on staleness.
 
     Args:
@@ -62,9 +71,14 @@ def keep_staleness_if_used(tx: optax.GradientTransformation, params: Tree) -> op
       `keep_staleness(tx)`; or `tx` itself if it does not use staleness, or can't be traced (its first use will then raise the error).
     """
     try:
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), params)
+        shapes = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype),
+            params,
+        )
         return keep_staleness(tx) if uses_staleness(tx, shapes) else tx
-    except Exception:  # a user's transform may raise anything while it is traced, or ask for the loss
+    except (
+        Exception
+    ):  # a user's transform may raise anything while it is traced, or ask for the loss
         return tx
 
 
@@ -78,7 +92,9 @@ def set_staleness(state: Tree, staleness: float) -> Tree:
     Returns:
       The new state; any state but a `StalenessState` is returned unchanged.
     """
-    return state._replace(staleness=np.float32(staleness)) if isinstance(state, StalenessState) else state
+    if isinstance(state, StalenessState):
+        return state._replace(staleness=np.float32(staleness))
+    return state
 
 
 def uses_staleness(tx: optax.GradientTransformation, params: Tree) -> bool:
@@ -88,11 +104,26 @@ def uses_staleness(tx: optax.GradientTransformation, params: Tree) -> bool:
       tx: An optax transform. Errors while it is traced are raised to the caller.
       params: The parameters, or their shapes and dtypes.
     """
-    step, state = optax.with_extra_args_support(tx), jax.eval_shape(tx.init, params)
+    step = optax.with_extra_args_support(tx)
+    state = jax.eval_shape(tx.init, params)
 
-    def update(staleness: Any, grads: Any, state: Any, params: Any) -> Any:
+    def update(
+        staleness: Any,
+        grads: Any,
+        state: Any,
+        params: Any,
+    ) -> Any:
         return step.update(grads, state, params, staleness=staleness)
 
-    flat = trace(update, jax.ShapeDtypeStruct((), np.float32), params, state, params)
-    read = [*(atom for equation in flat.equations for atom in equation.invars), *flat.outputs]
+    flat = trace(
+        update,
+        jax.ShapeDtypeStruct((), np.float32),
+        params,
+        state,
+        params,
+    )
+    read = [
+        *(atom for equation in flat.equations for atom in equation.invars),
+        *flat.outputs,
+    ]
     return any(not is_literal(atom) and atom is flat.inputs[0] for atom in read)

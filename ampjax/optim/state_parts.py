@@ -19,11 +19,19 @@ def parts_of(state: Any) -> str:
     if isinstance(state, Mapping):
         return ", ".join(map(parts_of, state.values()))
     name = type(state).__name__
-    inner = [parts_of(part) for part in state if isinstance(part, tuple)] if hasattr(state, "_fields") else []
+    if hasattr(state, "_fields"):
+        inner = [parts_of(part) for part in state if isinstance(part, tuple)]
+    else:
+        inner = []
     return f"{name}({', '.join(inner)})" if inner else name
 
 
-def require_same_parts(where: str, expected: str, saved: Any, fix: str) -> None:
+def require_same_parts(
+    where: str,
+    expected: str,
+    saved: Any,
+    fix: str,
+) -> None:
     """Checks that a saved state is of the optimizer that shall go on with it, as far as their parts tell.
 
     Args:

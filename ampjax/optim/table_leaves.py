@@ -28,7 +28,11 @@ class TableLeaves:
     table_of: tuple[str | None, ...]
 
     @classmethod
-    def of(cls, tree: Tree, table_of: Sequence[str | None]) -> TableLeaves:
+    def of(
+        cls,
+        tree: Tree,
+        table_of: Sequence[str | None],
+    ) -> TableLeaves:
         """The leaves of a tree and whose they are.
 
         Args:
@@ -36,7 +40,11 @@ class TableLeaves:
           table_of: For each leaf its table, or None.
         """
         flat, structure = jax.tree_util.tree_flatten_with_path(tree)
-        return cls(tuple(jax.tree_util.keystr(path) for path, _ in flat), structure, tuple(table_of))
+        return cls(
+            tuple(jax.tree_util.keystr(path) for path, _ in flat),
+            structure,
+            tuple(table_of),
+        )
 
     def places(self, table: str | None) -> tuple[int, ...]:
         """Where the leaves of a table, or the shared ones, stand.
@@ -49,7 +57,10 @@ class TableLeaves:
         """
         return tuple(i for i, owner in enumerate(self.table_of) if owner == table)
 
-    def split(self, tree: Tree) -> tuple[Tree, dict[str, list[Any]]]:
+    def split(
+        self,
+        tree: Tree,
+    ) -> tuple[Tree, dict[str, list[Any]]]:
         """Takes tables' leaves out of a tree.
 
         Args:
@@ -69,10 +80,17 @@ class TableLeaves:
                 str(structure),
                 "Pass a tree like the one that was split.",
             )
-        tables = {t: [leaves[i] for i in self.places(t)] for t in self.table_of if t is not None}
+        tables = {}
+        for t in self.table_of:
+            if t is not None:
+                tables[t] = [leaves[i] for i in self.places(t)]
         return self.fill([leaves[i] for i in self.places(None)]), tables
 
-    def fill(self, shared: Sequence[Any], tables: Mapping[str, Sequence[Any]] | None = None) -> Tree:
+    def fill(
+        self,
+        shared: Sequence[Any],
+        tables: Mapping[str, Sequence[Any]] | None = None,
+    ) -> Tree:
         """Puts a tree together from shared leaves and tables' leaves.
 
         Args:
@@ -98,9 +116,13 @@ class TableLeaves:
         Raises:
           TableError: If it has another number of leaves.
         """
-        leaves, n = jax.tree.leaves(tree), len(self.places(None))
+        leaves = jax.tree.leaves(tree)
+        n = len(self.places(None))
         if len(leaves) != n:
             raise TableError(
-                name, f"{n} leaves, and None in place of tables", f"{len(leaves)}", "Take the tables out with `split`."
+                name,
+                f"{n} leaves, and None in place of tables",
+                f"{len(leaves)}",
+                "Take the tables out with `split`.",
             )
         return leaves

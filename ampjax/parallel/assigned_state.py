@@ -42,8 +42,13 @@ class AssignableState:
       assign: Replaces leaves of its optimizer's state: by path, arrays like them.
     """
 
-    def __init__(self, model: Callable[[], Stateful], assign: Callable[[Mapping[str, Any]], None]):
-        self._model, self._assign = model, assign
+    def __init__(
+        self,
+        model: Callable[[], Stateful],
+        assign: Callable[[Mapping[str, Any]], None],
+    ):
+        self._model = model
+        self._assign = assign
         self._scalars: dict[str, dict[Any, Any]] = {}  # by path the dictionary
         self._values: dict[str, dict[Any, Any]] = {}  # what was in it
         self._tree: Tree = None
@@ -113,25 +118,35 @@ class AssignableState:
         if self._tree is not None:
             leaves = leaves_of(self._tree)
             _require_same("optimizer state", self._leaves, leaves)
-            result |= {path: leaf for path, leaf in leaves.items() if leaf is not self._leaves[path]}
+            result |= {
+                path: leaf for path, leaf in leaves.items() if leaf is not self._leaves[path]
+            }
         return result
 
     def accept(self) -> None:
         """Takes the trees as they are now, and lets go of arrays in them: the state has what was assigned, or is another one."""
         self._values = {name: dict(scalars) for name, scalars in self._scalars.items()}
-        self._tree, self._leaves = None, {}
+        self._tree = None
+        self._leaves = {}
 
     def _undo(self) -> None:
         """Takes back what was assigned to dictionaries of scalars, and lets go of all else."""
         for name, scalars in self._scalars.items():
             scalars.clear()
             scalars.update(self._values[name])
-        self._tree, self._leaves = None, {}
+        self._tree = None
+        self._leaves = {}
 
 
-def _require_same(where: str, old: Mapping[Any, Any], new: Mapping[Any, Any]) -> None:
+def _require_same(
+    where: str,
+    old: Mapping[Any, Any],
+    new: Mapping[Any, Any],
+) -> None:
     if old.keys() != new.keys():
-        missing, others = ([str(key) for key in a if key not in b] for a, b in ((old, new), (new, old)))
+        missing, others = (
+            [str(key) for key in a if key not in b] for a, b in ((old, new), (new, old))
+        )
         got = f"{', '.join(others) or 'none'} in place of {', '.join(missing) or 'none'}"
         raise ParameterError(where, f"values for {', '.join(map(str, old))}", got, _SAME)
 
@@ -142,7 +157,10 @@ def leaves_of(tree: Tree) -> dict[str, Any]:
     Args:
       tree: A pytree.
     """
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+    result = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        result[jax.tree_util.keystr(path)] = leaf
+    return result
 
 
 def _checked_state(like: Tree, tree: Tree) -> dict[str, Any]:
@@ -158,15 +176,22 @@ def _checked_state(like: Tree, tree: Tree) -> dict[str, Any]:
     Raises:
       ParameterError: If it is another tree, or has other shapes.
     """
-    wanted, got = jax.tree.structure(like), jax.tree.structure(tree)
+    wanted = jax.tree.structure(like)
+    got = jax.tree.structure(tree)
     if wanted != got:
         raise ParameterError(
-            "optimizer state", f"{wanted}", f"{got}", "Give the state of the same optimizer for the same parameters."
+            "optimizer state",
+            f"{wanted}",
+            f"{got}",
+            "Give the state of the same optimizer for the same parameters.",
         )
     return _checked_leaves(leaves_of(like), leaves_of(tree))
 
 
-def _checked_leaves(like: Mapping[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_leaves(
+    like: Mapping[str, Any],
+    leaves: Mapping[str, Any],
+) -> dict[str, Any]:
     """Values that a user assigns to leaves of a state.
 
     Args:
@@ -186,9 +211,12 @@ def _checked_leaves(like: Mapping[str, Any], leaves: Mapping[str, Any]) -> dict[
             data = data_of(value)
         except Exception:  # NumPy may raise anything for an object that is no array
             data = np.asarray(None)
-        shape, dtype = (
-            (data_of(old).shape, data_of(old).dtype) if is_key(old) else (tuple(old.shape), np.dtype(old.dtype))
-        )
+        if is_key(old):
+            shape = data_of(old).shape
+            dtype = data_of(old).dtype
+        else:
+            shape = tuple(old.shape)
+            dtype = np.dtype(old.dtype)
         if data.dtype.kind in "OUSMm" or data.shape != shape or is_key(old) != is_key(value):
             got = (
                 f"{data.dtype}{list(data.shape)}"
@@ -196,9 +224,15 @@ def _checked_leaves(like: Mapping[str, Any], leaves: Mapping[str, Any]) -> dict[
                 else f"{type(value).__name__} {value!r:.60}"
             )
             raise ParameterError(
-                f"optimizer state, `{path}`", f"{dtype}{list(shape)}", got, "Assign an array of this shape."
+                f"optimizer state, `{path}`",
+                f"{dtype}{list(shape)}",
+                got,
+                "Assign an array of this shape.",
             )
-        result[path] = wrapped_like(old, data.astype(dtype)) if is_key(old) else data.astype(dtype)
+        if is_key(old):
+            result[path] = wrapped_like(old, data.astype(dtype))
+        else:
+            result[path] = data.astype(dtype)
     return result
 
 

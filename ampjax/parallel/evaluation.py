@@ -91,7 +91,11 @@ class Evaluator:
         loss, aux = out if self.model.plan.has_aux else (out, None)
         return Evaluation(float(loss), aux)
 
-    def apply(self, function: Callable[[Tree, Tree], Tree], batch: Tree) -> Tree:
+    def apply(
+        self,
+        function: Callable[[Tree, Tree], Tree],
+        batch: Tree,
+    ) -> Tree:
         """A function of parameters and a batch.
 
         Args:
@@ -117,13 +121,24 @@ class Evaluator:
           By variable an array, or `RowGrads`.
         """
         loss_fn = self.model.setup.loss_fn
-        _, (dense, rows) = self._computed(loss_fn, scalar(loss_fn), batch, True)
+        _, (dense, rows) = self._computed(
+            loss_fn,
+            scalar(loss_fn),
+            batch,
+            True,
+        )
         result: dict[str, Any] = {}
         for table, (unique, grads) in rows.items():
-            parts = self.model.plan.program.stacks[table].parts(unique.ids, np.asarray(grads)[: len(unique.ids)])
+            parts = self.model.plan.program.stacks[table].parts(
+                unique.ids, np.asarray(grads)[: len(unique.ids)]
+            )
             result |= {path: RowGrads(ids, values) for path, ids, values in parts}
         found = dense | result
-        return {text: found[path] for path, text in names(self.model.plan.program.params).items() if path in found}
+        results = {}
+        for path, text in names(self.model.plan.program.params).items():
+            if path in found:
+                results[text] = found[path]
+        return results
 
     def rows(self, name: str, ids: Any) -> np.ndarray:
         """Rows of a variable.
@@ -140,9 +155,13 @@ class Evaluator:
         if name not in text:
             fix = "Take a name from the table that `explain` prints."
             raise SettingsError("rows, variable", f"one of {', '.join(text)}", f"{name!r}", fix)
-        path, wanted = text[name], np.asarray(ids)
+        path = text[name]
+        wanted = np.asarray(ids)
         step = self.model.settle()
-        part = None if isinstance(step, DenseStep) else step.homes.parts().get(path)
+        if isinstance(step, DenseStep):
+            part = None
+        else:
+            part = step.homes.parts().get(path)
         if part is None:
             dense = np.asarray(by_path(step.read()[0])[name])
             return dense[_checked_ids(name, wanted, (dense.shape or (0,))[0])]
@@ -154,22 +173,38 @@ class Evaluator:
     # ---- programs ----------------------------------------------------------------------------------------------------
 
     def _computed(
-        self, function: Any, loss: Callable[..., Any], batch: Tree, differentiate: bool
+        self,
+        function: Any,
+        loss: Callable[..., Any],
+        batch: Tree,
+        differentiate: bool,
     ) -> tuple[Any, tuple[dict[str, Any], dict[str, tuple[UniqueRows, Any]]]]:
         """A function's result; and the gradients of dense leaves and of rows, if they are wanted."""
-        step, stacks = self.model.settle(), self.model.plan.program.stacks
-        batch, program = owned(batch), self._program(function, loss, batch)
+        step = self.model.settle()
+        stacks = self.model.plan.program.stacks
+        program = self._program(function, loss, batch)
+        batch = owned(batch)
         dense = self._dense(program)
         found = program.ids(dense, batch)
-        unique = {table: unique_rows(np.asarray(ids), stacks[table].n_rows) for table, ids in found.items()}
+        unique = {}
+        for table, ids in found.items():
+            unique[table] = unique_rows(
+                np.asarray(ids),
+                stacks[table].n_rows,
+            )
         rows = {}
         for table, own in unique.items():
             pulled = step.tables[table][0].pull(own.ids)
-            rows[table] = pad_rows(pulled, self._sizes.at_least(table, len(own.ids)))
+            rows[table] = pad_rows(
+                pulled,
+                self._sizes.at_least(table, len(own.ids)),
+            )
         inverse = {table: own.inverse for table, own in unique.items()}
         if differentiate not in program.results:
             program.results[differentiate] = jax.jit(_result(program.split, differentiate))
-        out, grads = jax.block_until_ready(program.results[differentiate](dense, rows, inverse, batch))
+        out, grads = jax.block_until_ready(
+            program.results[differentiate](dense, rows, inverse, batch)
+        )
         if grads is None:
             return out, ({}, {})
         return out, (
@@ -177,7 +212,12 @@ class Evaluator:
             {table: (own, grads[1][table]) for table, own in unique.items()},
         )
 
-    def _program(self, function: Any, loss: Callable[..., Any], batch: Tree) -> _Program:
+    def _program(
+        self,
+        function: Any,
+        loss: Callable[..., Any],
+        batch: Tree,
+    ) -> _Program:
         key = id(function), signature(batch)
         if key not in self._programs:
             if len(self._programs) >= MOST_FUNCTIONS:
@@ -185,11 +225,18 @@ class Evaluator:
             self._programs[key] = self._made(function, loss, batch)
         return self._programs[key]
 
-    def _made(self, function: Any, loss: Callable[..., Any], batch: Tree) -> _Program:
+    def _made(
+        self,
+        function: Any,
+        loss: Callable[..., Any],
+        batch: Tree,
+    ) -> _Program:
         program = self.model.plan.program
         traced = trace_loss(loss, program.params, batch)
         flow, variables = look_again(traced, program.axes)
-        read = {traced.leaves[r.leaf].path for r in flow.reads.values()}
+        read = set()
+        for r in flow.reads.values():
+            read.add(traced.leaves[r.leaf].path)
         by_rows = {v.path: v.axes for v in variables if v.sparse}
         used = {traced.leaves[leaf].path for leaf in flow.uses}
         split = make_split_loss(traced, by_rows, program.stacks)
@@ -199,19 +246,30 @@ class Evaluator:
 
     def _dense(self, program: _Program) -> dict[str, Any]:
         """By path the leaves that a program does not read by rows, with a leading axis of one, on one device if they are on devices."""
-        step, plan = self.model.step, self.model.plan
+        step = self.model.step
+        plan = self.model.plan
         if isinstance(step, DenseStep):
             tree = _on_first(step.params)
         elif isinstance(home := step.homes.dense, DenseOnDevices):
             tree = _on_first(home.pull())
         else:
-            tree = jax.tree.map(lambda leaf: leaf[None], home.read()[0])
-        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+            tree = jax.tree.map(
+                lambda leaf: leaf[None],
+                home.read()[0],
+            )
+        paths = []
+        for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            paths.append(jax.tree_util.keystr(path))
         result = dict(zip(paths, jax.tree.leaves(tree), strict=True))
         if program.whole and not isinstance(step, DenseStep):
-            parts, shapes = step.homes.parts(), {leaf.path: leaf.shape for leaf in program.split.traced.leaves}
+            parts = step.homes.parts()
+            shapes = {leaf.path: leaf.shape for leaf in program.split.traced.leaves}
             for path in program.whole:
-                result[path] = from_table(parts[path].arrays(1)[0], shapes[path], plan.program.axes[path])[None]
+                result[path] = from_table(
+                    parts[path].arrays(1)[0],
+                    shapes[path],
+                    plan.program.axes[path],
+                )[None]
         return result
 
 
@@ -223,28 +281,49 @@ def _unstacked(dense: dict[str, Any]) -> dict[str, Any]:
     return {path: leaf[0] for path, leaf in dense.items()}
 
 
-def _inputs(split: SplitLoss, dense: dict[str, Any], batch: Tree) -> list[Any]:
-    return [*(dense.get(leaf.path) for leaf in split.traced.leaves), *jax.tree.leaves(batch)]
+def _inputs(
+    split: SplitLoss,
+    dense: dict[str, Any],
+    batch: Tree,
+) -> list[Any]:
+    return [
+        *(dense.get(leaf.path) for leaf in split.traced.leaves),
+        *jax.tree.leaves(batch),
+    ]
 
 
 def _result(split: SplitLoss, differentiate: bool) -> Callable[..., Any]:
     """`(dense, rows, inverse, batch) -> (result, gradients)`, for `jax.jit`."""
 
-    def result(dense: dict[str, Any], rows: Any, inverse: Any, batch: Tree) -> tuple[Any, Any]:
+    def result(
+        dense: dict[str, Any],
+        rows: Any,
+        inverse: Any,
+        batch: Tree,
+    ) -> tuple[Any, Any]:
         dense = _unstacked(dense)
-        floats = {path: x for path, x in dense.items() if not is_key(x) and is_inexact(jnp.result_type(x))}
+        floats = {}
+        for path, x in dense.items():
+            if not is_key(x) and is_inexact(jnp.result_type(x)):
+                floats[path] = x
 
         def of_floats(floats: dict[str, Any], rows: Any) -> Any:
             return split.loss(_inputs(split, dense | floats, batch), rows, inverse)
 
         if not differentiate:
             return of_floats(floats, rows), None
-        return jax.value_and_grad(of_floats, argnums=(0, 1), has_aux=split.traced.has_aux)(floats, rows)
+        return jax.value_and_grad(of_floats, argnums=(0, 1), has_aux=split.traced.has_aux)(
+            floats, rows
+        )
 
     return result
 
 
-def _checked_ids(name: str, ids: np.ndarray, n_rows: int) -> np.ndarray:
+def _checked_ids(
+    name: str,
+    ids: np.ndarray,
+    n_rows: int,
+) -> np.ndarray:
     """Ids that are rows of a variable.
 
     Raises:

@@ -75,25 +75,50 @@ class Explanation:
         return by_path[path]
 
     def __str__(self) -> str:
-        return text_table(_HEADERS, self._rows(), self._title, self._notes())
+        return text_table(
+            _HEADERS,
+            self._rows(),
+            self._title,
+            self._notes(),
+        )
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return html_table(_HEADERS, self._rows(), self._title, self._notes())
+        return html_table(
+            _HEADERS,
+            self._rows(),
+            self._title,
+            self._notes(),
+        )
 
     @property
     def _title(self) -> str:
-        there_are = {"machine": self.machines, "replica": self.replicas, "server": self.servers}
+        there_are = {
+            "machine": self.machines,
+            "replica": self.replicas,
+            "server": self.servers,
+        }
         return ", ".join(counted(n, name) for name, n in there_are.items())
 
     def _rows(self) -> Iterator[list[str]]:
         for v in self.variables:
             alpha = "" if v.alpha is None else f"{v.alpha:.3g}"
             measured = "" if v.measured is None else _bytes(v.measured)
-            numbers = (alpha, _bytes(v.predicted.ar), _bytes(v.predicted.ps), measured, f"{v.partitions}")
-            yield [f"{v.path} {list(v.shape)}", "sparse" if v.sparse else "dense", *numbers, _home(v)]
+            numbers = (
+                alpha,
+                _bytes(v.predicted.ar),
+                _bytes(v.predicted.ps),
+                measured,
+                f"{v.partitions}",
+            )
+            yield [
+                f"{v.path} {list(v.shape)}",
+                "sparse" if v.sparse else "dense",
+                *numbers,
+                _home(v),
+            ]
 
     def _notes(self) -> Iterator[str]:
         if self.machines == 1:
@@ -109,7 +134,9 @@ _HEADERS = ("variable", "kind", "alpha", "AR\nbytes", "PS\nbytes", "measured", "
 def _home(variable: VariableReport) -> str:
     if not variable.placement:
         return variable.choice
-    shown = ", ".join(map(str, variable.placement[:8])) + (", ..." if len(variable.placement) > 8 else "")
+    shown = ", ".join(map(str, variable.placement[:8])) + (
+        ", ..." if len(variable.placement) > 8 else ""
+    )
     return f"{variable.choice} ({shown})"
 
 

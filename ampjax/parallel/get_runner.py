@@ -78,17 +78,30 @@ def get_runner(
     """
     if not callable(loss_fn):
         raise SettingsError(
-            "loss_fn", "a function of params and batch", type(loss_fn).__name__, "Pass the function itself."
+            "loss_fn",
+            "a function of params and batch",
+            type(loss_fn).__name__,
+            "Pass the function itself.",
         )
     if not (hasattr(tx, "init") and hasattr(tx, "update")):
-        raise SettingsError("tx", "an optax transform", type(tx).__name__, "Pass for example `optax.adam(1e-3)`.")
+        raise SettingsError(
+            "tx", "an optax transform", type(tx).__name__, "Pass for example `optax.adam(1e-3)`."
+        )
     if not isinstance(config, ParallaxConfig | None):
         raise SettingsError(
-            "config", "a ParallaxConfig or None", type(config).__name__, 'Write `ParallaxConfig(run_option="ps")`.'
+            "config",
+            "a ParallaxConfig or None",
+            type(config).__name__,
+            'Write `ParallaxConfig(run_option="ps")`.',
         )
-    if not isinstance(partitioners, Sequence) or not all(isinstance(each, Partitioner) for each in partitioners):
+    if not isinstance(partitioners, Sequence) or not all(
+        isinstance(each, Partitioner) for each in partitioners
+    ):
         raise SettingsError(
-            "partitioners", "a list of partitioners", f"{partitioners!r}", 'Write `[partitioner("embedding")]`.'
+            "partitioners",
+            "a list of partitioners",
+            f"{partitioners!r}",
+            'Write `[partitioner("embedding")]`.',
         )
     if jax.process_count() > 1:
         raise SettingsError(
@@ -101,9 +114,21 @@ def get_runner(
     warn_of_wrong_numbers("get_runner", jax.local_devices(backend="cpu"))
     resources = find_resources(resource_info)
     config = config or ParallaxConfig()
-    group, processes = None, ServerProcesses(len(resources.servers)) if config.server_processes else None
+    group = None
+    if config.server_processes:
+        processes = ServerProcesses(len(resources.servers))
+    else:
+        processes = None
     if resources.has_processes:
         group = process_group(resources, config, loss_fn, tx)
         processes = ServerProcesses(len(resources.servers), group.begin_server, waits=False)
-    setup = RunnerSetup(loss_fn, tx, resources, config, Wire(len(resources.machines)), processes, group)
+    setup = RunnerSetup(
+        loss_fn,
+        tx,
+        resources,
+        config,
+        Wire(len(resources.machines)),
+        processes,
+        group,
+    )
     return Runner(setup, params, partitioners, clock)

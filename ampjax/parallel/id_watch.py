@@ -36,8 +36,14 @@ class IdWatch:
         self._is_told = False
         self._axes = {variable.path: variable.axes for variable in analysis if variable.sparse}
         self._find: dict[Hashable, OutsideIds] = {}
-        self._seen: dict[int, tuple[int, int]] = {}  # by leaf of the batch, the smallest and the largest integer
-        sizes = [variable.shape[axis] for variable in analysis if variable.sparse for axis in variable.axes]
+        self._seen: dict[
+            int, tuple[int, int]
+        ] = {}  # by leaf of the batch, the smallest and the largest integer
+        sizes = []
+        for variable in analysis:
+            if variable.sparse:
+                for axis in variable.axes:
+                    sizes.append(variable.shape[axis])
         self._smallest = min(sizes, default=0)
 
     @cached_property
@@ -46,7 +52,13 @@ class IdWatch:
         given = self._given
         if given.axes == self._axes:
             return given
-        return rewrite(given.loss_fn, given.params, given.batch, self._axes, given.mapped)
+        return rewrite(
+            given.loss_fn,
+            given.params,
+            given.batch,
+            self._axes,
+            given.mapped,
+        )
 
     def look(self, parts: Sequence[Tree]) -> str:
         """What the user is to be warned of, once; empty if nothing.
@@ -60,10 +72,20 @@ class IdWatch:
             if not self._has_news(part):
                 continue
             for found in self._outside(part):
-                if found.read.mode != "fill":  # there NaN or a number that the program names is read
+                if (
+                    found.read.mode != "fill"
+                ):  # there NaN or a number that the program names is read
                     self._is_told = True
-                    effect = "gets the gradient" if found.read.mode == "clip" else "no row gets a gradient"
-                    text = describe_outside(found, names(self._program.params)[found.path], part)
+                    effect = (
+                        "gets the gradient"
+                        if found.read.mode == "clip"
+                        else "no row gets a gradient"
+                    )
+                    text = describe_outside(
+                        found,
+                        names(self._program.params)[found.path],
+                        part,
+                    )
                     return f"ampjax: {text}. As on one device the nearest row is read in its place, and {effect}."
         return ""
 
@@ -76,7 +98,10 @@ class IdWatch:
             array = np.asarray(leaf)
             low = int(array.min())
             high = int(array.max())
-            least, most = self._seen.get(number, (-self._smallest, self._smallest - 1))
+            least, most = self._seen.get(
+                number,
+                (-self._smallest, self._smallest - 1),
+            )
             if low < least or high > most:
                 self._seen[number] = min(low, least), max(high, most)
                 has_news = True
@@ -101,11 +126,16 @@ def describe_outside(found: OutsideId, table: str, batch: Tree) -> str:
       batch: The batch.
     """
     leaves = list(by_path(batch).items())
-    given, of_leaf = found.number, ""
+    given = found.number
+    of_leaf = ""
     for path, leaf in (leaves[i] for i in found.leaves):
-        held = [] if is_key(leaf) else [number for number in _as_given(found) if np.isin(number, leaf)]
+        if is_key(leaf):
+            held = []
+        else:
+            held = [number for number in _as_given(found) if np.isin(number, leaf)]
         if held:
-            given, of_leaf = held[0], f" of leaf `{path}`"
+            given = held[0]
+            of_leaf = f" of leaf `{path}`"
             break
     line = f" ({found.read.line})" if found.read.line else ""
     return f"id {given}{of_leaf} is outside of `{table}`, which has {found.n_rows} rows{line}"
@@ -114,4 +144,6 @@ def describe_outside(found: OutsideId, table: str, batch: Tree) -> str:
 def _as_given(found: OutsideId) -> list[int]:
     """What an id may have been before it was read: JAX counts negative ones from the end, and takes unsigned integers as signed ones."""
     number = found.number
-    return [number] if number >= 0 else [number - found.n_rows, number, number + 2**32]
+    if number >= 0:
+        return [number]
+    return [number - found.n_rows, number, number + 2**32]

@@ -32,7 +32,13 @@ _NO_WEIGHT = "`div` divides 0 by 0"
 """What is said of a quotient that is in no line of the user's."""
 
 
-def with_cause(error: AmpError, setup: RunnerSetup, plan: VariablePlan, step: Step, parts: Sequence[Tree]) -> AmpError:
+def with_cause(
+    error: AmpError,
+    setup: RunnerSetup,
+    plan: VariablePlan,
+    step: Step,
+    parts: Sequence[Tree],
+) -> AmpError:
     """An error about numbers that are not finite, with their cause; the error itself, if that is about something else or nobody finds the cause.
 
     Args:
@@ -45,27 +51,55 @@ def with_cause(error: AmpError, setup: RunnerSetup, plan: VariablePlan, step: St
     if error.expected != "finite numbers":
         return error
     batch = JoinedBatch(parts, setup.config.shared)
-    for whose, each in [("", batch.whole), *((f" in the part of replica {i}", part) for i, part in enumerate(parts))]:
+    for whose, each in [
+        ("", batch.whole),
+        *((f" in the part of replica {i}", part) for i, part in enumerate(parts)),
+    ]:
         try:
             cause = _cause(setup, plan, step, each)
-        except Exception:  # of what the user's program does with such a batch: the error as it is says enough
+        except (
+            Exception
+        ):  # of what the user's program does with such a batch: the error as it is says enough
             cause = ""
         if cause:
-            return type(error)(error.where, error.expected, error.got, f"{error.fix} The cause{whose}: {cause}.")
+            return type(error)(
+                error.where, error.expected, error.got, f"{error.fix} The cause{whose}: {cause}."
+            )
     return error
 
 
-def _cause(setup: RunnerSetup, plan: VariablePlan, step: Step, batch: Tree) -> str:
+def _cause(
+    setup: RunnerSetup,
+    plan: VariablePlan,
+    step: Step,
+    batch: Tree,
+) -> str:
     """Why the loss or a gradient of a batch is not finite on one device; empty if all are."""
-    program = rewrite(setup.loss_fn, plan.program.params, batch, plan.program.axes)
+    program = rewrite(
+        setup.loss_fn,
+        plan.program.params,
+        batch,
+        plan.program.axes,
+    )
     dense, _ = step.read()
-    kept = {} if isinstance(step, DenseStep) else step.homes.parts()  # here no rows of several variables are one table
+    kept = (
+        {} if isinstance(step, DenseStep) else step.homes.parts()
+    )  # here no rows of several variables are one table
     rows = {}
     inverse = {}
     for path, ids in program.ids(dense, batch).items():
-        unique = unique_rows(np.asarray(ids), program.tables[path].shape[0])
-        some = unique.ids if len(unique.ids) else np.zeros(1, np.int64)
-        rows[path] = np.asarray(kept[path].pull(some), program.tables[path].dtype)
+        unique = unique_rows(
+            np.asarray(ids),
+            program.tables[path].shape[0],
+        )
+        if len(unique.ids):
+            some = unique.ids
+        else:
+            some = np.zeros(1, np.int64)
+        rows[path] = np.asarray(
+            kept[path].pull(some),
+            program.tables[path].dtype,
+        )
         inverse[path] = unique.inverse
     args, structure = jax.tree.flatten((dense, rows, batch, inverse))
 
@@ -87,7 +121,10 @@ def _cause(setup: RunnerSetup, plan: VariablePlan, step: Step, batch: Tree) -> s
     if is_written:  # a read gives NaN for ids outside of a table
         split = program.split_loss(batch)
         inputs = [None] * len(split.traced.leaves) + jax.tree.leaves(batch)
-        outside = [found for found in OutsideIds(split)(inputs) if found.read.mode == "fill"]
+        outside = []
+        for found in OutsideIds(split)(inputs):
+            if found.read.mode == "fill":
+                outside.append(found)
         if outside:
             return describe_outside(outside[0], text[outside[0].path], batch)
     if is_weighted and told == _NO_WEIGHT:
@@ -112,11 +149,18 @@ class _Values:
         self._env.update(zip(self._jaxpr.invars, args, strict=True))
         self._made: dict[Any, Any] = {}
         for eqn in self._jaxpr.eqns:
-            outs = primitives.bind(eqn, [self._value(v) for v in eqn.invars])
+            outs = primitives.bind(
+                eqn,
+                [self._value(v) for v in eqn.invars],
+            )
             self._env.update(zip(eqn.outvars, outs, strict=True))
             self._made.update(dict.fromkeys(eqn.outvars, eqn))
 
-    def origin(self, labels: Sequence[str], batch: Tree) -> tuple[str, bool]:
+    def origin(
+        self,
+        labels: Sequence[str],
+        batch: Tree,
+    ) -> tuple[str, bool]:
         """Where the first result that is not finite comes from.
 
         Args:
@@ -126,21 +170,31 @@ class _Values:
         Returns:
           The place in words, empty if all results are finite; and whether it is a number written into the program.
         """
-        wrong = [v for v in self._jaxpr.outvars if not hasattr(v, "val") and not _all(np.isfinite, self._value(v))]
+        wrong = []
+        for v in self._jaxpr.outvars:
+            if not hasattr(v, "val") and not _all(np.isfinite, self._value(v)):
+                wrong.append(v)
         if not wrong:
             return "", False
         atom = wrong[0]
         is_wrong = np.isinf if _all(_is_number, self._value(atom)) else np.isnan
         while atom in self._made:
             eqn = self._made[atom]
-            sources = [v for v in self._sources(eqn) if not _all(lambda array: ~is_wrong(array), self._value(v))]
+            sources = [
+                v
+                for v in self._sources(eqn)
+                if not _all(lambda array: ~is_wrong(array), self._value(v))
+            ]
             inside = [v for v in sources if not hasattr(v, "val")]
             if not sources:
                 return _told(eqn, [self._value(v) for v in eqn.invars], is_wrong, batch), False
             if not inside:
                 return f"a number in the program is {_name(is_wrong)}{_at(eqn)}", True
             atom = inside[0]
-        label = dict(zip(self._jaxpr.invars, labels, strict=False)).get(atom, "a constant")
+        label = dict(zip(self._jaxpr.invars, labels, strict=False)).get(
+            atom,
+            "a constant",
+        )
         return f"{label} holds a number that is {_name(is_wrong)}", atom in self._jaxpr.constvars
 
     def _sources(self, eqn: Any) -> list[Any]:
@@ -149,7 +203,11 @@ class _Values:
             return list(eqn.invars)
         which, *cases = eqn.invars
         chosen = np.asarray(self._value(which))
-        return [case for i, case in enumerate(cases) if (chosen == i).any()]
+        result = []
+        for i, case in enumerate(cases):
+            if (chosen == i).any():
+                result.append(case)
+        return result
 
     def _value(self, atom: Any) -> Any:
         return primitives.value_of(atom, self._env)
@@ -164,7 +222,9 @@ def _all(test: Any, value: Any) -> bool:
     if is_key(value) or not primitives.is_inexact(jnp.result_type(value)):
         return True
     array = np.asarray(value)
-    wide = array.astype(np.result_type(array.dtype, np.float32))  # NumPy does not know all of JAX's short floats
+    wide = array.astype(
+        np.result_type(array.dtype, np.float32)
+    )  # NumPy does not know all of JAX's short floats
     return bool(test(wide).all())
 
 
@@ -185,7 +245,10 @@ def _read_outside(eqn: Any, indices: np.ndarray) -> list[int]:
         of_axis = indices[..., column]
         outside = of_axis[(of_axis < 0) | (of_axis > shape[axis] - sizes[axis])]
         if outside.size:
-            return [int(outside.flat[0]), int(outside.flat[0]) - shape[axis]]
+            return [
+                int(outside.flat[0]),
+                int(outside.flat[0]) - shape[axis],
+            ]
     return []
 
 
@@ -200,19 +263,33 @@ _REASONS = {
 }
 
 
-def _told(eqn: Any, operands: Sequence[Any], is_wrong: Any, batch: Tree) -> str:
+def _told(
+    eqn: Any,
+    operands: Sequence[Any],
+    is_wrong: Any,
+    batch: Tree,
+) -> str:
     """What an equation did."""
     name = eqn.primitive.name
     if name == "gather" and (outside := _read_outside(eqn, np.asarray(operands[1]))):
-        held = [path for path, leaf in by_path(batch).items() if not is_key(leaf) and np.isin(outside, leaf).any()]
+        held = []
+        for path, leaf in by_path(batch).items():
+            if not is_key(leaf) and np.isin(outside, leaf).any():
+                held.append(path)
         of_leaf = f" of leaf `{held[0]}`" if held else ""
         shape = list(eqn.invars[0].aval.shape)
         return f"id {outside[0]}{of_leaf} is outside of an array of {shape}, which `gather` reads{_at(eqn)}"
-    numbers = [data_of(v).astype(np.float64) for v in operands if primitives.is_inexact(jnp.result_type(v))]
+    numbers = []
+    for v in operands:
+        if primitives.is_inexact(jnp.result_type(v)):
+            numbers.append(data_of(v).astype(np.float64))
     test, text = _REASONS.get(name, (lambda *_: False, ""))
     if len(numbers) == len(operands) and test(*numbers):
         what = text.format(0 if name == "div" and is_wrong is np.isnan else "a number")
     else:
-        largest = max((float(np.abs(each).max(initial=0)) for each in numbers), default=0.0)
+        largest = max(
+            (float(np.abs(each).max(initial=0)) for each in numbers),
+            default=0.0,
+        )
         what = f"makes a number that is {_name(is_wrong)} of numbers up to {largest:.3g}"
     return f"`{name}`{_at(eqn)} {what}"

@@ -63,7 +63,10 @@ def explain(
     reduced = _all_reduced(model.step) if compiled else None
     variables = [_variable(model, totals, variable, reduced) for variable in model.plan.analysis]
     resources = model.setup.resources
-    used = {server for variable in variables for server in variable.placement}
+    used = set()
+    for variable in variables:
+        for server in variable.placement:
+            used.add(server)
     n_servers = len(resources.servers) if used else 0
     sizes = (len(resources.machines), len(resources.devices), n_servers)
     return Explanation(variables, *sizes, list(searches), model.watch.found)
@@ -72,17 +75,35 @@ def explain(
 def _variable(
     model: BuiltModel, totals: StepTotals, variable: Variable, reduced: list[Collective] | None
 ) -> VariableReport:
-    setup, plan, path, steps = model.setup, model.plan, variable.path, totals.steps
+    setup = model.setup
+    plan = model.plan
+    path = variable.path
+    steps = totals.steps
     text = names(plan.program.params)[path]
     nbytes = int(np.prod(variable.shape, dtype=np.int64)) * variable.dtype.itemsize
     name = plan.table_of.get(path)
-    table = None if name is None else model.step.tables[name][0]
-    alpha = totals.alpha[path] / steps if table is not None and steps else plan.alpha.get(path)
+    if name is None:
+        table = None
+    else:
+        table = model.step.tables[name][0]
+    if table is not None and steps:
+        alpha = totals.alpha[path] / steps
+    else:
+        alpha = plan.alpha.get(path)
     at_servers = table is not None and setup.config.run_option != "ar"
-    placement = tuple(table.placement) if at_servers and table is not None else plan.servers.get(path, ())
+    if at_servers and table is not None:
+        placement = tuple(table.placement)
+    else:
+        placement = plan.servers.get(path, ())
     if table is not None or setup.config.dense_at_servers:
-        share = 1.0 if name is None else _share(plan, totals, name, path)
-        measured = share * setup.wire.traffic().per_machine(name or text) / steps if steps else None
+        if name is None:
+            share = 1.0
+        else:
+            share = _share(plan, totals, name, path)
+        if steps:
+            measured = share * setup.wire.traffic().per_machine(name or text) / steps
+        else:
+            measured = None
     else:
         measured = _ring_bytes(setup, variable, reduced)
     return VariableReport(
@@ -92,7 +113,9 @@ def _variable(
         sparse=variable.sparse,
         reason=variable.reason,
         alpha=alpha,
-        predicted=predict_bytes(nbytes, None if table is None else alpha, len(setup.resources.machines)),
+        predicted=predict_bytes(
+            nbytes, None if table is None else alpha, len(setup.resources.machines)
+        ),
         measured=measured,
         choice=plan.choice[path],
         partitions=1 if table is None else table.n_partitions,
@@ -100,10 +123,19 @@ def _variable(
     )
 
 
-def _share(plan: VariablePlan, totals: StepTotals, table: str, path: str) -> float:
+def _share(
+    plan: VariablePlan,
+    totals: StepTotals,
+    table: str,
+    path: str,
+) -> float:
     """A variable's share of the bytes of its table: that of the rows that were touched."""
-    touched = {p: totals.alpha[p] * (end - first) for p, (first, end) in plan.program.stacks[table].spans.items()}
-    return touched[path] / total if (total := sum(touched.values())) else 0.0
+    touched = {}
+    for p, (first, end) in plan.program.stacks[table].spans.items():
+        touched[p] = totals.alpha[p] * (end - first)
+    if total := sum(touched.values()):
+        return touched[path] / total
+    return 0.0
 
 
 def _all_reduced(step: Step) -> list[Collective] | None:
@@ -111,17 +143,30 @@ def _all_reduced(step: Step) -> list[Collective] | None:
     lowered = None
     if isinstance(step, DenseStep | SparseStep) and step.last_shapes is not None:
         lowered = step.program().lower(*step.last_shapes)
-    return None if lowered is None else [c for c in collectives(lowered.compile().as_text()) if c.kind == "all-reduce"]
+    if lowered is None:
+        return None
+    result = []
+    for c in collectives(lowered.compile().as_text()):
+        if c.kind == "all-reduce":
+            result.append(c)
+    return result
 
 
-def _ring_bytes(setup: RunnerSetup, variable: Variable, reduced: list[Collective] | None) -> float | None:
+def _ring_bytes(
+    setup: RunnerSetup, variable: Variable, reduced: list[Collective] | None
+) -> float | None:
     """A machine's bytes for a dense variable: the AllReduce of its size in the program, by the ring formula over replicas."""
     if reduced is None:
         return None
     size = int(np.prod(variable.shape, dtype=np.int64))
-    match = next((c for c in reduced if int(np.prod(c.shape, dtype=np.int64)) == size), None)
+    match = next(
+        (c for c in reduced if int(np.prod(c.shape, dtype=np.int64)) == size),
+        None,
+    )
     if match is None:
         return 0.0
     reduced.remove(match)  # each belongs to one variable
     # One ring through all machines: inside a machine nothing travels between machines.
-    return match.ring_bytes(len(setup.resources.devices)) if len(setup.resources.machines) > 1 else 0.0
+    if len(setup.resources.machines) > 1:
+        return match.ring_bytes(len(setup.resources.devices))
+    return 0.0

@@ -59,7 +59,11 @@ class Runner:
     """
 
     def __init__(
-        self, setup: RunnerSetup, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]
+        self,
+        setup: RunnerSetup,
+        params: Tree,
+        partitioners: Sequence[Partitioner],
+        clock: Callable[[], float],
     ):
         self._training = Training(setup, params, partitioners, clock)
         self._evaluation: Evaluator | None = None
@@ -70,7 +74,10 @@ class Runner:
 
     def __repr__(self) -> str:
         resources = self.setup.resources
-        sizes = counted(len(resources.machines), "machine"), counted(len(resources.devices), "replica")
+        sizes = (
+            counted(len(resources.machines), "machine"),
+            counted(len(resources.devices), "replica"),
+        )
         return f"Runner({', '.join(sizes)}, {counted(self.steps, 'step')})"
 
     def __enter__(self) -> Runner:
@@ -91,7 +98,12 @@ class Runner:
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
-    def run(self, batch: Tree, fetch: str | Sequence[str] = (), following: Tree = None) -> Metrics:
+    def run(
+        self,
+        batch: Tree,
+        fetch: str | Sequence[str] = (),
+        following: Tree = None,
+    ) -> Metrics:
         """Takes one step over all replicas.
 
         Ids outside a table have the same effect as on one device, by JAX's gather mode. Ids from -n to -1 count from the end of n rows. For
@@ -155,7 +167,11 @@ class Runner:
         return self
 
     def _split(self, batch: Tree) -> tuple[Tree, ...]:
-        return split_batch(batch, len(self.setup.resources.devices), self.setup.config.shared)
+        return split_batch(
+            batch,
+            len(self.setup.resources.devices),
+            self.setup.config.shared,
+        )
 
     def reset(self, params: Tree) -> None:
         """Restarts training from other parameters of the same shapes; compiled programs, plan and partitions are kept.
@@ -182,7 +198,10 @@ class Runner:
         model = self._training.built
         model.settle()
         for group in model.plan.groups:
-            model.resplit(group, min(max(partitions, group.low), group.high))
+            model.resplit(
+                group,
+                min(max(partitions, group.low), group.high),
+            )
 
     def wait(self) -> None:
         """Waits until all work that was begun has ended, so that times can be measured."""
@@ -197,7 +216,10 @@ class Runner:
         Returns:
           `[n]`.
         """
-        key = jax.random.fold_in(jax.random.key(self.setup.config.seed), self.steps)
+        key = jax.random.fold_in(
+            jax.random.key(self.setup.config.seed),
+            self.steps,
+        )
         return jax.random.split(key, len(self.setup.resources.devices))
 
     # ---- without a step ----------------------------------------------------------------------------------------------
@@ -241,7 +263,11 @@ class Runner:
         """
         return self._evaluator.gradients(self._joined(batch))
 
-    def apply(self, function: Callable[[Tree, Tree], Tree], batch: Tree) -> Tree:
+    def apply(
+        self,
+        function: Callable[[Tree, Tree], Tree],
+        batch: Tree,
+    ) -> Tree:
         """Computes any function of the parameters and a batch, such as predictions.
 
         What the function reads by rows is pulled by rows, as in a step. A table that it uses as a whole, or by ids that depend on
@@ -259,7 +285,10 @@ class Runner:
           SettingsError: As `evaluate`.
           DataError: As `evaluate`.
         """
-        return self._evaluator.apply(function, joined_batch(batch, self.setup.config.shared))
+        return self._evaluator.apply(
+            function,
+            joined_batch(batch, self.setup.config.shared),
+        )
 
     def rows(self, name: str, ids: Any) -> np.ndarray:
         """Reads rows of a variable, and no more of it if it is in a table.
@@ -287,7 +316,9 @@ class Runner:
     @property
     def _evaluator(self) -> Evaluator:
         model = self._training.built
-        if self._evaluation is None or self._evaluation.model is not model:  # a checkpoint may have brought another one
+        if (
+            self._evaluation is None or self._evaluation.model is not model
+        ):  # a checkpoint may have brought another one
             self._evaluation = Evaluator(model)
         return self._evaluation
 

@@ -22,8 +22,12 @@ class RunnerCheckpoints:
     """
 
     def __init__(self, when: Checkpoints | None):
-        self._when, self._last_s = when, time.monotonic()
-        self._series = None if when is None else Series(when.folder, "step-", when.keep)
+        self._when = when
+        self._last_s = time.monotonic()
+        if when is None:
+            self._series = None
+        else:
+            self._series = Series(when.folder, "step-", when.keep)
 
     def claim(self) -> None:
         """Notes that the model continues from one of these checkpoints, or from another that the user has chosen."""
@@ -40,7 +44,10 @@ class RunnerCheckpoints:
             fix = "Call `runner.resume()` first to go on from there, or give another folder."
             self._series.begin("checkpoints", fix)
 
-    def resume(self, restore: Callable[[Path], T]) -> T | None:
+    def resume(
+        self,
+        restore: Callable[[Path], T],
+    ) -> T | None:
         """Continues from the newest complete checkpoint.
 
         Args:
@@ -60,7 +67,11 @@ class RunnerCheckpoints:
         self._series.claim()
         return found
 
-    def save_if_due(self, steps: int, save: Callable[[Path], None]) -> Path | None:
+    def save_if_due(
+        self,
+        steps: int,
+        save: Callable[[Path], None],
+    ) -> Path | None:
         """Writes a checkpoint after so many steps, or so much time.
 
         Args:

@@ -111,7 +111,12 @@ def save(
             for number, table in enumerate(tables.values()):
                 table.save(fresh / _table(number))
             leaves = [random_keys.data_of(leaf) for leaf in jax.tree.leaves((params, state))]
-            facts = {"step": step, "tables": list(tables), "leaves": _described(params, state), "notes": notes}
+            facts = {
+                "step": step,
+                "tables": list(tables),
+                "leaves": _described(params, state),
+                "notes": notes,
+            }
             facts["axes"] = _listed(axes or {})
             table_files.save(fresh / _DENSE, facts, iter([]), leaves)
             _replace(folder, fresh, _beside(folder, token, "old"))
@@ -151,16 +156,32 @@ def steps(folder: str | Path, params: Tree) -> int:
     """
     folder = _whole_one(folder)
     facts = _facts(folder)
-    shapes = {path.removeprefix(_PARAMS): shape for path, _, shape in facts["leaves"] if path.startswith(_PARAMS)}
+    shapes = {}
+    for path, _, shape in facts["leaves"]:
+        if path.startswith(_PARAMS):
+            shapes[path.removeprefix(_PARAMS)] = shape
     known = names(params)
     for number, key in enumerate(facts["tables"]):
-        shapes[known.get(key, key)] = table_files.read_manifest(folder / _table(number), shape=list)["shape"]
+        shapes[known.get(key, key)] = table_files.read_manifest(
+            folder / _table(number), shape=list
+        )["shape"]
     saved_axes: dict[str, list[int]] = facts["axes"]
-    axes = {known.get(key, key): leaf_axes for key, leaf_axes in saved_axes.items()}
-    wanted = {path: np.shape(random_keys.data_of(leaf)) for path, leaf in by_path(params).items()}
+    axes = {}
+    for key, leaf_axes in saved_axes.items():
+        axes[known.get(key, key)] = leaf_axes
+    wanted = {}
+    for path, leaf in by_path(params).items():
+        wanted[path] = np.shape(random_keys.data_of(leaf))
     _check_axes(folder, axes, wanted)
-    wanted = {path: list(table_shape(shape, axes.get(path, LEADING))) for path, shape in wanted.items()}
-    _check(folder, "parameters", sorted(wanted.items()), sorted(shapes.items()))
+    wanted = {
+        path: list(table_shape(shape, axes.get(path, LEADING))) for path, shape in wanted.items()
+    }
+    _check(
+        folder,
+        "parameters",
+        sorted(wanted.items()),
+        sorted(shapes.items()),
+    )
     return facts["step"]
 
 
@@ -179,11 +200,17 @@ def tables_of(folder: str | Path) -> SavedTables:
     """
     folder = _whole_one(folder)
     facts = _facts(folder)
-    axes = {path: tuple(facts["axes"].get(path, LEADING)) for path in facts["tables"]}
+    axes = {}
+    for path in facts["tables"]:
+        axes[path] = tuple(facts["axes"].get(path, LEADING))
     return SavedTables(f"`{folder}`", axes)
 
 
-def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) -> tuple[Tree, Tree]:
+def whole(
+    folder: str | Path,
+    params: Tree,
+    tx: optax.GradientTransformation,
+) -> tuple[Tree, Tree]:
     """Parameters and optimizer state as the single-device program has them.
 
     Args:
@@ -201,29 +228,59 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
     """
     folder = _whole_one(folder)
     facts = _facts(folder)
-    tables, axes = facts["tables"], facts["axes"]
+    tables = facts["tables"]
+    axes = facts["axes"]
     if not tables:
         saved = load(folder, params, tx.init(params), {})
         return saved.params, saved.state
-    leaves = {key: leaf for key, leaf in zip(names(params), jax.tree.leaves(params), strict=True)}
-    _check_axes(folder, axes, {key: np.shape(leaf) for key, leaf in leaves.items()})
-    as_tables = [to_table(leaf, axes.get(key, LEADING)) for key, leaf in leaves.items()]
-    split = split_rows(tx, jax.tree.unflatten(jax.tree.structure(params), as_tables), tables, axes)
+    leaves = {}
+    for key, leaf in zip(names(params), jax.tree.leaves(params), strict=True):
+        leaves[key] = leaf
+    _check_axes(
+        folder,
+        axes,
+        {key: np.shape(leaf) for key, leaf in leaves.items()},
+    )
+    as_tables = []
+    for key, leaf in leaves.items():
+        as_tables.append(to_table(leaf, axes.get(key, LEADING)))
+    split = split_rows(
+        tx,
+        jax.tree.unflatten(jax.tree.structure(params), as_tables),
+        tables,
+        axes,
+    )
     dense, _ = split.params.split(params)
-    shapes = {key: np.shape(leaf) for key, leaf in zip(leaves, as_tables, strict=True)}
+    shapes = {}
+    for key, leaf in zip(leaves, as_tables, strict=True):
+        shapes[key] = np.shape(leaf)
     rules = split.rules
-    like = {
-        key: [Like(rules[key], {}, {key: shapes[key]}, {key: rules[key].state}, rules[key].dtype)]
-        for key in tables
-        if key in shapes
-    }
+    like = {}
+    for key in tables:
+        if key in shapes:
+            like[key] = [
+                Like(
+                    rules[key],
+                    {},
+                    {key: shapes[key]},
+                    {key: rules[key].state},
+                    rules[key].dtype,
+                )
+            ]
     saved = load(folder, dense, split.init(dense), like, axes)
 
     def as_leaves(path: str, tables: Sequence[Any]) -> list[Any]:
-        return [from_table(table, np.shape(leaves[path]), axes.get(path, LEADING)) for table in tables]
+        result = []
+        for table in tables:
+            result.append(from_table(table, np.shape(leaves[path]), axes.get(path, LEADING)))
+        return result
 
-    rows = {path: as_leaves(path, [table.dense()]) for path, (table,) in saved.tables.items()}
-    states = {path: as_leaves(path, table.opt_state) for path, (table,) in saved.tables.items()}
+    rows = {}
+    for path, (table,) in saved.tables.items():
+        rows[path] = as_leaves(path, [table.dense()])
+    states = {}
+    for path, (table,) in saved.tables.items():
+        states[path] = as_leaves(path, table.opt_state)
     return (
         split.params.fill(jax.tree.leaves(saved.params), rows),
         split.state.fill(jax.tree.leaves(saved.state), states),
@@ -290,20 +347,53 @@ def load(
     """
     folder = _whole_one(folder)
     facts = _facts(folder)
-    dtypes = {path: copies[0].dtype for copies in like.values() for path in copies[0].shapes}
-    _check(folder, "tables", sorted(map(readable, dtypes)), sorted(map(readable, facts["tables"])))
-    _check(folder, "axes of rows", _readable_axes(axes or {}), _readable_axes(facts["axes"]))
+    dtypes = {}
+    for copies in like.values():
+        for path in copies[0].shapes:
+            dtypes[path] = copies[0].dtype
+    _check(
+        folder,
+        "tables",
+        sorted(map(readable, dtypes)),
+        sorted(map(readable, facts["tables"])),
+    )
+    _check(
+        folder,
+        "axes of rows",
+        _readable_axes(axes or {}),
+        _readable_axes(facts["axes"]),
+    )
     _check_dtypes(folder, facts, params, dtypes)
     _check(folder, "dense leaves", _described(params, state), facts["leaves"])
     _, leaves = table_files.read_arrays(folder / _DENSE, facts)
-    on_disk = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]
-    _check(folder, "files of dense leaves", [kind for _, *kind in facts["leaves"]], on_disk)
-    folders = {path: folder / _table(number) for number, path in enumerate(facts["tables"])}
-    tables = {name: [_load_table(folders, copy) for copy in copies] for name, copies in like.items()}
+    on_disk = []
+    for leaf in leaves:
+        on_disk.append([str(leaf.dtype), list(leaf.shape)])
+    _check(
+        folder,
+        "files of dense leaves",
+        [kind for _, *kind in facts["leaves"]],
+        on_disk,
+    )
+    folders = {}
+    for number, path in enumerate(facts["tables"]):
+        folders[path] = folder / _table(number)
+    tables = {}
+    for name, copies in like.items():
+        tables[name] = [_load_table(folders, copy) for copy in copies]
     first, structure = jax.tree.flatten((params, state))
-    dense, shared = jax.tree.unflatten(structure, map(random_keys.wrapped_like, first, leaves))
+    dense, shared = jax.tree.unflatten(
+        structure,
+        map(random_keys.wrapped_like, first, leaves),
+    )
     table_files.sweep(folder / _DENSE)
-    return Saved(facts["step"], dense, shared, tables, facts.get("notes"))
+    return Saved(
+        facts["step"],
+        dense,
+        shared,
+        tables,
+        facts.get("notes"),
+    )
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -314,9 +404,17 @@ def _facts(folder: Path) -> dict[str, Any]:
     Raises:
       TableError: If it can't be read, or says anything else.
     """
-    facts = table_files.read_manifest(folder / _DENSE, step=int, tables=list, leaves=list)
+    facts = table_files.read_manifest(
+        folder / _DENSE,
+        step=int,
+        tables=list,
+        leaves=list,
+    )
     facts.setdefault("axes", {})
-    of_leaves = (isinstance(leaf, list) and list(map(type, leaf)) == [str, str, list] for leaf in facts["leaves"])
+    of_leaves = (
+        isinstance(leaf, list) and list(map(type, leaf)) == [str, str, list]
+        for leaf in facts["leaves"]
+    )
     are_names = all(isinstance(path, str) for path in facts["tables"])
     if not are_names or not all(of_leaves) or not _are_axes(facts["axes"], facts["tables"]):
         fix = "Restore another copy, or start anew."
@@ -346,7 +444,11 @@ def _readable_axes(axes: Axes) -> list[tuple[str, list[int]]]:
     return sorted((readable(path), leaf_axes) for path, leaf_axes in _listed(axes).items())
 
 
-def _check_axes(folder: Path, axes: Axes, shapes: Mapping[str, Sequence[int]]) -> None:
+def _check_axes(
+    folder: Path,
+    axes: Axes,
+    shapes: Mapping[str, Sequence[int]],
+) -> None:
     """Raises unless parameters have the axes that the checkpoint names. Parameters that the model lacks are reported elsewhere.
 
     Raises:
@@ -367,16 +469,29 @@ def _load_table(folders: Mapping[str, Path], like: Like) -> Table:
             where = f"checkpoint `{folders[path].parent}`, table `{readable(path)}`"
             raise DataError(where, f"shape {shape}", f"{saved}", fix)
     each = [folders[path] for path in like.shapes]
-    return Table.load_parts(each, like.rule, states=[like.states[path] for path in like.shapes], **like.settings)
+    return Table.load_parts(
+        each,
+        like.rule,
+        states=[like.states[path] for path in like.shapes],
+        **like.settings,
+    )
 
 
 def _described(params: Tree, state: Tree) -> list[list[Any]]:
     """Path, dtype and shape of every leaf, as JSON knows them."""
     leaves = by_path(jax.tree.map(random_keys.data_of, {"params": params, "state": state}))
-    return [[path, str(data.dtype), list(data.shape)] for path, data in leaves.items()]
+    result = []
+    for path, data in leaves.items():
+        result.append([path, str(data.dtype), list(data.shape)])
+    return result
 
 
-def _check(folder: Path, part: str, wanted: Sequence[Any], saved: Any) -> None:
+def _check(
+    folder: Path,
+    part: str,
+    wanted: Sequence[Any],
+    saved: Any,
+) -> None:
     if saved != wanted:
         missing = [entry for entry in wanted if entry not in (saved or [])]
         foreign = [entry for entry in saved or [] if entry not in wanted]
@@ -388,13 +503,20 @@ def _check(folder: Path, part: str, wanted: Sequence[Any], saved: Any) -> None:
         )
 
 
-def _check_dtypes(folder: Path, facts: Mapping[str, Any], params: Tree, tables: Mapping[str, Any]) -> None:
+def _check_dtypes(
+    folder: Path,
+    facts: Mapping[str, Any],
+    params: Tree,
+    tables: Mapping[str, Any],
+) -> None:
     """Raises if a parameter was saved in another dtype.
 
     Raises:
       DataError: It names the first.
     """
-    wanted = {f"{_PARAMS}{path}": random_keys.data_of(leaf).dtype for path, leaf in by_path(params).items()}
+    wanted = {}
+    for path, leaf in by_path(params).items():
+        wanted[f"{_PARAMS}{path}"] = random_keys.data_of(leaf).dtype
     wanted |= tables
     found = {path: dtype for path, dtype, _ in facts["leaves"]}
     for number, path in enumerate(facts["tables"]):
@@ -418,16 +540,34 @@ def _check_place(folder: Path) -> None:
     fix = "Give a folder of its own."
     if re.fullmatch(r".*\.[0-9a-f]{8}\.(new|old)", folder.name):
         got = f"`{folder.name}`, as a save calls its own folders while it runs"
-        raise DataError(f"checkpoint `{folder}`", "another name", got, "Name it otherwise: such folders get deleted.")
+        raise DataError(
+            f"checkpoint `{folder}`",
+            "another name",
+            got,
+            "Name it otherwise: such folders get deleted.",
+        )
     if Path.cwd().is_relative_to(folder):
-        raise DataError(f"checkpoint `{folder}`", "a folder that can be replaced", "the working directory's", fix)
+        raise DataError(
+            f"checkpoint `{folder}`",
+            "a folder that can be replaced",
+            "the working directory's",
+            fix,
+        )
     if folder.exists() and not folder.is_dir():
         raise DataError(f"checkpoint `{folder}`", "a folder", "a file", fix)
     inside = sorted(folder.iterdir()) if folder.exists() else []
-    foreign = [path.name for path in inside if not (path / table_files.MANIFEST).is_file()]
+    foreign = []
+    for path in inside:
+        if not (path / table_files.MANIFEST).is_file():
+            foreign.append(path.name)
     if inside and (foreign or not (folder / _DENSE).exists()):
         got = ", ".join(foreign[:4] or [path.name for path in inside[:4]])
-        raise DataError(f"checkpoint `{folder}`", "a new folder, an empty one or a checkpoint", f"one with {got}", fix)
+        raise DataError(
+            f"checkpoint `{folder}`",
+            "a new folder, an empty one or a checkpoint",
+            f"one with {got}",
+            fix,
+        )
 
 
 def _replace(folder: Path, fresh: Path, old: Path) -> None:
@@ -441,7 +581,9 @@ def _replace(folder: Path, fresh: Path, old: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        shutil.rmtree(old, ignore_errors=True)  # another save was faster, and what it wrote is newer
+        shutil.rmtree(
+            old, ignore_errors=True
+        )  # another save was faster, and what it wrote is newer
     table_files.sync_folder(folder.parent)
 
 
@@ -477,7 +619,11 @@ def sweep(folder: Path) -> None:
 def _replaced(folder: Path) -> list[Path]:
     """Folders that were in this folder's place before."""
     name = re.compile(re.escape(folder.name) + r"\.[0-9a-f]{8}\.old")
-    return [path for path in folder.parent.glob("*.old") if name.fullmatch(path.name)]
+    result = []
+    for path in folder.parent.glob("*.old"):
+        if name.fullmatch(path.name):
+            result.append(path)
+    return result
 
 
 def _is_whole(folder: Path) -> bool:
@@ -496,7 +642,10 @@ def _parts(folder: Path) -> list[Path]:
     Raises:
       TableError: If the dense part's manifest can't be read.
     """
-    return [folder / _DENSE, *(folder / _table(number) for number in range(len(_facts(folder)["tables"])))]
+    return [
+        folder / _DENSE,
+        *(folder / _table(number) for number in range(len(_facts(folder)["tables"]))),
+    ]
 
 
 def _has_manifest(folder: Path) -> bool:

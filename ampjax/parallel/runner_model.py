@@ -59,7 +59,9 @@ class InitialModel:
           DataError: If the checkpoint is of another model.
           TableError: If its files are missing, cut off or altered.
         """
-        return jax.tree.map(np.array, self.first) if self.checkpoint is None else self._read(self.checkpoint)[0]
+        if self.checkpoint is None:
+            return jax.tree.map(np.array, self.first)
+        return self._read(self.checkpoint)[0]
 
     def opt_state(self) -> Tree:
         """The optimizer's first state, or what the checkpoint has.
@@ -70,7 +72,9 @@ class InitialModel:
         """
         if self.state is not None:
             return jax.tree.map(copy_leaf, self.state)
-        return self.tx.init(self.first) if self.checkpoint is None else self._read(self.checkpoint)[1]
+        if self.checkpoint is None:
+            return self.tx.init(self.first)
+        return self._read(self.checkpoint)[1]
 
     def state_like(self) -> Tree:
         """Shapes and dtypes of the optimizer's state."""
@@ -83,7 +87,10 @@ class InitialModel:
           leaves: By path, arrays like the leaves.
         """
         state = self.opt_state()
-        self.state = jax.tree.unflatten(jax.tree.structure(state), (leaves_of(state) | dict(leaves)).values())
+        self.state = jax.tree.unflatten(
+            jax.tree.structure(state),
+            (leaves_of(state) | dict(leaves)).values(),
+        )
 
     def restore(self, path: str | Path) -> int:
         """Goes on from a checkpoint, of which only the parameters' shapes and the optimizer are compared now.
@@ -100,7 +107,8 @@ class InitialModel:
         """
         steps = runner_files.steps(path, self.first)
         runner_files.check_optimizer(path, parts_of(self.state_like()))
-        self.checkpoint, self.state = Path(path), None
+        self.checkpoint = Path(path)
+        self.state = None
         return steps
 
     def _read(self, checkpoint: Path) -> tuple[Tree, Tree]:
@@ -158,11 +166,16 @@ class BuiltModel:
     def params(self) -> Tree:
         """All parameters as the single-device program has them, host arrays."""
         params, _ = self.settle().read()
-        return self.plan.program.join(params, {path: rows.arrays(1)[0] for path, rows in self._parts().items()})
+        return self.plan.program.join(
+            params,
+            {path: rows.arrays(1)[0] for path, rows in self._parts().items()},
+        )
 
     def _parts(self) -> dict[str, TablePart]:
         """By variable its rows in its table."""
-        return {} if isinstance(self.step, DenseStep) else self.step.homes.parts()
+        if isinstance(self.step, DenseStep):
+            return {}
+        return self.step.homes.parts()
 
     def opt_state(self) -> Tree:
         """The optimizer's state, as `tx.init` makes it for the single-device program."""
@@ -170,12 +183,23 @@ class BuiltModel:
         if isinstance(self.step, DenseStep):
             return state
         program = self.plan.program
-        rows = {path: program.as_leaves(path, part.arrays()[1:]) for path, part in self._parts().items()}
-        return self.step.homes.split.state.fill(jax.tree.leaves(state), rows)
+        rows = {}
+        for path, part in self._parts().items():
+            rows[path] = program.as_leaves(
+                path,
+                part.arrays()[1:],
+            )
+        return self.step.homes.split.state.fill(
+            jax.tree.leaves(state),
+            rows,
+        )
 
     def state_like(self) -> Tree:
         """Shapes and dtypes of the optimizer's state."""
-        return jax.eval_shape(self.setup.tx.init, self.plan.program.params)
+        return jax.eval_shape(
+            self.setup.tx.init,
+            self.plan.program.params,
+        )
 
     def assign_state(self, leaves: Mapping[str, Any]) -> None:
         """Replaces some leaves of the optimizer's state, once all gradients under way have been applied.
@@ -187,12 +211,22 @@ class BuiltModel:
         if isinstance(step, DenseStep):
             params, state = step.read()
             step.write(
-                params, jax.tree.unflatten(jax.tree.structure(state), (leaves_of(state) | dict(leaves)).values())
+                params,
+                jax.tree.unflatten(
+                    jax.tree.structure(state),
+                    (leaves_of(state) | dict(leaves)).values(),
+                ),
             )
             return
-        states, axes = step.homes.split.state, self.plan.program.axes
+        states = step.homes.split.state
+        axes = self.plan.program.axes
         owner = dict(zip(states.names, states.table_of, strict=True))
-        as_rows = {name: to_table(leaf, axes.get(owner[name] or "", LEADING)) for name, leaf in leaves.items()}
+        as_rows = {}
+        for name, leaf in leaves.items():
+            as_rows[name] = to_table(
+                leaf,
+                axes.get(owner[name] or "", LEADING),
+            )
         step.homes.write_state(as_rows)
 
     def reset(self, params: Tree) -> None:
@@ -218,12 +252,20 @@ class BuiltModel:
         if isinstance(self.step, DenseStep):
             return
         table_of = self.plan.table_of
-        homes, counts = self.step.homes, {table_of[path]: count for path in group.paths}
-        if not homes.is_split(counts):  # a search asks before each step, and settling takes the staleness away
+        homes = self.step.homes
+        counts = {table_of[path]: count for path in group.paths}
+        if not homes.is_split(
+            counts
+        ):  # a search asks before each step, and settling takes the staleness away
             self.settle()
             homes.resplit(counts)
 
-    def save(self, path: str | Path, steps: int, notes: Mapping[str, Any] | None) -> None:
+    def save(
+        self,
+        path: str | Path,
+        steps: int,
+        notes: Mapping[str, Any] | None,
+    ) -> None:
         """Writes all parameters and optimizer state to a folder, atomically.
 
         Args:
@@ -237,7 +279,14 @@ class BuiltModel:
         """
         step = self.settle()
         notes = {**(notes or {}), "optimizer": self.optimizer}
-        runner_files.save(path, steps, *step.read(), self._parts(), notes, axes=self.plan.program.transposed)
+        runner_files.save(
+            path,
+            steps,
+            *step.read(),
+            self._parts(),
+            notes,
+            axes=self.plan.program.transposed,
+        )
 
     def restore(self, path: str | Path) -> Saved:
         """Reads a checkpoint into the homes, once all of it was checked. Gradients under way are dropped.
@@ -254,7 +303,12 @@ class BuiltModel:
         """
         runner_files.check_optimizer(path, self.optimizer)
         step = self._ready_for_tables()
-        saved = runner_files.load(path, *step.like(), self._like(step), self.plan.program.transposed)
+        saved = runner_files.load(
+            path,
+            *step.like(),
+            self._like(step),
+            self.plan.program.transposed,
+        )
         step.write(saved.params, saved.state, saved.tables)
         return saved
 
@@ -262,14 +316,25 @@ class BuiltModel:
         """By table how its copies are loaded."""
         if isinstance(step, DenseStep):
             return {}
-        parts, result = step.homes.parts(), {}
+        parts = step.homes.parts()
+        result = {}
         for name, copies in step.tables.items():
-            held = {path: parts[path] for path in self.plan.program.members[name]}
-            shapes, states = ({path: getattr(part, what) for path, part in held.items()} for what in ("shape", "state"))
-            result[name] = [Like(table.rule, table.settings, shapes, states, table.dtype) for table in copies]
+            held = {}
+            for path in self.plan.program.members[name]:
+                held[path] = parts[path]
+            shapes, states = (
+                {path: getattr(part, what) for path, part in held.items()}
+                for what in ("shape", "state")
+            )
+            result[name] = [
+                Like(table.rule, table.settings, shapes, states, table.dtype) for table in copies
+            ]
         return result
 
-    def readable(self, by_path: Mapping[str, Any]) -> dict[str, Any]:
+    def readable(
+        self,
+        by_path: Mapping[str, Any],
+    ) -> dict[str, Any]:
         """Writes paths as names with `/` between them.
 
         Args:
@@ -279,7 +344,10 @@ class BuiltModel:
           The values by name.
         """
         text = names(self.plan.program.params)
-        return {text.get(path, path): value for path, value in by_path.items()}
+        result = {}
+        for path, value in by_path.items():
+            result[text.get(path, path)] = value
+        return result
 
 
 def with_tables_of(
@@ -298,18 +366,34 @@ def with_tables_of(
     Raises:
       AmpError: If the checkpoint is damaged, or the user has chosen which variables are tables. Then nothing has changed.
     """
-    setup, tables = model.setup, runner_files.tables_of(path)
+    setup = model.setup
+    tables = runner_files.tables_of(path)
     if tables.axes == model.plan.program.axes:
         return None
-    first = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), model.plan.program.params)
+    first = jax.tree.map(
+        lambda leaf: np.zeros(leaf.shape, leaf.dtype),
+        model.plan.program.params,
+    )
     try:
         runner_files.steps(path, first)
     except DataError:
         return None  # who reads it says so
     runner_files.check_optimizer(path, model.optimizer)
-    plan = plan_again(model.plan, setup.resources, setup.config, partitioners, setup.tx, tables)
+    plan = plan_again(
+        model.plan,
+        setup.resources,
+        setup.config,
+        partitioners,
+        setup.tx,
+        tables,
+    )
     runner_files.whole(path, first, setup.tx)  # before anything is replaced
     if setup.group is not None:
         setup.group.end()  # workers have the old program
-    other = BuiltModel(setup, plan, build_step(setup, plan, first), EquivalenceWatch(setup, plan, model.watch))
+    other = BuiltModel(
+        setup,
+        plan,
+        build_step(setup, plan, first),
+        EquivalenceWatch(setup, plan, model.watch),
+    )
     return other, other.restore(path)

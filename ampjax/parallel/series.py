@@ -35,8 +35,15 @@ class Series:
       SettingsError: If the folder is no path.
     """
 
-    def __init__(self, folder: str | Path, stem: str, keep: int | None = None):
-        self.folder, self._stem, self._keep = a_path("checkpoints, folder", folder).resolve(), stem, keep
+    def __init__(
+        self,
+        folder: str | Path,
+        stem: str,
+        keep: int | None = None,
+    ):
+        self.folder = a_path("checkpoints, folder", folder).resolve()
+        self._stem = stem
+        self._keep = keep
         self._is_own = False  # whether what is there was written here, or gone on from
 
     def claim(self) -> None:
@@ -71,7 +78,10 @@ class Series:
         found = [match for path in self.folder.iterdir() if (match := name.fullmatch(path.name))]
         for number in {int(match[1]) for match in found if match[2]}:
             runner_files.sweep(self.path(number))
-        return sorted({int(match[1]) for match in found if self._is_there(int(match[1]))}, reverse=True)
+        return sorted(
+            {int(match[1]) for match in found if self._is_there(int(match[1]))},
+            reverse=True,
+        )
 
     def path(self, number: int) -> Path:
         """The folder of a checkpoint.
@@ -84,7 +94,11 @@ class Series:
         """
         return self.folder / f"{self._stem}{number}"
 
-    def write(self, number: int, save: Callable[[Path], None]) -> None:
+    def write(
+        self,
+        number: int,
+        save: Callable[[Path], None],
+    ) -> None:
         """Writes a checkpoint; then deletes those that are older than the newest few, and only then.
 
         Args:
@@ -96,7 +110,10 @@ class Series:
             for old in [n for n in self.numbers() if n < number][self._keep - 1 :]:
                 shutil.rmtree(self.path(old), ignore_errors=True)
 
-    def read(self, load: Callable[[Path], T]) -> T | None:
+    def read(
+        self,
+        load: Callable[[Path], T],
+    ) -> T | None:
         """Reads the newest undamaged checkpoint.
 
         Args:
@@ -120,7 +137,9 @@ class Series:
                 passed_over.append(error)
                 continue
             for error in passed_over:
-                message = f"a snapshot is damaged, and `{self.path(number)}` was taken instead: {error}"
+                message = (
+                    f"a snapshot is damaged, and `{self.path(number)}` was taken instead: {error}"
+                )
                 warnings.warn(message, SnapshotWarning, stacklevel=2)
             return loaded
         if passed_over:

@@ -69,7 +69,12 @@ class _Strided:
     count: int
 
     def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(iter(self.source), self.index, None, self.count)
+        return itertools.islice(
+            iter(self.source),
+            self.index,
+            None,
+            self.count,
+        )
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,11 @@ class _Dealt:
     skip: int = 0
 
     def __iter__(self) -> Iterator[Parts]:
-        elements = itertools.islice(iter(self.source), self.skip * self.count, None)
+        elements = itertools.islice(
+            iter(self.source),
+            self.skip * self.count,
+            None,
+        )
         while len(hand := tuple(itertools.islice(elements, self.count))) == self.count:
             yield Parts(hand)
 
@@ -118,18 +127,29 @@ def shard(
       SettingsError: If `count` is no integer above 0 or `index` none below `count`, arrays have fewer rows than there are replicas or
         differ in them, or the data can't be iterated.
     """
-    n = len(find_resources(resource_info).devices) if count is None else count
+    if count is None:
+        n = len(find_resources(resource_info).devices)
+    else:
+        n = count
     at_least("count", n, 1)
     at_least("skip", skip, 0)
     if index is not None:
         at_least("index", index, 0)
         if index >= n:
             raise SettingsError(
-                "shard", "0 <= index < count", f"index {index}, count {n}", "Number the replicas from 0."
+                "shard",
+                "0 <= index < count",
+                f"index {index}, count {n}",
+                "Number the replicas from 0.",
             )
     if _is_arrays(data):
         if skip:
-            raise SettingsError("shard, `skip`", "0 for arrays, which are one step", f"{skip}", "Skip whole batches.")
+            raise SettingsError(
+                "shard, `skip`",
+                "0 for arrays, which are one step",
+                f"{skip}",
+                "Skip whole batches.",
+            )
         batches = tuple(_rows(data, i, n, shared) for i in range(n))
         return Parts(batches) if index is None else batches[index]
     if _is_sliceable(data):
@@ -137,12 +157,21 @@ def shard(
         return ShardedData(views) if index is None else views[index]
     if not isinstance(data, Iterable):
         raise SettingsError(
-            "shard", "arrays, a data set or an iterable", f"{type(data).__name__}", "Pass what gives batches."
+            "shard",
+            "arrays, a data set or an iterable",
+            f"{type(data).__name__}",
+            "Pass what gives batches.",
         )
-    return _Dealt(data, n, skip) if index is None else _Strided(data, index + skip * n, n)
+    if index is None:
+        return _Dealt(data, n, skip)
+    return _Strided(data, index + skip * n, n)
 
 
-def split_batch(batch: Tree | Parts, n: int, shared: Sequence[str] = ()) -> tuple[Tree, ...]:
+def split_batch(
+    batch: Tree | Parts,
+    n: int,
+    shared: Sequence[str] = (),
+) -> tuple[Tree, ...]:
     """Each replica's part of one step's batch: contiguous rows of every array; scalars, a single random key and shared leaves go to all.
 
     Numbers of Python and tensors become arrays, for what is compiled for a batch knows arrays only.
@@ -160,15 +189,29 @@ def split_batch(batch: Tree | Parts, n: int, shared: Sequence[str] = ()) -> tupl
       DataError: If there is no leaf, one is nothing that JAX takes, or replicas have unlike shared leaves.
     """
     if isinstance(batch, Parts):
-        return _checked(Parts(tuple(_arrays(part) for part in batch.batches)), n, shared)
+        return _checked(
+            Parts(tuple(_arrays(part) for part in batch.batches)),
+            n,
+            shared,
+        )
     batch = _arrays(batch)
     are_cut = [not is_shared for is_shared in are_shared(batch, shared)]
-    cut = {path: leaf for (path, leaf), own in zip(by_path(batch).items(), are_cut, strict=True) if own}
-    _equal_sizes("batch", {path: leaf.shape[0] for path, leaf in cut.items() if np.ndim(leaf) and not is_key(leaf)})
+    cut = {}
+    for (path, leaf), own in zip(by_path(batch).items(), are_cut, strict=True):
+        if own:
+            cut[path] = leaf
+    _equal_sizes(
+        "batch",
+        {path: leaf.shape[0] for path, leaf in cut.items() if np.ndim(leaf) and not is_key(leaf)},
+    )
     for path, leaf in cut.items():
         _check_leaf(path, leaf, n)
     leaves, structure = jax.tree.flatten(batch)
-    each = [[_part(leaf, i, n) if own else leaf for leaf, own in zip(leaves, are_cut, strict=True)] for i in range(n)]
+    each = []
+    for i in range(n):
+        each.append(
+            [_part(leaf, i, n) if own else leaf for leaf, own in zip(leaves, are_cut, strict=True)]
+        )
     return tuple(jax.tree.unflatten(structure, part) for part in each)
 
 
@@ -188,11 +231,16 @@ def are_shared(batch: Tree, shared: Sequence[str]) -> list[bool]:
     for pattern in shared:
         if not any(matches(pattern, path) for path in paths):
             where = f"setting `shared`, `{pattern}`"
-            raise SettingsError(where, f"a leaf of the batch, one of {paths}", "no match", "Correct it.")
+            raise SettingsError(
+                where, f"a leaf of the batch, one of {paths}", "no match", "Correct it."
+            )
     return [any(matches(pattern, path) for pattern in shared) for path in paths]
 
 
-def joined_batch(batch: Tree | Parts, shared: Sequence[str] = ()) -> Tree:
+def joined_batch(
+    batch: Tree | Parts,
+    shared: Sequence[str] = (),
+) -> Tree:
     """One step's batch as the single-device program takes it.
 
     Args:
@@ -214,7 +262,9 @@ def joined_batch(batch: Tree | Parts, shared: Sequence[str] = ()) -> Tree:
         each = [part[path] for part in flat]
         if np.ndim(first) and not is_shared:
             leaves.append(
-                jnp.concatenate(each) if is_key(first) else np.concatenate([np.asarray(leaf) for leaf in each])
+                jnp.concatenate(each)
+                if is_key(first)
+                else np.concatenate([np.asarray(leaf) for leaf in each])
             )
             continue
         data = [np.asarray(data_of(leaf)) for leaf in each]
@@ -222,7 +272,10 @@ def joined_batch(batch: Tree | Parts, shared: Sequence[str] = ()) -> Tree:
             fix = "Give each replica the same one, or one for each example."
             raise DataError(f"batch, leaf `{path}`", "the same value in all parts", "others", fix)
         leaves.append(first)
-    return jax.tree.unflatten(jax.tree.structure(parts[0]), leaves)
+    return jax.tree.unflatten(
+        jax.tree.structure(parts[0]),
+        leaves,
+    )
 
 
 def _arrays(batch: Tree) -> Tree:
@@ -233,7 +286,12 @@ def _arrays(batch: Tree) -> Tree:
     """
     leaves, structure = jax.tree.flatten(batch)
     if not leaves:
-        raise DataError("batch", "a pytree of arrays", f"{batch!r}, without any", "Pass what the loss function takes.")
+        raise DataError(
+            "batch",
+            "a pytree of arrays",
+            f"{batch!r}, without any",
+            "Pass what the loss function takes.",
+        )
     arrays = []
     for path, leaf in by_path(batch).items():
         where = f"batch, leaf `{path}`"
@@ -263,16 +321,27 @@ def _check_leaf(path: str, leaf: Any, n: int) -> None:
         )
 
 
-def _checked(parts: Parts, n: int, shared: Sequence[str]) -> tuple[Tree, ...]:
+def _checked(
+    parts: Parts,
+    n: int,
+    shared: Sequence[str],
+) -> tuple[Tree, ...]:
     if len(parts) != n:
         raise SettingsError(
-            "batch", f"{n} parts, one for each replica", f"{len(parts)}", "Shard the data with the runner's resources."
+            "batch",
+            f"{n} parts, one for each replica",
+            f"{len(parts)}",
+            "Shard the data with the runner's resources.",
         )
     leaves = [by_path(abstract(part)) for part in parts.batches]
-    kinds = [{path: (leaf.shape, leaf.dtype) for path, leaf in part.items()} for part in leaves]
+    kinds = []
+    for part in leaves:
+        kinds.append({path: (leaf.shape, leaf.dtype) for path, leaf in part.items()})
     for number, part in enumerate(kinds):
         if part != kinds[0]:
-            first, other = ({path: shape_text(leaf) for path, leaf in leaves[i].items()} for i in (0, number))
+            first, other = (
+                {path: shape_text(leaf) for path, leaf in leaves[i].items()} for i in (0, number)
+            )
             raise SettingsError(
                 f"batch, part {number}",
                 f"the shapes and dtypes of part 0, {first}",
@@ -289,8 +358,12 @@ def _check_shared(batches: Sequence[Tree], shared: Sequence[str]) -> None:
         for replica, leaves in enumerate(others, start=1):
             if is_shared and not _is_same(leaves[path], first[path]):
                 got = f"another one in part {replica}"
-                fix = "Give all replicas the same, or don't name it in `ParallaxConfig(shared=...)`."
-                raise DataError(f"batch, leaf `{path}`", "the leaf of part 0, since it is shared", got, fix)
+                fix = (
+                    "Give all replicas the same, or don't name it in `ParallaxConfig(shared=...)`."
+                )
+                raise DataError(
+                    f"batch, leaf `{path}`", "the leaf of part 0, since it is shared", got, fix
+                )
 
 
 def _is_same(first: Any, second: Any) -> bool:
@@ -301,7 +374,9 @@ def _is_arrays(data: Any) -> bool:
     if isinstance(data, Iterator):  # JAX refuses to look for leaves in one
         return False
     leaves = jax.tree.leaves(data)
-    in_memory = all(hasattr(leaf, "__dlpack__") for leaf in leaves)  # of any library, but no data set on a disk
+    in_memory = all(
+        hasattr(leaf, "__dlpack__") for leaf in leaves
+    )  # of any library, but no data set on a disk
     return bool(leaves) and in_memory and not isinstance(data, list)
 
 
@@ -312,23 +387,38 @@ def _is_sliceable(data: Any) -> bool:
     return hasattr(data, "__len__") and hasattr(data, "__getitem__") and hasattr(data, "slice")
 
 
-def _rows(data: Tree, index: int, n: int, shared: Sequence[str]) -> Tree:
-    are_whole, (leaves, structure) = are_shared(data, shared), jax.tree.flatten(data)
+def _rows(
+    data: Tree,
+    index: int,
+    n: int,
+    shared: Sequence[str],
+) -> Tree:
+    are_whole = are_shared(data, shared)
+    leaves, structure = jax.tree.flatten(data)
     paths = zip(by_path(data).items(), are_whole, strict=True)
-    sizes = {path: (leaf.shape or (0,))[0] for (path, leaf), is_whole in paths if not is_whole}
+    sizes = {}
+    for (path, leaf), is_whole in paths:
+        if not is_whole:
+            sizes[path] = (leaf.shape or (0,))[0]
     _equal_sizes("shard", sizes)
     size = next(iter(sizes.values()), n)
     if size < n:
-        raise SettingsError("shard", f"at least {n} rows, one for each replica", f"{size}", "Use fewer replicas.")
+        raise SettingsError(
+            "shard", f"at least {n} rows, one for each replica", f"{size}", "Use fewer replicas."
+        )
     rows = slice(index, size - size % n, n)
-    parts = [leaf if is_whole else leaf[rows] for leaf, is_whole in zip(leaves, are_whole, strict=True)]
+    parts = []
+    for leaf, is_whole in zip(leaves, are_whole, strict=True):
+        parts.append(leaf if is_whole else leaf[rows])
     return jax.tree.unflatten(structure, parts)
 
 
 def _equal_sizes(where: str, sizes: dict[str, int]) -> None:
     first = next(iter(sizes), "")
     fix = "Give all arrays one row for each example" + (
-        "; what all replicas need whole is named in `ParallaxConfig(shared=...)`." if where == "batch" else "."
+        "; what all replicas need whole is named in `ParallaxConfig(shared=...)`."
+        if where == "batch"
+        else "."
     )
     for path, size in sizes.items():
         if size != sizes[first]:

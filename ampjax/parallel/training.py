@@ -69,14 +69,22 @@ class Training:
     """
 
     def __init__(
-        self, setup: RunnerSetup, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]
+        self,
+        setup: RunnerSetup,
+        params: Tree,
+        partitioners: Sequence[Partitioner],
+        clock: Callable[[], float],
     ):
         first = checked_params(params)
-        self.setup, self.steps = replace(setup, tx=keep_staleness_if_used(setup.tx, first)), 0
+        self.setup = replace(setup, tx=keep_staleness_if_used(setup.tx, first))
+        self.steps = 0
         self.model: InitialModel | BuiltModel = InitialModel(self.setup.tx, first)
-        self._partitioners, self._clock = list(partitioners), clock
+        self._partitioners = list(partitioners)
+        self._clock = clock
         self.searches: Searches | None = None
-        self._found: tuple[Group, int] | None = None  # how a search that has just ended wants tables to be split
+        self._found: tuple[Group, int] | None = (
+            None  # how a search that has just ended wants tables to be split
+        )
         self.totals = StepTotals()
         self.checkpoints = RunnerCheckpoints(setup.config.checkpoint)
         self.recoverer: Recoverer | None = None
@@ -99,7 +107,9 @@ class Training:
           SettingsError: If there was none.
         """
         if isinstance(self.model, InitialModel):
-            raise SettingsError("runner", "a batch first", "none yet", "Call `run`, or `build` with a batch.")
+            raise SettingsError(
+                "runner", "a batch first", "none yet", "Call `run`, or `build` with a batch."
+            )
         return self.model
 
     # ---- the first batch ---------------------------------------------------------------------------------------------
@@ -121,11 +131,14 @@ class Training:
             warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
 
     def _built(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
-        setup, first = self.setup, initial.first
+        setup = self.setup
+        first = initial.first
         tables = None if initial.checkpoint is None else runner_files.tables_of(initial.checkpoint)
         settings = setup.resources, setup.config, self._partitioners, setup.tx
         plan = plan_variables(setup.loss_fn, first, parts, *settings, tables)
-        model = BuiltModel(setup, plan, build_step(setup, plan, first), EquivalenceWatch(setup, plan))
+        model = BuiltModel(
+            setup, plan, build_step(setup, plan, first), EquivalenceWatch(setup, plan)
+        )
         saved = None if initial.checkpoint is None else model.restore(initial.checkpoint)
         if initial.state is not None:
             model.assign_state(leaves_of(initial.state))
@@ -134,12 +147,19 @@ class Training:
         self.searches = self._begin_searches(model, None if saved is None else saved.notes)
         return model
 
-    def _begin_searches(self, model: BuiltModel, notes: Mapping[str, Any] | None) -> Searches | None:
+    def _begin_searches(
+        self, model: BuiltModel, notes: Mapping[str, Any] | None
+    ) -> Searches | None:
         """The searches, without those that an earlier run ended on as many machines: their results are put to use. None if none is wanted."""
         groups: Sequence[Group] = model.plan.groups
         if not (self.setup.config.search_partitions and groups):
             return None
-        searches = Searches(groups, len(self.setup.resources.machines), self.setup.config.sample, notes)
+        searches = Searches(
+            groups,
+            len(self.setup.resources.machines),
+            self.setup.config.sample,
+            notes,
+        )
         chosen = {result.label: result.partitions for result in searches.results}
         for group in groups:
             if group.label in chosen:
@@ -149,7 +169,10 @@ class Training:
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def take_step(
-        self, parts: Sequence[Tree], wanted: Sequence[str], following: Sequence[Tree] | None = None
+        self,
+        parts: Sequence[Tree],
+        wanted: Sequence[str],
+        following: Sequence[Tree] | None = None,
     ) -> Metrics:
         """One step over all replicas, with what is due after it: another split of tables, a checkpoint.
 
@@ -164,8 +187,10 @@ class Training:
         Raises:
           AmpError: As `Runner.run`.
         """
-        model, number = self.built, self.steps + 1
-        metrics, dropped = None, ()
+        model = self.built
+        number = self.steps + 1
+        metrics = None
+        dropped = ()
         self.state.adopt()
         self.state.accept()  # the tree that was given last is of the state before this step
         while True:
@@ -186,7 +211,13 @@ class Training:
             except (HostError, ServerError) as error:
                 self._recover(error, number)
         if dropped:
-            raise with_cause(dropped[0].error, self.setup, model.plan, model.step, [dropped[0].part])
+            raise with_cause(
+                dropped[0].error,
+                self.setup,
+                model.plan,
+                model.step,
+                [dropped[0].part],
+            )
         return metrics
 
     def _step(
@@ -196,17 +227,29 @@ class Training:
         searches = self.searches
         if searches is not None and (next_split := searches.wanted()) is not None:
             model.resplit(*next_split)
-        before, start = self.setup.wire.traffic(), self._clock()
+        before = self.setup.wire.traffic()
+        start = self._clock()
         n_updates = model.step.n_updates
         try:
             outcome = model.step(self.steps + 1, parts, bool(wanted))
         except (ParameterError, TableError) as error:
-            raise with_cause(error, self.setup, model.plan, model.step, parts) from None
+            raise with_cause(
+                error,
+                self.setup,
+                model.plan,
+                model.step,
+                parts,
+            ) from None
         except KeyboardInterrupt:
-            if model.step.n_updates > n_updates:  # it had waited until all was written: the step counts
+            if (
+                model.step.n_updates > n_updates
+            ):  # it had waited until all was written: the step counts
                 self._count({}, parts)
             raise
-        read = fetched(wanted, model.readable(outcome.gradients())) if wanted else {}
+        if wanted:
+            read = fetched(wanted, model.readable(outcome.gradients()))
+        else:
+            read = {}
         self._count(outcome.alpha, parts)
         if searches is not None and not searches.is_over:
             jax.block_until_ready((outcome.aux, [np.asarray(loss) for loss in outcome.losses]))
@@ -230,7 +273,11 @@ class Training:
             model.resplit(*self._found)
             self._found = None
 
-    def _count(self, alpha: Mapping[str, float], parts: Sequence[Tree] | None = None) -> None:
+    def _count(
+        self,
+        alpha: Mapping[str, float],
+        parts: Sequence[Tree] | None = None,
+    ) -> None:
         self.steps += 1
         self.totals.add(alpha)
         if self.recoverer is not None and parts is not None:
@@ -273,7 +320,11 @@ class Training:
           AmpError: As `Runner.save`.
         """
         self.state.adopt()
-        self.built.save(path, self.steps, None if self.searches is None else self.searches.notes)
+        self.built.save(
+            path,
+            self.steps,
+            None if self.searches is None else self.searches.notes,
+        )
 
     def restore(self, path: str | Path) -> None:
         """Goes on from a checkpoint; before the first batch it is read when the model is built.
@@ -285,7 +336,10 @@ class Training:
           AmpError: As `Runner.restore`.
         """
         model = self.model
-        if isinstance(model, BuiltModel) and (other := with_tables_of(path, model, self._partitioners)) is not None:
+        if (
+            isinstance(model, BuiltModel)
+            and (other := with_tables_of(path, model, self._partitioners)) is not None
+        ):
             self.model, restored = other
             self.searches = self._begin_searches(self.model, restored.notes)
         else:

@@ -80,12 +80,12 @@ def assign(
     _check_integer("workers", workers, 1)
     _check_integer("hops", hops, 1)
     _check_integer("seed", seed, 0)
-    nodes, places = hosted(graph), _Places(workers, hosts or {})
-    pinned = {
-        n.name: places.worker(f"node `{n.name}`, worker", n.options.worker)
-        for n in nodes
-        if n.options.worker is not None
-    }
+    nodes = hosted(graph)
+    places = _Places(workers, hosts or {})
+    pinned = {}
+    for n in nodes:
+        if n.options.worker is not None:
+            pinned[n.name] = places.worker(f"node `{n.name}`, worker", n.options.worker)
     for users in graph.users.values():
         pins = [pinned[user.name] for user in users if user.name in pinned]
         pinned.update(dict.fromkeys((user.name for user in users), pins[0]) if pins else {})
@@ -95,13 +95,31 @@ def assign(
         placed = _given(nodes, rule, pinned, places)
         _check_shared(graph, placed)
     elif rule == "default":
-        placed = _follow(nodes, _fitting(nodes, _modulo(nodes, workers), pinned, memory), workers)
+        placed = _follow(
+            nodes,
+            _fitting(nodes, _modulo(nodes, workers), pinned, memory),
+            workers,
+        )
     elif rule == "paper":
-        placed = _at_random(nodes, _fitting(nodes, _modulo(nodes, workers), pinned, memory), workers, seed)
+        placed = _at_random(
+            nodes,
+            _fitting(nodes, _modulo(nodes, workers), pinned, memory),
+            workers,
+            seed,
+        )
     elif rule == "coloured":
-        placed = _follow(nodes, _fitting(nodes, _colour(nodes, pinned, workers, hops), pinned, memory), workers)
+        placed = _follow(
+            nodes,
+            _fitting(nodes, _colour(nodes, pinned, workers, hops), pinned, memory),
+            workers,
+        )
     else:
-        raise SettingsError("affinity", f"one of {RULES}, a mapping or a function", f"{rule!r}", "Choose one of these.")
+        raise SettingsError(
+            "affinity",
+            f"one of {RULES}, a mapping or a function",
+            f"{rule!r}",
+            "Choose one of these.",
+        )
     if memory is not None:
         memory.check(placed)
     return {node.name: placed[node.name] for node in nodes}
@@ -116,10 +134,17 @@ def hosted(graph: Graph) -> list[Node]:
     Returns:
       The nodes, in graph order.
     """
-    return [node for node in graph.nodes.values() if not node.is_control and node.kind != "Pump"]
+    result = []
+    for node in graph.nodes.values():
+        if not node.is_control and node.kind != "Pump":
+            result.append(node)
+    return result
 
 
-def heavy_neighbours(graph: Graph, hops: int = 1) -> dict[str, list[str]]:
+def heavy_neighbours(
+    graph: Graph,
+    hops: int = 1,
+) -> dict[str, list[str]]:
     """For each heavy node the others that `coloured` keeps on different workers, in graph order.
 
     Args:
@@ -135,48 +160,78 @@ def heavy_neighbours(graph: Graph, hops: int = 1) -> dict[str, list[str]]:
 # ---- heavy nodes -----------------------------------------------------------------------------------------------------
 
 
-def _modulo(nodes: list[Node], workers: int) -> dict[str, int]:
+def _modulo(
+    nodes: list[Node],
+    workers: int,
+) -> dict[str, int]:
     number: dict[str, int] = {}
     for node in (heavy := _heavy(nodes)):
         number.setdefault(node.part or node.name, len(number))
-    return {node.name: number[node.part or node.name] % workers for node in heavy}
+    result = {}
+    for node in heavy:
+        result[node.name] = number[node.part or node.name] % workers
+    return result
 
 
-def _colour(nodes: list[Node], pinned: Placement, workers: int, hops: int) -> dict[str, int]:
+def _colour(
+    nodes: list[Node],
+    pinned: Placement,
+    workers: int,
+    hops: int,
+) -> dict[str, int]:
     """Greedy: each heavy node takes the worker with the fewest neighbours, then the fewest heavy nodes, then the first."""
     near = _neighbours(nodes, hops)
     colours = {name: pinned[name] for name in near if name in pinned}
     load = _count(colours.values(), workers)
     for name in near:
         if name not in colours:
-            clashes = _count((colours[other] for other in near[name] if other in colours), workers)
-            colours[name] = min(range(workers), key=lambda w: (clashes[w], load[w], w))
+            clashes = _count(
+                (colours[other] for other in near[name] if other in colours),
+                workers,
+            )
+            colours[name] = min(
+                range(workers),
+                key=lambda w: (clashes[w], load[w], w),
+            )
             load[colours[name]] += 1
     return colours
 
 
-def _neighbours(nodes: list[Node], hops: int) -> dict[str, list[str]]:
+def _neighbours(
+    nodes: list[Node],
+    hops: int,
+) -> dict[str, list[str]]:
     heavy = {node.name: node for node in _heavy(nodes)}
     edges = _undirected(nodes)
-    one_hop = {name: _reach(name, edges, through=lambda other: other not in heavy, to=heavy) for name in heavy}
+    one_hop = {
+        name: _reach(name, edges, through=lambda other: other not in heavy, to=heavy)
+        for name in heavy
+    }
     near = {name: one_hop[name] for name in heavy}
     for _ in range(hops - 1):
-        near = {name: near[name] | {far: None for other in near[name] for far in one_hop[other]} for name in heavy}
-    return {
-        name: [
+        near = {
+            name: near[name] | {far: None for other in near[name] for far in one_hop[other]}
+            for name in heavy
+        }
+    result = {}
+    for name in heavy:
+        result[name] = [
             other
             for other in heavy
             if other != name and (other in near[name] or _same_group(heavy[name], heavy[other]))
         ]
-        for name in heavy
-    }
+    return result
 
 
 def _reach(
-    start: str, edges: Mapping[str, Iterable[str]], through: Callable[[str], bool], to: Mapping[str, Node]
+    start: str,
+    edges: Mapping[str, Iterable[str]],
+    through: Callable[[str], bool],
+    to: Mapping[str, Node],
 ) -> dict[str, None]:
     """The names in `to` that a path from `start` meets first, where it may pass nodes that `through` allows."""
-    seen, ahead = {start: None}, [start]
+    seen = {start: None}
+    ahead = [start]
     while ahead:
         for other in edges[ahead.pop()]:
             if other not in seen:
@@ -198,7 +253,9 @@ def _count(values: Iterable[int], workers: int) -> list[int]:
     return np.bincount(np.fromiter(values, np.int64), minlength=workers).tolist()
 
 
-def _fitting(nodes: list[Node], wanted: Placement, pinned: Placement, memory: Memory | None) -> dict[str, int]:
+def _fitting(
+    nodes: list[Node], wanted: Placement, pinned: Placement, memory: Memory | None
+) -> dict[str, int]:
     """Heavy nodes where a rule wants them, or where they have room, with them the nodes that share their parameters; and all that are pinned."""
     heavy = {**wanted, **pinned}
     placed = heavy if memory is None else memory.fit(heavy, pinned)
@@ -208,20 +265,36 @@ def _fitting(nodes: list[Node], wanted: Placement, pinned: Placement, memory: Me
 # ---- light nodes -----------------------------------------------------------------------------------------------------
 
 
-def _at_random(nodes: list[Node], placed: Placement, workers: int, seed: int) -> dict[str, int]:
+def _at_random(
+    nodes: list[Node],
+    placed: Placement,
+    workers: int,
+    seed: int,
+) -> dict[str, int]:
     busy = {placed[node.name] for node in _heavy(nodes)}
     rest = [w for w in range(workers) if w not in busy] or list(range(workers))
     light = [node.name for node in nodes if node.name not in placed]
-    chosen = np.random.default_rng(seed).integers(len(rest), size=len(light))
-    return {**placed, **{name: rest[i] for name, i in zip(light, chosen, strict=True)}}
+    chosen = np.random.default_rng(seed).integers(
+        len(rest),
+        size=len(light),
+    )
+    return {
+        **placed,
+        **{name: rest[i] for name, i in zip(light, chosen, strict=True)},
+    }
 
 
-def _follow(nodes: list[Node], placed: Placement, workers: int) -> dict[str, int]:
+def _follow(
+    nodes: list[Node],
+    placed: Placement,
+    workers: int,
+) -> dict[str, int]:
     """Light nodes of a copied part join its heavy ones; others a consumer, else a producer: over direct wires, else through control nodes.
 
     What no placed node reaches goes to the worker that hosts the fewest nodes, one connected piece at a time.
     """
-    placed, wires = dict(placed), _Wires.of(nodes)
+    placed = dict(placed)
+    wires = _Wires.of(nodes)
     of_parts: dict[str, set[int]] = {}
     for node in _heavy(nodes):
         if node.part is not None:
@@ -251,20 +324,40 @@ class _Wires:
     @classmethod
     def of(cls, nodes: list[Node]) -> _Wires:
         """The wires of a graph: without a control node between, and with any number of them."""
-        direct = [(n.name, c.name) for n in nodes for wire in n.outputs for c, _ in wire.consumers if not c.is_control]
+        direct = []
+        for n in nodes:
+            for wire in n.outputs:
+                for c, _ in wire.consumers:
+                    if not c.is_control:
+                        direct.append((n.name, c.name))
         return cls(
-            tuple(n.name for n in nodes), tuple(direct), tuple((n.name, c) for n in nodes for c in _consumers(n))
+            tuple(n.name for n in nodes),
+            tuple(direct),
+            tuple((n.name, c) for n in nodes for c in _consumers(n)),
         )
 
-    def spread(self, placed: dict[str, int], edges: tuple[tuple[str, str], ...]) -> None:
+    def spread(
+        self,
+        placed: dict[str, int],
+        edges: tuple[tuple[str, str], ...],
+    ) -> None:
         """Places nodes next to placed ones until nothing changes; consumers before producers, all of them each time."""
-        consumers, producers = _adjacent(self.names, edges), _adjacent(self.names, ((c, p) for p, c in edges))
+        consumers = _adjacent(self.names, edges)
+        producers = _adjacent(
+            self.names,
+            ((c, p) for p, c in edges),
+        )
         while self._settle(placed, consumers) or self._settle(placed, producers):
             pass
 
-    def _settle(self, placed: dict[str, int], towards: Mapping[str, list[str]]) -> bool:
+    def _settle(
+        self,
+        placed: dict[str, int],
+        towards: Mapping[str, list[str]],
+    ) -> bool:
         """Follows `towards` from unplaced nodes to placed ones; says whether it placed any."""
-        before, progress = len(placed), True
+        before = len(placed)
+        progress = True
         while progress:
             found = {
                 n: placed[next(o for o in towards[n] if o in placed)]
@@ -279,7 +372,8 @@ class _Wires:
 def _consumers(node: Node) -> list[str]:
     """The hosted nodes that a node's messages reach through control nodes alone."""
     found: dict[str, None] = {}
-    seen, ahead = {node.name: None}, [node]
+    seen = {node.name: None}
+    ahead = [node]
     while ahead:
         for consumer in (c for wire in ahead.pop(0).outputs for c, _ in wire.consumers):
             if not consumer.is_control:
@@ -292,10 +386,16 @@ def _consumers(node: Node) -> list[str]:
 
 def _undirected(nodes: list[Node]) -> dict[str, list[str]]:
     wires = _Wires.of(nodes)
-    return _adjacent(wires.names, (edge for p, c in wires.all for edge in ((p, c), (c, p))))
+    return _adjacent(
+        wires.names,
+        (edge for p, c in wires.all for edge in ((p, c), (c, p))),
+    )
 
 
-def _adjacent(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _adjacent(
+    names: Iterable[str],
+    edges: Iterable[tuple[str, str]],
+) -> dict[str, list[str]]:
     result: dict[str, list[str]] = {name: [] for name in names}
     for start, end in edges:
         result[start].append(end)
@@ -305,7 +405,9 @@ def _adjacent(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[st
 # ---- checks ----------------------------------------------------------------------------------------------------------
 
 
-def _given(nodes: list[Node], placement: Wish, pinned: Placement, places: _Places) -> dict[str, int]:
+def _given(
+    nodes: list[Node], placement: Wish, pinned: Placement, places: _Places
+) -> dict[str, int]:
     names = [node.name for node in nodes]
     unknown = [name for name in placement if name not in names]
     if unknown:
@@ -323,9 +425,10 @@ def _given(nodes: list[Node], placement: Wish, pinned: Placement, places: _Place
             f"none for `{missing[0]}`",
             "Add it, or give the node `worker=`.",
         )
-    return {name: places.worker(f"affinity map, node `{name}`", wish) for name, wish in placement.items()} | dict(
-        pinned
-    )
+    return {
+        name: places.worker(f"affinity map, node `{name}`", wish)
+        for name, wish in placement.items()
+    } | dict(pinned)
 
 
 def _check_shared(graph: Graph, placed: Placement) -> None:
@@ -356,7 +459,11 @@ class _Places:
         """
         if isinstance(wish, str):
             return self._of_host(where, wish)
-        if not isinstance(wish, (int, np.integer)) or isinstance(wish, bool) or not 0 <= wish < self.workers:
+        if (
+            not isinstance(wish, (int, np.integer))
+            or isinstance(wish, bool)
+            or not 0 <= wish < self.workers
+        ):
             fix = "Choose one of these, or raise `workers`."
             raise SettingsError(where, f"a worker in [0, {self.workers})", f"{wish!r}", fix)
         return int(wish)
@@ -365,17 +472,23 @@ class _Places:
         name, _, number = (wish, "", "0") if wish in self.hosts else wish.rpartition(":")
         if not self.hosts:
             fix = "Name a worker, or let workers run on hosts (`Trainer(hosts=...)`)."
-            raise SettingsError(where, f"a worker in [0, {self.workers}), as there are no hosts", f"{wish!r}", fix)
+            raise SettingsError(
+                where, f"a worker in [0, {self.workers}), as there are no hosts", f"{wish!r}", fix
+            )
         if name not in self.hosts:
             fix = "Choose one of these, or add the machine to the resource file."
             raise SettingsError(where, f"one of the hosts {list(self.hosts)}", f"{wish!r}", fix)
         own = self.hosts[name]
         if not number.isdecimal() or int(number) >= len(own):
             fix = f"Choose one of these, or `{name}` for its first worker."
-            raise SettingsError(where, f"`{name}:0` to `{name}:{len(own) - 1}`, its workers", f"{wish!r}", fix)
+            raise SettingsError(
+                where, f"`{name}:0` to `{name}:{len(own) - 1}`, its workers", f"{wish!r}", fix
+            )
         return own[int(number)]
 
 
 def _check_integer(name: str, value: object, least: int) -> None:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise SettingsError(name, f"an integer of at least {least}", f"{value!r}", "Choose such a number.")
+        raise SettingsError(
+            name, f"an integer of at least {least}", f"{value!r}", "Choose such a number."
+        )

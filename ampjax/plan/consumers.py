@@ -13,19 +13,36 @@ def find_sole_consumers(stages: Sequence[Stage]) -> None:
     Args:
       stages: All stages of a plan.
     """
-    outputs = {(s.number, j): reached(route, stages) for s in stages for j, route in enumerate(s.routes)}
+    outputs = {}
+    for s in stages:
+        for j, route in enumerate(s.routes):
+            outputs[(s.number, j)] = reached(route, stages)
     # A group has the rows of its members, which other stages may consume, too.
-    good = {key: once and stages[key[0]].kind.is_dispatched for key, (_, once) in outputs.items()}
+    good = {}
+    for key, (_, once) in outputs.items():
+        good[key] = once and stages[key[0]].kind.is_dispatched
     while True:
-        shared = {leaf for key, (leaves, _) in outputs.items() if not good[key] for leaf in leaves}
-        refused = {
-            leaf for leaves, _ in outputs.values() for leaf in leaves if leaf in shared or not _pays(stages, leaf)
-        }
-        now = {key: good[key] and not any(leaf in refused for leaf in leaves) for key, (leaves, _) in outputs.items()}
+        shared = set()
+        for key, (leaves, _) in outputs.items():
+            if not good[key]:
+                for leaf in leaves:
+                    shared.add(leaf)
+        refused = set()
+        for leaves, _ in outputs.values():
+            for leaf in leaves:
+                if leaf in shared or not _pays(stages, leaf):
+                    refused.add(leaf)
+        now = {}
+        for key, (leaves, _) in outputs.items():
+            now[key] = good[key] and not any(leaf in refused for leaf in leaves)
         if now == good:
             break
         good = now
-    alone = {leaf for key, (leaves, _) in outputs.items() if good[key] for leaf in leaves}
+    alone = set()
+    for key, (leaves, _) in outputs.items():
+        if good[key]:
+            for leaf in leaves:
+                alone.add(leaf)
     for stage in stages:
         stage.written = tuple(good[stage.number, j] for j in range(len(stage.routes)))
         stage.sole = tuple(StagePort(stage.number, p) in alone for p in range(len(stage.ports)))
@@ -45,11 +62,17 @@ def count_workers_ahead(stages: Sequence[Stage]) -> None:
     Args:
       stages: All stages of a plan.
     """
-    ahead = [list(dict.fromkeys(leaf.stage for r in s.routes for leaf in reached(r)[0])) for s in stages]
+    ahead = [
+        list(dict.fromkeys(leaf.stage for r in s.routes for leaf in reached(r)[0])) for s in stages
+    ]
     workers: dict[int, set[int]] = {}
     for loop in _loops(ahead):  # stages of a loop have the same ahead of them
         found = {stages[number].worker for number in loop}
-        beyond = {id(workers[n]): workers[n] for number in loop for n in ahead[number] if n in workers}
+        beyond = {}
+        for number in loop:
+            for n in ahead[number]:
+                if n in workers:
+                    beyond[id(workers[n])] = workers[n]
         found.update(*beyond.values())
         workers.update(dict.fromkeys(loop, found))
     for stage in stages:
@@ -66,7 +89,10 @@ def _loops(ahead: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     lowest: dict[int, int] = {}
     open_: dict[int, None] = {}
     for root in range(len(ahead)):
-        path = [] if root in order else [(root, iter(ahead[root]))]
+        if root in order:
+            path = []
+        else:
+            path = [(root, iter(ahead[root]))]
         for vertex, _ in path:
             order[vertex] = lowest[vertex] = len(order)
             open_[vertex] = None
@@ -92,7 +118,9 @@ def _loops(ahead: Sequence[Sequence[int]]) -> Iterator[list[int]]:
                     yield loop
 
 
-def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[dict[StagePort, None], bool]:
+def reached(
+    targets: Targets, trained: Sequence[Stage] | None = None
+) -> tuple[dict[StagePort, None], bool]:
     """Finds the ports that a route's messages can reach.
 
     Args:
@@ -103,11 +131,15 @@ def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[d
       The ports, as the keys of a dictionary, in order; and whether each message certainly reaches exactly one of them.
     """
     leaves: dict[StagePort, None] = {}
-    once, seen, stack = True, set(), [targets]
+    once = True
+    seen = set()
+    stack = [targets]
     while stack:
         targets = stack.pop()
         if trained is not None:
-            targets = [t for t in targets if not isinstance(t, StagePort) or trained[t.stage].trains]
+            targets = [
+                t for t in targets if not isinstance(t, StagePort) or trained[t.stage].trains
+            ]
         once &= len(targets) == 1
         for target in targets:
             if isinstance(target, StagePort):

@@ -45,7 +45,10 @@ class Memory:
         """
         for device, used in self._used(placed).items():
             if used > self.limit:
-                here = [name for name, worker in placed.items() if self.device_of[worker] == device]
+                here = []
+                for name, worker in placed.items():
+                    if self.device_of[worker] == device:
+                        here.append(name)
                 raise SettingsError(
                     "setting `device_memory`",
                     f"nodes of at most {self.limit} bytes on device {device}, with parameters, gradients and optimizer state",
@@ -53,7 +56,11 @@ class Memory:
                     "Place some of them elsewhere, or raise `device_memory`.",
                 )
 
-    def fit(self, wanted: Mapping[str, int], pinned: Mapping[str, int]) -> dict[str, int]:
+    def fit(
+        self,
+        wanted: Mapping[str, int],
+        pinned: Mapping[str, int],
+    ) -> dict[str, int]:
         """Where nodes go: to the workers where they are wanted, as far as there is room.
 
         A node that has none moves to the next worker that has some; where that leads nowhere, all are packed anew, the largest first.
@@ -69,7 +76,10 @@ class Memory:
           SettingsError: If there is not enough room, or no way to use it was found; names nodes and bytes.
         """
         self.check({name: worker for name, worker in wanted.items() if name in pinned})
-        large = [name for name in wanted if self.sizes.get(name, 0) > self.limit]
+        large = []
+        for name in wanted:
+            if self.sizes.get(name, 0) > self.limit:
+                large.append(name)
         if large:
             raise SettingsError(
                 "setting `device_memory`",
@@ -89,7 +99,11 @@ class Memory:
             )
         return placed
 
-    def _moved(self, wanted: Mapping[str, int], pinned: Mapping[str, int]) -> dict[str, int] | None:
+    def _moved(
+        self,
+        wanted: Mapping[str, int],
+        pinned: Mapping[str, int],
+    ) -> dict[str, int] | None:
         """Each node stays, or moves to the next worker with room; None if there is none."""
         free = self._free(pinned)
         placed = dict(pinned)
@@ -99,23 +113,40 @@ class Memory:
                 continue
             size = self.sizes.get(name, 0)
             round_trip = ((start + i) % n for i in range(n))
-            worker = next((w for w in round_trip if free[self.device_of[w]] >= size), None)
+            worker = next(
+                (w for w in round_trip if free[self.device_of[w]] >= size),
+                None,
+            )
             if worker is None:
                 return None
             placed[name] = worker
             free[self.device_of[worker]] -= size
         return {name: placed[name] for name in wanted}
 
-    def _packed(self, wanted: Mapping[str, int], pinned: Mapping[str, int]) -> dict[str, int] | None:
+    def _packed(
+        self, wanted: Mapping[str, int], pinned: Mapping[str, int]
+    ) -> dict[str, int] | None:
         """Places the largest first, each where it leaves least; goes back where that leads nowhere. None if nothing was found."""
-        names = sorted((n for n in wanted if n not in pinned), key=lambda name: -self.sizes.get(name, 0))
+        names = sorted(
+            (n for n in wanted if n not in pinned),
+            key=lambda name: -self.sizes.get(name, 0),
+        )
         sizes = [self.sizes.get(name, 0) for name in names]
         free = self._free(pinned)
         chosen: list[int] = []
-        choices = [_rooms(free, sizes[0])] if sizes else []
+        if sizes:
+            choices = [_rooms(free, sizes[0])]
+        else:
+            choices = []
         for _ in range(max(MOST_SEARCH_STEPS // len(free), 2 * len(names))):
             if len(chosen) == len(names):
-                found = dict(zip(names, (self.device_of.index(device) for device in chosen), strict=True))
+                found = dict(
+                    zip(
+                        names,
+                        (self.device_of.index(device) for device in chosen),
+                        strict=True,
+                    )
+                )
                 return {name: found.get(name, wanted[name]) for name in wanted}
             device = next(choices[-1], None)
             if device is not None:
@@ -130,24 +161,46 @@ class Memory:
             free[device] += sizes[len(chosen)]
         return None
 
-    def _free(self, placed: Mapping[str, int]) -> dict[int, int]:
-        return {device: self.limit - used for device, used in self._used(placed).items()}
+    def _free(
+        self,
+        placed: Mapping[str, int],
+    ) -> dict[int, int]:
+        result = {}
+        for device, used in self._used(placed).items():
+            result[device] = self.limit - used
+        return result
 
-    def _used(self, placed: Mapping[str, int]) -> dict[int, int]:
+    def _used(
+        self,
+        placed: Mapping[str, int],
+    ) -> dict[int, int]:
         """Bytes in use, by device."""
         used = dict.fromkeys(self.device_of, 0)
         for name, worker in placed.items():
             used[self.device_of[worker]] += self.sizes.get(name, 0)
         return used
 
-    def _named(self, names: Mapping[str, int] | Sequence[str]) -> str:
+    def _named(
+        self,
+        names: Mapping[str, int] | Sequence[str],
+    ) -> str:
         """The largest nodes with their bytes."""
-        largest = sorted((n for n in names if self.sizes.get(n)), key=lambda name: -self.sizes[name])
+        largest = sorted(
+            (n for n in names if self.sizes.get(n)),
+            key=lambda name: -self.sizes[name],
+        )
         named = ", ".join(f"`{name}` {self.sizes[name]}" for name in largest[:MOST_NAMED])
-        return named + (f" and {len(largest) - MOST_NAMED} more" if len(largest) > MOST_NAMED else "")
+        return named + (
+            f" and {len(largest) - MOST_NAMED} more" if len(largest) > MOST_NAMED else ""
+        )
 
 
-def _rooms(free: Mapping[int, int], size: int) -> Iterator[int]:
+def _rooms(
+    free: Mapping[int, int],
+    size: int,
+) -> Iterator[int]:
     """The devices with so much room, those with the least first; of equal ones the first, since the others are no different."""
-    first = {room: device for device, room in reversed([*free.items()])}
+    first = {}
+    for device, room in reversed([*free.items()]):
+        first[room] = device
     return iter([first[room] for room in sorted(first) if room >= size])

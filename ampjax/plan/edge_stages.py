@@ -53,7 +53,11 @@ class Chain:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """All its nodes, sources first."""
-        return (self.distribute, *(node for edge_type in self.edge_types for node in edge_type.nodes), self.collect)
+        return (
+            self.distribute,
+            *(node for edge_type in self.edge_types for node in edge_type.nodes),
+            self.collect,
+        )
 
     @property
     def topology(self) -> str:
@@ -63,7 +67,10 @@ class Chain:
         return wire.source.name
 
 
-def find_chains(graph: Graph, worker_of: Mapping[str, int]) -> dict[str, Chain]:
+def find_chains(
+    graph: Graph,
+    worker_of: Mapping[str, int],
+) -> dict[str, Chain]:
     """Finds the chains of a graph that can be fused.
 
     Args:
@@ -73,19 +80,33 @@ def find_chains(graph: Graph, worker_of: Mapping[str, int]) -> dict[str, Chain]:
     Returns:
       The chains, by the name of each of their nodes.
     """
-    collects = [node for node in graph.nodes.values() if isinstance(node.op, Collect)]
+    collects = []
+    for node in graph.nodes.values():
+        if isinstance(node.op, Collect):
+            collects.append(node)
     chains = [chain for node in collects if (chain := _chain(node, worker_of)) is not None]
     return {node.name: chain for chain in chains for node in chain.nodes}
 
 
-def _chain(collect: Node, worker_of: Mapping[str, int]) -> Chain | None:
+def _chain(
+    collect: Node,
+    worker_of: Mapping[str, int],
+) -> Chain | None:
     """The chain that ends at a collect, if there is one that can be fused."""
     *inputs, topology = collect.inputs
-    traced = [edge_type for wire in inputs if wire is not None and (edge_type := _edge_type(wire)) is not None]
+    traced = [
+        edge_type
+        for wire in inputs
+        if wire is not None and (edge_type := _edge_type(wire)) is not None
+    ]
     sources = {source for source, _ in traced}
     if len(traced) < len(inputs) or len(sources) != 1:
         return None
-    chain = Chain(sources.pop(), tuple(edge_type for _, edge_type in traced), collect)
+    chain = Chain(
+        sources.pop(),
+        tuple(edge_type for _, edge_type in traced),
+        collect,
+    )
     between = [node for edge_type in chain.edge_types for node in edge_type.nodes]
     workers = {worker_of[node.name] for node in (*between, collect)}
     weights = {node.options.weights for node in between if node.has_params}
@@ -126,7 +147,10 @@ def _fusable(node: Node, last: bool) -> bool:
     """Whether a node on an edge needs no recorded activations: one with parameters is the last, and linear in what adjoints need."""
     if not node.has_params:
         return True
-    types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
+    types = []
+    for wire in node.inputs:
+        if wire is not None and wire.type is not None:
+            types.append(wire.type)
     rows = tuple((t.shape, t.dtype.name) for t in types)
     alone = node.options.max_dispatch_size is not None or node.table is not None
     return last and not alone and not records(node.op.body, rows)
@@ -144,7 +168,10 @@ def _in_order(nodes: Mapping[Node, None]) -> tuple[Node, ...]:
 
 def _stays_inside(chain: Chain) -> bool:
     """Whether nothing but the chain consumes what is distributed or computed on an edge, and no node serves two edge types."""
-    homes = {node: (i, edge_type) for i, edge_type in enumerate(chain.edge_types) for node in edge_type.nodes}
+    homes = {}
+    for i, edge_type in enumerate(chain.edge_types):
+        for node in edge_type.nodes:
+            homes[node] = (i, edge_type)
     for wire in (w for node in (chain.distribute, *homes) for w in node.outputs):
         own = homes.get(wire.source, (-1, None))[0]
         for consumer, port in wire.consumers:

@@ -117,9 +117,19 @@ def ladder_for(stage: Stage) -> Callable[[int], int]:
         return graph_ladder
     if stage.kind.sums_segments:
         return ladder  # their kernels have two sizes, which `segment_sizes` ties together
-    rows = [*(port.type.shape for port in stage.ports), *(out.shape for out in stage.outputs)]
-    widest = max(map(math.prod, rows)) if stage.kind.runs_row_bodies else 0
-    return fine_ladder if widest >= VERY_WIDE else wide_ladder if widest >= WIDE else narrow_ladder
+    rows = [
+        *(port.type.shape for port in stage.ports),
+        *(out.shape for out in stage.outputs),
+    ]
+    if stage.kind.runs_row_bodies:
+        widest = max(map(math.prod, rows))
+    else:
+        widest = 0
+    if widest >= VERY_WIDE:
+        return fine_ladder
+    if widest >= WIDE:
+        return wide_ladder
+    return narrow_ladder
 
 
 def is_padded(stage: Stage) -> bool:
@@ -132,7 +142,9 @@ def is_padded(stage: Stage) -> bool:
       False if padding waits until a dispatch is issued. A chain's size follows from its edges too.
     """
     kind = stage.kind
-    return not stage.ragged and (kind.runs_row_bodies or kind.is_transfer or kind.is_sink or kind.reads_table)
+    return not stage.ragged and (
+        kind.runs_row_bodies or kind.is_transfer or kind.is_sink or kind.reads_table
+    )
 
 
 def padded_sizes(stage: Stage, n: int) -> list[int]:
@@ -147,7 +159,8 @@ def padded_sizes(stage: Stage, n: int) -> list[int]:
     """
     if not is_padded(stage):
         return [0] * n
-    size_of, sizes = ladder_for(stage), [ladder_for(stage)(1)]
+    size_of = ladder_for(stage)
+    sizes = [ladder_for(stage)(1)]
     while len(sizes) < n and sizes[-1] < MOST_DISPATCH_ROWS:
         sizes.append(size_of(sizes[-1] + 1))
     return sizes + [0] * (n - len(sizes))

@@ -16,7 +16,9 @@ from ampjax.optim.node_update import trainable
 
 
 def kept_bytes(
-    graph: Graph, tx: optax.GradientTransformation | None = None, transforms: Mapping[str, Any] | None = None
+    graph: Graph,
+    tx: optax.GradientTransformation | None = None,
+    transforms: Mapping[str, Any] | None = None,
 ) -> dict[str, int]:
     """Bytes that each parameterised node keeps on its device for as long as it trains: with Adam four times its weights, of a table none.
 
@@ -38,7 +40,8 @@ def kept_bytes(
         if node.table is not None:
             sizes[name] = 0
             continue
-        init, own = node.op.body.init, (transforms or {}).get(name) or node.options.tx or default
+        init = node.op.body.init
+        own = (transforms or {}).get(name) or node.options.tx or default
         key = id(init), id(own)
         if key not in known:
             known[key] = bytes_with(init, own)
@@ -46,7 +49,10 @@ def kept_bytes(
     return sizes
 
 
-def bytes_with(init: Callable[[jax.Array], Any], tx: optax.GradientTransformation) -> int:
+def bytes_with(
+    init: Callable[[jax.Array], Any],
+    tx: optax.GradientTransformation,
+) -> int:
     """Bytes of parameters, their accumulated gradients and their optimizer state.
 
     Args:
@@ -59,7 +65,10 @@ def bytes_with(init: Callable[[jax.Array], Any], tx: optax.GradientTransformatio
 
     def start(key: jax.Array) -> Any:
         params = init(key)
-        sums = jax.tree.map(lambda x: jnp.zeros(x.shape, wide(x.dtype)), trainable(params))
+        sums = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, wide(x.dtype)),
+            trainable(params),
+        )
         return params, sums, tx.init(trainable(params))
 
     return bytes_of(jax.eval_shape(start, jax.random.key(0)))

@@ -54,7 +54,8 @@ def stages_left_out(plan: Plan, purpose: str) -> frozenset[int]:
         "train": lambda stage: not stage.trains,
         "losses": lambda stage: not stage.trains,
         "sinks": lambda stage: (
-            stage.kind.starts_backward or (stage.nodes and before.isdisjoint(node.name for node in stage.nodes))
+            stage.kind.starts_backward
+            or (stage.nodes and before.isdisjoint(node.name for node in stage.nodes))
         ),
         "both": lambda stage: False,
     }[purpose]

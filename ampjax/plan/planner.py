@@ -18,10 +18,25 @@ from ampjax.ir.wires import Wire
 from ampjax.plan import consumers
 from ampjax.plan.edge_stages import Chain, find_chains
 from ampjax.plan.stage_kinds import COLLECT, EDGES, GROUP, LOSS, REDUCE, ROWS, SINK, TABLE, TRANSFER
-from ampjax.plan.stages import HOST, ControlStep, Port, Stage, StagePort, Targets, input_wire, wire_type
+from ampjax.plan.stages import (
+    HOST,
+    ControlStep,
+    Port,
+    Stage,
+    StagePort,
+    Targets,
+    input_wire,
+    wire_type,
+)
 from ampjax.utils.counted import counted
 
-KIND_OF = {Loss: LOSS, Reduce: REDUCE, Collect: COLLECT, Sink: SINK, Group: GROUP}
+KIND_OF = {
+    Loss: LOSS,
+    Reduce: REDUCE,
+    Collect: COLLECT,
+    Sink: SINK,
+    Group: GROUP,
+}
 """The kind of a stage, by the class of its last node's `op`; of all others it is `ROWS`, or `TABLE` where a table has the parameters."""
 
 
@@ -52,7 +67,12 @@ class Plan:
         return "\n".join([*lines, *(f"  {stage!r}" for stage in self.stages)])
 
 
-def make_plan(graph: Graph, worker_of: Mapping[str, int], spaces: Sequence[int] = (0,), fuse: bool = True) -> Plan:
+def make_plan(
+    graph: Graph,
+    worker_of: Mapping[str, int],
+    spaces: Sequence[int] = (0,),
+    fuse: bool = True,
+) -> Plan:
     """Cuts a graph into stages and composes its routes.
 
     Args:
@@ -68,8 +88,16 @@ def make_plan(graph: Graph, worker_of: Mapping[str, int], spaces: Sequence[int] 
 
 
 class _Planner:
-    def __init__(self, graph: Graph, worker_of: dict[str, int], spaces: tuple[int, ...], fuse: bool):
-        self.graph, self.worker_of, self.spaces = graph, worker_of, spaces
+    def __init__(
+        self,
+        graph: Graph,
+        worker_of: dict[str, int],
+        spaces: tuple[int, ...],
+        fuse: bool,
+    ):
+        self.graph = graph
+        self.worker_of = worker_of
+        self.spaces = spaces
         self.stages: list[Stage] = []
         self.stages_of: dict[str, list[Stage]] = {}
         self.chains = find_chains(graph, worker_of) if fuse else {}
@@ -82,11 +110,10 @@ class _Planner:
         self._type_ports()
         for stage in [*self.stages]:
             stage.routes = [self._route(wire, stage.space) for wire in stage.wires]
-        pumps = {
-            name: self._route(node.outputs[0], HOST)
-            for name, node in self.graph.pumps.items()
-            if not wire_type(node.outputs[0]).topology
-        }
+        pumps = {}
+        for name, node in self.graph.pumps.items():
+            if not wire_type(node.outputs[0]).topology:
+                pumps[name] = self._route(node.outputs[0], HOST)
         consumers.find_sole_consumers(self.stages)
         consumers.count_workers_ahead(self.stages)
         return Plan(
@@ -111,11 +138,17 @@ class _Planner:
                 continue
             if isinstance(node.op, Pump) or (node.is_control and not isinstance(node.op, Group)):
                 continue
-            home = self._fusable_into(node, of, chain) if fuse else None
+            if fuse:
+                home = self._fusable_into(node, of, chain)
+            else:
+                home = None
             if home is None:
                 home = []
                 groups.append(home)
-            start = len(self.chains[home[0].name].nodes) if home and home[0].name in self.chains else 0
+            if home and home[0].name in self.chains:
+                start = len(self.chains[home[0].name].nodes)
+            else:
+                start = 0
             new = chain.nodes if chain is not None else (node,)
             home[start:start] = new
             of.update((one.name, home) for one in new)
@@ -127,8 +160,13 @@ class _Planner:
 
     def _add_seen(self, fused: Sequence[Node]) -> None:
         """Stages for what sinks see of the nodes that a loss has fused: predictions leave losses out, and need them all the same."""
-        consumers = {node: [c for wire in node.outputs for c, _ in wire.consumers] for node in fused[:-1]}
-        seen = [node for node, own in consumers.items() if any(isinstance(c.op, Sink) for c in own)]
+        consumers = {}
+        for node in fused[:-1]:
+            consumers[node] = [c for wire in node.outputs for c, _ in wire.consumers]
+        seen = []
+        for node, own in consumers.items():
+            if any(isinstance(c.op, Sink) for c in own):
+                seen.append(node)
         for node in seen:
             needed = [node]
             for before in reversed(fused[: fused.index(node)]):
@@ -136,16 +174,26 @@ class _Planner:
                     needed.insert(0, before)
             self._add_stage(needed).trains = False
 
-    def _fusable_into(self, node: Node, of: Mapping[str, list[Node]], chain: Chain | None) -> list[Node] | None:
+    def _fusable_into(
+        self,
+        node: Node,
+        of: Mapping[str, list[Node]],
+        chain: Chain | None,
+    ) -> list[Node] | None:
         """The group of nodes that consumes all outputs of a node (or of a chain), directly and on the same worker, if it may join it.
 
         A loss need not consume what sinks see beside it: where sinks are wanted, it is left out.
         """
         if node.table is not None or (not isinstance(node.op, Compute) and chain is None):
             return None
-        consumers = [consumer for wire in node.outputs for consumer, _ in wire.consumers]
+        consumers = []
+        for wire in node.outputs:
+            for consumer, _ in wire.consumers:
+                consumers.append(consumer)
         others = [consumer for consumer in consumers if not isinstance(consumer.op, Sink)]
-        homes = [of.get(consumer.name) if not consumer.is_control else None for consumer in others or consumers]
+        homes = []
+        for consumer in others or consumers:
+            homes.append(of.get(consumer.name) if not consumer.is_control else None)
         home = homes[0] if homes else None  # none consumes what is discarded
         if home is None or any(other is not home for other in homes) or home[-1].table is not None:
             return None
@@ -159,10 +207,22 @@ class _Planner:
             last.options.weights,
             last.options.max_dispatch_size,
         ) or not (node.has_params or last.has_params)
-        plain_join = node.op.join is None and (_join(last) is None or len(dict.fromkeys(node.inputs)) == 1)
+        plain_join = node.op.join is None and (
+            _join(last) is None or len(dict.fromkeys(node.inputs)) == 1
+        )
         # The states of a stage's outputs are those of its first port: under a join of its own that must stay `last`'s first input.
-        first = isinstance(last.op, Loss) or _join(last) is None or input_wire(home[0], 0).source is node
-        fits = isinstance(last.op, (Compute, Loss)) and same_worker and same_options and plain_join and first
+        first = (
+            isinstance(last.op, Loss)
+            or _join(last) is None
+            or input_wire(home[0], 0).source is node
+        )
+        fits = (
+            isinstance(last.op, (Compute, Loss))
+            and same_worker
+            and same_options
+            and plain_join
+            and first
+        )
         return home if fits else None
 
     def _takes_chain(self, home: list[Node], chain: Chain) -> bool:
@@ -170,16 +230,25 @@ class _Planner:
         last = home[-1]
         if not isinstance(last.op, Compute) or isinstance(home[0].op, Distribute):
             return False
-        options = [(n.options.weights, n.options.max_dispatch_size) for n in (*chain.nodes, *home) if n.has_params]
+        options = []
+        for n in (*chain.nodes, *home):
+            if n.has_params:
+                options.append((n.options.weights, n.options.max_dispatch_size))
         # The states of the stage's outputs will be those of the chain's message: under a join, that must be `last`'s first input as it is.
-        own = (chain.collect.outputs[0], chain.distribute.inputs[0])
+        own = (
+            chain.collect.outputs[0],
+            chain.distribute.inputs[0],
+        )
         first = _join(last) is None or input_wire(home[0], 0) in own
         same_worker = self.worker_of[chain.collect.name] == self.worker_of[last.name]
         return same_worker and len(dict.fromkeys(options)) <= 1 and first
 
     def _add_stage(self, nodes: list[Node]) -> Stage:
         last = nodes[-1]
-        kind = KIND_OF.get(type(last.op), ROWS) if last.table is None else TABLE
+        if last.table is None:
+            kind = KIND_OF.get(type(last.op), ROWS)
+        else:
+            kind = TABLE
         worker = self.worker_of.get(last.name, 0)
         stage = Stage(
             len(self.stages),
@@ -192,7 +261,8 @@ class _Planner:
             outputs=tuple(wire_type(w) for w in last.outputs),
         )
         if isinstance(nodes[0].op, Distribute):
-            stage.kind, stage.chain = EDGES, self.chains[nodes[0].name]
+            stage.kind = EDGES
+            stage.chain = self.chains[nodes[0].name]
             stage.topology = stage.chain.topology
         elif kind.collects:
             stage.topology = input_wire(last, -1).source.name
@@ -208,8 +278,14 @@ class _Planner:
 
     def _ports(self, node: Node, wire: Wire) -> list[StagePort]:
         """Where a wire enters the stages that a node is in."""
-        stages = [(stage, input_wires(stage)) for stage in self.stages_of[node.name]]
-        return [StagePort(stage.number, wires.index(wire)) for stage, wires in stages if wire in wires]
+        stages = []
+        for stage in self.stages_of[node.name]:
+            stages.append((stage, input_wires(stage)))
+        result = []
+        for stage, wires in stages:
+            if wire in wires:
+                result.append(StagePort(stage.number, wires.index(wire)))
+        return result
 
     # -- memory spaces
 
@@ -218,7 +294,8 @@ class _Planner:
         if wire in self._reach:
             return self._reach[wire]
         found: dict[StagePort, None] = {}
-        seen, stack = {wire}, [wire]
+        seen = {wire}
+        stack = [wire]
         while stack:
             for node, _ in (w := stack.pop()).consumers:
                 if self._routes(node):
@@ -236,7 +313,8 @@ class _Planner:
             if not stage.kind.is_dispatched:
                 leaves = list(self._leaves(stage.wires[0]))
                 if leaves:
-                    stage.worker, stage.space = self.stages[leaves[0].stage].worker, self.stages[leaves[0].stage].space
+                    stage.worker = self.stages[leaves[0].stage].worker
+                    stage.space = self.stages[leaves[0].stage].space
 
     def _type_ports(self) -> None:
         """A port lies in host memory if all its messages come from there; so does a group whose members do."""
@@ -254,7 +332,8 @@ class _Planner:
             changed = False
             for leaf, sources in producers.items():
                 still = all(
-                    s is None or (not s.kind.is_dispatched and on_host.get(StagePort(s.number, 0), True))
+                    s is None
+                    or (not s.kind.is_dispatched and on_host.get(StagePort(s.number, 0), True))
                     for s in sources
                 )
                 changed |= still != on_host[leaf]
@@ -274,7 +353,9 @@ class _Planner:
 
     def _home(self, stage: Stage, port: int) -> int:
         opener = not stage.kind.is_dispatched and port == 1
-        return stage.space if stage.space != HOST or not opener else self.spaces[stage.worker]
+        if stage.space != HOST or not opener:
+            return stage.space
+        return self.spaces[stage.worker]
 
     # -- routes
 
@@ -285,10 +366,19 @@ class _Planner:
             return self._targets[key]
         targets: Targets = []
         self._targets[key] = targets
-        wanted = {self.stages[leaf.stage].ports[leaf.port].space for leaf in self._leaves(wire)}
+        wanted = set()
+        for leaf in self._leaves(wire):
+            wanted.add(self.stages[leaf.stage].ports[leaf.port].space)
         if len(wanted) == 1 and wanted != {space}:
             first = next(iter(self._leaves(wire)))
-            targets.append(self._transfer(wire, space, self.stages[first.stage].worker, wanted.pop()))
+            targets.append(
+                self._transfer(
+                    wire,
+                    space,
+                    self.stages[first.stage].worker,
+                    wanted.pop(),
+                )
+            )
             return targets
         inner: dict[StagePort, None] = {}
         for node, _ in wire.consumers:
@@ -302,12 +392,34 @@ class _Planner:
             if port.space == space:
                 targets.append(leaf)
             else:
-                targets.append(self._transfer(wire, space, self.stages[leaf.stage].worker, port.space, leaf))
+                targets.append(
+                    self._transfer(
+                        wire,
+                        space,
+                        self.stages[leaf.stage].worker,
+                        port.space,
+                        leaf,
+                    )
+                )
         return targets
 
-    def _transfer(self, wire: Wire, source: int, worker: int, space: int, leaf: StagePort | None = None) -> StagePort:
+    def _transfer(
+        self,
+        wire: Wire,
+        source: int,
+        worker: int,
+        space: int,
+        leaf: StagePort | None = None,
+    ) -> StagePort:
         """A new transfer stage for a wire's messages; on the other side they go on to `leaf`, or along the wire's whole route."""
-        stage = Stage(len(self.stages), TRANSFER, (), worker, space, wires=[wire])
+        stage = Stage(
+            len(self.stages),
+            TRANSFER,
+            (),
+            worker,
+            space,
+            wires=[wire],
+        )
         stage.ports = (Port(wire_type(wire), wire.name, source),)
         stage.outputs = (wire_type(wire),)
         self.stages.append(stage)
@@ -324,9 +436,19 @@ def input_wires(stage: Stage) -> list[Wire]:
     Returns:
       The wires, each once, in the order of its ports; none for a transfer.
     """
-    inside = {wire for node in stage.nodes for wire in node.outputs}
-    wires = [input_wire(node, p) for node in stage.nodes for p in range(len(node.inputs))]
-    return [w for w in dict.fromkeys(wires) if w not in inside and not wire_type(w).topology]
+    inside = set()
+    for node in stage.nodes:
+        for wire in node.outputs:
+            inside.add(wire)
+    wires = []
+    for node in stage.nodes:
+        for p in range(len(node.inputs)):
+            wires.append(input_wire(node, p))
+    result = []
+    for w in dict.fromkeys(wires):
+        if w not in inside and not wire_type(w).topology:
+            result.append(w)
+    return result
 
 
 def _join(node: Node) -> Key:

@@ -31,7 +31,12 @@ class RowSeeds:
     epoch: int = 0
     accumulated: int = field(default=0, repr=False)  # recordings know a run by the others
 
-    def of(self, states: np.ndarray, sizes: np.ndarray | None, edges: Edges | None) -> list[np.ndarray]:
+    def of(
+        self,
+        states: np.ndarray,
+        sizes: np.ndarray | None,
+        edges: Edges | None,
+    ) -> list[np.ndarray]:
         """Makes the random numbers of some messages.
 
         Args:
@@ -45,7 +50,10 @@ class RowSeeds:
         of_message = self._of_messages(states)
         if edges is None:
             return [_of_rows(of_message, sizes)]
-        return [_of_rows(of_message, own) for own in (edges.n_rows, *edges.counts.T)]
+        result = []
+        for own in (edges.n_rows, *edges.counts.T):
+            result.append(_of_rows(of_message, own))
+        return result
 
     def _of_messages(self, states: np.ndarray) -> np.ndarray:
         """A number for each message, from its state but for the handle, which depends on the schedule."""
@@ -56,7 +64,10 @@ class RowSeeds:
         return (states * odd).sum(axis=1, dtype=np.uint64) + np.uint64(of_run % (1 << 64))
 
 
-def _of_rows(of_message: np.ndarray, sizes: np.ndarray | None) -> np.ndarray:
+def _of_rows(
+    of_message: np.ndarray,
+    sizes: np.ndarray | None,
+) -> np.ndarray:
     """A number for each row, from its message's and its place in it; `sizes` are rows of each message (None: one)."""
     numbers = of_message.copy()
     if sizes is not None:

@@ -136,7 +136,9 @@ class Stage:
     @functools.cached_property
     def crossing_bytes(self) -> int | None:
         """Bytes of a row that it moves from one device's memory to another's; None if it is no such transfer."""
-        return None if self.kind.is_transfer and self.ports[0].space == HOST else self.moved_bytes
+        if self.kind.is_transfer and self.ports[0].space == HOST:
+            return None
+        return self.moved_bytes
 
     @functools.cached_property
     def moved_bytes(self) -> int | None:
@@ -160,7 +162,12 @@ class Stage:
     def parameterised(self) -> tuple[Node, ...]:
         """Its nodes that have parameters, in the order of `params`: those that share them stand side by side."""
         users = [node for node in self.nodes if node.has_params]
-        return tuple(node for name in self.params for node in users if node.params_name == name)
+        result = []
+        for name in self.params:
+            for node in users:
+                if node.params_name == name:
+                    result.append(node)
+        return tuple(result)
 
     @functools.cached_property
     def row_nodes(self) -> tuple[Node, ...]:
@@ -172,17 +179,28 @@ class Stage:
     def edge_type_of(self) -> Mapping[str, int]:
         """For the nodes that work on edges: the edge type that each belongs to."""
         edge_types = self.chain.edge_types if self.chain is not None else ()
-        return {node.name: number for number, edge_type in enumerate(edge_types) for node in edge_type.nodes}
+        result = {}
+        for number, edge_type in enumerate(edge_types):
+            for node in edge_type.nodes:
+                result[node.name] = number
+        return result
 
     @functools.cached_property
     def aligned(self) -> bool:
         """For `edges`: whether what is collected meets rows of its ports, and so must have as many."""
-        return any(w is not None and w.source not in self.nodes for node in self.row_nodes for w in node.inputs)
+        return any(
+            w is not None and w.source not in self.nodes
+            for node in self.row_nodes
+            for w in node.inputs
+        )
 
     @functools.cached_property
     def route_by(self) -> RouteBy | None:
         """Its `route_by`, which reads payloads back into the states, if it has one."""
-        op = self.nodes[-1].op if self.nodes else None
+        if self.nodes:
+            op = self.nodes[-1].op
+        else:
+            op = None
         return op if isinstance(op, RouteBy) else None
 
     @functools.cached_property
@@ -203,10 +221,15 @@ class Stage:
     @functools.cached_property
     def arenas(self) -> tuple[ArenaKey, ...]:
         """The arena of each output."""
-        return tuple((self.space, out.shape, out.dtype.name) for out in self.outputs)
+        result = []
+        for out in self.outputs:
+            result.append((self.space, out.shape, out.dtype.name))
+        return tuple(result)
 
     def __repr__(self) -> str:
-        ins = ", ".join(f"{p.name}: {p.type}{' (host)' if p.space == HOST else ''}" for p in self.ports)
+        ins = ", ".join(
+            f"{p.name}: {p.type}{' (host)' if p.space == HOST else ''}" for p in self.ports
+        )
         return f"Stage {self.number} {self.kind} `{self.name}` on worker {self.worker} ({ins}) -> {', '.join(map(str, self.outputs)) or 'nothing'}"
 
 

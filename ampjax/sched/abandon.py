@@ -29,12 +29,24 @@ def forget_all(t: Tables, capacities: np.ndarray) -> None:
       t: The tables.
       capacities: `[arenas]`: slots of each arena.
     """
-    t.queues[:, QUEUE_COLUMNS], t.queues[:, c.ACTIVE_AT], t.active[:] = 0, -1, 0
+    t.queues[:, QUEUE_COLUMNS] = 0
+    t.queues[:, c.ACTIVE_AT] = -1
+    t.active[:] = 0
     t.clock[[c.LIVE_TOP, c.ROWS_TOP, c.N_ENDED, c.N_TRAIN, c.N_INFER]] = t.clock[c.WOKEN :] = 0
     t.clock[[c.N_HOLDING, c.CLOSED]] = t.nodes[:, c.HELD_SINCE] = t.nodes[:, c.AWAITED :] = 0
-    t.ranges[:], t.live[:], t.instances[:] = -1, 0, 0
+    t.ranges[:] = -1
+    t.live[:] = 0
+    t.instances[:] = 0
     n = t.clock[c.N_VACANT] = len(t.instances)
-    t.idle[c.VACANT, :n] = np.arange(n - 1, -1, -1)
+    t.idle[c.VACANT, :n] = np.arange(
+        n - 1,
+        -1,
+        -1,
+    )
     t.free[:, c.N_FREE] = capacities
     for arena, capacity in enumerate(capacities.tolist()):
-        t.free[arena, c.FREE : c.FREE + capacity] = np.arange(capacity, 0, -1)
+        t.free[arena, c.FREE : c.FREE + capacity] = np.arange(
+            capacity,
+            0,
+            -1,
+        )

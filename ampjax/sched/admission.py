@@ -41,16 +41,32 @@ class Admission:
     """
 
     def __init__(
-        self, plan: Plan, settings: SchedulerSettings, tables: SchedulerTables, rounds: UpdateRounds, loops: ModuleType
+        self,
+        plan: Plan,
+        settings: SchedulerSettings,
+        tables: SchedulerTables,
+        rounds: UpdateRounds,
+        loops: ModuleType,
     ):
-        self._settings, self._tables, self._rounds, self._loops = settings, tables, rounds, loops
+        self._settings = settings
+        self._tables = tables
+        self._rounds = rounds
+        self._loops = loops
         self.programs = ProgramCache(plan, tables.arenas, settings.program_bytes, loops)
         self.topologies: dict[str, dict[int, Topology]] = {}
         self.under_way = UnderWay()
-        store, unfolder = self.programs.store, self.programs.unfolder
+        store = self.programs.store
+        unfolder = self.programs.unfolder
         writer = GrowthWriter(plan, tables, store, self.under_way, loops)
         self._growing = GrowingPrograms(tables, store, unfolder, writer)
-        self._pumping = Pumping(plan, tables, self.programs, self._growing, self.topologies, loops)
+        self._pumping = Pumping(
+            plan,
+            tables,
+            self.programs,
+            self._growing,
+            self.topologies,
+            loops,
+        )
         self._ends = plan.graph.ends
         self._asks = any(stage.route_by is not None for stage in plan.stages)
 
@@ -58,7 +74,10 @@ class Admission:
     def in_flight(self) -> Mapping[bool, int]:
         """Instances in flight: training (True) and inference (False)."""
         clock = self._tables.t.clock
-        return {True: int(clock[c.N_TRAIN]), False: int(clock[c.N_INFER])}
+        return {
+            True: int(clock[c.N_TRAIN]),
+            False: int(clock[c.N_INFER]),
+        }
 
     def room(self, train: bool = True) -> int:
         """Counts the instances that may be admitted now, by `max_active_keys`, `min_admission`, the controller's next update, and updates that are held back.
@@ -79,7 +98,12 @@ class Admission:
             return 0
         return max(0, min(room, self._rounds.room) if train else room)
 
-    def open(self, ids: np.ndarray, purpose: str, grows: bool) -> np.ndarray:
+    def open(
+        self,
+        ids: np.ndarray,
+        purpose: str,
+        grows: bool,
+    ) -> np.ndarray:
         """Gives instances handles.
 
         Args:
@@ -90,15 +114,22 @@ class Admission:
         Returns:
           `[n]` int64: the handles.
         """
-        handles, tables = np.empty(len(ids), np.int64), self._tables
+        handles = np.empty(len(ids), np.int64)
+        tables = self._tables
         if len(ids):
             tables.reserve_instances(len(ids))
-            self._loops.open_all(ids, PURPOSES.index(purpose), purpose == "train", handles, *tables.t)
+            self._loops.open_all(
+                ids, PURPOSES.index(purpose), purpose == "train", handles, *tables.t
+            )
         if grows or self._asks:
             self._growing.open(handles, ids, purpose)
         return handles
 
-    def pump(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+    def pump(
+        self,
+        handles: np.ndarray,
+        batch: Mapping[str, Messages],
+    ) -> list[Feed]:
         """Pumps messages for open instances; see `Scheduler.pump`.
 
         Args:
@@ -111,7 +142,9 @@ class Admission:
         Raises:
           MessageError, DeadlockError: As `Scheduler.pump` does.
         """
-        return self._pumping.pump(handles, batch) if len(handles) else []
+        if len(handles):
+            return self._pumping.pump(handles, batch)
+        return []
 
     def close(self, handles: np.ndarray) -> None:
         """Notes that nothing more will be pumped for some instances.
@@ -119,14 +152,22 @@ class Admission:
         Args:
           handles: `[n]`: their handles.
         """
-        self._loops.close(np.asarray(handles, np.int64), *self._tables.t)
+        self._loops.close(
+            np.asarray(handles, np.int64),
+            *self._tables.t,
+        )
 
     @property
     def foresees(self) -> bool:
         """Whether `foresee` finds anything out. Where payloads decide, it does not: programs are made while instances are in flight."""
         return not self._asks
 
-    def foresee(self, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str = "train") -> None:
+    def foresee(
+        self,
+        ids: np.ndarray,
+        batch: Mapping[str, Messages],
+        purpose: str = "train",
+    ) -> None:
         """Unfolds instances that are to be pumped soon: many together cost little more than one.
 
         Args:
@@ -138,7 +179,11 @@ class Admission:
           MessageError, DeadlockError: As `Scheduler.pump` does.
         """
         if self.foresees:
-            self._pumping.find_programs(np.asarray(ids, np.int64), batch, PURPOSES.index(purpose))
+            self._pumping.find_programs(
+                np.asarray(ids, np.int64),
+                batch,
+                PURPOSES.index(purpose),
+            )
 
     def choose(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
         """Notes what payloads have decided for a dispatch's messages.
@@ -158,10 +203,14 @@ class Admission:
         Returns:
           Of each its number, and whether it was a training instance.
         """
-        t, store = self._tables.t, self.programs.store
+        t = self._tables.t
+        store = self.programs.store
         if not t.clock[c.N_ENDED]:
             return []
-        ended = np.empty((int(t.clock[c.N_ENDED]), 2), np.int64)
+        ended = np.empty(
+            (int(t.clock[c.N_ENDED]), 2),
+            np.int64,
+        )
         for handle in t.ended.tolist() if self._growing.of or self.topologies else ():
             if handle in self._growing.of:
                 self._growing.end(handle)
@@ -198,7 +247,8 @@ class Admission:
         own = t.instances[np.setdiff1d(np.arange(len(t.instances)), t.vacant)]
         known = own[own[:, c.N_INVOCATIONS] > 0]
         for line, live, n in known[:, [c.FIRST_LINE, c.FIRST_LIVE, c.N_INVOCATIONS]].tolist():
-            lines, missing = t.lines[line : line + n], t.live[live : live + n, c.N_MISSING]
+            lines = t.lines[line : line + n]
+            missing = t.live[live : live + n, c.N_MISSING]
             waits = (missing > 0) & (missing < lines[:, c.N_IN])
             if (t.stages[lines[waits, c.STAGE], c.WORKER] == worker).any():
                 return True

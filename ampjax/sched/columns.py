@@ -15,9 +15,21 @@ N_DIRECTIONS = 3
 """Queue `N_DIRECTIONS * stage + direction` holds the messages that wait for a stage in one direction."""
 
 # `stages` int64: a line for each stage; pump `p` has line `-1 - p`.
-KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, WORKERS_AHEAD, PARAMS, N_PARAMS, STASHES, DROPS, ASKS, RAGGED, SIZES = (
-    range(13)
-)
+(
+    KIND,
+    WORKER,
+    N_PORTS,
+    N_OUTPUTS,
+    IS_TRANSFER,
+    WORKERS_AHEAD,
+    PARAMS,
+    N_PARAMS,
+    STASHES,
+    DROPS,
+    ASKS,
+    RAGGED,
+    SIZES,
+) = range(13)
 """KIND: `COMPUTES`, `ENDS`, `GROUPS` or `PUMPS`.
 WORKER: The worker that runs it.
 N_PORTS: Its input ports.
@@ -45,7 +57,8 @@ NODE, EDGE_TYPE = range(2)
 """NODE: Its line of `nodes`.
 EDGE_TYPE: Which rows it works on: the column of `edges` that counts them, `OF_INPUT` or `OF_OUTPUT`.
 """
-OF_INPUT, OF_OUTPUT = -1, -2
+OF_INPUT = -1
+OF_OUTPUT = -2
 """Values of `EDGE_TYPE`: as many rows as its stage's first port has; as many as its stage's outputs have (a node after a chain)."""
 
 # `nodes` int64: a line for each node that has parameters of its own.
@@ -153,7 +166,8 @@ PUMPED = KEY + 2
 """From here on the rows that are pumped into each arena."""
 NO_WAVE = -1
 """The wave of programs that came alone."""
-NOBODY, DROPPED = -1, -2
+NOBODY = -1
+DROPPED = -2
 """In the hash table that finds programs: a free entry; an entry whose program has been dropped, which a search passes."""
 
 # `ProgramStore.uses` int64: a line for each wave.
@@ -197,7 +211,8 @@ UNLIMITED = 1 << 60
 # Policies that loops know by these numbers (`decisions.policy`), and what `balanced` weighs.
 BACKWARD_FIRST, LARGEST, BALANCED, WAVEFRONT, ONE_FORWARD_ONE_BACKWARD = range(5)
 """The policies of `choosing.policy_numbers`."""
-ROW_WEIGHT, BACKWARD_ROW_WEIGHT = 4, 6
+ROW_WEIGHT = 4
+BACKWARD_ROW_WEIGHT = 6
 """`balanced`: dispatches of waiting that one ready row outweighs, forward and backward."""
 
 # Virtual time (`loops.advance`). `moments` int64: one line.
@@ -253,7 +268,11 @@ N_PACK: The pack's length.
 PADDED_SIZE: The size that it is padded to, or 0.
 DECIDED_FOR: Its worker. `loops.decide` leaves it to its caller.
 """
-NOTHING, WAITS, ARENA_FULL, BUFFER_FULL, LINKS_FULL = range(-1, -6, -1)
+NOTHING, WAITS, ARENA_FULL, BUFFER_FULL, LINKS_FULL = range(
+    -1,
+    -6,
+    -1,
+)
 """Why there are no more dispatches: nothing can be dispatched; the policy wants to wait; an arena has too few free slots; a buffer is too short;
 there is no column for another transfer that is on its way."""
 
@@ -280,7 +299,9 @@ N_ENDED: Instances that have ended and have not been reported.
 N_TRAIN: Training instances in flight.
 N_INFER: Inference instances in flight.
 """
-N_FINISHED, MOST_IN_FLIGHT, ASKED, N_VACANT, N_HOLDING, N_PUT_OFF, CLOSED, CLOSED_FOR, WOKEN = range(8, 17)
+N_FINISHED, MOST_IN_FLIGHT, ASKED, N_VACANT, N_HOLDING, N_PUT_OFF, CLOSED, CLOSED_FOR, WOKEN = (
+    range(8, 17)
+)
 """N_FINISHED: Statistics: instances that have ended and have been reported.
 MOST_IN_FLIGHT: Statistics: the most instances in flight.
 ASKED: Times that a program was asked for.

@@ -45,11 +45,22 @@ class Decider:
         loops: ModuleType,
         settings: SchedulerSettings,
     ):
-        self._tables, self._queues, self._loops, self._pending = tables, queues, loops, rounds.changes
+        self._tables = tables
+        self._queues = queues
+        self._loops = loops
+        self._pending = rounds.changes
         self._maker = DispatchMaker(plan, tables, store, rounds.replicas, settings)
-        self._memory, self._time = PackMemory(), None
-        self._lines, self._pack = np.zeros((2, c.DECIDED_FOR + 1), np.int64), np.zeros(1 << 16, np.int32)
-        self._due = np.zeros((1 + 16 * len(plan.graph.parameterised), 4), np.int64)
+        self._memory = PackMemory()
+        self._time = None
+        self._lines = np.zeros(
+            (2, c.DECIDED_FOR + 1),
+            np.int64,
+        )
+        self._pack = np.zeros(1 << 16, np.int32)
+        self._due = np.zeros(
+            (1 + 16 * len(plan.graph.parameterised), 4),
+            np.int64,
+        )
 
     def decide(self, worker: int, ahead: int) -> list[Dispatch]:
         """Decides on a worker's next dispatch, or on several that are done as soon as they are decided.
@@ -65,7 +76,8 @@ class Decider:
             return [self._pending.next(self._tables.t, worker)]
         chosen = NO_QUEUE
         if self._queues.number == BY_ASKING:
-            chosen, ahead = self._queues.pick(worker), min(ahead, 1)
+            chosen = self._queues.pick(worker)
+            ahead = min(ahead, 1)
             if chosen == NO_QUEUE:
                 return []
         while isinstance(found := self._run_decide(worker, chosen, ahead), int):
@@ -83,7 +95,8 @@ class Decider:
         Returns:
           The dispatches; None if no worker has anything to do.
         """
-        chosen, self._time = NO_QUEUE, time
+        chosen = NO_QUEUE
+        self._time = time
         while isinstance(found := self._run_advance(time, chosen, most), int):
             if found == c.NOTHING:
                 return None
@@ -106,12 +119,16 @@ class Decider:
           dispatch: The dispatch.
         """
         if dispatch.stage >= 0:
-            self._loops.done(dispatch.messages, DIRECTIONS.index(dispatch.direction), *self._tables.t)
+            self._loops.done(
+                dispatch.messages, DIRECTIONS.index(dispatch.direction), *self._tables.t
+            )
 
     @property
     def under_way(self) -> list[Dispatch]:
         """The dispatches that workers are busy with in virtual time, as far as stories need them."""
-        return [] if self._time is None else self._time.under_way(self._tables.t)
+        if self._time is None:
+            return []
+        return self._time.under_way(self._tables.t)
 
     def forget_all(self) -> None:
         """Notes that nothing is in flight."""
@@ -119,32 +136,62 @@ class Decider:
         self._queues.forget_all()
         self._time = None
 
-    def _run_decide(self, worker: int, chosen: int, ahead: int) -> list[Dispatch] | int:
+    def _run_decide(
+        self,
+        worker: int,
+        chosen: int,
+        ahead: int,
+    ) -> list[Dispatch] | int:
         """The next dispatches, at least one, or why there is none: `columns.NOTHING` or `WAITS`. See `loops.decide`."""
         self._lines = lengthened(self._lines, max(1, ahead) + 1)
         while True:
             buffers = self._lines, self._pack, self._due
             how = worker, chosen, self._queues.number, ahead, self._tables.spare
-            n = self._loops.decide(*how, *buffers, *self._tables.t)
+            n = self._loops.decide(
+                *how,
+                *buffers,
+                *self._tables.t,
+            )
             if n:
                 self._lines[:n, c.DECIDED_FOR] = worker
                 return self._maker.make(self._decided(self._lines[:n]))
             if not self._has_made_room():
                 return int(self._lines[0, c.QUEUE])
 
-    def _run_advance(self, time: VirtualTime, chosen: int, most: int) -> Decisions | int:
+    def _run_advance(
+        self,
+        time: VirtualTime,
+        chosen: int,
+        most: int,
+    ) -> Decisions | int:
         """The next dispatches in virtual time, or why there are none and never will be: `columns.NOTHING` or `WAITS`. See `loops.advance`."""
         self._lines = lengthened(self._lines, most + 1)
         while True:
-            how = most, chosen, self._queues.number, *time.rates, time.moments, time.workers, self._tables.spare
-            n = self._loops.advance(*how, self._lines, self._pack, self._due, *self._tables.t)
+            how = (
+                most,
+                chosen,
+                self._queues.number,
+                *time.rates,
+                time.moments,
+                time.workers,
+                self._tables.spare,
+            )
+            n = self._loops.advance(
+                *how,
+                self._lines,
+                self._pack,
+                self._due,
+                *self._tables.t,
+            )
             if n or self._lines[0, c.QUEUE] == 0:
                 break
             if self._lines[0, c.QUEUE] == c.LINKS_FULL:
                 time.make_room()
             elif not self._has_made_room():
                 return int(self._lines[0, c.QUEUE])
-            chosen = max(chosen, NO_QUEUE)  # that a worker waits has been heeded; a chosen queue has not been taken yet
+            chosen = max(
+                chosen, NO_QUEUE
+            )  # that a worker waits has been heeded; a chosen queue has not been taken yet
         decided = self._decided(self._lines[:n].copy())
         if self._maker.has_effects:  # these must be known before more is decided
             made = self._maker.make(decided)
@@ -153,9 +200,13 @@ class Decider:
 
     def _has_made_room(self) -> bool:
         """Whether the loops lacked slots or room in a buffer for the next dispatch, and have it now."""
-        reason, need = int(self._lines[0, c.QUEUE]), int(self._lines[0, c.N_ROWS_IN])
+        reason = int(self._lines[0, c.QUEUE])
+        need = int(self._lines[0, c.N_ROWS_IN])
         if reason == c.ARENA_FULL:
-            self._tables.grow_arena(int(self._lines[0, c.N_MESSAGES]), need)
+            self._tables.grow_arena(
+                int(self._lines[0, c.N_MESSAGES]),
+                need,
+            )
         elif reason == c.BUFFER_FULL:
             self._pack = lengthened(self._pack, need)
         return reason in (c.ARENA_FULL, c.BUFFER_FULL)
@@ -163,7 +214,17 @@ class Decider:
     def _decided(self, lines: np.ndarray) -> DecidedLines:
         """The arrays that loops have written about some dispatches; except for `lines`, their memory is not written to again."""
         if not len(lines):
-            return DecidedLines(lines, self._pack[:0], 0, self._due[:0])
+            return DecidedLines(
+                lines,
+                self._pack[:0],
+                0,
+                self._due[:0],
+            )
         last = lines[-1]
         packs, start = self._memory.keep(self._pack[: last[c.PACK] + last[c.N_PACK]])
-        return DecidedLines(lines, packs, start, self._due[: last[c.DUE] + last[c.N_DUE]].copy())
+        return DecidedLines(
+            lines,
+            packs,
+            start,
+            self._due[: last[c.DUE] + last[c.N_DUE]].copy(),
+        )

@@ -37,9 +37,16 @@ class DispatchContents:
         topologies: Mapping[str, Mapping[int, Topology]],
         tables: SchedulerTables,
     ):
-        self._plan, self._store, self._topologies, self._tables = plan, store, topologies, tables
+        self._plan = plan
+        self._store = store
+        self._topologies = topologies
+        self._tables = tables
         self._asks = {stage.number for stage in plan.stages if stage.route_by is not None}
-        self._edges = {s.number: EdgeIndex(s, topologies) for s in plan.stages if s.chain is not None}
+        edges = {}
+        for s in plan.stages:
+            if s.chain is not None:
+                edges[s.number] = EdgeIndex(s, topologies)
+        self._edges = edges
 
     def reads(self, dispatch: Dispatch) -> bool:
         """Tells whether payloads must be read back to the host before a dispatch's messages travel on.
@@ -69,8 +76,12 @@ class DispatchContents:
         Returns:
           `[n, width]` int64.
         """
-        states = np.zeros((d.n_messages, self._plan.layout.width), np.int64)
-        states[:, INSTANCE], states[:, HANDLE] = d.ids, self._handles(d)
+        states = np.zeros(
+            (d.n_messages, self._plan.layout.width),
+            np.int64,
+        )
+        states[:, INSTANCE] = d.ids
+        states[:, HANDLE] = self._handles(d)
         states[:, HANDLE + 1 :] = self._store.states(d.lines)
         return states
 
@@ -83,7 +94,9 @@ class DispatchContents:
         Returns:
           `[n]` int64; None where each message has one row.
         """
-        return self._column(d, c.IN_ROWS) if self._plan.stages[d.stage].ragged else None
+        if self._plan.stages[d.stage].ragged:
+            return self._column(d, c.IN_ROWS)
+        return None
 
     def edges(self, d: Dispatch) -> Edges | None:
         """Gives the edges of a dispatch's messages.
@@ -98,9 +111,17 @@ class DispatchContents:
           MessageError: If a topology does not fit the graph, or the rows of its message.
         """
         index = self._edges.get(d.stage)
-        return None if index is None else index.of(self._handles(d), self._column(d, c.IN_ROWS))
+        if index is None:
+            return None
+        return index.of(
+            self._handles(d),
+            self._column(d, c.IN_ROWS),
+        )
 
-    def gradients(self, d: Dispatch) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    def gradients(
+        self,
+        d: Dispatch,
+    ) -> list[tuple[str, np.ndarray, np.ndarray]]:
         """Gives what each message of a dispatch adds to the gradients of its stage's nodes.
 
         Args:
@@ -112,11 +133,15 @@ class DispatchContents:
         """
         if not brings_gradients(self._plan.stages[d.stage], d):
             return []
-        t, nodes = self._tables.t, list(self._plan.graph.parameterised)
+        t = self._tables.t
+        nodes = list(self._plan.graph.parameterised)
         first, n = t.stages[d.stage, [c.PARAMS, c.N_PARAMS]].tolist()
         found = []
         for place, (node, edge_type) in enumerate(t.params[first : first + n].tolist()):
-            rows = self._column(d, c.OUT_ROWS if edge_type == c.OF_OUTPUT else c.IN_ROWS)
+            rows = self._column(
+                d,
+                c.OUT_ROWS if edge_type == c.OF_OUTPUT else c.IN_ROWS,
+            )
             if edge_type >= 0:
                 rows = t.edges[t.instances[self._handles(d), c.PROGRAM], edge_type].astype(np.int64)
             found.append((nodes[node], t.live[d.messages, c.SEEN + place], rows))
@@ -135,12 +160,25 @@ class DispatchContents:
         if not stage.kind.collects:
             return []
         handles = self._handles(d).tolist()
-        maps = [find_topology(stage.nodes[0], str(stage.topology), self._topologies, handle) for handle in handles]
+        maps = []
+        for handle in handles:
+            maps.append(
+                find_topology(
+                    stage.nodes[0],
+                    str(stage.topology),
+                    self._topologies,
+                    handle,
+                )
+            )
         starts = np.cumsum([0, *(one.n_rows for one in maps)])
-        return [
-            np.concatenate([one.scatter[port] + start for one, start in zip(maps, starts, strict=False)])
-            for port in range(len(stage.ports))
-        ]
+        result = []
+        for port in range(len(stage.ports)):
+            result.append(
+                np.concatenate(
+                    [one.scatter[port] + start for one, start in zip(maps, starts, strict=False)]
+                )
+            )
+        return result
 
     def _handles(self, d: Dispatch) -> np.ndarray:
         """`[n]`: the handles of its messages' instances."""

@@ -43,7 +43,11 @@ def dry_run(
         max_active_keys=len(ids), max_dispatch_size=max_dispatch_size, policy=largest, history=1
     )
     scheduler = Scheduler(plan, settings)
-    handles = scheduler.open(np.asarray(ids), purpose, grows=len(batches) > 1)
+    handles = scheduler.open(
+        np.asarray(ids),
+        purpose,
+        grows=len(batches) > 1,
+    )
     for batch in batches:
         scheduler.pump(handles, batch)
         _drain(scheduler)

@@ -53,12 +53,12 @@ class DispatchMaker:
         replicas: ReplicaGroups,
         settings: SchedulerSettings,
     ):
-        self._tables, self._store, self._replicas = tables, store, replicas
-        self._nodes, self._edge_columns, self.stashes = (
-            list(plan.graph.parameterised),
-            edge_columns(plan),
-            WeightStashes(),
-        )
+        self._tables = tables
+        self._store = store
+        self._replicas = replicas
+        self._nodes = list(plan.graph.parameterised)
+        self._edge_columns = edge_columns(plan)
+        self.stashes = WeightStashes()
         stashed = tables.t.stages[:, c.STASHES] * (tables.t.stages[:, c.KIND] == c.COMPUTES)
         self._stashed = set(np.flatnonzero(stashed).tolist())
         self._ages = WeightAges(plan, settings.estimated, settings.stalest, tables)
@@ -69,7 +69,8 @@ class DispatchMaker:
             plain = stage.number not in special
             sections = len(stage.ports) + len(stage.outputs)
             self._queues += [
-                _Queue(stage.number, direction, sections, plain) for direction in DIRECTIONS[: c.N_DIRECTIONS]
+                _Queue(stage.number, direction, sections, plain)
+                for direction in DIRECTIONS[: c.N_DIRECTIONS]
             ]
         self.has_effects = bool(self._meets) or not all(queue.plain for queue in self._queues)
 
@@ -82,14 +83,31 @@ class DispatchMaker:
         Returns:
           The dispatches, in the order in which they were decided.
         """
-        found, updates, packs = list[Dispatch](), decided.due.tolist(), decided.packs
+        found = list[Dispatch]()
+        updates = decided.due.tolist()
+        packs = decided.packs
         self._ages.begin(decided.due)
         for q, number, n, rows, n_due, first, at, length, size, worker in decided.lines.tolist():
             stage, direction, n_sections, plain = self._queues[q]
-            changes = self._changes(updates[first : first + n_due]) if n_due else ()
+            if n_due:
+                changes = self._changes(updates[first : first + n_due])
+            else:
+                changes = ()
             at += decided.start
             own = packs[at : at + length]
-            dispatch = Dispatch(number, worker, stage, direction, n, rows, n_sections, own, size, at, changes)
+            dispatch = Dispatch(
+                number,
+                worker,
+                stage,
+                direction,
+                n,
+                rows,
+                n_sections,
+                own,
+                size,
+                at,
+                changes,
+            )
             found.append(dispatch if plain else self._completed(dispatch))
             self._ages.update(updates[first : first + n_due])
         return found
@@ -103,9 +121,14 @@ class DispatchMaker:
             dispatch = dispatch._replace(edges=tuple(edges.tolist()))
         if stage in self._ages.stages:
             dispatch = self._ages.with_ages(dispatch)
-        return self.stashes.with_versions(self._tables.t, dispatch) if stage in self._stashed else dispatch
+        if stage in self._stashed:
+            return self.stashes.with_versions(self._tables.t, dispatch)
+        return dispatch
 
-    def _changes(self, due: list[list[int]]) -> tuple[Change, ...]:
+    def _changes(
+        self,
+        due: list[list[int]],
+    ) -> tuple[Change, ...]:
         """Updates that are due, and what follows them."""
         changes: list[Change] = []
         for number, count, stale, version in due:

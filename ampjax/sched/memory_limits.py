@@ -32,7 +32,9 @@ def row_bytes(key: ArenaKey) -> int:
     return max(1, math.prod(shape)) * size * 2
 
 
-def with_unseen(per_instance: Mapping[ArenaKey, float], arenas: Iterable[ArenaKey]) -> dict[ArenaKey, float]:
+def with_unseen(
+    per_instance: Mapping[ArenaKey, float], arenas: Iterable[ArenaKey]
+) -> dict[ArenaKey, float]:
     """The rows that an instance needs of each arena, with a guess for those that no sampled instance touched: as many as of any other.
 
     Args:
@@ -47,7 +49,9 @@ def with_unseen(per_instance: Mapping[ArenaKey, float], arenas: Iterable[ArenaKe
 
 
 def row_limits(
-    per_instance: Mapping[ArenaKey, float], memory_limit: int, records: Mapping[ArenaKey, int] | None = None
+    per_instance: Mapping[ArenaKey, float],
+    memory_limit: int,
+    records: Mapping[ArenaKey, int] | None = None,
 ) -> ArenaRows:
     """Shares each device's memory limit out among its arenas, in proportion to the bytes that instances need in them.
 
@@ -59,12 +63,22 @@ def row_limits(
     Returns:
       The largest size of each arena, in rows, at least 2.
     """
-    size_of = {key: row_bytes(key) + (records or {}).get(key, 0) for key in per_instance}
-    bytes_of = {key: (rows + 0.01) * size_of[key] for key, rows in per_instance.items()}
+    size_of = {}
+    for key in per_instance:
+        size_of[key] = row_bytes(key) + (records or {}).get(key, 0)
+    bytes_of = {}
+    for key, rows in per_instance.items():
+        bytes_of[key] = (rows + 0.01) * size_of[key]
     total: dict[int, float] = {}
     for key, size in bytes_of.items():
         total[key[0]] = total.get(key[0], 0.0) + size
-    return {key: max(2, int(memory_limit * size / total[key[0]] / size_of[key])) for key, size in bytes_of.items()}
+    result = {}
+    for key, size in bytes_of.items():
+        result[key] = max(
+            2,
+            int(memory_limit * size / total[key[0]] / size_of[key]),
+        )
+    return result
 
 
 USUAL_MARGIN = 32
@@ -99,8 +113,11 @@ class MemoryGuard:
         margin: int = USUAL_MARGIN,
         purpose: str = "both",
     ):
-        self._limits, self.purpose = limits, purpose
-        self.tight = any(limits[key] < margin * max_active_keys * rows for key, rows in per_instance.items())
+        self._limits = limits
+        self.purpose = purpose
+        self.tight = any(
+            limits[key] < margin * max_active_keys * rows for key, rows in per_instance.items()
+        )
         self._reserved: dict[tuple[int, bool], ArenaRows] = {}
         self._total: ArenaRows = {}
 
@@ -164,6 +181,13 @@ def with_limits(
     Returns:
       The settings with `capacities` and `limits`.
     """
-    expected = {key: start or int(1.25 * rows * in_flight) + 2 for key, rows in per_instance.items()}
-    capacities = {key: min(limits[key], 1 << (rows - 1).bit_length()) for key, rows in expected.items()}
+    expected = {}
+    for key, rows in per_instance.items():
+        expected[key] = start or int(1.25 * rows * in_flight) + 2
+    capacities = {}
+    for key, rows in expected.items():
+        capacities[key] = min(
+            limits[key],
+            1 << (rows - 1).bit_length(),
+        )
     return replace(settings, capacities=capacities, limits=limits)

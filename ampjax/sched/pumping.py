@@ -39,13 +39,24 @@ class Pumping:
         topologies: dict[str, dict[int, Topology]],
         loops: ModuleType,
     ):
-        self._tables, self._programs, self._growing, self._loops = tables, programs, growing, loops
+        self._tables = tables
+        self._programs = programs
+        self._growing = growing
+        self._loops = loops
         self._topologies = topologies
-        self._feeds, self._numbers = Feeds(plan, tables), PumpedNumbers(plan.graph)
-        self._pumps = {name: -1 - number for number, name in enumerate(plan.graph.pumps)}
+        self._feeds = Feeds(plan, tables)
+        self._numbers = PumpedNumbers(plan.graph)
+        pumps = {}
+        for number, name in enumerate(plan.graph.pumps):
+            pumps[name] = -1 - number
+        self._pumps = pumps
         self._orders: dict[tuple[str, ...], np.ndarray] = {}
 
-    def pump(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+    def pump(
+        self,
+        handles: np.ndarray,
+        batch: Mapping[str, Messages],
+    ) -> list[Feed]:
         """Pumps messages; see `Scheduler.pump`.
 
         Args:
@@ -60,7 +71,11 @@ class Pumping:
         """
         for name, messages in batch.items():
             if isinstance(messages.payload, list) and name in self._pumps:
-                maps = zip(handles[messages.instance].tolist(), messages.payload, strict=True)
+                maps = zip(
+                    handles[messages.instance].tolist(),
+                    messages.payload,
+                    strict=True,
+                )
                 self._topologies.setdefault(name, {}).update(maps)
         if int(handles[0]) in self._growing.of:
             return self._pump_more(handles, batch)
@@ -83,20 +98,45 @@ class Pumping:
           MessageError, DeadlockError: As `Scheduler.pump` does.
         """
         numbers, n_rows = self._numbers.of(batch)
-        self._tables.t, places = self._programs.places(self._tables.t, ids, batch, numbers, purpose)
+        self._tables.t, places = self._programs.places(
+            self._tables.t,
+            ids,
+            batch,
+            numbers,
+            purpose,
+        )
         return places, numbers, n_rows
 
-    def _pump_all(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+    def _pump_all(
+        self,
+        handles: np.ndarray,
+        batch: Mapping[str, Messages],
+    ) -> list[Feed]:
         """Pumps all messages of instances, whose programs are or become known."""
-        tables, store = self._tables, self._programs.store
-        ids, purpose = tables.t.instances[handles, c.ID], int(tables.t.instances[handles[0], c.PURPOSE])
+        tables = self._tables
+        store = self._programs.store
+        ids = tables.t.instances[handles, c.ID]
+        purpose = int(tables.t.instances[handles[0], c.PURPOSE])
         places, numbers, n_rows = self.find_programs(ids, batch, purpose)
-        first_slots, fed = np.empty(len(handles), np.int64), np.empty(n_rows, np.int64)
-        known = handles, places, store.programs, store.uses, self._order(batch), numbers, first_slots, fed
+        first_slots = np.empty(len(handles), np.int64)
+        fed = np.empty(n_rows, np.int64)
+        known = (
+            handles,
+            places,
+            store.programs,
+            store.uses,
+            self._order(batch),
+            numbers,
+            first_slots,
+            fed,
+        )
         result = self._loops.admit(*known, *tables.t)
         if result == c.LACKS_ROOM:
             needed = store.programs[places]
-            tables.reserve(needed[:, c.P_LENGTH], needed[:, c.P_ROWS])
+            tables.reserve(
+                needed[:, c.P_LENGTH],
+                needed[:, c.P_ROWS],
+            )
             tables.reserve_slots(needed[:, c.PUMPED :].sum(axis=0))
             result = self._loops.admit(*known, *tables.t)
         if result == c.PUMPED_BEFORE:
@@ -108,23 +148,45 @@ class Pumping:
             )
         return self._feeds.of(batch, fed)
 
-    def _pump_more(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+    def _pump_more(
+        self,
+        handles: np.ndarray,
+        batch: Mapping[str, Messages],
+    ) -> list[Feed]:
         """Pumps more messages of instances whose programs grow."""
-        tables, own = self._tables, self._tables.t.instances[handles]
-        n_rows_before = np.where(own[:, c.N_INVOCATIONS] < 0, 0, own[:, c.N_OUT_ROWS])
+        tables = self._tables
+        own = self._tables.t.instances[handles]
+        n_rows_before = np.where(
+            own[:, c.N_INVOCATIONS] < 0,
+            0,
+            own[:, c.N_OUT_ROWS],
+        )
         messages = self._growing.pump(handles, batch)
-        t, (numbers, n_rows) = tables.t, self._numbers.of(batch)
+        t = tables.t
+        numbers, n_rows = self._numbers.of(batch)
         lines = t.live[messages, c.INVOCATION]
         arenas = t.stages[t.lines[lines, c.STAGE], c.ARENA]
-        tables.reserve_slots(np.bincount(arenas, t.lines[lines, c.OUT_ROWS], len(tables.capacities)).astype(np.int64))
-        first_slots, fed = t.instances[handles, c.FIRST_SLOT] + n_rows_before, np.empty(n_rows, np.int64)
-        self._loops.start_more(messages, self._order(batch), numbers, first_slots, fed, *tables.t)
+        tables.reserve_slots(
+            np.bincount(arenas, t.lines[lines, c.OUT_ROWS], len(tables.capacities)).astype(np.int64)
+        )
+        first_slots = t.instances[handles, c.FIRST_SLOT] + n_rows_before
+        fed = np.empty(n_rows, np.int64)
+        self._loops.start_more(
+            messages,
+            self._order(batch),
+            numbers,
+            first_slots,
+            fed,
+            *tables.t,
+        )
         return self._feeds.of(batch, fed)
 
     def _order(self, batch: Mapping[str, Messages]) -> np.ndarray:
         """The pumps, as numbers of stages, in the order of a batch, and two columns for `loops.admit`."""
         names = tuple(batch)
         if names not in self._orders:
-            order = [*dict.fromkeys((*(self._pumps[name] for name in names), *self._pumps.values()))]
+            order = [
+                *dict.fromkeys((*(self._pumps[name] for name in names), *self._pumps.values()))
+            ]
             self._orders[names] = np.array([order, order, order], np.int64).T.copy()
         return self._orders[names]

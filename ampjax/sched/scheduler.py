@@ -66,12 +66,20 @@ class Scheduler:
     """
 
     def __init__(self, plan: Plan, settings: SchedulerSettings, check: bool = False):
-        self.plan, self.settings, self._check = plan, settings, check
+        self.plan = plan
+        self.settings = settings
+        self._check = check
         self.tables = SchedulerTables(plan, settings)
         self.rounds = UpdateRounds(plan, settings, self.tables)
         self.updates = UpdateCounters(plan, self.tables.t.nodes, self.rounds)
         self.counts = RunCounts(plan, self.tables)
-        self.admission = Admission(plan, settings, self.tables, self.rounds, loops())
+        self.admission = Admission(
+            plan,
+            settings,
+            self.tables,
+            self.rounds,
+            loops(),
+        )
         self.queues = ReadyQueues(
             plan,
             self.tables,
@@ -83,12 +91,26 @@ class Scheduler:
         )
         store = self.admission.programs.store
         self.contents = DispatchContents(plan, store, self.admission.topologies, self.tables)
-        self._decider = Decider(plan, self.tables, store, self.queues, self.rounds, loops(), settings)
+        self._decider = Decider(
+            plan,
+            self.tables,
+            store,
+            self.queues,
+            self.rounds,
+            loops(),
+            settings,
+        )
         self._log: DispatchLog[Dispatch] = DispatchLog(settings.history)
 
     # -- events
 
-    def open(self, ids: np.ndarray, purpose: str = "train", may_update: bool = True, grows: bool = False) -> np.ndarray:
+    def open(
+        self,
+        ids: np.ndarray,
+        purpose: str = "train",
+        may_update: bool = True,
+        grows: bool = False,
+    ) -> np.ndarray:
         """Admits instances that will be pumped to. `close` them when everything has been pumped.
 
         Args:
@@ -105,9 +127,17 @@ class Scheduler:
             self.rounds.begin(len(ids), may_update)
             if goes_on:
                 self.updates.note_overdue()
-        return self.admission.open(np.asarray(ids, np.int64), purpose, grows)
+        return self.admission.open(
+            np.asarray(ids, np.int64),
+            purpose,
+            grows,
+        )
 
-    def pump(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+    def pump(
+        self,
+        handles: np.ndarray,
+        batch: Mapping[str, Messages],
+    ) -> list[Feed]:
         """Pumps messages for open instances.
 
         Args:
@@ -121,7 +151,10 @@ class Scheduler:
           MessageError: If a pump is unknown, a message, a state function's result or a topology does not fit, or an instance seems never to end.
           DeadlockError: If messages of an instance for which no more is pumped wait for others that never come.
         """
-        feeds = self.admission.pump(np.asarray(handles, np.int64), batch)
+        feeds = self.admission.pump(
+            np.asarray(handles, np.int64),
+            batch,
+        )
         self._settle()
         return feeds
 
@@ -134,7 +167,11 @@ class Scheduler:
         self.admission.close(handles)
         self._settle()
 
-    def done(self, dispatch: Dispatch, choices: np.ndarray | None = None) -> None:
+    def done(
+        self,
+        dispatch: Dispatch,
+        choices: np.ndarray | None = None,
+    ) -> None:
         """Lets a dispatch's messages travel on: a driver says so at once (order on a device is enough), or when it has ended.
 
         Args:
@@ -247,7 +284,9 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether nothing is in flight and no action is left."""
         clock = self.tables.t.clock
-        return not (clock[c.N_TRAIN] or clock[c.N_INFER] or self.rounds.changes or self.admission.under_way)
+        return not (
+            clock[c.N_TRAIN] or clock[c.N_INFER] or self.rounds.changes or self.admission.under_way
+        )
 
     def can_move(self, worker: int | None = None) -> bool:
         """Tells whether there is an action.
@@ -257,7 +296,9 @@ class Scheduler:
         """
         if worker is not None:
             return self._decider.can_move(worker)
-        return bool(self.admission.under_way) or any(map(self._decider.can_move, range(self.plan.workers)))
+        return bool(self.admission.under_way) or any(
+            map(self._decider.can_move, range(self.plan.workers))
+        )
 
     def snapshot(self) -> Snapshot:
         """Gives what stories and diagnoses are read from.

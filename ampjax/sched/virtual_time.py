@@ -26,7 +26,10 @@ class VirtualTime:
         self.moments = np.zeros(c.LOOKS + 1, np.int64)
         self.moments[c.NOW_NS] = now_ns
         self._n_workers = workers
-        self.workers = np.zeros((c.TO_ASK + 1, workers), np.int64)
+        self.workers = np.zeros(
+            (c.TO_ASK + 1, workers),
+            np.int64,
+        )
         self.workers[c.END_NS] = c.IDLE
         if rates.queues[:, c.OVERLAPS].any():
             self.make_room()
@@ -34,7 +37,13 @@ class VirtualTime:
 
     def make_room(self) -> None:
         """Makes room for more transfers on their way."""
-        more = np.zeros((len(self.workers), max(16, self.workers.shape[1])), np.int64)
+        more = np.zeros(
+            (
+                len(self.workers),
+                max(16, self.workers.shape[1]),
+            ),
+            np.int64,
+        )
         more[c.END_NS] = c.IDLE
         self.workers = np.hstack([self.workers, more])
 
@@ -61,7 +70,18 @@ class VirtualTime:
                 messages.append(v)
                 v = int(t.live[v, c.NEXT])
             pack = np.array(messages, np.int32)
-            found.append(Dispatch(number, worker, q // c.N_DIRECTIONS, DIRECTIONS[q % c.N_DIRECTIONS], n, 0, 0, pack))
+            found.append(
+                Dispatch(
+                    number,
+                    worker,
+                    q // c.N_DIRECTIONS,
+                    DIRECTIONS[q % c.N_DIRECTIONS],
+                    n,
+                    0,
+                    0,
+                    pack,
+                )
+            )
         return found
 
     @property

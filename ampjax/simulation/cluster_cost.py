@@ -34,10 +34,16 @@ class LinkTimes:
     byte_ns: float = 1.0
 
     def __post_init__(self) -> None:
-        wrong = {name: ns for name, ns in vars(self).items() if not 0 <= ns < math.inf}
+        wrong = {}
+        for name, ns in vars(self).items():
+            if not 0 <= ns < math.inf:
+                wrong[name] = ns
         if wrong:
             raise SettingsError(
-                "LinkTimes", "numbers of nanoseconds of at least 0", f"{wrong}", "0 stands for what takes no time."
+                "LinkTimes",
+                "numbers of nanoseconds of at least 0",
+                f"{wrong}",
+                "0 stands for what takes no time.",
             )
 
     def crossing_ns(self, n_bytes: int) -> float:
@@ -109,15 +115,22 @@ class ClusterCost:
         Returns:
           Nanoseconds.
         """
-        n_bytes = None if dispatch.stage < 0 else self.plan.stages[dispatch.stage].crossing_bytes
-        return 0.0 if n_bytes is None else self.link.crossing_ns(dispatch.n_rows * n_bytes)
+        if dispatch.stage < 0:
+            n_bytes = None
+        else:
+            n_bytes = self.plan.stages[dispatch.stage].crossing_bytes
+        if n_bytes is None:
+            return 0.0
+        return self.link.crossing_ns(dispatch.n_rows * n_bytes)
 
     def _pumped_bytes(self, dispatch: Dispatch) -> int:
         """Bytes of the pumped payloads that a dispatch moves on their way forth."""
         if dispatch.stage < 0 or dispatch.direction == BACKWARD:
             return 0
         stage = self.plan.stages[dispatch.stage]
-        return 0 if stage.crossing_bytes is not None else dispatch.n_rows * (stage.moved_bytes or 0)
+        if stage.crossing_bytes is not None:
+            return 0
+        return dispatch.n_rows * (stage.moved_bytes or 0)
 
     @property
     def _here(self) -> HostedCost:

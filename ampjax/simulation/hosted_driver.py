@@ -26,8 +26,15 @@ class HostedDriver:
       run_ahead: Dispatches that a worker may have issued before its device has done them, about.
     """
 
-    def __init__(self, loop: Loop, cost: HostedCost | ClusterCost, run_ahead: int = 64):
-        self._loop, self._cost, self._run_ahead = loop, cost, max(run_ahead, 2 * FENCE_EVERY)
+    def __init__(
+        self,
+        loop: Loop,
+        cost: HostedCost | ClusterCost,
+        run_ahead: int = 64,
+    ):
+        self._loop = loop
+        self._cost = cost
+        self._run_ahead = max(run_ahead, 2 * FENCE_EVERY)
         self._spaces = loop.scheduler.plan.spaces
         self._cores = Cores(max(self._spaces) + 1, cost.cores)
 
@@ -69,8 +76,12 @@ class HostedDriver:
 
     def _queue(self, dispatch: Dispatch) -> None:
         """Queues a dispatch at its worker's device. A transfer waits for the device that it comes from."""
-        device, source = self._spaces[dispatch.worker], -1
-        if dispatch.stage >= 0 and (stage := self._loop.scheduler.plan.stages[dispatch.stage]).kind.is_transfer:
+        device = self._spaces[dispatch.worker]
+        source = -1
+        if (
+            dispatch.stage >= 0
+            and (stage := self._loop.scheduler.plan.stages[dispatch.stage]).kind.is_transfer
+        ):
             source = stage.ports[0].space
         if source in (device, -1):
             self._cores.issue(device, self._cost.device_ns(dispatch))

@@ -29,13 +29,22 @@ from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.scheduler import Scheduler
 from ampjax.simulation.calls import Calls
-from ampjax.simulation.profile import UPDATING, Measured, note, timing_key, timing_key_with_updates, update_key
+from ampjax.simulation.profile import (
+    UPDATING,
+    Measured,
+    note,
+    timing_key,
+    timing_key_with_updates,
+    update_key,
+)
 
 Measure = Callable[[Loop, Executor, bool, Calls], Measured]
 """Runs a loop and measures those calls that are wanted; the third argument says whether kernels make the updates that they can make."""
 
 
-def measure_devices(loop: Loop, executor: Executor, updates_in_kernels: bool, wanted: Calls) -> Measured:
+def measure_devices(
+    loop: Loop, executor: Executor, updates_in_kernels: bool, wanted: Calls
+) -> Measured:
     """Runs a loop to its end and waits for each call: measures the time of each (`times`), and the devices' part of it (`kernels`).
 
     Like the asyncio driver it decides on several dispatches (`drivers.issue_queue.AHEAD`) and then issues them, in one call where they
@@ -57,22 +66,36 @@ def measure_devices(loop: Loop, executor: Executor, updates_in_kernels: bool, wa
     measured: Measured = {}
     waiting_ns = _waiting_ns(executor)
 
-    def timed(key: str, rows: Sequence[int], call: Callable[[], object]) -> None:
-        before, start, host_start = compilations(), time.perf_counter_ns(), time.thread_time_ns()
+    def timed(
+        key: str,
+        rows: Sequence[int],
+        call: Callable[[], object],
+    ) -> None:
+        before = compilations()
+        start = time.perf_counter_ns()
+        host_start = time.thread_time_ns()
         call()
         host_ns = time.thread_time_ns() - host_start
         executor.fences.wait()
         total = max(0.0, time.perf_counter_ns() - start - waiting_ns)
         is_clean = compilations() == before
         note(measured, "times", key, rows, total if is_clean else None)
-        note(measured, "kernels", key, rows, max(0.0, total - host_ns) if is_clean else None)
+        note(
+            measured,
+            "kernels",
+            key,
+            rows,
+            max(0.0, total - host_ns) if is_clean else None,
+        )
 
     for decided in _decided(loop, {}):
         _carry_out(decided, loop, executor, timed, updates_in_kernels, wanted)
     return measured
 
 
-def measure_host(loop: Loop, executor: Executor, updates_in_kernels: bool, wanted: Calls) -> Measured:
+def measure_host(
+    loop: Loop, executor: Executor, updates_in_kernels: bool, wanted: Calls
+) -> Measured:
     """Runs a loop to its end, the host some dispatches ahead of the devices: measures the host's thread (`issue` and `control`).
 
     It measures processor time. The time on a clock would say little: the operating system may give the core to the kernel that a call
@@ -92,8 +115,13 @@ def measure_host(loop: Loop, executor: Executor, updates_in_kernels: bool, wante
     """
     measured: Measured = {}
 
-    def timed(key: str, rows: Sequence[int], call: Callable[[], object]) -> None:
-        before, start = compilations(), time.thread_time_ns()
+    def timed(
+        key: str,
+        rows: Sequence[int],
+        call: Callable[[], object],
+    ) -> None:
+        before = compilations()
+        start = time.thread_time_ns()
         call()
         host_ns = time.thread_time_ns() - start
         note(measured, "issue", key, rows, host_ns if compilations() == before else None)
@@ -133,7 +161,13 @@ def _decided(loop: Loop, measured: Measured) -> Iterator[list[Decided]]:
         loop.done(dispatch)
         ns += time.thread_time_ns() - start
         if dispatch.stage >= 0:
-            note(measured, "control", timing_key(loop.scheduler.plan, dispatch), [max(1, dispatch.n_rows)], ns)
+            note(
+                measured,
+                "control",
+                timing_key(loop.scheduler.plan, dispatch),
+                [max(1, dispatch.n_rows)],
+                ns,
+            )
         if len(waiting) >= AHEAD[0] or sum(d.n_messages for d, _ in waiting) >= AHEAD[1]:
             yield waiting
             waiting = []
@@ -159,16 +193,26 @@ def _carry_out(
     An update is a call of its own; with `updates_in_kernels` the kernel makes it, where it can.
     """
     dispatches, launches = [list(column) for column in zip(*decided, strict=True)]
-    plan, place = loop.scheduler.plan, 0
+    plan = loop.scheduler.plan
+    place = 0
     while place < len(launches):
         end = place + n_coalesced(launches[place], launches[place + 1 :], executor.can_coalesce)
-        coalesced, last, place = launches[place:end], dispatches[end - 1], end
+        coalesced = launches[place:end]
+        last = dispatches[end - 1]
+        place = end
         rows = [max(1, launch.n_rows) for launch in coalesced]
         if last.stage >= 0:
             at_once = updates_in_kernels and executor.backward_runs.updates_at_once(coalesced[-1])
             key = timing_key_with_updates(plan, last) if at_once else timing_key(plan, last)
-            is_wanted = wanted.want(key, ladder_for(plan.stages[last.stage])(rows[0]), len(rows) > 1)
-            launched = coalesced if at_once else [n._replace(changes=(), brings_updates=False) for n in coalesced]
+            is_wanted = wanted.want(
+                key,
+                ladder_for(plan.stages[last.stage])(rows[0]),
+                len(rows) > 1,
+            )
+            if at_once:
+                launched = coalesced
+            else:
+                launched = [n._replace(changes=(), brings_updates=False) for n in coalesced]
             if is_wanted or not executor.leave_out(launched):
                 timed(key, rows, partial(executor.run, launched))
             if at_once:
@@ -207,9 +251,12 @@ async def driver_ns(loop: Loop, run_ahead: int) -> float:
     Raises:
       DeadlockError: If nothing can move.
     """
-    before, start = loop.scheduler.counts.read().dispatches, time.thread_time_ns()
+    before = loop.scheduler.counts.read().dispatches
+    start = time.thread_time_ns()
     await AsyncioDriver(loop, run_ahead).run()
-    return (time.thread_time_ns() - start) / max(1, loop.scheduler.counts.read().dispatches - before)
+    return (time.thread_time_ns() - start) / max(
+        1, loop.scheduler.counts.read().dispatches - before
+    )
 
 
 def host_ns(measured: Measured) -> float:
@@ -218,10 +265,14 @@ def host_ns(measured: Measured) -> float:
     Args:
       measured: What it gave.
     """
-    times = {
-        part: [ns for sizes in measured.get(part, {}).values() for found in sizes.values() for ns in found]
-        for part in ("issue", "control")
-    }
+    times = {}
+    for part in ("issue", "control"):
+        times[part] = [
+            ns
+            for sizes in measured.get(part, {}).values()
+            for found in sizes.values()
+            for ns in found
+        ]
     return (sum(times["issue"]) + sum(times["control"])) / max(1, len(times["control"]))
 
 
@@ -255,17 +306,34 @@ def training_times(
     """
 
     def measured(measure: Measure, inside: bool, most: float = most) -> Measured:
-        return measured_pass(scheduler, executor, instances, measure, inside, Calls(most, sizes, check), seed=seed)
+        return measured_pass(
+            scheduler,
+            executor,
+            instances,
+            measure,
+            inside,
+            Calls(most, sizes, check),
+            seed=seed,
+        )
 
     # Once each to compile everything, and to see whether there are updates that kernels can make.
     once = most if most == math.inf else 1
     measured(measure_host, False, once)
-    in_kernels = (False, True) if has_updates_in_kernels(measured(measure_host, True, once)) else (False,)
+    if has_updates_in_kernels(measured(measure_host, True, once)):
+        in_kernels = (False, True)
+    else:
+        in_kernels = (False,)
     while True:
-        yield [measured(measure, inside) for measure in (measure_devices, measure_host) for inside in in_kernels]
+        yield [
+            measured(measure, inside)
+            for measure in (measure_devices, measure_host)
+            for inside in in_kernels
+        ]
 
 
-def calls_of(scheduler: Scheduler, executor: Executor, instances: Instances, seed: int = 0) -> Calls:
+def calls_of(
+    scheduler: Scheduler, executor: Executor, instances: Instances, seed: int = 0
+) -> Calls:
     """Tells which calls a training run makes, where kernels make updates and where they do not, without making those that can be left out.
 
     Args:
@@ -281,7 +349,11 @@ def calls_of(scheduler: Scheduler, executor: Executor, instances: Instances, see
 
 
 def rehearse(
-    scheduler: Scheduler, executor: Executor, instances: Instances, seed: int, check: Callable[[], object]
+    scheduler: Scheduler,
+    executor: Executor,
+    instances: Instances,
+    seed: int,
+    check: Callable[[], object],
 ) -> None:
     """Compiles what a training run needs, by making each call once; parameters are of no use afterwards.
 
@@ -292,7 +364,15 @@ def rehearse(
       seed: Of random bodies.
       check: Called before each call; what it raises ends the run.
     """
-    measured_pass(scheduler, executor, instances, measure_host, True, Calls(1, None, check), seed=seed)
+    measured_pass(
+        scheduler,
+        executor,
+        instances,
+        measure_host,
+        True,
+        Calls(1, None, check),
+        seed=seed,
+    )
 
 
 def measured_pass(
@@ -329,7 +409,11 @@ def measured_pass(
 
 
 def loop_over(
-    scheduler: Scheduler, executor: Executor, instances: Instances, purpose: str = "train", seed: int = 0
+    scheduler: Scheduler,
+    executor: Executor,
+    instances: Instances,
+    purpose: str = "train",
+    seed: int = 0,
 ) -> Loop:
     """A run of some instances, in order.
 
@@ -340,5 +424,10 @@ def loop_over(
       purpose: What they are run for, one of `passes.PURPOSES`.
       seed: Of random bodies.
     """
-    whole = Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(seed))
+    whole = Pass(
+        instances,
+        np.arange(len(instances)),
+        purpose,
+        seeds=RowSeeds(seed),
+    )
     return Loop(scheduler, executor, [Source(scheduler, whole)])

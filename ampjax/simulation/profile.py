@@ -40,7 +40,12 @@ class Profile:
     issue: Times = field(default_factory=dict)
     control: Times = field(default_factory=dict)
 
-    def ns(self, key: str, rows: int, part: str = "times") -> float:
+    def ns(
+        self,
+        key: str,
+        rows: int,
+        part: str = "times",
+    ) -> float:
         """The time for a number of rows: interpolated between measured sizes; beyond the largest size, in proportion to the rows.
 
         Args:
@@ -57,7 +62,10 @@ class Profile:
         table: Times = getattr(self, part)
         if key not in table:
             raise SettingsError(
-                f"profile, `{key}`", f"one of {sorted(table)}", "no time", "Measure the same graph and settings."
+                f"profile, `{key}`",
+                f"one of {sorted(table)}",
+                "no time",
+                "Measure the same graph and settings.",
             )
         sizes, ns = (np.array(column) for column in zip(*sorted(table[key].items()), strict=True))
         if rows > sizes[-1]:
@@ -71,7 +79,10 @@ class Profile:
           ns: Nanoseconds more.
         """
         return replace(
-            self, control={key: {n: t + ns for n, t in sizes.items()} for key, sizes in self.control.items()}
+            self,
+            control={
+                key: {n: t + ns for n, t in sizes.items()} for key, sizes in self.control.items()
+            },
         )
 
     def save(self, path: str | Path) -> None:
@@ -102,8 +113,17 @@ class Profile:
         try:
             tables = read_json(path)
             return cls(**{part: _numbers(tables[part]) for part in PARTS})
-        except (OSError, ValueError, AttributeError, LookupError, TypeError, OverflowError) as error:
-            raise DataError(f"{path}", "a profile", f"{error}", "Give a file that `Profile.save` wrote.") from error
+        except (
+            OSError,
+            ValueError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            OverflowError,
+        ) as error:
+            raise DataError(
+                f"{path}", "a profile", f"{error}", "Give a file that `Profile.save` wrote."
+            ) from error
 
     def __repr__(self) -> str:
         lines = []
@@ -122,7 +142,13 @@ Measured = dict[str, dict[str, dict[int, list[float]]]]
 """By part of a profile, as `Times`, with each time that was measured."""
 
 
-def note(measured: Measured, part: str, key: str, rows: Sequence[int], ns: float | None) -> None:
+def note(
+    measured: Measured,
+    part: str,
+    key: str,
+    rows: Sequence[int],
+    ns: float | None,
+) -> None:
     """Keeps the time of a call for dispatches, an equal share for each.
 
     Args:
@@ -133,7 +159,14 @@ def note(measured: Measured, part: str, key: str, rows: Sequence[int], ns: float
       ns: Nanoseconds; None keeps only that there was such a call.
     """
     for n in rows:
-        times = measured.setdefault(part, {}).setdefault(key, {}).setdefault(n, [])
+        times = (
+            measured.setdefault(part, {})
+            .setdefault(key, {})
+            .setdefault(
+                n,
+                [],
+            )
+        )
         if ns is not None:
             times.append(ns / len(rows))
 
@@ -181,8 +214,15 @@ def quickest(passes: Sequence[Measured]) -> Profile:
 
     Other programs on the machine only add to a time, so a few passes beside them tell more by their least times than by their medians.
     """
-    least = {part: _of_sizes(times, np.min) for part, times in _joined(passes).items()}
-    return Profile(**{part: {key: _rising(times) for key, times in table.items()} for part, table in least.items()})
+    least = {}
+    for part, times in _joined(passes).items():
+        least[part] = _of_sizes(times, np.min)
+    return Profile(
+        **{
+            part: {key: _rising(times) for key, times in table.items()}
+            for part, table in least.items()
+        }
+    )
 
 
 def _joined(passes: Sequence[Measured]) -> Measured:
@@ -196,16 +236,23 @@ def _joined(passes: Sequence[Measured]) -> Measured:
 
 
 def _of_sizes(
-    table: Mapping[str, Mapping[int, list[float]]], statistic: Callable[[list[float]], Any]
+    table: Mapping[str, Mapping[int, list[float]]],
+    statistic: Callable[[list[float]], Any],
 ) -> dict[str, dict[int, float]]:
-    return {key: {rows: float(statistic(ns)) for rows, ns in sizes.items()} for key, sizes in table.items()}
+    result = {}
+    for key, sizes in table.items():
+        result[key] = {rows: float(statistic(ns)) for rows, ns in sizes.items()}
+    return result
 
 
 def _rising(times: Mapping[int, float]) -> dict[int, float]:
     """Times that never fall with the number of rows: each is lowered to the least of those with more rows."""
     rows = sorted(times)
     least = np.minimum.accumulate([times[n] for n in reversed(rows)])[::-1]
-    return {n: float(ns) for n, ns in zip(rows, least, strict=True)}
+    result = {}
+    for n, ns in zip(rows, least, strict=True):
+        result[n] = float(ns)
+    return result
 
 
 def _numbers(table: Mapping[str, Mapping[str, Any]]) -> Times:
@@ -214,7 +261,9 @@ def _numbers(table: Mapping[str, Mapping[str, Any]]) -> Times:
     Raises:
       ValueError: If it holds what no measurement gives.
     """
-    numbers = {key: {int(n): float(ns) for n, ns in sizes.items()} for key, sizes in table.items()}
+    numbers = {}
+    for key, sizes in table.items():
+        numbers[key] = {int(n): float(ns) for n, ns in sizes.items()}
     for key, sizes in numbers.items():
         if not sizes or not all(n > 0 and 0 <= ns < math.inf for n, ns in sizes.items()):
             raise ValueError(f"times of `{key}` that are none: {sizes!r:.60}")

@@ -82,7 +82,9 @@ class HostedCost:
         Returns:
           Nanoseconds.
         """
-        return sum(self.profile.ns(key, rows, "control") for key, rows in _run_by(self.plan, dispatch))
+        return sum(
+            self.profile.ns(key, rows, "control") for key, rows in _run_by(self.plan, dispatch)
+        )
 
     def device_ns(self, dispatch: Dispatch) -> float:
         """The time that its worker's device needs for a dispatch, once it has been issued.
@@ -108,7 +110,12 @@ class HostedCost:
         return 0.0
 
 
-def _sum(plan: Plan, dispatch: Dispatch, profile: Profile, part: str) -> float:
+def _sum(
+    plan: Plan,
+    dispatch: Dispatch,
+    profile: Profile,
+    part: str,
+) -> float:
     """Nanoseconds of what a dispatch runs and of its updates.
 
     Both in one kernel have a time of their own, where that was measured for as many rows, or for fewer and for more.
@@ -122,7 +129,12 @@ def _sum(plan: Plan, dispatch: Dispatch, profile: Profile, part: str) -> float:
     return sum(profile.ns(key, rows, part) for key, rows in _run_by(plan, dispatch) + updates)
 
 
-def _run_by(plan: Plan, dispatch: Dispatch) -> list[tuple[str, int]]:
+def _run_by(
+    plan: Plan,
+    dispatch: Dispatch,
+) -> list[tuple[str, int]]:
     """The key of the stage that a dispatch runs, and its rows. A sink computes nothing and is not measured."""
     is_measured = dispatch.stage >= 0 and not plan.stages[dispatch.stage].kind.is_sink
-    return [(timing_key(plan, dispatch), dispatch.n_rows)] if is_measured else []
+    if is_measured:
+        return [(timing_key(plan, dispatch), dispatch.n_rows)]
+    return []

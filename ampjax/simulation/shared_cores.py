@@ -22,10 +22,12 @@ class Cores:
     """
 
     def __init__(self, n_devices: int, n_cores: float):
-        self._n_cores, self.now_ns = n_cores, 0.0
+        self._n_cores = n_cores
+        self.now_ns = 0.0
         self._queues: list[deque[Job]] = [deque() for _ in range(n_devices)]
         self._left = [0.0] * n_devices
-        self._issued, self._ended = [0] * n_devices, [0] * n_devices
+        self._issued = [0] * n_devices
+        self._ended = [0] * n_devices
 
     def queued(self, device: int) -> int:
         """How many jobs a device has not ended."""
@@ -36,7 +38,12 @@ class Cores:
         """Whether any device has a job."""
         return any(self._queues)
 
-    def issue(self, device: int, ns: float, after: int | None = None) -> None:
+    def issue(
+        self,
+        device: int,
+        ns: float,
+        after: int | None = None,
+    ) -> None:
         """Queues a job at a device.
 
         Args:
@@ -68,10 +75,15 @@ class Cores:
 
     def _pass(self, host_ns: float | None = None) -> float:
         """Lets time pass until a job, or the host's work, has ended; gives the nanoseconds of the host's work that are done."""
-        busy = [device for device, queue in enumerate(self._queues) if queue and self._may_run(queue[0])]
+        busy = []
+        for device, queue in enumerate(self._queues):
+            if queue and self._may_run(queue[0]):
+                busy.append(device)
         n = len(busy) + (host_ns is not None)
         rate = min(1.0, self._n_cores / n)
-        least = min([self._left[device] for device in busy] + ([host_ns] if host_ns is not None else []))
+        least = min(
+            [self._left[device] for device in busy] + ([host_ns] if host_ns is not None else [])
+        )
         self.now_ns += least / rate
         for device in busy:
             self._left[device] -= least

@@ -130,8 +130,16 @@ def simulate(
     scheduler = Scheduler(plan, scheduler_settings(graph, s, tx), s.check)
     inference = "losses" if any(stage.kind.starts_backward for stage in plan.stages) else "sinks"
     purpose = "train" if train else inference
-    whole = Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(s.seed))
-    executor = _executor(plan, s, tx, params) if numerics else None
+    whole = Pass(
+        instances,
+        np.arange(len(instances)),
+        purpose,
+        seeds=RowSeeds(s.seed),
+    )
+    if numerics:
+        executor = _executor(plan, s, tx, params)
+    else:
+        executor = None
     loop = Loop(scheduler, executor, [Source(scheduler, whole)])
     seconds = _driver(loop, cost(plan), trace, s).run() / 1e9
     return Simulation(
@@ -177,41 +185,79 @@ def profile(
     s = settings_from(options)
     instances = as_instances(graph, data)
     plan = plan_for(graph, s, tx, range(s.workers))
-    scheduler, executor = Scheduler(plan, scheduler_settings(graph, s, tx), s.check), _executor(plan, s, tx, None)
+    scheduler = Scheduler(plan, scheduler_settings(graph, s, tx), s.check)
+    executor = _executor(plan, s, tx, None)
 
     times = training_times(scheduler, executor, instances, s.seed)
     tables = [table for tables in islice(times, passes) for table in tables]
     # What the driver does between calls and decisions is not in the parts: a run is measured, the first one compiles what is left.
-    driven = [
-        blocking(driver_ns(loop_over(scheduler, executor, instances, seed=s.seed), s.run_ahead))
-        for _ in range(passes + 1)
-    ]
-    parts = statistics.median(host_ns(table) for table in tables if "control" in table and "issue" in table)
-    only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and not stage.kind.is_sink}
+    driven = []
+    for _ in range(passes + 1):
+        driven.append(
+            blocking(driver_ns(loop_over(scheduler, executor, instances, seed=s.seed), s.run_ahead))
+        )
+    parts = statistics.median(
+        host_ns(table) for table in tables if "control" in table and "issue" in table
+    )
+    only_seen = set()
+    for stage in plan.stages:
+        if not stage.trains and not stage.kind.is_sink:
+            only_seen.add(f"{FORWARD} {stage.name}")
 
     def predicted(measure: Measure) -> Measured:
         """The stages that only predictions run; all others have the times of training."""
-        found = measured_pass(scheduler, executor, instances, measure, False, Calls(), purpose="sinks", seed=s.seed)
-        return {part: {key: t for key, t in times.items() if key in only_seen} for part, times in found.items()}
+        found = measured_pass(
+            scheduler,
+            executor,
+            instances,
+            measure,
+            False,
+            Calls(),
+            purpose="sinks",
+            seed=s.seed,
+        )
+        result = {}
+        for part, times in found.items():
+            result[part] = {key: t for key, t in times.items() if key in only_seen}
+        return result
 
     if only_seen:
         predicted(measure_host)
-        tables += [predicted(measure) for _ in range(passes) for measure in (measure_devices, measure_host)]
+        tables += [
+            predicted(measure) for _ in range(passes) for measure in (measure_devices, measure_host)
+        ]
     return medians(tables).with_control(max(0.0, statistics.median(driven[1:]) - parts))
 
 
 def _driver(
-    loop: Loop, cost: Cost | HostedCost | ClusterCost, trace: Trace | None, s: Settings
+    loop: Loop,
+    cost: Cost | HostedCost | ClusterCost,
+    trace: Trace | None,
+    s: Settings,
 ) -> VirtualDriver | HostedDriver:
     if not isinstance(cost, HostedCost | ClusterCost):
         return VirtualDriver(loop, cost, trace)
     if trace is not None:
-        raise SettingsError("simulate, `trace`", f"none with a `{type(cost).__name__}`", "a trace", "Trace a real run.")
+        raise SettingsError(
+            "simulate, `trace`",
+            f"none with a `{type(cost).__name__}`",
+            "a trace",
+            "Trace a real run.",
+        )
     return HostedDriver(loop, cost, s.run_ahead)
 
 
 def _executor(
-    plan: Plan, s: Settings, tx: optax.GradientTransformation | None, params: Mapping[str, Any] | None
+    plan: Plan,
+    s: Settings,
+    tx: optax.GradientTransformation | None,
+    params: Mapping[str, Any] | None,
 ) -> Executor:
     devices = jax.devices()
-    return make_executor(plan, s, tx, params or {}, [devices[worker % len(devices)] for worker in range(s.workers)])
+    return make_executor(
+        plan,
+        s,
+        tx,
+        params or {},
+        [devices[worker % len(devices)] for worker in range(s.workers)],
+    )

@@ -48,7 +48,11 @@ class EngineRun:
 
 
 def run_engine(
-    graph: Graph, instances: Data, params: Mapping[str, Any], settings: Settings, reporter: Reporter = SILENT
+    graph: Graph,
+    instances: Data,
+    params: Mapping[str, Any],
+    settings: Settings,
+    reporter: Reporter = SILENT,
 ) -> EngineRun:
     """Runs instances forward and backward with frozen parameters, evaluates them and predicts their outputs.
 
@@ -64,14 +68,25 @@ def run_engine(
     Raises:
       Exception: As `Trainer.accumulate`.
     """
-    trainer = Trainer(graph, optax.sgd(0.0), params=params, settings=replace(settings, compile_ahead=False))
+    trainer = Trainer(
+        graph,
+        optax.sgd(0.0),
+        params=params,
+        settings=replace(settings, compile_ahead=False),
+    )
     session = trainer.session
-    with showing_compilations(reporter, session.preparation.most_kernels(session.instances(instances))):
+    with showing_compilations(
+        reporter, session.preparation.most_kernels(session.instances(instances))
+    ):
         training = trainer.accumulate(instances, update=False)
-        gradients, largest = trainer.gradients, [_largest(trainer.statistics)]
+        gradients = trainer.gradients
+        largest = [_largest(trainer.statistics)]
         evaluation = trainer.evaluate(instances, progress=False)
         largest.append(_largest(trainer.inference_statistics))
-        outputs = trainer.predict(instances, progress=False) if has_sinks(graph) else {}
+        if has_sinks(graph):
+            outputs = trainer.predict(instances, progress=False)
+        else:
+            outputs = {}
     return EngineRun(
         training.pop("loss_sum"),
         training,
@@ -92,7 +107,10 @@ def has_sinks(graph: Graph) -> bool:
     return any(node.kind == "Sink" for node in graph.nodes.values())
 
 
-def differences_of(run: EngineRun, wanted: Reference) -> dict[str, list[Difference]]:
+def differences_of(
+    run: EngineRun,
+    wanted: Reference,
+) -> dict[str, list[Difference]]:
     """Compares what the engine and the reference have computed.
 
     Args:
@@ -104,18 +122,33 @@ def differences_of(run: EngineRun, wanted: Reference) -> dict[str, list[Differen
     """
     training = [
         ("loss", "", _relative(run.loss, wanted.loss)),
-        ("gradient", "norm", _relative(_norm(run.grads), _norm(wanted.grads))),
-        ("gradient", "rows", 0.0 if dict(run.rows) == wanted.rows else math.inf),
+        (
+            "gradient",
+            "norm",
+            _relative(_norm(run.grads), _norm(wanted.grads)),
+        ),
+        (
+            "gradient",
+            "rows",
+            0.0 if dict(run.rows) == wanted.rows else math.inf,
+        ),
         *compare(dict(run.grads), wanted.grads),
         *_metrics("training", run.training, wanted),
     ]
-    predictions = [
-        ("predict", f"`{name}`", outputs_apart(got, wanted.outputs[name])) for name, got in run.outputs.items()
-    ]
-    return {"training": training, "evaluate": _metrics("evaluate", run.evaluation, wanted), "predict": predictions}
+    predictions = []
+    for name, got in run.outputs.items():
+        predictions.append(("predict", f"`{name}`", outputs_apart(got, wanted.outputs[name])))
+    return {
+        "training": training,
+        "evaluate": _metrics("evaluate", run.evaluation, wanted),
+        "predict": predictions,
+    }
 
 
-def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]) -> float:
+def outputs_apart(
+    got: Predictions,
+    want: Sequence[tuple[StateDict, np.ndarray]],
+) -> float:
     """How far a sink's rows are apart, max |got - want| / max |want|; infinite where messages, states or row counts differ.
 
     Args:
@@ -123,8 +156,14 @@ def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]
       want: States and payloads in any order.
     """
     fields = ("instance", *got.fields)
-    ordered = sorted(want, key=lambda message: [message[0][name] for name in fields])
-    states = np.stack([got.instance, *got.fields.values()], axis=1)
+    ordered = sorted(
+        want,
+        key=lambda message: [message[0][name] for name in fields],
+    )
+    states = np.stack(
+        [got.instance, *got.fields.values()],
+        axis=1,
+    )
     rows = [wide(row) for row in got.payload]
     wanted = [wide(payload) for _, payload in ordered]
     if states.tolist() != [[state[name] for name in fields] for state, _ in ordered]:
@@ -140,11 +179,26 @@ def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]
     return apart if math.isfinite(apart) else math.inf
 
 
-def _metrics(run: str, got: Mapping[str, float], wanted: Reference) -> list[Difference]:
+def _metrics(
+    run: str,
+    got: Mapping[str, float],
+    wanted: Reference,
+) -> list[Difference]:
     """Differences of the mean loss and of each metric: infinite if one side lacks it, 0 if it counted nothing on both sides."""
-    wanted_metrics = wanted.metrics if wanted.mean_loss is None else {"loss": wanted.mean_loss, **wanted.metrics}
-    pairs = {name: (got.get(name, math.inf), wanted_metrics.get(name, math.inf)) for name in {**wanted_metrics, **got}}
-    return [(run, name, 0.0 if np.isnan(pair).all() else _relative(*pair)) for name, pair in pairs.items()]
+    if wanted.mean_loss is None:
+        wanted_metrics = wanted.metrics
+    else:
+        wanted_metrics = {"loss": wanted.mean_loss, **wanted.metrics}
+    pairs = {}
+    for name in {**wanted_metrics, **got}:
+        pairs[name] = (
+            got.get(name, math.inf),
+            wanted_metrics.get(name, math.inf),
+        )
+    result = []
+    for name, pair in pairs.items():
+        result.append((run, name, 0.0 if np.isnan(pair).all() else _relative(*pair)))
+    return result
 
 
 def _norm(grads: Mapping[str, Any]) -> float:
@@ -159,4 +213,7 @@ def _relative(got: float, wanted: float) -> float:
 
 
 def _largest(statistics: Statistics) -> int:
-    return max((stage.largest_dispatch for stage in statistics.stages.values()), default=0)
+    return max(
+        (stage.largest_dispatch for stage in statistics.stages.values()),
+        default=0,
+    )

@@ -89,8 +89,16 @@ class Run:
       results: What it has computed and counted.
     """
 
-    def __init__(self, graph: Graph, params: Mapping[str, Any], keys: KeyFn | None, oracle: Oracle):
-        self._params, self._keys, self._oracle = params, keys, oracle
+    def __init__(
+        self,
+        graph: Graph,
+        params: Mapping[str, Any],
+        keys: KeyFn | None,
+        oracle: Oracle,
+    ):
+        self._params = params
+        self._keys = keys
+        self._oracle = oracle
         self._states = StateFunctions(graph.layout)
         self._way_back = WayBack(self._states)
         self._queue: deque[tuple[Node, int, _Message]] = deque()
@@ -99,7 +107,10 @@ class Run:
         self._topologies: dict[str, Topology] = {}
         self.results = Results()
 
-    def run(self, pumped: Sequence[tuple[Node, Any, StateDict]]) -> None:
+    def run(
+        self,
+        pumped: Sequence[tuple[Node, Any, StateDict]],
+    ) -> None:
         """Runs until nothing moves.
 
         Args:
@@ -123,19 +134,33 @@ class Run:
             if n_steps > MOST_STEPS:
                 got = f"one that goes on after {MOST_STEPS:,} messages, at state {message.state}"
                 fix = "Mend the condition that should let it out of the loop."
-                raise MessageError(f"reference, node `{node.name}`", "an instance that ends", got, fix)
+                raise MessageError(
+                    f"reference, node `{node.name}`", "an instance that ends", got, fix
+                )
             self._step(node, port, message)
         waiting = [f"`{n}` with {list(m)} for key {key}" for (n, key), m in self._joins.items()]
         waiting += [
-            f"`{n}` with {len(m)} members, {len(o)} openers for key {key}" for (n, key), (m, o) in self._groups.items()
+            f"`{n}` with {len(m)} members, {len(o)} openers for key {key}"
+            for (n, key), (m, o) in self._groups.items()
         ]
         if waiting:
             fix = "Make the keys and sizes fit."
-            raise DeadlockError("reference", "every join and group to be complete", "; ".join(waiting), fix)
+            raise DeadlockError(
+                "reference", "every join and group to be complete", "; ".join(waiting), fix
+            )
 
-    def _emit(self, node: Node, output: int, payload: Any, state: StateDict) -> None:
+    def _emit(
+        self,
+        node: Node,
+        output: int,
+        payload: Any,
+        state: StateDict,
+    ) -> None:
         """Sends a message that this node made."""
-        self._send(node.outputs[output], _Message(payload, state, (node.outputs[output], state)))
+        self._send(
+            node.outputs[output],
+            _Message(payload, state, (node.outputs[output], state)),
+        )
 
     def _send(self, wire: Wire, message: _Message) -> None:
         """Queues a message for all consumers of a wire."""
@@ -147,11 +172,16 @@ class Run:
         A cond, bcast, isu or phi passes it on, since the paper's nodes would find the way back through it by the state. All others make new
         messages (`_consume`), after this one's way back to its maker has been checked.
         """
-        op, where, state = node.op, f"node `{node.name}`", message.state
+        op = node.op
+        where = f"node `{node.name}`"
+        state = message.state
         self.results.messages[node.name] += 1
         match op:
             case Cond():
-                self._send(node.outputs[int(op.choose(where, self._states.view(state))[0])], message)
+                self._send(
+                    node.outputs[int(op.choose(where, self._states.view(state))[0])],
+                    message,
+                )
             case Bcast():
                 for wire in node.outputs:
                     self._send(wire, message)
@@ -167,27 +197,62 @@ class Run:
 
     def _consume(self, node: Node, port: int, message: _Message) -> None:
         """Handles a message at a node that makes new messages from it."""
-        op, where, state, payload = node.op, f"node `{node.name}`", message.state, message.payload
+        op = node.op
+        where = f"node `{node.name}`"
+        state = message.state
+        payload = message.payload
         match op:
             case Relabel():
-                self._emit(node, 0, payload, self._states.after(f"{where}, f", op.function, state))
+                self._emit(
+                    node,
+                    0,
+                    payload,
+                    self._states.after(f"{where}, f", op.function, state),
+                )
             case Flatmap():
                 for i in range(self._states.integer(where, op.count, state)):
-                    self._emit(node, 0, payload, self._states.numbered(where, op.state, state, i))
+                    self._emit(
+                        node,
+                        0,
+                        payload,
+                        self._states.numbered(where, op.state, state, i),
+                    )
             case Ungroup():
                 for i, row in enumerate(payload):
-                    self._emit(node, 0, row, self._states.numbered(where, op.state, state, i))
+                    self._emit(
+                        node,
+                        0,
+                        row,
+                        self._states.numbered(where, op.state, state, i),
+                    )
             case Repeat():
-                self._emit(node, 0, (payload,) * self._states.integer(where, op.count, state), state)
+                self._emit(
+                    node,
+                    0,
+                    (payload,) * self._states.integer(where, op.count, state),
+                    state,
+                )
             case Reduce():
                 segments = jnp.zeros(len(payload), jnp.int32)
-                self._emit(node, 0, op.function(stack_rows(node.inputs[0], payload), segments, 1)[0], state)
+                self._emit(
+                    node,
+                    0,
+                    op.function(stack_rows(node.inputs[0], payload), segments, 1)[0],
+                    state,
+                )
             case Distribute():
                 for output, rows in enumerate(self._topology(node).gather):
                     if rows.size and rows.max() >= len(payload):
                         fix = "Make the topology fit the rows."
-                        raise MessageError(where, f"row numbers below {len(payload)}", f"{rows.max()}", fix)
-                    self._emit(node, output, tuple(payload[row] for row in rows), state)
+                        raise MessageError(
+                            where, f"row numbers below {len(payload)}", f"{rows.max()}", fix
+                        )
+                    self._emit(
+                        node,
+                        output,
+                        tuple(payload[row] for row in rows),
+                        state,
+                    )
             case Sink():
                 self.results.outputs.append((node.name, state, payload))
             case Group():
@@ -204,54 +269,103 @@ class Run:
             raise DeadlockError(f"node `{node.name}`", want, "none", "Pump one per instance.")
         return self._topologies[pump.source.name]
 
-    def _group(self, node: Node, op: Group, port: int, message: _Message) -> None:
+    def _group(
+        self,
+        node: Node,
+        op: Group,
+        port: int,
+        message: _Message,
+    ) -> None:
         """A group closes when it has its opener, where there is one, and as many members as its size says."""
-        key = (node.name, self._states.join_key(node.name, op.by, message.state))
+        key = (
+            node.name,
+            self._states.join_key(node.name, op.by, message.state),
+        )
         members, openers = self._groups.setdefault(key, ([], []))
         (openers if port else members).append(message)
-        where, head = f"node `{node.name}`, size", (openers if op.opened else members)
+        where = f"node `{node.name}`, size"
+        head = openers if op.opened else members
         if len(openers) > 1:
-            got, fix = f"a second one with {message.state}", "Give each opener its own key."
+            got = f"a second one with {message.state}"
+            fix = "Give each opener its own key."
             raise MessageError(where, "one opener per group", got, fix)
         if not head or len(members) < self._states.integer(where, op.size, head[0].state):
             return
         del self._groups[key]
 
         def rank(member: _Message) -> tuple[int, ...]:
-            where, state = f"node `{node.name}`, order", member.state
-            order = self._states.integer(where, op.order, state) if op.order else 0
+            where = f"node `{node.name}`, order"
+            state = member.state
+            if op.order:
+                order = self._states.integer(where, op.order, state)
+            else:
+                order = 0
             return order, *(state.get(name, 0) for name in self._states.layout.fields)
 
         members.sort(key=rank)
-        names = node.outputs[0].type.fields if node.outputs[0].type else ()
+        if node.outputs[0].type:
+            names = node.outputs[0].type.fields
+        else:
+            names = ()
         source = (openers or members)[0].state
         rows = tuple(member.payload for member in members)
-        self._emit(node, 0, rows, {name: source[name] for name in ("instance", *names)})
+        self._emit(
+            node,
+            0,
+            rows,
+            {name: source[name] for name in ("instance", *names)},
+        )
 
-    def _join(self, node: Node, op: Compute | RouteBy | Loss | Collect, port: int, message: _Message) -> None:
+    def _join(
+        self,
+        node: Node,
+        op: Compute | RouteBy | Loss | Collect,
+        port: int,
+        message: _Message,
+    ) -> None:
         """Waits until every port has the message of one key, then computes; the result's state is port 0's."""
-        key = (node.name, self._states.join_key(node.name, None if isinstance(op, Collect) else op.join, message.state))
+        key = (
+            node.name,
+            self._states.join_key(
+                node.name, None if isinstance(op, Collect) else op.join, message.state
+            ),
+        )
         joined = self._joins.setdefault(key, {})
         if port in joined:
             where = f"node `{node.name}`, port {node.port_name(port)}"
             raise MessageError(
-                where, "one message per key", f"a second one with {message.state}", "Tell them apart by the state."
+                where,
+                "one message per key",
+                f"a second one with {message.state}",
+                "Tell them apart by the state.",
             )
         joined[port] = message
         if len(joined) < len(node.inputs) - isinstance(op, Collect):
             return
         del self._joins[key]
-        state, inputs = joined[0].state, [joined[i].payload for i in range(len(joined))]
+        state = joined[0].state
+        inputs = [joined[i].payload for i in range(len(joined))]
         match op:
             case Collect():
                 self._emit(node, 0, self._collect(node, inputs), state)
             case RouteBy():
                 chosen = np.asarray(jax.lax.stop_gradient(inputs[1])).reshape(-1).tolist()
-                self._emit(node, 0, inputs[0], state | dict(zip(op.names, map(int, chosen), strict=True)))
+                self._emit(
+                    node,
+                    0,
+                    inputs[0],
+                    state | dict(zip(op.names, map(int, chosen), strict=True)),
+                )
             case _:
                 self._compute(node, op, state, inputs)
 
-    def _compute(self, node: Node, op: Compute | Loss, state: StateDict, inputs: Sequence[Any]) -> None:
+    def _compute(
+        self,
+        node: Node,
+        op: Compute | Loss,
+        state: StateDict,
+        inputs: Sequence[Any],
+    ) -> None:
         """Evaluates a body on each row; a loss notes what comes of it, another node sends it."""
         wire = node.inputs[0]
         assert wire is not None and wire.type is not None
@@ -259,12 +373,21 @@ class Run:
             inputs = [(x,) for x in inputs]
         if len({len(rows) for rows in inputs}) > 1:
             counts = [len(rows) for rows in inputs]
-            raise MessageError(f"node `{node.name}`", "as many rows on every port", f"{counts}", "Make the rows fit.")
+            raise MessageError(
+                f"node `{node.name}`",
+                "as many rows on every port",
+                f"{counts}",
+                "Make the rows fit.",
+            )
         self.results.rows[node.params_name] += len(inputs[0])
         params = self._params.get(node.params_name, ())
-        body, outs = self._oracle.body(node.name, op.body), []
+        body = self._oracle.body(node.name, op.body)
+        outs = []
         for number, row in enumerate(zip(*inputs, strict=True)):
-            key = self._keys(node.name, state, number) if op.body.rng and self._keys is not None else None
+            if op.body.rng and self._keys is not None:
+                key = self._keys(node.name, state, number)
+            else:
+                key = None
             outs.append(body(params, key, *row))
         if isinstance(op, Loss):
             for out in outs:
@@ -273,16 +396,27 @@ class Run:
         outs = [out if isinstance(out, tuple | list) else (out,) for out in outs]
         for output in range(op.n_out):
             rows = tuple(out[output] for out in outs)
-            self._emit(node, output, rows if wire.type.ragged else rows[0], state)
+            self._emit(
+                node,
+                output,
+                rows if wire.type.ragged else rows[0],
+                state,
+            )
 
-    def _collect(self, node: Node, inputs: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    def _collect(
+        self,
+        node: Node,
+        inputs: Sequence[tuple[Any, ...]],
+    ) -> tuple[Any, ...]:
         """Row `v` is the sum of the input rows whose `scatter` is `v`."""
-        topology, wire = self._topology(node), node.outputs[0].type
+        topology = self._topology(node)
+        wire = node.outputs[0].type
         assert wire is not None
         total: list[Any] = [np.zeros(wire.shape, wire.dtype)] * topology.n_rows
         for places, rows in zip(topology.scatter, inputs, strict=True):
             if len(places) != len(rows):
-                where, want = f"node `{node.name}`", f"{len(places)} rows, as the topology says"
+                where = f"node `{node.name}`"
+                want = f"{len(places)} rows, as the topology says"
                 raise MessageError(where, want, f"{len(rows)}", "Make the topology fit the rows.")
             for place, row in zip(places, rows, strict=True):
                 total[place] = total[place] + row
@@ -302,4 +436,9 @@ def stack_rows(wire: Wire | None, payload: Any) -> Any:
     assert wire is not None and wire.type is not None
     if not wire.type.ragged:
         return payload
-    return jnp.stack(payload) if payload else np.zeros((0, *wire.type.shape), wire.type.dtype)
+    if payload:
+        return jnp.stack(payload)
+    return np.zeros(
+        (0, *wire.type.shape),
+        wire.type.dtype,
+    )

@@ -41,7 +41,12 @@ class StateFunctions:
             array[0, self.layout.column(name)] = value
         return State(array, self.layout, fields)
 
-    def integer(self, where: str, function: Callable[[State], Any], state: StateDict) -> int:
+    def integer(
+        self,
+        where: str,
+        function: Callable[[State], Any],
+        state: StateDict,
+    ) -> int:
         """Evaluates a function that gives an integer.
 
         Args:
@@ -54,7 +59,12 @@ class StateFunctions:
         """
         return int(column(where, apply(where, function, self.view(state)), 1)[0])
 
-    def after(self, where: str, function: Callable[[State], State], state: StateDict) -> StateDict:
+    def after(
+        self,
+        where: str,
+        function: Callable[[State], State],
+        state: StateDict,
+    ) -> StateDict:
         """Evaluates a function that makes a state of a state.
 
         Args:
@@ -66,9 +76,18 @@ class StateFunctions:
           MessageError: If the function fails, or gives no state.
         """
         result = apply(where, function, self.view(state))
-        return {name: int(getattr(result, name)[0]) for name in ("instance", *result.fields)}
+        results = {}
+        for name in ("instance", *result.fields):
+            results[name] = int(getattr(result, name)[0])
+        return results
 
-    def numbered(self, where: str, function: Callable[..., State], state: StateDict, i: int) -> StateDict:
+    def numbered(
+        self,
+        where: str,
+        function: Callable[..., State],
+        state: StateDict,
+        i: int,
+    ) -> StateDict:
         """Evaluates `function(state, i)`, which makes a state.
 
         Args:
@@ -80,7 +99,11 @@ class StateFunctions:
         Raises:
           MessageError: If the function fails, or gives no state.
         """
-        return self.after(where, lambda s: function(s, np.array([i])), state)
+        return self.after(
+            where,
+            lambda s: function(s, np.array([i])),
+            state,
+        )
 
     def join_key(self, node: str, by: Key, state: StateDict) -> Any:
         """Computes what messages that belong together share at a node.
@@ -99,4 +122,7 @@ class StateFunctions:
             return tuple(state[name] for name in by)
         where = f"node `{node}`, key"
         value = apply(where, by, self.view(state))
-        return tuple(int(column(where, part, 1)[0]) for part in (value if isinstance(value, tuple) else (value,)))
+        result = []
+        for part in value if isinstance(value, tuple) else (value,):
+            result.append(int(column(where, part, 1)[0]))
+        return tuple(result)

@@ -31,7 +31,11 @@ class Oracle(Protocol):
         """Parameters or payloads as this oracle computes with them."""
         ...
 
-    def body(self, node: str, body: Body) -> Callable[..., Any]:
+    def body(
+        self,
+        node: str,
+        body: Body,
+    ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
 
         Args:
@@ -60,7 +64,11 @@ class Eager:
         """The same values; single precision leaves in double precision, as NumPy arrays."""
         return widened(tree)
 
-    def body(self, node: str, body: Body) -> Callable[..., Any]:
+    def body(
+        self,
+        node: str,
+        body: Body,
+    ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
 
         Args:
@@ -76,8 +84,12 @@ class Eager:
 
         def call(params: Any, key: Any, *inputs: Any) -> Any:
             with evaluable(f"node `{node}`"):
-                params, inputs = jax.tree.map(jnp.asarray, (params, inputs))  # as a compiled body gets them
-                return body.apply(params, *inputs, key=key) if body.rng else body.apply(params, *inputs)
+                params, inputs = jax.tree.map(
+                    jnp.asarray, (params, inputs)
+                )  # as a compiled body gets them
+                if body.rng:
+                    return body.apply(params, *inputs, key=key)
+                return body.apply(params, *inputs)
 
         return call
 
@@ -93,7 +105,11 @@ class Jitted:
         """The same."""
         return tree
 
-    def body(self, node: str, body: Body) -> Callable[..., Any]:
+    def body(
+        self,
+        node: str,
+        body: Body,
+    ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
 
         Args:
@@ -107,7 +123,10 @@ class Jitted:
         return compiled(body.apply, body.rng)
 
 
-ORACLES: dict[str, Oracle] = {"eager": Eager(), "jit": Jitted()}
+ORACLES: dict[str, Oracle] = {
+    "eager": Eager(),
+    "jit": Jitted(),
+}
 
 
 def find_oracle(name: str) -> Oracle:
@@ -147,7 +166,10 @@ def _evaluable_throughout() -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(apply_: Callable[..., Any], rng: bool) -> Callable[..., Any]:
+def _compiled(
+    apply_: Callable[..., Any],
+    rng: bool,
+) -> Callable[..., Any]:
     if rng:
         return jax.jit(lambda params, key, *inputs: apply_(params, *inputs, key=key))
     return jax.jit(lambda params, key, *inputs: apply_(params, *inputs))

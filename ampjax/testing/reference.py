@@ -92,10 +92,18 @@ def reference(
     params = {node: tree for node, tree in params.items() if node != UNREAD}
     _check(graph, params, jit, oracle)
     if not isinstance(instances, Instances):
-        ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
+        ragged = []
+        for name, node in graph.pumps.items():
+            if node.op.type.ragged:
+                ragged.append(name)
         instances = InstanceList(instances, ragged)
-    pumped = _unpack(graph, instances.gather(np.arange(len(instances))), len(instances))
-    evaluator, results = find_oracle(oracle), list[Results]()
+    pumped = _unpack(
+        graph,
+        instances.gather(np.arange(len(instances))),
+        len(instances),
+    )
+    evaluator = find_oracle(oracle)
+    results = list[Results]()
 
     def total(params: Mapping[str, Any]) -> tuple[jax.Array, Any]:
         """The summed loss; and what else has a value, since these are tracers here."""
@@ -105,14 +113,25 @@ def reference(
             run.run([(node, evaluator.cast(payload), state) for node, payload, state in messages])
             results.append(run.results)
             ended()
-        losses = [loss for result in results for loss in result.losses]
-        values = [([x for _, _, x in result.outputs], [x for _, *x in result.metrics]) for result in results]
+        losses = []
+        for result in results:
+            for loss in result.losses:
+                losses.append(loss)
+        values = []
+        for result in results:
+            values.append(([x for _, _, x in result.outputs], [x for _, *x in result.metrics]))
         return sum(losses, start=jnp.zeros(())), values
 
-    function = jax.value_and_grad(total, has_aux=True) if gradients else lambda p: (total(p), {})
+    if gradients:
+        function = jax.value_and_grad(total, has_aux=True)
+    else:
+        function = lambda p: (total(p), {})
     with evaluator.scope():
-        (loss, values), grads = (jax.jit(function) if jit else function)(evaluator.cast(dict(params)))
-        outputs, metrics = _outputs(graph, results, values), _metrics(results, values)
+        (loss, values), grads = (jax.jit(function) if jit else function)(
+            evaluator.cast(dict(params))
+        )
+        outputs = _outputs(graph, results, values)
+        metrics = _metrics(results, values)
         if oracle == "eager":  # JAX's own arrays of float64 are of use in its 64-bit mode only
             grads = jax.tree.map(np.asarray, grads)
         loss = float(loss)
@@ -130,7 +149,10 @@ def reference(
     )
 
 
-def init_params(graph: Graph, seed: int = 0) -> dict[str, Any]:
+def init_params(
+    graph: Graph,
+    seed: int = 0,
+) -> dict[str, Any]:
     """Makes the initial parameters of every parameterised node: its `init` of a key folded from the seed and the node's number.
 
     Args:
@@ -142,22 +164,37 @@ def init_params(graph: Graph, seed: int = 0) -> dict[str, Any]:
     """
     root = jax.random.key(seed)
     nodes = enumerate(graph.parameterised.items())
-    return {name: node.op.body.init(jax.random.fold_in(root, i)) for i, (name, node) in nodes}
+    result = {}
+    for i, (name, node) in nodes:
+        result[name] = node.op.body.init(jax.random.fold_in(root, i))
+    return result
 
 
-def with_tables(graph: Graph, params: Mapping[str, Any]) -> dict[str, Any]:
+def with_tables(
+    graph: Graph,
+    params: Mapping[str, Any],
+) -> dict[str, Any]:
     """Parameters with those of nodes whose parameters are tables in host memory: all rows, as they are now.
 
     Args:
       graph: A closed graph.
       params: A pytree for each other parameterised node, by name.
     """
-    tables = {name: node.table.dense() for name, node in graph.parameterised.items() if node.table is not None}
+    tables = {}
+    for name, node in graph.parameterised.items():
+        if node.table is not None:
+            tables[name] = node.table.dense()
     return dict(params) | tables
 
 
-def _check(graph: Graph, params: Mapping[str, Any], jit: bool, oracle: str) -> None:
-    wanted, given = sorted(graph.parameterised), sorted(params)
+def _check(
+    graph: Graph,
+    params: Mapping[str, Any],
+    jit: bool,
+    oracle: str,
+) -> None:
+    wanted = sorted(graph.parameterised)
+    given = sorted(params)
     if wanted != given:
         raise ParameterError(
             "reference, params",
@@ -166,10 +203,14 @@ def _check(graph: Graph, params: Mapping[str, Any], jit: bool, oracle: str) -> N
             "Give every parameterised node its pytree.",
         )
     if jit and oracle == "eager":
-        raise SettingsError("reference", "`jit` or the oracle `eager`", "both", "Leave one of them out.")
+        raise SettingsError(
+            "reference", "`jit` or the oracle `eager`", "both", "Leave one of them out."
+        )
 
 
-def _outputs(graph: Graph, results: Sequence[Results], values: Any) -> dict[str, list[tuple[StateDict, np.ndarray]]]:
+def _outputs(
+    graph: Graph, results: Sequence[Results], values: Any
+) -> dict[str, list[tuple[StateDict, np.ndarray]]]:
     """What arrived at each sink; copies of a sink are one."""
     outputs: dict[str, list[tuple[StateDict, np.ndarray]]] = {
         node.role: [] for node in graph.nodes.values() if isinstance(node.op, Sink)
@@ -181,27 +222,45 @@ def _outputs(graph: Graph, results: Sequence[Results], values: Any) -> dict[str,
     return outputs
 
 
-def _metrics(results: Sequence[Results], values: Any) -> dict[str, float]:
+def _metrics(
+    results: Sequence[Results],
+    values: Any,
+) -> dict[str, float]:
     """Each metric's sums over its counts, over all losses that have it."""
     sums: dict[str, np.ndarray] = {}
     for result, (_, pairs) in zip(results, values, strict=True):
         for (name, *_), pair in zip(result.metrics, pairs, strict=True):
             sums[name] = sums.get(name, np.zeros(2)) + np.array(pair, np.float64)
-    return {name: float(total / count) if count else float("nan") for name, (total, count) in sums.items()}
+    return {
+        name: float(total / count) if count else float("nan")
+        for name, (total, count) in sums.items()
+    }
 
 
-def _unpack(graph: Graph, pumped: Mapping[str, Messages], n: int) -> list[list[tuple[Node, Any, StateDict]]]:
+def _unpack(
+    graph: Graph, pumped: Mapping[str, Messages], n: int
+) -> list[list[tuple[Node, Any, StateDict]]]:
     """Columns of messages as one list per instance of `(pump, payload, state)`."""
     result: list[list[tuple[Node, Any, StateDict]]] = [[] for _ in range(n)]
     for name, messages in pumped.items():
         if name not in graph.pumps:
             raise MessageError(
-                "instances", f"messages for the pumps {sorted(graph.pumps)}", f"pump `{name}`", "Use the pumps' names."
+                "instances",
+                f"messages for the pumps {sorted(graph.pumps)}",
+                f"pump `{name}`",
+                "Use the pumps' names.",
             )
-        node, m = graph.pumps[name], len(messages.instance)
-        wire, sizes = node.op.type, np.asarray(0 if messages.sizes is None else messages.sizes)
+        node = graph.pumps[name]
+        m = len(messages.instance)
+        wire = node.op.type
+        sizes = np.asarray(0 if messages.sizes is None else messages.sizes)
         ends = np.cumsum(sizes)
-        fields = {field: np.broadcast_to(np.asarray(values), (m,)) for field, values in messages.fields.items()}
+        fields = {}
+        for field, values in messages.fields.items():
+            fields[field] = np.broadcast_to(
+                np.asarray(values),
+                (m,),
+            )
         if set(fields) != set(wire.fields):
             raise MessageError(
                 f"pump `{name}`",
@@ -210,11 +269,19 @@ def _unpack(graph: Graph, pumped: Mapping[str, Messages], n: int) -> list[list[t
                 "Give every message its fields.",
             )
         for i, instance in enumerate(np.asarray(messages.instance).tolist()):
-            state = {"instance": instance, **{field: int(values[i]) for field, values in fields.items()}}
+            state = {
+                "instance": instance,
+                **{field: int(values[i]) for field, values in fields.items()},
+            }
             if wire.topology:
                 payload = messages.payload[i]
             elif wire.ragged:
-                payload = tuple(np.asarray(messages.payload[ends[i] - sizes[i] : ends[i]], wire.dtype))
+                payload = tuple(
+                    np.asarray(
+                        messages.payload[ends[i] - sizes[i] : ends[i]],
+                        wire.dtype,
+                    )
+                )
             else:
                 payload = np.asarray(messages.payload[i], wire.dtype)
             result[instance].append((node, payload, state))

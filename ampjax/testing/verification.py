@@ -11,7 +11,9 @@ from ampjax.testing.reference import Reference
 from ampjax.train.settings import Settings
 
 
-def account(settings: Settings, differences: Mapping[str, Sequence[Difference]], tolerance: float) -> str:
+def account(
+    settings: Settings, differences: Mapping[str, Sequence[Difference]], tolerance: float
+) -> str:
     """Says what one schedule was compared in, and how large the differences are; with a table of all if one is too large.
 
     Args:
@@ -20,14 +22,18 @@ def account(settings: Settings, differences: Mapping[str, Sequence[Difference]],
       tolerance: Largest difference allowed.
     """
     s = settings
-    name = (
-        f"max_active_keys={s.max_active_keys}, max_dispatch_size={s.max_dispatch_size}, workers={s.workers}, {s.policy}"
-    )
-    every = [difference for part in differences.values() for difference in part]
+    name = f"max_active_keys={s.max_active_keys}, max_dispatch_size={s.max_dispatch_size}, workers={s.workers}, {s.policy}"
+    every = []
+    for part in differences.values():
+        for difference in part:
+            every.append(difference)
     if not max(value for *_, value in every) <= tolerance:
         return f"{name}\n{difference_table(every, tolerance)}"
-    training, evaluation, predictions = (differences[run] for run in ("training", "evaluate", "predict"))
-    n_leaves, n_metrics = len(training) - len(evaluation) - 3, max(len(evaluation) - 1, 0)
+    training, evaluation, predictions = (
+        differences[run] for run in ("training", "evaluate", "predict")
+    )
+    n_leaves = len(training) - len(evaluation) - 3
+    n_metrics = max(len(evaluation) - 1, 0)
     seen = [_part(f"loss, gradient norm and {_count(n_leaves, 'gradient')}", training)]
     if evaluation:
         metrics = f" and {_count(n_metrics, 'metric')}" if n_metrics else ""
@@ -46,7 +52,11 @@ def _count(n: int, noun: str) -> str:
 
 
 def not_looked_at(
-    graph: Graph, schedules: Sequence[Settings], wanted: Reference, oracle: str, largest: int
+    graph: Graph,
+    schedules: Sequence[Settings],
+    wanted: Reference,
+    oracle: str,
+    largest: int,
 ) -> tuple[str, ...]:
     """What a comparison leaves open, a line each.
 
@@ -66,7 +76,9 @@ def not_looked_at(
     if all(s.weights == "current" for s in schedules):
         unseen.append('adjoints with the parameters of the forward pass (`weights="stashed"`)')
     if random:
-        unseen.append(f"random numbers of {', '.join(random)}: the reference gives their bodies `key=None`")
+        unseen.append(
+            f"random numbers of {', '.join(random)}: the reference gives their bodies `key=None`"
+        )
     if not has_sinks(graph):
         unseen.append("`predict`: the graph has no sink")
     if not wanted.metrics:

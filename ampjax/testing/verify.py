@@ -23,7 +23,13 @@ from ampjax.utils.progress import Reporter
 SCHEDULES = (
     Settings(max_active_keys=1, max_dispatch_size=1, fuse=False, policy="backward_first"),
     Settings(max_active_keys=64, max_dispatch_size=64),
-    Settings(max_active_keys=3, max_dispatch_size=2, workers=2, fuse=False, policy="largest"),
+    Settings(
+        max_active_keys=3,
+        max_dispatch_size=2,
+        workers=2,
+        fuse=False,
+        policy="largest",
+    ),
 )
 """One message at a time as in the paper; coalesced and fused; two workers with small dispatches."""
 
@@ -80,21 +86,41 @@ def verify(
     use_compilation_cache()
     tolerance = tolerance_for(narrowest_floats(graph)) if tolerance is None else tolerance
     start = initial_params(graph, dict(params or {}), seed)
-    tried = schedules if schedules is not None else SCHEDULES[1:2] if quick else SCHEDULES
+    if schedules is not None:
+        tried = schedules
+    elif quick:
+        tried = SCHEDULES[1:2]
+    else:
+        tried = SCHEDULES
     with Reporter(progress) as reporter:
         with reporter.part("reference", len(instances)) as ended:
-            wanted = reference(graph, with_tables(graph, start), instances, oracle=oracle, ended=ended)
+            wanted = reference(
+                graph, with_tables(graph, start), instances, oracle=oracle, ended=ended
+            )
         runs = [run_engine(graph, instances, start, settings, reporter) for settings in tried]
     differences = [differences_of(run, wanted) for run in runs]
     worst = max(value for parts in differences for part in parts.values() for *_, value in part)
     verdict = "agrees with" if worst <= tolerance else "differs from"
     drawing = random_nodes(graph)
     why = "" if worst <= tolerance else _explanations(drawing)
-    how = "evaluated operation by operation in float64" if oracle == "eager" else "with compiled bodies"
-    unseen = not_looked_at(graph, tried, wanted, oracle, max(run.largest for run in runs))
+    how = (
+        "evaluated operation by operation in float64"
+        if oracle == "eager"
+        else "with compiled bodies"
+    )
+    unseen = not_looked_at(
+        graph,
+        tried,
+        wanted,
+        oracle,
+        max(run.largest for run in runs),
+    )
     report = [
         f"The engine {verdict} jax.grad, {how}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.{why}",
-        *(account(settings, of_schedule, tolerance) for settings, of_schedule in zip(tried, differences, strict=True)),
+        *(
+            account(settings, of_schedule, tolerance)
+            for settings, of_schedule in zip(tried, differences, strict=True)
+        ),
         "Not looked at:",
         *(f"  {line}" for line in unseen),
     ]

@@ -37,10 +37,17 @@ class WayBack:
           MessageError: If a message with the same state arrived at another port.
         """
         if self._ports.setdefault((phi, state_key(state)), port) != port:
-            want, fix = "states that are unique at a phi", "Tell the messages apart by an isu."
+            want = "states that are unique at a phi"
+            fix = "Tell the messages apart by an isu."
             raise MessageError(f"node `{phi}`", want, f"{state} again, on port {port}", fix)
 
-    def check(self, node: Node, port: int, state: StateDict, made: tuple[Wire, StateDict]) -> None:
+    def check(
+        self,
+        node: Node,
+        port: int,
+        state: StateDict,
+        made: tuple[Wire, StateDict],
+    ) -> None:
         """Checks that the path back from a node ends where the message was made.
 
         Args:
@@ -53,16 +60,25 @@ class WayBack:
           InvariantError: If it ends elsewhere.
           MessageError: If an inverse fails.
         """
-        wire, reached = node.inputs[port], state
+        wire = node.inputs[port]
+        reached = state
         assert wire is not None
         while isinstance(wire.source.op, Cond | Bcast | Isu | Phi):
-            source, back = wire.source, 0
+            source = wire.source
+            back = 0
             if isinstance(source.op, Isu):
-                reached = self._states.after(f"node `{source.name}`, f_inv", source.op.inverse, reached)
+                reached = self._states.after(
+                    f"node `{source.name}`, f_inv", source.op.inverse, reached
+                )
             elif isinstance(source.op, Phi):
-                back = self._ports.get((source.name, state_key(reached)), -1)
+                back = self._ports.get(
+                    (source.name, state_key(reached)),
+                    -1,
+                )
             if back < 0 or (wire := source.inputs[back]) is None:
-                raise InvariantError(f"node `{source.name}`", "a message seen before", f"{reached}", _FIX)
+                raise InvariantError(
+                    f"node `{source.name}`", "a message seen before", f"{reached}", _FIX
+                )
         made_on, emitted = made
         if wire is not made_on or state_key(reached) != state_key(emitted):
             where = f"node `{node.name}`, port {node.port_name(port)}"

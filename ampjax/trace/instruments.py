@@ -55,7 +55,11 @@ class Instrument:
           choices: What was read from their payloads, `[n, fields]` integers; None if nothing was.
         """
 
-    def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
+    def settled(
+        self,
+        ended: Sequence[tuple[int, bool]],
+        admitted: int,
+    ) -> None:
         """Instances have ended, and others have been admitted (or a controller's loops have pumped).
 
         Args:
@@ -82,7 +86,14 @@ class Instrument:
 
 
 HOOKS = [name for name in vars(Instrument) if not name.startswith("_")]
-FOLLOW_DISPATCHES = "decided", "before_kernels", "after_kernels", "after_changes", "carried_out", "done"
+FOLLOW_DISPATCHES = (
+    "decided",
+    "before_kernels",
+    "after_kernels",
+    "after_changes",
+    "carried_out",
+    "done",
+)
 """Hooks for which dispatches must be made, and issued one after the other."""
 
 
@@ -123,11 +134,10 @@ class Instruments:
 
     def _collect(self) -> None:
         for hook in HOOKS:
-            listening = [
-                instrument
-                for instrument in self._all
-                if getattr(type(instrument), hook) is not getattr(Instrument, hook)
-            ]
+            listening = []
+            for instrument in self._all:
+                if getattr(type(instrument), hook) is not getattr(Instrument, hook):
+                    listening.append(instrument)
             setattr(self, hook, [getattr(instrument, hook) for instrument in listening])
         self.follow_dispatches = any(getattr(self, hook) for hook in FOLLOW_DISPATCHES)
 
@@ -142,7 +152,11 @@ class Ended(Instrument):
     def __init__(self, advance: Callable[[int], Any]):
         self._advance = advance
 
-    def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
+    def settled(
+        self,
+        ended: Sequence[tuple[int, bool]],
+        admitted: int,
+    ) -> None:
         """Instances have ended.
 
         Args:

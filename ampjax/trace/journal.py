@@ -118,7 +118,9 @@ _FORMATS: dict[type, Struct] = {  # each behind its kind's number; little-endian
     PassEnds: Struct("<B16s"),
     End: Struct("<BBQ"),
 }
-_NUMBERS: dict[type, tuple[Struct, int]] = {kind: (fmt, i) for i, (kind, fmt) in enumerate(_FORMATS.items())}
+_NUMBERS: dict[type, tuple[Struct, int]] = {
+    kind: (fmt, i) for i, (kind, fmt) in enumerate(_FORMATS.items())
+}
 _KINDS = list(_FORMATS.items())
 N_END = _FORMATS[End].size
 
@@ -139,7 +141,10 @@ def pack(decision: Decision) -> bytes:
     return fmt.pack(number, *decision)
 
 
-def unpack(data: bytes, start: int = 0) -> tuple[Decision | None, int]:
+def unpack(
+    data: bytes,
+    start: int = 0,
+) -> tuple[Decision | None, int]:
     """Reads the decision that begins at a place.
 
     Args:
@@ -182,8 +187,13 @@ class Journal(Instrument):
       before: The scheduler's dispatches before the first that is seen; None until then.
     """
 
-    def __init__(self, take: Callable[[Decision], None], messages: Callable[[Dispatch], Messages]):
-        self._take, self.messages = take, messages
+    def __init__(
+        self,
+        take: Callable[[Decision], None],
+        messages: Callable[[Dispatch], Messages],
+    ):
+        self._take = take
+        self.messages = messages
         self.before: int | None = None
 
     def begins(self, data_pass: Pass) -> None:
@@ -217,7 +227,11 @@ class Journal(Instrument):
         """
         self._take(Done(self.number(dispatch), 0 if choices is None else _checksum(choices)))
 
-    def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
+    def settled(
+        self,
+        ended: Sequence[tuple[int, bool]],
+        admitted: int,
+    ) -> None:
         """Instances have ended, others have been admitted.
 
         Args:

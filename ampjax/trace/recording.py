@@ -37,7 +37,12 @@ class Recorder:
       OSError: If the file can't be written.
     """
 
-    def __init__(self, path: str | Path, header: Mapping[str, Any], place: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        path: str | Path,
+        header: Mapping[str, Any],
+        place: Mapping[str, Any] | None = None,
+    ):
         if place is None:
             text = json.dumps(header).encode()
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -49,13 +54,18 @@ class Recorder:
             self._file = open(path, "r+b", BUFFER)  # noqa: SIM115 (likewise)
             self._file.truncate(place["bytes"])
             self._file.seek(0, os.SEEK_END)
-            self._n, self._checksum = place["decisions"], place["checksum"]
+            self._n = place["decisions"]
+            self._checksum = place["checksum"]
 
     def place(self) -> dict[str, Any]:
         """Where the recording is, once what has been added so far is on the disk; JSON can hold it."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return {"bytes": self._file.tell(), "checksum": self._checksum, "decisions": self._n}
+        return {
+            "bytes": self._file.tell(),
+            "checksum": self._checksum,
+            "decisions": self._n,
+        }
 
     def take(self, decision: Decision) -> None:
         """Adds a decision."""
@@ -109,10 +119,14 @@ class Recording:
         """
         with open(self.path, "rb") as file:
             file.seek(self._start)
-            data, at, n, ended = b"", 0, 0, False
+            data = b""
+            at = 0
+            n = 0
+            ended = False
             while True:
                 more = file.read(BUFFER)
-                data, at = data[at:] + more, 0
+                data = data[at:] + more
+                at = 0
                 while at < len(data):
                     place = file.tell() - len(data) + at
                     try:
@@ -126,12 +140,15 @@ class Recording:
                     if isinstance(decision, End) and decision.decisions != n:
                         got = f"byte {place}, where {n} decisions end that should be {decision.decisions}"
                         raise self._foreign(got)
-                    n, ended = n + 1, isinstance(decision, End)
+                    n = n + 1
+                    ended = isinstance(decision, End)
                     yield decision
                 if not more:
                     break
             if self.end is not None and (not ended or at < len(data)):
-                raise self._foreign(f"byte {file.tell() - len(data) + at}, where no whole decision is")
+                raise self._foreign(
+                    f"byte {file.tell() - len(data) + at}, where no whole decision is"
+                )
 
     def _read_header(self, file: BinaryIO) -> dict[str, Any]:
         magic = file.read(len(MAGIC))
@@ -147,7 +164,9 @@ class Recording:
         length = int.from_bytes(file.read(4), "little")
         left = os.fstat(file.fileno()).st_size - file.tell()
         if length > min(left, MOST_JSON_BYTES):
-            raise self._foreign(f"a header that can't be read ({length} bytes where {left} are left)")
+            raise self._foreign(
+                f"a header that can't be read ({length} bytes where {left} are left)"
+            )
         try:
             header = parse_json(file.read(length))
         except ValueError as error:
@@ -175,7 +194,10 @@ def _require_bytes(path: str | Path, n_bytes: int, checksum: int) -> None:
     Raises:
       ReplayError: If it does not.
     """
-    found = Path(path).stat().st_size if Path(path).is_file() else 0
+    if Path(path).is_file():
+        found = Path(path).stat().st_size
+    else:
+        found = 0
     if found < n_bytes or _checksum(Path(path), n_bytes) != checksum:
         raise ReplayError(
             f"recording `{path}`",
@@ -190,7 +212,8 @@ def _checksum(path: Path, n_bytes: int) -> int:
     checksum = 0
     with open(path, "rb") as file:
         while n_bytes and (data := file.read(min(n_bytes, BUFFER))):
-            checksum, n_bytes = zlib.crc32(data, checksum), n_bytes - len(data)
+            checksum = zlib.crc32(data, checksum)
+            n_bytes = n_bytes - len(data)
     return checksum
 
 

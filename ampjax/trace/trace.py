@@ -45,13 +45,23 @@ class Trace:
     Trace(2 slices on 2 workers over 1 us: 2 forward; busy 0: 60 %, 1: 40 %)
     """
 
-    def __init__(self, slices: Iterable[Slice] = (), max_slices: int = 1_000_000, every: int = 64):
+    def __init__(
+        self,
+        slices: Iterable[Slice] = (),
+        max_slices: int = 1_000_000,
+        every: int = 64,
+    ):
         for name, value in (("max_slices", max_slices), ("every", every)):
             if value < 1:
                 raise SettingsError(
-                    f"trace, {name}", "at least 1", f"{value}", "Leave the trace out if nothing is to be recorded."
+                    f"trace, {name}",
+                    "at least 1",
+                    f"{value}",
+                    "Leave the trace out if nothing is to be recorded.",
                 )
-        self.max_slices, self.every, self._n_dropped = max_slices, every, 0
+        self.max_slices = max_slices
+        self.every = every
+        self._n_dropped = 0
         self.runs: list[tuple[int, int]] = []
         self.hosts: dict[str, TracedHost] = {}
         self.traffic: dict[tuple[str, str], int] = {}
@@ -63,7 +73,16 @@ class Trace:
         self._queues: list[tuple[int, int, Any]] = []
         self._updates: list[tuple[str, int, int, float]] = []
         for s in slices:
-            self.add(s.worker, s.node, s.kind, s.start_ns, s.end_ns, s.instances, rows=s.rows, messages=s.messages)
+            self.add(
+                s.worker,
+                s.node,
+                s.kind,
+                s.start_ns,
+                s.end_ns,
+                s.instances,
+                rows=s.rows,
+                messages=s.messages,
+            )
 
     # Recording is cheap: checks and conversions wait until the trace is read
 
@@ -104,7 +123,13 @@ class Trace:
         """
         self._n_dropped += n
 
-    def add_wait(self, worker: int, reason: str, start_ns: int, end_ns: int) -> None:
+    def add_wait(
+        self,
+        worker: int,
+        reason: str,
+        start_ns: int,
+        end_ns: int,
+    ) -> None:
         """Records a period in which a worker did nothing; see `Wait`.
 
         Args:
@@ -116,7 +141,12 @@ class Trace:
         if end_ns > start_ns and len(self._waits) < self.max_slices:
             self._waits.append((worker, reason, start_ns, end_ns))
 
-    def add_queues(self, worker: int, time_ns: int, queues: Iterable[tuple[str, str, int]]) -> None:
+    def add_queues(
+        self,
+        worker: int,
+        time_ns: int,
+        queues: Iterable[tuple[str, str, int]],
+    ) -> None:
         """Records the queues of a worker at one moment; see `QueueSample`.
 
         Args:
@@ -127,7 +157,13 @@ class Trace:
         if len(self._queues) < self.max_slices:
             self._queues.append((worker, time_ns, queues))
 
-    def add_staleness(self, node: str, time_ns: int, rows: int, mean: float) -> None:
+    def add_staleness(
+        self,
+        node: str,
+        time_ns: int,
+        rows: int,
+        mean: float,
+    ) -> None:
         """Records how stale an update's gradients were; see `StalenessSample`.
 
         Args:
@@ -155,7 +191,10 @@ class Trace:
           counts: `[128]`: gradient rows of each staleness.
         """
         before = self.histograms.get(node)
-        self.histograms[node] = np.array(counts, np.int64) if before is None else before + counts
+        if before is None:
+            self.histograms[node] = np.array(counts, np.int64)
+        else:
+            self.histograms[node] = before + counts
 
     def add_host(self, host: TracedHost) -> None:
         """Adds a host, in place of one of that name.
@@ -179,7 +218,8 @@ class Trace:
 
     def _read(self) -> list[tuple[int, str, str, int, int, Any, int, int]]:
         """The slices' rows, once all postponed work has been done."""
-        postponed, self._postponed = self._postponed, []
+        postponed = self._postponed
+        self._postponed = []
         for add in postponed:
             add(self)
         return self._rows
@@ -190,7 +230,16 @@ class Trace:
     def __iter__(self) -> Iterator[Slice]:
         for worker, node, kind, start, end, instances, rows, messages in self._read():
             different = tuple(dict.fromkeys(int(i) for i in instances))
-            yield Slice(int(worker), node, kind, int(start), int(end), different, int(rows), int(messages))
+            yield Slice(
+                int(worker),
+                node,
+                kind,
+                int(start),
+                int(end),
+                different,
+                int(rows),
+                int(messages),
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Trace) and self._contents() == other._contents()
@@ -198,7 +247,9 @@ class Trace:
     __hash__ = None  # type: ignore[assignment]  # it grows
 
     def _contents(self) -> tuple[Any, ...]:
-        counts = {node: values.tolist() for node, values in self.histograms.items()}
+        counts = {}
+        for node, values in self.histograms.items():
+            counts[node] = values.tolist()
         lists = self.slices, self.waits, self.queues, self.staleness
         return *lists, self.runs, self.hosts, self.traffic, self.stages, counts, self.n_dropped
 
@@ -215,22 +266,34 @@ class Trace:
     def waits(self) -> list[Wait]:
         """The times in which workers had nothing to do, in order for each worker; those for other hosts' rows come after the others."""
         self._read()
-        return [Wait(int(worker), reason, int(start), int(end)) for worker, reason, start, end in self._waits]
+        result = []
+        for worker, reason, start, end in self._waits:
+            result.append(Wait(int(worker), reason, int(start), int(end)))
+        return result
 
     @property
     def queues(self) -> list[QueueSample]:
         """What waited for workers, in order of time."""
         self._read()
-        return [
-            QueueSample(int(worker), int(time), tuple((stage, direction, int(n)) for stage, direction, n in queues))
-            for worker, time, queues in self._queues
-        ]
+        result = []
+        for worker, time, queues in self._queues:
+            result.append(
+                QueueSample(
+                    int(worker),
+                    int(time),
+                    tuple((stage, direction, int(n)) for stage, direction, n in queues),
+                )
+            )
+        return result
 
     @property
     def staleness(self) -> list[StalenessSample]:
         """How stale each update's gradients were."""
         self._read()
-        return [StalenessSample(node, int(time), int(n), float(mean)) for node, time, n, mean in self._updates]
+        result = []
+        for node, time, n, mean in self._updates:
+            result.append(StalenessSample(node, int(time), int(n), float(mean)))
+        return result
 
     def worker_name(self, worker: int) -> str:
         """What pictures call a worker.
@@ -238,7 +301,10 @@ class Trace:
         Args:
           worker: Its number.
         """
-        own = [host.name for host in self.hosts.values() if worker in host.workers]
+        own = []
+        for host in self.hosts.values():
+            if worker in host.workers:
+                own.append(host.name)
         return f"worker {worker} on {own[0]}" if own else f"worker {worker}"
 
     @property
@@ -256,7 +322,9 @@ class Trace:
     @property
     def span_ns(self) -> int:
         """From the first slice's start to the last one's end."""
-        return max((row[4] for row in self._read()), default=0) - min((row[3] for row in self._read()), default=0)
+        return max((row[4] for row in self._read()), default=0) - min(
+            (row[3] for row in self._read()), default=0
+        )
 
     def busy_fraction(self) -> dict[int, float]:
         """Computes the part of the span in which each worker had at least one slice; slices at the same time count once.
@@ -270,7 +338,10 @@ class Trace:
             begin = max(start, until.get(worker, start))
             busy[worker] = busy.get(worker, 0) + max(end - begin, 0)
             until[worker] = max(end, begin)
-        return {int(worker): busy[worker] / self.span_ns if self.span_ns else 0.0 for worker in sorted(busy)}
+        result = {}
+        for worker in sorted(busy):
+            result[int(worker)] = busy[worker] / self.span_ns if self.span_ns else 0.0
+        return result
 
     # Files
 
@@ -299,25 +370,39 @@ class Trace:
           DataError: If the file is missing, or a line is not a record.
         """
         read = trace_file.read(path)
-        trace = cls(read.slices, max_slices=max(len(read.slices), len(read.queues), len(read.waits), 1_000_000))
+        trace = cls(
+            read.slices,
+            max_slices=max(
+                len(read.slices),
+                len(read.queues),
+                len(read.waits),
+                1_000_000,
+            ),
+        )
         for wait in read.waits:
             trace.add_wait(wait.worker, wait.reason, wait.start_ns, wait.end_ns)
         for sample in read.queues:
             trace.add_queues(sample.worker, sample.time_ns, sample.queues)
         for s in read.staleness:
             trace.add_staleness(s.node, s.time_ns, s.rows, s.mean)
-        trace.runs, trace.stages, trace.hosts, trace.traffic = read.runs, read.stages, read.hosts, read.traffic
+        trace.runs = read.runs
+        trace.stages = read.stages
+        trace.hosts = read.hosts
+        trace.traffic = read.traffic
         trace.drop(read.n_dropped)
-        trace.histograms = {node: np.array(counts, np.int64) for node, counts in read.histograms.items()}
+        histograms = {}
+        for node, counts in read.histograms.items():
+            histograms[node] = np.array(counts, np.int64)
+        trace.histograms = histograms
         return trace
 
     def __repr__(self) -> str:
         kinds = Counter(row[2] for row in self._read())
         span, unit = scaled(self.span_ns)
         busy = self.busy_fraction()
-        shown = ", ".join(f"{worker}: {100 * part:.0f} %" for worker, part in list(busy.items())[:8]) + ", ..." * (
-            len(busy) > 8
-        )
+        shown = ", ".join(
+            f"{worker}: {100 * part:.0f} %" for worker, part in list(busy.items())[:8]
+        ) + ", ..." * (len(busy) > 8)
         counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS if kinds[kind]) or "nothing"
         dropped = f"; {self.n_dropped} more not kept" if self.n_dropped else ""
         return f"Trace({len(self)} slices on {len(busy)} workers over {span:.3g} {unit}: {counts}; busy {shown or 'none'}{dropped})"
@@ -336,7 +421,10 @@ def in_lanes(slices: Iterable[Slice]) -> list[tuple[Slice, int]]:
     chosen: list[tuple[Slice, int]] = []
     for s in sorted(slices, key=lambda s: (s.start_ns, s.end_ns)):
         lanes = free_at.setdefault(s.worker, [])
-        lane = next((i for i, end in enumerate(lanes) if end <= s.start_ns), len(lanes))
+        lane = next(
+            (i for i, end in enumerate(lanes) if end <= s.start_ns),
+            len(lanes),
+        )
         lanes[lane : lane + 1] = [s.end_ns]
         chosen.append((s, lane))
     return chosen

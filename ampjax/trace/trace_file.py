@@ -62,18 +62,26 @@ def read(path: str | Path) -> Contents:
     Raises:
       DataError: If the file is missing, or a line is not a record.
     """
-    contents, number = Contents(), 0
+    contents = Contents()
+    number = 0
     try:
         with Path(path).open("rb") as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 _take_line(path, number, line, contents)
     except OSError as error:
-        raise DataError(f"trace `{path}`", "a readable file", f"{error}", "Write one with `Trace.to_jsonl`.") from error
+        raise DataError(
+            f"trace `{path}`", "a readable file", f"{error}", "Write one with `Trace.to_jsonl`."
+        ) from error
     return contents
 
 
-def _take_line(path: str | Path, number: int, line: bytes, contents: Contents) -> None:
+def _take_line(
+    path: str | Path,
+    number: int,
+    line: bytes,
+    contents: Contents,
+) -> None:
     """Adds a line to what has been read.
 
     Raises:
@@ -98,7 +106,9 @@ def _lines(trace: Trace) -> Iterator[dict[str, Any]]:
     yield from ({"wait": asdict(w)} for w in trace.waits)
     yield from ({"queues": asdict(q)} for q in trace.queues)
     yield from ({"staleness": asdict(s)} for s in trace.staleness)
-    yield from ({"histogram": {"node": node, "rows": n.tolist()}} for node, n in trace.histograms.items())
+    yield from (
+        {"histogram": {"node": node, "rows": n.tolist()}} for node, n in trace.histograms.items()
+    )
     yield from ({"stage": {"name": name, "nodes": nodes}} for name, nodes in trace.stages.items())
     yield from ({"run": run} for run in trace.runs)
     yield from ({"host": asdict(host)} for host in trace.hosts.values())
@@ -109,11 +119,17 @@ def _lines(trace: Trace) -> Iterator[dict[str, Any]]:
 
 def _take(contents: Contents, row: dict[str, Any]) -> None:
     """Adds a record to what has been read."""
-    kind, value = next(iter(row.items())) if len(row) == 1 else ("slice", row)
+    if len(row) == 1:
+        kind, value = next(iter(row.items()))
+    else:
+        kind = "slice"
+        value = row
     if kind == "wait":
         contents.waits.append(_record(Wait, value))
     elif kind == "queues":
-        queues = tuple((_text(stage), _text(direction), _integer(n)) for stage, direction, n in value["queues"])
+        queues = tuple(
+            (_text(stage), _text(direction), _integer(n)) for stage, direction, n in value["queues"]
+        )
         contents.queues.append(_record(QueueSample, {**value, "queues": queues}))
     elif kind == "staleness":
         contents.staleness.append(_record(StalenessSample, value))
@@ -125,7 +141,13 @@ def _take(contents: Contents, row: dict[str, Any]) -> None:
         start, end = value
         contents.runs.append((_integer(start), _integer(end)))
     elif kind == "host":
-        host = _record(TracedHost, {**value, "workers": tuple(_integer(worker) for worker in value["workers"])})
+        host = _record(
+            TracedHost,
+            {
+                **value,
+                "workers": tuple(_integer(worker) for worker in value["workers"]),
+            },
+        )
         contents.hosts[host.name] = host
     elif kind == "traffic":
         sender, receiver, n_bytes = value
@@ -137,7 +159,10 @@ def _take(contents: Contents, row: dict[str, Any]) -> None:
         contents.slices.append(_record(Slice, {**value, "instances": instances}))
 
 
-def _record(kind: type[R], values: dict[str, Any]) -> R:
+def _record(
+    kind: type[R],
+    values: dict[str, Any],
+) -> R:
     """A record whose fields have the types that it declares."""
     for entry in fields(kind):  # type: ignore[arg-type]
         if entry.name in values and entry.type in _CHECKS:

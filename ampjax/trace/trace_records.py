@@ -130,9 +130,15 @@ class TracedHost:
     error_ns: int = 0
 
 
-def _one_of(where: str, value: str, choices: tuple[str, ...]) -> None:
+def _one_of(
+    where: str,
+    value: str,
+    choices: tuple[str, ...],
+) -> None:
     if value not in choices:
-        raise SettingsError(where, f"one of {', '.join(choices)}", f"{value!r}", "Choose one of them.")
+        raise SettingsError(
+            where, f"one of {', '.join(choices)}", f"{value!r}", "Choose one of them."
+        )
 
 
 def _in_order(where: str, start_ns: int, end_ns: int) -> None:

@@ -24,7 +24,8 @@ from ampjax.utils.bounded_reading import parse_json
 HEADER = {"ampjax": "update log", "format": 1}
 LONGEST_LINE = 1 << 28
 """Bytes of a line at most. An update of many gradients has a long one."""
-_NUMBERS, _COLUMNS = ("version", "rows"), ("epoch", "instance", "seen", "staleness", "gradient_rows")
+_NUMBERS = ("version", "rows")
+_COLUMNS = ("epoch", "instance", "seen", "staleness", "gradient_rows")
 
 Gradients = Callable[[Dispatch], Sequence[tuple[str, np.ndarray, np.ndarray]]]
 """Gives for each node what a dispatch brings: the versions `[n]` that its messages saw, and their gradient rows `[n]`."""
@@ -92,13 +93,19 @@ class UpdateLog(Instrument):
         epoch: Callable[[], int],
         versions: Mapping[str, int] | None = None,
     ):
-        self._gradients, self._epoch = gradients, epoch
+        self._gradients = gradients
+        self._epoch = epoch
         self._decided: dict[int, list[tuple[str, list[tuple[int, int, int]], list[int]]]] = {}
-        self._held: dict[str, dict[tuple[int, int, int], int]] = {}  # by node: (epoch, instance, version seen) to rows
+        self._held: dict[
+            str, dict[tuple[int, int, int], int]
+        ] = {}  # by node: (epoch, instance, version seen) to rows
         self._dropped: dict[str, int] = {}  # rows by node
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [] if versions is None or not path.exists() else [*_kept(path, versions)]
+        if versions is None or not path.exists():
+            kept = []
+        else:
+            kept = [*_kept(path, versions)]
         new = path.with_name(f"{path.name}.new")
         # Line by line, so that a run that is killed goes on behind the lines of its snapshot.
         self._file = new.open("w", buffering=1, encoding="utf-8")
@@ -114,7 +121,10 @@ class UpdateLog(Instrument):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._file.close()
 
@@ -167,12 +177,32 @@ class UpdateLog(Instrument):
         self.after_changes(dispatches)
 
     def _write(self, update: Update) -> None:
-        held = {key: rows for key, rows in self._held.pop(update.node, {}).items() if rows}
-        epoch, instance, seen = (list(column) for column in zip(*held, strict=True)) if held else ([], [], [])
+        held = {}
+        for key, rows in self._held.pop(update.node, {}).items():
+            if rows:
+                held[key] = rows
+        if held:
+            epoch, instance, seen = (list(column) for column in zip(*held, strict=True))
+        else:
+            epoch = []
+            instance = []
+            seen = []
         staleness = [update.version - 1 - version for version in seen]
-        columns = dict(zip(_COLUMNS, (epoch, instance, seen, staleness, list(held.values())), strict=True))
+        columns = dict(
+            zip(
+                _COLUMNS,
+                (epoch, instance, seen, staleness, list(held.values())),
+                strict=True,
+            )
+        )
         dropped = self._dropped.pop(update.node, 0)
-        line = {"node": update.node, "version": update.version, "rows": update.count, "dropped": dropped, **columns}
+        line = {
+            "node": update.node,
+            "version": update.version,
+            "rows": update.count,
+            "dropped": dropped,
+            **columns,
+        }
         self._file.write(f"{json.dumps(line)}\n")
 
 
@@ -200,7 +230,10 @@ def read_update_log(path: str | Path) -> list[LoggedUpdate]:
     ]
 
 
-def _kept(path: Path, versions: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+def _kept(
+    path: Path,
+    versions: Mapping[str, int],
+) -> Iterator[dict[str, Any]]:
     """The lines of updates that had been made when nodes had some versions."""
     return (line for line in _lines(path) if line["version"] <= versions.get(line["node"], -1))
 
@@ -223,9 +256,13 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             except ValueError:
                 fits = False
             if not fits:
-                what = f"an update: node, {', '.join(_NUMBERS + _COLUMNS)}" if number else f"{HEADER}"
+                what = (
+                    f"an update: node, {', '.join(_NUMBERS + _COLUMNS)}" if number else f"{HEADER}"
+                )
                 fix = "Pass a file that `fit(..., update_log=...)` has written."
-                raise DataError(f"update log `{path}`, line {number + 1}", what, f"{line!r:.60}", fix)
+                raise DataError(
+                    f"update log `{path}`, line {number + 1}", what, f"{line!r:.60}", fix
+                )
             if number:
                 yield line
 
@@ -235,8 +272,13 @@ def _fits(line: Any) -> bool:
     if not isinstance(line, dict) or not isinstance(line.get("node"), str):
         return False
     columns = [line.get(name) for name in _COLUMNS]
-    numbers = [*(line.get(name) for name in _NUMBERS), line.get("dropped", 0)]
-    if not all(isinstance(column, list) and len(column) == len(columns[0] or ()) for column in columns):
+    numbers = [
+        *(line.get(name) for name in _NUMBERS),
+        line.get("dropped", 0),
+    ]
+    if not all(
+        isinstance(column, list) and len(column) == len(columns[0] or ()) for column in columns
+    ):
         return False
     numbers += [number for column in columns for number in column or ()]
     return all(type(number) is int and abs(number) < 1 << 62 for number in numbers)

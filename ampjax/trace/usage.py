@@ -33,7 +33,10 @@ def usage(trace: Trace) -> dict[int, dict[str, int]]:
     for worker, start, end, use in spans(trace):
         of_worker = times.setdefault(worker, {})
         of_worker[use] = of_worker.get(use, 0) + end - start
-    return {worker: {use: spent[use] for use in USES if use in spent} for worker, spent in sorted(times.items())}
+    result = {}
+    for worker, spent in sorted(times.items()):
+        result[worker] = {use: spent[use] for use in USES if use in spent}
+    return result
 
 
 def spans(trace: Trace) -> Iterator[Span]:
@@ -54,18 +57,26 @@ def spans(trace: Trace) -> Iterator[Span]:
     runs = sorted(trace.runs) or [(trace.start_ns, trace.start_ns + trace.span_ns)]
     for worker in sorted({*slices, *waits}):
         busy = sorted((s.start_ns, s.end_ns, s.kind) for s in slices[worker])
-        without_slices = _filled([(*run, HOST) for run in runs], sorted(waits[worker]))
+        without_slices = _filled(
+            [(*run, HOST) for run in runs],
+            sorted(waits[worker]),
+        )
         yield from ((worker, *span) for span in _filled(without_slices, busy))
 
 
-def _filled(ground: list[tuple[int, int, str]], pieces: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+def _filled(
+    ground: list[tuple[int, int, str]],
+    pieces: list[tuple[int, int, str]],
+) -> list[tuple[int, int, str]]:
     """Puts pieces over a ground of intervals that do not overlap. Both are in order of time; where pieces overlap, the first one counts."""
     result: list[tuple[int, int, str]] = []
     i = 0
     for start, end, ground_use in ground:
         at = start
         while i < len(pieces) and pieces[i][0] < end:
-            begin, until, use = max(pieces[i][0], at), min(pieces[i][1], end), pieces[i][2]
+            begin = max(pieces[i][0], at)
+            until = min(pieces[i][1], end)
+            use = pieces[i][2]
             if until > begin:
                 result += [(at, begin, ground_use)] * (begin > at) + [(begin, until, use)]
                 at = until

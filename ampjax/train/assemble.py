@@ -36,11 +36,18 @@ def require_closed(where: str, graph: Graph) -> None:
     """
     if not isinstance(graph, Graph):
         is_compiled = isinstance(getattr(graph, "graph", None), Graph)
-        fix = "Pass its `.graph`." if is_compiled else "Pass the graph first, then the optax transform."
+        fix = (
+            "Pass its `.graph`."
+            if is_compiled
+            else "Pass the graph first, then the optax transform."
+        )
         raise GraphError(f"{where}, `graph`", "an `amp.Graph`", f"{type(graph).__name__}", fix)
     if not graph.closed:
         raise GraphError(
-            where, "a closed graph", "one that is still being built", "Leave the `with amp.Graph()` block first."
+            where,
+            "a closed graph",
+            "one that is still being built",
+            "Leave the `with amp.Graph()` block first.",
         )
 
 
@@ -55,7 +62,10 @@ def require_transform(tx: Any) -> None:
     """
     if tx is not None and not (hasattr(tx, "init") and hasattr(tx, "update")):
         raise SettingsError(
-            "setting `tx`", "an optax transform", f"{type(tx).__name__}", "Pass for example `optax.adam(1e-3)`."
+            "setting `tx`",
+            "an optax transform",
+            f"{type(tx).__name__}",
+            "Pass for example `optax.adam(1e-3)`.",
         )
 
 
@@ -73,12 +83,16 @@ def scheduler_settings(
       SettingsError: If `max_staleness`, `drop_staler_than` or `exact_staleness` names a node that has no parameters of its own, or the first
         and the last do not go together.
     """
-    s, nodes = settings, graph.parameterised
+    s = settings
+    nodes = graph.parameterised
     return SchedulerSettings(
         max_active_keys=s.in_flight,
         min_admission=min(s.min_admission, s.in_flight),
         max_dispatch_size=s.max_dispatch_size,
-        intervals={n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()},
+        intervals={
+            n: node.options.min_update_interval or s.min_update_interval
+            for n, node in nodes.items()
+        },
         budgets=_budgets_of(graph, s),
         stalest=_by_node(graph, "drop_staler_than", s.drop_staler_than),
         stashed=stashed_nodes(graph, s),
@@ -101,10 +115,18 @@ def stashed_nodes(graph: Graph, settings: Settings) -> tuple[str, ...]:
     return _with_weights("stashed", graph, settings)
 
 
-def _with_weights(weights: str, graph: Graph, settings: Settings) -> tuple[str, ...]:
+def _with_weights(
+    weights: str,
+    graph: Graph,
+    settings: Settings,
+) -> tuple[str, ...]:
     """The nodes whose adjoint uses such parameters: of those with a table none does, as a look-up's gradient does not depend on the rows."""
     nodes = graph.parameterised.items()
-    return tuple(n for n, node in nodes if (node.options.weights or settings.weights) == weights and node.table is None)
+    result = []
+    for n, node in nodes:
+        if (node.options.weights or settings.weights) == weights and node.table is None:
+            result.append(n)
+    return tuple(result)
 
 
 def _estimated(graph: Graph, settings: Settings) -> tuple[str, ...]:
@@ -130,7 +152,9 @@ def delays_of(graph: Graph, settings: Settings) -> dict[str, int]:
         if graph.parameterised[name].table is not None:
             fix = "Name the nodes that are to have it, as in `exact_staleness={'linear': 2}`, or use `amp.nn.Embed`."
             got = f"`{name}`, whose rows a table updates"
-            raise SettingsError("setting `exact_staleness`", "nodes with parameters on a device", got, fix)
+            raise SettingsError(
+                "setting `exact_staleness`", "nodes with parameters on a device", got, fix
+            )
     return delays
 
 
@@ -140,7 +164,8 @@ def _budgets_of(graph: Graph, settings: Settings) -> dict[str, int]:
     Raises:
       SettingsError: As `scheduler_settings`.
     """
-    budgets, delays = _by_node(graph, "max_staleness", settings.max_staleness), delays_of(graph, settings)
+    budgets = _by_node(graph, "max_staleness", settings.max_staleness)
+    delays = delays_of(graph, settings)
     for name, k in delays.items():
         if k > budgets.get(name, k):
             what = f"at most `max_staleness`, {budgets[name]} for `{name}`"
@@ -148,7 +173,11 @@ def _budgets_of(graph: Graph, settings: Settings) -> dict[str, int]:
     return {**budgets, **dict.fromkeys(delays, 0)}
 
 
-def _by_node(graph: Graph, setting: str, value: int | Mapping[str, int] | None) -> dict[str, int]:
+def _by_node(
+    graph: Graph,
+    setting: str,
+    value: int | Mapping[str, int] | None,
+) -> dict[str, int]:
     """A setting in versions, by node.
 
     Raises:
@@ -164,8 +193,14 @@ def _by_node(graph: Graph, setting: str, value: int | Mapping[str, int] | None) 
             node = graph.nodes.get(name)
             shares = None if node is None or node.params_name == name else node.params_name
             got = "no node of the graph" if node is None else "a node without parameters of its own"
-            fix = f"Name `{shares}`, whose parameters it uses." if shares in nodes else "Name one of these."
-            raise SettingsError(f"setting `{setting}`", f"names among {list(nodes)}", f"{name!r}, {got}", fix)
+            fix = (
+                f"Name `{shares}`, whose parameters it uses."
+                if shares in nodes
+                else "Name one of these."
+            )
+            raise SettingsError(
+                f"setting `{setting}`", f"names among {list(nodes)}", f"{name!r}, {got}", fix
+            )
     return dict(value)
 
 
@@ -188,26 +223,50 @@ def plan_for(
     Raises:
       SettingsError: If a placement is wrong, or needs more memory than devices have.
     """
-    s, limit = settings, settings.device_memory
-    memory = None if limit is None else Memory(limit, _kept_bytes(graph, s, tx), device_of)
-    placed = assign(graph, s.workers, s.affinity, s.seed, memory=memory, hosts=hosts)
+    s = settings
+    limit = settings.device_memory
+    if limit is None:
+        memory = None
+    else:
+        memory = Memory(limit, _kept_bytes(graph, s, tx), device_of)
+    placed = assign(
+        graph,
+        s.workers,
+        s.affinity,
+        s.seed,
+        memory=memory,
+        hosts=hosts,
+    )
     return make_plan(graph, placed, device_of, s.fuse)
 
 
-def _kept_bytes(graph: Graph, settings: Settings, tx: optax.GradientTransformation | None) -> dict[str, int]:
+def _kept_bytes(
+    graph: Graph, settings: Settings, tx: optax.GradientTransformation | None
+) -> dict[str, int]:
     """Bytes that each node keeps on its device; the optimizer state of a joint group is with its first node."""
     trained = optimizers(graph, settings, tx)
-    transforms = {name: own.tx or optax.identity() for name, own in trained.training.items()}
+    transforms = {}
+    for name, own in trained.training.items():
+        transforms[name] = own.tx or optax.identity()
     sizes = kept_bytes(graph, transforms=transforms)
     for group in trained.groups:
-        bodies = {role: graph.nodes[names[0]].op.body for role, names in group.nodes.items()}
-        shapes = {role: jax.eval_shape(body.init, jax.random.key(0)) for role, body in bodies.items()}
+        bodies = {}
+        for role, names in group.nodes.items():
+            bodies[role] = graph.nodes[names[0]].op.body
+        shapes = {}
+        for role, body in bodies.items():
+            shapes[role] = jax.eval_shape(
+                body.init,
+                jax.random.key(0),
+            )
         unread = dict(graph.unread) if group.updates_unread else {}
         sizes[group.names[0]] += bytes_of(jax.eval_shape(group.transform.init, shapes, unread))
     return sizes
 
 
-def optimizers(graph: Graph, settings: Settings, tx: optax.GradientTransformation | None) -> Optimizers:
+def optimizers(
+    graph: Graph, settings: Settings, tx: optax.GradientTransformation | None
+) -> Optimizers:
     """Tells how each node is trained: as its own options say, or else as the settings say.
 
     Args:
@@ -218,7 +277,13 @@ def optimizers(graph: Graph, settings: Settings, tx: optax.GradientTransformatio
     Raises:
       SettingsError: If a transform does not fit the parameters that it is to update.
     """
-    return optimizers_of(graph, settings, tx, delays_of(graph, settings), frozenset(_estimated(graph, settings)))
+    return optimizers_of(
+        graph,
+        settings,
+        tx,
+        delays_of(graph, settings),
+        frozenset(_estimated(graph, settings)),
+    )
 
 
 def make_executor(

@@ -57,18 +57,37 @@ def save(
       SettingsError: If the folder is no path.
       DataError: If the folder holds anything else, or is the one in which the program runs.
     """
-    notes = {"updates": updates.state(), "rng": position.rng.bit_generator.state, "virtual_ns": position.virtual_ns}
+    notes = {
+        "updates": updates.state(),
+        "rng": position.rng.bit_generator.state,
+        "virtual_ns": position.virtual_ns,
+    }
     notes |= {"accumulated": position.accumulated}
     notes["optimizers"] = _optimizers(store)
     notes |= {} if fit is None else {"fit": fit}
-    rows = {node: gradients.joined() for node, gradients in store.tables.items()}
+    rows = {}
+    for node, gradients in store.tables.items():
+        rows[node] = gradients.joined()
     if rows:
-        notes["waiting"] = {node: [len(rows[node][0]), own.n_new] for node, own in store.tables.items()}
-    tables = {node: part_of_all(table) for node, table in tables_of(store).items()}
-    runner_files.save(folder, position.epochs, dict(store.params), _beside(store, rows), tables, notes)
+        notes["waiting"] = {
+            node: [len(rows[node][0]), own.n_new] for node, own in store.tables.items()
+        }
+    tables = {}
+    for node, table in tables_of(store).items():
+        tables[node] = part_of_all(table)
+    runner_files.save(
+        folder,
+        position.epochs,
+        dict(store.params),
+        _beside(store, rows),
+        tables,
+        notes,
+    )
 
 
-def restore(folder: str | Path, store: AnyStore, updates: UpdateCounters, position: Position) -> None:
+def restore(
+    folder: str | Path, store: AnyStore, updates: UpdateCounters, position: Position
+) -> None:
     """Reads everything into `store`, `updates` and `position`; checks all of it before anything changes.
 
     Args:
@@ -85,7 +104,12 @@ def restore(folder: str | Path, store: AnyStore, updates: UpdateCounters, positi
     apply(read(folder, store, updates, position), store, updates, position)
 
 
-def read(folder: str | Path, store: AnyStore, updates: UpdateCounters, position: Position) -> Saved:
+def read(
+    folder: str | Path,
+    store: AnyStore,
+    updates: UpdateCounters,
+    position: Position,
+) -> Saved:
     """Reads everything and checks it; changes nothing.
 
     Args:
@@ -100,15 +124,27 @@ def read(folder: str | Path, store: AnyStore, updates: UpdateCounters, position:
     Raises:
       Exception: As `restore`.
     """
-    like = {node: [_like(node, table)] for node, table in tables_of(store).items()}
+    like = {}
+    for node, table in tables_of(store).items():
+        like[node] = [_like(node, table)]
     rows = _rows_like(folder, store)
     _check_optimizers(folder, store)
-    saved = runner_files.load(folder, dict(store.params), _beside(store, rows), like)
+    saved = runner_files.load(
+        folder,
+        dict(store.params),
+        _beside(store, rows),
+        like,
+    )
     notes = _checked_notes(folder, saved.notes, updates.state(), position.rng)
     return Saved(saved, notes, notes.get("fit"))
 
 
-def apply(saved: Saved, store: AnyStore, updates: UpdateCounters, position: Position) -> None:
+def apply(
+    saved: Saved,
+    store: AnyStore,
+    updates: UpdateCounters,
+    position: Position,
+) -> None:
     """Goes on from what was read.
 
     Args:
@@ -117,15 +153,25 @@ def apply(saved: Saved, store: AnyStore, updates: UpdateCounters, position: Posi
       updates: Gets counters.
       position: Gets how far training had come.
     """
-    files, notes = saved.files, saved.notes
-    store.restore(files.params, files.state["optimizers"], files.state["gradients"])
+    files = saved.files
+    notes = saved.notes
+    store.restore(
+        files.params,
+        files.state["optimizers"],
+        files.state["gradients"],
+    )
     for node, table in tables_of(store).items():
         table.take_over(files.tables[node][0])
         ids, rows = files.state["rows"][node]
-        store.tables[node].restore(ids, rows, notes["waiting"][node][1])
+        store.tables[node].restore(
+            ids,
+            rows,
+            notes["waiting"][node][1],
+        )
     updates.resume(notes["updates"])
     position.rng.bit_generator.state = notes["rng"]
-    position.epochs, position.virtual_ns = files.step, notes["virtual_ns"]
+    position.epochs = files.step
+    position.virtual_ns = notes["virtual_ns"]
     position.accumulated = notes.get("accumulated", 0)  # checkpoints of before have none
 
 
@@ -144,18 +190,24 @@ def _check_optimizers(folder: str | Path, store: AnyStore) -> None:
     saved = notes.get("optimizers") if isinstance(notes, dict) else None
     if not isinstance(saved, dict):
         return
-    tables = {*store.tables, *(notes.get("waiting") or {})}  # of these the files tell
+    tables = {
+        *store.tables,
+        *(notes.get("waiting") or {}),
+    }  # of these the files tell
     for name, expected in _optimizers(store).items():
         if name in tables:
             continue
         got = saved.get(name, expected)  # of another graph the files tell
-        fix = (
-            "Make the trainer with the optimizer and mode of the one that saved it; or begin with its parameters alone."
-        )
+        fix = "Make the trainer with the optimizer and mode of the one that saved it; or begin with its parameters alone."
         require_same_parts(f"checkpoint `{folder}`, optimizer of `{name}`", expected, got, fix)
 
 
-def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+def _checked_notes(
+    folder: str | Path,
+    notes: Any,
+    like: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> dict[str, Any]:
     """Checks the notes of a checkpoint: counters must have the names that this trainer's have, and the generator's state must fit.
 
     Raises:
@@ -163,13 +215,17 @@ def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng:
     """
     try:
         numbers = notes["virtual_ns"], notes.get("accumulated", 0)
-        if not _same_form(notes["updates"], like) or any(type(number) is not int for number in numbers):
+        if not _same_form(notes["updates"], like) or any(
+            type(number) is not int for number in numbers
+        ):
             raise ValueError(f"{notes!r:.100}")
         type(rng.bit_generator)().state = notes["rng"]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         fix = "Restore what `Trainer.save` wrote, into a trainer of the same graph and settings."
         got = f"something else ({type(error).__name__}: {error})"
-        raise DataError(f"checkpoint `{folder}`, notes", "those of a trainer like this one", got, fix) from error
+        raise DataError(
+            f"checkpoint `{folder}`, notes", "those of a trainer like this one", got, fix
+        ) from error
     return notes
 
 
@@ -178,14 +234,22 @@ def _same_form(value: Any, like: Any) -> bool:
     if isinstance(like, Mapping):
         same = isinstance(value, Mapping) and value.keys() == like.keys()
         return same and all(_same_form(value[name], part) for name, part in like.items())
-    return type(value) in (int, float, bool) if isinstance(like, int | float) else isinstance(value, type(like))
+    if isinstance(like, int | float):
+        return type(value) in (int, float, bool)
+    return isinstance(value, type(like))
 
 
 def _like(node: str, table: Table) -> runner_files.Like:
     """How a node's table is loaded: one parameter's rows, as the node's table has them."""
     shapes = {node: table.shape}
     states = {node: table.rule.state}
-    return runner_files.Like(table.transform, table.settings, shapes, states, table.dtype)
+    return runner_files.Like(
+        table.transform,
+        table.settings,
+        shapes,
+        states,
+        table.dtype,
+    )
 
 
 def tables_of(store: AnyStore) -> dict[str, Table]:
@@ -200,13 +264,19 @@ def tables_of(store: AnyStore) -> dict[str, Table]:
     found = dict[str, Table]()
     for node, gradients in store.tables.items():
         if not isinstance(gradients.table, Table):
-            got, fix = type(gradients.table).__name__, "Use `ampjax.sparse.Table`."
-            raise DataError(f"checkpoint, table of node `{node}`", "an `ampjax.sparse.Table`", got, fix)
+            got = type(gradients.table).__name__
+            fix = "Use `ampjax.sparse.Table`."
+            raise DataError(
+                f"checkpoint, table of node `{node}`", "an `ampjax.sparse.Table`", got, fix
+            )
         found[node] = gradients.table
     return found
 
 
-def _rows_like(folder: str | Path, store: AnyStore) -> dict[str, Any]:
+def _rows_like(
+    folder: str | Path,
+    store: AnyStore,
+) -> dict[str, Any]:
     """Arrays like the gradients that wait for tables' updates in a checkpoint.
 
     Raises:
@@ -221,11 +291,20 @@ def _rows_like(folder: str | Path, store: AnyStore) -> dict[str, Any]:
             raise ValueError(f"of nodes {[*waiting]}")
         counts = {node: _two_counts(given) for node, given in waiting.items()}
     except (AttributeError, TypeError, ValueError) as error:
-        got, fix = f"{waiting!r:.60} ({error})", "Restore what a trainer of the same graph and settings has saved."
+        got = f"{waiting!r:.60} ({error})"
+        fix = "Restore what a trainer of the same graph and settings has saved."
         where = f"checkpoint `{folder}`, gradients of tables"
         raise DataError(where, f"how many wait at {[*store.tables]}", got, fix) from error
-    rows = {node: own.table.shape[1:] for node, own in store.tables.items()}
-    return {node: (np.zeros(n, np.int64), np.zeros((n, *rows[node]), np.float32)) for node, (n, _) in counts.items()}
+    rows = {}
+    for node, own in store.tables.items():
+        rows[node] = own.table.shape[1:]
+    result = {}
+    for node, (n, _) in counts.items():
+        result[node] = (
+            np.zeros(n, np.int64),
+            np.zeros((n, *rows[node]), np.float32),
+        )
+    return result
 
 
 def _two_counts(given: Any) -> tuple[int, int]:
@@ -235,7 +314,13 @@ def _two_counts(given: Any) -> tuple[int, int]:
     return n, n_new
 
 
-def _beside(store: AnyStore, rows: Mapping[str, Any]) -> dict[str, Any]:
+def _beside(
+    store: AnyStore,
+    rows: Mapping[str, Any],
+) -> dict[str, Any]:
     """The saved state other than parameters; `rows` are gradients of tables."""
-    beside = {"optimizers": dict(store.opt_state), "gradients": dict(store.accumulators)}
+    beside = {
+        "optimizers": dict(store.opt_state),
+        "gradients": dict(store.accumulators),
+    }
     return beside | ({"rows": dict(rows)} if rows else {})

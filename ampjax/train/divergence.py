@@ -18,7 +18,13 @@ SEARCHED_TOGETHER = 256
 """How many instances are searched for such values at a time."""
 
 
-def warn_of(loss: float, where: str, lost: Sequence[str], data: AnyInstances, stops: bool) -> bool:
+def warn_of(
+    loss: float,
+    where: str,
+    lost: Sequence[str],
+    data: AnyInstances,
+    stops: bool,
+) -> bool:
     """Warns if a training loss is not finite, or parameters are not.
 
     The warning names the nodes whose parameters are lost, and the first instance that pumps a value that is not finite.
@@ -36,13 +42,17 @@ def warn_of(loss: float, where: str, lost: Sequence[str], data: AnyInstances, st
     if math.isfinite(loss) and not lost:
         return False
     names = [f"`{node}`" for node in lost]
-    named = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    named = ", ".join(names[:SHOWN]) + (
+        f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    )
     nodes = f"parameters of {named} are not finite any more" if lost else ""
     found = f"expected a finite training loss, got {loss}{'; ' if nodes else ''}{nodes}"
     if math.isfinite(loss):
         found = f"expected finite parameters, got others: {nodes} (the training loss is {loss})"
     bad = None if isinstance(data, LoopInstances) else _first_bad(data)
-    cause = "" if bad is None else f" Instance {bad[0]} pumps a value that is not finite to `{bad[1]}`."
+    cause = (
+        "" if bad is None else f" Instance {bad[0]} pumps a value that is not finite to `{bad[1]}`."
+    )
     ends = " Training ends here, since nothing that follows would be a number; `fit(..., stop_on_nan=False)` goes on."
     warnings.warn(
         f"{where}: {found}.{ends if lost and stops else ''}{cause} Look at payloads and labels, and for a maximum of nothing; lower the learning rate, or let the "
@@ -64,6 +74,9 @@ def _first_bad(data: AnyInstances) -> tuple[int, str] | None:
                     continue
                 bad = np.flatnonzero(~np.isfinite(payload).reshape(len(payload), -1).all(axis=1))
                 if len(bad):
-                    sizes = messages.sizes if messages.sizes is not None else np.ones(len(messages.instance), int)
+                    if messages.sizes is not None:
+                        sizes = messages.sizes
+                    else:
+                        sizes = np.ones(len(messages.instance), int)
                     return int(ids[np.repeat(messages.instance, sizes)[bad[0]]]), pump
     return None

@@ -31,7 +31,9 @@ class Orders:
         self._group = group
         self._known: list[tuple[Any, np.ndarray]] = []
 
-    def training_order(self, data: Instances | LoopInstances, rng: np.random.Generator) -> np.ndarray:
+    def training_order(
+        self, data: Instances | LoopInstances, rng: np.random.Generator
+    ) -> np.ndarray:
         """Draws an order for an epoch of training.
 
         Args:
@@ -60,9 +62,17 @@ class Orders:
         Raises:
           DataError: If the data set's `sizes` are not one number for each instance.
         """
-        return np.arange(len(data)) if self._group == 1 else np.argsort(self._sizes(data), kind="stable")
+        if self._group == 1:
+            return np.arange(len(data))
+        return np.argsort(self._sizes(data), kind="stable")
 
-    def largest(self, data: Instances | LoopInstances, n: int, train: bool, rng: np.random.Generator) -> np.ndarray:
+    def largest(
+        self,
+        data: Instances | LoopInstances,
+        n: int,
+        train: bool,
+        rng: np.random.Generator,
+    ) -> np.ndarray:
         """Finds the instances that are largest of all that follow one another, so that they are likely to be in flight together.
 
         Args:
@@ -83,7 +93,10 @@ class Orders:
         """A data set's sizes. Those of the last two data sets are remembered, as long as no instance is added or taken away."""
         known = (entry for entry in self._known if entry[0] is data and len(entry[1]) == len(data))
         entry = next(known, None) or (data, sizes_of(data))
-        self._known = [*[other for other in self._known if other is not entry][-1:], entry]
+        self._known = [
+            *[other for other in self._known if other is not entry][-1:],
+            entry,
+        ]
         return entry[1]
 
 
@@ -109,12 +122,20 @@ def sizes_of(data: Instances | LoopInstances) -> np.ndarray:
         ids = np.arange(start, min(start + MEASURED_TOGETHER, len(data)))
         for batch in batches_of(data, ids):
             for messages in batch.values():
-                counts = np.bincount(messages.instance, messages.sizes, minlength=len(ids))
+                counts = np.bincount(
+                    messages.instance,
+                    messages.sizes,
+                    minlength=len(ids),
+                )
                 sizes[ids] += counts.astype(np.int64)
     return sizes
 
 
-def largest_run(order: np.ndarray, sizes: np.ndarray, n: int) -> np.ndarray:
+def largest_run(
+    order: np.ndarray,
+    sizes: np.ndarray,
+    n: int,
+) -> np.ndarray:
     """Finds the elements that follow one another in an order and have the largest sum of sizes.
 
     Args:
@@ -131,7 +152,11 @@ def largest_run(order: np.ndarray, sizes: np.ndarray, n: int) -> np.ndarray:
     return order[start : start + n]
 
 
-def in_groups(sizes: np.ndarray, group: int, rng: np.random.Generator) -> np.ndarray:
+def in_groups(
+    sizes: np.ndarray,
+    group: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
     """A random order in which groups of `group` have about the same size.
 
     Pools of 50 groups are drawn at random, put in order of size and cut into groups; then all groups are shuffled. A group with fewer
@@ -154,5 +179,8 @@ def in_groups(sizes: np.ndarray, group: int, rng: np.random.Generator) -> np.nda
         pool = drawn[start : start + POOL * group]
         pool = pool[np.argsort(sizes[pool], kind="stable")]
         groups += [pool[i : i + group] for i in range(0, len(pool), group)]
-    shuffled = sorted((groups[i] for i in rng.permutation(len(groups))), key=lambda members: len(members) < group)
+    shuffled = sorted(
+        (groups[i] for i in rng.permutation(len(groups))),
+        key=lambda members: len(members) < group,
+    )
     return np.concatenate(shuffled) if shuffled else drawn

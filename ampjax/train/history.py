@@ -56,10 +56,14 @@ class Epoch:
         Returns:
           Strings and numbers by name.
         """
-        flat = {k: v for k, v in vars(self).items() if k not in ("train", "valid")}
-        metrics = {
-            f"{part}_{name}": value for part in ("train", "valid") for name, value in getattr(self, part).items()
-        }
+        flat = {}
+        for k, v in vars(self).items():
+            if k not in ("train", "valid"):
+                flat[k] = v
+        metrics = {}
+        for part in ("train", "valid"):
+            for name, value in getattr(self, part).items():
+                metrics[f"{part}_{name}"] = value
         return {"epoch": flat.pop("epoch"), **metrics, **flat}
 
     def line(self) -> str:
@@ -68,11 +72,15 @@ class Epoch:
         Returns:
           The line.
         """
-        metrics = [
-            f"{part} {name} {value:.4f}" for part in ("train", "valid") for name, value in getattr(self, part).items()
-        ]
-        rate, staleness = f"{self.train_per_s:,.0f}/s", f"staleness {self.staleness_mean:.1f}"
-        return "  ".join([f"epoch {self.epoch:3d}", *metrics, rate, staleness, f"{self.seconds:.1f} s"])
+        metrics = []
+        for part in ("train", "valid"):
+            for name, value in getattr(self, part).items():
+                metrics.append(f"{part} {name} {value:.4f}")
+        rate = f"{self.train_per_s:,.0f}/s"
+        staleness = f"staleness {self.staleness_mean:.1f}"
+        return "  ".join(
+            [f"epoch {self.epoch:3d}", *metrics, rate, staleness, f"{self.seconds:.1f} s"]
+        )
 
 
 @dataclass
@@ -99,7 +107,12 @@ class History:
     def __getitem__(self, i: int) -> Epoch:
         return self.epochs[i]
 
-    def best(self, metric: str = "accuracy", *, smallest: bool | None = None) -> float:
+    def best(
+        self,
+        metric: str = "accuracy",
+        *,
+        smallest: bool | None = None,
+    ) -> float:
         """Finds the best validation value of a metric.
 
         Args:
@@ -117,11 +130,21 @@ class History:
             known = sorted({k for e in self.epochs for k in e.valid})
             raise KeyError(
                 f"no validation metric {metric!r}: "
-                + (f"there are {known}" if known else "no epoch was validated; pass validation data to `fit`")
+                + (
+                    f"there are {known}"
+                    if known
+                    else "no epoch was validated; pass validation data to `fit`"
+                )
             )
         return best(values, metric, smallest)
 
-    def first_to(self, target: float, metric: str = "accuracy", *, smallest: bool | None = None) -> Epoch | None:
+    def first_to(
+        self,
+        target: float,
+        metric: str = "accuracy",
+        *,
+        smallest: bool | None = None,
+    ) -> Epoch | None:
         """Finds the first epoch whose validation metric has reached a target: from above where smaller values are better, else from below.
 
         Args:
@@ -143,7 +166,10 @@ class History:
         Returns:
           The dictionaries, in order.
         """
-        return [{**self.settings, **epoch.record()} for epoch in self.epochs]
+        result = []
+        for epoch in self.epochs:
+            result.append({**self.settings, **epoch.record()})
+        return result
 
     def to_jsonl(self, path: str | Path) -> None:
         """Appends one JSON object per epoch to a file; folders are made.
@@ -175,21 +201,40 @@ class History:
         """The table's headers and rows."""
         names = list(
             dict.fromkeys(
-                f"{part} {name}" for e in self.epochs for part in ("train", "valid") for name in getattr(e, part)
+                f"{part} {name}"
+                for e in self.epochs
+                for part in ("train", "valid")
+                for name in getattr(e, part)
             )
         )
         if len(names) > 4:
             names = [name for name in names if name == "train loss" or name.startswith("valid ")]
-        headers = [name.replace(" ", "\n").replace("_", "\n") for name in names]
+        headers = []
+        for name in names:
+            headers.append(name.replace(" ", "\n").replace("_", "\n"))
         rows = []
         for e in self.epochs:
-            cells = [_number(getattr(e, part).get(name)) for part, name in (n.split(" ", 1) for n in names)]
+            cells = [
+                _number(getattr(e, part).get(name))
+                for part, name in (n.split(" ", 1) for n in names)
+            ]
             staleness = f"{e.staleness_mean:.1f}, {e.staleness_max:3d}"
-            rows.append([str(e.epoch), *cells, f"{e.train_per_s:,.0f}", staleness, _seconds(e.seconds)])
+            rows.append(
+                [
+                    str(e.epoch),
+                    *cells,
+                    f"{e.train_per_s:,.0f}",
+                    staleness,
+                    _seconds(e.seconds),
+                ]
+            )
         return ["epoch", *headers, "train/s", "staleness\nmean, max", "seconds"], rows
 
     def __repr__(self) -> str:
-        last = self.epochs[-1].record() if self.epochs else {}
+        if self.epochs:
+            last = self.epochs[-1].record()
+        else:
+            last = {}
         shown = ", ".join(
             f"{k}={_number(v)}"
             for k, v in last.items()
@@ -200,7 +245,9 @@ class History:
 
     def _remarks(self) -> list[str]:
         """What was out of the ordinary."""
-        places = [f"{place['instances']} instances into epoch {place['epoch']}" for place in self.resumed]
+        places = [
+            f"{place['instances']} instances into epoch {place['epoch']}" for place in self.resumed
+        ]
         ends = [word for word in ("interrupted", "diverged") if getattr(self, word)]
         return [*ends, *(f"resumed {place}" for place in places)]
 
@@ -275,13 +322,19 @@ def falls(metric: str) -> bool:
     name = re.sub("(?<=[a-z])(?=[A-Z])", "_", metric).lower()
     words = re.split(r"[^a-z]+", name)
     contained = any(part in name for part in ("loss", "error", "cross_entropy", "bits_per"))
-    is_negated = ("neg" in words or "negative" in words) and not {"likelihood", "loglikelihood", "elbo"}.isdisjoint(
-        words
-    )
+    is_negated = ("neg" in words or "negative" in words) and not {
+        "likelihood",
+        "loglikelihood",
+        "elbo",
+    }.isdisjoint(words)
     return contained or is_negated or not SMALLER_IS_BETTER.isdisjoint(words)
 
 
-def best(values: Iterable[float], metric: str, smallest: bool | None = None) -> float:
+def best(
+    values: Iterable[float],
+    metric: str,
+    smallest: bool | None = None,
+) -> float:
     """Gives the best of a metric's values; those that are no numbers only if there are no others.
 
     Args:
@@ -301,7 +354,12 @@ def best(values: Iterable[float], metric: str, smallest: bool | None = None) -> 
     return (min if is_smaller_better else max)(numbers or every)
 
 
-def reaches(value: float, target: float, metric: str, smallest: bool | None = None) -> bool:
+def reaches(
+    value: float,
+    target: float,
+    metric: str,
+    smallest: bool | None = None,
+) -> bool:
     """Tells whether a metric's value is as good as a target: not above it where smaller values are better, else not below it.
 
     Args:

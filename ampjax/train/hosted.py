@@ -35,7 +35,9 @@ def with_workers(settings: Settings, hosts: Hosts) -> Settings:
       settings: The settings.
       hosts: Where workers are.
     """
-    return settings if settings.workers >= hosts.n_spaces else replace(settings, workers=hosts.n_spaces)
+    if settings.workers >= hosts.n_spaces:
+        return settings
+    return replace(settings, workers=hosts.n_spaces)
 
 
 def start_hosts(
@@ -61,13 +63,19 @@ def start_hosts(
       HostError: If a host does not start.
       GraphError: If a node's parameters are a table in mapped files or at server processes, which no host can keep in its memory.
     """
-    tables = {
-        name: _sent(name, node.table) for name, node in plan.graph.parameterised.items() if node.table is not None
-    }
+    tables = {}
+    for name, node in plan.graph.parameterised.items():
+        if node.table is not None:
+            tables[name] = _sent(name, node.table)
     trained = optimizers(plan.graph, settings, tx)
     training = dict(trained.training)
-    training |= {name: replace(training[name], table=table.without_rows()) for name, table in tables.items()}
-    start = jax.tree.map(on_host, initial_params(plan.graph, params, settings.seed))
+    training |= {
+        name: replace(training[name], table=table.without_rows()) for name, table in tables.items()
+    }
+    start = jax.tree.map(
+        on_host,
+        initial_params(plan.graph, params, settings.seed),
+    )
     unread = start.pop(UNREAD, {})
     program = HostProgram(
         plan.graph,

@@ -16,7 +16,11 @@ from ampjax.ir.graph import Graph
 from ampjax.optim.joint.params_form import UNREAD
 
 
-def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def initial_params(
+    graph: Graph,
+    given: Mapping[str, Any],
+    seed: int,
+) -> dict[str, Any]:
     """The parameters of every parameterised node: those given, else initialised from the seed and the node's name.
 
     Replicas of one group start with equal parameters: those of the first, also where each copy of a part makes values of its own.
@@ -33,23 +37,41 @@ def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[st
     Raises:
       ParameterError: If given parameters are of no node, do not fit, or hold values that are not finite.
     """
-    _require_known([*graph.parameterised, *([UNREAD] if graph.unread else [])], given)
-    params, first_of = {}, dict[str, Any]()
+    _require_known(
+        [*graph.parameterised, *([UNREAD] if graph.unread else [])],
+        given,
+    )
+    params = {}
+    first_of = dict[str, Any]()
     for name, node in graph.parameterised.items():
         if node.table is not None:
             params[name] = _of_table(name, given.get(name, ()))
             continue
-        key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(node.role.encode()))
+        key = jax.random.fold_in(
+            jax.random.key(seed),
+            zlib.crc32(node.role.encode()),
+        )
         initial = node.op.body.init(key)
         first = first_of.setdefault(node.role, initial)
-        value = initial if first is initial else check_like(name, initial, deepcopy(first))
+        if first is initial:
+            value = initial
+        else:
+            value = check_like(name, initial, deepcopy(first))
         params[name] = check_like(name, value, given.get(name, value))
     if graph.unread:
-        params[UNREAD] = check_like(UNREAD, dict(graph.unread), given.get(UNREAD, dict(graph.unread)))
+        params[UNREAD] = check_like(
+            UNREAD,
+            dict(graph.unread),
+            given.get(UNREAD, dict(graph.unread)),
+        )
     return params
 
 
-def check_params(params: Mapping[str, Any], given: Mapping[str, Any], tables: Collection[str] = ()) -> dict[str, Any]:
+def check_params(
+    params: Mapping[str, Any],
+    given: Mapping[str, Any],
+    tables: Collection[str] = (),
+) -> dict[str, Any]:
     """The given parameters of some nodes, checked against those that are there.
 
     Args:
@@ -67,8 +89,14 @@ def check_params(params: Mapping[str, Any], given: Mapping[str, Any], tables: Co
         fix = "Begin with `trainer.params`."
         raise ParameterError("parameters", "a tree for each name", type(given).__name__, fix)
     _require_known(params, given)
-    of_tables = {node: _of_table(node, value) for node, value in given.items() if node in tables}
-    others = {node: check_like(node, params[node], value) for node, value in given.items() if node not in tables}
+    of_tables = {}
+    for node, value in given.items():
+        if node in tables:
+            of_tables[node] = _of_table(node, value)
+    others = {}
+    for node, value in given.items():
+        if node not in tables:
+            others[node] = check_like(node, params[node], value)
     return others | of_tables
 
 
@@ -111,9 +139,18 @@ def check_like(node: str, wanted: Any, value: Any) -> Any:
     """
     require_like(node, wanted, value)
     for leaf, old, new in _leaves(node, wanted, value):
-        if jnp.issubdtype(jnp.result_type(old), jnp.floating) and not np.isfinite(np.asarray(new, np.float64)).all():
-            raise ParameterError(leaf, "finite values", "NaN or infinity", "Check where these parameters come from.")
-    return jax.tree.map(lambda old, new: jnp.asarray(new, jnp.result_type(old)), wanted, value)
+        if (
+            jnp.issubdtype(jnp.result_type(old), jnp.floating)
+            and not np.isfinite(np.asarray(new, np.float64)).all()
+        ):
+            raise ParameterError(
+                leaf, "finite values", "NaN or infinity", "Check where these parameters come from."
+            )
+    return jax.tree.map(
+        lambda old, new: jnp.asarray(new, jnp.result_type(old)),
+        wanted,
+        value,
+    )
 
 
 def require_like(node: str, wanted: Any, value: Any) -> None:
@@ -137,12 +174,23 @@ def require_like(node: str, wanted: Any, value: Any) -> None:
     for leaf, old, new in _leaves(node, wanted, value):
         if np.shape(old) != np.shape(new):
             raise ParameterError(
-                leaf, f"shape {np.shape(old)}", f"{np.shape(new)}", "Give arrays of the node's shapes."
+                leaf,
+                f"shape {np.shape(old)}",
+                f"{np.shape(new)}",
+                "Give arrays of the node's shapes.",
             )
 
 
-def _leaves(node: str, wanted: Any, value: Any) -> Iterator[tuple[str, Any, Any]]:
+def _leaves(
+    node: str,
+    wanted: Any,
+    value: Any,
+) -> Iterator[tuple[str, Any, Any]]:
     """What errors call each leaf, and both pytrees' values of it."""
     paths = jax.tree_util.tree_flatten_with_path(wanted)[0]
     for (path, old), new in zip(paths, jax.tree.leaves(value), strict=True):
-        yield f"parameters of `{node}`{', leaf ' + jax.tree_util.keystr(path) if path else ''}", old, new
+        yield (
+            f"parameters of `{node}`{', leaf ' + jax.tree_util.keystr(path) if path else ''}",
+            old,
+            new,
+        )

@@ -38,7 +38,9 @@ class Predictions:
         return f"Predictions({len(self)} messages of {len(np.unique(self.instance))} instances, fields {list(self.fields)})"
 
 
-def gather_predictions(plan: Plan, outputs: Outputs, sinks: Mapping[str, Node]) -> dict[str, Predictions]:
+def gather_predictions(
+    plan: Plan, outputs: Outputs, sinks: Mapping[str, Node]
+) -> dict[str, Predictions]:
     """Sorts what sinks have received.
 
     Args:
@@ -52,7 +54,10 @@ def gather_predictions(plan: Plan, outputs: Outputs, sinks: Mapping[str, Node]) 
     by_sink: dict[str, list[Arrival]] = {name: [] for name in sinks}
     for arrival in outputs:
         by_sink[plan.stages[arrival.stage].nodes[-1].role].append(arrival)
-    return {name: _one(plan, by_sink[name], node) for name, node in sinks.items()}
+    result = {}
+    for name, node in sinks.items():
+        result[name] = _one(plan, by_sink[name], node)
+    return result
 
 
 def _one(plan: Plan, outputs: Outputs, sink: Node) -> Predictions:
@@ -60,14 +65,31 @@ def _one(plan: Plan, outputs: Outputs, sink: Node) -> Predictions:
     assert wire is not None and wire.type is not None
     empty = np.zeros((0, plan.layout.width), np.int64)
     states = np.concatenate([empty, *(arrival.states for arrival in outputs)])
-    order = np.lexsort([*(states[:, plan.layout.column(f)] for f in reversed(wire.type.fields)), states[:, INSTANCE]])
+    order = np.lexsort(
+        [
+            *(states[:, plan.layout.column(f)] for f in reversed(wire.type.fields)),
+            states[:, INSTANCE],
+        ]
+    )
     rows = [np.asarray(arrival.rows)[: arrival.n_rows] for arrival in outputs]
     flat = np.concatenate([np.zeros((0, *wire.type.shape), wire.type.dtype), *rows])
     if wire.type.ragged:
-        sizes = np.concatenate([np.zeros(0, np.int64), *(a.sizes for a in outputs if a.sizes is not None)])
-        parts = np.split(flat, np.cumsum(sizes)[:-1]) if len(sizes) else []
+        sizes = np.concatenate(
+            [
+                np.zeros(0, np.int64),
+                *(a.sizes for a in outputs if a.sizes is not None),
+            ]
+        )
+        if len(sizes):
+            parts = np.split(flat, np.cumsum(sizes)[:-1])
+        else:
+            parts = []
         payload: Any = [parts[i] for i in order]
     else:
         payload = flat[order]
     states = states[order]
-    return Predictions(payload, states[:, INSTANCE], {f: states[:, plan.layout.column(f)] for f in wire.type.fields})
+    return Predictions(
+        payload,
+        states[:, INSTANCE],
+        {f: states[:, plan.layout.column(f)] for f in wire.type.fields},
+    )

@@ -76,13 +76,23 @@ class Preparation:
         orders: Orders,
         memory_limit: int,
     ):
-        self._plan, self._settings, self._scheduler, self._executor = plan, settings, scheduler, executor
-        self._orders, self._memory_limit = orders, memory_limit
+        self._plan = plan
+        self._settings = settings
+        self._scheduler = scheduler
+        self._executor = executor
+        self._orders = orders
+        self._memory_limit = memory_limit
         self._limits: tuple[ArenaRows, dict[ArenaKey, float]] | None = None
-        self._largest = 0.0  # of the sizes that data sets declare, the largest that the guard has counted
+        self._largest = (
+            0.0  # of the sizes that data sets declare, the largest that the guard has counted
+        )
         self._sized_by_training = False
-        self._prepared: set[tuple[int, str]] = set()  # length and purpose of workloads that kernels were compiled for
-        self._postponed: list[Ladder] = []  # compilations that are left to the first call of each kernel
+        self._prepared: set[tuple[int, str]] = (
+            set()
+        )  # length and purpose of workloads that kernels were compiled for
+        self._postponed: list[
+            Ladder
+        ] = []  # compilations that are left to the first call of each kernel
 
     def guard(self, data_pass: Pass) -> MemoryGuard | None:
         """Gives the guard that holds back instances which would exceed the memory limit; None before arenas are sized.
@@ -92,20 +102,29 @@ class Preparation:
         """
         if self._limits is None:
             return None
-        data, purpose = data_pass.data, "losses" if data_pass.train else data_pass.purpose
+        data = data_pass.data
+        purpose = "losses" if data_pass.train else data_pass.purpose
         sizes = declared_sizes(data)
         if sizes is not None and len(sizes) and not sizes.max() <= self._largest:
             self._count_largest(data, purpose, sizes)
         margin = USUAL_MARGIN if sizes is None else MARGIN_WITH_SIZES
         return MemoryGuard(*self._limits, self._settings.in_flight, margin, purpose)
 
-    def _count_largest(self, data: AnyInstances, purpose: str, sizes: np.ndarray) -> None:
+    def _count_largest(
+        self,
+        data: AnyInstances,
+        purpose: str,
+        sizes: np.ndarray,
+    ) -> None:
         """Counts what the largest instances need, for the guard. Arenas and kernels are made for the usual size."""
         assert self._limits is not None
         ids = np.argsort(-sizes, kind="stable")[:SAMPLED]
         _, most = self._limits
         for key, counts in self._needs((data, purpose), ids).each.items():
-            most[key] = max(most.get(key, 0), int(counts.max()))
+            most[key] = max(
+                most.get(key, 0),
+                int(counts.max()),
+            )
         self._largest = float(sizes.max())
 
     async def prepare(
@@ -135,17 +154,26 @@ class Preparation:
         if not warm and self._sized_by_training:
             return
         train = purpose == "train"
-        workloads = [(data, purpose)] if valid is None else [(data, purpose), (valid, "losses")]
+        if valid is None:
+            workloads = [(data, purpose)]
+        else:
+            workloads = [(data, purpose), (valid, "losses")]
         resize = not self._sized_by_training and (train or self._limits is None)
         new = [w for w in workloads if resize or not self.is_ready(*w)]
         samples = [self._sample(workload) for workload in new]
         if resize:
-            self._size_arenas([needed for _, needed in samples], max(len(data) for data, _ in new))
+            self._size_arenas(
+                [needed for _, needed in samples],
+                max(len(data) for data, _ in new),
+            )
             self._sized_by_training = train
         if warm:
             wanted = self._ladders(new, samples)
             if wanted:
-                changes = [Ladder(self._parameter_changes())] if train else []
+                if train:
+                    changes = [Ladder(self._parameter_changes())]
+                else:
+                    changes = []
                 wanted = [*changes, *wanted, Ladder(self._fences())]
             if ahead:
                 await self._compile(wanted, reporter)
@@ -184,7 +212,9 @@ class Preparation:
         Args:
           reporter: Shows them.
         """
-        with showing_compilations(reporter, sum(len(ladder.compilations) for ladder in self._postponed)):
+        with showing_compilations(
+            reporter, sum(len(ladder.compilations) for ladder in self._postponed)
+        ):
             yield
 
     def most_kernels(self, data: AnyInstances) -> int:
@@ -197,13 +227,17 @@ class Preparation:
           MessageError: If a message, payload or state function of a sampled instance does not fit.
         """
         workloads = [(data, purpose) for purpose in ("train", "losses", "sinks")]
-        needed = self._ladders(workloads, [self._sample(workload) for workload in workloads])
+        needed = self._ladders(
+            workloads,
+            [self._sample(workload) for workload in workloads],
+        )
         return sum(len(ladder.compilations) for ladder in needed)
 
     def _sample(self, workload: Workload) -> Sample:
         """Counts what some instances need: some drawn at random, and the largest that are likely to be in flight together."""
         data, purpose = workload
-        rng, in_flight = np.random.default_rng(self._settings.seed), self._settings.in_flight
+        rng = np.random.default_rng(self._settings.seed)
+        in_flight = self._settings.in_flight
         drawn = rng.permutation(len(data))[: max(SAMPLED, 2 * in_flight)]
         together = self._orders.largest(data, in_flight, purpose == "train", rng)
         ids = np.concatenate([drawn, np.setdiff1d(together, drawn)])
@@ -218,30 +252,57 @@ class Preparation:
 
         That is at most `n_instances`, or `SAMPLED` if there are fewer, as later runs may have more instances.
         """
-        s, mean, most = self._settings, {}, {}
+        s = self._settings
+        mean = {}
+        most = {}
         for needed in samples:
             for key, counts in needed.each.items():
-                mean[key] = max(mean.get(key, 0.0), float(np.sort(counts)[-s.in_flight :].mean()))
-                most[key] = max(most.get(key, 0), int(counts.max()))
-        arenas = dict.fromkeys(key for stage in self._plan.stages if stage.kind.is_dispatched for key in stage.arenas)
+                mean[key] = max(
+                    mean.get(key, 0.0),
+                    float(np.sort(counts)[-s.in_flight :].mean()),
+                )
+                most[key] = max(
+                    most.get(key, 0),
+                    int(counts.max()),
+                )
+        arenas = dict.fromkeys(
+            key for stage in self._plan.stages if stage.kind.is_dispatched for key in stage.arenas
+        )
         numbers = dict.fromkeys(number for needed in samples for number in needed.edges)
-        seen = {n: [needed.edges[n] for needed in samples if n in needed.edges] for n in numbers}
+        seen = {}
+        for n in numbers:
+            seen[n] = [needed.edges[n] for needed in samples if n in needed.edges]
         self._executor.expect_edges({n: EdgeSizes.of(parts) for n, parts in seen.items()})
-        limits = row_limits(with_unseen(mean, arenas), self._memory_limit, self._executor.record_row_bytes())
-        self._limits, self._largest = (limits, with_unseen(most, arenas)), 0.0
+        limits = row_limits(
+            with_unseen(mean, arenas), self._memory_limit, self._executor.record_row_bytes()
+        )
+        self._limits = (limits, with_unseen(most, arenas))
+        self._largest = 0.0
         start = {key: mean.get(key, 0.0) for key in arenas}
         in_flight = min(s.in_flight, max(SAMPLED, n_instances))
-        self._scheduler.resize(with_limits(self._scheduler.settings, start, limits, in_flight, s.arena_rows))
+        self._scheduler.resize(
+            with_limits(self._scheduler.settings, start, limits, in_flight, s.arena_rows)
+        )
         self._postponed.clear()
         self._prepared.clear()  # kernels are compiled for the arenas' sizes
 
-    def _ladders(self, workloads: Sequence[Workload], samples: Sequence[Sample]) -> list[Ladder]:
+    def _ladders(
+        self,
+        workloads: Sequence[Workload],
+        samples: Sequence[Sample],
+    ) -> list[Ladder]:
         """The kernels that passes will need, as far as a dry run of the largest sampled instances tells."""
         wanted = list[Ladder]()
         for (data, purpose), (ids, needed) in zip(workloads, samples, strict=True):
             largest = ids[needed.largest(self._settings.in_flight)]
             size = self._settings.max_dispatch_size
-            stats = dry_run(self._plan, batches_of(data, largest), largest, purpose, size)
+            stats = dry_run(
+                self._plan,
+                batches_of(data, largest),
+                largest,
+                purpose,
+                size,
+            )
             directions = [FORWARD, BACKWARD] if purpose == "train" else [INFER]
             wanted += ladders(self._executor, self._scheduler, stats.stages, directions)
         return wanted
@@ -252,15 +313,23 @@ class Preparation:
         return [
             *(partial(store.warm_update, node) for node in self._plan.graph.parameterised),
             *(partial(store.warm_group, name) for name in self._scheduler.settings.joint),
-            *(partial(store.warm_average, nodes) for nodes in self._scheduler.rounds.replicas.groups.values()),
+            *(
+                partial(store.warm_average, nodes)
+                for nodes in self._scheduler.rounds.replicas.groups.values()
+            ),
         ]
 
     def _fences(self) -> list[Callable[[], object]]:
         """The compilations of the fences that tell when a device has done what was issued; they need arenas."""
-        return [partial(self._executor.fences.of_worker, worker) for worker in range(self._plan.workers)]
+        result = []
+        for worker in range(self._plan.workers):
+            result.append(partial(self._executor.fences.of_worker, worker))
+        return result
 
     async def _compile(self, wanted: Sequence[Ladder], reporter: Reporter) -> None:
-        with reporter.part(COMPILING, sum(len(ladder.compilations) for ladder in wanted)) as advance:
+        with reporter.part(
+            COMPILING, sum(len(ladder.compilations) for ladder in wanted)
+        ) as advance:
             for ladder in wanted:
                 for compile_kernel in ladder.compilations:
                     compile_kernel()

@@ -26,7 +26,14 @@ PACKAGES = ("jax", "jaxlib", "numpy", "ampjax")
 FREE = ("policy", "run_ahead", "compile_ahead", "check")
 """Settings that a replay may choose: the choices of the policy are recorded, and the others change no decision."""
 
-_HEADER = {"epochs": int, "graph": str, "settings": dict, "start": dict, "made with": dict, "made on": dict}
+_HEADER = {
+    "epochs": int,
+    "graph": str,
+    "settings": dict,
+    "start": dict,
+    "made with": dict,
+    "made on": dict,
+}
 _KIND_NAMES = {int: "a number", str: "text", dict: "values by name"}
 _FOREIGN = "Pass a file that `fit(..., record=...)` has written."
 
@@ -52,17 +59,26 @@ def provenance(
     Returns:
       Values by name, which JSON can hold: digests of the graph and of what the run starts from, settings, versions and machine.
     """
-    states = {node: own.table.opt_state for node, own in store.tables.items()}
-    pending = {node: own.joined() for node, own in store.tables.items()}
+    states = {}
+    for node, own in store.tables.items():
+        states[node] = own.table.opt_state
+    pending = {}
+    for node, own in store.tables.items():
+        pending[node] = own.joined()
     return {
         **identity(plan, settings),
         "start": {
             "parameters": digest(store.all_params).hex(),
             "optimizer states": digest({**store.opt_state, **states}).hex(),
-            "gradients": digest(({**store.accumulators, **pending}, updates.counts, updates.versions)).hex(),
+            "gradients": digest(
+                ({**store.accumulators, **pending}, updates.counts, updates.versions)
+            ).hex(),
             "random numbers": _hex(repr((rng.bit_generator.state, seeds)).encode()),
         },
-        "made with": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "made with": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in PACKAGES},
+        },
         "made on": {
             "machine": platform.machine(),
             "devices": sorted({d.device_kind for d in jax.devices()}),
@@ -82,16 +98,25 @@ def identity(plan: Plan, settings: Settings) -> dict[str, Any]:
       Values by name, which JSON can hold: a digest of the graph and its plan, and the settings.
     """
     placed = settings.affinity
-    if callable(placed) or (isinstance(placed, Mapping) and any(isinstance(wish, str) for wish in placed.values())):
+    if callable(placed) or (
+        isinstance(placed, Mapping) and any(isinstance(wish, str) for wish in placed.values())
+    ):
         placed = dict(plan.worker_of)  # so that a replay may have other hosts
-    named = {"affinity": placed, "policy": getattr(settings.policy, "__name__", str(settings.policy))}
+    named = {
+        "affinity": placed,
+        "policy": getattr(settings.policy, "__name__", str(settings.policy)),
+    }
     return {
         "graph": _hex(f"{plan.graph!r}\n{plan!r}\n{plan.spaces}".encode()),
         "settings": {**vars(settings), **named},
     }
 
 
-def changed(was: Mapping[str, Any], now: Mapping[str, Any], free: Sequence[str]) -> tuple[str, Any, Any] | None:
+def changed(
+    was: Mapping[str, Any],
+    now: Mapping[str, Any],
+    free: Sequence[str],
+) -> tuple[str, Any, Any] | None:
     """Finds the first thing that differs.
 
     Args:
@@ -122,13 +147,16 @@ def settings_of(path: Path, header: Mapping[str, Any]) -> Settings:
       ReplayError: If the header has no settings of a trainer.
     """
     require_whole(path, header)
-    recorded: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in header["settings"].items() if k not in FREE
-    }
+    recorded: dict[str, Any] = {}
+    for k, v in header["settings"].items():
+        if k not in FREE:
+            recorded[k] = tuple(v) if isinstance(v, list) else v
     try:
         return Settings(**recorded)
     except (TypeError, ValueError) as error:
-        raise ReplayError(f"recording `{path}`, settings", "those of a trainer", f"{error}", _FOREIGN) from error
+        raise ReplayError(
+            f"recording `{path}`, settings", "those of a trainer", f"{error}", _FOREIGN
+        ) from error
 
 
 def require_whole(path: Path, header: Mapping[str, Any]) -> None:
@@ -144,10 +172,16 @@ def require_whole(path: Path, header: Mapping[str, Any]) -> None:
     for name, kind in _HEADER.items():
         value = header.get(name)
         if type(value) is not kind:
-            raise ReplayError(f"recording `{path}`, {name}", _KIND_NAMES[kind], f"{value!r:.60}", _FOREIGN)
+            raise ReplayError(
+                f"recording `{path}`, {name}", _KIND_NAMES[kind], f"{value!r:.60}", _FOREIGN
+            )
 
 
-def require_same(path: Path, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def require_same(
+    path: Path,
+    recorded: Mapping[str, Any],
+    now: Mapping[str, Any],
+) -> None:
     """Checks that a run is about to start as the recorded one did.
 
     Args:
@@ -171,7 +205,10 @@ def require_same(path: Path, recorded: Mapping[str, Any], now: Mapping[str, Any]
             raise ReplayError(f"recording `{path}`, {name}", f"{was!r}", f"{is_!r}", fix)
 
 
-def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def differences(
+    recorded: Mapping[str, Any],
+    now: Mapping[str, Any],
+) -> str:
     """Names what differs in versions and machine, in a sentence.
 
     Args:
@@ -181,25 +218,34 @@ def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     Returns:
       The sentence, with a space before it; empty if nothing differs.
     """
-    changes = [
-        f"{name} {was} and now {is_}"
-        for part in ("made with", "made on")
-        for name, was, is_ in _pairs(recorded[part], now[part])
-        if was != is_
-    ]
+    changes = []
+    for part in ("made with", "made on"):
+        for name, was, is_ in _pairs(recorded[part], now[part]):
+            if was != is_:
+                changes.append(f"{name} {was} and now {is_}")
     return f" It was recorded with {', '.join(changes)}." if changes else ""
 
 
-def _pairs(recorded: Any, now: Any) -> list[tuple[str, Any, Any]]:
+def _pairs(
+    recorded: Any,
+    now: Any,
+) -> list[tuple[str, Any, Any]]:
     """Names and values, side by side, as JSON keeps them."""
     if not isinstance(recorded, Mapping):
         return [("", recorded, now)]
     names = dict.fromkeys([*recorded, *now])
-    return [(name, recorded.get(name), _plain(now.get(name))) for name in names]
+    result = []
+    for name in names:
+        result.append((name, recorded.get(name), _plain(now.get(name))))
+    return result
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value
 
 
 def _version(package: str) -> str:

@@ -61,7 +61,9 @@ def replay(
     """
     recording = Recording(path, partial)
     if isinstance(trainer, Graph):
-        trainer = Trainer(trainer, settings=settings_of(recording.path, recording.header), **options)
+        trainer = Trainer(
+            trainer, settings=settings_of(recording.path, recording.header), **options
+        )
     elif options:
         raise SettingsError(
             f"replay, option `{next(iter(options))}`",
@@ -69,11 +71,21 @@ def replay(
             f"{next(iter(options.values()))!r}",
             "Give it to the trainer, or pass the graph instead.",
         )
-    history, session = History(), trainer.session
+    history = History()
+    session = trainer.session
     data, held_out = session.train_and_valid(train, valid)
     start = provenance_of(session)
-    run, place = begin_fit(session, trainer.keeper, data, held_out, history, resume, recording="decisions")
-    run.cuts = Cuts(recording.header.get("cut every"), session.settings.flush_every or 1)
+    run, place = begin_fit(
+        session, trainer.keeper, data, held_out, history, resume, recording="decisions"
+    )
+    run.cuts = Cuts(
+        recording.header.get("cut every"),
+        session.settings.flush_every or 1,
+    )
     with Reporter(progress) as run.reporter:
-        blocking(follow(recording, run, [bind(callback, trainer) for callback in callbacks], start, place))
+        blocking(
+            follow(
+                recording, run, [bind(callback, trainer) for callback in callbacks], start, place
+            )
+        )
     return history

@@ -133,11 +133,15 @@ class Settings:
         one_of("weights", self.weights, WEIGHTS)
         if not isinstance(self.velocity_decay, int | float) or not 0 <= self.velocity_decay < 1:
             fix = "0.135 is usual; 0 takes the last change for the velocity."
-            raise SettingsError("setting `velocity_decay`", "a number in [0, 1)", f"{self.velocity_decay!r}", fix)
+            raise SettingsError(
+                "setting `velocity_decay`", "a number in [0, 1)", f"{self.velocity_decay!r}", fix
+            )
         one_of("gradient", self.gradient, ("mean", "sum"))
         for name in ("fuse", "compile_ahead", "check"):
             one_of(name, getattr(self, name), (True, False))
-        is_collection = isinstance(self.frozen, Collection) and not isinstance(self.frozen, str | Mapping)
+        is_collection = isinstance(self.frozen, Collection) and not isinstance(
+            self.frozen, str | Mapping
+        )
         if not is_collection or not all(isinstance(name, str) for name in self.frozen):
             fix = 'Write `frozen=("embed",)`, also for one.'
             raise SettingsError("setting `frozen`", "names of nodes", f"{self.frozen!r}", fix)
@@ -180,7 +184,10 @@ class Settings:
         return 1 if self.mode == "sync" else self.max_active_keys
 
 
-def settings_from(options: Mapping[str, Any], base: Settings | None = None) -> Settings:
+def settings_from(
+    options: Mapping[str, Any],
+    base: Settings | None = None,
+) -> Settings:
     """Makes settings from keyword options; `min_update_frequency`, the arXiv version's word, means `min_update_interval`.
 
     Args:
@@ -190,11 +197,15 @@ def settings_from(options: Mapping[str, Any], base: Settings | None = None) -> S
     Raises:
       SettingsError: If an option is unknown, or outside what it can be.
     """
-    named = {"min_update_interval" if k == "min_update_frequency" else k: v for k, v in options.items()}
+    named = {}
+    for k, v in options.items():
+        named["min_update_interval" if k == "min_update_frequency" else k] = v
     known = sorted(Settings.__dataclass_fields__)
     for name in named:
         if name not in known:
-            raise SettingsError(f"setting `{name}`", f"one of {known}", "an unknown setting", spelling(name, known))
+            raise SettingsError(
+                f"setting `{name}`", f"one of {known}", "an unknown setting", spelling(name, known)
+            )
     return replace(base if base is not None else Settings(), **named)
 
 
@@ -212,6 +223,8 @@ def _check_versions(setting: str, value: Any) -> None:
         return
     for k in value.values() if isinstance(value, Mapping) else [value]:
         if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= MOST_STALENESS:
-            expected = f"versions from 0 to {MOST_STALENESS}, or such a number for each of some nodes"
+            expected = (
+                f"versions from 0 to {MOST_STALENESS}, or such a number for each of some nodes"
+            )
             fix = f"Pass an integer, as in `{setting}=4` or `{setting}={{'embed': 4}}`, or leave it out."
             raise SettingsError(f"setting `{setting}`", expected, f"{value!r:.80}", fix)

@@ -124,13 +124,22 @@ class Trainer:
         require_closed("trainer", graph)
         require_transform(tx)
         places = None if hosts is None else hosts_from(hosts)
-        self.graph, given = graph, settings_from(options, settings)
+        self.graph = graph
+        given = settings_from(options, settings)
         self.session = make_session(
-            graph, given, tx, params=params, controller=controller, devices=devices, cost=cost, hosts=places
+            graph,
+            given,
+            tx,
+            params=params,
+            controller=controller,
+            devices=devices,
+            cost=cost,
+            hosts=places,
         )
         self.settings, self.plan = self.session.settings, self.session.plan
         self._optimizer_state = OptimizerState(self.session.executor.store)
-        self._tx, self._is_checked = tx, False
+        self._tx = tx
+        self._is_checked = False
         when = snapshots_from(snapshot)
         self.keeper = None if when is None else Keeper(self.session, when)
 
@@ -143,7 +152,10 @@ class Trainer:
     @property
     def params(self) -> dict[str, Any]:
         """Parameters by node name: a copy, as NumPy arrays; of a table in host memory all its rows. Assigning to it is `set_params`."""
-        return {n: jax.tree.map(copy_leaf, tree) for n, tree in self.session.executor.store.all_params.items()}
+        result = {}
+        for n, tree in self.session.executor.store.all_params.items():
+            result[n] = jax.tree.map(copy_leaf, tree)
+        return result
 
     @params.setter
     def params(self, params: Mapping[str, Any]) -> None:
@@ -183,9 +195,19 @@ class Trainer:
     @property
     def gradients(self) -> dict[str, tuple[Any, int]]:
         """The gradients that each node has accumulated since its last update: the sum of its gradient rows, in float32 at least, and their number."""
-        counts, store = self.session.scheduler.updates.counts, self.session.executor.store
-        sums = {**store.accumulators, **{node: own.dense() for node, own in store.tables.items()}}
-        return {node: (jax.tree.map(np.asarray, tree), counts[node]) for node, tree in sums.items()}
+        counts = self.session.scheduler.updates.counts
+        store = self.session.executor.store
+        sums = {
+            **store.accumulators,
+            **{node: own.dense() for node, own in store.tables.items()},
+        }
+        result = {}
+        for node, tree in sums.items():
+            result[node] = (
+                jax.tree.map(np.asarray, tree),
+                counts[node],
+            )
+        return result
 
     def save(self, folder: str | Path) -> None:
         """Writes a checkpoint: parameters, optimizer states, gradients that wait for an update, the state of random numbers, epochs.
@@ -202,7 +224,12 @@ class Trainer:
         """
         session = self.session
         self._optimizer_state.take_over()
-        checkpoint.save(folder, session.executor.store, session.scheduler.updates, session.position)
+        checkpoint.save(
+            folder,
+            session.executor.store,
+            session.scheduler.updates,
+            session.position,
+        )
 
     def restore(self, folder: str | Path) -> None:
         """Restores a checkpoint that `save` wrote.
@@ -216,7 +243,9 @@ class Trainer:
           TableError: If files are missing, cut off or altered. Nothing is changed then.
         """
         session = self.session
-        checkpoint.restore(folder, session.executor.store, session.scheduler.updates, session.position)
+        checkpoint.restore(
+            folder, session.executor.store, session.scheduler.updates, session.position
+        )
 
     @property
     def hosts(self) -> list[HostState]:
@@ -247,7 +276,13 @@ class Trainer:
 
     # Runs
 
-    def warm_up(self, train: Data, valid: Data | None = None, *, progress: bool = True) -> None:
+    def warm_up(
+        self,
+        train: Data,
+        valid: Data | None = None,
+        *,
+        progress: bool = True,
+    ) -> None:
         """Compiles all kernels that `fit` on these data will need, before its first epoch. No parameter changes.
 
         Without it `fit` compiles a kernel when it is first needed, so its first epoch takes longer, and the remaining ones before the second
@@ -266,7 +301,12 @@ class Trainer:
         with Reporter(progress) as reporter:
             blocking(single_passes.warm_up(self.session, data, held_out, reporter))
 
-    def fit(self, train: Data, valid: Data | None = None, **options: Any) -> History:
+    def fit(
+        self,
+        train: Data,
+        valid: Data | None = None,
+        **options: Any,
+    ) -> History:
         """Trains for some epochs and validates after each; see `fit_async`, which has the same arguments, result and errors.
 
         Args:
@@ -342,23 +382,32 @@ class Trainer:
         _check_fit(epochs, trace)
         own = [partial(self._call_back, callback) for callback in _callbacks(callbacks)]
         self._before_training()
-        history = history if history is not None else History(settings=dict(label or {}))
+        if history is None:
+            history = History(settings=dict(label or {}))
         data, held_out = self.session.train_and_valid(train, valid)
         part = None if record is None else "bytes"
-        run, place = begin_fit(self.session, self.keeper, data, held_out, history, resume, recording=part)
+        run, place = begin_fit(
+            self.session, self.keeper, data, held_out, history, resume, recording=part
+        )
         with Reporter(progress) as reporter:
             while True:
-                run.trace, run.reporter, run.stop_on_nan = trace, reporter, stop_on_nan
+                run.trace = trace
+                run.reporter = reporter
+                run.stop_on_nan = stop_on_nan
                 try:
                     with recorded(run, record, epochs, place), logged(run, update_log):
                         await run.run(epochs, own)
                     return history
                 except (HostDiedError, HostUnreachableError) as error:
-                    if self.keeper is None or (self._hosted is not None and self._hosted.fleet.is_closed):
+                    if self.keeper is None or (
+                        self._hosted is not None and self._hosted.fleet.is_closed
+                    ):
                         raise
                     reporter.line(f"{error} Other hosts go on from the newest snapshot.")
                     self.restart_hosts()
-                    run, place = begin_fit(self.session, self.keeper, data, held_out, history, True, recording=part)
+                    run, place = begin_fit(
+                        self.session, self.keeper, data, held_out, history, True, recording=part
+                    )
 
     def _call_back(self, callback: Callback, epoch: Epoch) -> Any:
         """Calls a callback, whose assignments to `opt_state` hold from then on."""
@@ -378,7 +427,11 @@ class Trainer:
         self._optimizer_state.take_over()
 
     def evaluate(
-        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool | None = None
+        self,
+        data: Data,
+        *,
+        params: Mapping[str, Any] | None = None,
+        progress: bool | None = None,
     ) -> dict[str, float]:
         """Computes the mean loss and the metrics over some instances; nothing is trained.
 
@@ -399,7 +452,11 @@ class Trainer:
         return blocking(self.evaluate_async(data, params=params, progress=progress))
 
     async def evaluate_async(
-        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool | None = None
+        self,
+        data: Data,
+        *,
+        params: Mapping[str, Any] | None = None,
+        progress: bool | None = None,
     ) -> dict[str, float]:
         """Computes the mean loss and the metrics over some instances; see `evaluate`.
 
@@ -416,10 +473,16 @@ class Trainer:
         """
         instances = self.session.instances(data)
         with self._reporter(progress, instances, "losses") as reporter:
-            return await single_passes.evaluate(self.session, instances, reporter, self._checked(params))
+            return await single_passes.evaluate(
+                self.session, instances, reporter, self._checked(params)
+            )
 
     def predict(
-        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool | None = None
+        self,
+        data: Data,
+        *,
+        params: Mapping[str, Any] | None = None,
+        progress: bool | None = None,
     ) -> dict[str, Predictions]:
         """Computes the messages that arrive at each sink. Losses are left out, so no labels are needed.
 
@@ -440,7 +503,11 @@ class Trainer:
         return blocking(self.predict_async(data, params=params, progress=progress))
 
     async def predict_async(
-        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool | None = None
+        self,
+        data: Data,
+        *,
+        params: Mapping[str, Any] | None = None,
+        progress: bool | None = None,
     ) -> dict[str, Predictions]:
         """Computes the messages that arrive at each sink; see `predict`.
 
@@ -457,18 +524,38 @@ class Trainer:
         """
         instances = self.session.instances(data, labels=False)
         with self._reporter(progress, instances, "sinks") as reporter:
-            return await single_passes.predict(self.session, instances, reporter, self._checked(params))
+            return await single_passes.predict(
+                self.session, instances, reporter, self._checked(params)
+            )
 
-    def _checked(self, params: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _checked(
+        self,
+        params: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
         """Parameters to be used in place of the trainer's own."""
         store = self.session.executor.store
-        return check_params(store.params, params or {}, store.tables) if params else {}
+        if params:
+            return check_params(store.params, params or {}, store.tables)
+        return {}
 
-    def _reporter(self, progress: bool | None, data: AnyInstances, purpose: str) -> Reporter:
+    def _reporter(
+        self,
+        progress: bool | None,
+        data: AnyInstances,
+        purpose: str,
+    ) -> Reporter:
         """Shows how far an inference is, if that was asked for; if nothing was said, where something may have to be compiled."""
-        return Reporter(not self.session.preparation.is_ready(data, purpose) if progress is None else progress)
+        return Reporter(
+            not self.session.preparation.is_ready(data, purpose) if progress is None else progress
+        )
 
-    def accumulate(self, data: Data, *, update: bool = True, trace: Trace | None = None) -> dict[str, float]:
+    def accumulate(
+        self,
+        data: Data,
+        *,
+        update: bool = True,
+        trace: Trace | None = None,
+    ) -> dict[str, float]:
         """Runs training instances forward and backward once, in order; nodes update as the settings say. Each call draws new random numbers.
 
         Args:
@@ -547,10 +634,16 @@ class Trainer:
         return f"Trainer({len(self.graph.nodes)} nodes, {counted(len(self.plan.stages), 'stage')} on {counted(s.workers, 'worker')}, {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval}{budget})"
 
     def _repr_html_(self) -> str:
-        rows = [
-            [stage.name, str(stage.kind), str(stage.worker), ", ".join(node.name for node in stage.nodes)]
-            for stage in self.plan.stages
-        ]
+        rows = []
+        for stage in self.plan.stages:
+            rows.append(
+                [
+                    stage.name,
+                    str(stage.kind),
+                    str(stage.worker),
+                    ", ".join(node.name for node in stage.nodes),
+                ]
+            )
         return html_table(["stage", "kind", "worker", "nodes that run together"], rows, repr(self))
 
 
@@ -561,9 +654,13 @@ def _check_fit(epochs: Any, trace: Any) -> None:
       SettingsError: If something can't be what it is to be.
     """
     if isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1:
-        raise SettingsError("fit, `epochs`", "at least 1", f"{epochs!r}", "Train for one epoch or more.")
+        raise SettingsError(
+            "fit, `epochs`", "at least 1", f"{epochs!r}", "Train for one epoch or more."
+        )
     if trace is not None and not isinstance(trace, Trace):
-        raise SettingsError("fit, `trace`", "an `amp.Trace`", f"{trace!r:.80}", "Write `trace=amp.Trace()`.")
+        raise SettingsError(
+            "fit, `trace`", "an `amp.Trace`", f"{trace!r:.80}", "Write `trace=amp.Trace()`."
+        )
 
 
 def _callbacks(given: Any) -> list[Callback]:

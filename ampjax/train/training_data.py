@@ -18,7 +18,11 @@ AnyInstances = Instances | LoopInstances
 
 
 def as_data(
-    graph: Graph, controller: ControllerLoop | None, data: Data, name: str = "data", labels: bool = True
+    graph: Graph,
+    controller: ControllerLoop | None,
+    data: Data,
+    name: str = "data",
+    labels: bool = True,
 ) -> AnyInstances:
     """The instances that a trainer runs.
 
@@ -37,7 +41,12 @@ def as_data(
     return LoopInstances(controller, require_sequence(data, name), ragged_pumps(graph))
 
 
-def as_instances(graph: Graph, data: Data, name: str = "data", labels: bool = True) -> Instances:
+def as_instances(
+    graph: Graph,
+    data: Data,
+    name: str = "data",
+    labels: bool = True,
+) -> Instances:
     """A data set, from one or from a list of dictionaries.
 
     Args:
@@ -54,10 +63,14 @@ def as_instances(graph: Graph, data: Data, name: str = "data", labels: bool = Tr
         require_some(data, name)
         if labels and (missing := getattr(data, "missing_labels", ())):
             got = f"data without {', '.join(f'`{path}`' for path in missing)}"
-            raise SettingsError(name, "all that losses need", got, "Such data are for `predict` alone.")
+            raise SettingsError(
+                name, "all that losses need", got, "Such data are for `predict` alone."
+            )
         return data
     data = require_sequence(data, name)
-    if graph.remake is not None and not (isinstance(data[0], Mapping) and set(data[0]) <= set(graph.pumps)):
+    if graph.remake is not None and not (
+        isinstance(data[0], Mapping) and set(data[0]) <= set(graph.pumps)
+    ):
         expected = "what `compiled.data(instances)` gives, as the graph was compiled from a model"
         got = "a list of instances as the model takes them"
         raise SettingsError(name, expected, got, "Pass them through `compiled.data`.")
@@ -70,7 +83,11 @@ def ragged_pumps(graph: Graph) -> list[str]:
     Args:
       graph: A closed graph.
     """
-    return [name for name, node in graph.pumps.items() if node.op.type.ragged]
+    result = []
+    for name, node in graph.pumps.items():
+        if node.op.type.ragged:
+            result.append(name)
+    return result
 
 
 def require_sequence(data: Any, name: str = "data") -> Sequence[Any]:
@@ -108,7 +125,9 @@ def require_some(data: Sized, name: str = "data") -> None:
       SettingsError: If they are.
     """
     if not len(data):
-        raise SettingsError(name, "at least one instance", "none", "Pass a data set that is not empty.")
+        raise SettingsError(
+            name, "at least one instance", "none", "Pass a data set that is not empty."
+        )
 
 
 def n_examples(data: Any) -> int:

@@ -37,7 +37,9 @@ class Budget:
         is_number = isinstance(self.seconds, int | float) and not isinstance(self.seconds, bool)
         if not is_number or not 0 < self.seconds < math.inf:
             fix = "Give the seconds that tuning may take, compilations included."
-            raise SettingsError("tune, `budget_s`", "a finite number above 0", f"{self.seconds!r}", fix)
+            raise SettingsError(
+                "tune, `budget_s`", "a finite number above 0", f"{self.seconds!r}", fix
+            )
         self._began = self.now()
 
     @classmethod
@@ -78,7 +80,10 @@ class Budget:
         """
         task = asyncio.ensure_future(work)
         try:
-            done, _ = await asyncio.wait({task}, timeout=max(0.0, self.left_s))
+            done, _ = await asyncio.wait(
+                {task},
+                timeout=max(0.0, self.left_s),
+            )
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait({task})

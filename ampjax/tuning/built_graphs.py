@@ -42,12 +42,20 @@ class Graphs:
             graph = self.source(**knobs)
             if not isinstance(graph, Graph):
                 fix = "Return the graph that was built."
-                raise GraphError("tune, `graph`", "a function that gives an `amp.Graph`", type(graph).__name__, fix)
+                raise GraphError(
+                    "tune, `graph`",
+                    "a function that gives an `amp.Graph`",
+                    type(graph).__name__,
+                    fix,
+                )
             self._built[key] = _checked(graph)
         return self._built[key]
 
 
-def _require_knobs(source: Callable[..., Graph], knobs: Mapping[str, Any]) -> None:
+def _require_knobs(
+    source: Callable[..., Graph],
+    knobs: Mapping[str, Any],
+) -> None:
     """Checks that a function can be called with some knobs.
 
     Raises:
@@ -76,5 +84,7 @@ def _checked(graph: Graph) -> Graph:
         if node.table is not None:
             fix = "Tune with `amp.nn.Embed` in its place, and few rows."
             got = f"node `{name}`, whose table in host memory all trials would train"
-            raise GraphError("tune, `graph`", "parameters of which each trial has its own", got, fix)
+            raise GraphError(
+                "tune, `graph`", "parameters of which each trial has its own", got, fix
+            )
     return graph

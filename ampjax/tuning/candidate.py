@@ -82,7 +82,11 @@ class Candidate:
     def plan_key(self) -> tuple[Any, ...]:
         """What choices share that have the same graph on the same workers."""
         knobs = tuple(sorted((name, repr(value)) for name, value in self.knobs.items()))
-        return knobs, self.settings.get("workers", 1), repr(self.settings.get("affinity", "default"))
+        return (
+            knobs,
+            self.settings.get("workers", 1),
+            repr(self.settings.get("affinity", "default")),
+        )
 
     def label(self, names: tuple[str, ...]) -> str:
         """The choice in few words.
@@ -102,13 +106,23 @@ class Candidate:
         Returns:
           The dictionary.
         """
-        simulated = (
-            {f"simulated_{name}": value for name, value in vars(self.simulated).items()} if self.simulated else {}
-        )
-        tried = {f"tried_{name}": value for name, value in vars(self.tried).items()} if self.tried else {}
+        if self.simulated:
+            simulated = {f"simulated_{name}": value for name, value in vars(self.simulated).items()}
+        else:
+            simulated = {}
+        if self.tried:
+            tried = {f"tried_{name}": value for name, value in vars(self.tried).items()}
+        else:
+            tried = {}
         if self.tried is not None:
             tried["tried_per_s"] = self.tried.per_s
-        return {**plain(self.settings), **plain(self.knobs), **simulated, "is_on_front": self.is_on_front, **tried}
+        return {
+            **plain(self.settings),
+            **plain(self.knobs),
+            **simulated,
+            "is_on_front": self.is_on_front,
+            **tried,
+        }
 
 
 def shown(value: Any) -> str:
@@ -118,6 +132,7 @@ def shown(value: Any) -> str:
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as JSON can hold them."""
-    return {
-        name: value if isinstance(value, bool | int | float | str) else shown(value) for name, value in values.items()
-    }
+    result = {}
+    for name, value in values.items():
+        result[name] = value if isinstance(value, bool | int | float | str) else shown(value)
+    return result

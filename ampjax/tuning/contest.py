@@ -29,7 +29,10 @@ MOST = 4.0
 
 
 def contest(
-    trials: list[Trial], admit: Admit, budget: Budget, progress: Callable[[], object] = lambda: None
+    trials: list[Trial],
+    admit: Admit,
+    budget: Budget,
+    progress: Callable[[], object] = lambda: None,
 ) -> list[Trial]:
     """Runs trials until one has won or the budget is spent.
 
@@ -42,12 +45,21 @@ def contest(
     Returns:
       All trials, the best first: those that were left at the end, then those that ended, the last ones first.
     """
-    began, left, alive, n = budget.spent_s, budget.left_s, list(trials), 0
+    began = budget.spent_s
+    left = budget.left_s
+    alive = list(trials)
+    n = 0
     ended: list[Trial] = []
     try:
         while budget.left_s > 0:
             n += 1
-            _round(alive, trials, budget, began + left * min(1.0, n / ROUNDS), progress)
+            _round(
+                alive,
+                trials,
+                budget,
+                began + left * min(1.0, n / ROUNDS),
+                progress,
+            )
             alive, lost = _halves(standings(alive))
             ended = lost + ended
             entrants = list(admit(trials))
@@ -76,7 +88,14 @@ def standings(trials: Sequence[Trial]) -> list[Trial]:
       trials: The trials.
     """
     slow = dict(zip(trials, slowness(trials), strict=True))
-    return sorted(trials, key=lambda t: (t.to_target is None or t.falls_back, slow[t], t.pieces > 0 and t.has_diverged))
+    return sorted(
+        trials,
+        key=lambda t: (
+            t.to_target is None or t.falls_back,
+            slow[t],
+            t.pieces > 0 and t.has_diverged,
+        ),
+    )
 
 
 def slowness(trials: Sequence[Trial]) -> list[float]:
@@ -95,25 +114,39 @@ def slowness(trials: Sequence[Trial]) -> list[float]:
     able = [trial for trial in trials if trial.pieces and not trial.has_diverged]
     if not able:
         return [math.inf] * len(trials)
-    furthest = min(able, key=lambda trial: (trial.goal.badness(trial.best_values[-1]), trial.seconds[-1]))
+    furthest = min(
+        able,
+        key=lambda trial: (
+            trial.goal.badness(trial.best_values[-1]),
+            trial.seconds[-1],
+        ),
+    )
     return [_factor(trial, furthest) if trial in able else math.inf for trial in trials]
 
 
 def _factor(trial: Trial, furthest: Trial) -> float:
     """The logarithm of a trial's slowness."""
-    least_s = max(furthest.seconds[-1], 1e-9) / furthest.examples[-1]  # those of one example: a logarithm needs some
+    least_s = (
+        max(furthest.seconds[-1], 1e-9) / furthest.examples[-1]
+    )  # those of one example: a logarithm needs some
     course = list(zip(furthest.seconds, furthest.best_values, strict=True))
     factors = []
     for seconds, value in zip(trial.seconds[1:], trial.best_values[1:], strict=True):
         first_s, _ = furthest.to_value(value) or (0.0, 0.0)
-        last_s = max([first_s, *(s for s, there in course if there == value)])  # it may have stayed there for a while
+        last_s = max(
+            [first_s, *(s for s, there in course if there == value)]
+        )  # it may have stayed there for a while
         there_s = max(min(max(seconds, first_s), last_s), least_s)
         factors.append(min(max(max(seconds, least_s) / there_s, 1 / MOST), MOST))
     return float(np.average(np.log(factors), weights=np.arange(1, len(factors) + 1)))
 
 
 def _round(
-    alive: Sequence[Trial], trials: Sequence[Trial], budget: Budget, until_s: float, progress: Callable[[], object]
+    alive: Sequence[Trial],
+    trials: Sequence[Trial],
+    budget: Budget,
+    until_s: float,
+    progress: Callable[[], object],
 ) -> None:
     """Lets trials go on, in turn, until a time, and a piece at least; or until none of them can win any more."""
     while True:
@@ -132,4 +165,6 @@ def _may_win(trial: Trial, trials: Sequence[Trial]) -> bool:
     if trial.to_target is not None:
         return not trial.is_confirmed
     reached = [other.to_target for other in trials if not other.falls_back]
-    return trial.seconds[-1] < min((seconds for seconds, _ in filter(None, reached)), default=math.inf)
+    return trial.seconds[-1] < min(
+        (seconds for seconds, _ in filter(None, reached)), default=math.inf
+    )

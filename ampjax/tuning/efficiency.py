@@ -61,12 +61,17 @@ def promising(choices: Sequence[Figures], n: int) -> list[int]:
     Returns:
       Their numbers, in the order of choice.
     """
-    ranked = [np.argsort([_seconds(c, law.examples(c)) for c in choices], kind="stable") for law in LAWS]
+    ranked = []
+    for law in LAWS:
+        ranked.append(np.argsort([_seconds(c, law.examples(c)) for c in choices], kind="stable"))
     in_order = dict.fromkeys(int(i) for each in zip(*ranked, strict=True) for i in each)
     return list(in_order)[:n]
 
 
-def predicted_seconds(choices: Sequence[Figures], trials: Sequence[Trial]) -> list[float]:
+def predicted_seconds(
+    choices: Sequence[Figures],
+    trials: Sequence[Trial],
+) -> list[float]:
     """Predicts seconds to a target, up to a common factor.
 
     Args:
@@ -94,14 +99,23 @@ def _law_of(trials: Sequence[Trial]) -> Law:
 
     The powers' prior is normal, about the likeliest law of all (Bishop, "Pattern recognition and machine learning", 2006, section 3.3).
     """
-    usual, known = LAWS[0], _examples(trials)
+    usual = LAWS[0]
+    known = _examples(trials)
     if not known:
         return usual
     x = np.array([(1.0, *_logarithms(figures)) for figures, _ in known])
     unexplained = np.array([examples - usual.examples(figures) for figures, examples in known])
-    precision = np.diag([0.0, *(1 / deviation**2 for deviation in UNCERTAINTY)]) + x.T @ x / NOISE**2
-    _, staleness, updates = np.linalg.solve(precision, x.T @ unexplained / NOISE**2)
-    return Law(usual.staleness_power + float(staleness), usual.updates_power + float(updates))
+    precision = (
+        np.diag([0.0, *(1 / deviation**2 for deviation in UNCERTAINTY)]) + x.T @ x / NOISE**2
+    )
+    _, staleness, updates = np.linalg.solve(
+        precision,
+        x.T @ unexplained / NOISE**2,
+    )
+    return Law(
+        usual.staleness_power + float(staleness),
+        usual.updates_power + float(updates),
+    )
 
 
 def _examples(trials: Sequence[Trial]) -> list[tuple[Figures, float]]:
@@ -110,16 +124,22 @@ def _examples(trials: Sequence[Trial]) -> list[tuple[Figures, float]]:
     Trials are compared at a value that most of them have reached: the median of the best values.
     """
     able = [trial for trial in trials if trial.pieces and trial.choice.simulated is not None]
-    ranked = sorted((trial.goal.badness(trial.result().best), trial.result().best) for trial in able)
+    ranked = sorted(
+        (trial.goal.badness(trial.result().best), trial.result().best) for trial in able
+    )
     ranked = [(badness, value) for badness, value in ranked if math.isfinite(badness)]
     if not ranked:
         return []
     level = ranked[len(ranked) // 2][1]
     found = []
     for trial in able:
-        figures, reached = trial.choice.simulated, trial.to_value(level)
+        figures = trial.choice.simulated
+        reached = trial.to_value(level)
         assert figures is not None
         # Who has not reached it needs more than it has had: twice as much is assumed.
-        examples = reached[1] if reached is not None else 2 * trial.examples[-1]
+        if reached is not None:
+            examples = reached[1]
+        else:
+            examples = 2 * trial.examples[-1]
         found.append((figures, math.log2(max(examples, 1.0))))
     return found

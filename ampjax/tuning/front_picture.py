@@ -35,16 +35,51 @@ def draw_front(tuned: Tuned, path: str | Path | None = None) -> Figure:
     axes = figure.subplots()
     simulated = [c for c in tuned.candidates if c.simulated is not None]
     kinds = (
-        ("others", [c for c in simulated if not c.is_on_front], GREY, "o", 4),
-        ("on the front", [c for c in simulated if c.is_on_front], BLUE, "o", 5),
-        ("tried", [c for c in simulated if c.tried is not None], ORANGE, "D", 7),
-        ("chosen", [c for c in simulated if c is tuned.best], VERMILION, "*", 14),
+        (
+            "others",
+            [c for c in simulated if not c.is_on_front],
+            GREY,
+            "o",
+            4,
+        ),
+        (
+            "on the front",
+            [c for c in simulated if c.is_on_front],
+            BLUE,
+            "o",
+            5,
+        ),
+        (
+            "tried",
+            [c for c in simulated if c.tried is not None],
+            ORANGE,
+            "D",
+            7,
+        ),
+        (
+            "chosen",
+            [c for c in simulated if c is tuned.best],
+            VERMILION,
+            "*",
+            14,
+        ),
     )
     for label, choices, colour, marker, size in kinds:
         if choices:
             xs, ys = zip(*map(_place, choices), strict=True)
-            axes.plot(xs, ys, marker, color=colour, markersize=size, linestyle="none", label=label)
-    axes.set(xlabel="training examples per second, simulated", ylabel="mean staleness in updates, simulated")
+            axes.plot(
+                xs,
+                ys,
+                marker,
+                color=colour,
+                markersize=size,
+                linestyle="none",
+                label=label,
+            )
+    axes.set(
+        xlabel="training examples per second, simulated",
+        ylabel="mean staleness in updates, simulated",
+    )
     axes.set_yscale("symlog", linthresh=1.0)
     axes.set_ylim(bottom=-0.05)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
@@ -69,12 +104,19 @@ def draw_epochs(tuned: Tuned, path: str | Path | None = None) -> Figure:
       SettingsError: If the file name ends in anything else, or nothing was measured.
     """
     n_train = round(tuned.n_train * tuned.per_instance)
-    measured = [c for c in tuned.candidates if c.tried is not None and 0 < c.tried.per_s < math.inf]
-    points = {
-        name: [_point(c, n_train) for c in measured if (c is tuned.best) == best]
-        for name, best in (("chosen", True), ("tried", False))
-    }
-    return front({name: some for name, some in points.items() if some}, n_train, path, joined=False)
+    measured = []
+    for c in tuned.candidates:
+        if c.tried is not None and 0 < c.tried.per_s < math.inf:
+            measured.append(c)
+    points = {}
+    for name, best in (("chosen", True), ("tried", False)):
+        points[name] = [_point(c, n_train) for c in measured if (c is tuned.best) == best]
+    return front(
+        {name: some for name, some in points.items() if some},
+        n_train,
+        path,
+        joined=False,
+    )
 
 
 def _place(choice: Candidate) -> tuple[float, float]:
@@ -86,4 +128,6 @@ def _point(choice: Candidate, n_train: int) -> Point:
     assert choice.tried is not None
     examples = choice.tried.examples_to_target
     in_flight = choice.settings.get("max_active_keys", "")
-    return Point(f"{in_flight}", choice.tried.per_s, math.inf if examples is None else examples / n_train)
+    return Point(
+        f"{in_flight}", choice.tried.per_s, math.inf if examples is None else examples / n_train
+    )

@@ -14,7 +14,9 @@ def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
       a: The point; more is better, in each objective.
       b: The other one.
     """
-    return all(x >= y for x, y in zip(a, b, strict=True)) and any(x > y for x, y in zip(a, b, strict=True))
+    return all(x >= y for x, y in zip(a, b, strict=True)) and any(
+        x > y for x, y in zip(a, b, strict=True)
+    )
 
 
 def non_dominated(points: Sequence[Sequence[float]]) -> list[int]:
@@ -29,5 +31,7 @@ def non_dominated(points: Sequence[Sequence[float]]) -> list[int]:
     if not points:
         return []
     x = np.asarray(points, float)
-    is_beaten = [bool(((x >= own).all(1) & (x > own).any(1)).any()) for own in x]
+    is_beaten = []
+    for own in x:
+        is_beaten.append(bool(((x >= own).all(1) & (x > own).any(1)).any()))
     return [i for i, beaten in enumerate(is_beaten) if not beaten]

@@ -41,7 +41,10 @@ Again = Callable[[Sequence[Trial], int], Sequence[Trial]]
 
 
 def play_off(
-    trials: Sequence[Trial], again: Again, budget: Budget, progress: Callable[[], object] = lambda: None
+    trials: Sequence[Trial],
+    again: Again,
+    budget: Budget,
+    progress: Callable[[], object] = lambda: None,
 ) -> list[Trial]:
     """Trains the two best to the target, then again as long as the wrong choice would cost much and the budget lasts.
 
@@ -55,8 +58,11 @@ def play_off(
       The same trials, the best first: the finalists by how slowly they learned, on average over the runs. Their results have the geometric means of
       their seconds to the target.
     """
-    finalists, others = list(trials[:FINALISTS]), list(trials[FINALISTS:])
-    if len(finalists) < FINALISTS or not any(trial.pieces and trial.to_target for trial in finalists):
+    finalists = list(trials[:FINALISTS])
+    others = list(trials[FINALISTS:])
+    if len(finalists) < FINALISTS or not any(
+        trial.pieces and trial.to_target for trial in finalists
+    ):
         return list(trials)
     runs: list[list[float]] = []
     ratios: list[float] = []
@@ -64,12 +70,19 @@ def play_off(
         run: Sequence[Trial] = finalists
         while True:
             began = budget.spent_s
-            most_s = LONGEST * max(runs[0]) if runs else math.inf
+            if runs:
+                most_s = LONGEST * max(runs[0])
+            else:
+                most_s = math.inf
             runs.append(_to_target(run, budget, progress, most_s))
             ratios.append(_ratio(run))
             means = np.exp(np.mean(np.log(runs), axis=0))
             took_s = max(budget.spent_s - began, min(means) * len(finalists))
-            if len(runs) == RUNS or expected_loss(ratios) <= LITTLE or budget.left_s < RESERVE * took_s:
+            if (
+                len(runs) == RUNS
+                or expected_loss(ratios) <= LITTLE
+                or budget.left_s < RESERVE * took_s
+            ):
                 break
             run = again(finalists, len(runs))
     except OutOfTime:
@@ -90,20 +103,31 @@ def expected_loss(ratios: Sequence[float]) -> float:
     Args:
       ratios: The logarithm of their quotient of seconds in each run.
     """
-    n, mean = len(ratios), sum(ratios) / len(ratios)
+    n = len(ratios)
+    mean = sum(ratios) / len(ratios)
     variance = (NOISE**2 + sum((ratio - mean) ** 2 for ratio in ratios)) / n
-    ahead, error, normal = abs(mean), math.sqrt(variance / n), NormalDist()
+    ahead = abs(mean)
+    error = math.sqrt(variance / n)
+    normal = NormalDist()
     return error * normal.pdf(ahead / error) - ahead * normal.cdf(-ahead / error)
 
 
 def _ratio(run: Sequence[Trial]) -> float:
     """The logarithm of the quotient of two trials' seconds; who was stopped before the target needs `CLEAR` times as many, and nobody needs more."""
-    (first, second), most = slowness(run), math.log(CLEAR)
+    first, second = slowness(run)
+    most = math.log(CLEAR)
     stopped = [trial.to_target is None for trial in run]
-    return most * (stopped[0] - stopped[1]) if any(stopped) else min(max(first - second, -most), most)
+    if any(stopped):
+        return most * (stopped[0] - stopped[1])
+    return min(max(first - second, -most), most)
 
 
-def _to_target(trials: Sequence[Trial], budget: Budget, progress: Callable[[], object], most_s: float) -> list[float]:
+def _to_target(
+    trials: Sequence[Trial],
+    budget: Budget,
+    progress: Callable[[], object],
+    most_s: float,
+) -> list[float]:
     """Trains trials in turn to the target, each for some seconds at most; gives the seconds of each, of one that was stopped those until then.
 
     Raises:
@@ -114,7 +138,9 @@ def _to_target(trials: Sequence[Trial], budget: Budget, progress: Callable[[], o
         return math.inf if (reached := trial.to_target) is None else reached[0]
 
     def goes_on(trial: Trial) -> bool:
-        hopeless = trial.has_diverged or trial.seconds[-1] >= min(most_s, CLEAR * min(map(needed_s, trials)))
+        hopeless = trial.has_diverged or trial.seconds[-1] >= min(
+            most_s, CLEAR * min(map(needed_s, trials))
+        )
         return trial.to_target is None and not (trial.pieces and hopeless)
 
     while able := [trial for trial in trials if goes_on(trial)]:
@@ -124,4 +150,7 @@ def _to_target(trials: Sequence[Trial], budget: Budget, progress: Callable[[], o
     best_s = min(map(needed_s, trials))
     if not math.isfinite(best_s):  # all have diverged, or train for too long
         raise OutOfTime
-    return [max(min(needed_s(trial), CLEAR * best_s), 1e-9) for trial in trials]
+    result = []
+    for trial in trials:
+        result.append(max(min(needed_s(trial), CLEAR * best_s), 1e-9))
+    return result

@@ -109,9 +109,17 @@ class Predictor:
         sized = self._sized(choices)
         train, valid = sized.session.train_and_valid(self.train, self.valid)
         blocking(sized.session.preparation.prepare(train, valid, SILENT, warm=False))
-        rows = max(sized.session.scheduler.settings.capacities.values(), default=2)
+        rows = max(
+            sized.session.scheduler.settings.capacities.values(),
+            default=2,
+        )
         settings = replace(sized.settings, arena_rows=rows)
-        trainer = Trainer(sized.graph, self.tx, cost=self.cost, settings=settings)
+        trainer = Trainer(
+            sized.graph,
+            self.tx,
+            cost=self.cost,
+            settings=settings,
+        )
         blocking(trainer.session.preparation.prepare(train, valid, SILENT, ahead=False))
         with trainer.session.preparation.showing_postponed(self.reporter):
             value = blocking(self.budget.within(trainer.evaluate_async(self.valid)))[metric]
@@ -129,7 +137,12 @@ class Predictor:
 
     def _sized(self, choices: Sequence[Candidate]) -> Trainer:
         """A trainer of the largest of some choices, for which nothing is compiled."""
-        return Trainer(self.graphs.of(choices[0].knobs), self.tx, cost=self.cost, settings=_largest(choices))
+        return Trainer(
+            self.graphs.of(choices[0].knobs),
+            self.tx,
+            cost=self.cost,
+            settings=_largest(choices),
+        )
 
     def simulate(self, choice: Candidate, prepared: Prepared, cost: MakeCost) -> Candidate:
         """The choice with what a simulated pass tells of it.
@@ -143,19 +156,44 @@ class Predictor:
           SettingsError: If training takes no time on that machine.
         """
         settings = Settings(**choice.settings)
-        n = min(len(self.train), max(SIMULATED, 4 * settings.in_flight))
-        some = Subset(self.train, np.random.default_rng(settings.seed).permutation(len(self.train))[:n])
-        run = simulate(prepared.graph, some, cost=cost, tx=self.tx, **choice.settings)
+        n = min(
+            len(self.train),
+            max(SIMULATED, 4 * settings.in_flight),
+        )
+        some = Subset(
+            self.train,
+            np.random.default_rng(settings.seed).permutation(len(self.train))[:n],
+        )
+        run = simulate(
+            prepared.graph,
+            some,
+            cost=cost,
+            tx=self.tx,
+            **choice.settings,
+        )
         if not run.seconds:
             fix = "Give the machine a latency, or fewer operations per second."
             raise SettingsError(
-                "tune, `cost`", "a machine on which training takes time", "one where it takes none", fix
+                "tune, `cost`",
+                "a machine on which training takes time",
+                "one where it takes none",
+                fix,
             )
         nodes = max(1, len(run.stats.nodes))
-        figures = Figures(run.per_s * self.per_instance, run.stats.staleness_mean, run.stats.updates / nodes / n)
+        figures = Figures(
+            run.per_s * self.per_instance,
+            run.stats.staleness_mean,
+            run.stats.updates / nodes / n,
+        )
         return replace(choice, simulated=figures)
 
-    def trial(self, choice: Candidate, prepared: Prepared, goal: Goal, most: int) -> Trial:
+    def trial(
+        self,
+        choice: Candidate,
+        prepared: Prepared,
+        goal: Goal,
+        most: int,
+    ) -> Trial:
         """A trial of a choice, with the kernels that it shares.
 
         Its pieces are an eighth of the training instances, so that progress is seen within an epoch, but long enough for the instances in flight to come
@@ -168,8 +206,20 @@ class Predictor:
           most: Instances of a piece at most, if that is more than are in flight.
         """
         settings = Settings(**{**choice.settings, "arena_rows": prepared.arena_rows})
-        trainer = Trainer(prepared.graph, self.tx, cost=self.cost, settings=settings)
-        piece = min(len(self.train), max(1, 8 * settings.in_flight, min(most, len(self.train) // 8)))
+        trainer = Trainer(
+            prepared.graph,
+            self.tx,
+            cost=self.cost,
+            settings=settings,
+        )
+        piece = min(
+            len(self.train),
+            max(
+                1,
+                8 * settings.in_flight,
+                min(most, len(self.train) // 8),
+            ),
+        )
         value = prepared.value if settings.seed == prepared.keeper.settings.seed else None
         return Trial(
             choice,
@@ -199,19 +249,38 @@ class Predictor:
         if self.cost is not None:
             return self.cost
         trainer = prepared.keeper
-        session, executor, key = trainer.session, trainer.session.executor, _stages_of(trainer)
+        session = trainer.session
+        executor = trainer.session.executor
+        key = _stages_of(trainer)
         assert isinstance(executor, Executor)
         if key not in self._profiles:
-            settings, sizes = session.scheduler.settings, [c.settings.get("max_dispatch_size", 64) for c in choices]
-            n = min(len(self.train), max(PROFILED, min(settings.max_active_keys, SIMULATED)))
-            some, seed = Subset(self.train, np.arange(n)), trainer.settings.seed
-            schedulers = [
-                Scheduler(trainer.plan, replace(settings, max_dispatch_size=size, min_admission=1))
-                for size in sorted({min(sizes), max(sizes)}, reverse=True)
-            ]
-            few = few_sizes(call for s in schedulers for call in calls_of(s, executor, some, seed).seen)
-            passes = [training_times(s, executor, some, seed, ENOUGH, few, self.budget.check) for s in schedulers]
-            tables = [table for found in passes for table in next(found)]
+            settings = session.scheduler.settings
+            sizes = [c.settings.get("max_dispatch_size", 64) for c in choices]
+            n = min(
+                len(self.train),
+                max(PROFILED, min(settings.max_active_keys, SIMULATED)),
+            )
+            some = Subset(self.train, np.arange(n))
+            seed = trainer.settings.seed
+            schedulers = []
+            for size in sorted({min(sizes), max(sizes)}, reverse=True):
+                schedulers.append(
+                    Scheduler(
+                        trainer.plan, replace(settings, max_dispatch_size=size, min_admission=1)
+                    )
+                )
+            few = few_sizes(
+                call for s in schedulers for call in calls_of(s, executor, some, seed).seen
+            )
+            passes = []
+            for s in schedulers:
+                passes.append(
+                    training_times(s, executor, some, seed, ENOUGH, few, self.budget.check)
+                )
+            tables = []
+            for found in passes:
+                for table in next(found):
+                    tables.append(table)
             self._profiles[key] = quickest(tables)
         return partial(HostedCost, profile=self._profiles[key], cores=self.cores)
 
@@ -220,19 +289,38 @@ def cores_here() -> float:
     """Cores of this machine that its devices share with the host: on GPUs none, so there are enough for all."""
     if jax.default_backend() != "cpu":
         return float(len(jax.devices()) + 1)
-    return float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return float(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
 
 
 def _stages_of(trainer: Trainer) -> str:
     """What two trainers share whose kernels are the same: stages, arenas, workers and the shapes of parameters."""
-    stages = [(stage.name, stage.arenas, stage.worker) for stage in trainer.plan.stages]
-    return repr((stages, trainer.plan.spaces, jax.tree.map(np.shape, dict(trainer.session.executor.store.params))))
+    stages = []
+    for stage in trainer.plan.stages:
+        stages.append((stage.name, stage.arenas, stage.worker))
+    return repr(
+        (
+            stages,
+            trainer.plan.spaces,
+            jax.tree.map(
+                np.shape,
+                dict(trainer.session.executor.store.params),
+            ),
+        )
+    )
 
 
 def _largest(choices: Sequence[Candidate]) -> Settings:
     """Settings that need the largest arenas and the most kernels of all."""
-    first, sized = dict(choices[0].settings), ("max_active_keys", "max_dispatch_size")
+    first = dict(choices[0].settings)
+    sized = ("max_active_keys", "max_dispatch_size")
     usual = {name: getattr(Settings, name) for name in sized}
-    most = {name: max(c.settings.get(name, usual[name]) for c in choices) for name in sized}
-    least = {"min_update_interval": min(c.settings.get("min_update_interval", 1) for c in choices), "min_admission": 1}
+    most = {}
+    for name in sized:
+        most[name] = max(c.settings.get(name, usual[name]) for c in choices)
+    least = {
+        "min_update_interval": min(c.settings.get("min_update_interval", 1) for c in choices),
+        "min_admission": 1,
+    }
     return Settings(**{**first, **most, **least})

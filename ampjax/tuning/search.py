@@ -28,7 +28,9 @@ FIRST_TRIALS = 6
 LATER_TRIALS = 2
 """Trials that begin with the contest, at most, and that may enter it after each round."""
 
-PREPARING, LONGEST_PREPARING, SIMULATING = 0.4, 0.6, 0.1
+PREPARING = 0.4
+LONGEST_PREPARING = 0.6
+SIMULATING = 0.1
 """Shares of the budget: when the first is spent no other plan is compiled, when the second is, one that takes longer than expected is given up. A
 plan's choices are simulated as long as the third lasts."""
 
@@ -81,7 +83,12 @@ class Search:
             left = Clock(self.budget, int(self.budget.spent_s))
             with self.reporter.part("tuning, seconds", max(1, left.total)) as left.advance:
                 trials = self._begin(self._first(), left)
-                trials = contest(trials, lambda so_far: self._begin(self._next(so_far), left), self.budget, left)
+                trials = contest(
+                    trials,
+                    lambda so_far: self._begin(self._next(so_far), left),
+                    self.budget,
+                    left,
+                )
                 trials = play_off(trials, self._again, self.budget, left)
         except OutOfTime:
             pass
@@ -101,12 +108,11 @@ class Search:
         Raises:
           SettingsError: If it is.
         """
-        metric, target = self.goal.metric, self.goal.target
+        metric = self.goal.metric
+        target = self.goal.target
         if target is not None and any(trial.to_target is not None for trial in trials):
-            expected, got = (
-                "a value that takes training",
-                f"{target:g}, and {metric} {trials[0].values[0]:.4g} before it",
-            )
+            expected = "a value that takes training"
+            got = f"{target:g}, and {metric} {trials[0].values[0]:.4g} before it"
             raise SettingsError("tune, `target`", expected, got, "Choose a better value.")
 
     def _simulate(self) -> None:
@@ -116,7 +122,8 @@ class Search:
           OutOfTime: If the budget is spent before.
         """
         self.choices.sort(key=lambda c: (c.settings.get("workers", 1), repr(c.plan_key)))
-        longest, done = 0.0, []
+        longest = 0.0
+        done = []
         for key, group in groupby(self.choices, key=lambda c: c.plan_key):
             choices = list(group)
             if self._is_too_late(longest) and not self.predictor.is_compiled(choices):
@@ -129,7 +136,8 @@ class Search:
                 self.budget.check()
                 done += choices
                 continue
-            self.prepared[key], longest = prepared, max(longest, self.budget.spent_s - began)
+            self.prepared[key] = prepared
+            longest = max(longest, self.budget.spent_s - began)
             until_s = self.budget.spent_s + SIMULATING * self.budget.seconds
             for i in self.rng.permutation(len(choices)):
                 self.budget.check()
@@ -138,7 +146,10 @@ class Search:
             done += choices
         simulated = [i for i, c in enumerate(done) if c.simulated is not None]
         for i in non_dominated([done[i].simulated.objectives for i in simulated]):  # type: ignore[union-attr]
-            done[simulated[i]] = replace(done[simulated[i]], is_on_front=True)
+            done[simulated[i]] = replace(
+                done[simulated[i]],
+                is_on_front=True,
+            )
         self.choices = done
         n_front = sum(c.is_on_front for c in done)
         self.reporter.line(
@@ -147,7 +158,10 @@ class Search:
 
     def _is_too_late(self, expected_s: float) -> bool:
         """Whether another plan is not to be compiled, since that would take what trials need."""
-        return bool(self.prepared) and self.budget.spent_s + expected_s > PREPARING * self.budget.seconds
+        return (
+            bool(self.prepared)
+            and self.budget.spent_s + expected_s > PREPARING * self.budget.seconds
+        )
 
     def _prepare(self, choices: Sequence[Candidate]) -> tuple[Prepared, MakeCost]:
         """Compiles and measures a plan; a later one is given up where it takes longer than was expected.
@@ -157,7 +171,10 @@ class Search:
         """
         if self.prepared:
             left_s = LONGEST_PREPARING * self.budget.seconds - self.budget.spent_s
-            self.predictor.budget = Budget(max(left_s, 1e-9), self.budget.now)
+            self.predictor.budget = Budget(
+                max(left_s, 1e-9),
+                self.budget.now,
+            )
         try:
             prepared = self.predictor.prepare(choices, self.goal.metric)
             return prepared, self.predictor.cost_of(prepared, choices)
@@ -169,23 +186,39 @@ class Search:
 
         They are so few that a piece of each takes `FIRST_PIECES` of the time that is left; half a piece's time is allowed for its validation.
         """
-        n, front = FIRST_TRIALS, self._front()
+        n = FIRST_TRIALS
+        front = self._front()
         if self.predictor.cost is None:
             piece_s = 1.5 * self.budget.seconds / PIECES
-            n = max(LATER_TRIALS, min(n, int(FIRST_PIECES * self.budget.left_s / piece_s)))
-        return [front[i] for i in promising([c.simulated for c in front if c.simulated], n)]
+            n = max(
+                LATER_TRIALS,
+                min(n, int(FIRST_PIECES * self.budget.left_s / piece_s)),
+            )
+        result = []
+        for i in promising([c.simulated for c in front if c.simulated], n):
+            result.append(front[i])
+        return result
 
     def _next(self, trials: Sequence[Trial]) -> list[Candidate]:
         """Those of the front that the trials so far make more promising than all that were tried."""
         tried = [trial.choice.simulated for trial in trials if trial.choice.simulated is not None]
         best_s = min(predicted_seconds(tried, trials), default=math.inf)
-        needed_s = min((reached[0] for trial in trials if (reached := trial.to_target)), default=0.0)
-        if self.predictor.cost is None and self.budget.left_s < max(needed_s, 0.1 * self.budget.seconds):
+        needed_s = min(
+            (reached[0] for trial in trials if (reached := trial.to_target)),
+            default=0.0,
+        )
+        if self.predictor.cost is None and self.budget.left_s < max(
+            needed_s, 0.1 * self.budget.seconds
+        ):
             return []
         taken = [trial.choice for trial in trials]
         left = [c for c in self._ranked(trials) if c not in taken][:LATER_TRIALS]
         seconds = predicted_seconds([c.simulated for c in left if c.simulated], trials)
-        return [c for c, s in zip(left, seconds, strict=True) if s < best_s]
+        result = []
+        for c, s in zip(left, seconds, strict=True):
+            if s < best_s:
+                result.append(c)
+        return result
 
     def _ranked(self, trials: Sequence[Trial]) -> list[Candidate]:
         """The front, the most promising first, after some trials."""
@@ -201,7 +234,11 @@ class Search:
                 different.setdefault((repr(choice.knobs), choice.simulated), choice)
         return list(different.values())
 
-    def _begin(self, choices: Sequence[Candidate], shown: Callable[[], object]) -> list[Trial]:
+    def _begin(
+        self,
+        choices: Sequence[Candidate],
+        shown: Callable[[], object],
+    ) -> list[Trial]:
         """Makes trials of choices, ready to train; fewer if time runs out."""
         trials: list[Trial] = []
         for choice in choices:
@@ -216,12 +253,22 @@ class Search:
 
     def _trial(self, choice: Candidate) -> Trial:
         """A trial in pieces that are short enough for all trials to have several."""
-        p, most = self.predictor, len(self.predictor.train)
+        p = self.predictor
+        most = len(self.predictor.train)
         if p.cost is None and choice.simulated is not None:
             most = round(choice.simulated.per_s / p.per_instance * self.budget.seconds / PIECES)
-        return p.trial(choice, self.prepared[choice.plan_key], self.goal, most)
+        return p.trial(
+            choice,
+            self.prepared[choice.plan_key],
+            self.goal,
+            most,
+        )
 
-    def _again(self, finalists: Sequence[Trial], run: int) -> list[Trial]:
+    def _again(
+        self,
+        finalists: Sequence[Trial],
+        run: int,
+    ) -> list[Trial]:
         """Trials of the same choices with another order of instances, ready to train.
 
         Raises:
@@ -238,16 +285,30 @@ class Search:
         return trials
 
     def _tuned(self, trials: Sequence[Trial], seed: int) -> Tuned:
-        tried = [replace(trial.choice, tried=trial.result()) for trial in trials if trial.pieces]
+        tried = []
+        for trial in trials:
+            if trial.pieces:
+                tried.append(replace(trial.choice, tried=trial.result()))
         taken = [trial.choice for trial in trials if trial.pieces]
         others = sorted(
-            (c for c in self.choices if c not in taken), key=lambda c: (not c.is_on_front, c.simulated is None)
+            (c for c in self.choices if c not in taken),
+            key=lambda c: (not c.is_on_front, c.simulated is None),
         )
-        p, goal, budget = self.predictor, self.goal, self.budget
+        p = self.predictor
+        goal = self.goal
+        budget = self.budget
         graph = self.prepared[tried[0].plan_key].graph
         every = [*tried, *others]
         return Tuned(
-            every, graph, goal.metric, goal.target, budget.spent_s, budget.seconds, seed, p.per_instance, len(p.train)
+            every,
+            graph,
+            goal.metric,
+            goal.target,
+            budget.spent_s,
+            budget.seconds,
+            seed,
+            p.per_instance,
+            len(p.train),
         )
 
 
@@ -272,6 +333,9 @@ class Clock:
 
     def __call__(self) -> None:
         """Shows what has been spent since the last call."""
-        now = min(int(self.budget.spent_s), int(self.budget.seconds))
+        now = min(
+            int(self.budget.spent_s),
+            int(self.budget.seconds),
+        )
         self.advance(now - self.shown_s)
         self.shown_s = now

@@ -33,7 +33,11 @@ COUNTED = 64
 """Instances whose gradient rows are counted, to choose intervals."""
 
 
-def check_space(graph: GraphOrBuilder, space: Space, options: Mapping[str, Any]) -> None:
+def check_space(
+    graph: GraphOrBuilder,
+    space: Space,
+    options: Mapping[str, Any],
+) -> None:
     """Checks what the user has chosen to vary, and what not.
 
     Args:
@@ -49,19 +53,28 @@ def check_space(graph: GraphOrBuilder, space: Space, options: Mapping[str, Any])
     for name, values in space.items():
         if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not len(values):
             fix = "Leave the name out for the usual values."
-            raise SettingsError(f"tune, `space`, `{name}`", "a list of values to choose from", f"{values!r}", fix)
+            raise SettingsError(
+                f"tune, `space`, `{name}`", "a list of values to choose from", f"{values!r}", fix
+            )
         if name in options:
-            raise SettingsError(f"tune, `{name}`", "values in `space`, or one setting", "both", "Leave one out.")
+            raise SettingsError(
+                f"tune, `{name}`", "values in `space`, or one setting", "both", "Leave one out."
+            )
         if name not in Settings.__dataclass_fields__ and isinstance(graph, Graph):
             known = sorted(Settings.__dataclass_fields__)
             fix = "For an argument of the model, pass a function that builds the graph from it."
             where = f"tune, `space`, `{name}`"
             raise SettingsError(
-                where, f"one of the settings {known}", "an unknown name", f"{spelling(name, known)} {fix}"
+                where,
+                f"one of the settings {known}",
+                "an unknown name",
+                f"{spelling(name, known)} {fix}",
             )
 
 
-def full_space(graph: Graph, train: Instances, space: Space, options: Mapping[str, Any]) -> dict[str, list[Any]]:
+def full_space(
+    graph: Graph, train: Instances, space: Space, options: Mapping[str, Any]
+) -> dict[str, list[Any]]:
     """The user's space, with usual values for the settings that it does not name.
 
     Those are `mode` (asynchronous, and pipeline unless a setting concerns staleness), `max_active_keys`, `min_update_interval` (an update for
@@ -85,8 +98,14 @@ def full_space(graph: Graph, train: Instances, space: Space, options: Mapping[st
         usual["min_update_interval"] = intervals(graph, train)
     if STALE.isdisjoint({*space, *options}):
         usual["mode"] = SEARCHED_MODES
-    whole = {name: list(values) for name, values in usual.items() if name not in options and values}
-    return {**whole, **{name: list(values) for name, values in space.items()}}
+    whole = {}
+    for name, values in usual.items():
+        if name not in options and values:
+            whole[name] = list(values)
+    return {
+        **whole,
+        **{name: list(values) for name, values in space.items()},
+    }
 
 
 def intervals(graph: Graph, train: Instances) -> list[int]:
@@ -96,16 +115,25 @@ def intervals(graph: Graph, train: Instances) -> list[int]:
       graph: The graph.
       train: Training instances.
     """
-    own = [name for name, node in graph.parameterised.items() if not node.options.min_update_interval]
+    own = []
+    for name, node in graph.parameterised.items():
+        if not node.options.min_update_interval:
+            own.append(name)
     if not own:
         return []
-    some = Subset(train, np.arange(min(len(train), COUNTED)))
+    some = Subset(
+        train,
+        np.arange(min(len(train), COUNTED)),
+    )
     nodes = simulate(graph, some, min_update_interval=1 << 30).stats.nodes
     rows = float(np.median([nodes[name].gradients for name in own])) / len(some)
     return sorted({max(1, round(rows * n)) for n in IN_FLIGHT})
 
 
-def candidates(space: Space, options: Mapping[str, Any]) -> list[Candidate]:
+def candidates(
+    space: Space,
+    options: Mapping[str, Any],
+) -> list[Candidate]:
     """All choices, each once. A `min_admission` above `max_active_keys` is lowered to it; without asynchrony there is one `min_update_interval`.
 
     Args:
@@ -118,7 +146,10 @@ def candidates(space: Space, options: Mapping[str, Any]) -> list[Candidate]:
     found: dict[str, Candidate] = {}
     for values in product(*space.values()):
         chosen = dict(zip(space, values, strict=True))
-        settings = {**options, **{name: v for name, v in chosen.items() if name in Settings.__dataclass_fields__}}
+        settings = {
+            **options,
+            **{name: v for name, v in chosen.items() if name in Settings.__dataclass_fields__},
+        }
         knobs = {name: v for name, v in chosen.items() if name not in settings}
         if isinstance(settings.get("min_admission"), int):
             most = settings.get("max_active_keys", Settings.max_active_keys)
@@ -128,6 +159,7 @@ def candidates(space: Space, options: Mapping[str, Any]) -> list[Candidate]:
             settings["min_update_interval"] = Settings.min_update_interval
         settings_from(settings)
         found.setdefault(
-            repr((sorted(settings.items(), key=str), sorted(knobs.items(), key=str))), Candidate(settings, knobs)
+            repr((sorted(settings.items(), key=str), sorted(knobs.items(), key=str))),
+            Candidate(settings, knobs),
         )
     return list(found.values())

@@ -113,16 +113,29 @@ class Trial:
         Raises:
           OutOfTime: If it ends before.
         """
-        session, ahead = self.trainer.session, self.trainer.settings.compile_ahead
+        session = self.trainer.session
+        ahead = self.trainer.settings.compile_ahead
         first, valid = session.train_and_valid(self._piece(), self.valid)
         blocking(budget.within(session.preparation.prepare(first, valid, SILENT, ahead=ahead)))
         session.preparation.leave_to_calls()
         if self.keeper is not None and not self.is_virtual:
-            n = min(self.piece, max(REHEARSED, 3 * self.trainer.settings.in_flight))
+            n = min(
+                self.piece,
+                max(REHEARSED, 3 * self.trainer.settings.in_flight),
+            )
             some = Subset(self.train, np.arange(n))
             scheduler = Scheduler(self.keeper.plan, session.scheduler.settings)
-            rehearse(scheduler, _executor_of(self.keeper), some, self.trainer.settings.seed, budget.check)
-        value = blocking(budget.within(self._evaluate())) if self.value is None else self.value
+            rehearse(
+                scheduler,
+                _executor_of(self.keeper),
+                some,
+                self.trainer.settings.seed,
+                budget.check,
+            )
+        if self.value is None:
+            value = blocking(budget.within(self._evaluate()))
+        else:
+            value = self.value
         self.values.append(value)
 
     def advance(self, budget: Budget) -> None:
@@ -134,10 +147,15 @@ class Trial:
         Raises:
           OutOfTime: If it ends before; the piece does not count then.
         """
-        data, compiled_s = self._piece(), compiling_s()
+        data = self._piece()
+        compiled_s = compiling_s()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of losses that are not finite: `badness` knows them
-            history = blocking(budget.within(self.trainer.fit_async(data, None, epochs=1, progress=False)))
+            warnings.simplefilter(
+                "ignore", RuntimeWarning
+            )  # of losses that are not finite: `badness` knows them
+            history = blocking(
+                budget.within(self.trainer.fit_async(data, None, epochs=1, progress=False))
+            )
             if history.interrupted:  # `within` would have raised, so it was the user
                 raise KeyboardInterrupt
             compiled_s = 0.0 if self.is_virtual else compiling_s() - compiled_s
@@ -152,8 +170,10 @@ class Trial:
     async def _evaluate(self) -> float:
         """The metric of the parameters as they are, computed by the keeper."""
         judge = self.keeper or self.trainer
-        theirs, own = _executor_of(judge).store, _executor_of(self.trainer).store
-        kept, theirs.params = theirs.params, own.params
+        theirs = _executor_of(judge).store
+        own = _executor_of(self.trainer).store
+        kept = theirs.params
+        theirs.params = own.params
         try:
             return (await judge.evaluate_async(self.valid))[self.goal.metric]
         finally:
@@ -172,7 +192,9 @@ class Trial:
     @property
     def to_target(self) -> tuple[float, float] | None:
         """Seconds and examples to the target; None if it was not reached."""
-        return None if self.goal.target is None else self.to_value(self.goal.target)
+        if self.goal.target is None:
+            return None
+        return self.to_value(self.goal.target)
 
     @property
     def is_confirmed(self) -> bool:
@@ -183,7 +205,8 @@ class Trial:
     @property
     def falls_back(self) -> bool:
         """Whether its metric has become clearly worse again after it reached the target."""
-        i, goal = self._reached_at, self.goal
+        i = self._reached_at
+        goal = self.goal
         if i is None or goal.target is None:
             return False
         way = goal.badness(self.values[0]) - goal.badness(goal.target)
@@ -193,7 +216,10 @@ class Trial:
     @property
     def _reached_at(self) -> int | None:
         """The first validation that met the target."""
-        return next((i for i, value in enumerate(self.values) if self.goal.is_met(value)), None)
+        return next(
+            (i for i, value in enumerate(self.values) if self.goal.is_met(value)),
+            None,
+        )
 
     def to_value(self, value: float) -> tuple[float, float] | None:
         """Seconds and examples until the metric was as good as a value.
@@ -206,13 +232,20 @@ class Trial:
         Returns:
           None if it never was.
         """
-        i = next((i for i, v in enumerate(self.values) if self.goal.reaches(v, value)), None)
+        i = next(
+            (i for i, v in enumerate(self.values) if self.goal.reaches(v, value)),
+            None,
+        )
         if i is None:
             return None
         if not i:
             return 0.0, 0.0
-        before, after = self.values[i - 1], self.values[i]
-        share = (value - before) / (after - before) if math.isfinite(before) and after != before else 1.0
+        before = self.values[i - 1]
+        after = self.values[i]
+        if math.isfinite(before) and after != before:
+            share = (value - before) / (after - before)
+        else:
+            share = 1.0
         first, last = self.examples[i - 1 : i + 1]
         examples = math.expm1(math.log1p(first) + share * (math.log1p(last) - math.log1p(first)))
         return float(np.interp(examples, (first, last), self.seconds[i - 1 : i + 1])), examples
@@ -229,7 +262,12 @@ class Trial:
     def result(self) -> Tried:
         """The results so far."""
         reached = self.to_target
-        needed_s = None if reached is None else float(np.exp(np.mean(np.log(self.runs)))) if self.runs else reached[0]
+        if reached is None:
+            needed_s = None
+        elif self.runs:
+            needed_s = float(np.exp(np.mean(np.log(self.runs))))
+        else:
+            needed_s = reached[0]
         return Tried(
             seconds=self.seconds[-1],
             examples=round(self.examples[-1]),
@@ -244,7 +282,10 @@ class Trial:
     def _piece(self) -> Subset:
         """The next instances; after the last one come the first ones again."""
         start = self.pieces * self.piece
-        return Subset(self.train, np.arange(start, start + self.piece) % len(self.train))
+        return Subset(
+            self.train,
+            np.arange(start, start + self.piece) % len(self.train),
+        )
 
 
 def _executor_of(trainer: Trainer) -> Executor:

@@ -104,19 +104,45 @@ def tune(
     if space is not None and not isinstance(space, Mapping):
         fix = 'Write for example `space={"workers": (1, 2)}`.'
         raise SettingsError("tune, `space`", "values by name, or None", f"{space!r}", fix)
-    options, space = {**_renamed(options), "seed": seed}, _renamed(space or {})
+    options = {**_renamed(options), "seed": seed}
+    space = _renamed(space or {})
     check_space(graph, space, options)
-    budget, graphs = Budget(budget_s), Graphs(graph)
-    some = graphs.of({name: values[0] for name, values in space.items() if name not in Settings.__dataclass_fields__})
+    budget = Budget(budget_s)
+    graphs = Graphs(graph)
+    some = graphs.of(
+        {
+            name: values[0]
+            for name, values in space.items()
+            if name not in Settings.__dataclass_fields__
+        }
+    )
     if metric not in (names := {"loss", *metrics_of_graph(some)}):
         fix = "Choose one of these, or let the loss's body return it."
         raise SettingsError("tune, `metric`", f"one of {sorted(names)}", f"{metric!r}", fix)
     train, held_out = _split(some, data, valid, seed)
     per_instance = n_examples(data) / len(data)
     with Reporter(progress) as reporter:
-        given = graphs, tx, train, held_out, cost, cores or cores_here(), budget, per_instance, reporter
-        search = Search(Predictor(*given), Goal(metric, target, smallest), budget, np.random.default_rng(seed))
-        tuned = search.run(candidates(full_space(some, train, space, options), options), seed)
+        given = (
+            graphs,
+            tx,
+            train,
+            held_out,
+            cost,
+            cores or cores_here(),
+            budget,
+            per_instance,
+            reporter,
+        )
+        search = Search(
+            Predictor(*given),
+            Goal(metric, target, smallest),
+            budget,
+            np.random.default_rng(seed),
+        )
+        tuned = search.run(
+            candidates(full_space(some, train, space, options), options),
+            seed,
+        )
     if target is not None and not tuned.is_reached:
         _warn(tuned)
     return tuned
@@ -124,10 +150,18 @@ def tune(
 
 def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by the names that `Settings` has: the arXiv version's `min_update_frequency` is an interval."""
-    return {"min_update_interval" if name == "min_update_frequency" else name: v for name, v in settings.items()}
+    result = {}
+    for name, v in settings.items():
+        result["min_update_interval" if name == "min_update_frequency" else name] = v
+    return result
 
 
-def _split(graph: Graph, data: Data, valid: Data | None, seed: int) -> tuple[Instances, Instances]:
+def _split(
+    graph: Graph,
+    data: Data,
+    valid: Data | None,
+    seed: int,
+) -> tuple[Instances, Instances]:
     """Training instances in a random order, and validation instances."""
     whole = as_instances(graph, data)
     order = np.random.default_rng(seed).permutation(len(whole))
@@ -135,7 +169,9 @@ def _split(graph: Graph, data: Data, valid: Data | None, seed: int) -> tuple[Ins
         return Subset(whole, order), as_instances(graph, valid, "validation data")
     if len(whole) < 2:
         fix = "Pass more, or some for validation as `valid`."
-        raise SettingsError("tune, `data`", "two instances at least, one of them for validation", "one", fix)
+        raise SettingsError(
+            "tune, `data`", "two instances at least, one of them for validation", "one", fix
+        )
     n = min(HELD_OUT, max(1, len(whole) // 10))
     return Subset(whole, order[n:]), Subset(whole, order[:n])
 

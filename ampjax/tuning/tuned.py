@@ -72,13 +72,22 @@ class Tuned:
     @property
     def front(self) -> list[Candidate]:
         """The choices that no other one beats in rate, freshness and updates, as simulated: the fastest first."""
-        return sorted((c for c in self.candidates if c.is_on_front and c.simulated), key=lambda c: -_rate(c))
+        return sorted(
+            (c for c in self.candidates if c.is_on_front and c.simulated),
+            key=lambda c: -_rate(c),
+        )
 
     @property
     def varied(self) -> tuple[str, ...]:
         """The settings and knobs that are not the same in all choices."""
-        every = [{**plain(c.settings), **plain(c.knobs)} for c in self.candidates]
-        return tuple(name for name in every[0] if len({repr(values[name]) for values in every}) > 1)
+        every = []
+        for c in self.candidates:
+            every.append({**plain(c.settings), **plain(c.knobs)})
+        result = []
+        for name in every[0]:
+            if len({repr(values[name]) for values in every}) > 1:
+                result.append(name)
+        return tuple(result)
 
     def table(self) -> Table:
         """Shows the choices that were tried, the best one first, and some others of the front; of those with equal figures, one.
@@ -100,7 +109,9 @@ class Tuned:
         Raises:
           SettingsError: If the file name ends in anything else.
         """
-        from ampjax.tuning.front_picture import draw_front  # imports matplotlib: only when a picture is wanted
+        from ampjax.tuning.front_picture import (
+            draw_front,
+        )  # imports matplotlib: only when a picture is wanted
 
         return draw_front(self, path)
 
@@ -126,8 +137,15 @@ class Tuned:
         Returns:
           The dictionaries.
         """
-        label = {"metric": self.metric, "target": self.target, "seed": self.seed}
-        return [{**c.record(), **label, "is_best": i == 0} for i, c in enumerate(self.candidates)]
+        label = {
+            "metric": self.metric,
+            "target": self.target,
+            "seed": self.seed,
+        }
+        result = []
+        for i, c in enumerate(self.candidates):
+            result.append({**c.record(), **label, "is_best": i == 0})
+        return result
 
     def save(self, path: str | Path) -> None:
         """Writes a JSON object for each choice to a file, a line each; folders are made.
@@ -139,7 +157,10 @@ class Tuned:
           OSError: If it can't be written.
         """
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text("".join(json.dumps(record) + "\n" for record in self.records()), encoding="utf-8")
+        Path(path).write_text(
+            "".join(json.dumps(record) + "\n" for record in self.records()),
+            encoding="utf-8",
+        )
 
     def summary(self) -> str:
         """Describes the outcome in a sentence or two.
@@ -191,8 +212,20 @@ class Tuned:
         rows = []
         for c in [*tried, *untried]:
             values: Mapping[str, Any] = {**c.settings, **c.knobs}
-            mark = "chosen" if c is self.best else "tried" if c.tried else "front"
-            rows.append([mark, *(shown(values[name]) for name in names), *_simulated(c), *_tried(c)])
+            if c is self.best:
+                mark = "chosen"
+            elif c.tried:
+                mark = "tried"
+            else:
+                mark = "front"
+            rows.append(
+                [
+                    mark,
+                    *(shown(values[name]) for name in names),
+                    *_simulated(c),
+                    *_tried(c),
+                ]
+            )
         return headers, rows
 
 

@@ -40,9 +40,12 @@ def assemble(
     Returns:
       The programs.
     """
-    plan, k = ranks.plan, len(ids)
+    plan = ranks.plan
+    k = len(ids)
     by_instance = _ByInstance(plan, chunks, k)
-    first, place, stage = by_instance.first, by_instance.place, by_instance.stage
+    first = by_instance.first
+    place = by_instance.place
+    stage = by_instance.stage
     entries, fan_in, ports = by_instance.inputs()
     consumer = np.repeat(np.arange(len(stage)), fan_in)
     owner = by_instance.new[table.owner[entries]]
@@ -69,7 +72,9 @@ def assemble(
         out_start=_small(starts(consumed)),
         out_to=_small((consumer - local[consumer])[by_owner]),
         out_rank=rank[by_owner],
-        owed=_small(consumed + np.bincount(by_instance.new[table.owner[held]], minlength=len(stage))),
+        owed=_small(
+            consumed + np.bincount(by_instance.new[table.owner[held]], minlength=len(stage))
+        ),
         asks=np.isin(stage, asking) if asking else np.zeros(len(stage), bool),
         picks=_small(picks),
         edges={s.number: edge_counts(s, maps, k) for s in plan.stages if s.chain is not None},
@@ -88,23 +93,35 @@ class _ByInstance:
       n_rows: `[k]`: rows of each instance.
     """
 
-    def __init__(self, plan: Plan, chunks: Sequence[Chunk], k: int):
+    def __init__(
+        self,
+        plan: Plan,
+        chunks: Sequence[Chunk],
+        k: int,
+    ):
         columns = ChunkColumns(plan, chunks)
-        self._columns, unsorted = columns, columns.handles
+        self._columns = columns
+        unsorted = columns.handles
         self._order = order = stable_order(unsorted)
         self.first = starts(np.bincount(unsorted, minlength=k))
         self.place = unsorted[order]
         self.new = np.empty(len(order), np.int64)
         self.new[order] = np.arange(len(order))
-        self.stage, self.states = columns.stage[order], columns.states.take(order, axis=0)
-        self.rows, self.sizes = columns.rows[order], columns.sizes[order]
-        made, old_row = (columns.outputs * columns.sizes)[order], columns.row[order]
+        self.stage = columns.stage[order]
+        self.states = columns.states.take(order, axis=0)
+        self.rows = columns.rows[order]
+        self.sizes = columns.sizes[order]
+        made = (columns.outputs * columns.sizes)[order]
+        old_row = columns.row[order]
         row = starts(made)
         base = row[self.first]
         self.n_rows = np.diff(base)
         self.row = row[:-1] - base[self.place]
         # The new number of each row; a message without rows may stand behind the last one.
-        self._number = np.zeros(int(made.sum()) + 1, np.int64)
+        self._number = np.zeros(
+            int(made.sum()) + 1,
+            np.int64,
+        )
         self._number[spread(old_row, made)] = spread(self.row, made)
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -121,7 +138,8 @@ class _ByInstance:
           entries: The input messages.
           place: The place of each one's instance.
         """
-        number, k = self._number, len(self.first) - 1
+        number = self._number
+        k = len(self.first) - 1
         first = table.first[entries]
         picked = np.flatnonzero(first < 0)
         own = number[np.maximum(first, 0)]
@@ -139,21 +157,40 @@ class ChunkColumns:
 
     def __init__(self, plan: Plan, chunks: Sequence[Chunk]):
         counts = [len(chunk.states) for chunk in chunks]
-        n, n_inputs = sum(counts), sum(chunk.inputs.size for chunk in chunks)
+        n = sum(counts)
+        n_inputs = sum(chunk.inputs.size for chunk in chunks)
         self.stage, self.row, self.fan_in = (np.empty(n, np.int64) for _ in range(3))
-        states = np.concatenate([chunk.states for chunk in chunks] or [np.zeros((0, plan.layout.width), np.int64)])
-        self.states, self.handles = states[:, 2:].astype(_width(states)), states[:, HANDLE]
-        self.rows, self.sizes = np.ones(n, np.int32), np.ones(n, np.int32)
-        self.inputs, self.ports = np.empty(n_inputs, np.int64), np.empty(n_inputs, np.int16)
-        outputs = [len(plan.stages[c.stage].outputs) if c.stage >= 0 else 1 for c in chunks]
-        self.outputs = np.repeat(np.array(outputs, np.int64), counts)
+        states = np.concatenate(
+            [chunk.states for chunk in chunks] or [np.zeros((0, plan.layout.width), np.int64)]
+        )
+        self.states = states[:, 2:].astype(_width(states))
+        self.handles = states[:, HANDLE]
+        self.rows = np.ones(n, np.int32)
+        self.sizes = np.ones(n, np.int32)
+        self.inputs = np.empty(n_inputs, np.int64)
+        self.ports = np.empty(n_inputs, np.int16)
+        outputs = []
+        for c in chunks:
+            outputs.append(len(plan.stages[c.stage].outputs) if c.stage >= 0 else 1)
+        self.outputs = np.repeat(
+            np.array(outputs, np.int64),
+            counts,
+        )
         at = entry = 0
         for chunk, count in zip(chunks, counts, strict=True):
             end = entry + chunk.inputs.size
-            self._fill(chunk, slice(at, at + count), slice(entry, end))
-            at, entry = at + count, end
+            self._fill(
+                chunk,
+                slice(at, at + count),
+                slice(entry, end),
+            )
+            at = at + count
+            entry = end
 
-    def inputs_of(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def inputs_of(
+        self,
+        order: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Gives the input messages of invocations.
 
         Args:
@@ -163,16 +200,22 @@ class ChunkColumns:
           `[e]`: the input messages, one invocation after the other; `[n]`: how many each has; `[e]`: their ports.
         """
         fan_in = self.fan_in[order]
-        places = spread((np.cumsum(self.fan_in) - self.fan_in)[order], fan_in)
+        places = spread(
+            (np.cumsum(self.fan_in) - self.fan_in)[order],
+            fan_in,
+        )
         return self.inputs[places], fan_in, self.ports[places]
 
     def _fill(self, chunk: Chunk, own: slice, inputs: slice) -> None:
         """Writes a chunk's columns into their places."""
-        self.stage[own], self.row[own] = chunk.stage, chunk.row
+        self.stage[own] = chunk.stage
+        self.row[own] = chunk.row
         self.fan_in[own] = chunk.n_ports if chunk.fan_in is None else chunk.fan_in
-        self.inputs[inputs], self.ports[inputs] = chunk.inputs.reshape(-1), chunk.ports
+        self.inputs[inputs] = chunk.inputs.reshape(-1)
+        self.ports[inputs] = chunk.ports
         if chunk.rows is not None and chunk.sizes is not None:
-            self.rows[own], self.sizes[own] = chunk.rows, chunk.sizes
+            self.rows[own] = chunk.rows
+            self.sizes[own] = chunk.sizes
 
 
 def stable_order(keys: np.ndarray) -> np.ndarray:
@@ -184,8 +227,12 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
     Returns:
       `[n]`: their places, in order.
     """
-    order = np.argsort((keys & 0xFFFF).astype(np.uint16), kind="stable")
-    most, shift = int(keys.max(initial=0)), DIGIT_BITS
+    order = np.argsort(
+        (keys & 0xFFFF).astype(np.uint16),
+        kind="stable",
+    )
+    most = int(keys.max(initial=0))
+    shift = DIGIT_BITS
     while most >> shift:
         digit = ((keys >> shift) & 0xFFFF).astype(np.uint16)
         order = order[np.argsort(digit[order], kind="stable")]
@@ -217,4 +264,6 @@ def _small(values: np.ndarray) -> np.ndarray:
 def _width(states: np.ndarray) -> type[np.signedinteger[Any]]:
     """The narrower of two dtypes that hold all state fields."""
     small = np.iinfo(np.int32)
-    return np.int32 if states.min(initial=0) >= small.min and states.max(initial=0) <= small.max else np.int64
+    if states.min(initial=0) >= small.min and states.max(initial=0) <= small.max:
+        return np.int32
+    return np.int64

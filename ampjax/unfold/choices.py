@@ -26,7 +26,9 @@ class AwaitedChoices:
     """
 
     def __init__(self, plan: Plan, layout: Layout, table: MessageTable):
-        self._plan, self._layout, self._table = plan, layout, table
+        self._plan = plan
+        self._layout = layout
+        self._table = table
         self._parts: dict[int, list[Part]] = {}
 
     def __bool__(self) -> bool:
@@ -35,9 +37,17 @@ class AwaitedChoices:
     @property
     def states(self) -> dict[int, np.ndarray]:
         """For each stage that has asked, the states `[n, width]` of the messages that wait, in order."""
-        return {number: np.concatenate([states for states, _ in parts]) for number, parts in self._parts.items()}
+        result = {}
+        for number, parts in self._parts.items():
+            result[number] = np.concatenate([states for states, _ in parts])
+        return result
 
-    def add(self, number: int, states: np.ndarray, messages: np.ndarray) -> None:
+    def add(
+        self,
+        number: int,
+        states: np.ndarray,
+        messages: np.ndarray,
+    ) -> None:
         """Lets messages wait.
 
         Args:
@@ -57,9 +67,18 @@ class AwaitedChoices:
         Returns:
           The messages, with the choices in their states.
         """
-        return self._decided(number, *joined(self._parts.pop(number)), chosen)
+        return self._decided(
+            number,
+            *joined(self._parts.pop(number)),
+            chosen,
+        )
 
-    def take(self, number: int, invocations: np.ndarray, chosen: np.ndarray | None) -> MessageBatch:
+    def take(
+        self,
+        number: int,
+        invocations: np.ndarray,
+        chosen: np.ndarray | None,
+    ) -> MessageBatch:
         """Takes some messages of a stage.
 
         Args:
@@ -80,8 +99,11 @@ class AwaitedChoices:
         left = np.delete(np.arange(len(messages)), mine)
         if len(left):
             self._parts[number] = [(states[left], messages[left])]
-        states, messages = states[mine], messages[mine]
-        return self._decided(number, states, messages, self.assumed(number, states) if chosen is None else chosen)
+        states = states[mine]
+        messages = messages[mine]
+        return self._decided(
+            number, states, messages, self.assumed(number, states) if chosen is None else chosen
+        )
 
     def assumed(self, number: int, states: np.ndarray) -> np.ndarray:
         """Gives what a node assumes where nothing is computed.
@@ -98,13 +120,25 @@ class AwaitedChoices:
         """
         stage = self._plan.stages[number]
         op: RouteBy = stage.nodes[-1].op
-        return op.assumed(f"node `{stage.name}`", State(states, self._layout, stage.ports[0].type.fields))
+        return op.assumed(
+            f"node `{stage.name}`",
+            State(states, self._layout, stage.ports[0].type.fields),
+        )
 
-    def _decided(self, number: int, states: np.ndarray, messages: np.ndarray, chosen: np.ndarray) -> MessageBatch:
+    def _decided(
+        self,
+        number: int,
+        states: np.ndarray,
+        messages: np.ndarray,
+        chosen: np.ndarray,
+    ) -> MessageBatch:
         """Messages with what was decided for them in their states."""
         op: RouteBy = self._plan.stages[number].nodes[-1].op
         columns = [self._plan.layout.column(name) for name in op.names]
-        states[:, columns] = np.asarray(chosen).reshape(len(states), len(columns))
+        states[:, columns] = np.asarray(chosen).reshape(
+            len(states),
+            len(columns),
+        )
         return MessageBatch(states, messages)
 
 
@@ -117,4 +151,6 @@ def joined(parts: Sequence[Part]) -> Part:
     Returns:
       All states `[n, width]`, and all numbers `[n]`.
     """
-    return np.concatenate([states for states, _ in parts]), np.concatenate([messages for _, messages in parts])
+    return np.concatenate([states for states, _ in parts]), np.concatenate(
+        [messages for _, messages in parts]
+    )

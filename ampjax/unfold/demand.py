@@ -44,7 +44,10 @@ class Needs:
 
 
 def needs(
-    plan: Plan, batches: Sequence[Mapping[str, Messages]], ids: Sequence[int] | np.ndarray, purpose: str = "train"
+    plan: Plan,
+    batches: Sequence[Mapping[str, Messages]],
+    ids: Sequence[int] | np.ndarray,
+    purpose: str = "train",
 ) -> Needs:
     """Unfolds some instances, and counts; where a payload would decide, what its node assumes is taken.
 
@@ -62,7 +65,8 @@ def needs(
     """
     unfolder = Unfolder(plan)
     unfolding = unfolder.unfold(batches, ids, purpose, assume=True)
-    programs, edges = unfolder.programs(unfolding), {}
+    programs = unfolder.programs(unfolding)
+    edges = {}
     for number in programs.edges:
         mine = np.flatnonzero(programs.stage == number)
         if len(mine):
@@ -73,7 +77,10 @@ def needs(
     return Needs(demand(plan, programs), work(plan, programs), edges)
 
 
-def demand(plan: Plan, programs: Programs) -> dict[ArenaKey, np.ndarray]:
+def demand(
+    plan: Plan,
+    programs: Programs,
+) -> dict[ArenaKey, np.ndarray]:
     """Counts the rows that instances need of each device arena if nothing is freed before they have ended.
 
     Args:
@@ -88,7 +95,9 @@ def demand(plan: Plan, programs: Programs) -> dict[ArenaKey, np.ndarray]:
     for number in np.unique(programs.stage[programs.stage >= 0]).tolist():
         mine = programs.stage == number
         for key in plan.stages[number].arenas if plan.stages[number].kind.is_dispatched else ():
-            rows = np.bincount(place[mine], programs.size[mine], programs.n_instances).astype(np.int64)
+            rows = np.bincount(place[mine], programs.size[mine], programs.n_instances).astype(
+                np.int64
+            )
             found[key] = found.get(key, 0) + rows
     return found
 
@@ -105,7 +114,9 @@ def work(plan: Plan, programs: Programs) -> np.ndarray:
     """
     groups = [stage.number for stage in plan.stages if not stage.kind.is_dispatched]
     runs = (programs.stage >= 0) & ~np.isin(programs.stage, groups)
-    return np.bincount(programs.instance_of[runs], programs.rows[runs], programs.n_instances).astype(np.int64)
+    return np.bincount(
+        programs.instance_of[runs], programs.rows[runs], programs.n_instances
+    ).astype(np.int64)
 
 
 def messages(plan: Plan, programs: Programs) -> dict[str, int]:
@@ -118,7 +129,10 @@ def messages(plan: Plan, programs: Programs) -> dict[str, int]:
     Returns:
       Messages by the stage's name.
     """
-    found = dict.fromkeys((stage.name for stage in plan.stages if stage.kind.is_dispatched), 0)
+    found = dict.fromkeys(
+        (stage.name for stage in plan.stages if stage.kind.is_dispatched),
+        0,
+    )
     counts = np.bincount(programs.stage[programs.stage >= 0], minlength=len(plan.stages)).tolist()
     for stage, n in zip(plan.stages, counts, strict=True):
         if stage.kind.is_dispatched:

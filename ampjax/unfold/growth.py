@@ -63,10 +63,15 @@ class KnownLines:
     """
 
     def __init__(self, ranks: ArrivalRanks):
-        self._ranks, self.n_chunks = ranks, 0
-        self._stage, self._place, self._number, self._consumed, self._owed = (IntColumn() for _ in range(5))
-        self._row, self._asked = IntColumn(), dict[tuple[int, int], int]()
-        self._n_lines, self._n_rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._ranks = ranks
+        self.n_chunks = 0
+        self._stage, self._place, self._number, self._consumed, self._owed = (
+            IntColumn() for _ in range(5)
+        )
+        self._row = IntColumn()
+        self._asked = dict[tuple[int, int], int]()
+        self._n_lines = np.zeros(0, np.int64)
+        self._n_rows = np.zeros(0, np.int64)
 
     def n_rows(self, places: np.ndarray) -> np.ndarray:
         """Rows of the programs of instances so far.
@@ -102,7 +107,13 @@ class KnownLines:
         """
         return self._asked[place, number]
 
-    def add(self, chunks: Sequence[Chunk], table: MessageTable, held: np.ndarray, n_instances: int) -> Growth:
+    def add(
+        self,
+        chunks: Sequence[Chunk],
+        table: MessageTable,
+        held: np.ndarray,
+        n_instances: int,
+    ) -> Growth:
         """Adds what is new to what is known.
 
         Args:
@@ -116,31 +127,48 @@ class KnownLines:
         """
         self.n_chunks += len(chunks)
         new = ChunkColumns(self._ranks.plan, chunks)
-        n, before = len(new.stage), len(self._stage)
-        self._n_lines = np.append(self._n_lines, np.zeros(n_instances - len(self._n_lines), np.int64))
-        self._n_rows = np.append(self._n_rows, np.zeros(n_instances - len(self._n_rows), np.int64))
+        n = len(new.stage)
+        before = len(self._stage)
+        self._n_lines = np.append(
+            self._n_lines,
+            np.zeros(n_instances - len(self._n_lines), np.int64),
+        )
+        self._n_rows = np.append(
+            self._n_rows,
+            np.zeros(n_instances - len(self._n_rows), np.int64),
+        )
         order = stable_order(new.handles)
-        place, made = new.handles[order], (new.outputs * new.sizes)[order]
+        place = new.handles[order]
+        made = (new.outputs * new.sizes)[order]
         first = starts(np.bincount(place, minlength=n_instances))
         number = np.arange(n) - first[place] + self._n_lines[place]
         row_of = starts(made)
         row = row_of[:-1] - row_of[first[place]] + self._n_rows[place]
         self._number_all(new, order, place, number)
         self._row.extend(int(made.sum()), 0)
-        self._row.values[spread(new.row[order], made)] = spread(row, made)
+        self._row.values[spread(new.row[order], made)] = spread(
+            row,
+            made,
+        )
         self._n_lines += np.bincount(place, minlength=n_instances)
         self._n_rows += np.bincount(place, made, n_instances).astype(np.int64)
         entries, fan_in, ports = new.inputs_of(order)
         in_row, picks = self._input_rows(table, entries)
-        owner, consumer = table.owner[entries], np.repeat(before + order, fan_in)
-        rank = self._ranks.of(self._stage.values[owner], self._stage.values[consumer], ports)
+        owner = table.owner[entries]
+        consumer = np.repeat(before + order, fan_in)
+        rank = self._ranks.of(
+            self._stage.values[owner],
+            self._stage.values[consumer],
+            ports,
+        )
         by_owner = stable_order(owner * (int(rank.max(initial=0)) + 1) + rank)
         np.add.at(self._consumed.values, owner, 1)
         owed = self._consumed.values + np.bincount(table.owner[held], minlength=before + n)
         more = owed - self._owed.values
         changed = np.flatnonzero(more)
         self._owed.values[:] = owed
-        locals_, places = self._number.values, self._place.values
+        locals_ = self._number.values
+        places = self._place.values
         return Growth(
             place=place,
             number=number,
@@ -163,7 +191,13 @@ class KnownLines:
             owed_more=more[changed],
         )
 
-    def _number_all(self, new: ChunkColumns, order: np.ndarray, place: np.ndarray, number: np.ndarray) -> None:
+    def _number_all(
+        self,
+        new: ChunkColumns,
+        order: np.ndarray,
+        place: np.ndarray,
+        number: np.ndarray,
+    ) -> None:
         n = len(order)
         self._stage.extend(n, new.stage)
         self._consumed.extend(n, 0)
@@ -177,13 +211,19 @@ class KnownLines:
             at = before + k
             self._asked[int(self._place.values[at]), int(self._number.values[at])] = at
 
-    def _input_rows(self, table: MessageTable, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _input_rows(
+        self, table: MessageTable, entries: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The first row of each input, or `~i` for picks, and the picks."""
-        first, sizes = table.first[entries], table.size[entries]
+        first = table.first[entries]
+        sizes = table.size[entries]
         picked = np.flatnonzero(first < 0)
         rows = self._row.values
         # Where no row follows, a message without rows may stand behind the last one.
-        in_row = rows[np.clip(first, 0, len(rows) - 1)] if len(rows) else np.zeros_like(first)
+        if len(rows):
+            in_row = rows[np.clip(first, 0, len(rows) - 1)]
+        else:
+            in_row = np.zeros_like(first)
         sizes = sizes[picked]
         picks = rows[table.picks[spread(~first[picked], sizes)]]
         in_row[picked] = ~(np.cumsum(sizes) - sizes)

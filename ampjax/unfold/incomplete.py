@@ -75,7 +75,11 @@ class HasPending(Protocol):
         """
         ...
 
-    def key(self, port: int, state: np.ndarray) -> tuple[int, ...]:
+    def key(
+        self,
+        port: int,
+        state: np.ndarray,
+    ) -> tuple[int, ...]:
         """The key of a message at a port.
 
         Args:
@@ -88,7 +92,11 @@ class HasPending(Protocol):
         ...
 
 
-def find_waiting(plan: Plan, joins: Mapping[int, HasPending], groups: Mapping[int, Groups]) -> list[Waiting]:
+def find_waiting(
+    plan: Plan,
+    joins: Mapping[int, HasPending],
+    groups: Mapping[int, Groups],
+) -> list[Waiting]:
     """Finds the messages that wait in joins, one for each key, and the open groups.
 
     Args:
@@ -114,12 +122,29 @@ def find_waiting(plan: Plan, joins: Mapping[int, HasPending], groups: Mapping[in
         stage = collecting.stage
         for group in collecting.open.values():
             missing = (1,) if group.size is None else (0,)
-            what = missing_members((group.size or 0) - len(group.members), group.size)
-            port, array = (0, group.members[0][0]) if group.members else (1, group.state)
+            what = missing_members(
+                (group.size or 0) - len(group.members),
+                group.size,
+            )
+            if group.members:
+                port = 0
+                array = group.members[0][0]
+            else:
+                port = 1
+                array = group.state
             assert array is not None
             found.append(Waiting(stage, _state(plan, stage, port, array), port, missing, what))
     return found
 
 
-def _state(plan: Plan, stage: Stage, port: int, array: np.ndarray) -> State:
-    return State(array[None], plan.layout, stage.ports[port].type.fields)
+def _state(
+    plan: Plan,
+    stage: Stage,
+    port: int,
+    array: np.ndarray,
+) -> State:
+    return State(
+        array[None],
+        plan.layout,
+        stage.ports[port].type.fields,
+    )

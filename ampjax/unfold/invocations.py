@@ -19,10 +19,15 @@ class Invocations:
     """
 
     def __init__(self, table: MessageTable):
-        self._table, self.chunks = table, list[Chunk]()
+        self._table = table
+        self.chunks = list[Chunk]()
         self._n = self._n_rows = 0
 
-    def add(self, chunk: Chunk, n_outputs: int) -> list[np.ndarray]:
+    def add(
+        self,
+        chunk: Chunk,
+        n_outputs: int,
+    ) -> list[np.ndarray]:
         """Adds invocations.
 
         Args:
@@ -32,10 +37,14 @@ class Invocations:
         Returns:
           For each output the new messages `[n]`, by their numbers in the table.
         """
-        n, sizes = len(chunk.states), chunk.sizes
+        n = len(chunk.states)
+        sizes = chunk.sizes
         if sizes is None:
             end = self._n_rows + n * n_outputs
-            chunk.row = np.arange(self._n_rows, end, n_outputs) if n_outputs else np.zeros(n, np.int64)
+            if n_outputs:
+                chunk.row = np.arange(self._n_rows, end, n_outputs)
+            else:
+                chunk.row = np.zeros(n, np.int64)
         else:
             end = self._n_rows + n_outputs * int(sizes.sum())
             chunk.row = self._n_rows + n_outputs * (np.cumsum(sizes) - sizes)
@@ -44,7 +53,10 @@ class Invocations:
         owners = np.arange(self._n, self._n + n)
         self._n += n
         each: np.ndarray | int = 1 if sizes is None else sizes
-        return [self._table.emit(owners, chunk.row + j * each, each) for j in range(n_outputs)]
+        result = []
+        for j in range(n_outputs):
+            result.append(self._table.emit(owners, chunk.row + j * each, each))
+        return result
 
     def producers(self, messages: np.ndarray) -> np.ndarray:
         """Finds what made some messages.
@@ -57,4 +69,7 @@ class Invocations:
         """
         first = np.cumsum([0, *(len(chunk.states) for chunk in self.chunks)])
         places = np.searchsorted(first, self._table.owner[messages], side="right") - 1
-        return np.array([self.chunks[place].stage for place in places], np.int64)
+        return np.array(
+            [self.chunks[place].stage for place in places],
+            np.int64,
+        )

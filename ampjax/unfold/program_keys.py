@@ -36,11 +36,18 @@ class PumpedNumbers:
         self._pumps: dict[str, tuple[WireType, frozenset[str], np.ndarray]] = {}
         for name, (number, wire) in pumps.items():
             line = np.zeros(max(width, FIELDS + 1), np.int64)
-            line[PUMP], line[PUMPED_ROWS] = number, not wire.topology
+            line[PUMP] = number
+            line[PUMPED_ROWS] = not wire.topology
             self._pumps[name] = wire, frozenset(wire.fields), line
-        self._table = np.zeros((64, max(width, FIELDS + 1)), np.int64)
+        self._table = np.zeros(
+            (64, max(width, FIELDS + 1)),
+            np.int64,
+        )
 
-    def of(self, batch: Mapping[str, Messages]) -> tuple[np.ndarray, int]:
+    def of(
+        self,
+        batch: Mapping[str, Messages],
+    ) -> tuple[np.ndarray, int]:
         """Gives the numbers of a batch.
 
         Args:
@@ -54,7 +61,10 @@ class PumpedNumbers:
         """
         m = sum([len(messages.instance) for messages in batch.values()])
         if m > len(self._table):
-            self._table = np.zeros((2 * m, self._table.shape[1]), np.int64)
+            self._table = np.zeros(
+                (2 * m, self._table.shape[1]),
+                np.int64,
+            )
         at = n_rows = 0
         for name, messages in batch.items():
             wire, fields, line = find_pump(self._pumps, name)
@@ -76,7 +86,10 @@ class PumpedNumbers:
         return self._table[:m], n_rows
 
 
-def topologies_of(batch: Mapping[str, Messages], k: int) -> list[list[Topology]]:
+def topologies_of(
+    batch: Mapping[str, Messages],
+    k: int,
+) -> list[list[Topology]]:
     """Finds the topologies that are pumped for instances.
 
     Args:

@@ -80,12 +80,18 @@ class Programs:
     @property
     def instance_of(self) -> np.ndarray:
         """`[n]`: the place of each invocation's instance."""
-        return np.repeat(np.arange(len(self.ids)), np.diff(self.first))
+        return np.repeat(
+            np.arange(len(self.ids)),
+            np.diff(self.first),
+        )
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = [getattr(self, f.name) for f in fields(self) if f.name != "edges"]
+        arrays = []
+        for f in fields(self):
+            if f.name != "edges":
+                arrays.append(getattr(self, f.name))
         return sum(array.nbytes for array in (*arrays, *self.edges.values()))
 
     def input_rows(self, i: int) -> list[np.ndarray]:
@@ -99,8 +105,13 @@ class Programs:
         """
         picks = self.picks[self.pick_first[np.searchsorted(self.first, i, side="right") - 1] :]
         entries = range(self.in_start[i], self.in_start[i + 1])
-        inputs = [(int(self.in_row[e]), int(self.in_size[e])) for e in entries]
-        return [np.arange(r, r + n) if r >= 0 else picks[~r : ~r + n] for r, n in inputs]
+        inputs = []
+        for e in entries:
+            inputs.append((int(self.in_row[e]), int(self.in_size[e])))
+        result = []
+        for r, n in inputs:
+            result.append(np.arange(r, r + n) if r >= 0 else picks[~r : ~r + n])
+        return result
 
     def __repr__(self) -> str:
         per = self.nbytes / max(1, self.n_invocations)

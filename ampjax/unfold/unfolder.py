@@ -23,10 +23,16 @@ class Unfolder:
     """
 
     def __init__(self, plan: Plan):
-        self.plan, self.ranks = plan, ArrivalRanks(plan)
+        self.plan = plan
+        self.ranks = ArrivalRanks(plan)
         self._spare: list[Workspace] = []
 
-    def start(self, ids: Sequence[int] | np.ndarray, purpose: str = "train", assume: bool = False) -> Unfolding:
+    def start(
+        self,
+        ids: Sequence[int] | np.ndarray,
+        purpose: str = "train",
+        assume: bool = False,
+    ) -> Unfolding:
         """Begins to unfold instances. `end` or `give_up` must follow.
 
         Args:
@@ -102,7 +108,10 @@ class Unfolder:
         except MessageError:
             if len(ids) > 1:
                 for place in range(len(ids)):
-                    own = [{pump: select_instances(m, [place]) for pump, m in batch.items()} for batch in batches]
+                    own = [
+                        {pump: select_instances(m, [place]) for pump, m in batch.items()}
+                        for batch in batches
+                    ]
                     self.end(self.unfold(own, [ids[place]], purpose, assume))
             raise
         return unfolding
@@ -118,15 +127,23 @@ def select_instances(messages: Messages, places: Sequence[int]) -> Messages:
     Returns:
       Their messages.
     """
-    new = np.full(max(int(messages.instance.max(initial=0)), *places) + 1, -1)
+    new = np.full(
+        max(int(messages.instance.max(initial=0)), *places) + 1,
+        -1,
+    )
     new[list(places)] = np.arange(len(places))
     place = new[messages.instance]
     mine = np.flatnonzero(place >= 0)
     n = len(messages.instance)
-    columns = {name: np.broadcast_to(np.asarray(values), (n,))[mine] for name, values in messages.fields.items()}
+    columns = {}
+    for name, values in messages.fields.items():
+        columns[name] = np.broadcast_to(np.asarray(values), (n,))[mine]
     if isinstance(messages.payload, list):
         payload = [messages.payload[i] for i in mine.tolist()]
     else:
         payload = messages.payload[mine] if messages.sizes is None else messages.payload
-    sizes = None if messages.sizes is None else np.asarray(messages.sizes)[mine]
+    if messages.sizes is None:
+        sizes = None
+    else:
+        sizes = np.asarray(messages.sizes)[mine]
     return Messages(payload, place[mine], columns, sizes)

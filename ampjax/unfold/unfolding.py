@@ -61,9 +61,14 @@ class Unfolding:
         purpose: str = "train",
         assume: bool = False,
     ):
-        self._plan, self.workspace, self._ids, self._assume = plan, workspace, np.asarray(ids, np.int64), assume
+        self._plan = plan
+        self.workspace = workspace
+        self._ids = np.asarray(ids, np.int64)
+        self._assume = assume
         self._left_out = stages_left_out(plan, purpose)
-        self._router = Router(workspace.layout, workspace.table, workspace.topologies, self._deliver)
+        self._router = Router(
+            workspace.layout, workspace.table, workspace.topologies, self._deliver
+        )
         self._pumped = PumpedStates(plan.layout, workspace.pumps, self._ids)
         self._ready: dict[int, list[Part]] = {}
         self._choices = AwaitedChoices(plan, workspace.layout, workspace.table)
@@ -92,7 +97,9 @@ class Unfolding:
             elif len(messages.instance):
                 states = self._pumped.states(name, messages)
                 sizes = np.asarray(messages.sizes) if wire.ragged else None
-                made = self.invocations.add(Chunk(number, states, 0, NO_INPUTS, rows=sizes, sizes=sizes), 1)
+                made = self.invocations.add(
+                    Chunk(number, states, 0, NO_INPUTS, rows=sizes, sizes=sizes), 1
+                )
                 emitted.append((self._plan.pumps[name], MessageBatch(states, made[0])))
         for route, own in emitted:
             self._router.route(route, own)
@@ -108,8 +115,15 @@ class Unfolding:
           Their places among the instances.
         """
         start = len(self._ids)
-        self._ids = np.append(self._ids, np.asarray(ids, np.int64))
-        self._pumped = PumpedStates(self._plan.layout, self.workspace.pumps, self._ids)
+        self._ids = np.append(
+            self._ids,
+            np.asarray(ids, np.int64),
+        )
+        self._pumped = PumpedStates(
+            self._plan.layout,
+            self.workspace.pumps,
+            self._ids,
+        )
         return range(start, len(self._ids))
 
     @property
@@ -129,7 +143,12 @@ class Unfolding:
         self._route_chosen(choices)
         self._advance()
 
-    def choose(self, number: int, invocations: np.ndarray, chosen: np.ndarray | None) -> None:
+    def choose(
+        self,
+        number: int,
+        invocations: np.ndarray,
+        chosen: np.ndarray | None,
+    ) -> None:
         """Goes on with what has been decided for some of the messages that a stage has asked about.
 
         Args:
@@ -140,7 +159,10 @@ class Unfolding:
         Raises:
           MessageError: As `pump` does, or as `RouteBy.assumed`.
         """
-        self._router.route(self._plan.stages[number].routes[0], self._choices.take(number, invocations, chosen))
+        self._router.route(
+            self._plan.stages[number].routes[0],
+            self._choices.take(number, invocations, chosen),
+        )
         self._advance()
 
     # -- questions
@@ -155,7 +177,14 @@ class Unfolding:
           The programs of all instances.
         """
         space = self.workspace
-        return assemble(ranks, self._ids, self.invocations.chunks, space.table, space.held, space.topologies)
+        return assemble(
+            ranks,
+            self._ids,
+            self.invocations.chunks,
+            space.table,
+            space.held,
+            space.topologies,
+        )
 
     def growth(self, known: KnownLines) -> Growth:
         """Gives what has come since this was last called.
@@ -167,7 +196,12 @@ class Unfolding:
           The new lines.
         """
         new = self.invocations.chunks[known.n_chunks :]
-        return known.add(new, self.workspace.table, self.workspace.held, len(self._ids))
+        return known.add(
+            new,
+            self.workspace.table,
+            self.workspace.held,
+            len(self._ids),
+        )
 
     # -- rounds
 
@@ -176,12 +210,15 @@ class Unfolding:
         self._round = 0
         self._run_rounds()
         while self._assume and self._choices:
-            self._route_chosen({n: self._choices.assumed(n, states) for n, states in self.asked.items()})
+            self._route_chosen(
+                {n: self._choices.assumed(n, states) for n, states in self.asked.items()}
+            )
             self._run_rounds()
 
     def _run_rounds(self) -> None:
         while self._ready:
-            ready, self._ready = self._ready, {}
+            ready = self._ready
+            self._ready = {}
             self._round += 1
             for number in sorted(ready):
                 parts = ready[number]
@@ -190,12 +227,27 @@ class Unfolding:
             if self._round >= WARN_ROUNDS and not self._plan.graph.ends:
                 self._suspect(min(ready))
 
-    def _run(self, stage: Stage, states: np.ndarray, inputs: np.ndarray) -> None:
+    def _run(
+        self,
+        stage: Stage,
+        states: np.ndarray,
+        inputs: np.ndarray,
+    ) -> None:
         """Runs a stage on messages that belong together: `inputs` `[n, ports]`."""
         rows = sizes = None
         if stage.ragged:
-            rows, sizes = self.workspace.sizes[stage.number].of(states, inputs)
-        chunk = Chunk(stage.number, states, len(stage.ports), inputs, rows=rows, sizes=sizes)
+            rows, sizes = self.workspace.sizes[stage.number].of(
+                states,
+                inputs,
+            )
+        chunk = Chunk(
+            stage.number,
+            states,
+            len(stage.ports),
+            inputs,
+            rows=rows,
+            sizes=sizes,
+        )
         outputs = self.invocations.add(chunk, len(stage.outputs))
         if stage.route_by is None:
             for route, messages in zip(stage.routes, outputs, strict=True):
@@ -206,20 +258,33 @@ class Unfolding:
     def _route_chosen(self, choices: Mapping[int, np.ndarray]) -> None:
         """Routes the messages whose choices are known, with these in their states."""
         for number, chosen in choices.items():
-            self._router.route(self._plan.stages[number].routes[0], self._choices.take_all(number, chosen))
+            self._router.route(
+                self._plan.stages[number].routes[0],
+                self._choices.take_all(number, chosen),
+            )
 
     def _deliver(self, leaf: StagePort, batch: MessageBatch) -> None:
         """Messages have arrived at a stage's port."""
         if leaf.stage in self._left_out:
             return
-        stage, states, inputs = self._plan.stages[leaf.stage], batch.states, batch.messages[:, None]
+        stage = self._plan.stages[leaf.stage]
+        states = batch.states
+        inputs = batch.messages[:, None]
         if not stage.kind.is_dispatched:
-            closed = self.workspace.groups[leaf.stage].put(leaf.port, states, batch.messages)
+            closed = self.workspace.groups[leaf.stage].put(
+                leaf.port,
+                states,
+                batch.messages,
+            )
             if closed:
                 self._close(stage, closed)
             return
         if len(stage.ports) > 1:
-            states, inputs = self.workspace.joins[leaf.stage].put(leaf.port, states, batch.messages)
+            states, inputs = self.workspace.joins[leaf.stage].put(
+                leaf.port,
+                states,
+                batch.messages,
+            )
         if len(inputs):
             self._ready.setdefault(leaf.stage, []).append((states, inputs))
 
@@ -227,16 +292,27 @@ class Unfolding:
         """Groups are complete: each is an invocation without rows of its own, whose message holds its members'."""
         states = np.array([group.state for group in closed])
         members = [group.members for group in closed]
-        sizes = np.fromiter(map(len, members), np.int64, len(members))
+        sizes = np.fromiter(
+            map(len, members),
+            np.int64,
+            len(members),
+        )
         openers = np.array([group.opener for group in closed], np.int64)
         messages = self.invocations.add(groups(stage.number, states, members, openers), 1)[0]
-        self.workspace.table.set_rows(messages, self.workspace.table.row[np.concatenate(members)], sizes)
+        self.workspace.table.set_rows(
+            messages, self.workspace.table.row[np.concatenate(members)], sizes
+        )
         self._router.route(stage.routes[0], MessageBatch(states, messages))
 
     def _suspect(self, number: int) -> None:
         """Warns of instances that take very long; refuses those that seem never to end."""
-        stage, state = self._plan.stages[number], self.invocations.chunks[-1].states[:1]
-        shown = State(state, self._plan.layout, stage.ports[0].type.fields)
+        stage = self._plan.stages[number]
+        state = self.invocations.chunks[-1].states[:1]
+        shown = State(
+            state,
+            self._plan.layout,
+            stage.ports[0].type.fields,
+        )
         if self._round == WARN_ROUNDS:
             warnings.warn(
                 f"instance {int(state[0, INSTANCE])} has passed {WARN_ROUNDS} stages one after the other, the last one `{stage.name}`: instances that take so long may be in a loop that they never leave. Interrupt the run if so.",

@@ -58,13 +58,29 @@ class Workspace:
     """
 
     def __init__(self, plan: Plan):
-        self.table, self.layout = MessageTable(), WatchedLayout(plan.layout.fields)
+        self.table = MessageTable()
+        self.layout = WatchedLayout(plan.layout.fields)
         self.pumps = pumps_of(plan.graph)
         self.topologies: dict[str, dict[int, Topology]] = {}
-        joining = [s for s in plan.stages if len(s.ports) > 1 and s.kind.is_dispatched]
+        joining = []
+        for s in plan.stages:
+            if len(s.ports) > 1 and s.kind.is_dispatched:
+                joining.append(s)
         self.joins = {s.number: JoinTable(s, self.layout) for s in joining}
-        self.groups = {s.number: Groups(s, self.layout) for s in plan.stages if not s.kind.is_dispatched}
-        self.sizes = {s.number: OutputSizes(s, self.layout, self.table, self.topologies) for s in plan.stages}
+        groups = {}
+        for s in plan.stages:
+            if not s.kind.is_dispatched:
+                groups[s.number] = Groups(s, self.layout)
+        self.groups = groups
+        sizes = {}
+        for s in plan.stages:
+            sizes[s.number] = OutputSizes(
+                s,
+                self.layout,
+                self.table,
+                self.topologies,
+            )
+        self.sizes = sizes
 
     @property
     def empty(self) -> bool:
@@ -74,10 +90,16 @@ class Workspace:
     @property
     def held(self) -> np.ndarray:
         """`[n]` int64: the messages that wait in joins and groups, by their numbers in the table."""
-        held = [message for join in self.joins.values() if join.waiting for *_, message in join.pending()]
+        held = []
+        for join in self.joins.values():
+            if join.waiting:
+                for *_, message in join.pending():
+                    held.append(message)
         for collecting in self.groups.values():
             for group in collecting.open.values():
-                held += [message for _, message in group.members] + ([group.opener] if group.opener else [])
+                held += [message for _, message in group.members] + (
+                    [group.opener] if group.opener else []
+                )
         return np.array(held, np.int64)
 
     @property

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-STANDING_STILL: ContextVar[frozenset[asyncio.AbstractEventLoop]] = ContextVar("standing_still", default=frozenset())
+STANDING_STILL: ContextVar[frozenset[asyncio.AbstractEventLoop]] = ContextVar(
+    "standing_still", default=frozenset()
+)
 """The event loops that stand still until who asks has ended, since `blocking` was called in them."""
 
 
@@ -38,11 +40,17 @@ def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 class _Elsewhere:
     """A coroutine in a thread of its own."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], context: Context):
-        self._coroutine, self._context = coroutine, context
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        context: Context,
+    ):
+        self._coroutine = coroutine
+        self._context = context
         self._results: list[Any] = []
         self._errors: list[BaseException] = []
-        self._started, self._ended = threading.Event(), threading.Event()
+        self._started = threading.Event()
+        self._ended = threading.Event()
 
     def result(self) -> Any:
         """Waits for the coroutine, and returns or raises what it did.
@@ -71,7 +79,8 @@ class _Elsewhere:
             self._ended.set()
 
     async def _main(self) -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
         self._cancel = lambda: loop.call_soon_threadsafe(task.cancel) if task is not None else None
         self._started.set()
         self._results.append(await self._coroutine)

@@ -29,7 +29,10 @@ def allowed_bytes(packed: int, times: int = MOST_TIMES) -> int:
     return max(ALWAYS_ALLOWED, times * packed)
 
 
-def read_whole(path: str | os.PathLike[str], most: int) -> bytes:
+def read_whole(
+    path: str | os.PathLike[str],
+    most: int,
+) -> bytes:
     """Reads a small file. Devices and pipes end at the limit, too, since their size is not known before.
 
     Args:
@@ -44,7 +47,10 @@ def read_whole(path: str | os.PathLike[str], most: int) -> bytes:
       ValueError: If it holds more than `most` bytes.
     """
     with Path(path).open("rb") as file:
-        content = b"" if os.fstat(file.fileno()).st_size > most else file.read(most + 1)
+        if os.fstat(file.fileno()).st_size > most:
+            content = b""
+        else:
+            content = file.read(most + 1)
         if len(content) > most or (not content and file.read(1)):
             raise ValueError(f"more than {most} bytes")
     return content

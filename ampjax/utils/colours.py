@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BLACK, GREY, WHITE = "#000000", "#BBBBBB", "#FFFFFF"
-ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
-BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+BLACK = "#000000"
+GREY = "#BBBBBB"
+WHITE = "#FFFFFF"
+ORANGE = "#E69F00"
+SKY = "#56B4E9"
+GREEN = "#009E73"
+YELLOW = "#F0E442"
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+PURPLE = "#CC79A7"
 
 SERIES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, BLACK)
 """Colours of lines, in the order of use; yellow is too light on white."""
@@ -36,7 +43,12 @@ FAMILIES = (
     Family("source", GREY, BLACK, ("Pump",)),
     Family("parameterised", ORANGE, BLACK, ("PPT",)),
     Family("plain", SKY, BLACK, ("NPT", "Concat", "Split")),
-    Family("control", GREEN, BLACK, ("Cond", "Phi", "Isu", "Relabel", "Bcast", "RouteBy")),
+    Family(
+        "control",
+        GREEN,
+        BLACK,
+        ("Cond", "Phi", "Isu", "Relabel", "Bcast", "RouteBy"),
+    ),
     Family(
         "aggregate",
         PURPLE,
@@ -49,7 +61,8 @@ FAMILIES = (
 """The node kinds in the order of a legend."""
 
 _BY_KIND = {kind: family for family in FAMILIES for kind in family.kinds}
-_CONTROL, _PLAIN = _BY_KIND["Cond"], _BY_KIND["NPT"]
+_CONTROL = _BY_KIND["Cond"]
+_PLAIN = _BY_KIND["NPT"]
 
 SLICES = {
     "forward": (ORANGE, BLACK),

@@ -22,7 +22,11 @@ from ampjax.utils.cache_folder import cache_folder
 MOST_BYTES = 2 << 30
 """What the folder holds at most when a process starts; a kernel takes some 10 kB."""
 
-_FROM_THE_USER = ("jax_persistent_cache_min_compile_time_secs", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", 1.0)
+_FROM_THE_USER = (
+    "jax_persistent_cache_min_compile_time_secs",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
+    1.0,
+)
 """The setting of which compilations are kept, its environment variable, and JAX's default, with which none of ours would be."""
 
 
@@ -86,7 +90,8 @@ def drop_damaged(folder: Path) -> None:
     call are not read again. One that another process is just writing may be deleted, too; it is compiled and written again when it is next
     needed.
     """
-    stamp, since_ns = folder / _CHECKED, 0
+    stamp = folder / _CHECKED
+    since_ns = 0
     with suppress(OSError):
         since_ns = stamp.stat().st_mtime_ns
     with suppress(OSError):
@@ -162,7 +167,10 @@ def _machine() -> str:
     features = ""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        features = next(
+            (line for line in lines if line.startswith(("flags", "Features"))),
+            "",
+        )
     compressed = "zlib" if _zstandard() is None else "zstandard"
     facts = f"{platform.machine()} {platform.processor()} {features} {compressed}"
     return hashlib.sha256(facts.encode()).hexdigest()[:16]

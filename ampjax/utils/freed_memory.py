@@ -13,7 +13,9 @@ from contextlib import suppress
 SWITCH = "AMPJAX_MALLOC"
 """The environment variable with which users leave glibc's settings alone: 0. Child processes inherit it."""
 
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+_TRIM_THRESHOLD = -1
+_MMAP_MAX = -4
+_ARENA_MAX = -8
 """The numbers of the parameters of glibc's `mallopt`."""
 
 _OTHERS = (
@@ -36,14 +38,20 @@ def keep_freed_memory() -> bool:
       Whether glibc has taken the settings.
     """
     environment = os.environ
-    is_set = any(name in environment for name in _OTHERS) or "glibc.malloc" in environment.get("GLIBC_TUNABLES", "")
+    is_set = any(name in environment for name in _OTHERS) or "glibc.malloc" in environment.get(
+        "GLIBC_TUNABLES", ""
+    )
     if environment.get(SWITCH) == "0" or is_set or "malloc" in environment.get("LD_PRELOAD", ""):
         return False
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return False
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_ARENA_MAX, 1))
+        settings = (
+            (_MMAP_MAX, 0),
+            (_TRIM_THRESHOLD, -1),
+            (_ARENA_MAX, 1),
+        )
         return all([bool(mallopt(number, value)) for number, value in settings])
     return False
 

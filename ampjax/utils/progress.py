@@ -22,7 +22,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-FIRST_S, MOST_S = 5.0, 120.0
+FIRST_S = 5.0
+MOST_S = 120.0
 """Seconds to the first line of a part where there is no terminal. Each next one takes twice as long, up to `MOST_S`: few lines, however long the part."""
 
 _RATE_S = 10.0
@@ -44,8 +45,15 @@ class Reporter:
       now: Seconds on a clock that goes forward.
     """
 
-    def __init__(self, show: bool, console: Console | None = None, now: Callable[[], float] = time.monotonic):
-        self._now, self._console, self._bars = now, (console or rich.get_console()) if show else None, None
+    def __init__(
+        self,
+        show: bool,
+        console: Console | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self._now = now
+        self._console = (console or rich.get_console()) if show else None
+        self._bars = None
         if self._console is not None and (self._console.is_terminal or self._console.is_jupyter):
             columns = (
                 TextColumn("{task.description}"),
@@ -55,15 +63,15 @@ class Reporter:
                 TextColumn("left"),
                 _TimeLeft(),
             )
-            self._bars = Progress(*columns, console=self._console, transient=True, speed_estimate_period=_RATE_S)
+            self._bars = Progress(
+                *columns, console=self._console, transient=True, speed_estimate_period=_RATE_S
+            )
 
     def __enter__(self) -> Reporter:
         if self._bars is not None:
             try:
                 self._bars.start()
-            except (
-                LiveError
-            ):  # in a callback of a fit that shows its own bars: before rich 14.1 there is room for one display
+            except LiveError:  # in a callback of a fit that shows its own bars: before rich 14.1 there is room for one display
                 self._bars = self._console = None
         return self
 
@@ -72,7 +80,12 @@ class Reporter:
             self._bars.stop()
 
     @contextmanager
-    def part(self, name: str, total: int, compiled: Callable[[], int] = lambda: 0) -> Iterator[Any]:
+    def part(
+        self,
+        name: str,
+        total: int,
+        compiled: Callable[[], int] = lambda: 0,
+    ) -> Iterator[Any]:
         """Shows a part of the run.
 
         Args:
@@ -99,21 +112,34 @@ class Reporter:
         if self._console is not None:
             self._console.print(text, highlight=False, soft_wrap=True)
 
-    def _bar(self, bars: Progress, task: TaskID, compiled: Callable[[], int]) -> Callable[..., None]:
+    def _bar(
+        self, bars: Progress, task: TaskID, compiled: Callable[[], int]
+    ) -> Callable[..., None]:
         """Moves a bar; it tells no time that is left until nothing has been compiled for as long as the rate is measured over."""
-        known, steady_at = compiled(), self._now()
+        known = compiled()
+        steady_at = self._now()
 
         def advance(n: int = 1) -> None:
             nonlocal known, steady_at
             if compiled() != known:
-                known, steady_at = compiled(), self._now() + _RATE_S
+                known = compiled()
+                steady_at = self._now() + _RATE_S
             bars.update(task, advance=n, is_steady=self._now() >= steady_at)
 
         return advance
 
-    def _lines(self, name: str, total: int, compiled: Callable[[], int]) -> Callable[..., None]:
+    def _lines(
+        self,
+        name: str,
+        total: int,
+        compiled: Callable[[], int],
+    ) -> Callable[..., None]:
         """Counts what is done, and tells of it in a line now and then."""
-        told_at, told, done, wait, known = self._now(), 0, 0, FIRST_S, compiled()
+        told_at = self._now()
+        told = 0
+        done = 0
+        wait = FIRST_S
+        known = compiled()
         due = told_at + wait
 
         def advance(n: int = 1) -> None:
@@ -123,10 +149,16 @@ class Reporter:
             if now < due or not 0 < done < total:
                 return
             # By what was done since the last line: what is slow at first stays so for a while only.
-            left_s = (now - told_at) / (done - told) * (total - done) if compiled() == known else None
+            if compiled() == known:
+                left_s = (now - told_at) / (done - told) * (total - done)
+            else:
+                left_s = None
             self.line(_so_far(name, done, total, left_s))
             wait = min(2 * wait, MOST_S)
-            due, told_at, told, known = now + wait, now, done, compiled()
+            due = now + wait
+            told_at = now
+            told = done
+            known = compiled()
 
         return advance
 
@@ -143,7 +175,12 @@ class OnePart(Reporter):
         self._advance = advance
 
     @contextmanager
-    def part(self, name: str, total: int, compiled: Callable[[], int] = lambda: 0) -> Iterator[Any]:
+    def part(
+        self,
+        name: str,
+        total: int,
+        compiled: Callable[[], int] = lambda: 0,
+    ) -> Iterator[Any]:
         """Adds a run to the part.
 
         Args:
@@ -167,10 +204,17 @@ class _TimeLeft(TimeRemainingColumn):
 
     def render(self, task: Task) -> Text:
         """Shows it, if the rate is steady."""
-        return super().render(task) if task.fields.get("is_steady", True) else Text("-:--:--", "progress.remaining")
+        if task.fields.get("is_steady", True):
+            return super().render(task)
+        return Text("-:--:--", "progress.remaining")
 
 
-def _so_far(name: str, done: int, total: int, left_s: float | None) -> str:
+def _so_far(
+    name: str,
+    done: int,
+    total: int,
+    left_s: float | None,
+) -> str:
     if left_s is None:
         return f"{name}: {done} of {total}, compiling"
     if name == COMPILING:

@@ -24,14 +24,18 @@ def at_least(name: str, value: Any, least: int) -> None:
       SettingsError: If it is no integer, less than `least`, or too large for an array.
     """
     if isinstance(value, int) and value > MOST:
-        raise SettingsError(f"setting `{name}`", "an integer below 2^63", f"{value}"[:60], "Change the setting.")
+        raise SettingsError(
+            f"setting `{name}`", "an integer below 2^63", f"{value}"[:60], "Change the setting."
+        )
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         fix = (
             "Change the setting."
             if isinstance(value, int) or not isinstance(value, Integral)
             else "Convert it with `int`."
         )
-        raise SettingsError(f"setting `{name}`", f"an integer of at least {least}", f"{value!r}", fix)
+        raise SettingsError(
+            f"setting `{name}`", f"an integer of at least {least}", f"{value!r}", fix
+        )
 
 
 def above_zero(name: str, value: Any, fix: str) -> None:
@@ -74,7 +78,12 @@ def spelling(name: str, known: Iterable[str]) -> str:
     return f"Did you mean `{close[0]}`?" if close else "Check its spelling."
 
 
-def assignable(owner: Any, where: str, name: str, fixes: Mapping[str, str]) -> None:
+def assignable(
+    owner: Any,
+    where: str,
+    name: str,
+    fixes: Mapping[str, str],
+) -> None:
     """Checks that an attribute may be assigned: a property with a setter, one of `__init__`'s for the first time, or a private one.
 
     Args:
@@ -87,14 +96,23 @@ def assignable(owner: Any, where: str, name: str, fixes: Mapping[str, str]) -> N
       SettingsError: If it may not.
     """
     kind = type(owner)
-    setters = [each for each in dir(kind) if getattr(getattr(kind, each), "fset", None)]
+    setters = []
+    for each in dir(kind):
+        if getattr(getattr(kind, each), "fset", None):
+            setters.append(each)
     is_declared = any(name in getattr(each, "__annotations__", ()) for each in kind.__mro__)
     is_first = is_declared and name not in vars(owner)
     if not (name.startswith("_") or name in setters or is_first):
         known = [each for each in dir(kind) if not each.startswith("_")]
-        got = "one that is read only" if name in {*known, *vars(owner)} else "one that it does not have"
+        got = (
+            "one that is read only"
+            if name in {*known, *vars(owner)}
+            else "one that it does not have"
+        )
         fix = fixes.get(name) or spelling(name, [*setters, *fixes])
-        expected = f"an attribute that can be assigned: {', '.join(f'`{each}`' for each in setters)}"
+        expected = (
+            f"an attribute that can be assigned: {', '.join(f'`{each}`' for each in setters)}"
+        )
         raise SettingsError(f"`{where}.{name} = ...`", expected, got, fix)
 
 
@@ -126,16 +144,26 @@ def one_interval(name: str, count: Any, every_seconds: Any) -> None:
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise SettingsError("setting `every_seconds`", "a number above 0", f"{seconds!r}", "Change the setting.")
+        raise SettingsError(
+            "setting `every_seconds`", "a number above 0", f"{seconds!r}", "Change the setting."
+        )
     if count is not None:
-        raise SettingsError("intervals", f"`{name}` or `every_seconds`", "both", "Leave one out: the other decides.")
+        raise SettingsError(
+            "intervals", f"`{name}` or `every_seconds`", "both", "Leave one out: the other decides."
+        )
 
 
-def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+def one_of(
+    name: str,
+    value: Any,
+    choices: tuple[Any, ...],
+) -> None:
     """Checks a setting that has a few choices.
 
     Raises:
       SettingsError: If it is none of them.
     """
     if value not in choices:
-        raise SettingsError(f"setting `{name}`", f"one of {list(choices)}", f"{value!r}", "Choose one of these.")
+        raise SettingsError(
+            f"setting `{name}`", f"one of {list(choices)}", f"{value!r}", "Choose one of these."
+        )

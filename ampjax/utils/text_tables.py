@@ -18,11 +18,23 @@ def compact(*headers: str, title: str | None = None) -> Table:
       *headers: Column titles; a long one is written in two lines, with a line break in it.
       title: The title above the table.
     """
-    columns = [Column(header, justify="right" if i else "left", vertical="bottom") for i, header in enumerate(headers)]
-    return Table(*columns, title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    columns = []
+    for i, header in enumerate(headers):
+        columns.append(Column(header, justify="right" if i else "left", vertical="bottom"))
+    return Table(
+        *columns,
+        title=title,
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
 
 
-def filled(headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
+def filled(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+) -> Table:
     """A `compact` table with its rows.
 
     Args:
@@ -37,7 +49,10 @@ def filled(headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | N
 
 
 def text_table(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, notes: Iterable[str] = ()
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+    notes: Iterable[str] = (),
 ) -> str:
     """A `filled` table as plain text of at most 140 columns, wherever we are.
 
@@ -60,7 +75,10 @@ def text_table(
 
 
 def html_table(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, notes: Iterable[str] = ()
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+    notes: Iterable[str] = (),
 ) -> str:
     """A table as notebooks show it: the first column for names, the others for numbers.
 
@@ -77,7 +95,10 @@ def html_table(
     1
     """
     head = "".join(_cell("th", i, text) for i, text in enumerate(headers))
-    body = "".join("<tr>" + "".join(_cell("td", i, text) for i, text in enumerate(row)) + "</tr>" for row in rows)
+    body = "".join(
+        "<tr>" + "".join(_cell("td", i, text) for i, text in enumerate(row)) + "</tr>"
+        for row in rows
+    )
     above = f"<div><b>{html.escape(title)}</b></div>" if title else ""
     below = "".join(f"<div>{html.escape(note)}</div>" for note in notes)
     return f"<div>{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}</div>"

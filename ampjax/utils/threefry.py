@@ -20,7 +20,9 @@ PARITY = 0x1BD11BDA
 
 def is_threefry(key: Array) -> bool:
     """Whether this is one key of JAX's generator Threefry-2x32."""
-    return jax.random.key_data(key).shape == (2,) and str(jax.random.key_impl(key)) == "threefry2x32"
+    return (
+        jax.random.key_data(key).shape == (2,) and str(jax.random.key_impl(key)) == "threefry2x32"
+    )
 
 
 @partial(jax.jit, inline=True)
@@ -36,12 +38,14 @@ def blocks(key: Array, counts: Array) -> tuple[Array, Array]:
     """
     key_0, key_1 = jax.random.key_data(key)
     keys = key_0, key_1, key_0 ^ key_1 ^ np.uint32(PARITY)
-    x, y = jnp.zeros_like(counts) + key_0, counts + key_1
+    x = jnp.zeros_like(counts) + key_0
+    y = counts + key_1
     for i in range(5):
         for by in ROTATIONS[i % 2]:
             x = x + y
             y = ((y << np.uint32(by)) | (y >> np.uint32(32 - by))) ^ x
-        x, y = x + keys[(i + 1) % 3], y + keys[(i + 2) % 3] + np.uint32(i + 1)
+        x = x + keys[(i + 1) % 3]
+        y = y + keys[(i + 2) % 3] + np.uint32(i + 1)
     return x, y
 
 
@@ -58,4 +62,6 @@ def fold_in(key: Array, number: Array) -> Array:
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not typed or not is_threefry(key) or jnp.result_type(number) != jnp.uint32:
         return jax.random.fold_in(key, number)
-    return jax.random.wrap_key_data(jnp.stack(blocks(key, jnp.asarray(number))), impl="threefry2x32")
+    return jax.random.wrap_key_data(
+        jnp.stack(blocks(key, jnp.asarray(number))), impl="threefry2x32"
+    )

@@ -40,12 +40,15 @@ class Turns:
             self._leave()
 
     async def _come(self) -> None:
-        loop, future = asyncio.get_running_loop(), Future[None]()
+        loop = asyncio.get_running_loop()
+        future = Future[None]()
         with self._lock:
             if self._holder is None:
                 self._holder = loop
                 return
-            if not STANDING_STILL.get().isdisjoint([self._holder, *(other for other, _ in self._waiting)]):
+            if not STANDING_STILL.get().isdisjoint(
+                [self._holder, *(other for other, _ in self._waiting)]
+            ):
                 raise SettingsError(
                     self._held,
                     "one run at a time",

@@ -10,7 +10,9 @@ FIRST_WARNING_S = 60.0
 """Seconds to the first warning; to each further one it is twice as long."""
 
 
-async def wait_with_warning(wait: Callable[[], object], awaited: str, first_warning_s: float = FIRST_WARNING_S) -> None:
+async def wait_with_warning(
+    wait: Callable[[], object], awaited: str, first_warning_s: float = FIRST_WARNING_S
+) -> None:
     """Waits in a helper thread for something that blocks, so that the event loop goes on.
 
     Args:

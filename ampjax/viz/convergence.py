@@ -26,7 +26,10 @@ _MARKERS = "osD^vPX"
 
 
 def convergence(
-    histories: Histories, path: str | Path | None = None, metric: str = "valid_accuracy", target: float | None = None
+    histories: Histories,
+    path: str | Path | None = None,
+    metric: str = "valid_accuracy",
+    target: float | None = None,
 ) -> Figure:
     """Draws a metric of several runs twice: against epochs and against seconds.
 
@@ -48,8 +51,17 @@ def convergence(
     by_epoch, by_time = figure.subplots(1, 2, sharey=True)
     longest = max(float(e["seconds"]) for epochs in histories.values() for e in epochs)
     in_unit, unit = scaled(1e9 * longest)
-    scales = {"epoch": 1.0, "seconds": in_unit / longest if longest else 1.0}  # virtual time may be short
-    runs = zip(histories.items(), cycle(SERIES), cycle(_MARKERS), cycle(_line_styles()), strict=False)
+    scales = {
+        "epoch": 1.0,
+        "seconds": in_unit / longest if longest else 1.0,
+    }  # virtual time may be short
+    runs = zip(
+        histories.items(),
+        cycle(SERIES),
+        cycle(_MARKERS),
+        cycle(_line_styles()),
+        strict=False,
+    )
     for (label, epochs), colour, marker, style in runs:
         values = [float(e[metric]) for e in epochs]
         text = label if target is None else f"{label}: {_reached(epochs, metric, target)}"
@@ -70,7 +82,9 @@ def convergence(
     by_epoch.set(xlabel="epoch", ylabel=_words(metric))
     by_time.set(xlabel=f"time [{unit.replace('us', 'µs')}]")
     by_epoch.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(loc="outside lower center", ncols=_columns(histories, target), frameon=False, fontsize=9)
+    figure.legend(
+        loc="outside lower center", ncols=_columns(histories, target), frameon=False, fontsize=9
+    )
     save(figure, path)
     return figure
 
@@ -78,12 +92,18 @@ def convergence(
 def _check(histories: Histories, metric: str) -> None:
     if not histories:
         raise SettingsError(
-            "convergence", "at least one run", "none", "Pass a dictionary from labels to lists of epochs."
+            "convergence",
+            "at least one run",
+            "none",
+            "Pass a dictionary from labels to lists of epochs.",
         )
     for label, epochs in histories.items():
         if not len(epochs):
             raise SettingsError(
-                f"convergence, run `{label}`", "at least one epoch", "none", "Leave out runs that did not end an epoch."
+                f"convergence, run `{label}`",
+                "at least one epoch",
+                "none",
+                "Leave out runs that did not end an epoch.",
             )
         for number, epoch in enumerate(epochs):
             for name in ("epoch", "seconds", metric):
@@ -98,20 +118,37 @@ def _check(histories: Histories, metric: str) -> None:
 
 def _line_styles() -> list[str]:
     """Gives each run a colour and a line style. Once all colours are used, the next style is taken."""
-    return [style for style in _STYLES for _ in SERIES]
+    result = []
+    for style in _STYLES:
+        for _ in SERIES:
+            result.append(style)
+    return result
 
 
 def _columns(histories: Histories, target: float | None) -> int:
     longest = max(len(label) for label in histories) + (24 if target is not None else 0)
-    return max(1, min(len(histories), 110 // (longest + 8)))
+    return max(
+        1,
+        min(len(histories), 110 // (longest + 8)),
+    )
 
 
-def _reached(epochs: Sequence[Mapping[str, Any]], metric: str, target: float) -> str:
+def _reached(
+    epochs: Sequence[Mapping[str, Any]],
+    metric: str,
+    target: float,
+) -> str:
     for e in epochs:
         if reaches(e[metric], target, metric):
             return f"epoch {e['epoch']}, {duration(1e9 * float(e['seconds']))}"
-    values = [float(e[metric]) for e in epochs if not math.isnan(e[metric])]
-    best = (min if falls(metric) else max)(values) if values else math.nan
+    values = []
+    for e in epochs:
+        if not math.isnan(e[metric]):
+            values.append(float(e[metric]))
+    if values:
+        best = (min if falls(metric) else max)(values)
+    else:
+        best = math.nan
     return f"not reached (best {_number(metric, best)})"
 
 
@@ -120,7 +157,14 @@ def _number(metric: str, value: float) -> str:
 
 
 def _words(metric: str) -> str:
-    return metric.replace("valid_", "validation ").replace("train_", "training ").replace("_", " ")
+    return (
+        metric.replace("valid_", "validation ")
+        .replace("train_", "training ")
+        .replace(
+            "_",
+            " ",
+        )
+    )
 
 
 def _dress(axes: Axes, metric: str, target: float | None) -> None:
@@ -129,11 +173,24 @@ def _dress(axes: Axes, metric: str, target: float | None) -> None:
     if "accuracy" in metric:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     if target is not None:
-        axes.axhline(target, color="#777777", linewidth=1.0, linestyle=(0, (6, 3)), zorder=1)
+        axes.axhline(
+            target,
+            color="#777777",
+            linewidth=1.0,
+            linestyle=(0, (6, 3)),
+            zorder=1,
+        )
         at = {
             "xy": (0.0, target),
             "xycoords": ("axes fraction", "data"),
             "xytext": (4, 3),
             "textcoords": "offset points",
         }
-        axes.annotate(f"target {_number(metric, target)}", **at, ha="left", va="bottom", size=8, color="#555555")
+        axes.annotate(
+            f"target {_number(metric, target)}",
+            **at,
+            ha="left",
+            va="bottom",
+            size=8,
+            color="#555555",
+        )

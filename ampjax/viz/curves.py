@@ -48,21 +48,51 @@ def curves(
     """
     guides = guides or {}
     least = 0.0 if log else -math.inf
-    values = [value for line in (*series.values(), *guides.values()) for point in line for value in point]
+    values = []
+    for line in (*series.values(), *guides.values()):
+        for point in line:
+            for value in point:
+                values.append(value)
     if not values or not all(least < value < math.inf for value in values):
         expected = "finite numbers above 0" if log else "finite numbers"
-        raise SettingsError("curves", f"points of {expected}", f"{dict(series)}", "Leave out what can't be drawn.")
+        raise SettingsError(
+            "curves", f"points of {expected}", f"{dict(series)}", "Leave out what can't be drawn."
+        )
     figure = new_figure(6.8, 4.4, layout="constrained")
     axes = figure.subplots()
     for label, line in guides.items():
-        dashed = {"color": "#333333", "linewidth": 1.3, "linestyle": (0, (4, 3)), "zorder": 3}
-        axes.plot(*zip(*line, strict=True), label=label, **dashed)
-    for (label, line), colour, marker in zip(series.items(), cycle(SERIES), cycle(_MARKERS), strict=False):
-        axes.plot(*zip(*line, strict=True), color=colour, marker=marker, markersize=5, linewidth=1.4, label=label)
+        dashed = {
+            "color": "#333333",
+            "linewidth": 1.3,
+            "linestyle": (0, (4, 3)),
+            "zorder": 3,
+        }
+        axes.plot(
+            *zip(*line, strict=True),
+            label=label,
+            **dashed,
+        )
+    for (label, line), colour, marker in zip(
+        series.items(), cycle(SERIES), cycle(_MARKERS), strict=False
+    ):
+        axes.plot(
+            *zip(*line, strict=True),
+            color=colour,
+            marker=marker,
+            markersize=5,
+            linewidth=1.4,
+            label=label,
+        )
     if log:
-        _logarithmic(axes, sorted({point[0] for line in series.values() for point in line}))
+        _logarithmic(
+            axes,
+            sorted({point[0] for line in series.values() for point in line}),
+        )
     else:
-        axes.set_ylim(0, 1.08 * max(point[1] for line in (*series.values(), *guides.values()) for point in line))
+        axes.set_ylim(
+            0,
+            1.08 * max(point[1] for line in (*series.values(), *guides.values()) for point in line),
+        )
     axes.set(xlabel=x, ylabel=y)
     axes.grid(color="#E8E8E8", linewidth=0.6)
     axes.set_axisbelow(True)

@@ -50,7 +50,11 @@ def new_figure(width: float, height: float, **options: Any) -> Picture:
     return figure
 
 
-def save(figure: Figure, path: str | Path | io.IOBase | None, form: str | None = None) -> None:
+def save(
+    figure: Figure,
+    path: str | Path | io.IOBase | None,
+    form: str | None = None,
+) -> None:
     """Writes a figure to a file; the same figure gives the same bytes.
 
     Args:
@@ -74,7 +78,9 @@ def save(figure: Figure, path: str | Path | io.IOBase | None, form: str | None =
                 "Choose one of the three.",
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[str(form)]
+    metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[
+        str(form)
+    ]
     with matplotlib.rc_context(_STYLE):
         dpi = min(150.0, _MAX_PIXELS / max(figure.get_size_inches()))
         figure.savefig(path, format=form, dpi=dpi, metadata=metadata)  # type: ignore[arg-type]

@@ -38,7 +38,11 @@ class Point:
 
 
 def front(
-    series: Mapping[str, Sequence[Point]], n_train: int, path: str | Path | None = None, *, joined: bool = True
+    series: Mapping[str, Sequence[Point]],
+    n_train: int,
+    path: str | Path | None = None,
+    *,
+    joined: bool = True,
 ) -> Figure:
     """Draws settings as points: those further right train more examples a second, those further down need fewer epochs.
 
@@ -56,14 +60,32 @@ def front(
     Raises:
       SettingsError: If there is no point, a rate is not a number above 0, or the file name ends in anything else.
     """
-    points = [point for line in series.values() for point in line]
+    points = []
+    for line in series.values():
+        for point in line:
+            points.append(point)
     if not points or any(not 0 < point.per_s < math.inf for point in points):
-        raise SettingsError("front", "points with rates above 0", f"{points}", "Leave out runs without a rate.")
+        raise SettingsError(
+            "front", "points with rates above 0", f"{points}", "Leave out runs without a rate."
+        )
     figure = new_figure(6.4, 4.4, layout="constrained")
     axes = figure.subplots()
-    top = 1.25 * max([point.epochs for point in points if math.isfinite(point.epochs)], default=10.0)
-    for (label, line), colour, marker in zip(series.items(), cycle(SERIES), cycle(_MARKERS), strict=False):
-        _draw(axes, label, line, colour=colour, marker=marker, top=top, joined=joined)
+    top = 1.25 * max(
+        [point.epochs for point in points if math.isfinite(point.epochs)],
+        default=10.0,
+    )
+    for (label, line), colour, marker in zip(
+        series.items(), cycle(SERIES), cycle(_MARKERS), strict=False
+    ):
+        _draw(
+            axes,
+            label,
+            line,
+            colour=colour,
+            marker=marker,
+            top=top,
+            joined=joined,
+        )
     fastest = max(point.per_s for point in points)
     axes.set_xlim(0, 1.12 * fastest)
     axes.set_ylim(0, 1.08 * top)
@@ -77,33 +99,89 @@ def front(
     return figure
 
 
-def _draw(axes: Axes, label: str, line: Sequence[Point], *, colour: str, marker: str, top: float, joined: bool) -> None:
+def _draw(
+    axes: Axes,
+    label: str,
+    line: Sequence[Point],
+    *,
+    colour: str,
+    marker: str,
+    top: float,
+    joined: bool,
+) -> None:
     places = [(point.per_s, min(point.epochs, top)) for point in line]
     if joined:
-        axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.0, alpha=0.6)
+        axes.plot(
+            *zip(*places, strict=True),
+            color=colour,
+            linewidth=1.0,
+            alpha=0.6,
+        )
     for reached, fill in ((True, colour), (False, "white")):
-        chosen = [place for place, point in zip(places, line, strict=True) if math.isfinite(point.epochs) is reached]
+        chosen = []
+        for place, point in zip(places, line, strict=True):
+            if math.isfinite(point.epochs) is reached:
+                chosen.append(place)
         if chosen:
             text = label if reached else f"{label}: not reached"
             xs, ys = zip(*chosen, strict=True)
-            axes.plot(xs, ys, marker, color=colour, markerfacecolor=fill, markersize=6, label=text)
+            axes.plot(
+                xs,
+                ys,
+                marker,
+                color=colour,
+                markerfacecolor=fill,
+                markersize=6,
+                label=text,
+            )
     for place, point in zip(places, line, strict=True):
-        axes.annotate(point.label, place, xytext=(5, 5), textcoords="offset points", size=8, color=colour)
+        axes.annotate(
+            point.label,
+            place,
+            xytext=(5, 5),
+            textcoords="offset points",
+            size=8,
+            color=colour,
+        )
 
 
 def _equal_times(axes: Axes, n_train: int) -> None:
     """Lines through the origin: `epochs / rate` is constant on each. Their labels stand where they leave the picture."""
-    width, height = axes.get_xlim()[1], axes.get_ylim()[1]
+    width = axes.get_xlim()[1]
+    height = axes.get_ylim()[1]
     slopes = np.tan(np.linspace(0, math.pi / 2, _N_LINES + 2)[1:-1]) * height / width
     for slope in slopes:
         seconds = _round(slope * n_train)
         slope = seconds / n_train
-        end = (width, slope * width) if slope * width <= height else (height / slope, height)
-        axes.plot([0, end[0]], [0, end[1]], color="#BBBBBB", linewidth=0.8, linestyle=(0, (5, 4)), zorder=0)
+        if slope * width <= height:
+            end = (width, slope * width)
+        else:
+            end = (height / slope, height)
+        axes.plot(
+            [0, end[0]],
+            [0, end[1]],
+            color="#BBBBBB",
+            linewidth=0.8,
+            linestyle=(0, (5, 4)),
+            zorder=0,
+        )
         value, unit = scaled(1e9 * seconds)
         box = {"facecolor": WHITE, "edgecolor": "none", "pad": 0.6}
-        at_edge = {"xytext": (-3, -3), "textcoords": "offset points", "ha": "right", "va": "top", "bbox": box}
-        axes.annotate(f"{value:g} {unit.replace('us', 'µs')}", end, size=7, color="#777777", zorder=0.5, **at_edge)
+        at_edge = {
+            "xytext": (-3, -3),
+            "textcoords": "offset points",
+            "ha": "right",
+            "va": "top",
+            "bbox": box,
+        }
+        axes.annotate(
+            f"{value:g} {unit.replace('us', 'µs')}",
+            end,
+            size=7,
+            color="#777777",
+            zorder=0.5,
+            **at_edge,
+        )
 
 
 def _round(seconds: float) -> float:

@@ -20,7 +20,10 @@ from ampjax.trace.trace_records import Slice
 from ampjax.utils.colours import SLICES
 from ampjax.viz.figure import new_figure, save
 
-_LEFT, _RIGHT, _BELOW, _HEAD = 1.0, 0.2, 0.9, 0.34
+_LEFT = 1.0
+_RIGHT = 0.2
+_BELOW = 0.9
+_HEAD = 0.34
 """Inches: a chart's margins, and the room for a run's name above it."""
 
 _MOST_CHARACTERS = 24
@@ -101,20 +104,56 @@ class _Run:
     hosts: Mapping[str, list[int]]
 
     @classmethod
-    def of(cls, name: str, events: Iterable[Slice], slices: list[Slice]) -> _Run:
-        start, workers = min(s.start_ns for s in slices), sorted({s.worker for s in slices})
-        of_hosts = {h.name: h.workers for h in events.hosts.values()} if isinstance(events, Trace) else {}
-        number = {worker: i for i, own in enumerate(of_hosts.values()) for worker in own}
-        rows = {worker: i for i, worker in enumerate(sorted(workers, key=lambda w: (number.get(w, len(number)), w)))}
-        hosts = {host: [rows[worker] for worker in own if worker in rows] for host, own in of_hosts.items()}
+    def of(
+        cls,
+        name: str,
+        events: Iterable[Slice],
+        slices: list[Slice],
+    ) -> _Run:
+        start = min(s.start_ns for s in slices)
+        workers = sorted({s.worker for s in slices})
+        if isinstance(events, Trace):
+            of_hosts = {h.name: h.workers for h in events.hosts.values()}
+        else:
+            of_hosts = {}
+        number = {}
+        for i, own in enumerate(of_hosts.values()):
+            for worker in own:
+                number[worker] = i
+        rows = {
+            worker: i
+            for i, worker in enumerate(
+                sorted(
+                    workers,
+                    key=lambda w: (number.get(w, len(number)), w),
+                )
+            )
+        }
+        hosts = {}
+        for host, own in of_hosts.items():
+            hosts[host] = [rows[worker] for worker in own if worker in rows]
         span = max(max(s.end_ns for s in slices) - start, 1)
-        return cls(name, slices, start, span, rows, {host: own for host, own in hosts.items() if own})
+        return cls(
+            name,
+            slices,
+            start,
+            span,
+            rows,
+            {host: own for host, own in hosts.items() if own},
+        )
 
 
-def _chart(events: Mapping[str, Iterable[Slice]], title: str | None, labels: bool, width: float) -> Figure:
+def _chart(
+    events: Mapping[str, Iterable[Slice]],
+    title: str | None,
+    labels: bool,
+    width: float,
+) -> Figure:
     slices = {name: list(own) for name, own in events.items()}
     _check(slices, width)
-    runs = [_Run.of(name, own, slices[name]) for name, own in events.items()]
+    runs = []
+    for name, own in events.items():
+        runs.append(_Run.of(name, own, slices[name]))
     n_rows = sum(len(run.rows) for run in runs)
     row = max(min(0.5, 10 / n_rows), 0.1)  # a thousand workers still make a picture
     top = 0.5 if title else 0.15
@@ -122,15 +161,23 @@ def _chart(events: Mapping[str, Iterable[Slice]], title: str | None, labels: boo
     figure = new_figure(width, height)
     longest = max(run.span_ns for run in runs)
     in_unit, unit = scaled(longest)
-    names = [_short(host) for run in runs for host in run.hosts]
+    names = []
+    for run in runs:
+        for host in run.hosts:
+            names.append(_short(host))
     margin = _LEFT + (
         max(_measure(name, _HOST_SIZE) for name in names) / 60 + 0.1 if names else 0.0
     )  # bold: 60, not 72
-    left, right, y = margin / width, _RIGHT / width, height - top
+    left = margin / width
+    right = _RIGHT / width
+    y = height - top
     for run in runs:
         y -= row * len(run.rows) + (_HEAD if run.name else 0)
         axes = figure.add_axes((left, y / height, 1 - left - right, row * len(run.rows) / height))
-        axes.set(xlim=(0, in_unit), ylim=(len(run.rows), 0))
+        axes.set(
+            xlim=(0, in_unit),
+            ylim=(len(run.rows), 0),
+        )
         axes.tick_params(axis="x", labelbottom=run is runs[-1])
         _dress(axes, list(run.rows), row)
         _name_hosts(axes, run.hosts, row, margin / (width - margin - _RIGHT))
@@ -139,16 +186,33 @@ def _chart(events: Mapping[str, Iterable[Slice]], title: str | None, labels: boo
     figure.axes[-1].set_xlabel(f"time [{unit.replace('us', 'µs')}]")
     _legend(figure, [s for run in runs for s in run.slices])
     if title:
-        figure.suptitle(title, y=1 - 0.12 / height, va="top", fontsize=11)
+        figure.suptitle(
+            title,
+            y=1 - 0.12 / height,
+            va="top",
+            fontsize=11,
+        )
     return figure
 
 
-def _draw(axes: Axes, run: _Run, per_unit: float, points: float, row: float | None) -> None:
+def _draw(
+    axes: Axes,
+    run: _Run,
+    per_unit: float,
+    points: float,
+    row: float | None,
+) -> None:
     """A run's boxes, name and, where the height of a row is given, labels; lengths in points."""
     boxes = _placed(run, per_unit)
     _boxes(axes, boxes, points)
     if row is not None:
-        _labels(axes, boxes, points, row, named=_n_nodes(run.slices) > len(run.rows))
+        _labels(
+            axes,
+            boxes,
+            points,
+            row,
+            named=_n_nodes(run.slices) > len(run.rows),
+        )
     if run.name:
         axes.set_title(f"{run.name}: {duration(run.span_ns)}", loc="left", fontsize=10, pad=4)
 
@@ -157,28 +221,67 @@ def _legend(figure: Figure, slices: list[Slice]) -> None:
     """The kinds that can be seen: what took no time has no width."""
     seen = {s.kind for s in slices if s.duration_ns} or {s.kind for s in slices}
     kinds = [kind for kind in SLICES if kind in seen]
-    handles = [Patch(facecolor=SLICES[kind][0], edgecolor="#333333", linewidth=0.5, label=kind) for kind in kinds]
-    figure.legend(handles=handles, loc="lower center", ncols=len(kinds), frameon=False, fontsize=9)
+    handles = []
+    for kind in kinds:
+        handles.append(
+            Patch(
+                facecolor=SLICES[kind][0],
+                edgecolor="#333333",
+                linewidth=0.5,
+                label=kind,
+            )
+        )
+    figure.legend(
+        handles=handles,
+        loc="lower center",
+        ncols=len(kinds),
+        frameon=False,
+        fontsize=9,
+    )
 
 
-def _check(runs: Mapping[str, list[Slice]], width: float) -> None:
+def _check(
+    runs: Mapping[str, list[Slice]],
+    width: float,
+) -> None:
     if not runs or not all(runs.values()):
-        raise SettingsError("gantt", "at least one slice", "none", "Record a run with a trace first.")
+        raise SettingsError(
+            "gantt", "at least one slice", "none", "Record a run with a trace first."
+        )
     if not width >= 3:
-        raise SettingsError("gantt, `width`", "at least 3 inches", f"{width}", "The margins alone take more than 1.")
+        raise SettingsError(
+            "gantt, `width`", "at least 3 inches", f"{width}", "The margins alone take more than 1."
+        )
 
 
-def _dress(axes: Axes, workers: list[int], row: float) -> None:
-    shown = range(0, len(workers), max(1, round(0.17 / row)))
+def _dress(
+    axes: Axes,
+    workers: list[int],
+    row: float,
+) -> None:
+    shown = range(
+        0,
+        len(workers),
+        max(1, round(0.17 / row)),
+    )
     size = min(10.0, max(60 * row, 7.5))
-    axes.set_yticks([i + 0.5 for i in shown], [f"worker {workers[i]}" for i in shown], fontsize=size)
+    axes.set_yticks(
+        [i + 0.5 for i in shown],
+        [f"worker {workers[i]}" for i in shown],
+        fontsize=size,
+    )
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     for line in range(1, len(workers)):
         axes.axhline(line, color="#DDDDDD", linewidth=0.6, zorder=0)
 
 
-def _name_hosts(axes: Axes, hosts: Mapping[str, list[int]], row: float, margin: float) -> None:
+def _name_hosts(
+    axes: Axes,
+    hosts: Mapping[str, list[int]],
+    row: float,
+    margin: float,
+) -> None:
     """Writes each host's name beside its workers, and draws a line between two hosts; `margin` as a part of the axes' width."""
     for number, (name, rows) in enumerate(hosts.items()):
         if len(rows) * row >= 0.12:
@@ -210,17 +313,25 @@ def _placed(run: _Run, per_unit: float) -> list[Box]:
     chosen = in_lanes(run.slices)
     lanes: dict[int, int] = {}
     for s, lane in chosen:
-        lanes[s.worker] = max(lanes.get(s.worker, 1), lane + 1)
+        lanes[s.worker] = max(
+            lanes.get(s.worker, 1),
+            lane + 1,
+        )
     placed = []
     for s, lane in chosen:
         height = 0.84 / lanes[s.worker]
         top = run.rows[s.worker] + 0.08 + lane * height
-        left, right = (s.start_ns - run.start_ns) / per_unit, (s.end_ns - run.start_ns) / per_unit
+        left = (s.start_ns - run.start_ns) / per_unit
+        right = (s.end_ns - run.start_ns) / per_unit
         placed.append((s, left, right, top, top + height))
     return placed
 
 
-def _boxes(axes: Axes, boxes: list[Box], points: float) -> None:
+def _boxes(
+    axes: Axes,
+    boxes: list[Box],
+    points: float,
+) -> None:
     """A collection per kind: thousands of boxes draw fast. Thin boxes get no outline, which would hide their colour."""
     for kind, (fill, _) in SLICES.items():
         ours = [b for b in boxes if b[0].kind == kind]
@@ -228,19 +339,32 @@ def _boxes(axes: Axes, boxes: list[Box], points: float) -> None:
             corners = [[(x0, y0), (x1, y0), (x1, y1), (x0, y1)] for _, x0, x1, y0, y1 in ours]
             lines = [min(0.5, 0.08 * (x1 - x0) * points) for _, x0, x1, _, _ in ours]
             axes.add_collection(
-                PolyCollection(corners, facecolors=fill, edgecolors="#333333", linewidths=lines, label=kind),
+                PolyCollection(
+                    corners, facecolors=fill, edgecolors="#333333", linewidths=lines, label=kind
+                ),
                 autolim=False,
             )
 
 
-def _labels(axes: Axes, boxes: list[Box], points: float, row: float, named: bool) -> None:
+def _labels(
+    axes: Axes,
+    boxes: list[Box],
+    points: float,
+    row: float,
+    named: bool,
+) -> None:
     """Writes into boxes what fits; `points` is the width of a unit of time, `row` the height of a row, in points."""
     for s, x0, x1, y0, y1 in boxes:
-        width, height = (x1 - x0) * points - 3, (y1 - y0) * row - 3
-        fit = _fitting(s, width, height, named) if width > 3 else None
+        width = (x1 - x0) * points - 3
+        height = (y1 - y0) * row - 3
+        if width > 3:
+            fit = _fitting(s, width, height, named)
+        else:
+            fit = None
         if fit is not None:
             text, size = fit
-            x, y = (x0 + x1) / 2, (y0 + y1) / 2
+            x = (x0 + x1) / 2
+            y = (y0 + y1) / 2
             axes.text(
                 x,
                 y,
@@ -255,7 +379,12 @@ def _labels(axes: Axes, boxes: list[Box], points: float, row: float, named: bool
             )
 
 
-def _fitting(s: Slice, width: float, height: float, named: bool) -> tuple[str, float] | None:
+def _fitting(
+    s: Slice,
+    width: float,
+    height: float,
+    named: bool,
+) -> tuple[str, float] | None:
     """The longest text that fits into a box: all instances, or else the first one and how many more there are."""
     ids = [str(i) for i in s.instances[:40]]
     short = f"{ids[0]}+{len(s.instances) - 1}" if len(s.instances) > 1 else "".join(ids)
@@ -266,7 +395,11 @@ def _fitting(s: Slice, width: float, height: float, named: bool) -> tuple[str, f
     for text in choices:
         for size in _TEXT_SIZES:
             lines = text.split("\n")
-            if text and len(lines) * size * 1.15 <= height and max(_measure(line, size) for line in lines) <= width:
+            if (
+                text
+                and len(lines) * size * 1.15 <= height
+                and max(_measure(line, size) for line in lines) <= width
+            ):
                 return text, size
     return None
 
@@ -278,5 +411,7 @@ def _n_nodes(slices: list[Slice]) -> int:
 @lru_cache(maxsize=8192)
 def _measure(text: str, size: float) -> float:
     return TextToPath().get_text_width_height_descent(
-        text.replace("$", "S"), FontProperties(family="DejaVu Sans", size=size), False
+        text.replace("$", "S"),
+        FontProperties(family="DejaVu Sans", size=size),
+        False,
     )[0]

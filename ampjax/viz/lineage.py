@@ -47,38 +47,76 @@ def lineage(
     """
     stalest = {u.node: 0 for u in updates}
     for u in updates:
-        stalest[u.node] = max(stalest[u.node], int(u.staleness.max(initial=0)))
-    name = max(stalest, key=lambda each: stalest[each]) if node is None and stalest else node
+        stalest[u.node] = max(
+            stalest[u.node],
+            int(u.staleness.max(initial=0)),
+        )
+    if node is None and stalest:
+        name = max(stalest, key=lambda each: stalest[each])
+    else:
+        name = node
     own = [u for u in updates if u.node == name and len(u.seen)]
-    shown = own[-most:] if first is None else [u for u in own if u.version >= first][:most]
+    if first is None:
+        shown = own[-most:]
+    else:
+        shown = [u for u in own if u.version >= first][:most]
     at_least("most", most, 1)
     if not shown:
         late = "" if first is None else f" that makes version {first} or a later one"
         got = f"none of `{name}`{late}" if updates else "an empty log"
         fix = "Log a fit with `update_log=file`, and draw one of its nodes."
-        raise SettingsError("lineage", f"at least one update of a node among {list(stalest)}", got, fix)
+        raise SettingsError(
+            "lineage", f"at least one update of a node among {list(stalest)}", got, fix
+        )
     seen = np.concatenate([u.seen for u in shown])
-    version = np.repeat([u.version for u in shown], [len(u.seen) for u in shown])
+    version = np.repeat(
+        [u.version for u in shown],
+        [len(u.seen) for u in shown],
+    )
     order = np.lexsort((version, seen))
-    seen, version = seen[order], version[order]
+    seen = seen[order]
+    version = version[order]
     staleness = version - 1 - seen
     end = int(staleness.max())
-    figure = new_figure(8.5, min(7.0, 2.4 + 0.035 * len(seen)), layout="constrained")
+    figure = new_figure(
+        8.5,
+        min(7.0, 2.4 + 0.035 * len(seen)),
+        layout="constrained",
+    )
     axes = figure.subplots()
-    colours = ScalarMappable(BoundaryNorm(np.arange(-0.5, end + 1), 256), colormaps["viridis_r"])
-    lines = [[(a, k), (b, k)] for k, (a, b) in enumerate(zip(seen.tolist(), version.tolist(), strict=True))]
+    colours = ScalarMappable(
+        BoundaryNorm(np.arange(-0.5, end + 1), 256),
+        colormaps["viridis_r"],
+    )
+    lines = []
+    for k, (a, b) in enumerate(zip(seen.tolist(), version.tolist(), strict=True)):
+        lines.append([(a, k), (b, k)])
     width = float(np.clip(220 / len(seen), 0.7, 4.0))
     axes.add_collection(LineCollection(lines, colors=colours.to_rgba(staleness), linewidths=width))
-    axes.scatter(version, np.arange(len(seen)), s=2.5 * width, color=colours.to_rgba(staleness), zorder=3)
-    axes.set(xlim=(seen.min() - 0.7, version.max() + 0.7), ylim=(len(seen) - 0.2, -0.8))
+    axes.scatter(
+        version,
+        np.arange(len(seen)),
+        s=2.5 * width,
+        color=colours.to_rgba(staleness),
+        zorder=3,
+    )
+    axes.set(
+        xlim=(seen.min() - 0.7, version.max() + 0.7),
+        ylim=(len(seen) - 0.2, -0.8),
+    )
     axes.set(xlabel="version of the parameters", ylabel="gradients, by the version that they saw")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="x", color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    mean = np.average(staleness, weights=np.concatenate([u.gradient_rows for u in shown])[order])
-    what = f"{len(shown)} updates from gradients of {len(seen)} instances, mean staleness {mean:.1f}"
+    mean = np.average(
+        staleness,
+        weights=np.concatenate([u.gradient_rows for u in shown])[order],
+    )
+    what = (
+        f"{len(shown)} updates from gradients of {len(seen)} instances, mean staleness {mean:.1f}"
+    )
     axes.set_title(f"{name}: {what}", fontsize=10, parse_math=False)
     bar = figure.colorbar(colours, ax=axes, label="staleness [versions]", fraction=0.04)
     bar.locator = MaxNLocator(integer=True, nbins=8)

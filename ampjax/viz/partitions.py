@@ -14,7 +14,10 @@ from ampjax.utils.colours import SERIES
 from ampjax.viz.figure import new_figure, save
 
 
-def partition_search(searches: Sequence[Any], path: str | Path | None = None) -> Figure:
+def partition_search(
+    searches: Sequence[Any],
+    path: str | Path | None = None,
+) -> Figure:
     """Draws iteration time against partitions: samples as points, the model as a line, the choice as a ring.
 
     Args:
@@ -29,7 +32,10 @@ def partition_search(searches: Sequence[Any], path: str | Path | None = None) ->
     """
     if not searches:
         raise SettingsError(
-            "partition search", "at least one result", "none", "Search for a number of partitions first."
+            "partition search",
+            "at least one result",
+            "none",
+            "Search for a number of partitions first.",
         )
     figure = new_figure(6.0, 3.9, layout="constrained")
     axes = figure.subplots()
@@ -48,12 +54,29 @@ def partition_search(searches: Sequence[Any], path: str | Path | None = None) ->
 def _draw(axes: Any, result: Any, colour: str) -> None:
     counts = sorted(result.samples)
     axes.plot(
-        counts, [1e3 * result.samples[count] for count in counts], "o", color=colour, markersize=4, label=result.label
+        counts,
+        [1e3 * result.samples[count] for count in counts],
+        "o",
+        color=colour,
+        markersize=4,
+        label=result.label,
     )
     if result.fit is None:
         return
     places = np.geomspace(counts[0], counts[-1], 100)
-    axes.plot(places, [1e3 * result.fit.seconds(place) for place in places], "-", color=colour, linewidth=1.2)
+    axes.plot(
+        places,
+        [1e3 * result.fit.seconds(place) for place in places],
+        "-",
+        color=colour,
+        linewidth=1.2,
+    )
     chosen = 1e3 * result.fit.seconds(result.partitions)
     ring = {"marker": "o", "markersize": 10, "markerfacecolor": "none", "markeredgecolor": colour}
-    axes.plot([result.partitions], [chosen], linestyle="none", label=f"{result.partitions} partitions", **ring)
+    axes.plot(
+        [result.partitions],
+        [chosen],
+        linestyle="none",
+        label=f"{result.partitions} partitions",
+        **ring,
+    )

@@ -26,7 +26,13 @@ Lines = dict[tuple[str, str], np.ndarray]
 """Messages that wait, by stage and direction."""
 
 
-def queues(trace: Trace, path: str | Path | None = None, *, title: str | None = None, most: int = 8) -> Figure:
+def queues(
+    trace: Trace,
+    path: str | Path | None = None,
+    *,
+    title: str | None = None,
+    most: int = 8,
+) -> Figure:
     """Draws how many messages wait at each stage when a worker chooses: forward solid, backward dashed, inference dotted.
 
     Args:
@@ -45,31 +51,56 @@ def queues(trace: Trace, path: str | Path | None = None, *, title: str | None = 
     for sample in trace.queues:
         samples[sample.worker].append(sample)
     if not samples or most < 1:
-        raise SettingsError("queues", "at least one queue", f"{len(samples)}, at most {most}", "Trace a run first.")
+        raise SettingsError(
+            "queues", "at least one queue", f"{len(samples)}, at most {most}", "Trace a run first."
+        )
     last = max(of_worker[-1].time_ns for of_worker in samples.values())
-    start, end = trace.start_ns, max([last, *(run[1] for run in trace.runs)])
-    every = {worker: line_up(of_worker, start, end) for worker, of_worker in samples.items()}
-    fullest = sorted(every, key=lambda worker: -sum(line.mean() for line in every[worker][1].values()))[:most]
+    start = trace.start_ns
+    end = max([last, *(run[1] for run in trace.runs)])
+    every = {}
+    for worker, of_worker in samples.items():
+        every[worker] = line_up(of_worker, start, end)
+    fullest = sorted(
+        every,
+        key=lambda worker: -sum(line.mean() for line in every[worker][1].values()),
+    )[:most]
     value, unit = scaled(max(end - start, 1))
-    per_unit, unit = max(end - start, 1) / value, unit.replace("us", "µs")
+    per_unit = max(end - start, 1) / value
+    unit = unit.replace("us", "µs")
     figure = new_figure(9.0, 0.8 + 2.0 * len(fullest), layout="constrained")
     panels = figure.subplots(len(fullest), 1, squeeze=False, sharex=True)[:, 0]
     for axes, worker in zip(panels, sorted(fullest), strict=True):
         edges, lines = every[worker]
-        _panel(axes, (edges - start) / per_unit, lines, list(trace.stages))
+        _panel(
+            axes,
+            (edges - start) / per_unit,
+            lines,
+            list(trace.stages),
+        )
         axes.set_title(f"worker {worker}", loc="left", fontsize=10)
         axes.set_xlim(0, value)
     panels[-1].set_xlabel(f"time [{unit}]")
     binned = any(len(edges) == BINS + 1 for edges, _ in every.values())
-    figure.supylabel("messages waiting" + (f"\n(means over {value / BINS:.2g} {unit})" if binned else ""), fontsize=10)
-    left_out = f" ({len(every) - len(fullest)} more workers are not shown)" if len(every) > len(fullest) else ""
+    figure.supylabel(
+        "messages waiting" + (f"\n(means over {value / BINS:.2g} {unit})" if binned else ""),
+        fontsize=10,
+    )
+    left_out = (
+        f" ({len(every) - len(fullest)} more workers are not shown)"
+        if len(every) > len(fullest)
+        else ""
+    )
     if title or left_out:
         figure.suptitle((title or "") + left_out, fontsize=11)
     save(figure, path)
     return figure
 
 
-def line_up(samples: list[QueueSample], start_ns: int, end_ns: int) -> tuple[np.ndarray, Lines]:
+def line_up(
+    samples: list[QueueSample],
+    start_ns: int,
+    end_ns: int,
+) -> tuple[np.ndarray, Lines]:
     """Turns a worker's samples into lines over time; the number of messages at a sample counts until the next one.
 
     Args:
@@ -85,27 +116,48 @@ def line_up(samples: list[QueueSample], start_ns: int, end_ns: int) -> tuple[np.
     for i, sample in enumerate(samples):
         for stage, direction, n in sample.queues:
             steps.setdefault((stage, direction), np.zeros(len(samples)))[i] = n
-    times = np.array([*(sample.time_ns for sample in samples), end_ns], float)
+    times = np.array(
+        [*(sample.time_ns for sample in samples), end_ns],
+        float,
+    )
     if len(samples) <= BINS:
         return times, steps
     edges = np.linspace(start_ns, end_ns, BINS + 1)
-    areas = {queue: np.cumsum(np.concatenate([[0.0], line * np.diff(times)])) for queue, line in steps.items()}
-    return edges, {queue: np.diff(np.interp(edges, times, area)) / np.diff(edges) for queue, area in areas.items()}
+    areas = {}
+    for queue, line in steps.items():
+        areas[queue] = np.cumsum(np.concatenate([[0.0], line * np.diff(times)]))
+    return edges, {
+        queue: np.diff(np.interp(edges, times, area)) / np.diff(edges)
+        for queue, area in areas.items()
+    }
 
 
-def _panel(axes: Axes, edges: np.ndarray, lines: Lines, order: list[str]) -> None:
+def _panel(
+    axes: Axes,
+    edges: np.ndarray,
+    lines: Lines,
+    order: list[str],
+) -> None:
     """The stages with the most messages waiting have colours, in the plan's order; the others are grey."""
     total: dict[str, float] = defaultdict(float)
     for (stage, _), line in lines.items():
         total[stage] += float(line @ np.diff(edges))
     fullest = sorted(total, key=lambda stage: -total[stage])[: len(SERIES)]
-    named = [stage for stage in [*order, *sorted({*total} - {*order})] if stage in fullest]
+    named = []
+    for stage in [*order, *sorted({*total} - {*order})]:
+        if stage in fullest:
+            named.append(stage)
     directions = list(_STYLES)
     rank = {stage: i for i, stage in enumerate(named)}
-    for stage, direction in sorted(lines, key=lambda queue: (rank.get(queue[0], -1), directions.index(queue[1]))):
+    for stage, direction in sorted(
+        lines, key=lambda queue: (rank.get(queue[0], -1), directions.index(queue[1]))
+    ):
         colour = SERIES[rank[stage]] if stage in rank else GREY
         label = f"{stage}, {direction}" if stage in rank else "_others"
-        values = np.append(lines[stage, direction], lines[stage, direction][-1:])
+        values = np.append(
+            lines[stage, direction],
+            lines[stage, direction][-1:],
+        )
         style: Any = {"color": colour, "linestyle": _STYLES[direction], "linewidth": 1.2}
         axes.step(edges, values, where="post", label=label, **style)
     axes.set_ylim(bottom=0)

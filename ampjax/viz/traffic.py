@@ -19,7 +19,12 @@ _DARK = 0.55
 _MOST_WITH_NUMBERS = 24
 
 
-def traffic(trace: Trace, path: str | Path | None = None, *, title: str | None = None) -> Figure:
+def traffic(
+    trace: Trace,
+    path: str | Path | None = None,
+    *,
+    title: str | None = None,
+) -> Figure:
     """Draws how many bytes went from each process of a run to each other: senders in rows, receivers in columns.
 
     `driver` is the trainer's own process: what it sends are decisions and pumped payloads; what it gets are acknowledgements, losses and
@@ -38,19 +43,37 @@ def traffic(trace: Trace, path: str | Path | None = None, *, title: str | None =
     """
     if not trace.traffic:
         fix = "Trace a trainer that has `hosts=`."
-        raise SettingsError("traffic", "a trace of a run on hosts", "one of a run in one process", fix)
+        raise SettingsError(
+            "traffic", "a trace of a run on hosts", "one of a run in one process", fix
+        )
     names = list(dict.fromkeys(name for ends in trace.traffic for name in ends))
     n = len(names)
-    bytes_of = np.array([[trace.traffic.get((one, other), 0) for other in names] for one in names], float)
-    side = min(max(0.85, 8 / n), 1.1) * n if n <= _MOST_WITH_NUMBERS else 9.0
+    bytes_of = np.array(
+        [[trace.traffic.get((one, other), 0) for other in names] for one in names],
+        float,
+    )
+    if n <= _MOST_WITH_NUMBERS:
+        side = min(max(0.85, 8 / n), 1.1) * n
+    else:
+        side = 9.0
     figure = new_figure(side + 1.6, 0.62 * side + 1.2, layout="constrained")
     axes = figure.subplots()
     largest = bytes_of.max() or 1.0
     np.fill_diagonal(bytes_of, np.nan)
     colours = LinearSegmentedColormap.from_list("traffic", [WHITE, BLUE])
     axes.set_facecolor("#E6E6E6")  # where nothing goes: from a process to itself
-    axes.imshow(bytes_of, cmap=colours, vmin=0, vmax=largest, aspect="auto")
-    axes.set_xticks(range(n), names, rotation=0 if n <= 8 else 90)
+    axes.imshow(
+        bytes_of,
+        cmap=colours,
+        vmin=0,
+        vmax=largest,
+        aspect="auto",
+    )
+    axes.set_xticks(
+        range(n),
+        names,
+        rotation=0 if n <= 8 else 90,
+    )
     axes.set_yticks(range(n), names)
     axes.set_xlabel("to")
     axes.set_ylabel("from")
@@ -60,7 +83,15 @@ def traffic(trace: Trace, path: str | Path | None = None, *, title: str | None =
         for (row, column), value in np.ndenumerate(bytes_of):
             if row != column:
                 ink = WHITE if value > _DARK * largest else BLACK
-                axes.text(column, row, in_bytes(int(value)), ha="center", va="center", size=9, color=ink)
+                axes.text(
+                    column,
+                    row,
+                    in_bytes(int(value)),
+                    ha="center",
+                    va="center",
+                    size=9,
+                    color=ink,
+                )
     if title:
         axes.set_title(title, fontsize=11)
     save(figure, path)

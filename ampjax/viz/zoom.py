@@ -31,7 +31,8 @@ class Zoomable:
     def _repr_html_(self) -> str:
         """Buttons, and the chosen chart in a box that scrolls; needs no script before a button is pressed."""
         buttons = "".join(
-            f'<button type="button" onclick="{_SHOW.format(i)}">{2**i}×</button> ' for i in range(len(self.charts))
+            f'<button type="button" onclick="{_SHOW.format(i)}">{2**i}×</button> '
+            for i in range(len(self.charts))
         )
         images = "".join(
             f'<img alt="{html.escape(self.name)}, {2**i} times as wide" src="data:image/png;base64,{_text(png)}" '
@@ -44,7 +45,13 @@ class Zoomable:
 _SHOW = "this.closest('div').nextElementSibling.querySelectorAll('img').forEach((e, i) => e.style.display = i == {} ? '' : 'none')"
 
 
-def zoomable(events: Iterable[Slice], *, title: str | None = None, times: int = 4, width: float = 12.0) -> Zoomable:
+def zoomable(
+    events: Iterable[Slice],
+    *,
+    title: str | None = None,
+    times: int = 4,
+    width: float = 12.0,
+) -> Zoomable:
     """Makes a Gantt chart for a notebook with buttons for its width; in a wider chart more boxes have room for their labels.
 
     Args:
@@ -66,7 +73,11 @@ def zoomable(events: Iterable[Slice], *, title: str | None = None, times: int = 
     return Zoomable(title or "Gantt chart", charts)
 
 
-def _png(slices: list[Slice], title: str | None, width: float) -> bytes:
+def _png(
+    slices: list[Slice],
+    title: str | None,
+    width: float,
+) -> bytes:
     with io.BytesIO() as buffer:
         save(gantt(slices, title=title, width=width), buffer, "png")
         return buffer.getvalue()

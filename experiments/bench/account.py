@@ -44,7 +44,11 @@ def account(entry: Entry, passes: int) -> dict[str, Any]:
     return in_a_process(measured, {"passes": passes, **entry.arguments}, entry.environment)
 
 
-def show(found: Mapping[str, Any], setting: str, console: Console) -> None:
+def show(
+    found: Mapping[str, Any],
+    setting: str,
+    console: Console,
+) -> None:
     """Prints an account."""
     headers = (
         "stage",
@@ -69,7 +73,11 @@ def show(found: Mapping[str, Any], setting: str, console: Console) -> None:
     )
 
 
-def measured(experiment: str, passes: int, **arguments: Any) -> dict[str, Any]:
+def measured(
+    experiment: str,
+    passes: int,
+    **arguments: Any,
+) -> dict[str, Any]:
     """Trains here; gives medians over passes in turn, in microseconds an instance.
 
     Args:
@@ -83,7 +91,10 @@ def measured(experiment: str, passes: int, **arguments: Any) -> dict[str, Any]:
       and of the updates that follow them, and its products' operations and time at `gflop_per_s`, which is the rate of the largest `product`, `[rows, in, out]`. `products_us`: of all stages.
     """
     cache_compilations()
-    ours, calls, spent, n = Ours(experiment, **arguments), list[Call](), list[list[float]](), 1
+    ours = Ours(experiment, **arguments)
+    calls = list[Call]()
+    spent = list[list[float]]()
+    n = 1
     for _ in range(passes + 1):
         calls.clear()
         with keeping(calls):
@@ -91,8 +102,11 @@ def measured(experiment: str, passes: int, **arguments: Any) -> dict[str, Any]:
         spent.append(seconds)
     stages = _by_stage(calls)
     executor = calls[0].executor
-    size, operations = _largest_matrix(executor), FlopsCost(executor.plan).operations
-    again, by_stage, rates = list[tuple[float, float]](), list[list[float]](), list[float]()
+    size = _largest_matrix(executor)
+    operations = FlopsCost(executor.plan).operations
+    again = list[tuple[float, float]]()
+    by_stage = list[list[float]]()
+    rates = list[float]()
     repeat(calls)
     for _ in range(passes):
         again.append(clocked(functools.partial(repeat, calls))[1:3])
@@ -102,12 +116,33 @@ def measured(experiment: str, passes: int, **arguments: Any) -> dict[str, Any]:
     wall, host, others = (1e6 * np.median(spent[1:], axis=0) / n).tolist()
     kernels, issue = (1e6 * np.median(again, axis=0) / n).tolist()
     rows = [
-        _row(*key, [d for call in own for d in call.dispatches], seconds / n, operations, n=n, rate=rate)
-        for (key, own), seconds in zip(stages.items(), np.median(by_stage, axis=0).tolist(), strict=True)
+        _row(
+            *key,
+            [d for call in own for d in call.dispatches],
+            seconds / n,
+            operations,
+            n=n,
+            rate=rate,
+        )
+        for (key, own), seconds in zip(
+            stages.items(),
+            np.median(by_stage, axis=0).tolist(),
+            strict=True,
+        )
     ]
     return {
-        **{"wall_us": wall, "host_us": host, "others_us": others, "kernels_us": kernels, "issue_us": issue},
-        **{"products_us": sum(row["products_us"] for row in rows), "gflop_per_s": rate / 1e9, "product": [ROWS, *size]},
+        **{
+            "wall_us": wall,
+            "host_us": host,
+            "others_us": others,
+            "kernels_us": kernels,
+            "issue_us": issue,
+        },
+        **{
+            "products_us": sum(row["products_us"] for row in rows),
+            "gflop_per_s": rate / 1e9,
+            "product": [ROWS, *size],
+        },
         "stages": rows,
     }
 
@@ -126,7 +161,10 @@ def _by_stage(calls: Sequence[Call]) -> dict[tuple[str, str], list[Call]]:
     found: dict[tuple[str, str], list[Call]] = {}
     for call in calls:
         first = call.dispatches[0]
-        stage = "changes" if first.stage < 0 else call.executor.plan.stages[first.stage].name
+        if first.stage < 0:
+            stage = "changes"
+        else:
+            stage = call.executor.plan.stages[first.stage].name
         found.setdefault((stage, first.direction), []).append(call)
     return found
 
@@ -144,22 +182,32 @@ def _row(
     flops = sum(map(operations, dispatches)) / n
     return {
         **{"stage": stage, "direction": direction, "dispatches": len(dispatches) / n},
-        **{"rows": sum(d.n_rows for d in dispatches) / len(dispatches), "kernels_us": 1e6 * seconds},
+        **{
+            "rows": sum(d.n_rows for d in dispatches) / len(dispatches),
+            "kernels_us": 1e6 * seconds,
+        },
         **{"mflop": flops / 1e6, "products_us": 1e6 * flops / rate},
     }
 
 
 def _largest_matrix(executor: Executor) -> tuple[int, int]:
     """The sizes `(in, out)` of the largest matrix that a node with parameters multiplies by."""
-    nodes = [node for node in executor.plan.graph.nodes.values() if node.has_params]
-    sizes = [(n_in, n_out) for node in nodes for _, n_in, n_out in product_shapes(node)]
+    nodes = []
+    for node in executor.plan.graph.nodes.values():
+        if node.has_params:
+            nodes.append(node)
+    sizes = []
+    for node in nodes:
+        for _, n_in, n_out in product_shapes(node):
+            sizes.append((n_in, n_out))
     return max(sizes, key=math.prod, default=(1, 1))
 
 
 def _rate(n_in: int, n_out: int) -> float:
     """Operations a second of the product of some rows with such a matrix."""
     key = jax.random.key(0)
-    rows, w = jax.random.normal(key, (ROWS, n_in)), jax.random.normal(key, (n_in, n_out))
+    rows = jax.random.normal(key, (ROWS, n_in))
+    w = jax.random.normal(key, (n_in, n_out))
 
     def several() -> None:
         for _ in range(N_PRODUCTS):

@@ -50,20 +50,32 @@ class BudgetsBench:
     json: Path | None = None
 
 
-def main(options: BudgetsBench, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: BudgetsBench,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table for each model; gives a row for each model and budget or limit.
 
     Raises:
       SettingsError: If an option is below what it can be.
     """
     own = vars(options)
-    names = "instances", "hidden", "max_active_keys", "min_update_interval", "max_dispatch_size", "epochs"
+    names = (
+        "instances",
+        "hidden",
+        "max_active_keys",
+        "min_update_interval",
+        "max_dispatch_size",
+        "epochs",
+    )
     require_positive("See the defaults.", **{name: own[name] for name in names})
     cache_compilations()
     facts = {name: own[name] for name in (*names, "seed")}
     found = []
     for model, (graph, data) in _models(options).items():
-        rows = [{"bench": "budgets", "model": model, **facts, **row} for row in _measure(graph, data, options)]
+        rows = []
+        for row in _measure(graph, data, options):
+            rows.append({"bench": "budgets", "model": model, **facts, **row})
         _show(model, rows, console or Console(highlight=False))
         found += rows
     append(options.json, found)
@@ -71,7 +83,9 @@ def main(options: BudgetsBench, console: Console | None = None) -> list[dict[str
 
 
 def _models(options: BudgetsBench) -> dict[str, tuple[amp.Graph, Any]]:
-    n, hidden, seed = options.instances, options.hidden, options.seed
+    n = options.instances
+    hidden = options.hidden
+    seed = options.seed
     trees, _ = sst.synthetic(n, 1, seed=seed)
     cells = Cells("tai", hidden, hidden, keep=1.0)
     return {
@@ -83,18 +97,32 @@ def _models(options: BudgetsBench) -> dict[str, tuple[amp.Graph, Any]]:
     }
 
 
-def _measure(graph: amp.Graph, data: Any, options: BudgetsBench) -> list[dict[str, Any]]:
+def _measure(
+    graph: amp.Graph,
+    data: Any,
+    options: BudgetsBench,
+) -> list[dict[str, Any]]:
     """Epochs take turns, so that what else the machine does slows all alike."""
-    settings: dict[str, Any] = {
-        name: getattr(options, name) for name in ("max_active_keys", "min_update_interval", "max_dispatch_size", "seed")
-    }
-    bounds = [(None, None), *((k, None) for k in options.budgets), *((None, k) for k in options.limits)]
-    trainers = [
-        amp.Trainer(
-            graph, optax.adam(1e-3), max_staleness=budget, drop_staler_than=limit, compile_ahead=True, **settings
-        )
-        for budget, limit in bounds
+    settings: dict[str, Any] = {}
+    for name in ("max_active_keys", "min_update_interval", "max_dispatch_size", "seed"):
+        settings[name] = getattr(options, name)
+    bounds = [
+        (None, None),
+        *((k, None) for k in options.budgets),
+        *((None, k) for k in options.limits),
     ]
+    trainers = []
+    for budget, limit in bounds:
+        trainers.append(
+            amp.Trainer(
+                graph,
+                optax.adam(1e-3),
+                max_staleness=budget,
+                drop_staler_than=limit,
+                compile_ahead=True,
+                **settings,
+            )
+        )
     seconds: list[list[float]] = [[] for _ in trainers]
     losses = [0.0 for _ in trainers]
     for epoch in range(1 + options.epochs):
@@ -106,8 +134,15 @@ def _measure(graph: amp.Graph, data: Any, options: BudgetsBench) -> list[dict[st
     found = []
     for (budget, limit), own, trainer, loss in zip(bounds, seconds, trainers, losses, strict=True):
         stats = trainer.statistics
-        counted = max(stats.nodes.values(), key=lambda node: node.staleness_sum, default=None)
-        stalest = counted if counted is not None and counted.staleness_sum else next(iter(stats.nodes.values()))
+        counted = max(
+            stats.nodes.values(),
+            key=lambda node: node.staleness_sum,
+            default=None,
+        )
+        if counted is not None and counted.staleness_sum:
+            stalest = counted
+        else:
+            stalest = next(iter(stats.nodes.values()))
         found.append(
             {
                 "max_staleness": budget,
@@ -118,7 +153,8 @@ def _measure(graph: amp.Graph, data: Any, options: BudgetsBench) -> list[dict[st
                 "staleness_max": stats.staleness_max,
                 "rows_an_update": stalest.gradients / max(stalest.updates, 1),
                 "held": stalest.held_updates / max(stalest.updates, 1),
-                "dropped": stats.dropped / sum(node.gradients + node.dropped for node in stats.nodes.values()),
+                "dropped": stats.dropped
+                / sum(node.gradients + node.dropped for node in stats.nodes.values()),
                 "closed": stats.closed_for / stats.dispatches,
                 "loss": loss,
             }
@@ -126,18 +162,42 @@ def _measure(graph: amp.Graph, data: Any, options: BudgetsBench) -> list[dict[st
     return found
 
 
-def _show(model: str, rows: list[dict[str, Any]], console: Console) -> None:
-    columns = "of none", "mean", "most", "rows an\nupdate", "updates\nheld", "admission\nheld", "rows\ndropped", "loss"
+def _show(
+    model: str,
+    rows: list[dict[str, Any]],
+    console: Console,
+) -> None:
+    columns = (
+        "of none",
+        "mean",
+        "most",
+        "rows an\nupdate",
+        "updates\nheld",
+        "admission\nheld",
+        "rows\ndropped",
+        "loss",
+    )
     table = compact("bound", "instances/s", *columns, title=model)
     for row in rows:
-        held, dropped = row["max_staleness"], row["drop_staler_than"]
-        bound = "none" if held is dropped is None else f"hold {held}" if dropped is None else f"drop {dropped}"
+        held = row["max_staleness"]
+        dropped = row["drop_staler_than"]
+        if held is dropped is None:
+            bound = "none"
+        elif dropped is None:
+            bound = f"hold {held}"
+        else:
+            bound = f"drop {dropped}"
         numbers = (
             f"{row['per_s']:,.0f}",
             f"{row['of_none']:.2f}",
             f"{row['staleness_mean']:.2f}",
             str(row["staleness_max"]),
         )
-        shares = f"{row['held']:.0%}", f"{row['closed']:.0%}", f"{row['dropped']:.1%}", f"{row['loss']:.3f}"
+        shares = (
+            f"{row['held']:.0%}",
+            f"{row['closed']:.0%}",
+            f"{row['dropped']:.1%}",
+            f"{row['loss']:.3f}",
+        )
         table.add_row(bound, *numbers, f"{row['rows_an_update']:.0f}", *shares)
     console.print(table)

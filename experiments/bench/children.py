@@ -17,7 +17,9 @@ MISTAKE = 3
 
 
 def in_a_process(
-    function: Callable[..., Any], arguments: Mapping[str, Any], environment: Mapping[str, str | None]
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str | None],
 ) -> Any:
     """What a module's function returns in a fresh process.
 
@@ -31,9 +33,22 @@ def in_a_process(
       RuntimeError: If the process fails otherwise; its errors are on the terminal.
     """
     where = f"{function.__module__}:{function.__name__}"
-    command = [sys.executable, "-m", "experiments.bench.children", where, json.dumps(dict(arguments))]
-    variables = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
-    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.bench.children",
+        where,
+        json.dumps(dict(arguments)),
+    ]
+    variables = {
+        name: value for name, value in {**os.environ, **environment}.items() if value is not None
+    }
+    done = subprocess.run(
+        command,
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     if done.returncode == MISTAKE:
         name, *parts = json.loads(done.stdout.splitlines()[-1])
         raise getattr(errors, name)(*parts)

@@ -48,7 +48,11 @@ class Result:
     updates: float
     spread: tuple[float, float] = (0.0, 0.0)
 
-    def record(self, bench: str, ours: Result) -> dict[str, Any]:
+    def record(
+        self,
+        bench: str,
+        ours: Result,
+    ) -> dict[str, Any]:
         """As a JSON object; `ratio_to_ours` is its training throughput over ours."""
         return {
             "bench": bench,
@@ -89,7 +93,10 @@ def compare(
     """
     if passes < 1 or epochs < 1:
         raise SettingsError(
-            "bench, passes and epochs", "at least 1", f"{passes} and {epochs}", "Measure at least once."
+            "bench, passes and epochs",
+            "at least 1",
+            f"{passes} and {epochs}",
+            "Measure at least once.",
         )
     console = console or Console(highlight=False)
     processes: list[Process] = []
@@ -107,13 +114,17 @@ def compare(
         for process in processes:
             process.close()
     console.print(_table(bench, results))
-    append(json_file, (r.record(bench, results[0]) for r in results))
+    append(
+        json_file,
+        (r.record(bench, results[0]) for r in results),
+    )
     return results
 
 
 def present(entries: Iterable[Entry], console: Console) -> list[Entry]:
     """The programs that can run here; of the others it says, once for each package, what is missing."""
-    found, absent = [], {}
+    found = []
+    absent = {}
     for entry in entries:
         if entry.missing:
             absent.setdefault(entry.needs, []).append(entry.name)
@@ -124,7 +135,10 @@ def present(entries: Iterable[Entry], console: Console) -> list[Entry]:
     return found
 
 
-def _speeds(processes: Sequence[Process], passes: int) -> list[dict[str, list[float]]]:
+def _speeds(
+    processes: Sequence[Process],
+    passes: int,
+) -> list[dict[str, list[float]]]:
     """Examples per second of each program's passes, in turn; the first round is not counted."""
     speeds: list[dict[str, list[float]]] = [{"train": [], "infer": []} for _ in processes]
     for n in range(passes + 1):
@@ -136,15 +150,37 @@ def _speeds(processes: Sequence[Process], passes: int) -> list[dict[str, list[fl
     return speeds
 
 
-def _result(process: Process, seconds: float | None, train: Sequence[float], infer: Sequence[float]) -> Result:
-    entry, updates = process.entry, process.ask("updates")["value"]
+def _result(
+    process: Process,
+    seconds: float | None,
+    train: Sequence[float],
+    infer: Sequence[float],
+) -> Result:
+    entry = process.entry
+    updates = process.ask("updates")["value"]
     middle = statistics.median(train), statistics.median(infer)
-    return Result(entry.name, entry.setting, *middle, seconds, updates, (min(train), max(train)))
+    return Result(
+        entry.name,
+        entry.setting,
+        *middle,
+        seconds,
+        updates,
+        (min(train), max(train)),
+    )
 
 
 def _table(bench: str, results: Sequence[Result]) -> Any:
     """Programs and their figures, ours first."""
-    headers = "program", "setting", "train/s", "spread", "infer/s", "updates", "s to\ntarget", "ratio\nto ours"
+    headers = (
+        "program",
+        "setting",
+        "train/s",
+        "spread",
+        "infer/s",
+        "updates",
+        "s to\ntarget",
+        "ratio\nto ours",
+    )
     table = compact(*headers, title=bench)
     for r in results:
         low, high = r.spread
@@ -161,7 +197,12 @@ def _table(bench: str, results: Sequence[Result]) -> Any:
     return table
 
 
-def _to_target(process: Process, target: float | None, epochs: int, metric: str) -> float | None:
+def _to_target(
+    process: Process,
+    target: float | None,
+    epochs: int,
+    metric: str,
+) -> float | None:
     """Seconds of training until the target is reached; None if it is not, or nobody asked."""
     if target is None or not process.entry.to_target:
         return None

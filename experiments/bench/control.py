@@ -41,13 +41,23 @@ class ControlOptions:
       json: File to which a JSON object is appended for each size.
     """
 
-    sizes: tuple[int, ...] = (1, 8, 32, 64, 256, 512)
+    sizes: tuple[int, ...] = (
+        1,
+        8,
+        32,
+        64,
+        256,
+        512,
+    )
     messages: int = 20_000
     passes: int = 7
     json: Path | None = None
 
 
-def main(options: ControlOptions, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: ControlOptions,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives its rows as dictionaries.
 
     Raises:
@@ -57,11 +67,18 @@ def main(options: ControlOptions, console: Console | None = None) -> list[dict[s
     require_positive("See the defaults.", sizes=min(options.sizes, default=0), **sizes)
     rows = [measure(options, size) for size in options.sizes]
     table = compact(
-        "dispatch\nsize", "one by one µs", "16 ahead µs", "one by one /\n16 ahead", "unfolding µs", title="a message"
+        "dispatch\nsize",
+        "one by one µs",
+        "16 ahead µs",
+        "one by one /\n16 ahead",
+        "unfolding µs",
+        title="a message",
     )
     for row in rows:
         times = (f"{row[name]:.3f}" for name in ("singly_us", "ahead_us"))
-        table.add_row(str(row["dispatch_size"]), *times, f"{row['ratio']:.1f}", f"{row['unfolding_us']:.3f}")
+        table.add_row(
+            str(row["dispatch_size"]), *times, f"{row['ratio']:.1f}", f"{row['unfolding_us']:.3f}"
+        )
     (console or Console(highlight=False)).print(table)
     append(options.json, rows)
     return rows
@@ -82,9 +99,17 @@ def measure(options: ControlOptions, size: int) -> dict[str, Any]:
             part()
             if n:
                 times[name].append(time.thread_time() - begin)
-    medians = {f"{name}_us": 1e6 * statistics.median(own) / bench.n_messages for name, own in times.items()}
+    medians = {}
+    for name, own in times.items():
+        medians[f"{name}_us"] = 1e6 * statistics.median(own) / bench.n_messages
     ratio = statistics.median(a / b for a, b in zip(times["singly"], times["ahead"], strict=True))
-    return {"bench": "control", "dispatch_size": size, "messages": bench.n_messages, **medians, "ratio": ratio}
+    return {
+        "bench": "control",
+        "dispatch_size": size,
+        "messages": bench.n_messages,
+        **medians,
+        "ratio": ratio,
+    }
 
 
 class Bench:
@@ -98,17 +123,28 @@ class Bench:
     def __init__(self, options: ControlOptions, size: int):
         graph = list_reduction_rnn(128)
         self._plan = make_plan(graph, assign(graph, 1))
-        each = 2 * MAX_LENGTH + 3  # of a sequence: its steps and the feed of its first state, forth and back; the loss
+        each = (
+            2 * MAX_LENGTH + 3
+        )  # of a sequence: its steps and the feed of its first state, forth and back; the loss
         n = max(size, options.messages // each // size * size)
         data = generate(20 * n + 200)
         full = np.flatnonzero(data.lengths == MAX_LENGTH)[:n]
         self._data = Subset(Sequences(data, 128), full)
         intervals = dict.fromkeys(graph.parameterised, 100)
-        limits: dict[str, Any] = {"max_active_keys": size, "max_dispatch_size": size, "capacity": 4096, "history": 1}
+        limits: dict[str, Any] = {
+            "max_active_keys": size,
+            "max_dispatch_size": size,
+            "capacity": 4096,
+            "history": 1,
+        }
         settings = SchedulerSettings(intervals=intervals, policy=largest, **limits)
         self._scheduler = Scheduler(self._plan, settings)
-        self._unfolder, self._ids = Unfolder(self._plan), np.arange(len(self._data))
-        self._scheduler.admission.foresee(self._ids, self._data.gather(self._ids))
+        self._unfolder = Unfolder(self._plan)
+        self._ids = np.arange(len(self._data))
+        self._scheduler.admission.foresee(
+            self._ids,
+            self._data.gather(self._ids),
+        )
         self.n_messages = 0
 
     def singly(self) -> None:
@@ -126,7 +162,8 @@ class Bench:
         self._pass(lambda: self._scheduler.ahead(0, AHEAD[0]))
 
     def _pass(self, step: Callable[[], object]) -> None:
-        s, left = self._scheduler, self._ids
+        s = self._scheduler
+        left = self._ids
         s.counts.reset()
         while len(left) or not s.idle:
             s.admission.take_ended()

@@ -31,7 +31,10 @@ def dispatch_statistics(experiment: str, **arguments: Any) -> Statistics:
     return simulate(task.graph, few, **vars(settings)).stats
 
 
-def dispatch_table(stats: Statistics, by_depth: Mapping[str, float] | None = None) -> Table:
+def dispatch_table(
+    stats: Statistics,
+    by_depth: Mapping[str, float] | None = None,
+) -> Table:
     """Messages, dispatches and rows of a dispatch, by stage.
 
     Args:
@@ -39,11 +42,22 @@ def dispatch_table(stats: Statistics, by_depth: Mapping[str, float] | None = Non
       by_depth: By stage, the rows that batching by depth would find for it, as a column for comparison.
     """
     extra = ["by depth"] if by_depth is not None else []
-    table = compact("stage", "messages", "dispatches", "rows a\ndispatch", "most", *extra, title="dispatch sizes")
+    table = compact(
+        "stage",
+        "messages",
+        "dispatches",
+        "rows a\ndispatch",
+        "most",
+        *extra,
+        title="dispatch sizes",
+    )
     for name, s in stats.stages.items():
         if s.dispatches:
             cells = [f"{s.forward + s.backward:,}", f"{s.dispatches:,}", f"{s.mean_dispatch:.1f}"]
             depth = (by_depth or {}).get(name)
-            last = [] if by_depth is None else ["" if depth is None else f"{depth:.1f}"]
+            if by_depth is None:
+                last = []
+            else:
+                last = ["" if depth is None else f"{depth:.1f}"]
             table.add_row(name, *cells, f"{s.largest_dispatch}", *last)
     return table

@@ -54,23 +54,41 @@ class EngineOptions:
       json: File to which a JSON object is appended for each size.
     """
 
-    sizes: tuple[int, ...] = (1, 8, 32, 64, 256, 512)
+    sizes: tuple[int, ...] = (
+        1,
+        8,
+        32,
+        64,
+        256,
+        512,
+    )
     messages: int = 20_000
     passes: int = 5
     hidden: int = 128
     json: Path | None = None
 
 
-def main(options: EngineOptions, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: EngineOptions,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives its rows as dictionaries.
 
     Raises:
       SettingsError: If an option is below 1.
     """
     if min(*options.sizes, options.messages, options.passes, options.hidden) < 1:
-        raise SettingsError("bench engine, options", "numbers of at least 1", f"{options}", "Change the option.")
+        raise SettingsError(
+            "bench engine, options", "numbers of at least 1", f"{options}", "Change the option."
+        )
     table = compact(
-        "dispatch\nsize", "in fact", "control µs", "engine µs", "kernels µs", "engine /\nkernels", title="a message"
+        "dispatch\nsize",
+        "in fact",
+        "control µs",
+        "engine µs",
+        "kernels µs",
+        "engine /\nkernels",
+        title="a message",
     )
     rows = []
     for size in options.sizes:
@@ -79,7 +97,10 @@ def main(options: EngineOptions, console: Console | None = None) -> list[dict[st
         table.add_row(
             str(size),
             f"{row['mean_dispatch']:.1f}",
-            *(f"{row[name]:.2f}" for name in ("control_us", "engine_us", "kernels_us", "engine_over_kernels")),
+            *(
+                f"{row[name]:.2f}"
+                for name in ("control_us", "engine_us", "kernels_us", "engine_over_kernels")
+            ),
         )
     (console or Console(highlight=False)).print(table)
     append(options.json, rows)
@@ -88,7 +109,11 @@ def main(options: EngineOptions, console: Console | None = None) -> list[dict[st
 
 def measure(options: EngineOptions, size: int) -> dict[str, float]:
     """Medians for one dispatch size."""
-    clocks = {"control": time.thread_time, "engine": time.perf_counter, "kernels": time.perf_counter}
+    clocks = {
+        "control": time.thread_time,
+        "engine": time.perf_counter,
+        "kernels": time.perf_counter,
+    }
     times: dict[str, list[float]] = {name: [] for name in clocks}
     with Bench(options, size) as bench:
         for n in range(options.passes + 1):
@@ -96,12 +121,23 @@ def measure(options: EngineOptions, size: int) -> dict[str, float]:
                 seconds = timed(getattr(bench, name), clock)
                 if n:
                     times[name].append(seconds)
-    medians = {f"{name}_us": 1e6 * statistics.median(t) / bench.n_messages for name, t in times.items()}
-    ratios = [e / k for e, k in zip(times["engine"], times["kernels"], strict=True)]
-    return {"mean_dispatch": bench.mean_dispatch, **medians, "engine_over_kernels": statistics.median(ratios)}
+    medians = {}
+    for name, t in times.items():
+        medians[f"{name}_us"] = 1e6 * statistics.median(t) / bench.n_messages
+    ratios = []
+    for e, k in zip(times["engine"], times["kernels"], strict=True):
+        ratios.append(e / k)
+    return {
+        "mean_dispatch": bench.mean_dispatch,
+        **medians,
+        "engine_over_kernels": statistics.median(ratios),
+    }
 
 
-def timed(part: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+def timed(
+    part: Callable[[], object],
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Seconds that something takes, by a clock."""
     begin = clock()
     part()
@@ -134,14 +170,22 @@ class Bench:
             history=1,
             capacity=4096,
         )
-        training = {name: NodeTraining(optax.adam(1e-3)) for name in self._graph.parameterised}
+        training = {}
+        for name in self._graph.parameterised:
+            training[name] = NodeTraining(optax.adam(1e-3))
         params = initial_params(self._graph, {}, 0)
-        self._executor = Executor(self._plan, params, training, jax.devices()[:1])
+        self._executor = Executor(
+            self._plan,
+            params,
+            training,
+            jax.devices()[:1],
+        )
         self._issued: list[Call] = []
         self._scheduler = Scheduler(self._plan, self._settings)
         self._control = Scheduler(self._plan, self._settings)
         self._runner = asyncio.Runner()  # kept, so that no pass has to make an event loop
-        self.n_messages, self.mean_dispatch = 0, 0.0
+        self.n_messages = 0
+        self.mean_dispatch = 0.0
 
     def __enter__(self) -> Bench:
         """Begins to measure."""
@@ -165,15 +209,21 @@ class Bench:
         self._issued.clear()
         self._scheduler.counts.reset()
         with keeping(self._issued):
-            self._runner.run(AsyncioDriver(self._loop(self._scheduler, self._executor), trace=trace).run())
+            self._runner.run(
+                AsyncioDriver(self._loop(self._scheduler, self._executor), trace=trace).run()
+            )
         self._executor.fences.wait()
         stats = self._scheduler.counts.read()
-        self.n_messages, self.mean_dispatch = stats.messages, stats.messages / stats.dispatches
+        self.n_messages = stats.messages
+        self.mean_dispatch = stats.messages / stats.dispatches
 
     def kernels(self) -> None:
         """The kernels of the last pass with everything, again."""
         repeat(self._issued)
 
     def _loop(self, scheduler: Scheduler, executor: Executor | None) -> Loop:
-        source = Source(scheduler, Pass(self._data, np.arange(len(self._data))))
+        source = Source(
+            scheduler,
+            Pass(self._data, np.arange(len(self._data))),
+        )
         return Loop(scheduler, executor, [source])

@@ -38,18 +38,30 @@ class Floor:
     ):
         self._train, self._valid = sst.synthetic() if synthetic else sst.load(data_dir)
         default, keep = cell_sizes(cell)
-        self._cells, self._n = Cells(cell, embedding, hidden or default, keep), n_train or len(self._train)
-        key, n = jax.random.key(0), self._cells.hidden
-        self._rows, self._w = jax.random.normal(key, (ROWS, 2 * n)), jax.random.normal(key, (2 * n, 5 * n))
+        self._cells = Cells(cell, embedding, hidden or default, keep)
+        self._n = n_train or len(self._train)
+        key = jax.random.key(0)
+        n = self._cells.hidden
+        self._rows = jax.random.normal(key, (ROWS, 2 * n))
+        self._w = jax.random.normal(
+            key,
+            (2 * n, 5 * n),
+        )
         jax.block_until_ready(product(self._rows, self._w))
 
     def train(self) -> int:
         """As many products as the training trees' steps have flops: three times those of the way forth."""
-        return self._work(3 * self._n * tree_flops(self._cells, self._train), self._n)
+        return self._work(
+            3 * self._n * tree_flops(self._cells, self._train),
+            self._n,
+        )
 
     def infer(self) -> int:
         """As many products as the validation trees' way forth has flops."""
-        return self._work(len(self._valid) * tree_flops(self._cells, self._valid), len(self._valid))
+        return self._work(
+            len(self._valid) * tree_flops(self._cells, self._valid),
+            len(self._valid),
+        )
 
     def evaluate(self) -> float:
         """No accuracy."""
@@ -69,9 +81,12 @@ class Floor:
 def tree_flops(cells: Cells, data: sst.Trees) -> float:
     """Floating-point operations of an average tree's way forth, in matrix products."""
     leaf = 2 * cells.embedding * cells.leaf_gates * cells.hidden
-    branch, classes = 2 * 2 * cells.hidden * 5 * cells.hidden, 2 * cells.hidden * sst.N_CLASSES
+    branch = 2 * 2 * cells.hidden * 5 * cells.hidden
+    classes = 2 * cells.hidden * sst.N_CLASSES
     n_leaves = np.count_nonzero(data.words >= 0)
-    return (n_leaves * leaf + (data.n_nodes - n_leaves) * branch + data.n_nodes * classes) / len(data)
+    return (n_leaves * leaf + (data.n_nodes - n_leaves) * branch + data.n_nodes * classes) / len(
+        data
+    )
 
 
 @jax.jit

@@ -42,7 +42,10 @@ class FrontEndBench:
     json: Path | None = None
 
 
-def main(options: FrontEndBench, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: FrontEndBench,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives its rows.
 
     Raises:
@@ -51,11 +54,28 @@ def main(options: FrontEndBench, console: Console | None = None) -> list[dict[st
     unknown = sorted(set(options.models) - set(PAIRS))
     if unknown or options.passes < 1 or options.size <= 0:
         expected = f"models of {', '.join(PAIRS)}, at least 1 pass, a size above 0"
-        raise SettingsError("bench front-end", expected, f"{unknown or options}", "Change the option.")
-    table = compact("model", "hand/s", "compiled/s", "ratio", "spread", "CPU ratio", "messages", "stages", "data")
-    rows, amount = [], Amount(options.size, options.synthetic, options.data_dir)
+        raise SettingsError(
+            "bench front-end", expected, f"{unknown or options}", "Change the option."
+        )
+    table = compact(
+        "model",
+        "hand/s",
+        "compiled/s",
+        "ratio",
+        "spread",
+        "CPU ratio",
+        "messages",
+        "stages",
+        "data",
+    )
+    rows = []
+    amount = Amount(options.size, options.synthetic, options.data_dir)
     for name in options.models or PAIRS:
-        row = {"bench": "front-end", "model": name, **measure(PAIRS[name](amount), options.passes)}
+        row = {
+            "bench": "front-end",
+            "model": name,
+            **measure(PAIRS[name](amount), options.passes),
+        }
         rows.append(row)
         append(options.json, [row])
         low, high = row["spread"]
@@ -77,16 +97,31 @@ def main(options: FrontEndBench, console: Console | None = None) -> list[dict[st
 def measure(pair: Pair, passes: int) -> dict[str, Any]:
     """Rates, their ratios by the clock and by processor time, messages an instance, stages, and the time for the data over the adapter's."""
     alike(pair.graph, pair.compiled.graph)
-    data, plain = pair.adapter(), pair.plain()
+    data = pair.adapter()
+    plain = pair.plain()
     n = len(data)
     asked = Asked(pair.compiled.data(plain))
     trainers = [
-        (amp.Trainer(pair.graph, pair.tx, settings=pair.settings, params=pair.params), data),
-        (amp.Trainer(pair.compiled.graph, pair.tx, settings=pair.settings), asked),
+        (
+            amp.Trainer(
+                pair.graph,
+                pair.tx,
+                settings=pair.settings,
+                params=pair.params,
+            ),
+            data,
+        ),
+        (
+            amp.Trainer(pair.compiled.graph, pair.tx, settings=pair.settings),
+            asked,
+        ),
     ]
     for trainer, instances in trainers:
         trainer.warm_up(instances, progress=False)
-    times: list[list[tuple[float, float]]] = [[], []]
+    times: list[list[tuple[float, float]]] = [
+        [],
+        [],
+    ]
     for number in range(passes + 1):
         asked.batches.clear()
         for kept, (trainer, instances) in zip(times, trainers, strict=True):
@@ -137,7 +172,11 @@ class Asked:
         return self._data.gather(ids)
 
 
-def data_seconds(pair: Pair, batches: Sequence[np.ndarray], rounds: int = 9) -> list[float]:
+def data_seconds(
+    pair: Pair,
+    batches: Sequence[np.ndarray],
+    rounds: int = 9,
+) -> list[float]:
     """Processor seconds for making the data set and what a pass asks for, by hand and compiled: medians of rounds in turn.
 
     Args:
@@ -151,13 +190,20 @@ def data_seconds(pair: Pair, batches: Sequence[np.ndarray], rounds: int = 9) -> 
         for ids in batches:
             data.gather(ids)
 
-    makers = (pair.adapter, lambda: pair.compiled.data(pair.plain()))
+    makers = (
+        pair.adapter,
+        lambda: pair.compiled.data(pair.plain()),
+    )
     rows = [[timed(lambda make=make: once(make))[1] for make in makers] for _ in range(rounds + 1)]
-    return [statistics.median(column) for column in zip(*rows[1:], strict=True)]
+    result = []
+    for column in zip(*rows[1:], strict=True):
+        result.append(statistics.median(column))
+    return result
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, float]:
     """Seconds by the clock, and of the processor, that a call takes."""
-    wall, processor = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    processor = time.process_time()
     run()
     return time.perf_counter() - wall, time.process_time() - processor

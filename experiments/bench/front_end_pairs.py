@@ -81,10 +81,18 @@ class Pair:
     params: Mapping[str, Any] | None = None
 
 
-def _set_up(name: str, n_train: int, amount: Amount, **arguments: Any) -> tuple[Any, Any]:
+def _set_up(
+    name: str,
+    n_train: int,
+    amount: Amount,
+    **arguments: Any,
+) -> tuple[Any, Any]:
     """An experiment's options, and its task: its graph, settings and optimizer."""
     has_files = name in ("sentiment", "wikiner", "qm9")
-    own = {"data_dir": amount.data_dir, "synthetic": amount.synthetic} if has_files else {}
+    if has_files:
+        own = {"data_dir": amount.data_dir, "synthetic": amount.synthetic}
+    else:
+        own = {}
     return set_up(name, amount.of(n_train), **own, **arguments)
 
 
@@ -92,80 +100,186 @@ def _sequences(amount: Amount, batch: int | None = None) -> Pair:
     """List reduction, single or in buckets."""
     keys = {} if batch else {"single": True}
     options, task = _set_up(
-        "list-reduction", 20_000 if batch else 5000, amount, max_active_keys=16 if batch else 64, **keys
+        "list-reduction",
+        20_000 if batch else 5000,
+        amount,
+        max_active_keys=16 if batch else 64,
+        **keys,
     )
     data, _ = list_reduction.splits(options.n_train, options.n_valid, 0)
-    adapter = lambda: list_reduction.Buckets(data, batch) if batch else list_reduction.Sequences(data)
-    plain = lambda: list_reduction.Buckets(data, batch).plain() if batch else list_reduction.plain(data)
+
+    def adapter():
+        return list_reduction.Buckets(data, batch) if batch else list_reduction.Sequences(data)
+
+    def plain():
+        if batch:
+            return list_reduction.Buckets(data, batch).plain()
+        return list_reduction.plain(data)
+
     graph = alike(task.graph, rnn_graph.list_reduction_rnn(batch=batch))
-    return Pair(graph, adapter, list_reduction_rnn(batch=batch), plain, task.settings, task.tx)
+    return Pair(
+        graph,
+        adapter,
+        list_reduction_rnn(batch=batch),
+        plain,
+        task.settings,
+        task.tx,
+    )
 
 
 def _trees(amount: Amount, kind: str) -> Pair:
     """A Tree-LSTM; `keep` is 1."""
-    best = {"policy": "wavefront", "min_admission": 64, "min_update_interval": 1150, "max_active_keys": 64}
-    options, task = _set_up("sentiment", 2000, amount, cell=kind, keep=1.0, **best)
+    best = {
+        "policy": "wavefront",
+        "min_admission": 64,
+        "min_update_interval": 1150,
+        "max_active_keys": 64,
+    }
+    options, task = _set_up(
+        "sentiment",
+        2000,
+        amount,
+        cell=kind,
+        keep=1.0,
+        **best,
+    )
     train, _ = sst.synthetic() if amount.synthetic else sst.load(options.data_dir)
-    trees, cells = _first(train, len(task.train)), chosen_cells(options)
+    trees = _first(train, len(task.train))
+    cells = chosen_cells(options)
     n_words = len(trees.vocabulary)
-    compiled = amp.compile(tree_lstm.tree_lstm(cells), tree_lstm.init(KEY, n_words, cells), tree_lstm.SPEC)
-    graph, plain = alike(task.graph, tree_lstm_graph(n_words, cells)), lambda: sst.plain(trees)
-    return Pair(graph, lambda: sst.TreeInstances(trees), compiled, plain, task.settings, task.tx)
+    compiled = amp.compile(
+        tree_lstm.tree_lstm(cells),
+        tree_lstm.init(KEY, n_words, cells),
+        tree_lstm.SPEC,
+    )
+    graph = alike(task.graph, tree_lstm_graph(n_words, cells))
+    plain = lambda: sst.plain(trees)
+    return Pair(
+        graph,
+        lambda: sst.TreeInstances(trees),
+        compiled,
+        plain,
+        task.settings,
+        task.tx,
+    )
 
 
 def _first(trees: sst.Trees, n: int) -> sst.Trees:
     """The first `n` trees."""
-    columns = {name: getattr(trees, name)[: trees.ptr[n]] for name in ("words", "labels", "parents", "sides")}
+    columns = {}
+    for name in ("words", "labels", "parents", "sides"):
+        columns[name] = getattr(trees, name)[: trees.ptr[n]]
     return replace(trees, ptr=trees.ptr[: n + 1], **columns)
 
 
 def _sentences(amount: Amount) -> Pair:
     """The tagger, without noise."""
-    best = {"min_admission": 64, "max_dispatch_size": 2048, "batch": 32, "max_active_keys": 64, "noise": 0.0}
+    best = {
+        "min_admission": 64,
+        "max_dispatch_size": 2048,
+        "batch": 32,
+        "max_active_keys": 64,
+        "noise": 0.0,
+    }
     options, task = _set_up("wikiner", 640, amount, **best)
     sentences, _ = wikiner_experiment.load(options)
     counts = wikiner_experiment.counts(sentences.vocabulary)
     sizes = tagger.Sizes(noise=0)
-    compiled = amp.compile(tagger.tagger(0), tagger.init(KEY, *counts, sizes), tagger.SPEC)
+    compiled = amp.compile(
+        tagger.tagger(0),
+        tagger.init(KEY, *counts, sizes),
+        tagger.SPEC,
+    )
     graph = alike(task.graph, tagger_graph(*counts, sizes))
-    adapter, plain = lambda: wikiner.SentenceInstances(sentences), lambda: wikiner.plain(sentences)
+    adapter = lambda: wikiner.SentenceInstances(sentences)
+    plain = lambda: wikiner.plain(sentences)
     return Pair(graph, adapter, compiled, plain, task.settings, task.tx)
 
 
 def _shuffles(amount: Amount) -> Pair:
     """Operations in an order of each instance's own."""
-    best = {"min_admission": 2048, "max_dispatch_size": 1024, "max_active_keys": 8192, "operations": 8}
+    best = {
+        "min_admission": 2048,
+        "max_dispatch_size": 1024,
+        "max_active_keys": 8192,
+        "operations": 8,
+    }
     _, task = _set_up("permutation", 8192, amount, **best)
     data = permutation.generate(len(task.train))
     params = permutation_model.init(KEY)
     compiled = amp.compile(permutation_model.permutation, params, permutation_model.SPEC)
     graph = alike(task.graph, permutation_graph())
-    return Pair(graph, lambda: ShuffledRows(data), compiled, lambda: permutation.plain(data), task.settings, task.tx)
+    return Pair(
+        graph,
+        lambda: ShuffledRows(data),
+        compiled,
+        lambda: permutation.plain(data),
+        task.settings,
+        task.tx,
+    )
 
 
 def _experts(amount: Amount, top: int) -> Pair:
     """A mixture of experts, 32 rows an instance; random data."""
-    rng, sizes, n = np.random.default_rng(0), mixture.Experts(128, 256, 10, top=top, noisy=False), 32
-    plain = [
-        {"x": rng.normal(size=(n, 128)).astype(np.float32), "label": rng.integers(0, 10, n).astype(np.int32)}
-        for _ in range(amount.of(100))
-    ]
+    rng = np.random.default_rng(0)
+    sizes = mixture.Experts(128, 256, 10, top=top, noisy=False)
+    n = 32
+    plain = []
+    for _ in range(amount.of(100)):
+        plain.append(
+            {
+                "x": rng.normal(size=(n, 128)).astype(np.float32),
+                "label": rng.integers(0, 10, n).astype(np.int32),
+            }
+        )
     params = mixture.init(KEY, sizes)
-    params["gate"] = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), params["gate"])
-    compiled = amp.compile(mixture.mixture_of_experts(sizes), params, mixture.spec(sizes))
-    fields = {"i": np.arange(n), "n": np.full(n, n)}
-    columns = lambda: InstanceList([{k: amp.messages(v, **fields) for k, v in one.items()} for one in plain])
-    settings = Settings(max_active_keys=16, min_update_interval=512, max_dispatch_size=512, policy="wavefront")
-    return Pair(mixture_graph(sizes), columns, compiled, lambda: plain, settings, optax.adam(1e-3), params)
+    params["gate"] = jax.tree.map(
+        lambda leaf: rng.normal(size=leaf.shape).astype(np.float32),
+        params["gate"],
+    )
+    compiled = amp.compile(
+        mixture.mixture_of_experts(sizes),
+        params,
+        mixture.spec(sizes),
+    )
+    fields = {
+        "i": np.arange(n),
+        "n": np.full(n, n),
+    }
+
+    def columns():
+        return InstanceList(
+            [{k: amp.messages(v, **fields) for k, v in one.items()} for one in plain]
+        )
+
+    settings = Settings(
+        max_active_keys=16, min_update_interval=512, max_dispatch_size=512, policy="wavefront"
+    )
+    return Pair(
+        mixture_graph(sizes),
+        columns,
+        compiled,
+        lambda: plain,
+        settings,
+        optax.adam(1e-3),
+        params,
+    )
 
 
 def _molecules(amount: Amount) -> Pair:
     """QM9's gated graph network."""
     options, task = _set_up("qm9", 1000, amount)
     params = ggnn.init_regression(KEY, qm9.N_FEATURES)
-    compiled = amp.compile(ggnn.ggnn_regression, params, ggnn.regression_spec(qm9.N_FEATURES, qm9.N_KINDS))
+    compiled = amp.compile(
+        ggnn.ggnn_regression, params, ggnn.regression_spec(qm9.N_FEATURES, qm9.N_KINDS)
+    )
     graph = ggnn_regression(Network(qm9.N_FEATURES))
-    return _of_graphs(task, graph, qm9_experiment.data(options)(0).train, compiled)
+    return _of_graphs(
+        task,
+        graph,
+        qm9_experiment.data(options)(0).train,
+        compiled,
+    )
 
 
 def _questions(amount: Amount) -> Pair:
@@ -173,29 +287,68 @@ def _questions(amount: Amount) -> Pair:
     options, task = _set_up("babi15", 1000, amount, epochs=1)
     questions, *_ = babi15_experiment.data(options, 0)
     params = ggnn.init_selection(KEY, 1, 5)
-    compiled = amp.compile(ggnn.ggnn_selection, params, ggnn.selection_spec(1, babi15.N_KINDS))
+    compiled = amp.compile(
+        ggnn.ggnn_selection,
+        params,
+        ggnn.selection_spec(1, babi15.N_KINDS),
+    )
     graph = ggnn_selection(Network(1, 5, 2))
-    return _of_graphs(task, graph, questions.instances(0, len(task.train)), compiled)
+    return _of_graphs(
+        task,
+        graph,
+        questions.instances(0, len(task.train)),
+        compiled,
+    )
 
 
-def _of_graphs(task: Any, graph: Graph, data: GraphInstances, compiled: Compiled) -> Pair:
+def _of_graphs(
+    task: Any,
+    graph: Graph,
+    data: GraphInstances,
+    compiled: Compiled,
+) -> Pair:
     def fresh() -> GraphInstances:
         """The same graphs, without what was made of them before."""
         return replace(data, graphs=replace(data.graphs))
 
-    return Pair(alike(task.graph, graph), fresh, compiled, lambda: fresh().plain(), task.settings, task.tx)
+    return Pair(
+        alike(task.graph, graph),
+        fresh,
+        compiled,
+        lambda: fresh().plain(),
+        task.settings,
+        task.tx,
+    )
 
 
 def _pondering(amount: Amount) -> Pair:
     """Adaptive computation time; sequences of 1 to 9 random inputs."""
-    rng, sizes = np.random.default_rng(0), act.Ponder(32, 128, 2)
-    plain = [
-        {"x": rng.normal(size=(int(n), 32)).astype(np.float32), "label": np.int32(n % 2)}
-        for n in rng.integers(1, 10, amount.of(500))
-    ]
-    compiled = amp.compile(act.act_rnn(sizes), act.init(KEY, sizes), act.spec(sizes))
-    settings = Settings(max_active_keys=64, min_update_interval=512, max_dispatch_size=512, policy="wavefront")
-    return Pair(act_rnn(sizes), lambda: act_messages(plain, 128), compiled, lambda: plain, settings, optax.adam(1e-3))
+    rng = np.random.default_rng(0)
+    sizes = act.Ponder(32, 128, 2)
+    plain = []
+    for n in rng.integers(1, 10, amount.of(500)):
+        plain.append(
+            {
+                "x": rng.normal(size=(int(n), 32)).astype(np.float32),
+                "label": np.int32(n % 2),
+            }
+        )
+    compiled = amp.compile(
+        act.act_rnn(sizes),
+        act.init(KEY, sizes),
+        act.spec(sizes),
+    )
+    settings = Settings(
+        max_active_keys=64, min_update_interval=512, max_dispatch_size=512, policy="wavefront"
+    )
+    return Pair(
+        act_rnn(sizes),
+        lambda: act_messages(plain, 128),
+        compiled,
+        lambda: plain,
+        settings,
+        optax.adam(1e-3),
+    )
 
 
 def alike(graph: Graph, other: Graph) -> Graph:
@@ -210,7 +363,9 @@ def alike(graph: Graph, other: Graph) -> Graph:
     """
     for name, node in other.parameterised.items():
         options = graph.nodes[name].options
-        node.options = replace(node.options, tx=options.tx, min_update_interval=options.min_update_interval)
+        node.options = replace(
+            node.options, tx=options.tx, min_update_interval=options.min_update_interval
+        )
     return other
 
 

@@ -55,7 +55,15 @@ class GrowthBench:
       out: Folder for the pictures.
     """
 
-    max_active_keys: tuple[int, ...] = (1, 4, 16, 64, 128, 256, 512)
+    max_active_keys: tuple[int, ...] = (
+        1,
+        4,
+        16,
+        64,
+        128,
+        256,
+        512,
+    )
     depths: tuple[int, ...] = (6, 8, 16, 32, 63)
     depth_keys: int = 64
     leaves: int = 64
@@ -69,31 +77,48 @@ class GrowthBench:
     out: Path = Path("runs/growth")
 
 
-def main(options: GrowthBench, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: GrowthBench,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints two tables and draws them; gives the rows.
 
     Raises:
       SettingsError: If an option is below 1, or there is no binary tree of such a depth with so many leaves.
       RuntimeError: If a measured process fails; its errors are on the terminal.
     """
-    sizes = {name: getattr(options, name) for name in ("n_train", "passes", "embedding", "hidden")}
+    sizes = {}
+    for name in ("n_train", "passes", "embedding", "hidden"):
+        sizes[name] = getattr(options, name)
     counts = *options.max_active_keys, options.depth_keys, options.leaves, *sizes.values()
     if not options.max_active_keys or min(counts) < 1:
-        raise SettingsError("bench growth, options", "numbers of at least 1", f"{options}", "Change the option.")
+        raise SettingsError(
+            "bench growth, options", "numbers of at least 1", f"{options}", "Change the option."
+        )
     for depth in options.depths:
         comb(depth, options.leaves)
     console = console or Console(highlight=False)
-    data = {"synthetic": options.synthetic, "data_dir": str(options.data_dir) if options.data_dir else None}
+    data = {
+        "synthetic": options.synthetic,
+        "data_dir": str(options.data_dir) if options.data_dir else None,
+    }
     found = {
-        "trees in flight": in_a_process(in_flight, {"counts": sorted(options.max_active_keys), **sizes, **data}, SPREAD)
+        "trees in flight": in_a_process(
+            in_flight, {"counts": sorted(options.max_active_keys), **sizes, **data}, SPREAD
+        )
     }
     if options.depths:
-        shape = {"depths": sorted(options.depths), "leaves": options.leaves, "keys": options.depth_keys}
+        shape = {
+            "depths": sorted(options.depths),
+            "leaves": options.leaves,
+            "keys": options.depth_keys,
+        }
         found["depth"] = in_a_process(by_depth, {**shape, **sizes}, SPREAD)
     settings = {**sizes, "leaves": options.leaves, "depth_keys": options.depth_keys}
-    every = [
-        {"bench": "growth", "against": against, **row, **settings} for against, rows in found.items() for row in rows
-    ]
+    every = []
+    for against, rows in found.items():
+        for row in rows:
+            every.append({"bench": "growth", "against": against, **row, **settings})
     append(options.json, every)
     for against, rows in found.items():
         _show(console, options.out, against, rows)
@@ -101,15 +126,26 @@ def main(options: GrowthBench, console: Console | None = None) -> list[dict[str,
     return every
 
 
-def _show(console: Console, out: Path, against: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def _show(
+    console: Console,
+    out: Path,
+    against: str,
+    rows: Sequence[Mapping[str, Any]],
+) -> None:
     """Prints and draws."""
-    table = compact(against, "trees/s", "µs a tree", "host µs\na tree", "dispatches\na tree", "rows a\ndispatch")
+    table = compact(
+        against, "trees/s", "µs a tree", "host µs\na tree", "dispatches\na tree", "rows a\ndispatch"
+    )
     for row in rows:
         times = f"{1e6 / row['us']:,.0f}", f"{row['us']:,.0f}", f"{row['host_us']:,.0f}"
-        table.add_row(f"{row['at']:,}", *times, f"{row['dispatches']:.2f}", f"{row['mean_dispatch']:.1f}")
+        table.add_row(
+            f"{row['at']:,}", *times, f"{row['dispatches']:.2f}", f"{row['mean_dispatch']:.1f}"
+        )
     console.print(table)
     parts = ("all in all", "us"), ("the host's thread", "host_us")
-    series = {name: [(row["at"], row[key]) for row in rows] for name, key in parts}
+    series = {}
+    for name, key in parts:
+        series[name] = [(row["at"], row[key]) for row in rows]
     for suffix in ("png", "svg"):
         path = out / f"{against.replace(' ', '-')}.{suffix}"
         curves(series, path, x=against, y="time per tree [µs]", log=True)
@@ -128,13 +164,26 @@ def in_flight(
     """Trees of the treebank, so many in flight; measured here."""
     cache_compilations()
     trees, _ = sst.synthetic(n_train) if synthetic else sst.load(data_dir)
-    data = amp.Subset(sst.TreeInstances(trees), np.arange(min(n_train, len(trees))))
+    data = amp.Subset(
+        sst.TreeInstances(trees),
+        np.arange(min(n_train, len(trees))),
+    )
     cells = Cells("tai", embedding, hidden, 0.5)
-    return [{"at": keys, **measured(trees, data, cells, keys, passes)} for keys in counts]
+    result = []
+    for keys in counts:
+        result.append({"at": keys, **measured(trees, data, cells, keys, passes)})
+    return result
 
 
 def by_depth(
-    depths: Sequence[int], *, leaves: int, keys: int, n_train: int, passes: int, embedding: int, hidden: int
+    depths: Sequence[int],
+    *,
+    leaves: int,
+    keys: int,
+    n_train: int,
+    passes: int,
+    embedding: int,
+    hidden: int,
 ) -> list[dict[str, Any]]:
     """Trees of so many leaves, of these depths; measured here."""
     cache_compilations()
@@ -149,9 +198,20 @@ def by_depth(
     return rows
 
 
-def measured(trees: sst.Trees, data: Instances, cells: Cells, keys: int, passes: int) -> dict[str, Any]:
+def measured(
+    trees: sst.Trees,
+    data: Instances,
+    cells: Cells,
+    keys: int,
+    passes: int,
+) -> dict[str, Any]:
     """Trains on the trees; gives medians of microseconds a tree, all in all and of the host's thread, and what dispatches hold."""
-    graph = tree_lstm(len(trees.vocabulary), cells, INTERVAL, optax.sgd(0.1))
+    graph = tree_lstm(
+        len(trees.vocabulary),
+        cells,
+        INTERVAL,
+        optax.sgd(0.1),
+    )
     settings = Settings(
         policy="wavefront",
         max_active_keys=keys,
@@ -162,9 +222,11 @@ def measured(trees: sst.Trees, data: Instances, cells: Cells, keys: int, passes:
     trainer = amp.Trainer(graph, adagrad(0.05), settings=settings)
     trainer.warm_up(data, progress=False)
     trainer.fit(data, epochs=1, progress=False)
-    walls, hosts = [], []
+    walls = []
+    hosts = []
     for _ in range(passes):
-        wall, host = time.perf_counter(), time.thread_time()
+        wall = time.perf_counter()
+        host = time.thread_time()
         trainer.fit(data, epochs=1, progress=False)
         walls.append(1e6 * (time.perf_counter() - wall) / len(data))
         hosts.append(1e6 * (time.thread_time() - host) / len(data))
@@ -188,7 +250,9 @@ def comb(depth: int, leaves: int) -> str:
     """
     if not 0 < depth < leaves <= 2**depth:
         expected = f"a depth from {(leaves - 1).bit_length()} to {leaves - 1}, for {leaves} leaves"
-        raise SettingsError("bench growth, --depths", expected, f"{depth}", "Change depths or leaves.")
+        raise SettingsError(
+            "bench growth, --depths", expected, f"{depth}", "Change depths or leaves."
+        )
     split = []
     while leaves > 1:
         depth -= 1

@@ -43,7 +43,11 @@ class HostsBench:
     json: Path | None = None
 
 
-def measure(model: str, hosts: int, passes: int) -> dict[str, float]:
+def measure(
+    model: str,
+    hosts: int,
+    passes: int,
+) -> dict[str, float]:
     """Passes of one trainer; called in a process of its own.
 
     Args:
@@ -59,8 +63,17 @@ def measure(model: str, hosts: int, passes: int) -> dict[str, float]:
     if not hosts:
         hold(os.getpid(), cores[0])
     graph, data, options = _task(model)
-    places: dict[str, Any] = {"hosts": hosts} if hosts else {"devices": jax.devices()[:1] * 2}
-    trainer = amp.Trainer(graph, optax.adam(1e-3), workers=2, **places, **options)
+    if hosts:
+        places: dict[str, Any] = {"hosts": hosts}
+    else:
+        places = {"devices": jax.devices()[:1] * 2}
+    trainer = amp.Trainer(
+        graph,
+        optax.adam(1e-3),
+        workers=2,
+        **places,
+        **options,
+    )
     processes = [host.process for host in trainer.hosts]
     for process, core in zip(processes, cores, strict=False):
         hold(process, core)
@@ -68,12 +81,16 @@ def measure(model: str, hosts: int, passes: int) -> dict[str, float]:
     gc.collect()  # what the start has left behind: otherwise this takes a quarter of a second of some pass
     before = [spent_s(process) for process in (os.getpid(), *processes)]
     history = trainer.fit(data, epochs=passes, progress=False)
-    spent = [spent_s(p) - s for p, s in zip((os.getpid(), *processes), before, strict=True)]
+    spent = []
+    for p, s in zip((os.getpid(), *processes), before, strict=True):
+        spent.append(spent_s(p) - s)
     dispatches = sum(epoch.dispatches for epoch in history.epochs)
     control_us = spent[0] / dispatches * 1e6 if hosts else control_alone_us(trainer, data, passes)
     trainer.close()
     rate = statistics.median(epoch.train_per_s for epoch in history.epochs)
-    us = [n_examples(data) / e.train_per_s / e.dispatches * 1e6 for e in history.epochs]
+    us = []
+    for e in history.epochs:
+        us.append(n_examples(data) / e.train_per_s / e.dispatches * 1e6)
     return {
         "per_s": rate,
         "us_a_dispatch": statistics.median(us),
@@ -117,12 +134,19 @@ class Calls:
         Args:
           executor: The executor.
         """
-        parts = (executor, ("feed", "run", "change")), (executor.fences, ("of_worker",)), (executor.losses, ("take",))
+        parts = (
+            (executor, ("feed", "run", "change")),
+            (executor.fences, ("of_worker",)),
+            (executor.losses, ("take",)),
+        )
         for part, names in parts:  # none of these calls another
             for name in names:
                 setattr(part, name, self._measured(getattr(part, name)))
 
-    def _measured(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _measured(
+        self,
+        call: Callable[..., Any],
+    ) -> Callable[..., Any]:
         def measured(*arguments: Any) -> Any:
             began_s = time.thread_time()
             try:
@@ -147,39 +171,71 @@ def spent_s(process: int) -> float:
 
 def _task(model: str) -> tuple[amp.Graph, Any, dict[str, Any]]:
     if model == "copies":
-        options = {"max_active_keys": 128, "min_admission": 32, "min_update_interval": 100, "max_dispatch_size": 64}
+        options = {
+            "max_active_keys": 128,
+            "min_admission": 32,
+            "min_update_interval": 100,
+            "max_dispatch_size": 64,
+        }
         data = list_reduction.Sequences(list_reduction.generate(2400), hidden=64)
         return list_reduction_rnn(64, copies=2), data, options
-    options: dict[str, Any] = {"max_active_keys": 32, "min_update_interval": 128, "max_dispatch_size": 1}
+    options: dict[str, Any] = {
+        "max_active_keys": 32,
+        "min_update_interval": 128,
+        "max_dispatch_size": 1,
+    }
     options["affinity"] = {name: 0 for name in ("linear1", "relu1", "linear2", "relu2")} | {
         name: 1 for name in ("linear3", "relu3", "linear4", "relu4", "linear5", "xent")
     }
-    return mlp((784, 1024, 1024, 1024, 512, 10), 64), mnist.Batches(mnist.synthetic(6400, 64)[0], 64), options
+    return (
+        mlp((784, 1024, 1024, 1024, 512, 10), 64),
+        mnist.Batches(mnist.synthetic(6400, 64)[0], 64),
+        options,
+    )
 
 
-def main(options: HostsBench, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: HostsBench,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints both models' rates, and the ratios of two hosts to one process: of rates, and of what control takes.
 
     Raises:
       SettingsError: If there are no two cores.
     """
-    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2 or not Path("/proc").exists():
-        raise SettingsError("bench hosts", "a Linux with two cores", "something else", "Run it on such a machine.")
-    console, found = console or Console(highlight=False), []
+    if (
+        not hasattr(os, "sched_getaffinity")
+        or len(os.sched_getaffinity(0)) < 2
+        or not Path("/proc").exists()
+    ):
+        raise SettingsError(
+            "bench hosts", "a Linux with two cores", "something else", "Run it on such a machine."
+        )
+    console = console or Console(highlight=False)
+    found = []
     for model in MODELS:
-        rows: dict[int, list[dict[str, float]]] = {0: [], 2: []}
+        rows: dict[int, list[dict[str, float]]] = {
+            0: [],
+            2: [],
+        }
         for _ in range(options.rounds):
             for hosts, row in rows.items():
                 arguments = {"model": model, "hosts": hosts, "passes": options.passes}
-                row.append(in_a_process(measure, arguments, {"JAX_NUM_CPU_DEVICES": "1", "NPROC": "1"}))
-        medians = {h: {k: statistics.median(r[k] for r in row) for k in row[0]} for h, row in rows.items()}
+                row.append(
+                    in_a_process(measure, arguments, {"JAX_NUM_CPU_DEVICES": "1", "NPROC": "1"})
+                )
+        medians = {
+            h: {k: statistics.median(r[k] for r in row) for k in row[0]} for h, row in rows.items()
+        }
         for hosts, m in medians.items():
             what = "two hosts, a core each" if hosts else "one process on one core"
             console.print(
                 f"{model}, {what}: {m['per_s']:,.0f}/s, {m['us_a_dispatch']:.0f} us a dispatch; processor time a dispatch: control {m['control_us']:.1f} us, all {m['all_us']:.0f} us"
             )
             found.append({"bench": "hosts", "model": model, "hosts": hosts, **m})
-        rates, control = ([medians[hosts][key] for hosts in (2, 0)] for key in ("per_s", "control_us"))
+        rates, control = (
+            [medians[hosts][key] for hosts in (2, 0)] for key in ("per_s", "control_us")
+        )
         console.print(
             f"{model}: two hosts are {rates[0] / rates[1]:.2f} times one core; control takes {control[0] / control[1]:.2f} times as long"
         )

@@ -26,7 +26,12 @@ def keeping(calls: list[Call]) -> Iterator[None]:
     """Adds what executors are asked to carry out meanwhile to a list, call by call."""
     run = IssueQueue.run
 
-    def keep(self: IssueQueue, executor: Executor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]) -> None:
+    def keep(
+        self: IssueQueue,
+        executor: Executor,
+        dispatches: Sequence[Dispatch],
+        launches: Sequence[Launch],
+    ) -> None:
         calls.append(Call(executor, launches, dispatches))
         run(self, executor, dispatches, launches)
 

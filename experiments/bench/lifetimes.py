@@ -52,7 +52,10 @@ class LifetimesBench:
     json: Path | None = None
 
 
-def main(options: LifetimesBench, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: LifetimesBench,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives its rows as dictionaries.
 
     Raises:
@@ -60,7 +63,9 @@ def main(options: LifetimesBench, console: Console | None = None) -> list[dict[s
       RuntimeError: If a measured process fails; its errors are on the terminal.
     """
     if min(options.trainers, options.fits) < 1:
-        raise SettingsError("bench lifetimes, options", "numbers of at least 1", f"{options}", "Change the option.")
+        raise SettingsError(
+            "bench lifetimes, options", "numbers of at least 1", f"{options}", "Change the option."
+        )
     rows = []
     table = compact("after", "", "resident MB", "maps", "compiled", "s", title="lifetimes")
     for of, run, n in (("trainers", trainers, options.trainers), ("fits", fits, options.fits)):
@@ -75,7 +80,10 @@ def main(options: LifetimesBench, console: Console | None = None) -> list[dict[s
 
 def trainers(n: int) -> list[dict[str, Any]]:
     """Makes so many trainers of different graphs here, trains each a little and drops it; gives what was seen on the way."""
-    return _watched(n, lambda number: _fit(_trainer(SMALLEST + number), SMALLEST + number))
+    return _watched(
+        n,
+        lambda number: _fit(_trainer(SMALLEST + number), SMALLEST + number),
+    )
 
 
 def fits(n: int) -> list[dict[str, Any]]:
@@ -84,27 +92,56 @@ def fits(n: int) -> list[dict[str, Any]]:
     return _watched(n, lambda _: _fit(trainer, SMALLEST))
 
 
-def _watched(n: int, work: Callable[[int], None]) -> list[dict[str, Any]]:
+def _watched(
+    n: int,
+    work: Callable[[int], None],
+) -> list[dict[str, Any]]:
     """Does some work for each number; looks at the process every now and then."""
-    before, begin, seen = compilations(), time.perf_counter(), []
-    looks = {1, *(n * look // LOOKS for look in range(1, LOOKS + 1))}
+    before = compilations()
+    begin = time.perf_counter()
+    seen = []
+    looks = {
+        1,
+        *(n * look // LOOKS for look in range(1, LOOKS + 1)),
+    }
     for number in range(n):
         work(number)
         if number + 1 in looks:
             _let_go()
-            found = {"after": number + 1, "resident": resident_bytes(), "maps": memory_maps()}
-            seen.append({**found, "compiled": compilations() - before, "seconds": time.perf_counter() - begin})
+            found = {
+                "after": number + 1,
+                "resident": resident_bytes(),
+                "maps": memory_maps(),
+            }
+            seen.append(
+                {
+                    **found,
+                    "compiled": compilations() - before,
+                    "seconds": time.perf_counter() - begin,
+                }
+            )
     return seen
 
 
 def _trainer(features: int) -> amp.Trainer:
-    settings = Settings(max_active_keys=4, max_dispatch_size=1, min_update_interval=4, compile_ahead=False)
-    return amp.Trainer(mlp((features, 8, 4), batch=BATCH), optax.sgd(0.1), settings=settings)
+    settings = Settings(
+        max_active_keys=4, max_dispatch_size=1, min_update_interval=4, compile_ahead=False
+    )
+    return amp.Trainer(
+        mlp((features, 8, 4), batch=BATCH),
+        optax.sgd(0.1),
+        settings=settings,
+    )
 
 
 def _fit(trainer: amp.Trainer, features: int) -> None:
-    image, label = np.zeros((BATCH, features), np.float32), np.zeros(BATCH, np.int32)
-    trainer.fit([{"image": image, "label": label}] * 8, epochs=1, progress=False)
+    image = np.zeros((BATCH, features), np.float32)
+    label = np.zeros(BATCH, np.int32)
+    trainer.fit(
+        [{"image": image, "label": label}] * 8,
+        epochs=1,
+        progress=False,
+    )
 
 
 def _let_go() -> None:
@@ -118,4 +155,6 @@ def _let_go() -> None:
 def memory_maps() -> int:
     """The process's memory maps; 0 where the system does not tell as Linux does."""
     path = Path("/proc/self/maps")
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    if path.exists():
+        return path.read_bytes().count(b"\n")
+    return 0

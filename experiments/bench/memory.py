@@ -50,16 +50,27 @@ class MemoryBench:
     json: Path | None = None
 
 
-def main(options: MemoryBench, console: Console | None = None) -> dict[str, Any]:
+def main(
+    options: MemoryBench,
+    console: Console | None = None,
+) -> dict[str, Any]:
     """Prints a table; gives what was measured.
 
     Raises:
       SettingsError: If an option is below 1.
       RuntimeError: If the measured process fails; its errors are on the terminal.
     """
-    if min(options.max_active_keys, options.epochs, options.embedding, options.hidden) < 1 or options.n_train < 0:
-        raise SettingsError("bench memory, options", "numbers of at least 1", f"{options}", "Change the option.")
-    arguments = {name: value for name, value in vars(options).items() if name not in ("json", "data_dir")}
+    if (
+        min(options.max_active_keys, options.epochs, options.embedding, options.hidden) < 1
+        or options.n_train < 0
+    ):
+        raise SettingsError(
+            "bench memory, options", "numbers of at least 1", f"{options}", "Change the option."
+        )
+    arguments = {}
+    for name, value in vars(options).items():
+        if name not in ("json", "data_dir"):
+            arguments[name] = value
     arguments["data_dir"] = str(options.data_dir) if options.data_dir else None
     row = {"bench": "memory", **in_a_process(measured, arguments, {})}
     table = compact("MB", "", title=f"memory, {options.max_active_keys} trees in flight")
@@ -69,7 +80,9 @@ def main(options: MemoryBench, console: Console | None = None) -> dict[str, Any]
     table.add_row("resident, by epoch", " ".join(resident))
     console = console or Console(highlight=False)
     console.print(table)
-    console.print(f"live over arenas, their records, parameters and optimizer states: {row['ratio']:.2f}")
+    console.print(
+        f"live over arenas, their records, parameters and optimizer states: {row['ratio']:.2f}"
+    )
     append(options.json, [row])
     return row
 
@@ -109,10 +122,17 @@ def measured(epochs: int, **arguments: Any) -> dict[str, Any]:
     trainer.fit(train, epochs=epochs, progress=False, callbacks=[note])
     own = trainer.device_bytes
     live = max(train.seen)
-    return {"live": live, **own, "ratio": live / sum(own[name] for name in PARTS), "resident": resident}
+    return {
+        "live": live,
+        **own,
+        "ratio": live / sum(own[name] for name in PARTS),
+        "resident": resident,
+    }
 
 
 def resident_bytes() -> int:
     """The process's memory that is in RAM; 0 where the system does not tell as Linux does."""
     path = Path("/proc/self/statm")
-    return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0
+    if path.exists():
+        return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

@@ -25,7 +25,12 @@ EXPERIMENTS: dict[str, tuple[Any, Any]] = {
 """By name: the module, and its options."""
 
 
-def set_up(experiment: str, n_train: int = 0, data_dir: str | None = None, **arguments: Any) -> tuple[Any, Task]:
+def set_up(
+    experiment: str,
+    n_train: int = 0,
+    data_dir: str | None = None,
+    **arguments: Any,
+) -> tuple[Any, Task]:
     """An experiment's options, and its task for seed 0.
 
     Args:
@@ -39,8 +44,17 @@ def set_up(experiment: str, n_train: int = 0, data_dir: str | None = None, **arg
       DataError: If a file is missing or damaged.
     """
     module, kind = EXPERIMENTS[experiment]
-    size = {"n_train": n_train} if n_train else {"full": True} if hasattr(kind, "full") else {}
-    options = kind(data_dir=Path(data_dir) if data_dir else None, **size, **arguments)
+    if n_train:
+        size = {"n_train": n_train}
+    elif hasattr(kind, "full"):
+        size = {"full": True}
+    else:
+        size = {}
+    options = kind(
+        data_dir=Path(data_dir) if data_dir else None,
+        **size,
+        **arguments,
+    )
     return options, module.tasks(options)(0)
 
 
@@ -53,11 +67,24 @@ class Ours:
       **arguments: Options of the experiment.
     """
 
-    def __init__(self, experiment: str, n_train: int = 0, **arguments: Any):
+    def __init__(
+        self,
+        experiment: str,
+        n_train: int = 0,
+        **arguments: Any,
+    ):
         _, self._task = set_up(experiment, n_train, **arguments)
         self._train: Any = self._task.train
-        self._trainer = amp.Trainer(self._task.graph, self._task.tx, settings=self._task.settings)
-        self._trainer.warm_up(self._task.train, self._task.valid, progress=False)
+        self._trainer = amp.Trainer(
+            self._task.graph,
+            self._task.tx,
+            settings=self._task.settings,
+        )
+        self._trainer.warm_up(
+            self._task.train,
+            self._task.valid,
+            progress=False,
+        )
         self._updates = 0.0
 
     def train(self) -> int:

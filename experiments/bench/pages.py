@@ -26,7 +26,10 @@ from experiments.bench.memory import resident_bytes
 from experiments.common import cache_compilations
 from experiments.records import append
 
-H, WORDS, STEPS, BATCH = 256, 5000, 60, 64
+H = 256
+WORDS = 5000
+STEPS = 60
+BATCH = 64
 FIGURES = ("seconds", "processor seconds", "page faults", "resident MB")
 """The medians of what is measured of a pass; the last one at the end."""
 
@@ -46,7 +49,10 @@ class PagesBench:
     json: Path | None = None
 
 
-def main(options: PagesBench, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: PagesBench,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives what was measured.
 
     Raises:
@@ -54,20 +60,29 @@ def main(options: PagesBench, console: Console | None = None) -> list[dict[str, 
       RuntimeError: If a measured process fails; its errors are on the terminal.
     """
     if min(options.passes, options.processes) < 1:
-        raise SettingsError("bench pages, options", "numbers of at least 1", f"{options}", "Change the option.")
+        raise SettingsError(
+            "bench pages, options", "numbers of at least 1", f"{options}", "Change the option."
+        )
     console = console or Console(highlight=False)
     rows = []
     for program in PROGRAMS:
         table = compact("kept", "not kept", "ratio", title=program)
-        of_program: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+        of_program: dict[bool, list[dict[str, Any]]] = {
+            True: [],
+            False: [],
+        }
         for turn in range(2 * options.processes):
             kept = turn % 4 in (0, 3)
             environment = {SWITCH: None if kept else "0"}
-            row = in_a_process(measured, {"program": program, "passes": options.passes}, environment)
+            row = in_a_process(
+                measured, {"program": program, "passes": options.passes}, environment
+            )
             of_program[kept].append(row)
             rows.append({"bench": "pages", "program": program, "kept": kept, **row})
         for name in FIGURES:
-            with_it, without = (statistics.median(row[name] for row in of_program[kept]) for kept in (True, False))
+            with_it, without = (
+                statistics.median(row[name] for row in of_program[kept]) for kept in (True, False)
+            )
             ratio = f"{with_it / without:.2f}" if without else "-"
             table.add_row(name, f"{with_it:.3g}", f"{without:.3g}", ratio)
         console.print(table)
@@ -83,9 +98,11 @@ def measured(program: str, passes: int) -> dict[str, float]:
         run()
     each = []
     for _ in range(passes):
-        before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        start = time.perf_counter()
         run()
-        seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
+        seconds = time.perf_counter() - start
+        after = resource.getrusage(resource.RUSAGE_SELF)
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         each.append((seconds, spent, after.ru_minflt - before.ru_minflt))
     medians = (statistics.median(values) for values in zip(*each, strict=True))
@@ -94,7 +111,8 @@ def measured(program: str, passes: int) -> dict[str, float]:
 
 def whole_batch() -> Callable[[], Any]:
     """A language model in plain JAX: 64 sentences of 60 words a step, 77 MB of logits; four steps a pass."""
-    params, ids = _params(), _rng().integers(0, WORDS, (STEPS + 1, BATCH))
+    params = _params()
+    ids = _rng().integers(0, WORDS, (STEPS + 1, BATCH))
     tx = optax.sgd(1e-3)
 
     @jax.jit
@@ -115,8 +133,13 @@ def whole_batch() -> Callable[[], Any]:
 
 def runner() -> Callable[[], Any]:
     """The same model by `px.get_runner`, its embedding a table."""
-    batches = [{"ids": _rng(seed).integers(0, WORDS, (BATCH, STEPS + 1))} for seed in range(4)]
-    loss = lambda params, batch: _loss(params, {"ids": batch["ids"].T})
+    batches = []
+    for seed in range(4):
+        batches.append({"ids": _rng(seed).integers(0, WORDS, (BATCH, STEPS + 1))})
+
+    def loss(params, batch):
+        return _loss(params, {"ids": batch["ids"].T})
+
     runner = px.get_runner(loss, _params(), optax.sgd(1e-3))
 
     def run() -> None:
@@ -130,23 +153,46 @@ def engine() -> Callable[[], Any]:
     """List reduction's RNN as messages: 2,000 sequences a pass, 256 in flight."""
 
     def model(params: Any, example: Any) -> jax.Array:
-        def step(h: jax.Array, token: jax.Array) -> tuple[jax.Array, None]:
+        def step(
+            h: jax.Array,
+            token: jax.Array,
+        ) -> tuple[jax.Array, None]:
             return jnp.tanh(jnp.concatenate([params["embed"][token], h]) @ params["cell"]), None
 
-        h, _ = amp.scan(step, jnp.zeros(128), example["tokens"])
-        return optax.softmax_cross_entropy_with_integer_labels(h @ params["output"], example["label"])
+        h, _ = amp.scan(
+            step,
+            jnp.zeros(128),
+            example["tokens"],
+        )
+        return optax.softmax_cross_entropy_with_integer_labels(
+            h @ params["output"], example["label"]
+        )
 
     rng = _rng()
-    shapes = {"embed": (14, 128), "cell": (256, 128), "output": (128, 10)}
-    params = {name: 0.1 * rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    tokens = [rng.integers(0, 14, rng.integers(2, 12)).astype(np.int32) for _ in range(2000)]
+    shapes = {
+        "embed": (14, 128),
+        "cell": (256, 128),
+        "output": (128, 10),
+    }
+    params = {}
+    for name, shape in shapes.items():
+        params[name] = 0.1 * rng.normal(size=shape).astype(np.float32)
+    tokens = []
+    for _ in range(2000):
+        tokens.append(rng.integers(0, 14, rng.integers(2, 12)).astype(np.int32))
     compiled = amp.compile(model, params, {"tokens": "int32[t]", "label": "int32[]"})
     data = compiled.data([{"tokens": each, "label": each[0] % 10} for each in tokens])
-    trainer = amp.Trainer(compiled.graph, optax.adam(1e-3), max_active_keys=256, min_update_interval=100)
+    trainer = amp.Trainer(
+        compiled.graph, optax.adam(1e-3), max_active_keys=256, min_update_interval=100
+    )
     return lambda: trainer.fit(data, progress=False)
 
 
-PROGRAMS = {"whole batches in plain JAX": whole_batch, "whole batches by a runner": runner, "messages": engine}
+PROGRAMS = {
+    "whole batches in plain JAX": whole_batch,
+    "whole batches by a runner": runner,
+    "messages": engine,
+}
 
 
 def _rng(seed: int = 0) -> np.random.Generator:
@@ -154,8 +200,15 @@ def _rng(seed: int = 0) -> np.random.Generator:
 
 
 def _params() -> dict[str, np.ndarray]:
-    shapes = {"embed": (WORDS, H), "cell": (2 * H, 4 * H), "output": (H, WORDS)}
-    return {name: 0.1 * _rng().normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    shapes = {
+        "embed": (WORDS, H),
+        "cell": (2 * H, 4 * H),
+        "output": (H, WORDS),
+    }
+    result = {}
+    for name, shape in shapes.items():
+        result[name] = 0.1 * _rng().normal(size=shape).astype(np.float32)
+    return result
 
 
 def _loss(params: Any, batch: Any) -> jax.Array:
@@ -163,12 +216,22 @@ def _loss(params: Any, batch: Any) -> jax.Array:
 
     def step(carry: Any, x: jax.Array) -> Any:
         h, c = carry
-        i, f, g, o = jnp.split(jnp.concatenate([x, h], -1) @ params["cell"], 4, -1)
+        i, f, g, o = jnp.split(
+            jnp.concatenate([x, h], -1) @ params["cell"],
+            4,
+            -1,
+        )
         c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
         h = jax.nn.sigmoid(o) * jnp.tanh(c)
         return (h, c), h
 
     ids = batch["ids"]
     start = jnp.zeros((ids.shape[1], H))
-    _, hidden = jax.lax.scan(step, (start, start), params["embed"][ids[:-1]])
-    return optax.softmax_cross_entropy_with_integer_labels(hidden @ params["output"], ids[1:]).mean()
+    _, hidden = jax.lax.scan(
+        step,
+        (start, start),
+        params["embed"][ids[:-1]],
+    )
+    return optax.softmax_cross_entropy_with_integer_labels(
+        hidden @ params["output"], ids[1:]
+    ).mean()

@@ -30,7 +30,16 @@ TURN = 10
 """Steps of a program on the table before the other has its turn."""
 
 What = Literal[
-    "lm", "table", "towers", "processes", "workers", "workers-lm", "ahead", "ahead-lm", "resnet", "inception"
+    "lm",
+    "table",
+    "towers",
+    "processes",
+    "workers",
+    "workers-lm",
+    "ahead",
+    "ahead-lm",
+    "resnet",
+    "inception",
 ]
 
 
@@ -68,7 +77,14 @@ class ParallaxBench:
       json: File to which a JSON object is appended for each comparison.
     """
 
-    what: tuple[What, ...] = ("lm", "table", "towers", "processes", "resnet", "inception")
+    what: tuple[What, ...] = (
+        "lm",
+        "table",
+        "towers",
+        "processes",
+        "resnet",
+        "inception",
+    )
     vocabulary: int = 793_470
     classes: int = 50_000
     units: int = 512
@@ -120,7 +136,10 @@ class Result:
         return self.plain / self.ours
 
 
-def main(options: ParallaxBench, console: Console | None = None) -> list[Result]:
+def main(
+    options: ParallaxBench,
+    console: Console | None = None,
+) -> list[Result]:
     """Prints the table; gives its rows.
 
     Raises:
@@ -133,17 +152,33 @@ def main(options: ParallaxBench, console: Console | None = None) -> list[Result]
         "processes": lambda options: [server_processes(options)],
         "workers": lambda options: [workers(options)],
         "workers-lm": lambda options: [workers_lm(options)],
-        "ahead": lambda options: [ahead(f"{options.ids} of {options.rows} rows", _table(options, 4 * TURN), options)],
+        "ahead": lambda options: [
+            ahead(f"{options.ids} of {options.rows} rows", _table(options, 4 * TURN), options)
+        ],
         "ahead-lm": lambda options: [ahead("lm", _language_model(options), options)],
         "resnet": lambda options: [images("resnet", options)],
         "inception": lambda options: [images("inception", options)],
     }
-    results = [result for what in options.what for result in make_results[what](options)]
+    results = []
+    for what in options.what:
+        for result in make_results[what](options):
+            results.append(result)
     table = compact(
-        "what", "ours\nms", "plain\nms", "times\nas fast", "wanted", "same\ncollectives", "peak, MB\nours, plain"
+        "what",
+        "ours\nms",
+        "plain\nms",
+        "times\nas fast",
+        "wanted",
+        "same\ncollectives",
+        "peak, MB\nours, plain",
     )
     for r in results:
-        same = "" if r.same_collectives is None else ("yes" if r.same_collectives else "NO")
+        if r.same_collectives is None:
+            same = ""
+        elif r.same_collectives:
+            same = "yes"
+        else:
+            same = "NO"
         table.add_row(
             r.what,
             f"{1e3 * r.ours:.3g}",
@@ -154,7 +189,11 @@ def main(options: ParallaxBench, console: Console | None = None) -> list[Result]
             ", ".join(f"{peak / 1e6:,.0f}" for peak in r.peaks or ()),
         )
     (console or Console(highlight=False)).print(table)
-    write_json(options.json, "bench-parallax", [vars(r) | {"ratio": r.ratio} for r in results])
+    write_json(
+        options.json,
+        "bench-parallax",
+        [vars(r) | {"ratio": r.ratio} for r in results],
+    )
     return results
 
 
@@ -165,8 +204,11 @@ def language_model(options: ParallaxBench) -> Result:
     def run(way: str, n: int) -> float:
         # Parameters of gigabytes: a program has its own, and the first ones go.
         work = _language_model(options)
-        batches, program = work.batches, make(work, way, resources)
-        seconds_of(program, batches[: len(batches) if way == "hybrid" else 1])  # as many shapes as there are
+        batches = work.batches
+        program = make(work, way, resources)
+        seconds_of(
+            program, batches[: len(batches) if way == "hybrid" else 1]
+        )  # as many shapes as there are
         return statistics.median(seconds_of(program, [batches[i % len(batches)]]) for i in range(n))
 
     plain = run("pmap", max(1, options.steps // 10))
@@ -181,23 +223,41 @@ def large_table(options: ParallaxBench) -> Result:
     """
     work = _table(options, 4 * TURN)
     sparse = Ours(px.get_runner(work.loss, work.params, work.tx, machines(1, 1)))
-    programs = {"ours": sparse, "plain": Jitted(work.loss, work.params, work.tx)}
-    timings = Turns(programs, work.batches).run(max(1, options.steps // 3), TURN)
-    return Result(f"{options.ids} of {options.rows} rows", timings["ours"].median, timings["plain"].median, 40.0)
+    programs = {
+        "ours": sparse,
+        "plain": Jitted(work.loss, work.params, work.tx),
+    }
+    timings = Turns(programs, work.batches).run(
+        max(1, options.steps // 3),
+        TURN,
+    )
+    return Result(
+        f"{options.ids} of {options.rows} rows",
+        timings["ours"].median,
+        timings["plain"].median,
+        40.0,
+    )
 
 
 def two_towers(options: ParallaxBench) -> Iterable[Result]:
     """A step on two tables beside plain JAX that updates touched rows by hand, for two optimizers, on one device and on all replicas."""
-    rows, ids, size = options.tower_rows, options.tower_ids, options.tower_batch
+    rows = options.tower_rows
+    ids = options.tower_ids
+    size = options.tower_batch
     data = towers.batches(8, size, ids, rows)
     for optimizer in towers.OPTIMIZERS:
         for devices in sorted({1, options.replicas}):
             model = towers.Model(optimizer, rows, options.width, devices)
             programs: dict[str, Program] = {way: towers.make(way, model) for way in towers.WAYS}
-            timings = Turns(programs, data).run(max(1, options.steps // 4), 4)
+            timings = Turns(programs, data).run(
+                max(1, options.steps // 4),
+                4,
+            )
             del programs  # before others need as much memory
             gc.collect()
-            peaks = {way: towers.peak_bytes(way, model, size, ids) for way in towers.WAYS}
+            peaks = {}
+            for way in towers.WAYS:
+                peaks[way] = towers.peak_bytes(way, model, size, ids)
             for way in towers.WAYS[:-1]:
                 yield Result(
                     f"towers, {optimizer}, {way}, {devices} {'replicas' if devices > 1 else 'replica'}",
@@ -217,11 +277,18 @@ def server_processes(options: ParallaxBench) -> Result:
         for name in ("ours", "plain")
     }  # fmt: skip
     with runners["ours"]:
-        timings = Turns({name: Ours(own) for name, own in runners.items()}, work.batches).run(options.steps, 1)
+        timings = Turns({name: Ours(own) for name, own in runners.items()}, work.batches).run(
+            options.steps, 1
+        )
         both = runners["ours"].params["table"], runners["plain"].params["table"]
     assert (both[0] == both[1]).all()  # the same bits
     what = f"processes: {options.servers}, {options.ids} of {options.rows} rows"
-    return Result(what, timings["ours"].median, timings["plain"].median, 0.0)
+    return Result(
+        what,
+        timings["ours"].median,
+        timings["plain"].median,
+        0.0,
+    )
 
 
 def workers(options: ParallaxBench) -> Result:
@@ -241,21 +308,38 @@ def _in_processes(what: str, work: Workload, options: ParallaxBench) -> Result:
     here = make(work, "+HYB", machines(options.replicas, 1))
     assert isinstance(there, Ours)
     with there.runner:
-        timings = Turns({"ours": there, "plain": here}, work.batches).run(options.steps, 1)
+        timings = Turns({"ours": there, "plain": here}, work.batches).run(
+            options.steps,
+            1,
+        )
         same = jax.tree.map(np.array_equal, there.params, here.params)
-        assert options.replicas > 2 or all(jax.tree.leaves(same))  # of more than two, sums go in another order
-    return Result(what, timings["ours"].median, timings["plain"].median, 0.0)
+        assert options.replicas > 2 or all(
+            jax.tree.leaves(same)
+        )  # of more than two, sums go in another order
+    return Result(
+        what,
+        timings["ours"].median,
+        timings["plain"].median,
+        0.0,
+    )
 
 
 def ahead(what: str, work: Workload, options: ParallaxBench) -> Result:
     """Steps that know the next batch over steps that do not; each program has processes of its own."""
-    without, knowing = (make(work, "+HYB", processes(options.replicas, 1), table_mode="lazy") for _ in range(2))
+    without, knowing = (
+        make(work, "+HYB", processes(options.replicas, 1), table_mode="lazy") for _ in range(2)
+    )
     assert isinstance(without, Ours) and isinstance(knowing, Ours)
     programs = {"ours": Knowing(knowing, work.batches), "plain": without}
     with without.runner, knowing.runner:
-        timings = Turns(programs, work.batches).run(max(1, options.steps // 3), TURN)
+        timings = Turns(programs, work.batches).run(
+            max(1, options.steps // 3),
+            TURN,
+        )
         assert all(jax.tree.leaves(jax.tree.map(np.array_equal, knowing.params, without.params)))
-    return Result(f"ahead: {options.replicas}, {what}", timings["ours"].median, timings["plain"].median, 0.0)
+    return Result(
+        f"ahead: {options.replicas}, {what}", timings["ours"].median, timings["plain"].median, 0.0
+    )
 
 
 class Knowing:
@@ -267,7 +351,8 @@ class Knowing:
     """
 
     def __init__(self, program: Ours, batches: Sequence[Any]):
-        self._program, self._next = program, dict(zip(map(id, batches), (*batches[1:], batches[0]), strict=True))
+        self._program = program
+        self._next = dict(zip(map(id, batches), (*batches[1:], batches[0]), strict=True))
 
     def step(self, batch: Any) -> Any:
         """One step."""
@@ -283,15 +368,25 @@ def _language_model(options: ParallaxBench) -> Workload:
         options.vocabulary, options.classes, options.units, options.units, None, options.samples, options.batch,
         options.words, dropout=0.0,
     )  # fmt: skip
-    batches = [_batch(config, options.replicas * config.batch, seed) for seed in range(4)]
-    return Workload("lm", lm.make_loss(config), lm.init(config), optax.sgd(0.1), batches)
+    batches = []
+    for seed in range(4):
+        batches.append(_batch(config, options.replicas * config.batch, seed))
+    return Workload(
+        "lm",
+        lm.make_loss(config),
+        lm.init(config),
+        optax.sgd(0.1),
+        batches,
+    )
 
 
 def _table(options: ParallaxBench, n_batches: int = 4) -> Workload:
     """A large table of which a step reads some rows."""
     rng = np.random.default_rng(0)
     params = {"table": rng.normal(size=(options.rows, options.width)).astype(np.float32)}
-    batches = [{"ids": rng.integers(0, options.rows, options.ids, np.int32)} for _ in range(n_batches)]
+    batches = []
+    for _ in range(n_batches):
+        batches.append({"ids": rng.integers(0, options.rows, options.ids, np.int32)})
 
     def loss(params: Any, batch: Any) -> jax.Array:
         return jnp.square(params["table"][batch["ids"]]).sum()
@@ -304,20 +399,41 @@ def images(model: Literal["resnet", "inception"], options: ParallaxBench) -> Res
     sizes = Sizes(images=options.images, pixels=options.pixels)
     work = workload(model, options.replicas, sizes, 2)
     resources = machines(1, options.replicas)
-    ours, plain = make(work, "hybrid", resources), make(work, "pmap", resources)
+    ours = make(work, "hybrid", resources)
+    plain = make(work, "pmap", resources)
     assert isinstance(ours, Ours) and isinstance(plain, Plain)
-    timings = Turns({"ours": ours, "plain": plain}, work.batches).run(options.steps, 1)
+    timings = Turns({"ours": ours, "plain": plain}, work.batches).run(
+        options.steps,
+        1,
+    )
     step = ours.runner.step
     assert isinstance(step, DenseStep)  # no variable is sparse
-    same = of_program(step.program(), step.last_shapes) == of_program(plain.program, plain.arguments(work.batches[0]))
-    return Result(f"{model}, {options.replicas} replicas", timings["ours"].median, timings["plain"].median, 0.95, same)
+    same = of_program(step.program(), step.last_shapes) == of_program(
+        plain.program, plain.arguments(work.batches[0])
+    )
+    return Result(
+        f"{model}, {options.replicas} replicas",
+        timings["ours"].median,
+        timings["plain"].median,
+        0.95,
+        same,
+    )
 
 
 class Jitted:
     """A step on one device as one writes it by hand; parameters are donated."""
 
-    def __init__(self, loss: Callable[[Any, Any], jax.Array], params: Any, tx: optax.GradientTransformation):
-        def step(params: Any, state: Any, batch: Any) -> tuple[Any, Any, jax.Array]:
+    def __init__(
+        self,
+        loss: Callable[[Any, Any], jax.Array],
+        params: Any,
+        tx: optax.GradientTransformation,
+    ):
+        def step(
+            params: Any,
+            state: Any,
+            batch: Any,
+        ) -> tuple[Any, Any, jax.Array]:
             value, grads = jax.value_and_grad(loss)(params, batch)
             updates, state = tx.update(grads, state, params)
             return optax.apply_updates(params, updates), state, value
@@ -328,7 +444,11 @@ class Jitted:
 
     def step(self, batch: Any) -> jax.Array:
         """One step; gives the loss."""
-        self._params, self._state, loss = self._step(self._params, self._state, batch)
+        self._params, self._state, loss = self._step(
+            self._params,
+            self._state,
+            batch,
+        )
         return loss
 
     def wait(self) -> None:
@@ -341,9 +461,14 @@ def of_program(program: Any, arguments: Any) -> list[Collective]:
     return collectives(program.lower(*arguments).compile().as_text())
 
 
-def _batch(config: lm.Config, rows: int, seed: int) -> dict[str, np.ndarray]:
+def _batch(
+    config: lm.Config,
+    rows: int,
+    seed: int,
+) -> dict[str, np.ndarray]:
     """Inputs from the whole vocabulary, targets from the classes."""
-    size, shape = rows * config.steps, (rows, config.steps)
+    size = rows * config.steps
+    shape = (rows, config.steps)
     return {
         "inputs": zipf.tokens(size, config.vocabulary, seed=seed).reshape(shape),
         "targets": zipf.tokens(size, config.n_classes, seed=seed).reshape(shape),

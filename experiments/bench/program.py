@@ -72,10 +72,15 @@ class Entry:
 
     def variables(self) -> dict[str, str]:
         """All environment variables of its process."""
-        own = {name: value for name, value in self.environment.items() if value is not None}
+        own = {}
+        for name, value in self.environment.items():
+            if value is not None:
+                own[name] = value
         if self.checkout:
             own["PYTHONPATH"] = str(self.checkout.absolute())
-        return {name: value for name, value in os.environ.items() if name not in self.environment} | own
+        return {
+            name: value for name, value in os.environ.items() if name not in self.environment
+        } | own
 
 
 class Process:
@@ -90,7 +95,13 @@ class Process:
 
     def __init__(self, entry: Entry):
         self.entry = entry
-        command = [sys.executable, "-m", "experiments.bench.program", entry.make, json.dumps(dict(entry.arguments))]
+        command = [
+            sys.executable,
+            "-m",
+            "experiments.bench.program",
+            entry.make,
+            json.dumps(dict(entry.arguments)),
+        ]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -124,7 +135,9 @@ class Process:
         for line in self._process.stdout:
             if line.startswith("@"):
                 return json.loads(line[1:])
-        raise RuntimeError(f"bench, program `{self.entry.name}`: its process ended with status {self._process.wait()}")
+        raise RuntimeError(
+            f"bench, program `{self.entry.name}`: its process ended with status {self._process.wait()}"
+        )
 
 
 def serve(make: str, arguments: str) -> None:
@@ -139,7 +152,10 @@ def serve(make: str, arguments: str) -> None:
         begin = time.perf_counter()
         value = getattr(program, line.strip())()
         seconds = time.perf_counter() - begin
-        print("@" + json.dumps({"seconds": seconds, "value": value}), flush=True)
+        print(
+            "@" + json.dumps({"seconds": seconds, "value": value}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -49,22 +49,44 @@ class SimulateOptions:
     json: Path | None = None
 
 
-def main(options: SimulateOptions, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: SimulateOptions,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives its rows as dictionaries.
 
     Raises:
       SettingsError: If an option is not above 0.
     """
-    sizes = {name: getattr(options, name) for name in ("in_flight", "n", "passes", "max_active_keys", "buckets")}
+    sizes = {}
+    for name in ("in_flight", "n", "passes", "max_active_keys", "buckets"):
+        sizes[name] = getattr(options, name)
     require_positive("See the defaults.", sizes=min(options.sizes, default=0), **sizes)
     rows = [single(options, size) for size in options.sizes]
     rows += [full(options, name, options.sizes[-1]) for name in options.models]
     if options.replicas:
         rows.append(replicated(options))
-    table = compact("model", "workers", "in flight", "rows a\ndispatch", "messages", "messages/s", "µs a\nmessage", "s")
+    table = compact(
+        "model",
+        "workers",
+        "in flight",
+        "rows a\ndispatch",
+        "messages",
+        "messages/s",
+        "µs a\nmessage",
+        "s",
+    )
     for row in rows:
-        counts = f"{row['workers']:,}", f"{row['max_active_keys']:,}", f"{row['mean_dispatch']:,.1f}"
-        rates = f"{row['messages_per_s']:,.0f}", f"{1e6 / row['messages_per_s']:.2f}", f"{row['seconds']:.2f}"
+        counts = (
+            f"{row['workers']:,}",
+            f"{row['max_active_keys']:,}",
+            f"{row['mean_dispatch']:,.1f}",
+        )
+        rates = (
+            f"{row['messages_per_s']:,.0f}",
+            f"{1e6 / row['messages_per_s']:.2f}",
+            f"{row['seconds']:.2f}",
+        )
         table.add_row(row["model"], *counts, f"{row['messages']:,}", *rates)
     (console or Console(highlight=False)).print(table)
     append(options.json, rows)
@@ -73,7 +95,8 @@ def main(options: SimulateOptions, console: Console | None = None) -> list[dict[
 
 def single(options: SimulateOptions, size: int) -> dict[str, Any]:
     """List reduction, a sequence an instance; all that are in flight have been admitted together."""
-    graph, data = list_reduction_rnn(), single_sequences(options.n * size)
+    graph = list_reduction_rnn()
+    data = single_sequences(options.n * size)
     keys = options.in_flight * size
     settings: dict[str, Any] = {
         "max_dispatch_size": keys,
@@ -81,31 +104,58 @@ def single(options: SimulateOptions, size: int) -> dict[str, Any]:
         "min_admission": keys,
         "min_update_interval": 100,
     }
-    return measure("sequences", options.passes, lambda: simulate(graph, data, **settings), settings)
+    return measure(
+        "sequences",
+        options.passes,
+        lambda: simulate(graph, data, **settings),
+        settings,
+    )
 
 
-def full(options: SimulateOptions, name: Name, size: int) -> dict[str, Any]:
+def full(
+    options: SimulateOptions,
+    name: Name,
+    size: int,
+) -> dict[str, Any]:
     """Any of the models, on one worker."""
     one = model(name)
-    graph, data = one.graph(1), one.instances(max(100, options.n * size // 30))
+    graph = one.graph(1)
+    data = one.instances(max(100, options.n * size // 30))
     settings: dict[str, Any] = {
         "max_dispatch_size": size,
         "max_active_keys": options.in_flight * size,
         "min_update_interval": 100,
     }
-    return measure(name, options.passes, lambda: simulate(graph, data, **settings), settings)
+    return measure(
+        name,
+        options.passes,
+        lambda: simulate(graph, data, **settings),
+        settings,
+    )
 
 
 def replicated(options: SimulateOptions) -> dict[str, Any]:
     """List reduction with a replica for each worker; once, since it takes long."""
     one = model("list-reduction")
-    graph, data = one.graph(options.replicas), one.instances(options.buckets)
+    graph = one.graph(options.replicas)
+    data = one.instances(options.buckets)
     keys = max(1, min(options.max_active_keys, options.buckets))
-    settings: dict[str, Any] = {"workers": options.replicas, "max_active_keys": keys, "min_update_interval": 6}
-    return measure("list-reduction, replicas", 1, lambda: simulate(graph, data, **settings), settings)
+    settings: dict[str, Any] = {
+        "workers": options.replicas,
+        "max_active_keys": keys,
+        "min_update_interval": 6,
+    }
+    return measure(
+        "list-reduction, replicas", 1, lambda: simulate(graph, data, **settings), settings
+    )
 
 
-def measure(name: str, passes: int, run: Callable[[], Simulation], settings: dict[str, Any]) -> dict[str, Any]:
+def measure(
+    name: str,
+    passes: int,
+    run: Callable[[], Simulation],
+    settings: dict[str, Any],
+) -> dict[str, Any]:
     """A row: the time of a run, and what it did."""
     seconds = []
     for _ in range(passes):

@@ -47,25 +47,43 @@ class StartUpBench:
     json: Path | None = None
 
 
-def main(options: StartUpBench, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: StartUpBench,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives its rows as dictionaries.
 
     Raises:
       SettingsError: If an option is below 1.
       RuntimeError: If a measured process fails; its errors are on the terminal.
     """
-    if min(options.max_active_keys, options.epochs, options.embedding, options.hidden) < 1 or options.n_train < 0:
-        raise SettingsError("bench start-up, options", "numbers of at least 1", f"{options}", "Change the option.")
-    arguments = {name: value for name, value in vars(options).items() if name not in ("json", "data_dir")}
+    if (
+        min(options.max_active_keys, options.epochs, options.embedding, options.hidden) < 1
+        or options.n_train < 0
+    ):
+        raise SettingsError(
+            "bench start-up, options", "numbers of at least 1", f"{options}", "Change the option."
+        )
+    arguments = {}
+    for name, value in vars(options).items():
+        if name not in ("json", "data_dir"):
+            arguments[name] = value
     arguments["data_dir"] = str(options.data_dir) if options.data_dir else None
     rows = []
     table = compact(
-        "kernels", "cache", "s to the\nfirst update", "compiled\nin all", "in epochs 1, 2, ...", title="start-up"
+        "kernels",
+        "cache",
+        "s to the\nfirst update",
+        "compiled\nin all",
+        "in epochs 1, 2, ...",
+        title="start-up",
     )
     for ahead in (True, False):
         with tempfile.TemporaryDirectory() as folder:
             for cache in ("empty", "filled"):
-                found = in_a_process(measured, {**arguments, "ahead": ahead}, {"JAX_COMPILATION_CACHE_DIR": folder})
+                found = in_a_process(
+                    measured, {**arguments, "ahead": ahead}, {"JAX_COMPILATION_CACHE_DIR": folder}
+                )
                 rows.append({"bench": "start-up", "ahead": ahead, "cache": cache, **found})
                 later = ", ".join(map(str, found["compilations"]))
                 when = "ahead" if ahead else "when needed"
@@ -75,14 +93,30 @@ def main(options: StartUpBench, console: Console | None = None) -> list[dict[str
     return rows
 
 
-def measured(epochs: int, ahead: bool, **arguments: Any) -> dict[str, Any]:
+def measured(
+    epochs: int,
+    ahead: bool,
+    **arguments: Any,
+) -> dict[str, Any]:
     """Starts here: seconds until the first parameters have changed, how much is compiled in all, and how much of it in each epoch."""
     cache_compilations()
     settings = {"policy": "wavefront", "min_admission": arguments["max_active_keys"]}
     _, task = set_up("sentiment", **settings, **arguments)
-    before, begin_ns, trace = compilations(), time.perf_counter_ns(), amp.Trace()
-    trainer = amp.Trainer(task.graph, task.tx, settings=replace(task.settings, compile_ahead=ahead))
-    history = trainer.fit(task.train, task.valid, epochs=epochs, progress=False, trace=trace)
+    before = compilations()
+    begin_ns = time.perf_counter_ns()
+    trace = amp.Trace()
+    trainer = amp.Trainer(
+        task.graph,
+        task.tx,
+        settings=replace(task.settings, compile_ahead=ahead),
+    )
+    history = trainer.fit(
+        task.train,
+        task.valid,
+        epochs=epochs,
+        progress=False,
+        trace=trace,
+    )
     first_ns = min(sample.time_ns for sample in trace.staleness)
     return {
         "seconds": (first_ns - begin_ns) / 1e9,

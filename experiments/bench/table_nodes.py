@@ -52,22 +52,36 @@ class TableNodesBench:
     json: Path | None = None
 
 
-def main(options: TableNodesBench, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: TableNodesBench,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives a row for each embedding. Their epochs take turns, so that what else the machine does slows both.
 
     Raises:
       SettingsError: If an option is below 1.
     """
-    counts = {name: value for name, value in vars(options).items() if name not in ("seed", "json")}
+    counts = {}
+    for name, value in vars(options).items():
+        if name not in ("seed", "json"):
+            counts[name] = value
     if min(counts.values()) < 1:
-        raise SettingsError("bench table-nodes, options", "numbers of at least 1", f"{options}", "Change the option.")
+        raise SettingsError(
+            "bench table-nodes, options",
+            "numbers of at least 1",
+            f"{options}",
+            "Change the option.",
+        )
     cache_compilations()
     data = _sentences(options)
     n_words = sum(len(sentence["words"]) for sentence in data)
     rng = np.random.default_rng(options.seed)
     values = rng.normal(scale=0.1, size=(options.rows, options.features)).astype(np.float32)
     tx = optax.adagrad(0.05)
-    layers = {"TableEmbed": amp.nn.TableEmbed(Table(values, tx)), "Embed": amp.nn.Embed(options.rows, options.features)}
+    layers = {
+        "TableEmbed": amp.nn.TableEmbed(Table(values, tx)),
+        "Embed": amp.nn.Embed(options.rows, options.features),
+    }
     trainers = {}
     for name, layer in layers.items():
         params = {"embed": values} if name == "Embed" else {}
@@ -75,7 +89,9 @@ def main(options: TableNodesBench, console: Console | None = None) -> list[dict[
             "max_active_keys": options.max_active_keys,
             "min_update_interval": options.min_update_interval,
         }
-        trainers[name] = amp.Trainer(_graph(layer), tx, params=params, seed=options.seed, **settings)
+        trainers[name] = amp.Trainer(
+            _graph(layer), tx, params=params, seed=options.seed, **settings
+        )
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     losses: dict[str, float] = {}
     for epoch in range(1 + options.epochs):
@@ -84,28 +100,39 @@ def main(options: TableNodesBench, console: Console | None = None) -> list[dict[
             losses[name] = trainer.fit(data, progress=False).epochs[-1].train["loss"]
             if epoch:
                 seconds[name].append(perf_counter() - start)
-    facts = {name: value for name, value in vars(options).items() if name != "json"}
-    found = [
-        {
-            "bench": "table-nodes",
-            **facts,
-            "embedding": name,
-            "words_per_s": n_words / median(seconds[name]),
-            "device_bytes": sum(trainer.device_bytes[part] for part in ("params", "opt_state", "accumulators")),
-            "loss": losses[name],
-        }
-        for name, trainer in trainers.items()
-    ]
+    facts = {}
+    for name, value in vars(options).items():
+        if name != "json":
+            facts[name] = value
+    found = []
+    for name, trainer in trainers.items():
+        found.append(
+            {
+                "bench": "table-nodes",
+                **facts,
+                "embedding": name,
+                "words_per_s": n_words / median(seconds[name]),
+                "device_bytes": sum(
+                    trainer.device_bytes[part] for part in ("params", "opt_state", "accumulators")
+                ),
+                "loss": losses[name],
+            }
+        )
     _show(found, options, console or Console(highlight=False))
     append(options.json, found)
     return found
 
 
-def _show(found: list[dict[str, Any]], options: TableNodesBench, console: Console) -> None:
+def _show(
+    found: list[dict[str, Any]],
+    options: TableNodesBench,
+    console: Console,
+) -> None:
     title = f"{options.rows:,} x {options.features} rows, seed {options.seed}"
     table = compact("embedding", "words/s", "MB on the device", "loss", title=title)
     for row in found:
-        rate, megabytes = f"{row['words_per_s']:,.0f}", f"{row['device_bytes'] / 1e6:,.1f}"
+        rate = f"{row['words_per_s']:,.0f}"
+        megabytes = f"{row['device_bytes'] / 1e6:,.1f}"
         table.add_row(row["embedding"], rate, megabytes, f"{row['loss']:.4f}")
     console.print(table)
     ours, dense = found
@@ -113,16 +140,25 @@ def _show(found: list[dict[str, Any]], options: TableNodesBench, console: Consol
 
 
 def _graph(layer: Any) -> amp.Graph:
-    def network(params: Mapping[str, jax.Array], rows: jax.Array) -> jax.Array:
+    def network(
+        params: Mapping[str, jax.Array],
+        rows: jax.Array,
+    ) -> jax.Array:
         return jnp.tanh(rows) @ params["w"] + params["b"]
 
     with amp.Graph() as graph:
-        words, label = amp.pump("words", (), "int32", ragged=True), amp.pump("label", (), "int32")
+        words = amp.pump("words", (), "int32", ragged=True)
+        label = amp.pump("label", (), "int32")
         rows = amp.ppt("embed", layer)(words)
         sentence = amp.reduce("sum", jax.ops.segment_sum, rows)
-        linear = amp.nn.Linear(layer.table.shape[1] if hasattr(layer, "table") else layer.features, N_CLASSES)
+        linear = amp.nn.Linear(
+            layer.table.shape[1] if hasattr(layer, "table") else layer.features,
+            N_CLASSES,
+        )
         logits = amp.ppt("classify", network, params=linear.init)(sentence)
-        amp.loss("xent", lambda x, y: optax.softmax_cross_entropy_with_integer_labels(x, y))(logits, label)
+        amp.loss("xent", lambda x, y: optax.softmax_cross_entropy_with_integer_labels(x, y))(
+            logits, label
+        )
     return graph
 
 

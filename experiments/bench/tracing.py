@@ -39,34 +39,59 @@ class TracingOptions:
     json: Path | None = None
 
 
-def main(options: TracingOptions, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: TracingOptions,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives its rows as dictionaries.
 
     Raises:
       SettingsError: If an option is below 1.
     """
     if min(*options.sizes, options.messages, options.passes, options.hidden, options.every) < 1:
-        raise SettingsError("bench tracing, options", "numbers of at least 1", f"{options}", "Change the option.")
+        raise SettingsError(
+            "bench tracing, options", "numbers of at least 1", f"{options}", "Change the option."
+        )
     table = compact(
-        "dispatch\nsize", "untraced µs", "traced /\nuntraced", "waiting /\nuntraced", "busy %", "busy %, waiting"
+        "dispatch\nsize",
+        "untraced µs",
+        "traced /\nuntraced",
+        "waiting /\nuntraced",
+        "busy %",
+        "busy %, waiting",
     )
     rows = []
     for size in options.sizes:
-        row = {"bench": "tracing", "dispatch_size": size, "every": options.every, **measure(options, size)}
+        row = {
+            "bench": "tracing",
+            "dispatch_size": size,
+            "every": options.every,
+            **measure(options, size),
+        }
         rows.append(row)
         append(options.json, [row])
-        cells = f"{row['untraced_us']:.2f}", f"{row['traced_ratio']:.3f}", f"{row['waited_ratio']:.2f}"
-        table.add_row(str(size), *cells, f"{100 * row['traced_busy']:.0f}", f"{100 * row['waited_busy']:.0f}")
+        cells = (
+            f"{row['untraced_us']:.2f}",
+            f"{row['traced_ratio']:.3f}",
+            f"{row['waited_ratio']:.2f}",
+        )
+        table.add_row(
+            str(size), *cells, f"{100 * row['traced_busy']:.0f}", f"{100 * row['waited_busy']:.0f}"
+        )
     (console or Console(highlight=False)).print(table)
     return rows
 
 
 def measure(options: TracingOptions, size: int) -> dict[str, float]:
     """For one dispatch size: microseconds a message, medians of the ratios of neighbouring passes, and what the traces say."""
-    traced, waited, untraced, busy = [], [], [], []
+    traced = []
+    waited = []
+    untraced = []
+    busy = []
     with Bench(EngineOptions(messages=options.messages, hidden=options.hidden), size) as bench:
         for n in range(options.passes + 1):
-            light, exact = Trace(every=options.every), Trace(every=1)
+            light = Trace(every=options.every)
+            exact = Trace(every=1)
             before = timed(partial(_train, bench))
             with_light = timed(partial(_train, bench, light))
             after = timed(partial(_train, bench))

@@ -45,15 +45,27 @@ class WireBench:
     json: Path | None = None
 
 
-def main(options: WireBench, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: WireBench,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives its rows as dictionaries.
 
     Raises:
       SettingsError: If an option is below 1.
     """
-    sizes = options.rows, options.width, options.round_trips, options.megabytes, options.arrays, options.passes
+    sizes = (
+        options.rows,
+        options.width,
+        options.round_trips,
+        options.megabytes,
+        options.arrays,
+        options.passes,
+    )
     if min(sizes) < 1:
-        raise SettingsError("bench wire, options", "numbers of at least 1", f"{options}", "Change the option.")
+        raise SettingsError(
+            "bench wire, options", "numbers of at least 1", f"{options}", "Change the option."
+        )
     with spawn(2, program(*sizes)) as hosts:
         found = [hosts[0].channel.receive() for _ in KINDS]
     table = compact("", "there and back µs", "worst of 100 µs", "one way MB/s")
@@ -61,7 +73,15 @@ def main(options: WireBench, console: Console | None = None) -> list[dict[str, A
     for kind, message in zip(KINDS, found, strict=True):
         assert message is not None
         median, worst, rate = message.arrays[0].tolist()
-        rows.append({"bench": "wire", "kind": kind, "median_us": median, "p99_us": worst, "mb_per_s": rate})
+        rows.append(
+            {
+                "bench": "wire",
+                "kind": kind,
+                "median_us": median,
+                "p99_us": worst,
+                "mb_per_s": rate,
+            }
+        )
         table.add_row(kind, f"{median:.0f}", f"{worst:.0f}", f"{rate:.0f}")
     append(options.json, rows)
     (console or Console(highlight=False)).print(table)
@@ -69,13 +89,24 @@ def main(options: WireBench, console: Console | None = None) -> list[dict[str, A
 
 
 def program(
-    rows: int, width: int, round_trips: int, megabytes: int, arrays: int, passes: int
+    rows: int,
+    width: int,
+    round_trips: int,
+    megabytes: int,
+    arrays: int,
+    passes: int,
 ) -> Callable[[HostContext], None]:
     """What both hosts run: the first asks and measures, the second answers."""
 
     def ask(channel: Channel) -> tuple[list[float], float]:
-        small = Message("rows", arrays=(np.ones((rows, width), np.float32),))
-        bulk = Message("bulk", arrays=(np.ones(megabytes << 18, np.float32),))
+        small = Message(
+            "rows",
+            arrays=(np.ones((rows, width), np.float32),),
+        )
+        bulk = Message(
+            "bulk",
+            arrays=(np.ones(megabytes << 18, np.float32),),
+        )
         times = []
         for _ in range(round_trips):
             start = time.perf_counter()
@@ -102,7 +133,12 @@ def program(
             wires = Wire("a", keys), Wire("a", None)
             far = [wire.listen("b") for wire in wires]
             text = [key.decode() for key in keys]
-            near.send(Message("addresses", text=json.dumps([text, *(channel.address for channel in far)])))
+            near.send(
+                Message(
+                    "addresses",
+                    text=json.dumps([text, *(channel.address for channel in far)]),
+                )
+            )
             results: list[list[tuple[list[float], float]]] = [[] for _ in KINDS]
             for _ in range(passes):
                 for result, channel in zip(results, (near, *far), strict=True):
@@ -117,7 +153,9 @@ def program(
             assert message is not None
             text, *addresses = json.loads(message.text)
             wires = Wire("b", Keys(*(key.encode() for key in text))), Wire("b", None)
-            far = [wire.connect("a", address) for wire, address in zip(wires, addresses, strict=True)]
+            far = []
+            for wire, address in zip(wires, addresses, strict=True):
+                far.append(wire.connect("a", address))
             for _ in range(passes):
                 for channel in (near, *far):
                     answer(channel)

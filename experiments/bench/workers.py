@@ -49,7 +49,10 @@ class WorkersBench:
     def arguments(self, workers: int) -> dict[str, Any]:
         """The experiment's options with so many workers."""
         own = read_settings([*self.settings, *(self.two if workers == 2 else self.one)])
-        folder = {"data_dir": str(self.data_dir)} if self.data_dir else {}
+        if self.data_dir:
+            folder = {"data_dir": str(self.data_dir)}
+        else:
+            folder = {}
         return {
             "experiment": self.experiment,
             "n_train": self.n_train,
@@ -60,25 +63,45 @@ class WorkersBench:
             **own,
         }
 
-    def entry(self, workers: int, cores: tuple[int, ...]) -> Entry:
+    def entry(
+        self,
+        workers: int,
+        cores: tuple[int, ...],
+    ) -> Entry:
         """The program with so many workers on these cores."""
         environment = {"NPROC": "1", "JAX_NUM_CPU_DEVICES": str(workers)}
         rows = dispatch_statistics(**self.arguments(workers))
         setting = f"{len(cores)} core(s), {rows.messages / rows.dispatches:.1f} messages a dispatch"
         name = "ampjax, two workers" if workers == 2 else "ampjax, one worker"
-        return Entry(name, setting, f"{HERE}.ours:Ours", self.arguments(workers), environment, cores=cores)
+        return Entry(
+            name, setting, f"{HERE}.ours:Ours", self.arguments(workers), environment, cores=cores
+        )
 
 
-def main(options: WorkersBench, console: Console | None = None) -> list[Result]:
+def main(
+    options: WorkersBench,
+    console: Console | None = None,
+) -> list[Result]:
     """Prints the comparison; the ratio of the second row is what one worker reaches of two.
 
     Raises:
       SettingsError: If an option is outside what it can be, or there are no two cores.
     """
     if not hasattr(os, "sched_getaffinity") or len(cores := sorted(os.sched_getaffinity(0))) < 2:
-        raise SettingsError("bench workers", "a Linux with two cores", "something else", "Run it on such a machine.")
+        raise SettingsError(
+            "bench workers", "a Linux with two cores", "something else", "Run it on such a machine."
+        )
     console = console or Console(highlight=False)
-    entries = [options.entry(2, tuple(cores[:2])), options.entry(1, tuple(cores[:1]))]
-    two, one = compare("workers", entries, options.passes, json_file=options.json, console=console)
+    entries = [
+        options.entry(2, tuple(cores[:2])),
+        options.entry(1, tuple(cores[:1])),
+    ]
+    two, one = compare(
+        "workers",
+        entries,
+        options.passes,
+        json_file=options.json,
+        console=console,
+    )
     console.print(f"two workers over one: {two.train_per_s / one.train_per_s:.2f}")
     return [two, one]

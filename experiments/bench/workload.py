@@ -79,7 +79,10 @@ class Workload:
         """Ours: the settings at which it runs best, where they are not the experiment's."""
         return {}
 
-    def data(self, n_train: int | None = None) -> dict[str, Any]:
+    def data(
+        self,
+        n_train: int | None = None,
+    ) -> dict[str, Any]:
         """The arguments that all programs have: the workload's own options, and which data."""
         own = {f.name for f in fields(self)} - {f.name for f in fields(Workload)}
         return {
@@ -101,47 +104,102 @@ class Workload:
         """Ours, the other programs, and ours in other modes."""
         first, *more = (self._ours("ampjax", n) for n in self.max_active_keys)
         others = [*more, *self.peers(), *self.modes()]
-        chosen = [first, *(e for e in others if not self.programs or e.name.startswith(self.programs))]
+        chosen = [
+            first,
+            *(e for e in others if not self.programs or e.name.startswith(self.programs)),
+        ]
         if self.beside:
-            chosen[1:1] = [replace(first, name=f"ampjax in {self.beside.name}", checkout=self.beside)]
+            chosen[1:1] = [
+                replace(first, name=f"ampjax in {self.beside.name}", checkout=self.beside)
+            ]
         if not self.fusions:
             return chosen
-        return [with_fusions(e, fusions) for e in chosen if e.needs is None for fusions in self.fusions]
+        result = []
+        for e in chosen:
+            if e.needs is None:
+                for fusions in self.fusions:
+                    result.append(with_fusions(e, fusions))
+        return result
 
     def modes(self) -> Iterable[Entry]:
         """Our engine in other modes, at the first number of instances in flight."""
-        keys, of_two = self.max_active_keys[0], self.two_workers()
+        keys = self.max_active_keys[0]
+        of_two = self.two_workers()
         if of_two is not None:
             yield self._ours("ampjax two workers", of_two, workers=2, copies=2)
         for name, settings in MODES.items():
             slow = settings.get("max_dispatch_size") == 1 or settings.get("mode") == "sync"
             yield self._ours(name, keys, self._few if slow else None, **settings)
 
-    def jax(self, name: str, setting: str, make: str, slow: bool = False, **arguments: Any) -> Entry:
+    def jax(
+        self,
+        name: str,
+        setting: str,
+        make: str,
+        slow: bool = False,
+        **arguments: Any,
+    ) -> Entry:
         """A peer in JAX; a slow one has few instances in a pass, and no target."""
         data = self.data(self._few if slow else None)
-        return Entry(name, setting, f"{HERE}.peers.{make}", {**data, **arguments}, SPREAD, to_target=not slow)
+        return Entry(
+            name, setting, f"{HERE}.peers.{make}", {**data, **arguments}, SPREAD, to_target=not slow
+        )
 
-    def torch(self, name: str, setting: str, make: str, slow: bool = False, **arguments: Any) -> Entry:
+    def torch(
+        self,
+        name: str,
+        setting: str,
+        make: str,
+        slow: bool = False,
+        **arguments: Any,
+    ) -> Entry:
         """A peer in PyTorch; a slow one has few instances in a pass, and no target."""
         data = self.data(self._few if slow else None)
-        return Entry(name, setting, f"{HERE}.peers.{make}", {**data, **arguments}, needs="torch", to_target=not slow)
+        return Entry(
+            name,
+            setting,
+            f"{HERE}.peers.{make}",
+            {**data, **arguments},
+            needs="torch",
+            to_target=not slow,
+        )
 
     @property
     def _few(self) -> int:
         """Training instances in a pass of a slow program; 0 takes all, as everywhere."""
         return -(-self.n_train // SLOW)
 
-    def _ours(self, name: str, keys: int, n_train: int | None = None, **settings: Any) -> Entry:
-        arguments = {**self.data(n_train), **self.best(), **read_settings(self.ours), **settings}
+    def _ours(
+        self,
+        name: str,
+        keys: int,
+        n_train: int | None = None,
+        **settings: Any,
+    ) -> Entry:
+        arguments = {
+            **self.data(n_train),
+            **self.best(),
+            **read_settings(self.ours),
+            **settings,
+        }
         of = {"experiment": self.experiment, "max_active_keys": keys}
         if "min_admission" in arguments:
             arguments["min_admission"] = min(arguments["min_admission"], keys)
         workers = arguments.get("workers", 1)
         spread = self.spread() and workers == 1  # several workers share the cores among them
-        environment = {**(SPREAD if spread else {"NPROC": "1"}), "JAX_NUM_CPU_DEVICES": str(workers)}
+        environment = {
+            **(SPREAD if spread else {"NPROC": "1"}),
+            "JAX_NUM_CPU_DEVICES": str(workers),
+        }
         setting = " ".join([f"{keys} in flight", *self.ours])
-        return Entry(name, setting, f"{HERE}.ours:Ours", {**arguments, **of}, environment, to_target=n_train is None)
+        return Entry(
+            name,
+            setting,
+            f"{HERE}.ours:Ours",
+            {**arguments, **of},
+            environment,
+            to_target=n_train is None,
+        )
 
 
 def with_fusions(entry: Entry, fusions: Fusions) -> Entry:
@@ -163,7 +221,12 @@ def read_settings(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise SettingsError("bench, --ours", "settings as name=value", f"{text!r}", "Write for example workers=2.")
+            raise SettingsError(
+                "bench, --ours",
+                "settings as name=value",
+                f"{text!r}",
+                "Write for example workers=2.",
+            )
         try:
             settings[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
@@ -171,13 +234,17 @@ def read_settings(texts: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
-def main(options: Workload, console: Console | None = None) -> list[Result]:
+def main(
+    options: Workload,
+    console: Console | None = None,
+) -> list[Result]:
     """Prints the comparison.
 
     Raises:
       SettingsError: If an option is outside what it can be.
     """
-    name, metric = options.experiment, options.metric
+    name = options.experiment
+    metric = options.metric
     _, kind = EXPERIMENTS[name]
     goal = options.to_target
     console = console or Console(highlight=False)
@@ -196,5 +263,8 @@ def main(options: Workload, console: Console | None = None) -> list[Result]:
     if options.account:
         found = account(entries[0], options.passes)
         show(found, f"{name}, {entries[0].setting}", console)
-        append(options.json, [{"bench": "account", "of": name, "setting": entries[0].setting, **found}])
+        append(
+            options.json,
+            [{"bench": "account", "of": name, "setting": entries[0].setting, **found}],
+        )
     return results

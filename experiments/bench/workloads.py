@@ -46,7 +46,9 @@ class SentimentBench(Workload):
             yield self.torch("torch levels", f"batch {n}", "sentiment_torch:levels", batch=n)
         yield self.torch("torch compile", f"cells, batch {n}", "sentiment_torch:compiled", batch=n)
         for n in (1, 25):
-            yield self.torch("torch eager", f"one by one, batch {n}", "sentiment_torch:eager", slow=True, batch=n)
+            yield self.torch(
+                "torch eager", f"one by one, batch {n}", "sentiment_torch:eager", slow=True, batch=n
+            )
         dynet = f"{HERE}.peers.sentiment_dynet:Model", {**self.data(), "batch": self.batch[0]}
         yield Entry("dynet", f"autobatching, batch {self.batch[0]}", *dynet, needs="dynet")
         product = f"{HERE}.floor:Floor", self.data(), SPREAD
@@ -71,9 +73,17 @@ class ListReductionBench(Workload):
 
     def __post_init__(self) -> None:
         if not self.max_active_keys:
-            object.__setattr__(self, "max_active_keys", (128,) if self.single else (16, 4, 1))
+            object.__setattr__(
+                self,
+                "max_active_keys",
+                (128,) if self.single else (16, 4, 1),
+            )
         if not self.batch:
-            object.__setattr__(self, "batch", (128,) if self.single else (100,))
+            object.__setattr__(
+                self,
+                "batch",
+                (128,) if self.single else (100,),
+            )
 
     def spread(self) -> bool:
         """Those of many buckets are; to a target dispatches are small, so that gradients are not stale."""
@@ -82,13 +92,21 @@ class ListReductionBench(Workload):
     def best(self) -> dict[str, Any]:
         """Buckets: dispatches as large as they come, while their rows stay in the cache; to a target, as the experiment. Single sequences: of one length, in step."""
         if self.single:
-            in_step = {"min_admission": 128, "group_by_size": 128, "max_dispatch_size": 1024, "policy": "wavefront"}
+            in_step = {
+                "min_admission": 128,
+                "group_by_size": 128,
+                "max_dispatch_size": 1024,
+                "policy": "wavefront",
+            }
             return {"single": True, **in_step}
         if self.to_target is not None:
             return {}
         return {"policy": "largest", "max_dispatch_size": 8}
 
-    def data(self, n_train: int | None = None) -> dict[str, Any]:
+    def data(
+        self,
+        n_train: int | None = None,
+    ) -> dict[str, Any]:
         """Numbers of sequences: all data are generated."""
         return {"n_train": self.n_train if n_train is None else n_train, "n_valid": self.n_valid}
 
@@ -96,14 +114,29 @@ class ListReductionBench(Workload):
         """Minibatches padded and by length, in JAX and PyTorch, and PyTorch one by one."""
         for n in self.batch:
             yield self.jax("jax jit padded", f"batch {n}", "list_reduction_jax:padded", batch=n)
-            yield self.jax("jax jit bucketed", f"batch {n}, by length", "list_reduction_jax:per_length", batch=n)
+            yield self.jax(
+                "jax jit bucketed",
+                f"batch {n}, by length",
+                "list_reduction_jax:per_length",
+                batch=n,
+            )
             yield self.torch("torch padded", f"batch {n}", "list_reduction_torch:padded", batch=n)
-            yield self.torch("torch compile", f"batch {n}, padded", "list_reduction_torch:compiled", batch=n)
-            yield self.torch("torch eager", f"one by one, batch {n}", "list_reduction_torch:eager", slow=True, batch=n)
+            yield self.torch(
+                "torch compile", f"batch {n}, padded", "list_reduction_torch:compiled", batch=n
+            )
+            yield self.torch(
+                "torch eager",
+                f"one by one, batch {n}",
+                "list_reduction_torch:eager",
+                slow=True,
+                batch=n,
+            )
 
     def two_workers(self) -> int | None:
         """Of buckets, for throughput: as many for each worker as one alone has."""
-        return None if self.single or self.to_target is not None else 2 * self.max_active_keys[0]
+        if self.single or self.to_target is not None:
+            return None
+        return 2 * self.max_active_keys[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +161,12 @@ class WikinerBench(Workload):
     def peers(self) -> Iterable[Entry]:
         """Padded and bucketed in JAX; packed, and sentence by sentence, in PyTorch."""
         for n in self.batch:
-            yield self.jax("jax jit padded", f"batch {n}", "wikiner_jax:Model", batch=n, bucketed=False)
-            yield self.jax("jax jit bucketed", f"batch {n}, by length", "wikiner_jax:Model", batch=n)
+            yield self.jax(
+                "jax jit padded", f"batch {n}", "wikiner_jax:Model", batch=n, bucketed=False
+            )
+            yield self.jax(
+                "jax jit bucketed", f"batch {n}, by length", "wikiner_jax:Model", batch=n
+            )
             yield self.torch("torch packed", f"batch {n}", "wikiner_torch:packed", batch=n)
         yield self.torch("torch eager", "one by one", "wikiner_torch:eager", slow=True)
 
@@ -166,13 +203,21 @@ class Qm9Bench(Workload):
         """Side by side, by atoms, padded as jraph does, and dense, in JAX; side by side, and one by one, in PyTorch."""
         for n in self.batch:
             yield self.jax("jax segments", f"batch {n}", "ggnn_jax:qm9", batch=n)
-            yield self.jax("jax jit bucketed", f"batch {n}, by atoms", "ggnn_jax:qm9_by_atoms", batch=n)
+            yield self.jax(
+                "jax jit bucketed", f"batch {n}, by atoms", "ggnn_jax:qm9_by_atoms", batch=n
+            )
             yield self.torch("torch side by side", f"batch {n}", "ggnn_torch:qm9", batch=n)
         yield self.jax("jax jraph-style 64", "one shape", "ggnn_jax:qm9_one_shape", batch=64)
         yield self.torch("torch side by side", "batch 64", "ggnn_torch:qm9", batch=64)
-        yield self.torch("torch compile", "batch 64, one shape", "ggnn_torch:qm9_compiled", batch=64)
-        yield self.torch("torch eager", "one by one, batch 20", "ggnn_torch:qm9_eager", slow=True, batch=20)
-        yield self.jax("jax dense", "NH x NH, batch 20", "ggnn_dense:qm9", slow=True, batch=20, n_valid=100)
+        yield self.torch(
+            "torch compile", "batch 64, one shape", "ggnn_torch:qm9_compiled", batch=64
+        )
+        yield self.torch(
+            "torch eager", "one by one, batch 20", "ggnn_torch:qm9_eager", slow=True, batch=20
+        )
+        yield self.jax(
+            "jax dense", "NH x NH, batch 20", "ggnn_dense:qm9", slow=True, batch=20, n_valid=100
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,15 +295,29 @@ class PermutationBench(Workload):
     def peers(self) -> Iterable[Entry]:
         """All operations at each step, of which a mask keeps one; in JAX and PyTorch."""
         for n in self.batch:
-            yield self.jax("jax jit padded", f"batch {n}, union of paths", "permutation_jax:Model", batch=n)
-            yield self.torch("torch padded", f"batch {n}, union of paths", "permutation_torch:by_mask", batch=n)
+            yield self.jax(
+                "jax jit padded", f"batch {n}, union of paths", "permutation_jax:Model", batch=n
+            )
             yield self.torch(
-                "torch by operation", f"batch {n}, rows sorted at each step", "permutation_torch:by_operation", batch=n
+                "torch padded", f"batch {n}, union of paths", "permutation_torch:by_mask", batch=n
+            )
+            yield self.torch(
+                "torch by operation",
+                f"batch {n}, rows sorted at each step",
+                "permutation_torch:by_operation",
+                batch=n,
             )
 
     def after(self, console: Console) -> None:
         """How large our dispatches are, beside what batching by depth finds with as many instances: one in so many is at an operation."""
         keys = self.max_active_keys[0]
-        stats = dispatch_statistics(self.experiment, max_active_keys=keys, **{**self.data(), **self.best()})
-        by_depth = {name: keys / self.operations for name in stats.stages if name.startswith("operation")}
+        stats = dispatch_statistics(
+            self.experiment,
+            max_active_keys=keys,
+            **{**self.data(), **self.best()},
+        )
+        by_depth = {}
+        for name in stats.stages:
+            if name.startswith("operation"):
+                by_depth[name] = keys / self.operations
         console.print(dispatch_table(stats, by_depth))

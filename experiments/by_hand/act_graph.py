@@ -34,22 +34,60 @@ def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
     """
     most = ponder.max_steps
     with amp.Graph() as graph:
-        x = amp.pump("x", (ponder.n_in,), fields=("t", "length"))
-        s0 = amp.pump("s0", (ponder.hidden,), fields=("t", "length", "step", "more"))
+        x = amp.pump(
+            "x",
+            (ponder.n_in,),
+            fields=("t", "length"),
+        )
+        s0 = amp.pump(
+            "s0",
+            (ponder.hidden,),
+            fields=("t", "length", "step", "more"),
+        )
         label = amp.pump("label", (), "int32")
         state = amp.phi("state")
-        start = amp.npt("begin", ponder.begin, join=("instance", "t"))(state, x)
+        start = amp.npt("begin", ponder.begin, join=("instance", "t"))(
+            state,
+            x,
+        )
         pondering = amp.phi("pondering")
-        step = amp.ppt("step", ponder.step, params=ponder.init_step, outputs=2)
+        step = amp.ppt(
+            "step",
+            ponder.step,
+            params=ponder.init_step,
+            outputs=2,
+        )
         row, more = amp.replicate(step, replicas)(pondering)
-        row = amp.route_by(row, more, "more", assume=lambda s: s.step < (s.t + 1) * (most - 1), name="more")
-        again, ended = amp.cond(row, lambda s: s.more == 1, name="again")
-        again = amp.isu(again, lambda s: s.replace(step=s.step + 1), lambda s: s.replace(step=s.step - 1))
+        row = amp.route_by(
+            row,
+            more,
+            "more",
+            assume=lambda s: s.step < (s.t + 1) * (most - 1),
+            name="more",
+        )
+        again, ended = amp.cond(
+            row,
+            lambda s: s.more == 1,
+            name="again",
+        )
+        again = amp.isu(
+            again,
+            lambda s: s.replace(step=s.step + 1),
+            lambda s: s.replace(step=s.step - 1),
+        )
         pondering.connect(start, again)
         mean, cost = amp.npt("end", ponder.end, outputs=2)(ended)
         amp.loss("cost", ponder.cost)(cost)
-        mean = amp.isu(mean, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        onwards, done = amp.cond(mean, lambda s: s.t < s.length, name="onwards")
+        mean = amp.isu(
+            mean,
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
+        onwards, done = amp.cond(
+            mean,
+            lambda s: s.t < s.length,
+            name="onwards",
+        )
         state.connect(s0, onwards)
         logits = amp.ppt("classify", amp.nn.Linear(ponder.hidden, ponder.n_out))(done)
         amp.sink("logits", logits)
@@ -57,7 +95,10 @@ def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
     return graph
 
 
-def act_messages(plain: Sequence[Mapping[str, Any]], hidden: int) -> InstanceList:
+def act_messages(
+    plain: Sequence[Mapping[str, Any]],
+    hidden: int,
+) -> InstanceList:
     """Makes the instances of `act_rnn`.
 
     Args:
@@ -66,8 +107,23 @@ def act_messages(plain: Sequence[Mapping[str, Any]], hidden: int) -> InstanceLis
     """
 
     def columns(one: Mapping[str, Any]) -> Any:
-        n, zero = len(one["x"]), np.zeros(1, np.int64)
-        start = amp.messages(np.zeros((1, hidden), np.float32), t=zero, length=[n], step=zero, more=zero)
-        return {"x": amp.messages(one["x"], t=np.arange(n), length=np.full(n, n)), "s0": start, "label": one["label"]}
+        n = len(one["x"])
+        zero = np.zeros(1, np.int64)
+        start = amp.messages(
+            np.zeros((1, hidden), np.float32),
+            t=zero,
+            length=[n],
+            step=zero,
+            more=zero,
+        )
+        return {
+            "x": amp.messages(
+                one["x"],
+                t=np.arange(n),
+                length=np.full(n, n),
+            ),
+            "s0": start,
+            "label": one["label"],
+        }
 
     return InstanceList([columns(one) for one in plain])

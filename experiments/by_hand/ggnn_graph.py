@@ -58,15 +58,24 @@ class Network:
         for name in ("n_features", "hidden", "steps", "n_kinds", "replicas", "copies"):
             if getattr(self, name) < 1:
                 raise SettingsError(
-                    f"ggnn, `{name}`", "at least 1", f"{getattr(self, name)}", "Give a positive number."
+                    f"ggnn, `{name}`",
+                    "at least 1",
+                    f"{getattr(self, name)}",
+                    "Give a positive number.",
                 )
         if self.n_features > self.hidden:
             raise SettingsError(
-                "ggnn, `hidden`", f"at least the {self.n_features} features", f"{self.hidden}", "Raise `hidden`."
+                "ggnn, `hidden`",
+                f"at least the {self.n_features} features",
+                f"{self.hidden}",
+                "Raise `hidden`.",
             )
         if self.graphs is not None and self.graphs.n_kinds != self.n_kinds:
             raise SettingsError(
-                "ggnn, `graphs`", f"{self.n_kinds} kinds of edges", f"{self.graphs}", "Make n_kinds and graphs agree."
+                "ggnn, `graphs`",
+                f"{self.n_kinds} kinds of edges",
+                f"{self.graphs}",
+                "Make n_kinds and graphs agree.",
             )
 
     def pump(self, name: str, features: int) -> Wire:
@@ -80,7 +89,12 @@ class Network:
           The pump's wire.
         """
         fields = ("t",) if self.graphs is None else ("first", "node", "t")
-        return amp.pump(name, (features,), fields=fields, ragged=self.graphs is None)
+        return amp.pump(
+            name,
+            (features,),
+            fields=fields,
+            ragged=self.graphs is None,
+        )
 
     def topology(self) -> Wire | None:
         """Adds the pump of topologies that the encoding `collect` needs.
@@ -105,7 +119,9 @@ class Network:
         Returns:
           The states `[H]` of the nodes.
         """
-        edge_maps = [amp.ppt(f"edge{kind}", amp.nn.Linear(self.hidden, self.hidden)) for kind in range(self.n_kinds)]
+        edge_maps = []
+        for kind in range(self.n_kinds):
+            edge_maps.append(amp.ppt(f"edge{kind}", amp.nn.Linear(self.hidden, self.hidden)))
         sends = [amp.replicate(edge_map, self.replicas) for edge_map in edge_maps]
         start = amp.npt("pad", Pad(self.hidden))(x)
         h = amp.phi("h")
@@ -114,8 +130,15 @@ class Network:
         else:
             assert self.graphs is not None
             a = _flatmapped(h, sends, self.graphs)
-        h_new = amp.isu(self._updated(a, h), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        more, done = amp.cond(h_new, lambda s: s.t < self.steps)
+        h_new = amp.isu(
+            self._updated(a, h),
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
+        more, done = amp.cond(
+            h_new,
+            lambda s: s.t < self.steps,
+        )
         h.connect(start, more)
         return done
 
@@ -129,7 +152,11 @@ class Network:
         if not self.separate_gates:
             return node("update", GatedUnit(self.hidden), a, h)
         z, r = (node(name, Gate(self.hidden), a, h) for name in ("update_gate", "reset_gate"))
-        return amp.npt("mix", _mix, join=join)(node("candidate", Candidate(self.hidden), a, h, r), h, z)
+        return amp.npt("mix", _mix, join=join)(
+            node("candidate", Candidate(self.hidden), a, h, r),
+            h,
+            z,
+        )
 
     def per_graph(self, rows: Wire) -> Wire:
         """Collects the rows of each graph's nodes.
@@ -143,7 +170,11 @@ class Network:
         if self.graphs is None:
             return rows
         sizes = self.graphs.sizes
-        return amp.group(rows, size=lambda s: sizes[s.first + s.node], name="nodes")
+        return amp.group(
+            rows,
+            size=lambda s: sizes[s.first + s.node],
+            name="nodes",
+        )
 
 
 def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
@@ -166,12 +197,20 @@ def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
 
         def regression(x: Wire, target: Wire) -> None:
             readout = GatedReadout(network.hidden, network.n_features)
-            rows = amp.ppt("readout", readout, join=network.within)(network.propagate(x, edges), x)
+            rows = amp.ppt("readout", readout, join=network.within)(
+                network.propagate(x, edges),
+                x,
+            )
             prediction = amp.reduce("sum", _sum, network.per_graph(rows))
             amp.sink("prediction", prediction)
-            amp.loss("square", _Square(scale), join=("instance",))(prediction, target)
+            amp.loss("square", _Square(scale), join=("instance",))(
+                prediction,
+                target,
+            )
 
-        amp.replicate(regression, network.copies)(network.pump("x", network.n_features), amp.pump("target"))
+        amp.replicate(regression, network.copies)(
+            network.pump("x", network.n_features), amp.pump("target")
+        )
     return graph
 
 
@@ -193,35 +232,72 @@ def ggnn_selection(network: Network) -> Graph:
 
         def selection(x: Wire, answer: Wire) -> None:
             score = Score(network.hidden, network.n_features)
-            scores = amp.ppt("score", score, join=network.within)(network.propagate(x, edges), x)
+            scores = amp.ppt("score", score, join=network.within)(
+                network.propagate(x, edges),
+                x,
+            )
             amp.sink("scores", scores)
             rows = amp.concat(scores, answer, join=network.within)
             amp.loss("xent", _selected)(amp.reduce("softmax", _softmax, network.per_graph(rows)))
 
-        amp.replicate(selection, network.copies)(network.pump("x", network.n_features), network.pump("answer", 1))
+        amp.replicate(selection, network.copies)(
+            network.pump("x", network.n_features), network.pump("answer", 1)
+        )
     return graph
 
 
-def _collected(h: Wire, sends: Sequence[Callable[..., Wire]], edges: Wire) -> Wire:
+def _collected(
+    h: Wire,
+    sends: Sequence[Callable[..., Wire]],
+    edges: Wire,
+) -> Wire:
     """What arrives at the nodes: one ragged message per graph, distributed to edge kinds and collected at receivers."""
     wires = amp.distribute(h, edges, len(sends), name="senders")
-    return amp.collect([send(wire) for send, wire in zip(sends, wires, strict=True)], edges, name="receivers")
+    return amp.collect(
+        [send(wire) for send, wire in zip(sends, wires, strict=True)],
+        edges,
+        name="receivers",
+    )
 
 
-def _flatmapped(h: Wire, sends: Sequence[Callable[..., Wire]], graphs: Graphs) -> Wire:
+def _flatmapped(
+    h: Wire,
+    sends: Sequence[Callable[..., Wire]],
+    graphs: Graphs,
+) -> Wire:
     """What arrives at the nodes: a message per edge, grouped by receiver. The node's own message opens the group, which may be empty."""
-    out_ptr, out_degree, in_degree = graphs.out_ptr, graphs.out_degree, graphs.in_degree
-    receivers, kinds = graphs.receivers, graphs.kinds
+    out_ptr = graphs.out_ptr
+    out_degree = graphs.out_degree
+    in_degree = graphs.in_degree
+    receivers = graphs.receivers
+    kinds = graphs.kinds
 
     def over_edge(s: Any, i: Any) -> Any:
         edge = out_ptr[s.first + s.node] + i
         return s.replace(node=receivers[edge], edge=edge)
 
-    sent = amp.flatmap(h, lambda s: out_degree[s.first + s.node], over_edge, name="senders")
-    wires = amp.cond(sent, lambda s: kinds[s.edge], len(sends), name="kind")
-    arrived = amp.phi("arrived", *(send(wire) for send, wire in zip(sends, wires, strict=True)))
+    sent = amp.flatmap(
+        h,
+        lambda s: out_degree[s.first + s.node],
+        over_edge,
+        name="senders",
+    )
+    wires = amp.cond(
+        sent,
+        lambda s: kinds[s.edge],
+        len(sends),
+        name="kind",
+    )
+    arrived = amp.phi(
+        "arrived",
+        *(send(wire) for send, wire in zip(sends, wires, strict=True)),
+    )
     received = amp.group(
-        arrived, by=("node", "t"), size=lambda s: in_degree[s.first + s.node], opener=h, name="receivers"
+        arrived,
+        by=("node", "t"),
+        size=lambda s: in_degree[s.first + s.node],
+        opener=h,
+        name="receivers",
     )
     return amp.reduce("arrivals", _sum, received)
 
@@ -247,7 +323,12 @@ class Gate:
         """
         return amp.nn.Linear(2 * self.hidden, self.hidden, init_scale="glorot").init(key)
 
-    def __call__(self, params: Any, a: jax.Array, h: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        params: Any,
+        a: jax.Array,
+        h: jax.Array,
+    ) -> jax.Array:
         """Arrivals `[H]` and state `[H]` to `[H]`.
 
         Args:
@@ -279,7 +360,13 @@ class Candidate:
         """
         return amp.nn.Linear(2 * self.hidden, self.hidden, init_scale="glorot").init(key)
 
-    def __call__(self, params: Any, a: jax.Array, h: jax.Array, r: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        params: Any,
+        a: jax.Array,
+        h: jax.Array,
+        r: jax.Array,
+    ) -> jax.Array:
         """Arrivals, state and reset gate `[H]` to `[H]`."""
         return jnp.tanh(linear(params, a, r * h))
 
@@ -295,24 +382,49 @@ class _Square:
         return 0.5 * difference**2, {"error": self.scale * jnp.abs(difference)}
 
 
-def _sum(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Array:
+def _sum(
+    rows: jax.Array,
+    segment_ids: jax.Array,
+    n_segments: int,
+) -> jax.Array:
     return jax.ops.segment_sum(rows, segment_ids, n_segments)
 
 
-def _softmax(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Array:
+def _softmax(
+    rows: jax.Array,
+    segment_ids: jax.Array,
+    n_segments: int,
+) -> jax.Array:
     """Rows of score and answer `[r, 2]` to cross entropy and hit `[n_segments, 2]`; a hit needs a score above all others."""
-    score, answer = rows[:, 0], rows[:, 1]
-    top = jax.lax.stop_gradient(jnp.maximum(jax.ops.segment_max(score, segment_ids, n_segments), -1e30))
+    score = rows[:, 0]
+    answer = rows[:, 1]
+    top = jax.lax.stop_gradient(
+        jnp.maximum(jax.ops.segment_max(score, segment_ids, n_segments), -1e30)
+    )
     exps = jnp.exp(score - top.at[segment_ids].get(mode="clip"))
     log_sum = top + jnp.log(jnp.maximum(_sum(exps, segment_ids, n_segments), 1e-30))
     chosen = _sum(score * answer, segment_ids, n_segments)
-    others = jax.ops.segment_max(jnp.where(answer > 0, -jnp.inf, score), segment_ids, n_segments)
-    return jnp.stack([log_sum - chosen, jax.lax.stop_gradient((chosen > others).astype(rows.dtype))], axis=-1)
+    others = jax.ops.segment_max(
+        jnp.where(answer > 0, -jnp.inf, score),
+        segment_ids,
+        n_segments,
+    )
+    return jnp.stack(
+        [
+            log_sum - chosen,
+            jax.lax.stop_gradient((chosen > others).astype(rows.dtype)),
+        ],
+        axis=-1,
+    )
 
 
 def _selected(row: jax.Array) -> Any:
     return row[0], {"accuracy": (row[1], 1.0)}
 
 
-def _mix(candidate: jax.Array, h: jax.Array, z: jax.Array) -> jax.Array:
+def _mix(
+    candidate: jax.Array,
+    h: jax.Array,
+    z: jax.Array,
+) -> jax.Array:
     return (1 - z) * h + z * candidate

@@ -30,31 +30,90 @@ def mixture_of_experts(experts: Experts, replicas: int = 1) -> Graph:
     names = tuple(f"choice{rank}" for rank in range(experts.top))
 
     def assume(s: State) -> tuple[np.ndarray, ...]:
-        return tuple((s.instance + s.i + rank) % experts.n for rank in range(experts.top))
+        result = []
+        for rank in range(experts.top):
+            result.append((s.instance + s.i + rank) % experts.n)
+        return tuple(result)
 
     def visit(s: State, rank: np.ndarray) -> State:
         choices = np.stack([getattr(s, name) for name in names])
-        return s.replace(rank=rank, expert=choices[rank, np.arange(len(s))])
+        return s.replace(
+            rank=rank,
+            expert=choices[rank, np.arange(len(s))],
+        )
 
     with amp.Graph() as graph:
-        x = amp.pump("x", (experts.n_in,), fields=("i", "n"))
+        x = amp.pump(
+            "x",
+            (experts.n_in,),
+            fields=("i", "n"),
+        )
         label = amp.pump("label", (), "int32", ("i", "n"))
-        gate = amp.ppt("gate", experts.gate, params=experts.init_gate, outputs=3, rng=experts.noisy)
+        gate = amp.ppt(
+            "gate",
+            experts.gate,
+            params=experts.init_gate,
+            outputs=3,
+            rng=experts.noisy,
+        )
         weights, choice, everywhere = amp.replicate(gate, replicas)(x)
-        chosen = amp.route_by(x, choice, *names, assume=assume, name="choose")
-        visits = amp.flatmap(chosen, lambda s: experts.top, visit, name="visits")
-        branches = amp.cond(visits, lambda s: s.expert, experts.n, name="dispatch")
-        each = [amp.ppt(f"expert{e}", experts.expert, params=experts.init_expert) for e in range(experts.n)]
-        bodies = [amp.replicate(expert, replicas)(wire) for expert, wire in zip(each, branches, strict=True)]
+        chosen = amp.route_by(
+            x,
+            choice,
+            *names,
+            assume=assume,
+            name="choose",
+        )
+        visits = amp.flatmap(
+            chosen,
+            lambda s: experts.top,
+            visit,
+            name="visits",
+        )
+        branches = amp.cond(
+            visits,
+            lambda s: s.expert,
+            experts.n,
+            name="dispatch",
+        )
+        each = []
+        for e in range(experts.n):
+            each.append(amp.ppt(f"expert{e}", experts.expert, params=experts.init_expert))
+        bodies = []
+        for expert, wire in zip(each, branches, strict=True):
+            bodies.append(amp.replicate(expert, replicas)(wire))
         results = amp.phi("results", *bodies)
-        ranked = amp.cond(results, lambda s: s.rank, experts.top, name="ranked") if experts.top > 1 else (results,)
-        logits = amp.npt("combine", _weighted, join=("instance", "i"))(weights, *ranked)
+        if experts.top > 1:
+            ranked = amp.cond(
+                results,
+                lambda s: s.rank,
+                experts.top,
+                name="ranked",
+            )
+        else:
+            ranked = (results,)
+        logits = amp.npt("combine", _weighted, join=("instance", "i"))(
+            weights,
+            *ranked,
+        )
         amp.sink("logits", logits)
         amp.loss("xent", labelled_cross_entropy)(logits, label)
-        together = amp.group(everywhere, size=lambda s: s.n, name="together")
-        amp.loss("importance", experts.importance_loss)(amp.reduce("importances", jax.ops.segment_sum, together))
+        together = amp.group(
+            everywhere,
+            size=lambda s: s.n,
+            name="together",
+        )
+        amp.loss("importance", experts.importance_loss)(
+            amp.reduce("importances", jax.ops.segment_sum, together)
+        )
     return graph
 
 
-def _weighted(weights: jax.Array, *results: jax.Array) -> jax.Array:
-    return sum((weight * result for weight, result in zip(weights, results, strict=True)), start=jnp.zeros(()))
+def _weighted(
+    weights: jax.Array,
+    *results: jax.Array,
+) -> jax.Array:
+    return sum(
+        (weight * result for weight, result in zip(weights, results, strict=True)),
+        start=jnp.zeros(()),
+    )

@@ -21,7 +21,12 @@ MOST = 12
 """The largest number of operations K: `way` is a number of K digits in base K, and must fit in 64 bits."""
 
 
-def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, copies: int = 1) -> Graph:
+def permutation(
+    n_operations: int = 8,
+    hidden: int = 128,
+    replicas: int = 1,
+    copies: int = 1,
+) -> Graph:
     """Makes a network in which a state passes each operation `h <- relu(h W_k + b_k)` once, in its own order, and is classified.
 
     The state field `way` holds the order as a number in base K, and `t` the step: the Cond before the operations reads the digit number `t`
@@ -56,16 +61,33 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, cop
         h = amp.phi("h")
         results = []
         for k, wire in enumerate(amp.cond(h, next_operation, n_operations)):
-            operation = amp.ppt(f"operation{k}", amp.nn.Linear(hidden, hidden, init_scale="he"))
-            results.append(amp.npt(f"relu{k}", jax.nn.relu)(amp.replicate(operation, replicas)(wire)))
-        done = amp.isu(amp.phi("done", *results), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+            operation = amp.ppt(
+                f"operation{k}",
+                amp.nn.Linear(hidden, hidden, init_scale="he"),
+            )
+            results.append(
+                amp.npt(f"relu{k}", jax.nn.relu)(amp.replicate(operation, replicas)(wire))
+            )
+        done = amp.isu(
+            amp.phi("done", *results),
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
         more, last = amp.cond(done, lambda s: s.t < n_operations)
-        h.connect(amp.ppt("embed", embed, params=lambda key: init(key, 1, hidden)["embed"])(digits), more)
+        h.connect(
+            amp.ppt("embed", embed, params=lambda key: init(key, 1, hidden)["embed"])(digits),
+            more,
+        )
         logits = amp.ppt("output", amp.nn.Linear(hidden, N_DIGITS))(last)
         amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
 
     with amp.Graph() as graph:
-        digits = amp.pump("digits", (N_PLACES,), "int32", ("t", "way"))
+        digits = amp.pump(
+            "digits",
+            (N_PLACES,),
+            "int32",
+            ("t", "way"),
+        )
         label = amp.pump("label", (), "int32")
         amp.replicate(network, copies)(digits, label)
     return graph
@@ -100,7 +122,11 @@ class ShuffledRows:
         route = self.data.orders[ids] @ powers(self.data.n_operations)
         each = np.arange(len(ids))
         return {
-            "digits": Messages(self.data.digits[ids], each, {"t": 0, "way": route}),
+            "digits": Messages(
+                self.data.digits[ids],
+                each,
+                {"t": 0, "way": route},
+            ),
             "label": Messages(self.data.labels[ids], each),
         }
 

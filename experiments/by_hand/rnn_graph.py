@@ -39,30 +39,57 @@ def list_reduction_rnn(
     Raises:
       SettingsError: If a size is below 1.
     """
-    sizes = {"hidden": hidden, "batch": 1 if batch is None else batch, "replicas": replicas, "copies": copies}
+    sizes = {
+        "hidden": hidden,
+        "batch": 1 if batch is None else batch,
+        "replicas": replicas,
+        "copies": copies,
+    }
     for name, value in sizes.items():
         if value < 1:
-            raise SettingsError(f"list_reduction_rnn, `{name}`", "at least 1", f"{value}", "Give a positive number.")
+            raise SettingsError(
+                f"list_reduction_rnn, `{name}`", "at least 1", f"{value}", "Give a positive number."
+            )
 
     def network(tokens: Wire, h0: Wire, label: Wire) -> None:
         x = amp.ppt("embed", amp.nn.Embed(N_TOKENS, hidden))(tokens)
         if whole:
             x = amp.ungroup(x, "t")
         h = amp.phi("h")
-        linear1 = amp.ppt("linear1", amp.nn.Linear(2 * hidden, hidden, init_scale="he"))
+        linear1 = amp.ppt(
+            "linear1",
+            amp.nn.Linear(2 * hidden, hidden, init_scale="he"),
+        )
         xh = amp.concat(x, h)
         z = amp.replicate(linear1, replicas)(xh)
         z = amp.npt("relu", jax.nn.relu)(z)
-        z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        more, done = amp.cond(z, lambda s: s.t < s.length)
+        z = amp.isu(
+            z,
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
+        more, done = amp.cond(
+            z,
+            lambda s: s.t < s.length,
+        )
         h.connect(h0, more)
         logits = amp.ppt("linear2", amp.nn.Linear(hidden, N_CLASSES))(done)
         amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
 
     row = () if batch is None else (batch,)
     with amp.Graph() as graph:
-        tokens = amp.pump("tokens", row, "int32", ("length",) if whole else ("t", "length"), ragged=whole)
-        h0 = amp.pump("h0", (*row, hidden), fields=("t", "length"))
+        tokens = amp.pump(
+            "tokens",
+            row,
+            "int32",
+            ("length",) if whole else ("t", "length"),
+            ragged=whole,
+        )
+        h0 = amp.pump(
+            "h0",
+            (*row, hidden),
+            fields=("t", "length"),
+        )
         label = amp.pump("label", row, "int32")
         amp.replicate(network, copies)(tokens, h0, label)
     return graph

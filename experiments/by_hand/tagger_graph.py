@@ -19,7 +19,16 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
 from ampjax.models.layers.host_rows import check_table
-from ampjax.models.tagger import Noise, Sizes, glorot, init_gates, input_gates, lstm_cell, lstm_outputs, random_table
+from ampjax.models.tagger import (
+    Noise,
+    Sizes,
+    glorot,
+    init_gates,
+    input_gates,
+    lstm_cell,
+    lstm_outputs,
+    random_table,
+)
 from ampjax.nn import ChosenEmbed, TableEmbed
 from ampjax.sparse import Table
 
@@ -62,25 +71,48 @@ def tagger(
     Raises:
       SettingsError: If a count is below 1, or the table has another shape.
     """
-    counts = {"n_words": n_words, "n_characters": n_characters, "replicas": replicas, "copies": copies}
+    counts = {
+        "n_words": n_words,
+        "n_characters": n_characters,
+        "replicas": replicas,
+        "copies": copies,
+    }
     for name, value in counts.items():
         if value < 1:
-            raise SettingsError(f"tagger, `{name}`", "at least 1", f"{value}", "Give a positive number.")
+            raise SettingsError(
+                f"tagger, `{name}`", "at least 1", f"{value}", "Give a positive number."
+            )
     ends = ("first", "last")
     if table is not None:
         check_table("tagger", table, n_words, sizes.word)
     rows = TableEmbed(table) if isinstance(table, Table) else table
 
     def network(words: Wire, characters: Wire, labels: Wire) -> None:
-        char_embed = amp.ppt("char_embed", amp.look_up, params=random_table(n_characters, sizes.char))
+        char_embed = amp.ppt(
+            "char_embed", amp.look_up, params=random_table(n_characters, sizes.char)
+        )
         inputs = _inputs("char_input", char_embed(characters), sizes.char, sizes.char_hidden)
-        (_, spelled), (_, spelled_back) = _both_ways("char", inputs, "c", sizes.char_hidden)
+        (_, spelled), (_, spelled_back) = _both_ways(
+            "char",
+            inputs,
+            "c",
+            sizes.char_hidden,
+        )
 
         rare, frequent = amp.cond(words, lambda s: s.rare == 1)
-        body, initial = (amp.look_up, random_table(n_words, sizes.word)) if rows is None else (rows, None)
+        if rows is None:
+            body = amp.look_up
+            initial = random_table(n_words, sizes.word)
+        else:
+            body = rows
+            initial = None
         embed = amp.ppt("embed", body, params=initial, min_update_interval=embedding_interval)
         spell = amp.npt("spell", _spell, join=("t",))
-        vectors = amp.phi("vectors", embed(frequent), spell(rare, spelled, spelled_back))
+        vectors = amp.phi(
+            "vectors",
+            embed(frequent),
+            spell(rare, spelled, spelled_back),
+        )
         if sizes.noise > 0:
             vectors = amp.npt("noise", Noise(sizes.noise), rng=True)(vectors)
 
@@ -88,26 +120,55 @@ def tagger(
         left, right = _both_ways("word", inputs, "t", sizes.word_hidden, replicas)
         for way, (_, end) in (("forward", left), ("backward", right)):
             amp.sink(f"word_{way}/end", end)
-        hidden = amp.ppt("hidden", _hidden, params=glorot(2 * sizes.word_hidden, sizes.mlp))(left[0], right[0])
-        logits = amp.ppt("output", amp.nn.Linear(sizes.mlp, N_TAGS, bias=False, init_scale="glorot"))(hidden)
+        hidden = amp.ppt("hidden", _hidden, params=glorot(2 * sizes.word_hidden, sizes.mlp))(
+            left[0], right[0]
+        )
+        logits = amp.ppt(
+            "output",
+            amp.nn.Linear(sizes.mlp, N_TAGS, bias=False, init_scale="glorot"),
+        )(hidden)
         amp.sink("logits", logits)
         amp.loss("xent", _loss)(logits, labels)
 
     with amp.Graph() as graph:
-        words = amp.pump("words", (), "int32", ("t", *ends, "rare"))
-        characters = amp.pump("characters", (), "int32", ("t", "c", *ends))
-        labels = amp.pump("labels", (), "int32", ("t", *ends, "rare"))
+        words = amp.pump(
+            "words",
+            (),
+            "int32",
+            ("t", *ends, "rare"),
+        )
+        characters = amp.pump(
+            "characters",
+            (),
+            "int32",
+            ("t", "c", *ends),
+        )
+        labels = amp.pump(
+            "labels",
+            (),
+            "int32",
+            ("t", *ends, "rare"),
+        )
         amp.replicate(network, copies)(words, characters, labels)
     return graph
 
 
-def _inputs(name: str, vectors: Wire, features: int, hidden: int) -> tuple[Wire, Wire]:
+def _inputs(
+    name: str,
+    vectors: Wire,
+    features: int,
+    hidden: int,
+) -> tuple[Wire, Wire]:
     """What the vectors add to the gates `[4H]` of both LSTMs, all in one product outside of the loops."""
     return amp.ppt(name, input_gates, params=init_gates(features, hidden), outputs=2)(vectors)
 
 
 def _both_ways(
-    name: str, inputs: tuple[Wire, Wire], place: str, hidden: int, replicas: int = 1
+    name: str,
+    inputs: tuple[Wire, Wire],
+    place: str,
+    hidden: int,
+    replicas: int = 1,
 ) -> tuple[tuple[Wire, Wire], tuple[Wire, Wire]]:
     """LSTMs left to right and right to left along the field `place`: for each, all its states `[2H]`, and the last one."""
 
@@ -119,8 +180,16 @@ def _both_ways(
 
     left, right = inputs
     return (
-        _lstm(f"{name}_forward", left, _Direction(place, 1, is_first, is_last), hidden, replicas),
-        _lstm(f"{name}_backward", right, _Direction(place, -1, is_last, is_first), hidden, replicas),
+        _lstm(
+            f"{name}_forward",
+            left,
+            _Direction(place, 1, is_first, is_last),
+            hidden,
+            replicas,
+        ),
+        _lstm(
+            f"{name}_backward", right, _Direction(place, -1, is_last, is_first), hidden, replicas
+        ),
     )
 
 
@@ -149,12 +218,19 @@ class _Direction:
         return s.replace(**{self.place: getattr(s, self.place) - self.step})
 
 
-def _lstm(name: str, gates: Wire, direction: _Direction, hidden: int, replicas: int) -> tuple[Wire, Wire]:
+def _lstm(
+    name: str, gates: Wire, direction: _Direction, hidden: int, replicas: int
+) -> tuple[Wire, Wire]:
     """One LSTM as a loop over the elements of a sequence: all its states `[2H]`, and the last one."""
     first, later = amp.cond(gates, direction.starts)
     states = amp.phi(f"{name}/states")
     last, more = amp.cond(states, direction.ends)
-    node = amp.ppt(name, lstm_cell, params=glorot(hidden, 4 * hidden), join=(direction.place,))
+    node = amp.ppt(
+        name,
+        lstm_cell,
+        params=glorot(hidden, 4 * hidden),
+        join=(direction.place,),
+    )
     begun = amp.npt(f"{name}/start", _start)(first)
     before = amp.isu(more, direction.next, direction.previous)
     states.connect(begun, amp.replicate(node, replicas)(later, before))
@@ -168,17 +244,28 @@ def _start(gates: jax.Array) -> jax.Array:
     return jnp.concatenate([jax.nn.sigmoid(o) * jnp.tanh(c), c])
 
 
-def _spell(_: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
+def _spell(
+    _: jax.Array,
+    left: jax.Array,
+    right: jax.Array,
+) -> jax.Array:
     """The last states `[2H]` of both LSTMs to a word vector `[2H]`: `h` of each."""
     return lstm_outputs(left, right)
 
 
-def _hidden(w: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
+def _hidden(
+    w: jax.Array,
+    left: jax.Array,
+    right: jax.Array,
+) -> jax.Array:
     return jnp.tanh(lstm_outputs(left, right) @ w)
 
 
 def _loss(logits: jax.Array, tag: jax.Array) -> Any:
     """Cross entropy of one word, in nats."""
     hit, inside = (x.astype(jnp.float32) for x in (jnp.argmax(logits) == tag, tag != OUTSIDE))
-    metrics = {"accuracy": (hit, 1.0), "accuracy_without_o": (hit * inside, inside)}
+    metrics = {
+        "accuracy": (hit, 1.0),
+        "accuracy_without_o": (hit * inside, inside),
+    }
     return optax.softmax_cross_entropy_with_integer_labels(logits, tag), metrics

@@ -77,7 +77,10 @@ class Forms:
     epochs: int
 
 
-def main(options: ByHandOptions, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: ByHandOptions,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives a record for each run.
 
     Raises:
@@ -86,17 +89,31 @@ def main(options: ByHandOptions, console: Console | None = None) -> list[dict[st
     """
     unknown = sorted(set(options.models) - set(FORMS))
     if unknown:
-        raise SettingsError("by-hand", f"models of {', '.join(FORMS)}", f"{unknown}", "Leave them out for all.")
+        raise SettingsError(
+            "by-hand", f"models of {', '.join(FORMS)}", f"{unknown}", "Leave them out for all."
+        )
     require_seeds(options.seed)
     table = compact("model, target", "form", "epochs", "median", "accuracy then")
     records = []
     for name in options.models or FORMS:
-        found: dict[str, list[dict[str, Any]]] = {"function": [], "by hand": []}
+        found: dict[str, list[dict[str, Any]]] = {
+            "function": [],
+            "by hand": [],
+        }
         for seed in options.seed:
             forms = FORMS[name](options, seed)
             for form, task in (("function", forms.function), ("by hand", forms.by_hand)):
-                common = {"experiment": "by-hand", "model": name, "form": form, "seed": seed, "target": forms.target}
-                record = {**common, **trained(task, initial_params(forms.function.graph, {}, seed), forms)}
+                common = {
+                    "experiment": "by-hand",
+                    "model": name,
+                    "form": form,
+                    "seed": seed,
+                    "target": forms.target,
+                }
+                record = {
+                    **common,
+                    **trained(task, initial_params(forms.function.graph, {}, seed), forms),
+                }
                 append(options.json, [record])
                 found[form].append(record)
         for form, rows in found.items():
@@ -104,13 +121,23 @@ def main(options: ByHandOptions, console: Console | None = None) -> list[dict[st
             each = [str(n) if n else "never" for n in epochs]
             median = statistics.median(n or np.inf for n in epochs)
             accuracy = statistics.median(row["accuracy"] for row in rows)
-            table.add_row(f"{name}, {rows[0]['target']:g}", form, ", ".join(each), f"{median:g}", f"{accuracy:.4f}")
+            table.add_row(
+                f"{name}, {rows[0]['target']:g}",
+                form,
+                ", ".join(each),
+                f"{median:g}",
+                f"{accuracy:.4f}",
+            )
             records += rows
     (console or Console(highlight=False)).print(table)
     return records
 
 
-def trained(task: Task, params: Mapping[str, Any], forms: Forms) -> dict[str, Any]:
+def trained(
+    task: Task,
+    params: Mapping[str, Any],
+    forms: Forms,
+) -> dict[str, Any]:
     """Epochs to the target, None if it was not reached, and the validation accuracy after the last epoch.
 
     Args:
@@ -118,9 +145,23 @@ def trained(task: Task, params: Mapping[str, Any], forms: Forms) -> dict[str, An
       params: Initial parameters by node.
       forms: What says the target, and the epochs at most.
     """
-    trainer = amp.Trainer(task.graph, task.tx, params=params, settings=task.settings)
-    stop = lambda trainer, epoch: reaches(epoch.valid["accuracy"], forms.target, "accuracy")
-    history = trainer.fit(task.train, task.valid, epochs=forms.epochs, callbacks=[stop], progress=False)
+    trainer = amp.Trainer(
+        task.graph,
+        task.tx,
+        params=params,
+        settings=task.settings,
+    )
+
+    def stop(trainer, epoch):
+        return reaches(epoch.valid["accuracy"], forms.target, "accuracy")
+
+    history = trainer.fit(
+        task.train,
+        task.valid,
+        epochs=forms.epochs,
+        callbacks=[stop],
+        progress=False,
+    )
     accuracy = history[len(history) - 1].valid["accuracy"]
     reached = reaches(accuracy, forms.target, "accuracy")
     return {
@@ -130,7 +171,13 @@ def trained(task: Task, params: Mapping[str, Any], forms: Forms) -> dict[str, An
     }
 
 
-def forms_of(task: Task, graph: Graph, data: Sequence[Instances], target: float, epochs: int) -> Forms:
+def forms_of(
+    task: Task,
+    graph: Graph,
+    data: Sequence[Instances],
+    target: float,
+    epochs: int,
+) -> Forms:
     """Both forms of a model.
 
     Args:
@@ -141,7 +188,17 @@ def forms_of(task: Task, graph: Graph, data: Sequence[Instances], target: float,
       epochs: Epochs at most.
     """
     train, valid = data
-    return Forms(task, replace(task, graph=alike(task.graph, graph), train=train, valid=valid), target, epochs)
+    return Forms(
+        task,
+        replace(
+            task,
+            graph=alike(task.graph, graph),
+            train=train,
+            valid=valid,
+        ),
+        target,
+        epochs,
+    )
 
 
 def _lists(options: ByHandOptions, seed: int) -> Forms:
@@ -150,16 +207,31 @@ def _lists(options: ByHandOptions, seed: int) -> Forms:
     task = lists.tasks(own)(seed)
     parts = list_reduction.splits(own.n_train, own.n_valid, seed)
     data = [list_reduction.Buckets(part, own.batch_size, own.hidden) for part in parts]
-    return forms_of(task, rnn_graph.list_reduction_rnn(own.hidden, own.batch_size), data, 0.97, own.epochs)
+    return forms_of(
+        task,
+        rnn_graph.list_reduction_rnn(own.hidden, own.batch_size),
+        data,
+        0.97,
+        own.epochs,
+    )
 
 
 def _trees(options: ByHandOptions, seed: int) -> Forms:
     """The Tree-LSTM on the treebank."""
-    own = sentiment.SentimentOptions(**_in_flight(options), synthetic=options.synthetic, data_dir=options.data_dir)
-    task, cells = sentiment.tasks(own)(seed), sentiment.chosen_cells(own)
+    own = sentiment.SentimentOptions(
+        **_in_flight(options), synthetic=options.synthetic, data_dir=options.data_dir
+    )
+    task = sentiment.tasks(own)(seed)
+    cells = sentiment.chosen_cells(own)
     parts = sst.synthetic() if own.synthetic else sst.load(own.data_dir)
     graph = tree_lstm_graph.tree_lstm(len(parts[0].vocabulary), cells)
-    return forms_of(task, graph, [sst.TreeInstances(part) for part in parts], own.target, own.epochs)
+    return forms_of(
+        task,
+        graph,
+        [sst.TreeInstances(part) for part in parts],
+        own.target,
+        own.epochs,
+    )
 
 
 def _questions(options: ByHandOptions, seed: int) -> Forms:
@@ -167,7 +239,13 @@ def _questions(options: ByHandOptions, seed: int) -> Forms:
     own = babi15.Babi15Options(**_in_flight(options), epochs=30)
     _, *data = babi15.data(own, seed)
     graph = ggnn_selection(Network(1, own.hidden, own.steps))
-    return forms_of(babi15.tasks(own)(seed), graph, data, own.target, own.epochs)
+    return forms_of(
+        babi15.tasks(own)(seed),
+        graph,
+        data,
+        own.target,
+        own.epochs,
+    )
 
 
 def _shuffles(options: ByHandOptions, seed: int) -> Forms:
@@ -175,30 +253,61 @@ def _shuffles(options: ByHandOptions, seed: int) -> Forms:
     own = permutation.PermutationOptions(**_in_flight(options), epochs=30)
     graph = permutation_graph(own.operations, own.hidden)
     data = [ShuffledRows(part) for part in permutation.splits(own, seed)]
-    return forms_of(permutation.tasks(own)(seed), graph, data, own.target, own.epochs)
+    return forms_of(
+        permutation.tasks(own)(seed),
+        graph,
+        data,
+        own.target,
+        own.epochs,
+    )
 
 
 def _pondering(options: ByHandOptions, seed: int) -> Forms:
     """Adaptive computation time: is the sum of the inputs' first features above zero? One to nine inputs."""
-    sizes, in_flight = act.Ponder(8, 64, 2), _in_flight(options) or {"max_active_keys": 64}
-    compiled = amp.compile(act.act_rnn(sizes), act.init(jax.random.key(seed), sizes), act.spec(sizes))
+    sizes = act.Ponder(8, 64, 2)
+    in_flight = _in_flight(options) or {"max_active_keys": 64}
+    compiled = amp.compile(
+        act.act_rnn(sizes),
+        act.init(jax.random.key(seed), sizes),
+        act.spec(sizes),
+    )
     rows = {"step": 320, "classify": 32}  # what 32 sequences bring, about
     set_options(compiled.graph, lambda node: {"min_update_interval": rows[node]})
     settings = Settings(**in_flight, max_dispatch_size=512, policy="wavefront", seed=seed)
-    parts = [
-        _sums(n, sizes.n_in, stream)
-        for n, stream in zip((5000, 500), np.random.SeedSequence(seed).spawn(2), strict=True)
-    ]
+    parts = []
+    for n, stream in zip((5000, 500), np.random.SeedSequence(seed).spawn(2), strict=True):
+        parts.append(_sums(n, sizes.n_in, stream))
     train, valid = (compiled.data(part) for part in parts)
-    task = Task(compiled.graph, train, valid, settings, optax.adam(1e-3))
-    return forms_of(task, act_rnn(sizes), [act_messages(part, sizes.hidden) for part in parts], 0.95, 30)
+    task = Task(
+        compiled.graph,
+        train,
+        valid,
+        settings,
+        optax.adam(1e-3),
+    )
+    return forms_of(
+        task,
+        act_rnn(sizes),
+        [act_messages(part, sizes.hidden) for part in parts],
+        0.95,
+        30,
+    )
 
 
-def _sums(n: int, features: int, stream: np.random.SeedSequence) -> list[dict[str, Any]]:
+def _sums(
+    n: int,
+    features: int,
+    stream: np.random.SeedSequence,
+) -> list[dict[str, Any]]:
     """Sequences of random inputs, labelled by the sign of what their first features add up to."""
     rng = np.random.default_rng(stream)
-    inputs = [rng.normal(size=(int(length), features)).astype(np.float32) for length in rng.integers(1, 10, n)]
-    return [{"x": x, "label": np.int32(x[:, 0].sum() > 0)} for x in inputs]
+    inputs = []
+    for length in rng.integers(1, 10, n):
+        inputs.append(rng.normal(size=(int(length), features)).astype(np.float32))
+    result = []
+    for x in inputs:
+        result.append({"x": x, "label": np.int32(x[:, 0].sum() > 0)})
+    return result
 
 
 def _in_flight(options: ByHandOptions) -> dict[str, Any]:

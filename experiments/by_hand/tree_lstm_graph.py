@@ -47,25 +47,52 @@ def tree_lstm(
       SettingsError: If `n_words`, `replicas` or `copies` is below 1.
     """
     if n_words < 1:
-        raise SettingsError("tree_lstm, `n_words`", "at least 1", f"{n_words}", "Give the vocabulary's size.")
+        raise SettingsError(
+            "tree_lstm, `n_words`", "at least 1", f"{n_words}", "Give the vocabulary's size."
+        )
     for name, value in (("replicas", replicas), ("copies", copies)):
         if value < 1:
-            raise SettingsError(f"tree_lstm, `{name}`", "at least 1", f"{value}", "1 is no replication.")
-    fields, uses_key = ("at", "up", "side"), cells.keep < 1
+            raise SettingsError(
+                f"tree_lstm, `{name}`", "at least 1", f"{value}", "1 is no replication."
+            )
+    fields = ("at", "up", "side")
+    uses_key = cells.keep < 1
 
     def network(words: Wire, branches: Wire, labels: Wire) -> None:
         initial = uniform_table(n_words, cells.embedding)
-        embed = amp.ppt("embed", amp.look_up, params=initial, min_update_interval=embedding_interval, tx=embedding_tx)
-        leaf = amp.ppt("leaf", cells.leaf, params=cells.init_leaf, rng=uses_key and cells.kind == "fold")
+        embed = amp.ppt(
+            "embed",
+            amp.look_up,
+            params=initial,
+            min_update_interval=embedding_interval,
+            tx=embedding_tx,
+        )
+        leaf = amp.ppt(
+            "leaf",
+            cells.leaf,
+            params=cells.init_leaf,
+            rng=uses_key and cells.kind == "fold",
+        )
         leaves = amp.replicate(leaf, replicas)(embed(words))
         node = amp.phi("node")
-        left, right, root = amp.cond(node, lambda s: s.side, 3)
+        left, right, root = amp.cond(
+            node,
+            lambda s: s.side,
+            3,
+        )
         amp.sink("root", root)
         left, right = (amp.isu(child, _swap, _swap) for child in (left, right))
         branch = amp.ppt(
-            "branch", _Branch(cells), params=cells.init_branch, join=("at",), rng=uses_key and cells.kind == "fold"
+            "branch",
+            _Branch(cells),
+            params=cells.init_branch,
+            join=("at",),
+            rng=uses_key and cells.kind == "fold",
         )
-        node.connect(leaves, amp.replicate(branch, replicas)(branches, left, right))
+        node.connect(
+            leaves,
+            amp.replicate(branch, replicas)(branches, left, right),
+        )
         logits = amp.ppt("classify", cells.classify, params=cells.init_classify, rng=uses_key)(node)
         amp.sink("logits", logits)
         amp.loss("xent", _loss)(logits, labels)
@@ -88,12 +115,22 @@ class _Branch:
 
     cells: Cells
 
-    def __call__(self, params: Any, _: jax.Array, left: jax.Array, right: jax.Array, key: Any = None) -> jax.Array:
+    def __call__(
+        self,
+        params: Any,
+        _: jax.Array,
+        left: jax.Array,
+        right: jax.Array,
+        key: Any = None,
+    ) -> jax.Array:
         return self.cells.branch(params, left, right, key)
 
 
 def _loss(logits: jax.Array, label: jax.Array) -> Any:
     """Cross entropy of one node, in nats; `label` holds the class and whether the node is a root."""
     hit = (jnp.argmax(logits) == label[0]).astype(jnp.float32)
-    metrics = {"accuracy": (hit, 1.0), "root_accuracy": (hit * label[1], label[1].astype(jnp.float32))}
+    metrics = {
+        "accuracy": (hit, 1.0),
+        "root_accuracy": (hit * label[1], label[1].astype(jnp.float32)),
+    }
     return optax.softmax_cross_entropy_with_integer_labels(logits, label[0]), metrics

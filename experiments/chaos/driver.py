@@ -36,7 +36,8 @@ from experiments.list_reduction import ListReductionOptions, tasks
 from experiments.records import append
 
 WAYS = ("sync", "pipeline", "virtual", "replayed")
-SNAPSHOTS, RECORDING = "snapshots", "run.trace"
+SNAPSHOTS = "snapshots"
+RECORDING = "run.trace"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,10 @@ class Life:
     options: Mapping[str, Any]
 
 
-def main(options: ChaosOptions, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: ChaosOptions,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives what was found for each way.
 
     Raises:
@@ -91,41 +95,70 @@ def main(options: ChaosOptions, console: Console | None = None) -> list[dict[str
     console = console or Console(highlight=False)
     unknown = [way for way in options.ways if way not in WAYS]
     if unknown or not options.ways:
-        raise SettingsError("--ways", f"some of {list(WAYS)}", f"{unknown or 'none'}", "Choose among these.")
-    if min(options.kills, options.n_train, options.epochs, options.every_instances) < 1 or not options.within_s > 0:
+        raise SettingsError(
+            "--ways", f"some of {list(WAYS)}", f"{unknown or 'none'}", "Choose among these."
+        )
+    if (
+        min(options.kills, options.n_train, options.epochs, options.every_instances) < 1
+        or not options.within_s > 0
+    ):
         raise SettingsError("chaos", "numbers above 0", f"{options}", "Change the option.")
-    rng, found = np.random.default_rng(options.seed), []
+    rng = np.random.default_rng(options.seed)
+    found = []
     console.print(f"chaos: seed {options.seed}, {options.kills} kills")
     for i, way in enumerate(options.ways):
         n = len(range(i, options.kills, len(options.ways)))
-        found.append({"experiment": "chaos", "seed": options.seed, **_one_way(options, way, n, rng)})
+        found.append(
+            {
+                "experiment": "chaos",
+                "seed": options.seed,
+                **_one_way(options, way, n, rng),
+            }
+        )
         append(options.json, found[-1:])
     console.print(_table(found))
     return found
 
 
-def _one_way(options: ChaosOptions, way: str, kills: int, rng: np.random.Generator) -> dict[str, Any]:
+def _one_way(
+    options: ChaosOptions, way: str, kills: int, rng: np.random.Generator
+) -> dict[str, Any]:
     """A run that nobody kills; then the same, killed."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         folders = {name: Path(scratch) / name for name in ("whole", "killed", "tmp")}
         for folder in folders.values():
             folder.mkdir()
-        given = {name: value for name, value in asdict(options).items() if name != "json"}
-        whole = _Process(Life(way, str(folders["whole"]), True, given), folders["tmp"])
+        given = {}
+        for name, value in asdict(options).items():
+            if name != "json":
+                given[name] = value
+        whole = _Process(
+            Life(way, str(folders["whole"]), True, given),
+            folders["tmp"],
+        )
         expected = whole.end()
         if way == "replayed":
             (folders["whole"] / RECORDING).rename(folders["killed"] / RECORDING)
-        life, lives, n_killed, last_kill = Life(way, str(folders["killed"]), False, given), 0, 0, 0.0
+        life = Life(way, str(folders["killed"]), False, given)
+        lives = 0
+        n_killed = 0
+        last_kill = 0.0
         to_go_on: list[float] = []
-        exact, left = True, set[str]()
+        exact = True
+        left = set[str]()
         while True:
-            process, lives = _Process(life, folders["tmp"]), lives + 1
+            process = _Process(life, folders["tmp"])
+            lives = lives + 1
             began = process.next("begins")
             if n_killed:
                 to_go_on.append(began["at"] - last_kill)
-            killed_at = process.kill_after(rng.uniform(0, options.within_s)) if n_killed < kills else None
+            if n_killed < kills:
+                killed_at = process.kill_after(rng.uniform(0, options.within_s))
+            else:
+                killed_at = None
             if killed_at is not None:
-                n_killed, last_kill = n_killed + 1, killed_at
+                n_killed = n_killed + 1
+                last_kill = killed_at
                 continue
             ended = process.end(began)
             exact &= ended["result"] == expected["result"]
@@ -153,9 +186,20 @@ class _Process:
     """A life."""
 
     def __init__(self, life: Life, tmp: Path):
-        environment = {**os.environ, "TMPDIR": str(tmp), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        command = [sys.executable, "-c", "from experiments.chaos.driver import live; live()", json.dumps(asdict(life))]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+        environment = {
+            **os.environ,
+            "TMPDIR": str(tmp),
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        }
+        command = [
+            sys.executable,
+            "-c",
+            "from experiments.chaos.driver import live; live()",
+            json.dumps(asdict(life)),
+        ]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, env=environment, text=True
+        )
         assert self._process.stdout is not None
         self._out: IO[str] = self._process.stdout
 
@@ -184,7 +228,10 @@ class _Process:
             return at
         return None
 
-    def end(self, began: dict[str, Any] | None = None) -> dict[str, Any]:
+    def end(
+        self,
+        began: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """Waits for its end; gives what it has found."""
         began = began or self.next("begins")
         told = began if began["event"] == "begins and ends" else self.next("ends")
@@ -197,17 +244,31 @@ class _Process:
 def live() -> None:
     """What a process does: trains, and tells when it has begun and what it has come to."""
     life = Life(**json.loads(sys.argv[1]))
-    start, options, folder = time.time(), life.options, Path(life.folder)
+    start = time.time()
+    options = life.options
+    folder = Path(life.folder)
     start_up()
     trainer, task = _trainer(life, folder)
     times: list[float] = []
     begun = _tell_when_it_begins(trainer)
     _time_snapshots(trainer, times)
     if life.way == "replayed" and not life.records:
-        history = amp.replay(folder / RECORDING, trainer, task.train, task.valid, progress=False, resume=True)
+        history = amp.replay(
+            folder / RECORDING,
+            trainer,
+            task.train,
+            task.valid,
+            progress=False,
+            resume=True,
+        )
     else:
         record = folder / RECORDING if life.way == "replayed" else None
-        fit = partial(trainer.fit, epochs=options["epochs"], progress=False, record=record)
+        fit = partial(
+            trainer.fit,
+            epochs=options["epochs"],
+            progress=False,
+            record=record,
+        )
         history = fit(task.train, task.valid, resume=not life.records)
     now = time.time()
     started = begun[0] if begun else now
@@ -228,17 +289,32 @@ def live() -> None:
     )
 
 
-def _trainer(life: Life, folder: Path) -> tuple[amp.Trainer, Any]:
+def _trainer(
+    life: Life,
+    folder: Path,
+) -> tuple[amp.Trainer, Any]:
     """List reduction with buckets of 10."""
     given = life.options
     mode = life.way if life.way in ("sync", "pipeline") else "async"
     model = ListReductionOptions(
-        mode=mode, n_train=given["n_train"], n_valid=max(10, given["n_train"] // 10), batch_size=10, hidden=32
+        mode=mode,
+        n_train=given["n_train"],
+        n_valid=max(10, given["n_train"] // 10),
+        batch_size=10,
+        hidden=32,
     )
     task = tasks(model)(given["seed"])
-    snapshot = amp.Snapshots(folder / SNAPSHOTS, every_instances=max(1, given["every_instances"] // 10))
+    snapshot = amp.Snapshots(
+        folder / SNAPSHOTS, every_instances=max(1, given["every_instances"] // 10)
+    )
     cost = partial(FlopsCost, flops=1e12) if life.way == "virtual" else None
-    return amp.Trainer(task.graph, task.tx, cost=cost, snapshot=snapshot, settings=task.settings), task
+    return amp.Trainer(
+        task.graph,
+        task.tx,
+        cost=cost,
+        snapshot=snapshot,
+        settings=task.settings,
+    ), task
 
 
 def _tell_when_it_begins(trainer: amp.Trainer) -> list[float]:
@@ -249,7 +325,10 @@ def _tell_when_it_begins(trainer: amp.Trainer) -> list[float]:
     def told(launches: Any) -> int:
         begun.append(time.time())
         trainer.session.executor.run = run
-        print(json.dumps({"event": "begins", "at": begun[0]}), flush=True)
+        print(
+            json.dumps({"event": "begins", "at": begun[0]}),
+            flush=True,
+        )
         return run(launches)
 
     trainer.session.executor.run = told
@@ -271,14 +350,24 @@ def _time_snapshots(trainer: amp.Trainer, times: list[float]) -> None:
 def _left_behind(folders: Mapping[str, Path]) -> set[str]:
     """What is there beside snapshots and the recording."""
     found = {f"tmp/{path.name}" for path in folders["tmp"].iterdir()}
-    found |= {path.name for path in folders["killed"].iterdir() if path.name not in (SNAPSHOTS, RECORDING)}
+    found |= {
+        path.name for path in folders["killed"].iterdir() if path.name not in (SNAPSHOTS, RECORDING)
+    }
     snapshots = list((folders["killed"] / SNAPSHOTS).iterdir())
     found |= {path.name for path in snapshots if not path.name.removeprefix("snapshot-").isdigit()}
     return found | ({f"{len(snapshots)} snapshots"} if len(snapshots) > 2 else set())
 
 
 def _table(found: list[dict[str, Any]]) -> Any:
-    table = compact("way", "kills", "lives", "exact", "to go on, s\nmedian, worst", "snapshot\nms", "left behind")
+    table = compact(
+        "way",
+        "kills",
+        "lives",
+        "exact",
+        "to go on, s\nmedian, worst",
+        "snapshot\nms",
+        "left behind",
+    )
     for one in found:
         table.add_row(
             one["way"],

@@ -12,10 +12,15 @@ def summary(seconds: Sequence[float]) -> dict[str, float] | None:
     Args:
       seconds: How long it took, each time.
     """
-    return {"median": statistics.median(seconds), "worst": max(seconds)} if seconds else None
+    if seconds:
+        return {"median": statistics.median(seconds), "worst": max(seconds)}
+    return None
 
 
-def words(of: Mapping[str, float] | None, digits: int = 2) -> str:
+def words(
+    of: Mapping[str, float] | None,
+    digits: int = 2,
+) -> str:
     """A summary in a table's cell; empty for None.
 
     Args:

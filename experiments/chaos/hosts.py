@@ -67,7 +67,10 @@ class ChaosHostsOptions:
     json: Path | None = None
 
 
-def main(options: ChaosHostsOptions, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: ChaosHostsOptions,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table; gives what was found for each model.
 
     Raises:
@@ -76,18 +79,34 @@ def main(options: ChaosHostsOptions, console: Console | None = None) -> list[dic
     console = console or Console(highlight=False)
     unknown = [model for model in options.models if model not in MODELS]
     if unknown or not options.models:
-        raise SettingsError("--models", f"some of {list(MODELS)}", f"{unknown or 'none'}", "Choose among these.")
-    counts = options.hosts, options.n_train, options.epochs, options.every_instances, options.kills + options.hangs
+        raise SettingsError(
+            "--models", f"some of {list(MODELS)}", f"{unknown or 'none'}", "Choose among these."
+        )
+    counts = (
+        options.hosts,
+        options.n_train,
+        options.epochs,
+        options.every_instances,
+        options.kills + options.hangs,
+    )
     if min(counts) < 1 or min(options.kills, options.hangs) < 0 or not options.within_s > 0:
         raise SettingsError("chaos-hosts", "numbers above 0", f"{options}", "Change the option.")
     console.print(f"chaos-hosts: seed {options.seed}, {options.kills} kills, {options.hangs} hangs")
-    rng, found = np.random.default_rng(options.seed), []
-    todo = [*["kill"] * options.kills, *["hang"] * options.hangs]
+    rng = np.random.default_rng(options.seed)
+    found = []
+    todo = [
+        *["kill"] * options.kills,
+        *["hang"] * options.hangs,
+    ]
     rng.shuffle(todo)
     for i, model in enumerate(options.models):
         own = todo[i :: len(options.models)]
         found.append(
-            {"experiment": "chaos-hosts", "seed": options.seed, **_one_model(options, model, own, rng, console)}
+            {
+                "experiment": "chaos-hosts",
+                "seed": options.seed,
+                **_one_model(options, model, own, rng, console),
+            }
         )
         append(options.json, found[-1:])
     console.print(_table(found))
@@ -95,25 +114,50 @@ def main(options: ChaosHostsOptions, console: Console | None = None) -> list[dic
 
 
 def _one_model(
-    options: ChaosHostsOptions, model: str, todo: list[str], rng: np.random.Generator, console: Console
+    options: ChaosHostsOptions,
+    model: str,
+    todo: list[str],
+    rng: np.random.Generator,
+    console: Console,
 ) -> dict[str, Any]:
     """A run that nobody disturbs; then the same, disturbed, until all is done."""
     task = _task(options, model)
     expected = _run(options, task, None)
-    faults, runs, is_exact = Faults(todo, rng, options.within_s), 0, True
+    faults = Faults(todo, rng, options.within_s)
+    runs = 0
+    is_exact = True
     while faults.todo:
         found = _run(options, task, faults)
-        runs, is_exact = runs + 1, is_exact and found in (None, expected)
-        said = {None: "a host died after its end", True: "exact", False: "NOT EXACT"}[found and found == expected]
+        runs = runs + 1
+        is_exact = is_exact and found in (None, expected)
+        said = {None: "a host died after its end", True: "exact", False: "NOT EXACT"}[
+            found and found == expected
+        ]
         console.print(f"{model}: run {runs}, {said}; {len(faults.todo)} faults to go")
-    return {"model": model, "runs": runs, "exact": is_exact, "unprovoked": faults.unprovoked, **faults.times()}
+    return {
+        "model": model,
+        "runs": runs,
+        "exact": is_exact,
+        "unprovoked": faults.unprovoked,
+        **faults.times(),
+    }
 
 
-def _run(options: ChaosHostsOptions, task: Task, faults: Faults | None) -> dict[str, Any] | None:
+def _run(
+    options: ChaosHostsOptions,
+    task: Task,
+    faults: Faults | None,
+) -> dict[str, Any] | None:
     """What a run has come to; None if a host was hit when it had ended, so that nobody can ask for it."""
     with tempfile.TemporaryDirectory(prefix="chaos-hosts-") as folder:
         snapshot = amp.Snapshots(folder, every_instances=options.every_instances)
-        trainer = amp.Trainer(task.graph, task.tx, hosts=options.hosts, snapshot=snapshot, settings=task.settings)
+        trainer = amp.Trainer(
+            task.graph,
+            task.tx,
+            hosts=options.hosts,
+            snapshot=snapshot,
+            settings=task.settings,
+        )
         try:
             with faults.during(trainer) if faults else nullcontext():
                 history = trainer.fit(task.train, epochs=options.epochs, progress=False)
@@ -123,15 +167,29 @@ def _run(options: ChaosHostsOptions, task: Task, faults: Faults | None) -> dict[
 
 
 def _task(options: ChaosHostsOptions, model: str) -> Task:
-    copies = {"copies": 1 if model == "layers" else options.hosts, "workers": options.hosts, "mode": "pipeline"}
+    copies = {
+        "copies": 1 if model == "layers" else options.hosts,
+        "workers": options.hosts,
+        "mode": "pipeline",
+    }
     if model == "trees":
         trees = SentimentOptions(
-            synthetic=True, n_train=options.n_train, embedding=32, hidden=32, max_active_keys=16, **copies
+            synthetic=True,
+            n_train=options.n_train,
+            embedding=32,
+            hidden=32,
+            max_active_keys=16,
+            **copies,
         )
         task = sentiment(trees)(options.seed)
     else:
         lists = ListReductionOptions(
-            n_train=10 * options.n_train, n_valid=10, batch_size=10, hidden=32, max_active_keys=8, **copies
+            n_train=10 * options.n_train,
+            n_valid=10,
+            batch_size=10,
+            hidden=32,
+            max_active_keys=8,
+            **copies,
         )
         task = list_reduction(lists)(options.seed)
     return replace(task, settings=replace(task.settings, replica_sync="none"))
@@ -158,16 +216,25 @@ class Faults:
     within_s: float
     unprovoked: int = 0
     was_late: bool = False
-    noticed_s: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SIGNALS})
-    to_go_on_s: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SIGNALS})
+    noticed_s: dict[str, list[float]] = field(
+        default_factory=lambda: {name: [] for name in SIGNALS}
+    )
+    to_go_on_s: dict[str, list[float]] = field(
+        default_factory=lambda: {name: [] for name in SIGNALS}
+    )
     _happened: tuple[str, float] | None = None
 
     @contextmanager
     def during(self, trainer: amp.Trainer) -> Iterator[None]:
         """Disturbs a trainer whose `fit` is called inside. What it has not noticed before its end was late, and has to come again."""
-        runs, over = threading.Event(), threading.Event()
+        runs = threading.Event()
+        over = threading.Event()
         self._watch(trainer, runs)
-        thread = threading.Thread(target=self._disturb, args=[trainer, runs, over], daemon=True)
+        thread = threading.Thread(
+            target=self._disturb,
+            args=[trainer, runs, over],
+            daemon=True,
+        )
         thread.start()
         try:
             yield
@@ -175,11 +242,13 @@ class Faults:
             over.set()
             runs.set()
             thread.join()
-            self.was_late, self._happened = self._happened is not None, None
+            self.was_late = self._happened is not None
+            self._happened = None
 
     def _watch(self, trainer: amp.Trainer, runs: threading.Event) -> None:
         """Takes down when other hosts are started, and when these get their first launch; `runs` is set from then on."""
-        restart, run = trainer.restart_hosts, trainer.session.executor.run
+        restart = trainer.restart_hosts
+        run = trainer.session.executor.run
 
         def restarted() -> None:
             runs.clear()
@@ -200,9 +269,15 @@ class Faults:
                 runs.set()
             return run(launches)
 
-        trainer.restart_hosts, trainer.session.executor.run = restarted, told
+        trainer.restart_hosts = restarted
+        trainer.session.executor.run = told
 
-    def _disturb(self, trainer: amp.Trainer, runs: threading.Event, over: threading.Event) -> None:
+    def _disturb(
+        self,
+        trainer: amp.Trainer,
+        runs: threading.Event,
+        over: threading.Event,
+    ) -> None:
         while self.todo:
             runs.wait()
             if over.wait(self.rng.uniform(0, self.within_s)):
@@ -216,20 +291,27 @@ class Faults:
 
     def times(self) -> dict[str, Any]:
         """By fault, how many there were, and seconds: until noticed, and until training went on."""
-        return {
-            fault: {
+        result = {}
+        for fault in SIGNALS:
+            result[fault] = {
                 "n": len(self.to_go_on_s[fault]),
                 "noticed_s": summary(self.noticed_s[fault]),
                 "to_go_on_s": summary(self.to_go_on_s[fault]),
             }
-            for fault in SIGNALS
-        }
+        return result
 
 
 def _table(found: Sequence[Mapping[str, Any]]) -> Any:
-    table = compact("model, fault", "n", "exact", "noticed, s\nmedian, worst", "to go on, s\nmedian, worst")
+    table = compact(
+        "model, fault", "n", "exact", "noticed, s\nmedian, worst", "to go on, s\nmedian, worst"
+    )
     for one in found:
         for fault in SIGNALS:
             cells = [words(one[fault][name]) for name in ("noticed_s", "to_go_on_s")]
-            table.add_row(f"{one['model']}, {fault}", str(one[fault]["n"]), "yes" if one["exact"] else "NO", *cells)
+            table.add_row(
+                f"{one['model']}, {fault}",
+                str(one[fault]["n"]),
+                "yes" if one["exact"] else "NO",
+                *cells,
+            )
     return table

@@ -9,7 +9,10 @@ from ampjax.trace.journal import digest
 from ampjax.train.history import History
 
 
-def outcome(trainer: amp.Trainer, history: History) -> dict[str, Any]:
+def outcome(
+    trainer: amp.Trainer,
+    history: History,
+) -> dict[str, Any]:
     """A digest of what nodes have, what control has counted, and what the history tells but for real time.
 
     Args:
@@ -18,10 +21,19 @@ def outcome(trainer: amp.Trainer, history: History) -> dict[str, Any]:
     """
     session = trainer.session
     store = session.executor.store
-    told = [
-        [e.epoch, dict(e.train), dict(e.valid), e.updates, e.dispatches, e.messages, e.staleness_mean]
-        for e in history.epochs
-    ]
+    told = []
+    for e in history.epochs:
+        told.append(
+            [
+                e.epoch,
+                dict(e.train),
+                dict(e.valid),
+                e.updates,
+                e.dispatches,
+                e.messages,
+                e.staleness_mean,
+            ]
+        )
     return {
         "nodes": digest((store.params, store.opt_state, store.accumulators)).hex(),
         "control": session.scheduler.updates.state(),

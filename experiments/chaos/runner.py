@@ -51,7 +51,15 @@ class ChaosRunnerOptions:
     run_option: Literal["hybrid", "ar", "ps"] = "hybrid"
     sync: bool = True
     ahead: bool = False
-    sizes: Sizes = field(default_factory=lambda: Sizes(vocabulary=2_000, units=16, samples=64, batch=4, words=8))
+    sizes: Sizes = field(
+        default_factory=lambda: Sizes(
+            vocabulary=2_000,
+            units=16,
+            samples=64,
+            batch=4,
+            words=8,
+        )
+    )
     seed: int = 0
     json: Path | None = None
 
@@ -80,7 +88,10 @@ class Fault:
     seconds: float = 0.0
 
 
-def main(options: ChaosRunnerOptions, console: Console | None = None) -> dict[str, Any]:
+def main(
+    options: ChaosRunnerOptions,
+    console: Console | None = None,
+) -> dict[str, Any]:
     """Prints a table; gives what was found.
 
     Raises:
@@ -92,43 +103,75 @@ def main(options: ChaosRunnerOptions, console: Console | None = None) -> dict[st
     rng = np.random.default_rng(options.seed)
     work = workload(options.model, 2, options.sizes, seed=options.seed)
     signs = [signal.SIGKILL] * options.kills + [signal.SIGSTOP] * options.hangs
-    faults = [Fault(signs[i]) for i in rng.permutation(len(signs))]
+    faults = []
+    for i in rng.permutation(len(signs)):
+        faults.append(Fault(signs[i]))
     n_steps = (len(faults) + 1) * options.steps_between
-    at = {
-        int(i): fault for i, fault in zip(sorted(rng.choice(n_steps, len(faults), replace=False)), faults, strict=True)
-    }
+    at = {}
+    for i, fault in zip(
+        sorted(rng.choice(n_steps, len(faults), replace=False)), faults, strict=True
+    ):
+        at[int(i)] = fault
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
 
         def config(name: str) -> px.ParallaxConfig:
             # Both save: without a barrier a checkpoint waits for what is under way, which changes staleness.
-            checkpoint = px.Checkpoints(Path(folder) / name, every_steps=options.every_steps, keep=2)
+            checkpoint = px.Checkpoints(
+                Path(folder) / name, every_steps=options.every_steps, keep=2
+            )
             kept = {"check_equivalence": "off", "checkpoint": checkpoint}
             return px.ParallaxConfig(run_option=options.run_option, sync=options.sync, **kept)
 
-        here = px.get_runner(work.loss, work.params, work.tx, machines(2, 1), config("here"))
-        with px.get_runner(work.loss, work.params, work.tx, processes(2, 1), config("there")) as there:
+        here = px.get_runner(
+            work.loss,
+            work.params,
+            work.tx,
+            machines(2, 1),
+            config("here"),
+        )
+        with px.get_runner(
+            work.loss, work.params, work.tx, processes(2, 1), config("there")
+        ) as there:
             for step in range(n_steps):
                 batch, following = (work.batches[(step + i) % len(work.batches)] for i in (0, 1))
-                found = _step(there, batch, following if options.ahead else None, at.get(step), rng)
+                found = _step(
+                    there,
+                    batch,
+                    following if options.ahead else None,
+                    at.get(step),
+                    rng,
+                )
                 losses = here.run(batch).loss, found.loss
                 assert losses[0] == losses[1], f"step {step}: {losses}"
             ends = [(runner.params, runner.opt_state) for runner in (here, there)]
             n_recoveries = len(there.recoveries)
     exact = all(jax.tree.leaves(jax.tree.map(np.array_equal, *ends)))
-    result = {"experiment": "chaos-runner", "seed": options.seed, "exact": exact, "recoveries": n_recoveries}
+    result = {
+        "experiment": "chaos-runner",
+        "seed": options.seed,
+        "exact": exact,
+        "recoveries": n_recoveries,
+    }
     result["faults"] = [vars(fault) | {"sign": fault.sign.name} for fault in faults]
     append(options.json, [result])
     _show(console or Console(highlight=False), options, faults, result)
     return result
 
 
-def _step(runner: px.Runner, batch: Any, following: Any, fault: Fault | None, rng: np.random.Generator) -> px.Metrics:
+def _step(
+    runner: px.Runner,
+    batch: Any,
+    following: Any,
+    fault: Fault | None,
+    rng: np.random.Generator,
+) -> px.Metrics:
     """A step, in which something may happen to a process."""
     if fault is None or not any(state.process for state in runner.hosts):
         return runner.run(batch, following=following)
     state = runner.hosts[int(rng.integers(len(runner.hosts)))]
-    n, fault.role = len(runner.recoveries), state.role
+    n = len(runner.recoveries)
+    fault.role = state.role
 
     def strike() -> None:
         assert state.process is not None
@@ -141,17 +184,31 @@ def _step(runner: px.Runner, batch: Any, following: Any, fault: Fault | None, rn
     timer.join()
     if len(runner.recoveries) > n:
         recovery = runner.recoveries[-1]
-        fault.noticed_s, fault.seconds = recovery.noticed - fault.sent, recovery.seconds
+        fault.noticed_s = recovery.noticed - fault.sent
+        fault.seconds = recovery.seconds
     return metrics
 
 
-def _show(console: Console, options: ChaosRunnerOptions, faults: list[Fault], result: dict[str, Any]) -> None:
-    table = compact("what", "faults", "noticed after, s\nmedian, worst", "going on, s\nmedian, worst")
+def _show(
+    console: Console,
+    options: ChaosRunnerOptions,
+    faults: list[Fault],
+    result: dict[str, Any],
+) -> None:
+    table = compact(
+        "what", "faults", "noticed after, s\nmedian, worst", "going on, s\nmedian, worst"
+    )
     for sign in (signal.SIGKILL, signal.SIGSTOP):
         own = [fault for fault in faults if fault.sign == sign and fault.seconds]
         if own:
-            times = [[getattr(fault, name) for fault in own] for name in ("noticed_s", "seconds")]
-            table.add_row(sign.name, f"{len(own)}", *(words(summary(t)) for t in times))
+            times = []
+            for name in ("noticed_s", "seconds"):
+                times.append([getattr(fault, name) for fault in own])
+            table.add_row(
+                sign.name,
+                f"{len(own)}",
+                *(words(summary(t)) for t in times),
+            )
     console.print(table)
     same = "the same bits as" if result["exact"] else "NOT the bits of"
     console.print(

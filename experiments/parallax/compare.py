@@ -55,7 +55,12 @@ class Figure:
 Published = Mapping[str, Mapping[str, float]]
 
 
-def on_cluster(models: Sequence[str], ways: Sequence[str], published: Published, rates: Rates) -> list[Figure]:
+def on_cluster(
+    models: Sequence[str],
+    ways: Sequence[str],
+    published: Published,
+    rates: Rates,
+) -> list[Figure]:
     """Predictions for the paper's cluster.
 
     Args:
@@ -64,20 +69,33 @@ def on_cluster(models: Sequence[str], ways: Sequence[str], published: Published,
       published: The paper's figures.
       rates: The cluster's.
     """
-    return [
-        figure
-        for model in models
+    result = []
+    for model in models:
         for figure in figures(
-            "cluster", model, {w: throughput(model, w, rates) for w in ways}, published.get(model, {})
-        )
-    ]
+            "cluster",
+            model,
+            {w: throughput(model, w, rates) for w in ways},
+            published.get(model, {}),
+        ):
+            result.append(figure)
+    return result
 
 
-def timed(model: str, timings: Mapping[str, Timing], published: Published) -> list[Figure]:
+def timed(
+    model: str,
+    timings: Mapping[str, Timing],
+    published: Published,
+) -> list[Figure]:
     """What was timed here."""
     speeds = {way: timing.per_s for way, timing in timings.items()}
     spreads = {way: timing.spread for way, timing in timings.items()}
-    return figures("here", model, speeds, published.get(model, {}), spreads)
+    return figures(
+        "here",
+        model,
+        speeds,
+        published.get(model, {}),
+        spreads,
+    )
 
 
 def figures(
@@ -94,11 +112,26 @@ def figures(
     for way, per_s in speeds.items():
         theirs = published.get(way)
         ratio = theirs / published[first] if theirs is not None and first in published else None
-        result.append(Figure(where, model, way, per_s, per_s / speeds[first], theirs, ratio, spreads.get(way)))
+        result.append(
+            Figure(
+                where,
+                model,
+                way,
+                per_s,
+                per_s / speeds[first],
+                theirs,
+                ratio,
+                spreads.get(way),
+            )
+        )
     return result
 
 
-def show(console: Console, title: str, rows: Sequence[Figure]) -> None:
+def show(
+    console: Console,
+    title: str,
+    rows: Sequence[Figure],
+) -> None:
     """Prints figures.
 
     Args:
@@ -106,13 +139,33 @@ def show(console: Console, title: str, rows: Sequence[Figure]) -> None:
       title: Above the table.
       rows: The figures.
     """
-    table = compact("model", "way", "ours\nper s", "ratio", "paper\nper s", "ratio", "ours over\npaper's", title=title)
+    table = compact(
+        "model",
+        "way",
+        "ours\nper s",
+        "ratio",
+        "paper\nper s",
+        "ratio",
+        "ours over\npaper's",
+        title=title,
+    )
     for row in rows:
-        theirs = (
-            ("", "", "") if row.paper_ratio is None else (short(row.paper), _times(row.paper_ratio), _times(row.off))
-        )
+        if row.paper_ratio is None:
+            theirs = ("", "", "")
+        else:
+            theirs = (
+                short(row.paper),
+                _times(row.paper_ratio),
+                _times(row.off),
+            )
         spread = "" if row.spread is None else f" ± {100 * row.spread:.0f} %"
-        table.add_row(paper.NAMES[row.model], row.way, short(row.per_s) + spread, _times(row.ratio), *theirs)
+        table.add_row(
+            paper.NAMES[row.model],
+            row.way,
+            short(row.per_s) + spread,
+            _times(row.ratio),
+            *theirs,
+        )
     console.print(table)
 
 
@@ -122,10 +175,17 @@ def judge(console: Console, rows: Sequence[Figure]) -> None:
         own = [row for row in rows if row.model == model and row.paper is not None]
         if len(own) < 2:
             continue
-        order = same_order({row.way: row.per_s for row in own}, {row.way: row.paper or 0.0 for row in own})
-        worst = max(max(a.ratio / b.ratio / ((a.paper or 1) / (b.paper or 1)) for b in own) for a in own)
+        order = same_order(
+            {row.way: row.per_s for row in own},
+            {row.way: row.paper or 0.0 for row in own},
+        )
+        worst = max(
+            max(a.ratio / b.ratio / ((a.paper or 1) / (b.paper or 1)) for b in own) for a in own
+        )
         came = "the paper's order" if order else "NOT the paper's order"
-        console.print(f"{paper.NAMES[model]}: {came}; ratios between ways are within a factor of {worst:.2f}")
+        console.print(
+            f"{paper.NAMES[model]}: {came}; ratios between ways are within a factor of {worst:.2f}"
+        )
 
 
 def show_rates(console: Console) -> None:
@@ -138,7 +198,12 @@ def show_rates(console: Console) -> None:
     )
 
 
-def cluster(console: Console, models: Sequence[str], ways: Sequence[str], published: Published) -> list[Figure]:
+def cluster(
+    console: Console,
+    models: Sequence[str],
+    ways: Sequence[str],
+    published: Published,
+) -> list[Figure]:
     """Predicts, prints and judges."""
     rates = fitted()
     rows = on_cluster(models, ways, published, rates)

@@ -75,7 +75,10 @@ class Curve:
     done: bool = False
 
 
-def main(options: Fig7Options, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: Fig7Options,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Trains, prints the table, draws a picture for each model; gives the table's rows.
 
     Raises:
@@ -83,7 +86,8 @@ def main(options: Fig7Options, console: Console | None = None) -> list[dict[str,
       DataError: If a data file is wrong.
     """
     at_least("every", options.every, 1)
-    console, rows = console or Console(highlight=False), []
+    console = console or Console(highlight=False)
+    rows = []
     for model in options.models:
         task = _task(options, model)
         target = task.target if options.target is None else options.target
@@ -93,13 +97,24 @@ def main(options: Fig7Options, console: Console | None = None) -> list[dict[str,
         curves = train(options, task, target, console)
         rows += _records(model, task, target, curves)
         drawn = {way: curve.points for way, curve in curves.items()}
-        lines(drawn, "training time [s]", task.score, options.out / f"{model}.png", title=paper.NAMES[model])
+        lines(
+            drawn,
+            "training time [s]",
+            task.score,
+            options.out / f"{model}.png",
+            title=paper.NAMES[model],
+        )
     _show(console, rows)
     write_json(options.json, "parallax-fig7", rows)
     return rows
 
 
-def train(options: Fig7Options, task: Task, target: float, console: Console) -> dict[str, Curve]:
+def train(
+    options: Fig7Options,
+    task: Task,
+    target: float,
+    console: Console,
+) -> dict[str, Curve]:
     """Trains in every way, in turn, until each has reached the target or taken all steps.
 
     Args:
@@ -108,21 +123,36 @@ def train(options: Fig7Options, task: Task, target: float, console: Console) -> 
       target: The score to reach.
       console: Gets a line for each turn.
     """
-    programs = make_all(task.work, options.ways, machines(1, options.replicas))
+    programs = make_all(
+        task.work,
+        options.ways,
+        machines(1, options.replicas),
+    )
     for program in programs.values():
         seconds_of(program, list(islice(task.batches(), 8)))  # compiles
         program.reset(task.work.params)
     batches = {way: task.batches() for way in programs}
-    curves = {way: Curve([(0.0, task.evaluate(task.work.params))]) for way in programs}
-    while going := [way for way, curve in curves.items() if not curve.done and curve.steps < options.steps]:
+    curves = {}
+    for way in programs:
+        curves[way] = Curve([(0.0, task.evaluate(task.work.params))])
+    while going := [
+        way for way, curve in curves.items() if not curve.done and curve.steps < options.steps
+    ]:
         for way in going:
-            curve, program = curves[way], programs[way]
-            seconds = seconds_of(program, list(islice(batches[way], options.every)))
+            curve = curves[way]
+            program = programs[way]
+            seconds = seconds_of(
+                program,
+                list(islice(batches[way], options.every)),
+            )
             score = task.evaluate(program.params)
             curve.points.append((curve.points[-1][0] + seconds, score))
             curve.steps += options.every
             curve.done = score >= target if task.higher else score <= target
-        now = (f"{way} {curves[way].points[-1][1]:.4g} at {curves[way].points[-1][0]:.1f} s" for way in going)
+        now = (
+            f"{way} {curves[way].points[-1][1]:.4g} at {curves[way].points[-1][0]:.1f} s"
+            for way in going
+        )
         console.print(f"step {max(curve.steps for curve in curves.values())}: {', '.join(now)}")
     return curves
 
@@ -132,35 +162,67 @@ def _task(options: Fig7Options, model: Learner) -> Task:
         return learn_lm(options.replicas, options.seed)
     if model == "resnet":
         return learn_resnet(options.replicas, options.seed)
-    return learn_nmt(options.replicas, options.seed, options.data_dir, options.synthetic, options.n_train)
+    return learn_nmt(
+        options.replicas, options.seed, options.data_dir, options.synthetic, options.n_train
+    )
 
 
-def _records(model: Learner, task: Task, target: float, curves: dict[str, Curve]) -> list[dict[str, Any]]:
+def _records(
+    model: Learner, task: Task, target: float, curves: dict[str, Curve]
+) -> list[dict[str, Any]]:
     """The table's rows of a model."""
-    slowest = max((curve.points[-1][0] for curve in curves.values() if curve.done), default=0.0)
-    return [
-        {
-            "model": model,
-            "way": way,
-            "score": task.score,
-            "target": target,
-            "steps": curve.steps,
-            "seconds": curve.points[-1][0] if curve.done else None,
-            "speedup": slowest / curve.points[-1][0] if curve.done else None,
-            "last": curve.points[-1][1],
-            "points": curve.points,
-        }
-        for way, curve in curves.items()
-    ]
+    slowest = max(
+        (curve.points[-1][0] for curve in curves.values() if curve.done),
+        default=0.0,
+    )
+    result = []
+    for way, curve in curves.items():
+        result.append(
+            {
+                "model": model,
+                "way": way,
+                "score": task.score,
+                "target": target,
+                "steps": curve.steps,
+                "seconds": curve.points[-1][0] if curve.done else None,
+                "speedup": slowest / curve.points[-1][0] if curve.done else None,
+                "last": curve.points[-1][1],
+                "points": curve.points,
+            }
+        )
+    return result
 
 
-def _show(console: Console, rows: list[dict[str, Any]]) -> None:
-    table = compact("model", "way", "score", "target", "seconds", "times the\nslowest's speed", "steps", "last\nscore")
+def _show(
+    console: Console,
+    rows: list[dict[str, Any]],
+) -> None:
+    table = compact(
+        "model",
+        "way",
+        "score",
+        "target",
+        "seconds",
+        "times the\nslowest's speed",
+        "steps",
+        "last\nscore",
+    )
     for row in rows:
-        times = ("not reached", "") if row["seconds"] is None else (f"{row['seconds']:.1f}", f"{row['speedup']:.2f}")
+        times = (
+            ("not reached", "")
+            if row["seconds"] is None
+            else (f"{row['seconds']:.1f}", f"{row['speedup']:.2f}")
+        )
         numbers = (f"{row['target']:g}", *times, f"{row['steps']}", f"{row['last']:.4g}")
-        table.add_row(paper.NAMES[row["model"]], row["way"], row["score"], *numbers)
+        table.add_row(
+            paper.NAMES[row["model"]],
+            row["way"],
+            row["score"],
+            *numbers,
+        )
     console.print(table)
     console.print(
-        "The paper's targets: " + ", ".join(f"{paper.NAMES[m]} {goal}" for m, goal in paper.TARGETS.items()) + "."
+        "The paper's targets: "
+        + ", ".join(f"{paper.NAMES[m]} {goal}" for m, goal in paper.TARGETS.items())
+        + "."
     )

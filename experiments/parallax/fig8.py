@@ -37,14 +37,19 @@ class Fig8Options(LocalOptions):
         return max(self.counts, default=1)
 
 
-def main(options: Fig8Options, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: Fig8Options,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints tables, draws a picture for each model; gives all figures.
 
     Raises:
       SettingsError: If an option is outside what it can be.
     """
     console = console or Console(highlight=False)
-    unit = {model: "images" if model in ("resnet", "inception") else "words" for model in paper.MODELS}
+    unit = {}
+    for model in paper.MODELS:
+        unit[model] = "images" if model in ("resnet", "inception") else "words"
     rows = []
     for model in paper.MODELS:
         points = on_cluster(model)
@@ -59,10 +64,19 @@ def main(options: Fig8Options, console: Console | None = None) -> list[dict[str,
             points, "replicas" if options.resources is None else "worker processes", f"{unit[model]} per second",
             options.out / f"here-{model}.png", title=paper.NAMES[model],
         )  # fmt: skip
-        rows += records("here", model, points, max(own[0][1] for own in points.values()))
+        rows += records(
+            "here",
+            model,
+            points,
+            max(own[0][1] for own in points.values()),
+        )
     table = compact("where", "model", "way", "replicas", "per s", "over one\nreplica")
     for row in rows:
-        names = (row["where"], paper.NAMES[row["model"]], row["way"])
+        names = (
+            row["where"],
+            paper.NAMES[row["model"]],
+            row["way"],
+        )
         table.add_row(*names, f"{row['replicas']}", short(row["per_s"]), f"{row['normalised']:.2f}")
     console.print(table)
     write_json(options.json, "parallax-fig8", rows)

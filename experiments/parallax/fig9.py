@@ -31,22 +31,34 @@ class Fig9Options(Fig8Options):
     out: Path = Path("runs/parallax-fig9")
 
 
-def main(options: Fig9Options, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: Fig9Options,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints the table, draws pictures; gives all figures.
 
     Raises:
       SettingsError: If an option is outside what it can be.
     """
     console = console or Console(highlight=False)
-    predicted = {
-        model: {way: own[-1][1] / paper.one_gpu(model) for way, own in on_cluster(model, (paper.MACHINES,)).items()}
-        for model in paper.MODELS
-    }
-    rows = [row for model, own in predicted.items() for row in _records("cluster", model, own)]
+    predicted = {}
+    for model in paper.MODELS:
+        predicted[model] = {
+            way: own[-1][1] / paper.one_gpu(model)
+            for way, own in on_cluster(model, (paper.MACHINES,)).items()
+        }
+    rows = []
+    for model, own in predicted.items():
+        for row in _records("cluster", model, own):
+            rows.append(row)
     _draw(predicted, options.out / "cluster.png", "48 GPUs, predicted")
     timed = {}
     for model in options.models:
-        points = here(options, model, (1, *options.counts[-1:]))
+        points = here(
+            options,
+            model,
+            (1, *options.counts[-1:]),
+        )
         one = max(own[0][1] for own in points.values())  # the fastest way to train on one replica
         timed[model] = {way: own[-1][1] / one for way, own in points.items()}
         rows += _records("here", model, timed[model])
@@ -56,20 +68,42 @@ def main(options: Fig9Options, console: Console | None = None) -> list[dict[str,
     for row in rows:
         theirs = row["paper"]
         ours = ("", "") if theirs is None else (f"{theirs:g}", f"{row['normalised'] / theirs:.2f}")
-        table.add_row(row["where"], paper.NAMES[row["model"]], row["way"], f"{row['normalised']:.2f}", *ours)
+        table.add_row(
+            row["where"],
+            paper.NAMES[row["model"]],
+            row["way"],
+            f"{row['normalised']:.2f}",
+            *ours,
+        )
     console.print(table)
     write_json(options.json, "parallax-fig9", rows)
     return rows
 
 
-def _records(where: str, model: str, own: Mapping[str, float]) -> list[dict[str, Any]]:
+def _records(
+    where: str,
+    model: str,
+    own: Mapping[str, float],
+) -> list[dict[str, Any]]:
     published = paper.NORMALISED[model] if where == "cluster" else {}
-    return [
-        {"where": where, "model": model, "way": way, "normalised": own[way], "paper": published.get(PAPERS[way])}
-        for way in WAYS
-    ]
+    result = []
+    for way in WAYS:
+        result.append(
+            {
+                "where": where,
+                "model": model,
+                "way": way,
+                "normalised": own[way],
+                "paper": published.get(PAPERS[way]),
+            }
+        )
+    return result
 
 
-def _draw(groups: Mapping[str, Mapping[str, float]], path: Path, title: str) -> None:
+def _draw(
+    groups: Mapping[str, Mapping[str, float]],
+    path: Path,
+    title: str,
+) -> None:
     named = {paper.NAMES[model]: own for model, own in groups.items()}
     bars(named, "throughput over that of one replica", path, title)

@@ -55,40 +55,90 @@ class Task:
 Learner = Literal["lm", "nmt", "resnet"]
 
 
-def learn_lm(replicas: int, seed: int, vocabulary: int = 2000, words: int = 60_000) -> Task:
+def learn_lm(
+    replicas: int,
+    seed: int,
+    vocabulary: int = 2000,
+    words: int = 60_000,
+) -> Task:
     """LM on a text of which half the words repeat the one five places before; perplexity, where chance is the vocabulary's entropy."""
     config = lm.Config(
-        vocabulary, None, 64, 128, 64, samples=min(256, vocabulary), batch=8, steps=20, dropout=0.0, learning_rate=0.1
+        vocabulary,
+        None,
+        64,
+        128,
+        64,
+        samples=min(256, vocabulary),
+        batch=8,
+        steps=20,
+        dropout=0.0,
+        learning_rate=0.1,
     )
     text = zipf.tokens(words, vocabulary, copy=0.7, seed=seed)
-    train = Contiguous(text[: -words // 10], replicas * config.batch, config.steps, seed)
+    train = Contiguous(
+        text[: -words // 10],
+        replicas * config.batch,
+        config.steps,
+        seed,
+    )
     held_out = list(Contiguous(text[-words // 10 :], config.batch, config.steps, seed).epoch())
     score = jax.jit(lm.make_evaluate(config))
 
     def evaluate(params: Tree) -> float:
-        nats, state = 0.0, {}
+        nats = 0.0
+        state = {}
         for batch in held_out:
             more, last = score(params, batch | state)
-            nats, state = nats + float(more), {"state": last}
+            nats = nats + float(more)
+            state = {"state": last}
         return perplexity(nats, sum(batch["targets"].size for batch in held_out))
 
-    params, tx = lm.init(config, seed), lm.make_optimizer(config)
-    work = Workload("lm", lm.make_loss(config), params, tx, [], replicas * config.batch * config.steps)
+    params = lm.init(config, seed)
+    tx = lm.make_optimizer(config)
+    work = Workload(
+        "lm",
+        lm.make_loss(config),
+        params,
+        tx,
+        [],
+        replicas * config.batch * config.steps,
+    )
     return Task(work, "perplexity", False, 230.0, evaluate, train.epoch)
 
 
-def learn_nmt(replicas: int, seed: int, data_dir: Path | None, synthetic: bool, n_train: int | None = None) -> Task:
+def learn_nmt(
+    replicas: int,
+    seed: int,
+    data_dir: Path | None,
+    synthetic: bool,
+    n_train: int | None = None,
+) -> Task:
     """NMT on multi30k, English to German, or on a made-up language that reverses sentences; BLEU of greedy translations."""
     pairs, valid, vocabularies, target = _languages(data_dir, synthetic, n_train, seed)
     config = nmt.Config(
-        2, 128, *vocabularies, dropout=0.0, n_updates=10**6, batch=32, max_length=20, clip=1.0, scale=0.1
+        2,
+        128,
+        *vocabularies,
+        dropout=0.0,
+        n_updates=10**6,
+        batch=32,
+        max_length=20,
+        clip=1.0,
+        scale=0.1,
     )
-    train = PairBatches(pairs, replicas * config.batch, config.max_length, n_buckets=2, seed=seed)
+    train = PairBatches(
+        pairs,
+        replicas * config.batch,
+        config.max_length,
+        n_buckets=2,
+        seed=seed,
+    )
     held_out = list(PairBatches(valid, 128, config.max_length, n_buckets=1, seed=seed).epoch())[:2]
     translate = jax.jit(make_translate(config, beam=1, max_length=config.max_length + 5))
 
     def evaluate(params: Tree) -> float:
-        said, meant = [], []
+        said = []
+        meant = []
         for batch in held_out:
             words, _ = translate(params, batch["source"], batch["source_length"])
             some = batch["pair"] >= 0
@@ -96,16 +146,41 @@ def learn_nmt(replicas: int, seed: int, data_dir: Path | None, synthetic: bool, 
             meant += [valid.target[i].tolist() for i in batch["pair"][some]]
         return bleu(said, meant)
 
-    units = (len(pairs.source.words) + len(pairs.target.words)) / max(1, train.n_pairs) * replicas * config.batch
-    tx = optax.chain(optax.clip_by_global_norm(config.clip), optax.adam(4e-3))  # four times as fast as Adagrad
-    work = Workload("nmt", nmt.make_loss(config), nmt.init(config, seed), tx, [], units)
+    units = (
+        (len(pairs.source.words) + len(pairs.target.words))
+        / max(1, train.n_pairs)
+        * replicas
+        * config.batch
+    )
+    tx = optax.chain(
+        optax.clip_by_global_norm(config.clip), optax.adam(4e-3)
+    )  # four times as fast as Adagrad
+    work = Workload(
+        "nmt",
+        nmt.make_loss(config),
+        nmt.init(config, seed),
+        tx,
+        [],
+        units,
+    )
     return Task(work, "BLEU", True, target, evaluate, train.epoch)
 
 
 def learn_resnet(replicas: int, seed: int) -> Task:
     """A small ResNet on synthetic images of ten classes; top-1 error."""
-    config = resnet.Config((1, 1), 8, 10, 32, batch=replicas * 16, epoch_updates=40)
-    train = image_data.Batches(image_data.synthetic(640, 32, 10, 1.5, seed), replicas * 16, seed)
+    config = resnet.Config(
+        (1, 1),
+        8,
+        10,
+        32,
+        batch=replicas * 16,
+        epoch_updates=40,
+    )
+    train = image_data.Batches(
+        image_data.synthetic(640, 32, 10, 1.5, seed),
+        replicas * 16,
+        seed,
+    )
     valid = image_data.synthetic(256, 32, 10, 1.5, seed + 1)
     predict = jax.jit(resnet.make_predict(config))
 
@@ -113,8 +188,16 @@ def learn_resnet(replicas: int, seed: int) -> Task:
         logits = np.asarray(predict(params, valid.images))
         return 100 * float((logits.argmax(-1) != valid.labels).mean())
 
-    params, tx = resnet.init(config, seed), resnet.make_optimizer(config)
-    work = Workload("resnet", resnet.make_loss(config), params, tx, [], replicas * 16)
+    params = resnet.init(config, seed)
+    tx = resnet.make_optimizer(config)
+    work = Workload(
+        "resnet",
+        resnet.make_loss(config),
+        params,
+        tx,
+        [],
+        replicas * 16,
+    )
     return Task(work, "top-1 error [%]", False, 5.0, evaluate, train.epoch)
 
 
@@ -123,13 +206,18 @@ def _languages(
 ) -> tuple[Pairs, Pairs, tuple[int, int], float]:
     """Training and validation pairs, the sizes of both vocabularies, and the BLEU to reach."""
     if synthetic or (data_dir is None and not os.environ.get("AMPJAX_DATA")):
-        sides = [zipf.pairs(n, 200, max_length=6, seed=seed + i) for i, n in enumerate((n_train or 6000, 256))]
+        sides = []
+        for i, n in enumerate((n_train or 6000, 256)):
+            sides.append(zipf.pairs(n, 200, max_length=6, seed=seed + i))
         return sides[0], sides[1], (200, 200), 30.0
     data = multi30k.load(data_dir, size=8000, n_train=n_train)
     return data.train, data.valid, (len(data.source_vocabulary), len(data.target_vocabulary)), 10.0
 
 
-def sentences_of(words: Any, real: np.ndarray) -> list[list[int]]:
+def sentences_of(
+    words: Any,
+    real: np.ndarray,
+) -> list[list[int]]:
     """Translations up to their end marks.
 
     Args:
@@ -138,4 +226,7 @@ def sentences_of(words: Any, real: np.ndarray) -> list[list[int]]:
     """
     rows = np.asarray(words)[real]
     ends = [np.flatnonzero(row == END) for row in rows]
-    return [row[: end[0]].tolist() if len(end) else row.tolist() for row, end in zip(rows, ends, strict=True)]
+    result = []
+    for row, end in zip(rows, ends, strict=True):
+        result.append(row[: end[0]].tolist() if len(end) else row.tolist())
+    return result

@@ -130,36 +130,58 @@ def _lm(workers: int) -> Step:
     shapes = functional.shapes(lm.LanguageModel, config)
     size = config.batch * config.steps
     text = zipf.tokens(workers * size + 1, config.vocabulary)
-    inputs, targets = text[:-1].reshape(workers, size), text[1:].reshape(workers, size)
+    inputs = text[:-1].reshape(workers, size)
+    targets = text[1:].reshape(workers, size)
     drawn = jax.jit(lambda seed: draw(jax.random.key(seed), n_samples, config.n_classes)[0])
-    classes = [np.concatenate([targets[w], np.asarray(drawn(w))]) for w in range(workers)]
-    read = {"embedding": (config.embedding, inputs), "softmax": (config.n_features + 1, classes)}  # a row and its bias
-    tables = {
-        name: Rows(config.vocabulary, width, [unique_rows(ids, config.vocabulary) for ids in each])
-        for name, (width, each) in read.items()
-    }
+    classes = []
+    for w in range(workers):
+        classes.append(np.concatenate([targets[w], np.asarray(drawn(w))]))
+    read = {
+        "embedding": (config.embedding, inputs),
+        "softmax": (config.n_features + 1, classes),
+    }  # a row and its bias
+    tables = {}
+    for name, (width, each) in read.items():
+        tables[name] = Rows(
+            config.vocabulary, width, [unique_rows(ids, config.vocabulary) for ids in each]
+        )
     return Step(functional.count(shapes["lstm"]), tables, size)
 
 
 def _nmt(workers: int) -> Step:
     config = nmt.Config.full()
     shapes = functional.shapes(nmt.Translator, config)
-    pairs = zipf.pairs(workers * config.batch, config.source_vocabulary, max_length=config.max_length)
-    tables = {
-        name: Rows(n_rows, config.units, _sentences(side, workers, config.batch, n_rows))
-        for name, side, n_rows in (
-            ("source", pairs.source, config.source_vocabulary),
-            ("target", pairs.target, config.target_vocabulary),
+    pairs = zipf.pairs(
+        workers * config.batch, config.source_vocabulary, max_length=config.max_length
+    )
+    tables = {}
+    for name, side, n_rows in (
+        ("source", pairs.source, config.source_vocabulary),
+        ("target", pairs.target, config.target_vocabulary),
+    ):
+        tables[name] = Rows(
+            n_rows,
+            config.units,
+            _sentences(side, workers, config.batch, n_rows),
         )
-    }
-    dense = functional.count({name: leaf for name, leaf in shapes.items() if not name.endswith("embedding")})
+    dense = functional.count(
+        {name: leaf for name, leaf in shapes.items() if not name.endswith("embedding")}
+    )
     words = (len(pairs.source.words) + len(pairs.target.words)) / workers
     return Step(dense, tables, words, clips=True)
 
 
-def _sentences(side: Any, workers: int, batch: int, n_rows: int) -> list[UniqueRows]:
+def _sentences(
+    side: Any,
+    workers: int,
+    batch: int,
+    n_rows: int,
+) -> list[UniqueRows]:
     edges = side.ptr[::batch][: workers + 1]
-    return [unique_rows(side.words[edges[w] : edges[w + 1]], n_rows) for w in range(workers)]
+    result = []
+    for w in range(workers):
+        result.append(unique_rows(side.words[edges[w] : edges[w + 1]], n_rows))
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,19 +197,26 @@ class Counted:
     step: Step
     machines: int = paper.MACHINES
     each: int = paper.GPUS_A_MACHINE
-    _served_by: dict[tuple[str, bool, bool], tuple[float, float, float]] = field(default_factory=dict, repr=False)
+    _served_by: dict[tuple[str, bool, bool], tuple[float, float, float]] = field(
+        default_factory=dict, repr=False
+    )
 
     @cached_property
     def _resources(self) -> Resources:
         # Workers need no devices here: numbers stand for them.
-        own = [tuple(range(m * self.each, (m + 1) * self.each)) for m in range(self.machines)]
+        own = []
+        for m in range(self.machines):
+            own.append(tuple(range(m * self.each, (m + 1) * self.each)))
         return Resources(tuple(Machine(f"machine-{m}", workers) for m, workers in enumerate(own)))
 
     def load(self, way: Way) -> Load:
         """The step's bytes if variables are kept together in one way."""
-        w, n = FLOAT * self.step.dense, self.machines
+        w = FLOAT * self.step.dense
+        n = self.machines
         reduced = all_reduce_bytes(w, n) if way.dense == "AR" else 0.0
-        one = server_bytes(w, 1.0, n) if way.dense == "PS" else 0.0  # half is its own, half its server's for others
+        one = (
+            server_bytes(w, 1.0, n) if way.dense == "PS" else 0.0
+        )  # half is its own, half its server's for others
         dense = reduced + one * (1 if way.together else self.each)
         if way.sparse == "AR":
             gathered = sum(self._gathered(name) for name in self.step.tables)
@@ -201,43 +230,97 @@ class Counted:
 
         As in the papers, a row travels as often as a worker reads it: duplicates are not summed before.
         """
-        rows, wire = self.step.tables[name], Wire(self.machines)
-        tables, servers = [self._table(rows) for _ in range(self.machines)], [(0,)] * self.machines
+        rows = self.step.tables[name]
+        wire = Wire(self.machines)
+        tables = [self._table(rows) for _ in range(self.machines)]
+        servers = [(0,)] * self.machines
         home = RowsOnEveryMachine(name, tables, self._resources, wire, servers)
-        ids = np.zeros((len(rows.workers), max(len(own.inverse) for own in rows.workers)), np.int32)
+        ids = np.zeros(
+            (
+                len(rows.workers),
+                max(len(own.inverse) for own in rows.workers),
+            ),
+            np.int32,
+        )
         for number, own in enumerate(rows.workers):
             ids[number, : len(own.ids)] = own.ids
-        home.push(home.pull(rows.workers), lambda _: (ids, np.ones((*ids.shape, 1), np.float32)))
+        home.push(
+            home.pull(rows.workers),
+            lambda _: (
+                ids,
+                np.ones((*ids.shape, 1), np.float32),
+            ),
+        )
         return rows.width * wire.traffic().per_machine(name)
 
-    def _served(self, name: str, way: Way) -> tuple[float, float, float]:
+    def _served(
+        self,
+        name: str,
+        way: Way,
+    ) -> tuple[float, float, float]:
         """At servers: a machine's bytes, what a server writes while it merges, and what goes to the chief and back."""
         key = (name, way.together, way.among)
         if key not in self._served_by:
             self._served_by[key] = self._count_served(*key)
         return self._served_by[key]
 
-    def _count_served(self, name: str, together: bool, among: bool) -> tuple[float, float, float]:
-        rows, wire = self.step.tables[name], Wire(self.machines)
-        home = RowsAtServers(name, self._table(rows), self._resources, wire, together)
+    def _count_served(
+        self,
+        name: str,
+        together: bool,
+        among: bool,
+    ) -> tuple[float, float, float]:
+        rows = self.step.tables[name]
+        wire = Wire(self.machines)
+        home = RowsAtServers(
+            name,
+            self._table(rows),
+            self._resources,
+            wire,
+            together,
+        )
         pulled = home.pull(rows.workers)
-        waiting = home.push(pulled, lambda replica: np.ones((len(pulled[replica].unique.ids), 1), np.float32))
+        waiting = home.push(
+            pulled,
+            lambda replica: np.ones(
+                (len(pulled[replica].unique.ids), 1),
+                np.float32,
+            ),
+        )
         network = wire.traffic().per_machine(name)
-        clients = [pulled[replicas[0]].unique.ids for _, replicas in self._resources.clients(together)]
+        clients = []
+        for _, replicas in self._resources.clients(together):
+            clients.append(pulled[replicas[0]].unique.ids)
         merged = FLOAT * rows_written(clients, rows.n_rows) / self.machines
         before = wire.traffic()
         if self.step.clips:
-            ServerTotals(self._resources, wire, among).totals(0, name, home, waiting[0], [])
+            ServerTotals(self._resources, wire, among).totals(
+                0,
+                name,
+                home,
+                waiting[0],
+                [],
+            )
         folded = (wire.traffic() - before).of_machine(0, name)
         return rows.width * network, rows.width * merged, rows.width * folded
 
     def _table(self, rows: Rows) -> Table:
         """A table whose rows are one number wide, in a partition for each machine."""
-        values = np.broadcast_to(np.float32(0), (rows.n_rows, 1))
-        tx = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)) if self.step.clips else optax.sgd(0.1)
+        values = np.broadcast_to(
+            np.float32(0),
+            (rows.n_rows, 1),
+        )
+        if self.step.clips:
+            tx = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1))
+        else:
+            tx = optax.sgd(0.1)
         shapes = {"table": jax.ShapeDtypeStruct(values.shape, values.dtype)}
         (rule,) = split_rows(tx, shapes, ["['table']"]).rules.values()
-        servers = place_variables({"table": (rows.n_rows, FLOAT)}, {"table": self.machines}, self.machines)["table"]
+        servers = place_variables(
+            {"table": (rows.n_rows, FLOAT)},
+            {"table": self.machines},
+            self.machines,
+        )["table"]
         return Table(values, rule, partitions=self.machines, servers=servers)
 
 
@@ -251,7 +334,8 @@ def rows_written(clients: Sequence[np.ndarray], n_rows: int) -> int:
     >>> rows_written([np.array([0, 1]), np.array([1, 2])], 4)
     5
     """
-    seen, written = np.zeros(n_rows, bool), 0
+    seen = np.zeros(n_rows, bool)
+    written = 0
     for ids in clients:
         seen[ids] = True
         written += int(np.count_nonzero(seen))

@@ -90,7 +90,12 @@ class Turns:
         batches = [next(self._ways[name]) for _ in range(steps)]
         return seconds_of(self.programs[name], batches, self.clock) / steps
 
-    def run(self, rounds: int, steps: int, units: float = 1.0) -> dict[str, Timing]:
+    def run(
+        self,
+        rounds: int,
+        steps: int,
+        units: float = 1.0,
+    ) -> dict[str, Timing]:
         """Times all programs after a warm-up.
 
         Args:
@@ -113,7 +118,11 @@ class Turns:
         return {name: Timing(own, units) for name, own in seconds.items()}
 
 
-def seconds_of(program: Program, batches: Sequence[Batch], clock: Callable[[], float] = time.perf_counter) -> float:
+def seconds_of(
+    program: Program,
+    batches: Sequence[Batch],
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """How long a program takes for some steps, until the last one has ended.
 
     Args:
@@ -128,7 +137,11 @@ def seconds_of(program: Program, batches: Sequence[Batch], clock: Callable[[], f
     return clock() - begin
 
 
-def write_json(path: Path | None, experiment: str, records: Sequence[Mapping[str, Any]]) -> None:
+def write_json(
+    path: Path | None,
+    experiment: str,
+    records: Sequence[Mapping[str, Any]],
+) -> None:
     """Appends an object for each record to a file.
 
     Args:

@@ -47,9 +47,13 @@ class LocalOptions:
     @property
     def workers(self) -> int:
         """Devices that are needed; with a resource file, replicas."""
-        return self.machines * self.replicas if self.resources is None else len(self._machines().devices)
+        if self.resources is None:
+            return self.machines * self.replicas
+        return len(self._machines().devices)
 
-    def time(self, model: Model, ways: Sequence[str], workers: int | None = None) -> dict[str, Timing]:
+    def time(
+        self, model: Model, ways: Sequence[str], workers: int | None = None
+    ) -> dict[str, Timing]:
         """Times a model's programs in turn.
 
         Args:
@@ -65,19 +69,48 @@ class LocalOptions:
         """
         if self.resources is not None:
             return self._time_processes(model, ways, workers)
-        resources = machines(self.machines, self.replicas) if workers is None else machines(1, workers)
-        work = workload(model, len(resources.devices), self.sizes, self.batches, self.seed)
+        if workers is None:
+            resources = machines(self.machines, self.replicas)
+        else:
+            resources = machines(1, workers)
+        work = workload(
+            model,
+            len(resources.devices),
+            self.sizes,
+            self.batches,
+            self.seed,
+        )
         programs = make_all(work, ways, resources, server_processes=self.server_processes)
-        return Turns(programs, work.batches).run(self.rounds, self.steps, work.units)
+        return Turns(programs, work.batches).run(
+            self.rounds,
+            self.steps,
+            work.units,
+        )
 
-    def _time_processes(self, model: Model, ways: Sequence[str], workers: int | None) -> dict[str, Timing]:
+    def _time_processes(
+        self, model: Model, ways: Sequence[str], workers: int | None
+    ) -> dict[str, Timing]:
         resources = first_machines(self._machines(), workers)
-        work = workload(model, len(resources.devices), self.sizes, self.batches, self.seed)
+        work = workload(
+            model,
+            len(resources.devices),
+            self.sizes,
+            self.batches,
+            self.seed,
+        )
         with ExitStack() as stack:
-            programs = make_all(work, [way for way in ways if can_be_processes(way)], resources)
+            programs = make_all(
+                work,
+                [way for way in ways if can_be_processes(way)],
+                resources,
+            )
             for program in programs.values():
                 stack.callback(program.close)
-            return Turns(programs, work.batches).run(self.rounds, self.steps, work.units)
+            return Turns(programs, work.batches).run(
+                self.rounds,
+                self.steps,
+                work.units,
+            )
 
     def _machines(self) -> Resources:
         """The file's machines.
@@ -110,5 +143,8 @@ def first_machines(resources: Resources, workers: int | None) -> Resources:
             return some
     counts = list(accumulate(len(machine.devices) for machine in resources.machines))
     raise SettingsError(
-        "--counts", f"numbers of replicas of the first machines, {counts}", f"{workers}", "Choose these."
+        "--counts",
+        f"numbers of replicas of the first machines, {counts}",
+        f"{workers}",
+        "Choose these.",
     )

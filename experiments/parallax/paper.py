@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-MACHINES, GPUS_A_MACHINE = 8, 6
+MACHINES = 8
+GPUS_A_MACHINE = 6
 LINK_BYTES_PER_S = 12.5e9
 """100 Gb/s, each way."""
 
@@ -28,8 +29,22 @@ TABLE1: Mapping[str, Mapping[str, float]] = {
 """Table 1; PS is the naive one."""
 
 TABLE2: Mapping[str, Mapping[int, float]] = {
-    "lm": {8: 50.5e3, 16: 78.6e3, 32: 96.5e3, 64: 96.1e3, 128: 98.9e3, 256: 93.2e3},
-    "nmt": {8: 90.7e3, 16: 97.0e3, 32: 96.6e3, 64: 101.6e3, 128: 98.5e3, 256: 100.0e3},
+    "lm": {
+        8: 50.5e3,
+        16: 78.6e3,
+        32: 96.5e3,
+        64: 96.1e3,
+        128: 98.9e3,
+        256: 93.2e3,
+    },
+    "nmt": {
+        8: 90.7e3,
+        16: 97.0e3,
+        32: 96.6e3,
+        64: 101.6e3,
+        128: 98.5e3,
+        256: 100.0e3,
+    },
 }
 """Table 2: by number of partitions, parameter servers."""
 

@@ -42,8 +42,17 @@ def lines(
         raise SettingsError("picture", "at least one point", "none", "Measure something first.")
     figure = new_figure(6.0, 3.9, layout="constrained")
     axes = figure.subplots()
-    for (name, points), colour, marker in zip(series.items(), cycle(SERIES), cycle(_MARKERS), strict=False):
-        axes.plot(*zip(*points, strict=True), f"{marker}-", color=colour, markersize=4, linewidth=1.3, label=name)
+    for (name, points), colour, marker in zip(
+        series.items(), cycle(SERIES), cycle(_MARKERS), strict=False
+    ):
+        axes.plot(
+            *zip(*points, strict=True),
+            f"{marker}-",
+            color=colour,
+            markersize=4,
+            linewidth=1.3,
+            label=name,
+        )
     if log:
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -58,7 +67,12 @@ def lines(
     return figure
 
 
-def bars(groups: Mapping[str, Mapping[str, float]], ylabel: str, path: Path | None = None, title: str = "") -> Figure:
+def bars(
+    groups: Mapping[str, Mapping[str, float]],
+    ylabel: str,
+    path: Path | None = None,
+    title: str = "",
+) -> Figure:
     """Draws groups of bars, each with its number on it.
 
     Args:
@@ -73,12 +87,24 @@ def bars(groups: Mapping[str, Mapping[str, float]], ylabel: str, path: Path | No
     if not any(groups.values()):
         raise SettingsError("picture", "at least one bar", "none", "Measure something first.")
     names = list(next(iter(groups.values())))
-    figure = new_figure(max(5.0, 0.62 * len(names) * len(groups) + 1), 3.9, layout="constrained")
+    figure = new_figure(
+        max(5.0, 0.62 * len(names) * len(groups) + 1),
+        3.9,
+        layout="constrained",
+    )
     axes = figure.subplots()
     width = 0.8 / len(names)
     for i, (name, colour) in enumerate(zip(names, cycle(SERIES), strict=False)):
-        places = [g + (i - (len(names) - 1) / 2) * width for g in range(len(groups))]
-        drawn = axes.bar(places, [own[name] for own in groups.values()], 0.92 * width, color=colour, label=name)
+        places = []
+        for g in range(len(groups)):
+            places.append(g + (i - (len(names) - 1) / 2) * width)
+        drawn = axes.bar(
+            places,
+            [own[name] for own in groups.values()],
+            0.92 * width,
+            color=colour,
+            label=name,
+        )
         axes.bar_label(drawn, fmt="%.3g", fontsize=7, padding=1)
     axes.set_xticks(range(len(groups)), list(groups))
     axes.set(ylabel=ylabel, title=title)

@@ -35,7 +35,11 @@ class Cell:
 
 CELLS: Sequence[Cell] = tuple(
     dict.fromkeys(
-        [Cell(m, "naive PS" if way == "PS" else way, v) for m, row in paper.TABLE1.items() for way, v in row.items()]
+        [
+            Cell(m, "naive PS" if way == "PS" else way, v)
+            for m, row in paper.TABLE1.items()
+            for way, v in row.items()
+        ]
         + [Cell(m, way, v) for m, row in paper.TABLE4.items() for way, v in row.items()]
     )
 )
@@ -54,7 +58,12 @@ def counted(model: str, machines: int, each: int) -> Counted:
 
 
 @lru_cache(maxsize=256)
-def load(model: str, way: str, machines: int, each: int) -> Load:
+def load(
+    model: str,
+    way: str,
+    machines: int,
+    each: int,
+) -> Load:
     """A step's bytes."""
     return counted(model, machines, each).load(WAYS[way])
 
@@ -65,10 +74,18 @@ def compute_seconds(model: str) -> float:
 
 
 def throughput(
-    model: str, way: str, rates: Rates, machines: int = paper.MACHINES, each: int = paper.GPUS_A_MACHINE
+    model: str,
+    way: str,
+    rates: Rates,
+    machines: int = paper.MACHINES,
+    each: int = paper.GPUS_A_MACHINE,
 ) -> float:
     """Words or images a second of all workers."""
-    seconds = step_seconds(load(model, way, machines, each), rates, compute_seconds(model))
+    seconds = step_seconds(
+        load(model, way, machines, each),
+        rates,
+        compute_seconds(model),
+    )
     return machines * each * full_step(model).units / seconds
 
 
@@ -82,16 +99,25 @@ def fitted(cells: Sequence[Cell] = CELLS) -> Rates:
 
     def errors(logs: np.ndarray) -> list[float]:
         rates = _rates(logs)
-        return [np.log(throughput(cell.model, cell.way, rates) / cell.per_s) for cell in cells]
+        result = []
+        for cell in cells:
+            result.append(np.log(throughput(cell.model, cell.way, rates) / cell.per_s))
+        return result
 
     return _rates(least_squares(errors, np.log([5e9, 1e9, 1e9, 1e9])).x)
 
 
 def _rates(logs: np.ndarray) -> Rates:
-    return Rates(*(float(rate) for rate in np.exp(logs)), link=paper.LINK_BYTES_PER_S)
+    return Rates(
+        *(float(rate) for rate in np.exp(logs)),
+        link=paper.LINK_BYTES_PER_S,
+    )
 
 
-def same_order(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
+def same_order(
+    ours: Mapping[str, float],
+    theirs: Mapping[str, float],
+) -> bool:
     """Whether two rows of a table put the same ways in the same order.
 
     >>> same_order({"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 9.0})

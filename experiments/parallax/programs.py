@@ -19,7 +19,11 @@ from ampjax.errors import SettingsError
 from ampjax.parallel.shard import split_batch
 from experiments.parallax.workloads import Workload
 
-_ALONE = {"local_aggregation": False, "boundary_among_servers": False, "boundary_between_workers_and_servers": False}
+_ALONE = {
+    "local_aggregation": False,
+    "boundary_among_servers": False,
+    "boundary_between_workers_and_servers": False,
+}
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "AR": {"run_option": "ar"},
@@ -91,14 +95,23 @@ class Plain:
     def __init__(self, work: Workload, devices: Sequence[Any]):
         tx = optax.with_extra_args_support(work.tx)
 
-        def step(params: Any, state: Any, batch: Any) -> tuple[Any, Any, jax.Array]:
+        def step(
+            params: Any,
+            state: Any,
+            batch: Any,
+        ) -> tuple[Any, Any, jax.Array]:
             loss, grads = jax.value_and_grad(work.loss)(params, batch)
             loss, grads = jax.lax.pmean((loss, grads), AXIS)
             updates, state = tx.update(grads, state, params)
             return optax.apply_updates(params, updates), state, loss
 
         self._devices = list(devices)
-        self.program = jax.pmap(step, axis_name=AXIS, devices=self._devices, donate_argnums=(0, 1))
+        self.program = jax.pmap(
+            step,
+            axis_name=AXIS,
+            devices=self._devices,
+            donate_argnums=(0, 1),
+        )
         self._init = work.tx.init
         self.reset(work.params)
 
@@ -114,11 +127,19 @@ class Plain:
 
     def arguments(self, batch: Any) -> tuple[Any, Any, Any]:
         """What the program takes."""
-        return self._params, self._state, spread(split_batch(batch, len(self._devices)), self._devices)
+        return (
+            self._params,
+            self._state,
+            spread(split_batch(batch, len(self._devices)), self._devices),
+        )
 
     def step(self, batch: Any) -> jax.Array:
         """One step; gives the loss, a copy for each replica."""
-        results = issue_collective(self.program, *self.arguments(batch), token=lambda results: results[2])
+        results = issue_collective(
+            self.program,
+            *self.arguments(batch),
+            token=lambda results: results[2],
+        )
         self._params, self._state, loss = results
         return loss
 
@@ -138,7 +159,9 @@ def processes(n_machines: int, replicas: int) -> px.Resources:
       replicas: Replicas of each.
     """
     names = [f"machine-{m}" for m in range(n_machines)]
-    devices = [tuple(px.RemoteDevice(name, number) for number in range(replicas)) for name in names]
+    devices = []
+    for name in names:
+        devices.append(tuple(px.RemoteDevice(name, number) for number in range(replicas)))
     each = zip(names, devices, strict=True)
     return px.Resources(tuple(px.Machine(name, own, address="localhost") for name, own in each))
 
@@ -153,17 +176,25 @@ def machines(n_machines: int, replicas: int) -> px.Resources:
     Raises:
       SettingsError: If there are fewer devices than replicas.
     """
-    devices, needed = jax.local_devices(), n_machines * replicas
+    devices = jax.local_devices()
+    needed = n_machines * replicas
     if not 0 < needed <= len(devices):
         raise SettingsError(
             "--machines, --replicas", f"1 to {len(devices)} replicas together, a device for each", f"{needed}",
             "Set JAX_NUM_CPU_DEVICES to more.",
         )  # fmt: skip
-    own = [tuple(devices[m * replicas : (m + 1) * replicas]) for m in range(n_machines)]
+    own = []
+    for m in range(n_machines):
+        own.append(tuple(devices[m * replicas : (m + 1) * replicas]))
     return px.Resources(tuple(px.Machine(f"machine-{m}", devices) for m, devices in enumerate(own)))
 
 
-def make(work: Workload, way: str, resources: px.Resources, **settings: Any) -> Ours | Plain:
+def make(
+    work: Workload,
+    way: str,
+    resources: px.Resources,
+    **settings: Any,
+) -> Ours | Plain:
     """A program that trains a workload.
 
     Args:
@@ -177,10 +208,18 @@ def make(work: Workload, way: str, resources: px.Resources, **settings: Any) -> 
     if WAYS[way].get("run_option") == "ar":
         settings = {name: value for name, value in settings.items() if name != "server_processes"}
     # As in the paper, each replica takes negatives and batch statistics from its own part, by intent.
-    config = px.ParallaxConfig(check_equivalence="off", **{**WAYS[way], **settings})
+    config = px.ParallaxConfig(
+        check_equivalence="off",
+        **{**WAYS[way], **settings},
+    )
     return Ours(px.get_runner(work.loss, work.params, work.tx, resources, config))
 
 
-def make_all(work: Workload, ways: Sequence[str], resources: px.Resources, **settings: Any) -> dict[str, Ours | Plain]:
+def make_all(
+    work: Workload,
+    ways: Sequence[str],
+    resources: px.Resources,
+    **settings: Any,
+) -> dict[str, Ours | Plain]:
     """Several programs that train the same from the same parameters, by name."""
     return {way: make(work, way, resources, **settings) for way in ways}

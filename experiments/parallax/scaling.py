@@ -18,7 +18,11 @@ Points = Mapping[str, Sequence[tuple[float, float]]]
 """By way, replicas and throughput."""
 
 
-def here(options: LocalOptions, model: Model, counts: Sequence[int]) -> Points:
+def here(
+    options: LocalOptions,
+    model: Model,
+    counts: Sequence[int],
+) -> Points:
     """Timed on one machine's replicas.
 
     Args:
@@ -27,22 +31,40 @@ def here(options: LocalOptions, model: Model, counts: Sequence[int]) -> Points:
       counts: Numbers of replicas.
     """
     timed = {n: options.time(model, WAYS, n) for n in counts}
-    there = [way for way in WAYS if all(way in timings for timings in timed.values())]
-    return {way: [(n, timings[way].per_s) for n, timings in timed.items()] for way in there}
+    there = []
+    for way in WAYS:
+        if all(way in timings for timings in timed.values()):
+            there.append(way)
+    result = {}
+    for way in there:
+        result[way] = [(n, timings[way].per_s) for n, timings in timed.items()]
+    return result
 
 
-def on_cluster(model: str, counts: Sequence[int] = (2, 4, 8)) -> Points:
+def on_cluster(
+    model: str,
+    counts: Sequence[int] = (2, 4, 8),
+) -> Points:
     """Predicted for numbers of machines of six GPUs; for two at least, since bytes inside a machine are not in the model.
 
     Args:
       model: The model.
       counts: Numbers of machines.
     """
-    rates, each = fitted(), paper.GPUS_A_MACHINE
-    return {way: [(n * each, throughput(model, way, rates, n)) for n in counts] for way in WAYS}
+    rates = fitted()
+    each = paper.GPUS_A_MACHINE
+    result = {}
+    for way in WAYS:
+        result[way] = [(n * each, throughput(model, way, rates, n)) for n in counts]
+    return result
 
 
-def records(where: str, model: str, points: Points, one: float) -> list[dict[str, Any]]:
+def records(
+    where: str,
+    model: str,
+    points: Points,
+    one: float,
+) -> list[dict[str, Any]]:
     """JSON objects, with throughput over that of one replica.
 
     Args:
@@ -51,8 +73,17 @@ def records(where: str, model: str, points: Points, one: float) -> list[dict[str
       points: Throughputs.
       one: Throughput of one replica.
     """
-    return [
-        {"where": where, "model": model, "way": way, "replicas": n, "per_s": per_s, "normalised": per_s / one}
-        for way, own in points.items()
-        for n, per_s in own
-    ]
+    result = []
+    for way, own in points.items():
+        for n, per_s in own:
+            result.append(
+                {
+                    "where": where,
+                    "model": model,
+                    "way": way,
+                    "replicas": n,
+                    "per_s": per_s,
+                    "normalised": per_s / one,
+                }
+            )
+    return result

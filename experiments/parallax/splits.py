@@ -13,7 +13,8 @@ from experiments.parallax.measure import Timing
 from experiments.parallax.programs import WAYS
 from experiments.parallax.workloads import Workload
 
-STEP, DROP = 2, 1.1
+STEP = 2
+DROP = 1.1
 """The paper's brute force goes on in steps of two partitions until throughput has dropped by a tenth."""
 
 
@@ -34,7 +35,13 @@ class Split:
     clock: Callable[[], float] = time.perf_counter
 
     @classmethod
-    def of(cls, work: Workload, resources: px.Resources, way: str, **settings: Any) -> Split:
+    def of(
+        cls,
+        work: Workload,
+        resources: px.Resources,
+        way: str,
+        **settings: Any,
+    ) -> Split:
         """A workload, compiled.
 
         Args:
@@ -43,8 +50,17 @@ class Split:
           way: In `programs.WAYS`.
           settings: More settings of `ParallaxConfig`.
         """
-        config = px.ParallaxConfig(check_equivalence="off", **{**WAYS[way], **settings})
-        runner = px.get_runner(work.loss, work.params, work.tx, resources, config)
+        config = px.ParallaxConfig(
+            check_equivalence="off",
+            **{**WAYS[way], **settings},
+        )
+        runner = px.get_runner(
+            work.loss,
+            work.params,
+            work.tx,
+            resources,
+            config,
+        )
         for batch in work.batches:
             runner.run(batch)
         return cls(runner, cycle(work.batches), work.units)
@@ -57,7 +73,12 @@ class Split:
         self.runner.wait()
         return (self.clock() - begin) / n
 
-    def time(self, counts: Sequence[int], rounds: int, steps: int) -> dict[int, Timing]:
+    def time(
+        self,
+        counts: Sequence[int],
+        rounds: int,
+        steps: int,
+    ) -> dict[int, Timing]:
         """Times numbers of partitions in turn; after each new split one step is not counted.
 
         Args:
@@ -71,9 +92,18 @@ class Split:
                 self.runner.resplit(count)
                 self.steps(1)
                 seconds[count].append(self.steps(steps))
-        return {count: Timing(own, self.units) for count, own in seconds.items()}
+        result = {}
+        for count, own in seconds.items():
+            result[count] = Timing(own, self.units)
+        return result
 
-    def brute_force(self, first: int, last: int, rounds: int, steps: int) -> dict[int, Timing]:
+    def brute_force(
+        self,
+        first: int,
+        last: int,
+        rounds: int,
+        steps: int,
+    ) -> dict[int, Timing]:
         """Times numbers of partitions in steps of two until a step takes a tenth longer than the fastest.
 
         Args:

@@ -22,7 +22,14 @@ from experiments.parallax.workloads import Workload
 LONGEST = 120
 
 
-def sweep(words: int, replicas: int, batch: int, units: int, n_batches: int, seed: int = 0) -> Workload:
+def sweep(
+    words: int,
+    replicas: int,
+    batch: int,
+    units: int,
+    n_batches: int,
+    seed: int = 0,
+) -> Workload:
     """The model with batches of one length.
 
     Args:
@@ -34,17 +41,38 @@ def sweep(words: int, replicas: int, batch: int, units: int, n_batches: int, see
       seed: Of parameters and data.
     """
     vocabulary = LONGEST * batch
-    config = lm.Config(vocabulary, None, units, units, None, batch * words, batch, words, dropout=0.0)
+    config = lm.Config(
+        vocabulary,
+        None,
+        units,
+        units,
+        None,
+        batch * words,
+        batch,
+        words,
+        dropout=0.0,
+    )
     rng = np.random.default_rng(seed)
-    batches = [_joined([_part(rng, vocabulary, batch, words) for _ in range(replicas)]) for _ in range(n_batches)]
+    batches = []
+    for _ in range(n_batches):
+        batches.append(_joined([_part(rng, vocabulary, batch, words) for _ in range(replicas)]))
     return Workload(
-        f"sweep-{words}", _loss(config), lm.init(config, seed), optax.sgd(0.1), batches, replicas * batch * words
+        f"sweep-{words}",
+        _loss(config),
+        lm.init(config, seed),
+        optax.sgd(0.1),
+        batches,
+        replicas * batch * words,
     )
 
 
-def _part(rng: np.random.Generator, vocabulary: int, batch: int, words: int) -> dict[str, np.ndarray]:
+def _part(
+    rng: np.random.Generator, vocabulary: int, batch: int, words: int
+) -> dict[str, np.ndarray]:
     """One worker's batch: every word once at most, and every sample."""
-    inputs, samples = (rng.permutation(vocabulary)[: batch * words].astype(np.int32) for _ in range(2))
+    inputs, samples = (
+        rng.permutation(vocabulary)[: batch * words].astype(np.int32) for _ in range(2)
+    )
     shape = (batch, words)
     return {
         "inputs": inputs.reshape(shape),
@@ -54,7 +82,10 @@ def _part(rng: np.random.Generator, vocabulary: int, batch: int, words: int) -> 
 
 
 def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    result = {}
+    for name in parts[0]:
+        result[name] = np.concatenate([part[name] for part in parts])
+    return result
 
 
 def _loss(config: lm.Config) -> Any:
@@ -63,10 +94,21 @@ def _loss(config: lm.Config) -> Any:
     def loss_fn(params: Any, batch: Any) -> jax.Array:
         model = functional.merge(lm.LanguageModel, config, params)
         _, outputs = model(batch, Dropout(None, 0.0))
-        targets, samples = batch["targets"].ravel(), batch["samples"].ravel()
-        even = (jnp.ones(targets.shape), jnp.ones(samples.shape))  # all classes are equally likely
+        targets = batch["targets"].ravel()
+        samples = batch["samples"].ravel()
+        even = (
+            jnp.ones(targets.shape),
+            jnp.ones(samples.shape),
+        )  # all classes are equally likely
         hidden = outputs.reshape(len(targets), -1)
         softmax = model.softmax
-        return sampled_loss(hidden, softmax.rows(targets), softmax.rows(samples), targets, samples, even).mean()
+        return sampled_loss(
+            hidden,
+            softmax.rows(targets),
+            softmax.rows(samples),
+            targets,
+            samples,
+            even,
+        ).mean()
 
     return loss_fn

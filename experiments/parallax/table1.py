@@ -28,7 +28,10 @@ class Table1Options(LocalOptions):
     models: tuple[Model, ...] = ("resnet", "inception", "lm", "nmt")
 
 
-def main(options: Table1Options, console: Console | None = None) -> list[Figure]:
+def main(
+    options: Table1Options,
+    console: Console | None = None,
+) -> list[Figure]:
     """Prints the tables; gives all figures.
 
     Raises:
@@ -40,10 +43,18 @@ def main(options: Table1Options, console: Console | None = None) -> list[Figure]
     compare.show_rates(console)
     here = []
     for model in options.models:
-        here += compare.timed(model, options.time(model, ("naive PS", "AR", "pmap")), PUBLISHED)
+        here += compare.timed(
+            model,
+            options.time(model, ("naive PS", "AR", "pmap")),
+            PUBLISHED,
+        )
     if here:
         compare.show(console, f"Here: {options.workers} replicas, small models", here)
-    write_json(options.json, "parallax-table1", [row.record() for row in rows + here])
+    write_json(
+        options.json,
+        "parallax-table1",
+        [row.record() for row in rows + here],
+    )
     return rows + here
 
 

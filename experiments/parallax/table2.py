@@ -26,20 +26,42 @@ class Table2Options(LocalOptions):
     """
 
     models: tuple[Literal["lm", "nmt"], ...] = ("lm", "nmt")
-    partitions: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    partitions: tuple[int, ...] = (
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        64,
+        128,
+        256,
+    )
 
 
-def main(options: Table2Options, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: Table2Options,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints the table; gives its rows.
 
     Raises:
       SettingsError: If an option is outside what it can be.
     """
     console = console or Console(highlight=False)
-    rows = [row for model in options.models for row in measure(options, model)]
+    rows = []
+    for model in options.models:
+        for row in measure(options, model):
+            rows.append(row)
     title = f"{options.workers} replicas, naive PS"
     table = compact(
-        "model", "partitions", "ours\nper s", "over the\nworst", "paper\nper s", "over the\nworst", title=title
+        "model",
+        "partitions",
+        "ours\nper s",
+        "over the\nworst",
+        "paper\nper s",
+        "over the\nworst",
+        title=title,
     )
     for row in rows:
         numbers = (
@@ -48,13 +70,21 @@ def main(options: Table2Options, console: Console | None = None) -> list[dict[st
             f"{row['ratio']:.2f}",
         )
         theirs = "" if row["paper_ratio"] is None else f"{row['paper_ratio']:.2f}"
-        table.add_row(paper.NAMES[row["model"]], *numbers, short(row["paper"]), theirs)
+        table.add_row(
+            paper.NAMES[row["model"]],
+            *numbers,
+            short(row["paper"]),
+            theirs,
+        )
     console.print(table)
     write_json(options.json, "parallax-table2", rows)
     return rows
 
 
-def measure(options: Table2Options, model: Literal["lm", "nmt"]) -> list[dict[str, Any]]:
+def measure(
+    options: Table2Options,
+    model: Literal["lm", "nmt"],
+) -> list[dict[str, Any]]:
     """A model's rows of the table.
 
     Args:
@@ -62,20 +92,29 @@ def measure(options: Table2Options, model: Literal["lm", "nmt"]) -> list[dict[st
       model: The model.
     """
     resources = machines(options.machines, options.replicas)
-    work = workload(model, options.workers, options.sizes, options.batches, options.seed)
+    work = workload(
+        model,
+        options.workers,
+        options.sizes,
+        options.batches,
+        options.seed,
+    )
     split = Split.of(work, resources, "naive PS")
     timings = split.time(options.partitions, options.rounds, options.steps)
-    worst, published = min(timing.per_s for timing in timings.values()), paper.TABLE2[model]
+    worst = min(timing.per_s for timing in timings.values())
+    published = paper.TABLE2[model]
     lowest = min(published.values())
-    return [
-        {
-            "model": model,
-            "partitions": count,
-            "per_s": timing.per_s,
-            "ratio": timing.per_s / worst,
-            "spread": timing.spread,
-            "paper": published.get(count),
-            "paper_ratio": published[count] / lowest if count in published else None,
-        }
-        for count, timing in timings.items()
-    ]
+    result = []
+    for count, timing in timings.items():
+        result.append(
+            {
+                "model": model,
+                "partitions": count,
+                "per_s": timing.per_s,
+                "ratio": timing.per_s / worst,
+                "spread": timing.spread,
+                "paper": published.get(count),
+                "paper_ratio": published[count] / lowest if count in published else None,
+            }
+        )
+    return result

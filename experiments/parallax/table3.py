@@ -84,22 +84,39 @@ class Row:
         return self.measured / self.formula - 1
 
 
-def main(options: ParallaxTable3Options, console: Console | None = None) -> list[Row]:
+def main(
+    options: ParallaxTable3Options,
+    console: Console | None = None,
+) -> list[Row]:
     """Prints the table; gives its rows.
 
     Raises:
       SettingsError: If an option is outside what it can be, or there are fewer devices than machines.
     """
     _check(options)
-    rows = [row for n in options.machines for row in measure(options, n)]
-    table = compact("variable", "architecture", "machines", "formula\nbytes", "measured\nbytes", "difference")
+    rows = []
+    for n in options.machines:
+        for row in measure(options, n):
+            rows.append(row)
+    table = compact(
+        "variable", "architecture", "machines", "formula\nbytes", "measured\nbytes", "difference"
+    )
     for row in rows:
-        numbers = (f"{row.machines}", f"{row.formula:,.0f}", f"{row.measured:,.0f}", f"{100 * row.error:+.2f} %")
+        numbers = (
+            f"{row.machines}",
+            f"{row.formula:,.0f}",
+            f"{row.measured:,.0f}",
+            f"{100 * row.error:+.2f} %",
+        )
         table.add_row(row.kind, row.architecture, *numbers)
-    padded = f"{padded_size(options.touched):,} rows for the {options.touched:,} that a worker touches"
+    padded = (
+        f"{padded_size(options.touched):,} rows for the {options.touched:,} that a worker touches"
+    )
     console = console or Console()
     console.print(table)
-    console.print(f"AllGatherv's buffers have few sizes, padding and all, so that few programs are compiled: {padded}.")
+    console.print(
+        f"AllGatherv's buffers have few sizes, padding and all, so that few programs are compiled: {padded}."
+    )
     write_json(options.json, "parallax-table3", [asdict(row) for row in rows])
     return rows
 
@@ -134,37 +151,62 @@ def _stepped(options: ParallaxTable3Options, n: int, run_option: str) -> px.Runn
     """A runner after two steps of a model that reads rows of some tables and all of some matrices."""
     rng = np.random.default_rng(options.seed)
     shape = (options.rows, options.row_size)
-    params = {
-        f"{kind}{i}": rng.normal(size=shape).astype(np.float32)
-        for kind in ("dense", "sparse")
-        for i in range(options.variables)
-    }
+    params = {}
+    for kind in ("dense", "sparse"):
+        for i in range(options.variables):
+            params[f"{kind}{i}"] = rng.normal(size=shape).astype(np.float32)
     devices = jax.local_devices()[:n]
-    resources = Resources(tuple(Machine(f"machine-{i}", (device,)) for i, device in enumerate(devices)))
-    runner = px.get_runner(_loss, params, optax.sgd(0.1), resources, px.ParallaxConfig(run_option=run_option))
+    resources = Resources(
+        tuple(Machine(f"machine-{i}", (device,)) for i, device in enumerate(devices))
+    )
+    runner = px.get_runner(
+        _loss,
+        params,
+        optax.sgd(0.1),
+        resources,
+        px.ParallaxConfig(run_option=run_option),
+    )
     for _ in range(2):
         runner.run(px.Parts(tuple(_ids(options, rng) for _ in range(n))))
     return runner
 
 
-def _loss(params: dict[str, jax.Array], ids: dict[str, jax.Array]) -> jax.Array:
-    dense = [jnp.mean(jnp.square(value)) for name, value in params.items() if name.startswith("dense")]
-    return sum(dense, jnp.zeros(())) + sum(jnp.mean(jnp.square(params[name][own])) for name, own in ids.items())
+def _loss(
+    params: dict[str, jax.Array],
+    ids: dict[str, jax.Array],
+) -> jax.Array:
+    dense = []
+    for name, value in params.items():
+        if name.startswith("dense"):
+            dense.append(jnp.mean(jnp.square(value)))
+    return sum(dense, jnp.zeros(())) + sum(
+        jnp.mean(jnp.square(params[name][own])) for name, own in ids.items()
+    )
 
 
-def _ids(options: ParallaxTable3Options, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _ids(
+    options: ParallaxTable3Options,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
     """Distinct rows for one worker: alpha is exact."""
-    return {
-        f"sparse{i}": rng.permutation(options.rows)[: options.touched].astype(np.int32)
-        for i in range(options.variables)
-    }
+    result = {}
+    for i in range(options.variables):
+        result[f"sparse{i}"] = rng.permutation(options.rows)[: options.touched].astype(np.int32)
+    return result
 
 
 def _check(options: ParallaxTable3Options) -> None:
-    numbers: Sequence[Any] = (options.rows, options.row_size, options.variables, *options.machines)
+    numbers: Sequence[Any] = (
+        options.rows,
+        options.row_size,
+        options.variables,
+        *options.machines,
+    )
     if min(numbers) < 1 or not options.machines or not 0 < options.alpha <= 1:
         raise SettingsError(
-            "--rows, --row-size, --variables, --machines, --alpha", "numbers above 0, alpha at most 1", f"{options}"
+            "--rows, --row-size, --variables, --machines, --alpha",
+            "numbers above 0, alpha at most 1",
+            f"{options}",
         )
     if max(options.machines) > len(jax.local_devices()):
         raise SettingsError(

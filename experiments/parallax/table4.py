@@ -29,7 +29,10 @@ class Table4Options(LocalOptions):
     models: tuple[Model, ...] = ("lm", "nmt")
 
 
-def main(options: Table4Options, console: Console | None = None) -> list[Figure]:
+def main(
+    options: Table4Options,
+    console: Console | None = None,
+) -> list[Figure]:
     """Prints the tables; gives all figures.
 
     Raises:
@@ -37,20 +40,41 @@ def main(options: Table4Options, console: Console | None = None) -> list[Figure]
     """
     console = console or Console(highlight=False)
     rows = compare.cluster(console, ("lm", "nmt"), WAYS, paper.TABLE4)
-    rows += compare.cluster(console, ("lm", "nmt"), paper.LADDER, {})
+    rows += compare.cluster(
+        console,
+        ("lm", "nmt"),
+        paper.LADDER,
+        {},
+    )
     compare.show_rates(console)
-    ways = ("pmap", *WAYS, *(step for step in paper.LADDER if step not in BETWEEN))
-    here, ladder = [], []
+    ways = (
+        "pmap",
+        *WAYS,
+        *(step for step in paper.LADDER if step not in BETWEEN),
+    )
+    here = []
+    ladder = []
     for model in options.models:
         timings = options.time(model, ways)
-        here += compare.timed(model, {way: timings[way] for way in (*WAYS, "pmap") if way in timings}, paper.TABLE4)
+        here += compare.timed(
+            model,
+            {way: timings[way] for way in (*WAYS, "pmap") if way in timings},
+            paper.TABLE4,
+        )
         ladder += compare.timed(model, _ladder(timings), {})
     for title, figures in (("tables at servers", here), ("step by step", ladder)):
         kind = "replicas" if options.resources is None else "worker processes"
         compare.show(console, f"Here, {title}: {options.workers} {kind}, small models", figures)
-    write_json(options.json, "parallax-table4", [row.record() for row in rows + here + ladder])
+    write_json(
+        options.json,
+        "parallax-table4",
+        [row.record() for row in rows + here + ladder],
+    )
     return rows + here + ladder
 
 
 def _ladder(timings: Mapping[str, Timing]) -> dict[str, Timing]:
-    return {step: timings[BETWEEN.get(step, step)] for step in paper.LADDER}
+    result = {}
+    for step in paper.LADDER:
+        result[step] = timings[BETWEEN.get(step, step)]
+    return result

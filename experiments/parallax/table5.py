@@ -39,7 +39,10 @@ class Table5Options(LocalOptions):
     out: Path = Path("runs/parallax-table5")
 
 
-def main(options: Table5Options, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: Table5Options,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints the table; gives its rows.
 
     Raises:
@@ -55,7 +58,12 @@ def main(options: Table5Options, console: Console | None = None) -> list[dict[st
         row, found = measure(options, model)
         rows.append(row)
         numbers = [f"{row[name]}" for name in ("partitions", "samples", "allowed", "best", "tried")]
-        speeds = (short(row["per_s"]), short(row["best_per_s"]), f"{row['ratio']:.2f}", f"{100 * row['noise']:.0f} %")
+        speeds = (
+            short(row["per_s"]),
+            short(row["best_per_s"]),
+            f"{row['ratio']:.2f}",
+            f"{100 * row['noise']:.0f} %",
+        )
         table.add_row(paper.NAMES[model], *numbers, *speeds)
         partition_search([found], options.out / f"{model}.png")
         console.print(f"{paper.NAMES[model]}: {found}")
@@ -67,7 +75,9 @@ def main(options: Table5Options, console: Console | None = None) -> list[dict[st
     return rows
 
 
-def measure(options: Table5Options, model: Literal["lm", "nmt"]) -> tuple[dict[str, Any], SearchResult]:
+def measure(
+    options: Table5Options, model: Literal["lm", "nmt"]
+) -> tuple[dict[str, Any], SearchResult]:
     """A model's row, and the search.
 
     Args:
@@ -75,19 +85,36 @@ def measure(options: Table5Options, model: Literal["lm", "nmt"]) -> tuple[dict[s
       model: The model.
     """
     resources = machines(options.machines, options.replicas)
-    work = workload(model, options.workers, options.sizes, options.batches, options.seed)
+    work = workload(
+        model,
+        options.workers,
+        options.sizes,
+        options.batches,
+        options.seed,
+    )
     sample = px.SampleTimes(options.iterations, options.iterations // 2)
     config = px.ParallaxConfig(search_partitions=True, sample=sample, check_equivalence="off")
-    runner = px.get_runner(work.loss, work.params, work.tx, resources, config)
+    runner = px.get_runner(
+        work.loss,
+        work.params,
+        work.tx,
+        resources,
+        config,
+    )
     step = 0
     while not runner.searches:
         runner.run(work.batches[step % len(work.batches)])
         step += 1
-    found, split = runner.searches[0], Split(runner, cycle(work.batches), work.units)
+    found = runner.searches[0]
+    split = Split(runner, cycle(work.batches), work.units)
     brute = split.brute_force(2, options.last, options.rounds, options.steps)
     best = min(brute, key=lambda count: brute[count].median)
     # Once more in turn: the minimum of many noisy times is too small.
-    both = split.time(sorted({found.partitions, best}), 2 * options.rounds, options.steps)
+    both = split.time(
+        sorted({found.partitions, best}),
+        2 * options.rounds,
+        options.steps,
+    )
     chosen = both[found.partitions]
     row = {
         "model": model,

@@ -54,14 +54,19 @@ class Table6Options:
         return self.machines * self.replicas
 
 
-def main(options: Table6Options, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: Table6Options,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints the table, draws it; gives its rows.
 
     Raises:
       SettingsError: If an option is outside what it can be.
     """
     if not options.words or not all(1 <= words <= LONGEST for words in options.words):
-        raise SettingsError("--words", f"numbers from 1 to {LONGEST}", f"{options.words}", "Leave others out.")
+        raise SettingsError(
+            "--words", f"numbers from 1 to {LONGEST}", f"{options.words}", "Leave others out."
+        )
     console = console or Console(highlight=False)
     table = compact(
         "words", "alpha", "hybrid", "AR", "naive\nPS", "opt.\nPS", "pmap", "over\nbest", "over\nnaive", "paper", "tables",
@@ -70,11 +75,17 @@ def main(options: Table6Options, console: Console | None = None) -> list[dict[st
     rows = [measure(options, words) for words in options.words]
     for row in rows:
         speeds = [short(row["per_s"][way]) for way in WAYS]
-        ratios = (f"{row['over_best']:.2f}", f"{row['over_ps']:.2f}", f"{row['paper_over_ps'] or 0:.2f}")
+        ratios = (
+            f"{row['over_best']:.2f}",
+            f"{row['over_ps']:.2f}",
+            f"{row['paper_over_ps'] or 0:.2f}",
+        )
         where = "servers" if row["tables"] else "dense"
         table.add_row(f"{row['words']}", f"{row['alpha']:.3f}", *speeds, *ratios, where)
     console.print(table)
-    series = {way: [(row["alpha"], row["per_s"][way]) for row in rows] for way in WAYS}
+    series = {}
+    for way in WAYS:
+        series[way] = [(row["alpha"], row["per_s"][way]) for row in rows]
     lines(
         series,
         "share of tables' rows touched by a worker in a step",
@@ -94,24 +105,46 @@ def measure(options: Table6Options, words: int) -> dict[str, Any]:
       words: Of a sequence.
     """
     resources = machines(options.machines, options.replicas)
-    work = sweep(words, options.workers, options.batch, options.units, 2, options.seed)
+    work = sweep(
+        words,
+        options.workers,
+        options.batch,
+        options.units,
+        2,
+        options.seed,
+    )
     programs = make_all(work, WAYS, resources)
     # Turns of a few milliseconds would measure nothing but noise.
     steps = options.steps * min(LONGEST // words, 40)
-    timings = Turns(programs, work.batches).run(options.rounds, steps, work.units)
+    timings = Turns(programs, work.batches).run(
+        options.rounds,
+        steps,
+        work.units,
+    )
     hybrid = programs["hybrid"]
     assert isinstance(hybrid, Ours) and hybrid.runner.plan is not None
     plan = hybrid.runner.plan
-    return {"words": words, "alpha": max(plan.alpha.values()), "tables": len(plan.tables)} | _figures(words, timings)
+    return {
+        "words": words,
+        "alpha": max(plan.alpha.values()),
+        "tables": len(plan.tables),
+    } | _figures(words, timings)
 
 
-def _figures(words: int, timings: Mapping[str, Timing]) -> dict[str, Any]:
+def _figures(
+    words: int,
+    timings: Mapping[str, Timing],
+) -> dict[str, Any]:
     per_s = {way: timing.per_s for way, timing in timings.items()}
-    alpha, theirs, servers = paper.TABLE6.get(words, (None, None, None))
+    alpha, theirs, servers = paper.TABLE6.get(
+        words,
+        (None, None, None),
+    )
     return {
         "per_s": per_s,
         "spread": {way: timing.spread for way, timing in timings.items()},
-        "over_best": per_s["hybrid"] / max(per_s[way] for way in ("AR", "naive PS", "optimised PS")),
+        "over_best": per_s["hybrid"]
+        / max(per_s[way] for way in ("AR", "naive PS", "optimised PS")),
         "over_ps": per_s["hybrid"] / per_s["naive PS"],
         "paper_alpha": alpha,
         "paper_over_ps": theirs / servers if theirs and servers else None,

@@ -65,7 +65,13 @@ class Workload:
     units: float = 1.0
 
 
-def workload(model: Model, replicas: int, sizes: Sizes = Sizes(), n_batches: int = 4, seed: int = 0) -> Workload:
+def workload(
+    model: Model,
+    replicas: int,
+    sizes: Sizes = Sizes(),
+    n_batches: int = 4,
+    seed: int = 0,
+) -> Workload:
     """A model with batches.
 
     Args:
@@ -90,41 +96,112 @@ def language_model(sizes: Sizes) -> lm.Config:
 def translator(sizes: Sizes) -> nmt.Config:
     """NMT's configuration: the paper's in small."""
     return nmt.Config(
-        2, sizes.units, sizes.languages, sizes.languages, dropout=0.0, batch=sizes.batch, max_length=sizes.words
+        2,
+        sizes.units,
+        sizes.languages,
+        sizes.languages,
+        dropout=0.0,
+        batch=sizes.batch,
+        max_length=sizes.words,
     )
 
 
-def _lm(replicas: int, sizes: Sizes, n_batches: int, seed: int) -> Workload:
-    config, rows = language_model(sizes), replicas * sizes.batch
-    text = zipf.tokens(rows * sizes.words * n_batches + 1, sizes.vocabulary, seed=seed)
+def _lm(
+    replicas: int,
+    sizes: Sizes,
+    n_batches: int,
+    seed: int,
+) -> Workload:
+    config = language_model(sizes)
+    rows = replicas * sizes.batch
+    text = zipf.tokens(
+        rows * sizes.words * n_batches + 1,
+        sizes.vocabulary,
+        seed=seed,
+    )
     batches = list(Contiguous(text, rows, sizes.words, seed).epoch())
-    params, tx = lm.init(config, seed), lm.make_optimizer(config)
-    return Workload("lm", lm.make_loss(config), params, tx, batches, rows * sizes.words)
+    params = lm.init(config, seed)
+    tx = lm.make_optimizer(config)
+    return Workload(
+        "lm",
+        lm.make_loss(config),
+        params,
+        tx,
+        batches,
+        rows * sizes.words,
+    )
 
 
-def _nmt(replicas: int, sizes: Sizes, n_batches: int, seed: int) -> Workload:
-    config, rows = translator(sizes), replicas * sizes.batch
-    pairs = zipf.pairs(rows * n_batches, sizes.languages, max_length=sizes.words, seed=seed)
+def _nmt(
+    replicas: int,
+    sizes: Sizes,
+    n_batches: int,
+    seed: int,
+) -> Workload:
+    config = translator(sizes)
+    rows = replicas * sizes.batch
+    pairs = zipf.pairs(
+        rows * n_batches,
+        sizes.languages,
+        max_length=sizes.words,
+        seed=seed,
+    )
     batches = list(PairBatches(pairs, rows, sizes.words, n_buckets=1, seed=seed).epoch())
     words = (len(pairs.source.words) + len(pairs.target.words)) / len(batches)
-    return Workload("nmt", nmt.make_loss(config), nmt.init(config, seed), nmt.make_optimizer(config), batches, words)
+    return Workload(
+        "nmt",
+        nmt.make_loss(config),
+        nmt.init(config, seed),
+        nmt.make_optimizer(config),
+        batches,
+        words,
+    )
 
 
-def _resnet(replicas: int, sizes: Sizes, n_batches: int, seed: int) -> Workload:
-    config = resnet.Config(classes=100, size=sizes.pixels, batch=replicas * sizes.images, epoch_updates=100)
+def _resnet(
+    replicas: int,
+    sizes: Sizes,
+    n_batches: int,
+    seed: int,
+) -> Workload:
+    config = resnet.Config(
+        classes=100,
+        size=sizes.pixels,
+        batch=replicas * sizes.images,
+        epoch_updates=100,
+    )
     batches = _images(replicas, sizes, sizes.pixels, n_batches, seed)
-    params, tx = resnet.init(config, seed), resnet.make_optimizer(config)
-    return Workload("resnet", resnet.make_loss(config), params, tx, batches, replicas * sizes.images)
+    params = resnet.init(config, seed)
+    tx = resnet.make_optimizer(config)
+    return Workload(
+        "resnet", resnet.make_loss(config), params, tx, batches, replicas * sizes.images
+    )
 
 
-def _inception(replicas: int, sizes: Sizes, n_batches: int, seed: int) -> Workload:
+def _inception(
+    replicas: int,
+    sizes: Sizes,
+    n_batches: int,
+    seed: int,
+) -> Workload:
     pixels = max(sizes.pixels, 75)
-    config = inception.Config(classes=100, size=pixels, auxiliary=False, batch=replicas * sizes.images)
+    config = inception.Config(
+        classes=100, size=pixels, auxiliary=False, batch=replicas * sizes.images
+    )
     batches = _images(replicas, sizes, pixels, n_batches, seed)
-    params, tx = inception.init(config, seed), inception.make_optimizer(config)
-    return Workload("inception", inception.make_loss(config), params, tx, batches, replicas * sizes.images)
+    params = inception.init(config, seed)
+    tx = inception.make_optimizer(config)
+    return Workload(
+        "inception", inception.make_loss(config), params, tx, batches, replicas * sizes.images
+    )
 
 
-def _images(replicas: int, sizes: Sizes, pixels: int, n_batches: int, seed: int) -> list[dict[str, np.ndarray]]:
+def _images(
+    replicas: int, sizes: Sizes, pixels: int, n_batches: int, seed: int
+) -> list[dict[str, np.ndarray]]:
     n = replicas * sizes.images
-    return list(image_data.Batches(image_data.synthetic(n * n_batches, pixels, 100, seed=seed), n, seed).epoch())
+    return list(
+        image_data.Batches(
+            image_data.synthetic(n * n_batches, pixels, 100, seed=seed), n, seed
+        ).epoch()
+    )

@@ -72,7 +72,9 @@ class SequencesOptions(Sizes):
         """
         if self.mode == "pipeline" and self.max_active_keys not in (None, self.batch):
             fix = "Leave it out, or choose `--mode async`."
-            raise SettingsError("--max-active-keys", f"a batch, {self.batch}", f"{self.max_active_keys}", fix)
+            raise SettingsError(
+                "--max-active-keys", f"a batch, {self.batch}", f"{self.max_active_keys}", fix
+            )
         in_flight = self.batch if self.max_active_keys is None else self.max_active_keys
         together = min(self.batch if self.min_admission is None else self.min_admission, in_flight)
         return {
@@ -98,7 +100,15 @@ class Board:
     console: Console
     records: list[dict[str, Any]] = field(default_factory=list)
 
-    def tell(self, subject: Subject, way: Way, seed: int, epoch: int, rates: Mapping[str, float], params: Any) -> None:
+    def tell(
+        self,
+        subject: Subject,
+        way: Way,
+        seed: int,
+        epoch: int,
+        rates: Mapping[str, float],
+        params: Any,
+    ) -> None:
         """Scores an epoch, and adds its record.
 
         Args:
@@ -109,10 +119,20 @@ class Board:
           rates: Of its training.
           params: Parameters of the program of batches.
         """
-        told = {"way": way, "seed": seed, "epoch": epoch, **subject.score(params), **rates}
-        self.records.append({"experiment": f"sequences-{self.options.name}", **told, "padding": subject.padding})
+        told = {
+            "way": way,
+            "seed": seed,
+            "epoch": epoch,
+            **subject.score(params),
+            **rates,
+        }
+        self.records.append(
+            {"experiment": f"sequences-{self.options.name}", **told, "padding": subject.padding}
+        )
         append(self.options.json, self.records[-1:])
-        self.console.print(", ".join(f"{key} {_short(value)}" for key, value in told.items()), soft_wrap=True)
+        self.console.print(
+            ", ".join(f"{key} {_short(value)}" for key, value in told.items()), soft_wrap=True
+        )
 
     def table(self) -> Any:
         """Each epoch's scores: the median over seeds, and the least and the largest."""
@@ -121,12 +141,22 @@ class Board:
         table = compact("way", "epoch", *scores)
         for way in self.options.ways:
             for epoch in range(1, self.options.epochs + 1):
-                own = [record for record in self.records if (record["way"], record["epoch"]) == (way, epoch)]
-                table.add_row(way, f"{epoch}", *(_over_seeds(own, name) for name in scores))
+                own = []
+                for record in self.records:
+                    if (record["way"], record["epoch"]) == (way, epoch):
+                        own.append(record)
+                table.add_row(
+                    way,
+                    f"{epoch}",
+                    *(_over_seeds(own, name) for name in scores),
+                )
         return table
 
 
-def main(options: SequencesOptions, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: SequencesOptions,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Trains, prints a table; gives the epochs' records.
 
     Raises:
@@ -139,7 +169,12 @@ def main(options: SequencesOptions, console: Console | None = None) -> list[dict
     board = Board(options, console or Console(highlight=False))
     for seed in options.seed:
         subject = make_subject(options.name, options, options.data_dir, options.synthetic, seed)
-        recipe = Recipe(optax.adam(options.learning_rate), options.epochs, options.batch, seed)
+        recipe = Recipe(
+            optax.adam(options.learning_rate),
+            options.epochs,
+            options.batch,
+            seed,
+        )
         board.console.print(
             f"{options.name}, seed {seed}: {len(subject.train)} sentences; {subject.padding:.0%} of a padded batch's words are padding"
         )
@@ -156,10 +191,15 @@ def main(options: SequencesOptions, console: Console | None = None) -> list[dict
     return board.records
 
 
-def _over_seeds(records: Sequence[Mapping[str, Any]], name: str) -> str:
+def _over_seeds(
+    records: Sequence[Mapping[str, Any]],
+    name: str,
+) -> str:
     values = [record[name] for record in records]
     middle = _short(statistics.median(values))
-    return middle if len(values) == 1 else f"{middle} ({_short(min(values))} to {_short(max(values))})"
+    return (
+        middle if len(values) == 1 else f"{middle} ({_short(min(values))} to {_short(max(values))})"
+    )
 
 
 def _short(value: Any) -> str:

@@ -75,7 +75,13 @@ class Subject:
     padding: float
 
 
-def make_subject(name: Name, sizes: Sizes, data_dir: Path | None, synthetic: bool, seed: int) -> Subject:
+def make_subject(
+    name: Name,
+    sizes: Sizes,
+    data_dir: Path | None,
+    synthetic: bool,
+    seed: int,
+) -> Subject:
     """Reads the data and makes a model in both forms, with the same first parameters.
 
     Args:
@@ -90,35 +96,73 @@ def make_subject(name: Name, sizes: Sizes, data_dir: Path | None, synthetic: boo
       DataError: If a file is missing or wrong.
     """
     train, valid, vocabularies = _read(sizes, data_dir, synthetic, seed)
-    return (_language_model if name == "lm" else _translation)(train, valid, vocabularies, sizes, seed)
+    return (_language_model if name == "lm" else _translation)(
+        train, valid, vocabularies, sizes, seed
+    )
 
 
-def _read(sizes: Sizes, data_dir: Path | None, synthetic: bool, seed: int) -> tuple[Pairs, Pairs, tuple[int, int]]:
+def _read(
+    sizes: Sizes, data_dir: Path | None, synthetic: bool, seed: int
+) -> tuple[Pairs, Pairs, tuple[int, int]]:
     """Training and held-out pairs, and the sizes of both vocabularies."""
     if synthetic or (data_dir is None and not os.environ.get("AMPJAX_DATA")):
         counts = (sizes.n_train, sizes.n_valid)
-        sides = [
-            zipf.pairs(n, sizes.vocabulary, max_length=sizes.max_length, seed=seed + i) for i, n in enumerate(counts)
-        ]
+        sides = []
+        for i, n in enumerate(counts):
+            sides.append(
+                zipf.pairs(
+                    n,
+                    sizes.vocabulary,
+                    max_length=sizes.max_length,
+                    seed=seed + i,
+                )
+            )
         return sides[0], sides[1], (sizes.vocabulary, sizes.vocabulary)
     data = multi30k.load(data_dir, size=sizes.vocabulary, n_train=sizes.n_train)
-    train, valid = data.train.up_to(sizes.max_length), data.valid.up_to(sizes.max_length)
-    return train, valid.first(sizes.n_valid), (len(data.source_vocabulary), len(data.target_vocabulary))
+    train = data.train.up_to(sizes.max_length)
+    valid = data.valid.up_to(sizes.max_length)
+    return (
+        train,
+        valid.first(sizes.n_valid),
+        (len(data.source_vocabulary), len(data.target_vocabulary)),
+    )
 
 
-def _language_model(train: Pairs, valid: Pairs, vocabularies: tuple[int, int], sizes: Sizes, seed: int) -> Subject:
+def _language_model(
+    train: Pairs,
+    valid: Pairs,
+    vocabularies: tuple[int, int],
+    sizes: Sizes,
+    seed: int,
+) -> Subject:
     units = sizes.units
-    config = lm.Config(vocabularies[0], None, units, 2 * units, units, None, sizes.batch, sizes.max_length + 1, 0.0)
+    config = lm.Config(
+        vocabularies[0],
+        None,
+        units,
+        2 * units,
+        units,
+        None,
+        sizes.batch,
+        sizes.max_length + 1,
+        0.0,
+    )
     sides = [Pairs(pairs.source, pairs.source) for pairs in (train, valid)]
     padded, held_out = (_padded(pairs, sizes, seed) for pairs in sides)
     evaluate = jax.jit(lm.make_evaluate(config))
 
     def batches(data: PairBatches, epoch: int) -> Iterator[Any]:
         for batch in data.epoch(epoch):
-            yield {"inputs": batch["target_in"], "targets": batch["target_out"], "length": batch["target_length"]}
+            yield {
+                "inputs": batch["target_in"],
+                "targets": batch["target_out"],
+                "length": batch["target_length"],
+            }
 
     def score(params: Tree) -> Mapping[str, float]:
-        found = [(float(evaluate(params, b)[0]), int(b["length"].sum())) for b in batches(held_out, 0)]
+        found = []
+        for b in batches(held_out, 0):
+            found.append((float(evaluate(params, b)[0]), int(b["length"].sum())))
         return {"perplexity": perplexity(*map(sum, zip(*found, strict=True)))}
 
     return Subject(
@@ -135,21 +179,36 @@ def _language_model(train: Pairs, valid: Pairs, vocabularies: tuple[int, int], s
     )
 
 
-def _translation(train: Pairs, valid: Pairs, vocabularies: tuple[int, int], sizes: Sizes, seed: int) -> Subject:
+def _translation(
+    train: Pairs,
+    valid: Pairs,
+    vocabularies: tuple[int, int],
+    sizes: Sizes,
+    seed: int,
+) -> Subject:
     config = nmt.Config(
-        2, sizes.units, *vocabularies, dropout=0.0, batch=sizes.batch, max_length=sizes.max_length, beam=1
+        2,
+        sizes.units,
+        *vocabularies,
+        dropout=0.0,
+        batch=sizes.batch,
+        max_length=sizes.max_length,
+        beam=1,
     )
-    padded, held_out = _padded(train, sizes, seed), _padded(valid, sizes, seed)
-    evaluate, translate = (
-        jax.jit(nmt.make_evaluate(config)),
-        jax.jit(make_translate(config, max_length=2 * sizes.max_length)),
-    )
+    padded = _padded(train, sizes, seed)
+    held_out = _padded(valid, sizes, seed)
+    evaluate = jax.jit(nmt.make_evaluate(config))
+    translate = jax.jit(make_translate(config, max_length=2 * sizes.max_length))
 
     def score(params: Tree) -> Mapping[str, float]:
-        nats, n_words, said, meant = 0.0, 0, [], []
+        nats = 0.0
+        n_words = 0
+        said = []
+        meant = []
         for batch in held_out.epoch():
             more = evaluate(params, batch)
-            nats, n_words = nats + float(more[0]), n_words + int(more[1])
+            nats = nats + float(more[0])
+            n_words = n_words + int(more[1])
             real = batch["pair"] >= 0
             words, _ = translate(params, batch["source"], batch["source_length"])
             said += sentences_of(words, real)

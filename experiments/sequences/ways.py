@@ -30,7 +30,8 @@ class Stopwatch:
 
     def restart(self) -> None:
         """Begins anew."""
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._wall = time.perf_counter()
+        self._cpu = time.process_time()
 
     def rates(self, sentences: int) -> dict[str, float]:
         """How fast so many sentences were trained on.
@@ -38,7 +39,8 @@ class Stopwatch:
         Args:
           sentences: How many.
         """
-        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        wall = time.perf_counter() - self._wall
+        cpu = time.process_time() - self._cpu
         return {"sentences_per_s": sentences / wall, "sentences_per_cpu_s": sentences / cpu}
 
 
@@ -79,7 +81,8 @@ def train_graph(
     """
     params = subject.params | {key: layer.rows for key, layer in layers.items()}
     compiled = amp.compile(subject.model, params, subject.spec)
-    data, chosen = compiled.data(subject.train), amp.Settings(**settings, seed=recipe.seed)
+    data = compiled.data(subject.train)
+    chosen = amp.Settings(**settings, seed=recipe.seed)
     rows = intervals(rows_per_instance(compiled.graph, data, chosen), recipe.batch)
     set_options(compiled.graph, lambda node: {"min_update_interval": rows[node]})
     trainer = amp.Trainer(compiled.graph, recipe.tx, settings=chosen)
@@ -87,13 +90,25 @@ def train_graph(
 
     def tell(trainer: amp.Trainer, epoch: Any) -> None:
         rates = watch.rates(len(subject.train))
-        report(epoch.epoch, rates, subject.nested(compiled.params(trainer.params)))
+        report(
+            epoch.epoch,
+            rates,
+            subject.nested(compiled.params(trainer.params)),
+        )
         watch.restart()
 
-    trainer.fit(data, epochs=recipe.epochs, callbacks=[tell], progress=False)
+    trainer.fit(
+        data,
+        epochs=recipe.epochs,
+        callbacks=[tell],
+        progress=False,
+    )
 
 
-def embeddings(subject: Subject, recipe: Recipe) -> dict[str, amp.nn.ChosenEmbed]:
+def embeddings(
+    subject: Subject,
+    recipe: Recipe,
+) -> dict[str, amp.nn.ChosenEmbed]:
     """Where the rows of each embedding lie: by the rule of `get_runner`, for the ids of an update. Untouched rows follow the optimizer, as there.
 
     Args:
@@ -108,7 +123,11 @@ def embeddings(subject: Subject, recipe: Recipe) -> dict[str, amp.nn.ChosenEmbed
         ids = subject.train.columns[leaf]
         per_update = round(recipe.batch * len(ids.values) / len(ids))
         found[key] = amp.nn.choose_embed(
-            subject.params[key], recipe.tx, ids.values, ids_per_update=per_update, mode="faithful"
+            subject.params[key],
+            recipe.tx,
+            ids.values,
+            ids_per_update=per_update,
+            mode="faithful",
         )
     return found
 
@@ -123,14 +142,21 @@ def train_runner(subject: Subject, recipe: Recipe, report: Report) -> None:
     """
     params = subject.nested(jax.tree.map(jax.numpy.asarray, subject.params))
     with px.get_runner(subject.loss, params, recipe.tx, machines(1, 1)) as runner:
-        shapes = {str(jax.tree.map(jax.numpy.shape, batch)): batch for batch in subject.batches(0)}
+        shapes = {}
+        for batch in subject.batches(0):
+            shapes[str(jax.tree.map(jax.numpy.shape, batch))] = batch
         for batch in shapes.values():
             runner.run(batch)
         runner.reset(params)
         for epoch in range(recipe.epochs):
-            batches, watch = list(subject.batches(epoch)), Stopwatch()
+            batches = list(subject.batches(epoch))
+            watch = Stopwatch()
             for batch in batches:
                 last = runner.run(batch)
             last.loss  # noqa: B018 # reading it waits
             runner.wait()
-            report(epoch + 1, watch.rates(len(subject.train)), runner.params)
+            report(
+                epoch + 1,
+                watch.rates(len(subject.train)),
+                runner.params,
+            )

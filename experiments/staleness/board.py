@@ -57,7 +57,14 @@ class StalenessOptions:
     """
 
     workload: tuple[Workload, ...] = ("quadratic",)
-    delay: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
+    delay: tuple[int, ...] = (
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+    )
     varying: bool = False
     remedy: tuple[str, ...] = tuple(REMEDIES)
     seed: tuple[int, ...] = (0, 1, 2)
@@ -69,7 +76,10 @@ class StalenessOptions:
     data_dir: Path | None = None
 
 
-def main(options: StalenessOptions, console: Console | None = None) -> list[dict[str, Any]]:
+def main(
+    options: StalenessOptions,
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
     """Prints a table for each workload and draws heat maps; gives a record for each run that counts.
 
     Raises:
@@ -79,9 +89,13 @@ def main(options: StalenessOptions, console: Console | None = None) -> list[dict
     _check(options)
     records: list[dict[str, Any]] = []
     for workload in options.workload:
-        begin, found = perf_counter(), []
+        begin = perf_counter()
+        found = []
         for remedy in options.remedy:
-            cells = [record for delay in options.delay for record in _cell(options, workload, remedy, delay)]
+            cells = []
+            for delay in options.delay:
+                for record in _cell(options, workload, remedy, delay):
+                    cells.append(record)
             append(options.json, cells)
             found += cells
         table = table_of(found, options.angle[-1])
@@ -93,7 +107,10 @@ def main(options: StalenessOptions, console: Console | None = None) -> list[dict
     return records
 
 
-def table_of(records: Sequence[dict[str, Any]], angle: float) -> dict[tuple[str, int], float]:
+def table_of(
+    records: Sequence[dict[str, Any]],
+    angle: float,
+) -> dict[tuple[str, int], float]:
     """The median loss over seeds, by remedy and delay.
 
     Args:
@@ -107,31 +124,62 @@ def table_of(records: Sequence[dict[str, Any]], angle: float) -> dict[tuple[str,
     return {cell: statistics.median(losses) for cell, losses in cells.items()}
 
 
-def _cell(options: StalenessOptions, workload: Workload, remedy: str, delay: int) -> list[dict[str, Any]]:
+def _cell(
+    options: StalenessOptions, workload: Workload, remedy: str, delay: int
+) -> list[dict[str, Any]]:
     """A remedy at a delay: a record for each seed, and angle, with the learning rate whose median over seeds is best."""
     kind = workload.split("-")[0]
-    steps, rates = options.steps or STEPS[kind], [float(rate) for rate in RATES[kind]]
+    steps = options.steps or STEPS[kind]
+    rates = [float(rate) for rate in RATES[kind]]
     late = RandomDelay.uniform(2 * delay) if options.varying else delay
-    common = {"experiment": "staleness", "workload": workload, "remedy": remedy, "delay": delay, "steps": steps}
+    common = {
+        "experiment": "staleness",
+        "workload": workload,
+        "remedy": remedy,
+        "delay": delay,
+        "steps": steps,
+    }
     own: list[dict[str, Any]] = [{**common, "varying": options.varying}]
-    runs: dict[str, Any] = {"rates": rates, "seeds": options.seed, "steps": steps}
+    runs: dict[str, Any] = {
+        "rates": rates,
+        "seeds": options.seed,
+        "steps": steps,
+    }
     if kind == "quadratic":
         own = [{**own[0], "noise": options.noise, "angle": angle} for angle in options.angle]
         n = 2 if workload == "quadratic-2" else 20
-        found = quadratic.grid(remedy, late, n, angles=options.angle, noise=options.noise, **runs)
+        found = quadratic.grid(
+            remedy,
+            late,
+            n,
+            angles=options.angle,
+            noise=options.noise,
+            **runs,
+        )
     elif kind == "lm":
         found = language.grid(remedy, late, *language.text(options.data_dir), **runs)[None]
     else:
         found = lists.grid(remedy, late, **runs)[None]
     best = np.median(found, -1).argmin(-1)
-    return [
-        {**record, "seed": seed, "rate": rates[best[i]], "loss": float(found[i, best[i], k])}
-        for i, record in enumerate(own)
-        for k, seed in enumerate(options.seed)
-    ]
+    result = []
+    for i, record in enumerate(own):
+        for k, seed in enumerate(options.seed):
+            result.append(
+                {
+                    **record,
+                    "seed": seed,
+                    "rate": rates[best[i]],
+                    "loss": float(found[i, best[i], k]),
+                }
+            )
+    return result
 
 
-def _table(workload: str, table: dict[tuple[str, int], float], delays: Sequence[int]) -> Any:
+def _table(
+    workload: str,
+    table: dict[tuple[str, int], float],
+    delays: Sequence[int],
+) -> Any:
     shown = compact(workload, *(f"τ={delay}" for delay in delays))
     last = delays[-1]
     for remedy in sorted({remedy for remedy, _ in table}, key=lambda name: table[name, last]):
@@ -140,41 +188,81 @@ def _table(workload: str, table: dict[tuple[str, int], float], delays: Sequence[
 
 
 def _pictures(
-    options: StalenessOptions, workload: str, records: Sequence[dict[str, Any]], table: dict[tuple[str, int], float]
+    options: StalenessOptions,
+    workload: str,
+    records: Sequence[dict[str, Any]],
+    table: dict[tuple[str, int], float],
 ) -> None:
     """Remedy by delay; and of the quadratics angle by delay, for each remedy."""
-    title, stem = TITLES[workload], f"{workload}-varying" if options.varying else workload
+    title = TITLES[workload]
+    stem = f"{workload}-varying" if options.varying else workload
     late = [str(delay) for delay in options.delay]
     turned = workload.startswith("quadratic")
 
-    def draw(values: Any, rows: Sequence[str], about: str, name: str) -> None:
+    def draw(
+        values: Any,
+        rows: Sequence[str],
+        about: str,
+        name: str,
+    ) -> None:
         delay = "mean delay" if options.varying else "delay"
-        heat_map(np.array(values), rows, late, f"{title}, {about}: loss", options.out / f"{name}.png", delay=delay)
+        heat_map(
+            np.array(values),
+            rows,
+            late,
+            f"{title}, {about}: loss",
+            options.out / f"{name}.png",
+            delay=delay,
+        )
 
-    order = sorted(options.remedy, key=lambda name: table[name, options.delay[-1]])
+    order = sorted(
+        options.remedy,
+        key=lambda name: table[name, options.delay[-1]],
+    )
     about = f"{options.angle[-1]:g}°" if turned else "learning rate tuned"
-    draw([[table[remedy, delay] for delay in options.delay] for remedy in order], order, about, stem)
+    draw(
+        [[table[remedy, delay] for delay in options.delay] for remedy in order],
+        order,
+        about,
+        stem,
+    )
     if not turned or len(options.angle) < 2:
         return
     rows = [f"{angle:g}°" for angle in options.angle]
     for remedy in options.remedy:
-        by_angle = [table_of([r for r in records if r["remedy"] == remedy], angle) for angle in options.angle]
-        draw([[at[remedy, delay] for delay in options.delay] for at in by_angle], rows, remedy, f"{stem}-{remedy}")
+        by_angle = []
+        for angle in options.angle:
+            by_angle.append(table_of([r for r in records if r["remedy"] == remedy], angle))
+        draw(
+            [[at[remedy, delay] for delay in options.delay] for at in by_angle],
+            rows,
+            remedy,
+            f"{stem}-{remedy}",
+        )
 
 
 def _check(options: StalenessOptions) -> None:
     for name in options.remedy:
         if name not in REMEDIES:
-            raise SettingsError("--remedy", f"some of {list(REMEDIES)}", f"`{name}`", "Choose among these.")
+            raise SettingsError(
+                "--remedy", f"some of {list(REMEDIES)}", f"`{name}`", "Choose among these."
+            )
     for name in ("delay", "seed", "angle", "remedy", "workload"):
         values = getattr(options, name)
         if not values or len(set(values)) < len(values):
             raise SettingsError(
-                f"--{name}", "different ones, at least one", f"{values}", "Leave it out for the defaults."
+                f"--{name}",
+                "different ones, at least one",
+                f"{values}",
+                "Leave it out for the defaults.",
             )
     if min(options.delay) < 0:
-        raise SettingsError("--delay", "at least 0", f"{min(options.delay)}", "A delay counts updates; 0 is none.")
+        raise SettingsError(
+            "--delay", "at least 0", f"{min(options.delay)}", "A delay counts updates; 0 is none."
+        )
     if not options.noise >= 0:
         raise SettingsError("--noise", "at least 0", f"{options.noise}", "0 gives exact gradients.")
     if options.steps and options.steps < 10:
-        raise SettingsError("--steps", "at least 10, or 0", f"{options.steps}", "0 is the workload's own number.")
+        raise SettingsError(
+            "--steps", "at least 10, or 0", f"{options.steps}", "0 is the workload's own number."
+        )

@@ -16,11 +16,18 @@ from ampjax.optim import RandomDelay
 from experiments.staleness.remedies import REMEDIES
 from experiments.staleness.training import losses
 
-WIDTH, HEADS, BLOCKS, CONTEXT, BATCH = 32, 2, 2, 24, 8
+WIDTH = 32
+HEADS = 2
+BLOCKS = 2
+CONTEXT = 24
+BATCH = 8
 VALID_ROWS = 32
 
 
-def text(data_dir: Path | None, n: int = 60_000) -> tuple[np.ndarray, int]:
+def text(
+    data_dir: Path | None,
+    n: int = 60_000,
+) -> tuple[np.ndarray, int]:
     """Characters of Multi30k's English captions where they are; else of sentences that a small grammar makes.
 
     Args:
@@ -32,9 +39,14 @@ def text(data_dir: Path | None, n: int = 60_000) -> tuple[np.ndarray, int]:
     """
     if data_dir or os.environ.get("AMPJAX_DATA"):
         data = multi30k.load(data_dir, n_train=2000)
-        words, columns = data.source_vocabulary.words, data.train.source
-        numbers = [columns.words[a:b] for a, b in itertools.pairwise(columns.ptr)]
-        sentences = [" ".join(str(words[i]) for i in sentence) for sentence in numbers]
+        words = data.source_vocabulary.words
+        columns = data.train.source
+        numbers = []
+        for a, b in itertools.pairwise(columns.ptr):
+            numbers.append(columns.words[a:b])
+        sentences = []
+        for sentence in numbers:
+            sentences.append(" ".join(str(words[i]) for i in sentence))
     else:
         sentences = generated(2000, np.random.default_rng(0))
     joined = "\n".join(sentences)[:n]
@@ -43,20 +55,39 @@ def text(data_dir: Path | None, n: int = 60_000) -> tuple[np.ndarray, int]:
     return np.array([number[letter] for letter in joined], np.int32), len(letters)
 
 
-def generated(n: int, rng: np.random.Generator) -> list[str]:
+def generated(
+    n: int,
+    rng: np.random.Generator,
+) -> list[str]:
     """Sentences of a small grammar.
 
     Args:
       n: How many.
       rng: Draws them.
     """
-    nouns = ["dog", "cat", "man", "woman", "boy", "girl", "house", "street", "ball", "river", "tree", "horse"]
+    nouns = [
+        "dog",
+        "cat",
+        "man",
+        "woman",
+        "boy",
+        "girl",
+        "house",
+        "street",
+        "ball",
+        "river",
+        "tree",
+        "horse",
+    ]
     verbs = ["sees", "follows", "paints", "holds", "leaves", "likes", "finds", "draws"]
     adjectives = ["red", "old", "small", "young", "large", "wet", "quiet"]
 
     def phrase() -> str:
         words = ["the" if rng.random() < 0.5 else "a"]
-        words += [str(rng.choice(adjectives))] if rng.random() < 0.5 else []
+        if rng.random() < 0.5:
+            words += [str(rng.choice(adjectives))]
+        else:
+            words += []
         return " ".join([*words, str(rng.choice(nouns))])
 
     return [f"{phrase()} {rng.choice(verbs)} {phrase()} ." for _ in range(n)]
@@ -74,18 +105,28 @@ def init(key: jax.Array, n_letters: int) -> Any:
     def matrix(n_in: int, n_out: int) -> jax.Array:
         return jax.random.normal(next(keys), (n_in, n_out)) / jnp.sqrt(n_in)
 
-    blocks = [
-        {
-            "qkv": matrix(WIDTH, 3 * WIDTH),
-            "attended": matrix(WIDTH, WIDTH),
-            "up": matrix(WIDTH, 4 * WIDTH),
-            "down": matrix(4 * WIDTH, WIDTH),
-            "norms": jnp.ones((2, WIDTH))[:, None, :].reshape(2, 1, WIDTH),
-        }
-        for _ in range(BLOCKS)
-    ]
+    blocks = []
+    for _ in range(BLOCKS):
+        blocks.append(
+            {
+                "qkv": matrix(WIDTH, 3 * WIDTH),
+                "attended": matrix(WIDTH, WIDTH),
+                "up": matrix(WIDTH, 4 * WIDTH),
+                "down": matrix(4 * WIDTH, WIDTH),
+                "norms": jnp.ones((2, WIDTH))[:, None, :].reshape(
+                    2,
+                    1,
+                    WIDTH,
+                ),
+            }
+        )
     embed, place = (0.1 * jax.random.normal(next(keys), (n, WIDTH)) for n in (n_letters, CONTEXT))
-    return {"embed": embed, "place": place, "blocks": blocks, "output": matrix(WIDTH, n_letters)}
+    return {
+        "embed": embed,
+        "place": place,
+        "blocks": blocks,
+        "output": matrix(WIDTH, n_letters),
+    }
 
 
 def logits(params: Any, letters: jax.Array) -> jax.Array:
@@ -102,7 +143,16 @@ def logits(params: Any, letters: jax.Array) -> jax.Array:
     seen = jnp.tril(jnp.ones((CONTEXT, CONTEXT), bool))
     for block in params["blocks"]:
         heads = (_norm(x) * block["norms"][0]) @ block["qkv"]
-        q, k, v = jnp.moveaxis(heads.reshape(*x.shape[:2], 3, HEADS, WIDTH // HEADS), 2, 0)
+        q, k, v = jnp.moveaxis(
+            heads.reshape(
+                *x.shape[:2],
+                3,
+                HEADS,
+                WIDTH // HEADS,
+            ),
+            2,
+            0,
+        )
         scores = jnp.einsum("rqhd,rkhd->rhqk", q, k) / jnp.sqrt(WIDTH / HEADS)
         weights = jax.nn.softmax(jnp.where(seen, scores, -1e9))
         x = x + jnp.einsum("rhqk,rkhd->rqhd", weights, v).reshape(x.shape) @ block["attended"]
@@ -111,7 +161,14 @@ def logits(params: Any, letters: jax.Array) -> jax.Array:
 
 
 def grid(
-    remedy: str, delay: int | RandomDelay, letters: np.ndarray, n: int, *, rates: Any, seeds: Any, steps: int
+    remedy: str,
+    delay: int | RandomDelay,
+    letters: np.ndarray,
+    n: int,
+    *,
+    rates: Any,
+    seeds: Any,
+    steps: int,
 ) -> np.ndarray:
     """What runs come to, for all learning rates and seeds, one after the other in one program.
 
@@ -129,7 +186,8 @@ def grid(
     Returns:
       The mean validation loss of the last tenth, in nats a character, `[rates, seeds]`; inf where it diverged.
     """
-    made, cut = REMEDIES[remedy], len(letters) * 9 // 10
+    made = REMEDIES[remedy]
+    cut = len(letters) * 9 // 10
     held = jnp.asarray(np.linspace(cut, len(letters) - CONTEXT - 1, VALID_ROWS).astype(int))
     data = jnp.asarray(letters)
 
@@ -139,14 +197,33 @@ def grid(
         return -jnp.take_along_axis(scores, rows[:, 1:, None], -1).mean()
 
     def train(params: Any, key: jax.Array) -> jax.Array:
-        return loss(params, jax.random.randint(key, (BATCH,), 0, cut - CONTEXT - 1))
+        return loss(
+            params,
+            jax.random.randint(
+                key,
+                (BATCH,),
+                0,
+                cut - CONTEXT - 1,
+            ),
+        )
 
     def run(rate: jax.Array, seed: jax.Array) -> jax.Array:
         start, key = jax.random.split(jax.random.key(seed))
         tx = made.delayed(rate * made.scale, delay, steps)
-        return losses(tx, init(start, n), key, steps, train, lambda params: loss(params, held))
+        return losses(
+            tx,
+            init(start, n),
+            key,
+            steps,
+            train,
+            lambda params: loss(params, held),
+        )
 
-    each = np.meshgrid(np.asarray(rates, np.float32), np.asarray(seeds), indexing="ij")
+    each = np.meshgrid(
+        np.asarray(rates, np.float32),
+        np.asarray(seeds),
+        indexing="ij",
+    )
     over = jax.jit(lambda *each: jax.lax.map(lambda one: run(*one), each))
     found = np.asarray(over(*map(np.ravel, each))).reshape(each[0].shape)
     return np.where(np.isfinite(found), found, np.inf)

@@ -19,11 +19,21 @@ from ampjax.optim import RandomDelay, trained_params
 from ampjax.train.history import Epoch
 from experiments.staleness.remedies import REMEDIES
 
-HIDDEN, BATCH, N_TRAIN, N_VALID = 32, 50, 5000, 500
+HIDDEN = 32
+BATCH = 50
+N_TRAIN = 5000
+N_VALID = 500
 LAST_EPOCHS = 3
 
 
-def grid(remedy: str, delay: int | RandomDelay, *, rates: Any, seeds: Any, steps: int) -> np.ndarray:
+def grid(
+    remedy: str,
+    delay: int | RandomDelay,
+    *,
+    rates: Any,
+    seeds: Any,
+    steps: int,
+) -> np.ndarray:
     """What runs come to, for all learning rates and seeds, one after the other.
 
     One bucket of sequences is in flight and every node updates after it, so nothing is stale but what `delayed` makes so. The learning rate
@@ -40,33 +50,52 @@ def grid(remedy: str, delay: int | RandomDelay, *, rates: Any, seeds: Any, steps
       The mean validation loss after the last three epochs, of the parameters that are trained, `[rates, seeds]`; inf where it diverged.
     """
     made = REMEDIES[remedy]
-    tx = optax.inject_hyperparams(lambda rate: made.delayed(rate * made.scale, delay, steps))(rate=0.0)
+    tx = optax.inject_hyperparams(lambda rate: made.delayed(rate * made.scale, delay, steps))(
+        rate=0.0
+    )
     return np.array([[_run(tx, rate, seed, steps) for seed in seeds] for rate in rates])
 
 
-def _run(tx: Any, rate: float, seed: int, steps: int) -> float:
+def _run(
+    tx: Any,
+    rate: float,
+    seed: int,
+    steps: int,
+) -> float:
     """What a run comes to."""
     train, valid = _data(seed)
     params = init(jax.random.key(seed), HIDDEN)
-    trainer = amp.Trainer(_model().graph, tx, params=params, mode="sync", seed=seed)
+    trainer = amp.Trainer(
+        _model().graph,
+        tx,
+        params=params,
+        mode="sync",
+        seed=seed,
+    )
     states = trainer.session.executor.store.opt_state
     for state in states.values():
         state.hyperparams["rate"] = jnp.float32(rate)
-    epochs, losses = -(-steps // len(train)), []
+    epochs = -(-steps // len(train))
+    losses = []
 
     def judge(trainer: amp.Trainer, epoch: Epoch) -> None:
         if epoch.epoch > epochs - LAST_EPOCHS:
             losses.append(_loss(trainer, valid))
 
-    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # of losses that are not finite
+    with warnings.catch_warnings(
+        category=RuntimeWarning, action="ignore"
+    ):  # of losses that are not finite
         trainer.fit(train, epochs=epochs, callbacks=[judge], progress=False)
     return float(np.mean(losses))
 
 
 def _loss(trainer: amp.Trainer, valid: Instances) -> float:
     """The validation loss of the parameters that are trained."""
-    run_at, states = trainer.params, trainer.session.executor.store.opt_state
-    trained = {node: trained_params(states[node], own) for node, own in run_at.items()}
+    run_at = trainer.params
+    states = trainer.session.executor.store.opt_state
+    trained = {}
+    for node, own in run_at.items():
+        trained[node] = trained_params(states[node], own)
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained)):
         return np.inf
     trainer.set_params(trained)
@@ -83,4 +112,7 @@ def _model() -> amp.Compiled:
 @functools.cache
 def _data(seed: int) -> list[Instances]:
     """Training and validation buckets."""
-    return [_model().data(Buckets(part, BATCH)) for part in splits(N_TRAIN, N_VALID, seed)]
+    result = []
+    for part in splits(N_TRAIN, N_VALID, seed):
+        result.append(_model().data(Buckets(part, BATCH)))
+    return result

@@ -23,7 +23,9 @@ def hessian(n: int, angle: float) -> np.ndarray:
       n: Rows, even.
       angle: In degrees.
     """
-    values, turn, a = np.logspace(0, -2, n), np.eye(n), np.deg2rad(angle)
+    values = np.logspace(0, -2, n)
+    turn = np.eye(n)
+    a = np.deg2rad(angle)
     for i in range(n // 2):
         j = n - 1 - i
         turn[[i, i, j, j], [i, j, i, j]] = np.cos(a), -np.sin(a), np.sin(a), np.cos(a)
@@ -31,7 +33,15 @@ def hessian(n: int, angle: float) -> np.ndarray:
 
 
 def grid(
-    remedy: str, delay: int | RandomDelay, n: int, *, angles: Any, rates: Any, seeds: Any, steps: int, noise: float
+    remedy: str,
+    delay: int | RandomDelay,
+    n: int,
+    *,
+    angles: Any,
+    rates: Any,
+    seeds: Any,
+    steps: int,
+    noise: float,
 ) -> np.ndarray:
     """What runs come to, for all angles, learning rates and seeds at once.
 
@@ -50,20 +60,43 @@ def grid(
     Returns:
       The mean loss of the last tenth, `[angles, rates, seeds]`; inf where it diverged.
     """
-    made, columns = REMEDIES[remedy], 4 if n > 2 else 1
+    made = REMEDIES[remedy]
+    columns = 4 if n > 2 else 1
 
-    def run(h: jax.Array, rate: jax.Array, seed: jax.Array) -> jax.Array:
+    def run(
+        h: jax.Array,
+        rate: jax.Array,
+        seed: jax.Array,
+    ) -> jax.Array:
         def valid(w: jax.Array) -> jax.Array:
             return 0.5 * jnp.sum(w * (h @ w)) / columns
 
-        def train(w: jax.Array, key: jax.Array) -> jax.Array:  # its gradient: that of the columns' sum, and noise
+        def train(
+            w: jax.Array, key: jax.Array
+        ) -> jax.Array:  # its gradient: that of the columns' sum, and noise
             return valid(w) * columns + jnp.sum(w * noise * jax.random.normal(key, w.shape))
 
         start, key = jax.random.split(jax.random.key(seed))
         w = jax.random.normal(start, (n, columns))
-        return losses(made.delayed(rate * made.scale, delay, steps), w, key, steps, train, valid)
+        return losses(
+            made.delayed(rate * made.scale, delay, steps),
+            w,
+            key,
+            steps,
+            train,
+            valid,
+        )
 
-    over = jax.vmap(jax.vmap(jax.vmap(run, (None, None, 0)), (None, 0, None)), (0, None, None))
-    hessians = jnp.asarray(np.stack([hessian(n, angle) for angle in angles]), jnp.float32)
+    over = jax.vmap(
+        jax.vmap(
+            jax.vmap(run, (None, None, 0)),
+            (None, 0, None),
+        ),
+        (0, None, None),
+    )
+    hessians = jnp.asarray(
+        np.stack([hessian(n, angle) for angle in angles]),
+        jnp.float32,
+    )
     found = np.asarray(jax.jit(over)(hessians, jnp.asarray(rates, jnp.float32), jnp.asarray(seeds)))
     return np.where(np.isfinite(found), found, np.inf)

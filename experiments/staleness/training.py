@@ -16,7 +16,14 @@ Loss = Callable[[Any, jax.Array], jax.Array]
 """From parameters and a key, which draws the batch or the noise, to a loss."""
 
 
-def losses(tx: Any, params: Any, key: jax.Array, steps: int, train: Loss, valid: Callable[[Any], jax.Array]) -> Any:
+def losses(
+    tx: Any,
+    params: Any,
+    key: jax.Array,
+    steps: int,
+    train: Loss,
+    valid: Callable[[Any], jax.Array],
+) -> Any:
     """Trains, and gives the mean validation loss after five steps of the last tenth: what a run comes to.
 
     Args:
@@ -34,13 +41,25 @@ def losses(tx: Any, params: Any, key: jax.Array, steps: int, train: Loss, valid:
     counted = (steps - 1 - np.arange(steps)) % every == 0
     counted &= np.arange(steps) >= steps - max(1, steps // 10)
 
-    def step(carry: Any, at: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
+    def step(
+        carry: Any,
+        at: tuple[jax.Array, jax.Array],
+    ) -> tuple[Any, jax.Array]:
         now, state = carry
         number, is_counted = at
-        grads = jax.grad(train)(now, jax.random.fold_in(key, number))
+        grads = jax.grad(train)(
+            now,
+            jax.random.fold_in(key, number),
+        )
         updates, state = tx.update(grads, state, now)
         now = optax.apply_updates(now, updates)
-        return (now, state), jax.lax.cond(is_counted, lambda: valid(trained_params(state, now)), lambda: jnp.float32(0))
+        return (now, state), jax.lax.cond(
+            is_counted, lambda: valid(trained_params(state, now)), lambda: jnp.float32(0)
+        )
 
-    _, found = jax.lax.scan(step, (params, tx.init(params)), (jnp.arange(steps), jnp.asarray(counted)))
+    _, found = jax.lax.scan(
+        step,
+        (params, tx.init(params)),
+        (jnp.arange(steps), jnp.asarray(counted)),
+    )
     return found.sum() / counted.sum()

@@ -64,7 +64,8 @@ MODULES = {
 
 @pytest.mark.parametrize("package", PUBLIC)
 def test_public_names(package):
-    module, names = importlib.import_module(package), sorted(PUBLIC[package].split())
+    module = importlib.import_module(package)
+    names = sorted(PUBLIC[package].split())
     assert sorted(module.__all__) == names
     assert sorted(dir(module)) == names, "completion shows these and nothing else"
 
@@ -79,7 +80,11 @@ def test_what_is_public_says_what_it_is(package):
 def imports(source):
     """The modules that a program imports from ampjax, and the names."""
     found = re.findall(r"^\s*from (ampjax[\w.]*) import ([\w, ]+)$", source, re.MULTILINE)
-    return [(module, name.strip()) for module, names in found for name in names.split(",")]
+    result = []
+    for module, names in found:
+        for name in names.split(","):
+            result.append((module, name.strip()))
+    return result
 
 
 def programs():
@@ -90,11 +95,13 @@ def programs():
 
 
 def test_notebooks_and_readme_import_public_names_only():
-    every = [(page, *found) for page, source in programs() for found in imports(source)]
+    every = []
+    for page, source in programs():
+        for found in imports(source):
+            every.append((page, *found))
     assert len(every) > 20
-    wrong = [
-        (page, module, name)
-        for page, module, name in every
-        if name not in PUBLIC.get(module, "").split() and module not in MODULES
-    ]
+    wrong = []
+    for page, module, name in every:
+        if name not in PUBLIC.get(module, "").split() and module not in MODULES:
+            wrong.append((page, module, name))
     assert not wrong

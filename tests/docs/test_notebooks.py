@@ -20,7 +20,9 @@ def shows_picture(output):
     """Whether it holds a picture of some size: a PNG file, or an element of a page."""
     data = output.get("data", {})
     page = data.get("text/html", "")
-    return len(data.get("image/png", "")) > 5_000 or (("<svg" in page or "<img" in page) and len(page) > 5_000)
+    return len(data.get("image/png", "")) > 5_000 or (
+        ("<svg" in page or "<img" in page) and len(page) > 5_000
+    )
 
 
 def text(output):
@@ -38,17 +40,27 @@ def test_notebook_runs(path, tmp_path):
     notebook = jupytext.read(path)
     # The kernel of this environment, whatever kernel the author's notebook names; results stay out of the checkout.
     client = nbclient.NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+        notebook,
+        timeout=300,
+        kernel_name="python3",
+        resources={"metadata": {"path": tmp_path}},
     )
     client.execute(env=users_environment())
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in cells:
         outputs = cell.outputs
         tagged = "picture" in cell.metadata.get("tags", ())
-        assert tagged == any(shows_picture(o) for o in outputs), f"the tag `picture` is wrong:\n{cell.source}"
-        assert not any("Warning" in o.text for o in outputs if o.get("name") == "stderr"), f"warns: {outputs}"
+        assert tagged == any(shows_picture(o) for o in outputs), (
+            f"the tag `picture` is wrong:\n{cell.source}"
+        )
+        assert not any("Warning" in o.text for o in outputs if o.get("name") == "stderr"), (
+            f"warns: {outputs}"
+        )
         # A picture's text is not shown.
-        bare = [o for o in outputs if not shows_picture(o) and re.search(r" at 0x[0-9a-f]+>", text(o))]
+        bare = []
+        for o in outputs:
+            if not shows_picture(o) and re.search(r" at 0x[0-9a-f]+>", text(o)):
+                bare.append(o)
         assert not bare, f"shows an object that does not say what it is: {bare}"
     assert sum("picture" in cell.metadata.get("tags", ()) for cell in cells) >= 3
     assert not list(tmp_path.iterdir()), "leaves files behind"
@@ -60,7 +72,9 @@ def test_notebook_runs(path, tmp_path):
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/hooks.py"])
 def test_the_command_that_pages_give_runs_the_notebooks(page):
     """They are marked `full`, so the command has to ask for a run that has them, and for the folder."""
-    (line,) = re.findall(r".*pytest tests/docs/test_notebooks\.py", (ROOT / page).read_text(encoding="utf-8"))
+    (line,) = re.findall(
+        r".*pytest tests/docs/test_notebooks\.py", (ROOT / page).read_text(encoding="utf-8")
+    )
     given = dict(re.findall(r"(AMPJAX_\w+)=(\S+)", line))
     assert given["AMPJAX_TESTS"] in ("variants", "full")
     assert given["AMPJAX_NOTEBOOKS"] == "build/notebooks"

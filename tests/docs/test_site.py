@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = [path for path in sorted(DOCS.rglob("*.md")) if "```python" in path.read_text(encoding="utf-8")]
+PAGES = [
+    path for path in sorted(DOCS.rglob("*.md")) if "```python" in path.read_text(encoding="utf-8")
+]
 PACKAGES = [
     "ampjax",
-    *(f"ampjax.{name}" for name in ["parallel", "sparse", "optim", "viz", "data", "models", "testing"]),
+    *(
+        f"ampjax.{name}"
+        for name in ["parallel", "sparse", "optim", "viz", "data", "models", "testing"]
+    ),
 ]
 BLOCK = re.compile(r"^( *)```(python|text)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
@@ -26,13 +31,18 @@ IN_EVERY_RUN = "index.md", "guides/by_hand.md", "guides/sparse_tables.md"
 def page(path):
     """The parameter of a page's test."""
     name = path.relative_to(DOCS).as_posix()
-    return pytest.param(path, id=name, marks=[] if name in IN_EVERY_RUN else pytest.mark.full)
+    return pytest.param(
+        path,
+        id=name,
+        marks=[] if name in IN_EVERY_RUN else pytest.mark.full,
+    )
 
 
 @pytest.mark.parametrize("path", [page(path) for path in PAGES])
 def test_programs_of_a_page(path):
     """The page's programs run from top to bottom in one namespace; a text behind a program is what it prints."""
-    names, printed = {"__name__": "page"}, ""
+    names = {"__name__": "page"}
+    printed = ""
     text = path.read_text(encoding="utf-8")
     for indent, kind, block in BLOCK.findall(text):
         block = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))
@@ -51,9 +61,15 @@ def test_programs_of_a_page(path):
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
 def test_each_model_of_a_page_is_compiled(path):
     """A model that only runs as a function may hold what `amp.compile` and `amp.vmap` refuse."""
-    programs = "".join(block for _, kind, block in BLOCK.findall(path.read_text(encoding="utf-8")) if kind == "python")
+    programs = "".join(
+        block
+        for _, kind, block in BLOCK.findall(path.read_text(encoding="utf-8"))
+        if kind == "python"
+    )
     models = re.findall(r"^def (\w+)\(params, example\)", programs, re.MULTILINE)
-    assert [model for model in models if not re.search(rf"amp\.(compile|vmap)\(\s*{model},", programs)] == []
+    assert [
+        model for model in models if not re.search(rf"amp\.(compile|vmap)\(\s*{model},", programs)
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -76,25 +92,33 @@ def test_code_that_a_page_quotes_is_there(path):
 def references():
     """What the reference has entries for."""
     pages = (path.read_text(encoding="utf-8") for path in (DOCS / "reference").glob("*.md"))
-    return [name for page in pages for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)]
+    result = []
+    for page in pages:
+        for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE):
+            result.append(name)
+    return result
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_public_name_is_in_the_reference(package):
     exported = importlib.import_module(package).__all__
-    entries = {name.removeprefix(f"{package}.") for name in references() if name.rpartition(".")[0] == package}
+    entries = set()
+    for name in references():
+        if name.rpartition(".")[0] == package:
+            entries.add(name.removeprefix(f"{package}."))
     assert set(exported) - {"nn"} <= entries, "a public name without an entry in docs/reference"
     assert entries <= set(exported), "an entry in docs/reference that is not public"
 
 
 @pytest.mark.parametrize("module", ["ampjax.errors", "ampjax.nn"])
 def test_every_class_of_a_public_module_is_in_the_reference(module):
-    own = {
-        name
-        for name, thing in vars(importlib.import_module(module)).items()
-        if getattr(thing, "__module__", "") == module
+    own = set()
+    for name, thing in vars(importlib.import_module(module)).items():
+        if getattr(thing, "__module__", "") == module:
+            own.add(name)
+    assert {name for name in references() if name.startswith(f"{module}.")} == {
+        f"{module}.{name}" for name in own
     }
-    assert {name for name in references() if name.startswith(f"{module}.")} == {f"{module}.{name}" for name in own}
 
 
 def test_the_reference_has_each_name_once():
@@ -107,7 +131,9 @@ def test_every_decision_is_in_the_index():
     assert re.findall(r"^\| \[\d+\. [^]]+\]\((\S+)\)", index, re.MULTILINE) == files
 
 
-@pytest.mark.parametrize("path", sorted((DOCS / "decisions").glob("0*.md")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((DOCS / "decisions").glob("0*.md")), ids=lambda path: path.stem
+)
 def test_decisions_are_short(path):
     """A note says why; how things work and what was measured have pages of their own."""
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -124,12 +150,19 @@ def test_each_decision_that_is_cited_by_its_number_is_there():
     """Code and pages may name a decision without a link."""
     root = DOCS.parent
     places = [root / name for name in ("ampjax", "experiments", "docs")]
-    files = [path for place in places for suffix in ("py", "md") for path in place.rglob(f"*.{suffix}")]
-    cited = {
-        int(n)
-        for path in files
-        for n in re.findall(r"\bdecision \[?(\d+)", path.read_text(encoding="utf-8"), re.IGNORECASE)
-    }
-    there = {int(path.name[:4]) for path in (DOCS / "decisions").glob("0*.md")}
+    files = []
+    for place in places:
+        for suffix in ("py", "md"):
+            for path in place.rglob(f"*.{suffix}"):
+                files.append(path)
+    cited = set()
+    for path in files:
+        for n in re.findall(
+            r"\bdecision \[?(\d+)", path.read_text(encoding="utf-8"), re.IGNORECASE
+        ):
+            cited.add(int(n))
+    there = set()
+    for path in (DOCS / "decisions").glob("0*.md"):
+        there.add(int(path.name[:4]))
     assert len(cited) > 10
     assert cited <= there

@@ -31,14 +31,21 @@ pytestmark = pytest.mark.usefixtures("few_objects")
 
 def cases(largest=1 << 20):
     sized = models().filter(lambda model: model.size <= largest)
-    return st.tuples(sized, st.integers(1, 3).flatmap(shapes), st.integers(0, 1 << 16))
+    return st.tuples(
+        sized,
+        st.integers(1, 3).flatmap(shapes),
+        st.integers(0, 1 << 16),
+    )
 
 
 def close(one, other, what):
-    one, other = np.asarray(one), np.asarray(other)
+    one = np.asarray(one)
+    other = np.asarray(other)
     assert one.shape == other.shape and one.dtype == other.dtype, f"{what}: {one.dtype}{one.shape}"
     largest = max(1.0, np.abs(other).max(initial=0))
-    assert np.abs(one - other).max(initial=0) <= TOLERANCE * largest, f"{what}: {one}, the model gives {other}"
+    assert np.abs(one - other).max(initial=0) <= TOLERANCE * largest, (
+        f"{what}: {one}, the model gives {other}"
+    )
 
 
 def check(case):
@@ -46,11 +53,20 @@ def check(case):
     rng = np.random.default_rng(seed)
     with jax.enable_x64(True), jax.disable_jit(seed % COMPILED != COMPILED // 2):
         params = parameters(seed, DTYPE)
-        examples = [instance(seed + i, shape, DTYPE) for i, shape in enumerate(lengths)]
+        examples = []
+        for i, shape in enumerate(lengths):
+            examples.append(instance(seed + i, shape, DTYPE))
         order = rng.permutation(len(examples))
-        weights, direction = rng.normal(size=len(examples)), jax.tree.map(lambda x: rng.normal(size=x.shape), params)
+        weights = rng.normal(size=len(examples))
+        direction = jax.tree.map(
+            lambda x: rng.normal(size=x.shape),
+            params,
+        )
         batched = amp.vmap(model, spec(DTYPE), params=params)
-        batch = batched.pack([examples[i] for i in order], size=len(examples) + seed % 3)
+        batch = batched.pack(
+            [examples[i] for i in order],
+            size=len(examples) + seed % 3,
+        )
 
         def weighted(p):
             found = batched(p, batch)[: len(examples)]
@@ -58,10 +74,15 @@ def check(case):
 
         (_, found), grads = jax.value_and_grad(weighted, has_aux=True)(params)
     with jax.enable_x64(True), jax.disable_jit():
-        of_model = lambda p: jnp.stack([jnp.asarray(model(p, each)) for each in examples])
+
+        def of_model(p):
+            return jnp.stack([jnp.asarray(model(p, each)) for each in examples])
+
         want, change = jax.jvp(of_model, (params,), (direction,))
     close(found, want[order], "values")
-    derivative = sum(jax.tree.leaves(jax.tree.map(lambda g, d: np.sum(np.asarray(g) * d), grads, direction)))
+    derivative = sum(
+        jax.tree.leaves(jax.tree.map(lambda g, d: np.sum(np.asarray(g) * d), grads, direction))
+    )
     close(derivative, np.sum(np.asarray(change) * weights), "derivative in a direction")
 
 

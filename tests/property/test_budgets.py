@@ -31,26 +31,40 @@ class Versions:
     """Counts staleness anew, from nothing but the order of dispatches and their parameter changes."""
 
     def __init__(self, graph):
-        self.versions, self.seen = dict.fromkeys(graph.parameterised, 0), {}
-        self.meet = {name for name, node in graph.parameterised.items() if node.options.replica_of}
-        self.stalest, self.since, self.most_since = Counter(), Counter(), 0
+        self.versions = dict.fromkeys(graph.parameterised, 0)
+        self.seen = {}
+        meet = set()
+        for name, node in graph.parameterised.items():
+            if node.options.replica_of:
+                meet.add(name)
+        self.meet = meet
+        self.stalest = Counter()
+        self.since = Counter()
+        self.most_since = 0
 
     def __call__(self, d):
         if d.stage is not None:
-            keys = [(d.stage.number, *state) for state in d.states.tolist()]
+            keys = []
+            for state in d.states.tolist():
+                keys.append((d.stage.number, *state))
             if d.direction == FORWARD and d.stage.outputs:
                 self.seen |= {key: dict(self.versions) for key in keys}
             elif gives_gradients(d):
                 for key in keys:
                     seen = self.seen.pop(key) if d.stage.outputs else self.versions
                     for node in d.stage.params:
-                        self.stalest[node] = max(self.stalest[node], self.versions[node] - seen[node])
+                        self.stalest[node] = max(
+                            self.stalest[node], self.versions[node] - seen[node]
+                        )
         for change in d.changes:
             if isinstance(change, Update | Average | Merge):
                 for node in nodes_of(change):
                     self.versions[node] += 1
                     self.since[node] = self.since[node] + 1 if isinstance(change, Update) else 0
-                    self.most_since = max(self.most_since, self.since[node] * (node in self.meet))
+                    self.most_since = max(
+                        self.most_since,
+                        self.since[node] * (node in self.meet),
+                    )
 
 
 def run(seed, schedule, budget):
@@ -72,7 +86,9 @@ def test_no_gradient_is_staler_than_its_budget(seed, schedule, interval, budget)
         statistics = engine.scheduler.counts.read()
         assert max(counted.stalest.values(), default=0) == statistics.staleness_max <= budget
         assert all(update.count >= interval for update in engine.updates())
-        assert all(count < interval for count in engine.gradient_rows.values()), "an update is held back for ever"
+        assert all(count < interval for count in engine.gradient_rows.values()), (
+            "an update is held back for ever"
+        )
         assert updated(engine) + Counter(engine.gradient_rows) == +rows_at(engine)
 
 
@@ -80,7 +96,9 @@ def test_no_gradient_is_staler_than_its_budget(seed, schedule, interval, budget)
 @given(GRAPHS_THAT_SHARE, schedules(min_update_interval=2), st.data())
 def test_nodes_have_budgets_of_their_own(seed, schedule, data):
     names = list(random_one(seed).graph.parameterised)
-    budgets = data.draw(st.dictionaries(st.sampled_from(names), st.integers(0, 2)) if names else st.just({}))
+    budgets = data.draw(
+        st.dictionaries(st.sampled_from(names), st.integers(0, 2)) if names else st.just({})
+    )
     with replayed("property.test_budgets.run", seed, schedule, budgets):
         engine, counted = run(seed, schedule, budgets)
         nodes = engine.scheduler.counts.read().nodes
@@ -105,14 +123,23 @@ def test_a_budget_that_nothing_exceeds_changes_nothing(seed, schedule):
 @settings(max_examples=examples(60))
 @given(GRAPHS_THAT_SHARE, schedules(), st.sampled_from(["pipeline", "sync"]), st.integers(0, 2))
 def test_where_the_controller_updates_budgets_change_nothing(seed, schedule, mode, budget):
-    schedule = replace(schedule, settings=replace(schedule.settings, mode=mode, min_update_interval=1))
+    schedule = replace(
+        schedule, settings=replace(schedule.settings, mode=mode, min_update_interval=1)
+    )
     with replayed("property.test_budgets.run", seed, schedule, budget):
-        assert schedule_of(run(seed, schedule, budget)[0]) == schedule_of(run(seed, schedule, None)[0])
+        assert schedule_of(run(seed, schedule, budget)[0]) == schedule_of(
+            run(seed, schedule, None)[0]
+        )
 
 
 @pytest.mark.full
 @settings(max_examples=examples(90))
-@given(schedules(min_update_interval=1), st.sampled_from(["every_k", "message"]), st.integers(1, 3), st.integers(0, 3))
+@given(
+    schedules(min_update_interval=1),
+    st.sampled_from(["every_k", "message"]),
+    st.integers(1, 3),
+    st.integers(0, 3),
+)
 def test_replicas_meet_within_their_budgets(schedule, rule, every, budget):
     """A meeting makes new versions, so it is put off while it would make gradients too stale; but it comes."""
     options = {"max_staleness": budget, "replica_sync": (rule, every)}
@@ -122,7 +149,11 @@ def test_replicas_meet_within_their_budgets(schedule, rule, every, budget):
     engine.watchers.append(counted)
     engine.run(graphs.chain_data(40))
     nodes = engine.scheduler.counts.read().nodes
-    assert max(counted.stalest.values()) == max(node.staleness_max for node in nodes.values()) <= budget
+    assert (
+        max(counted.stalest.values())
+        == max(node.staleness_max for node in nodes.values())
+        <= budget
+    )
     assert counted.versions == engine.scheduler.updates.versions
     # After `every` updates of one it is due, or begins: the others' next updates follow, and what is in flight by then ends.
     assert counted.most_since <= every + 3 + 2 * schedule.settings.max_active_keys
@@ -173,7 +204,10 @@ def test_what_is_abandoned_makes_the_updates_that_were_held():
     admit(s, graphs.chain_data(3))
     while not s.counts.read().nodes["f0"].held_updates:
         step(s)
-    due = [change for d in s.abandon() for change in d.changes]
+    due = []
+    for d in s.abandon():
+        for change in d.changes:
+            due.append(change)
     assert due == [Update("f0", 1, 0.0)] and s.updates.counts == {"f0": 0}
     assert not s.tables.t.nodes[:, c.AWAITED :].any() and s.admission.room() == 3
     admit(s, graphs.chain_data(2))
@@ -181,7 +215,12 @@ def test_what_is_abandoned_makes_the_updates_that_were_held():
 
 
 def test_messages_that_are_inferred_are_not_waited_for():
-    s = scheduler_for(graphs.chain(1), intervals={"f0": 1}, budgets={"f0": 0}, max_dispatch_size=1)
+    s = scheduler_for(
+        graphs.chain(1),
+        intervals={"f0": 1},
+        budgets={"f0": 0},
+        max_dispatch_size=1,
+    )
     admit(s, graphs.chain_data(2), purpose="both")
     drain(s)
     assert not s.tables.t.nodes[:, c.AWAITED :].any()
@@ -194,9 +233,25 @@ def test_a_meeting_that_was_put_off_comes_when_nothing_is_in_flight():
     graph = graphs.replicated_chain()
     copies = [name for name in graph.parameterised if name != "after"]
     budgets = dict.fromkeys(copies, 0)
-    options = {"intervals": dict.fromkeys(graph.parameterised, 1), "sync": ReplicaSync("every_k", 1)}
-    s = scheduler_for(graph, budgets=budgets, max_dispatch_size=1, max_active_keys=3, **options)
+    options = {
+        "intervals": dict.fromkeys(graph.parameterised, 1),
+        "sync": ReplicaSync("every_k", 1),
+    }
+    s = scheduler_for(
+        graph,
+        budgets=budgets,
+        max_dispatch_size=1,
+        max_active_keys=3,
+        **options,
+    )
     admit(s, graphs.chain_data(3))
-    changes = [change for d in drain(s) for change in d.changes]
-    assert [type(change).__name__ for change in changes if "after" not in str(change)][-1] == "Average"
-    assert s.updates.versions[copies[0]] == 1 + sum(isinstance(change, Average) for change in changes)
+    changes = []
+    for d in drain(s):
+        for change in d.changes:
+            changes.append(change)
+    assert [type(change).__name__ for change in changes if "after" not in str(change)][
+        -1
+    ] == "Average"
+    assert s.updates.versions[copies[0]] == 1 + sum(
+        isinstance(change, Average) for change in changes
+    )

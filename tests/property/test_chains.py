@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import chains
 from support.effort import examples
-from support.laws import Engine, Schedule, assert_gradients, assert_parity, frozen, replayed, schedules
+from support.laws import (
+    Engine,
+    Schedule,
+    assert_gradients,
+    assert_parity,
+    frozen,
+    replayed,
+    schedules,
+)
 
 import ampjax as amp
 from ampjax.plan.stage_kinds import EDGES
@@ -30,7 +38,10 @@ def data(draw):
 @functools.cache
 def start(graph):
     rng = np.random.default_rng(3)
-    return {node: rng.uniform(0.5, 1.5, chains.FEATURES).astype(np.float32) for node in graph.parameterised}
+    result = {}
+    for node in graph.parameterised:
+        result[node] = rng.uniform(0.5, 1.5, chains.FEATURES).astype(np.float32)
+    return result
 
 
 def check(graph, instances, schedule, fused=FUSED):
@@ -44,7 +55,9 @@ def check(graph, instances, schedule, fused=FUSED):
 @pytest.mark.users
 @pytest.mark.parametrize("seed", [11])
 def test_random_graphs_with_chains(seed):
-    engine = assert_parity(seed, Schedule(frozen(fuse=True, max_active_keys=3, max_dispatch_size=16)))
+    engine = assert_parity(
+        seed, Schedule(frozen(fuse=True, max_active_keys=3, max_dispatch_size=16))
+    )
     assert any(stage.kind is EDGES for stage in engine.plan.stages)
 
 
@@ -61,11 +74,19 @@ def test_gradients_are_those_of_the_composed_function(instances, schedule):
 
 @pytest.mark.parametrize("weights", ["current", "stashed"])
 def test_odd_graphs(weights):
-    check(chains.propagation(), chains.odd_instances(), Schedule(frozen(fuse=True, weights=weights, max_active_keys=7)))
+    check(
+        chains.propagation(),
+        chains.odd_instances(),
+        Schedule(frozen(fuse=True, weights=weights, max_active_keys=7)),
+    )
 
 
 def test_a_message_larger_than_a_dispatch_may_be():
-    check(chains.propagation(), chains.odd_instances(), Schedule(frozen(fuse=True, max_dispatch_size=1)))
+    check(
+        chains.propagation(),
+        chains.odd_instances(),
+        Schedule(frozen(fuse=True, max_dispatch_size=1)),
+    )
 
 
 def faint(p, x):
@@ -77,8 +98,15 @@ def test_edges_that_no_sample_has_shown_take_the_next_size():
 
     What edges carry is faint, so that their sum is where `tanh` still has a slope.
     """
-    crowd = [chains.instance(np.random.default_rng(0), 2, 0), chains.instance(np.random.default_rng(1), 2, 100)]
-    check(chains.propagation(edge=faint), crowd, Schedule(frozen(fuse=True, max_active_keys=1)))
+    crowd = [
+        chains.instance(np.random.default_rng(0), 2, 0),
+        chains.instance(np.random.default_rng(1), 2, 100),
+    ]
+    check(
+        chains.propagation(edge=faint),
+        crowd,
+        Schedule(frozen(fuse=True, max_active_keys=1)),
+    )
 
 
 def predictions(size):
@@ -91,7 +119,13 @@ def predictions(size):
     engine.run(instances, train=False)
     found = {}
     for a in engine.arrived:
-        found.update(zip(a.states[:, 1].tolist(), np.asarray(a.rows)[: a.n_rows].tolist(), strict=True))
+        found.update(
+            zip(
+                a.states[:, 1].tolist(),
+                np.asarray(a.rows)[: a.n_rows].tolist(),
+                strict=True,
+            )
+        )
     return found
 
 
@@ -101,24 +135,41 @@ def test_rows_are_the_same_bit_by_bit_at_any_dispatch_size():
 
 def shaken(p, x, key):
     """Half of the elements at random in training, else all."""
-    return x * p if key is None else x * p * jax.random.bernoulli(key, 0.5, x.shape)
+    if key is None:
+        return x * p
+    return x * p * jax.random.bernoulli(key, 0.5, x.shape)
 
 
 @functools.cache
 def random_chain(on_edges=True):
-    edge, options = (shaken, {"rng": True}) if on_edges else (chains.scale, {})
+    if on_edges:
+        edge = shaken
+        options = {"rng": True}
+    else:
+        edge = chains.scale
+        options = {}
     with amp.Graph() as g:
-        rows, edges, label = (
-            amp.pump("rows", (2,), fields=("t",), ragged=True),
-            amp.topology("edges"),
-            amp.pump("label", (2,)),
+        rows = amp.pump(
+            "rows",
+            (2,),
+            fields=("t",),
+            ragged=True,
         )
+        edges = amp.topology("edges")
+        label = amp.pump("label", (2,))
         h = amp.ppt("encode", chains.scale, params=chains.one())(rows)
         wires = amp.distribute(h, edges, 2, name="out")
-        sent = [amp.ppt(f"edge{k}", edge, params=chains.one(), **options)(w) for k, w in enumerate(wires)]
-        a = amp.ppt("update", shaken, params=chains.one(), rng=True)(amp.collect(sent, edges, name="in"))
+        sent = []
+        for k, w in enumerate(wires):
+            sent.append(amp.ppt(f"edge{k}", edge, params=chains.one(), **options)(w))
+        a = amp.ppt("update", shaken, params=chains.one(), rng=True)(
+            amp.collect(sent, edges, name="in")
+        )
         total = amp.reduce("sum", jax.ops.segment_sum, a)
-        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(total, label)
+        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+            total,
+            label,
+        )
     return g
 
 
@@ -126,15 +177,22 @@ def test_rows_may_be_random_where_edges_are_not():
     """There are more edges then than rows that are sent, and a number for each of them that nobody reads."""
     crowd = [chains.instance(np.random.default_rng(0), 4, 60)]
     apart, together = (
-        Engine(random_chain(False), start(random_chain(False)), Schedule(frozen(fuse=fuse, max_active_keys=1))).run(
-            crowd
-        )
+        Engine(
+            random_chain(False),
+            start(random_chain(False)),
+            Schedule(frozen(fuse=fuse, max_active_keys=1)),
+        ).run(crowd)
         for fuse in (False, True)
     )
     assert FUSED in together.scheduler.counts.read().stages
     np.testing.assert_allclose(together.loss, apart.loss, rtol=1e-6)
     for node, gradient in apart.gradients.items():
-        np.testing.assert_allclose(together.gradients[node], gradient, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            together.gradients[node],
+            gradient,
+            rtol=1e-5,
+            atol=1e-6,
+        )
 
 
 @pytest.mark.users
@@ -143,7 +201,8 @@ def test_random_bodies_have_the_keys_that_they_have_apart():
         schedule = Schedule(frozen(fuse=fuse, max_dispatch_size=16, max_active_keys=3))
         return Engine(random_chain(), start(random_chain()), schedule).run(chains.odd_instances())
 
-    apart, together = run(False), run(True)
+    apart = run(False)
+    together = run(True)
     assert FUSED in together.scheduler.counts.read().stages
     assert together.loss == pytest.approx(apart.loss, rel=1e-5)
     for node, grad in apart.gradients.items():
@@ -159,28 +218,50 @@ def root(p, x):
 def poisonous():
     """Square roots of what is collected: rows without any edge, and padding, would make NaN of every gradient."""
     with amp.Graph() as g:
-        rows, edges, label = (
-            amp.pump("rows", (2,), fields=("t",), ragged=True),
-            amp.topology("edges"),
-            amp.pump("label", (2,)),
+        rows = amp.pump(
+            "rows",
+            (2,),
+            fields=("t",),
+            ragged=True,
         )
-        h = amp.npt("positive", lambda x: 0.5 + x * x)(amp.ppt("encode", chains.scale, params=chains.one())(rows))
+        edges = amp.topology("edges")
+        label = amp.pump("label", (2,))
+        h = amp.npt("positive", lambda x: 0.5 + x * x)(
+            amp.ppt("encode", chains.scale, params=chains.one())(rows)
+        )
         wires = amp.distribute(h, edges, 2, name="out")
-        sent = [amp.ppt(f"edge{k}", chains.scale, params=chains.one())(w) for k, w in enumerate(wires)]
+        sent = []
+        for k, w in enumerate(wires):
+            sent.append(amp.ppt(f"edge{k}", chains.scale, params=chains.one())(w))
         a = amp.ppt("update", root, params=chains.one())(amp.collect(sent, edges, name="in"))
         total = amp.reduce("sum", jax.ops.segment_sum, a)
-        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(total, label)
+        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+            total,
+            label,
+        )
     return g
 
 
 @pytest.mark.parametrize("size", [3, 16])
 def test_padding_poisons_nothing(size):
     rng = np.random.default_rng(0)
-    rings = [chains.instance(rng, n, 0) for n in (3, 5, 2)]
+    rings = []
+    for n in (3, 5, 2):
+        rings.append(chains.instance(rng, n, 0))
     for ring in rings:
         nodes = np.arange(ring["edges"].n_rows)
-        ring["edges"] = amp.Topology.from_edges(nodes, np.roll(nodes, 1), 0 * nodes, len(nodes), 2)
-    check(poisonous(), rings, Schedule(frozen(fuse=True, max_dispatch_size=size, max_active_keys=3)))
+        ring["edges"] = amp.Topology.from_edges(
+            nodes,
+            np.roll(nodes, 1),
+            0 * nodes,
+            len(nodes),
+            2,
+        )
+    check(
+        poisonous(),
+        rings,
+        Schedule(frozen(fuse=True, max_dispatch_size=size, max_active_keys=3)),
+    )
 
 
 def test_nothing_is_compiled_in_an_epoch():

@@ -44,11 +44,16 @@ def messages(engine, direction):
 
 
 def without(count, kinds):
-    return {key: n for key, n in count.items() if key[1] not in kinds}
+    result = {}
+    for key, n in count.items():
+        if key[1] not in kinds:
+            result[key] = n
+    return result
 
 
 def assert_conserved(engine):
-    forward, backward = messages(engine, FORWARD), messages(engine, BACKWARD)
+    forward = messages(engine, FORWARD)
+    backward = messages(engine, BACKWARD)
     assert set(forward.values()) <= {1}, "two messages of one state at one node"
     assert without(forward, ANSWERS_AT_ONCE) == backward
     for name, stats in engine.scheduler.counts.read().stages.items():
@@ -62,18 +67,23 @@ def assert_conserved(engine):
 def test_each_message_is_answered_once(case):
     seed, schedule = case
     with replayed("run_control", seed, schedule):
-        assert_conserved(Engine(random_one(seed).graph, None, schedule).run(random_one(seed).instances))
+        assert_conserved(
+            Engine(random_one(seed).graph, None, schedule).run(random_one(seed).instances)
+        )
 
 
 @settings(max_examples=examples(150))
 @given(control)
 def test_inference_takes_the_same_messages_as_training_and_keeps_none(case):
     seed, schedule = case
-    graph, data = random_one(seed).graph, random_one(seed).instances
+    graph = random_one(seed).graph
+    data = random_one(seed).instances
     with replayed("run_control", seed, schedule):
         training = Engine(graph, None, schedule).run(data)
         inference = Engine(graph, None, schedule).run(data, train=False)
-        assert without(messages(training, FORWARD), [SINK]) == without(messages(inference, INFER), [SINK])
+        assert without(messages(training, FORWARD), [SINK]) == without(
+            messages(inference, INFER), [SINK]
+        )
         assert not messages(inference, FORWARD) and not messages(inference, BACKWARD)
         assert_empty(inference)
 
@@ -84,7 +94,8 @@ def test_inference_takes_the_same_messages_as_training_and_keeps_none(case):
 def test_training_and_inference_in_flight_together(case):
     """Inference in the middle of it changes no gradient, and finds the same loss."""
     seed, schedule = case
-    case, want = random_one(seed), wanted(seed)
+    case = random_one(seed)
+    want = wanted(seed)
     with replayed("assert_together", seed, schedule):
         engine = Engine(case.graph, start(seed), schedule)
         engine.run(case.instances, also=[(case.instances, False)])

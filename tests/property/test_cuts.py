@@ -19,24 +19,49 @@ from ampjax.sparse.detection.loss_jaxpr import trace_loss
 
 def parts_of(batch, n):
     return [
-        jax.tree.map(lambda leaf, i=i: leaf[i * len(leaf) // n : (i + 1) * len(leaf) // n], batch) for i in range(n)
+        jax.tree.map(
+            lambda leaf, i=i: leaf[i * len(leaf) // n : (i + 1) * len(leaf) // n],
+            batch,
+        )
+        for i in range(n)
     ]
 
 
 def proved(loss, params, batch, n, scales=None):
     parts = parts_of(batch, n)
-    traced = trace_loss(loss, params, parts[0], ((AXIS, n),)), trace_loss(loss, params, batch, ((AXIS, 1),))
-    proof = Proof(*traced, n, scales or (n,), [True] * len(jax.tree.leaves(batch)))
-    return proof.verdict([jax.tree.leaves(part) for part in parts], jax.tree.leaves(batch).__getitem__).holds
+    traced = (
+        trace_loss(loss, params, parts[0], ((AXIS, n),)),
+        trace_loss(loss, params, batch, ((AXIS, 1),)),
+    )
+    proof = Proof(
+        *traced,
+        n,
+        scales or (n,),
+        [True] * len(jax.tree.leaves(batch)),
+    )
+    return proof.verdict(
+        [jax.tree.leaves(part) for part in parts],
+        jax.tree.leaves(batch).__getitem__,
+    ).holds
 
 
 def of_replicas(loss, params, batch, n):
     """The mean of the replicas' losses."""
-    stacked = jax.tree.map(lambda leaf: leaf.reshape(n, len(leaf) // n, *leaf.shape[1:]), batch)
+    stacked = jax.tree.map(
+        lambda leaf: leaf.reshape(
+            n,
+            len(leaf) // n,
+            *leaf.shape[1:],
+        ),
+        batch,
+    )
     return jax.vmap(functools.partial(loss, params), axis_name=AXIS)(stacked).mean()
 
 
-PROGRAMS = st.tuples(st.lists(st.sampled_from(sorted(STEPS)), max_size=5), st.sampled_from(sorted(ENDS)))
+PROGRAMS = st.tuples(
+    st.lists(st.sampled_from(sorted(STEPS)), max_size=5),
+    st.sampled_from(sorted(ENDS)),
+)
 
 
 @settings(max_examples=examples(400))
@@ -45,13 +70,21 @@ PROGRAMS = st.tuples(st.lists(st.sampled_from(sorted(STEPS)), max_size=5), st.sa
 @example((["a row in each", "by the largest weight"], "quotient"), 3, True, 0)
 def test_what_is_proved_is_true(program, n, is_even, seed):
     loss = loss_of(*program)
-    params, batch = params_of(seed), batch_of(seed, n, is_even)
+    params = params_of(seed)
+    batch = batch_of(seed, n, is_even)
     if not proved(loss, params, batch, n):
         return
     joined = jax.value_and_grad(loss)(params, batch)
     replicas = jax.value_and_grad(lambda params: of_replicas(loss, params, batch, n))(params)
-    scale = max(1.0, *(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(joined)))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * scale), replicas, joined)
+    scale = max(
+        1.0,
+        *(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(joined)),
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * scale),
+        replicas,
+        joined,
+    )
 
 
 RIGHT = [name for name, (_, mixes) in STEPS.items() if mixes is False]
@@ -82,8 +115,20 @@ def test_what_mixes_examples_is_not_proved(name):
 def test_ends(name):
     end, mixes = ENDS[name]
     del end
-    even, uneven = (proved(loss_of(["a layer"], name), params_of(0), batch_of(0, 2, e), 2) for e in (True, False))
-    assert (even, uneven) == {False: (True, True), "unless even": (True, False), True: (False, False)}[mixes]
+    even, uneven = (
+        proved(
+            loss_of(["a layer"], name),
+            params_of(0),
+            batch_of(0, 2, e),
+            2,
+        )
+        for e in (True, False)
+    )
+    assert (even, uneven) == {
+        False: (True, True),
+        "unless even": (True, False),
+        True: (False, False),
+    }[mixes]
 
 
 def test_a_sum_is_proved_where_sums_are_wanted():

@@ -28,16 +28,25 @@ from support.laws import (
 
 OPTIMIZER = optax.adam(0.01)
 
-costs = st.builds(Costs, st.integers(0, 99), st.sampled_from([1, 2, 100]))
+costs = st.builds(
+    Costs,
+    st.integers(0, 99),
+    st.sampled_from([1, 2, 100]),
+)
 
 TRAINING = Schedule(
-    frozen(max_active_keys=4, max_dispatch_size=4, workers=2, min_update_interval=3, affinity="paper"), costs=Costs(7)
+    frozen(
+        max_active_keys=4, max_dispatch_size=4, workers=2, min_update_interval=3, affinity="paper"
+    ),
+    costs=Costs(7),
 )
 
 
 def trained(seed, schedule):
     """A digest of the schedule and of the parameters after one pass that trains."""
-    engine = Engine(random_one(seed).graph, start(seed), schedule, OPTIMIZER).run(random_one(seed).instances)
+    engine = Engine(random_one(seed).graph, start(seed), schedule, OPTIMIZER).run(
+        random_one(seed).instances
+    )
     digest = hashlib.sha256("\n".join(schedule_of(engine)).encode())
     for node, params in engine.params.items():
         digest.update(node.encode())

@@ -18,15 +18,24 @@ class Ages:
     """Compares what dispatches are told with versions that are counted anew, from the order of dispatches and their parameter changes."""
 
     def __init__(self, graph):
-        self.versions, self.seen, self.told = dict.fromkeys(graph.parameterised, 0), {}, []
+        self.versions = dict.fromkeys(graph.parameterised, 0)
+        self.seen = {}
+        self.told = []
 
     def __call__(self, d):
-        keys = [] if d.stage is None else [(d.stage.number, *state) for state in d.states.tolist()]
+        if d.stage is None:
+            keys = []
+        else:
+            keys = []
+            for state in d.states.tolist():
+                keys.append((d.stage.number, *state))
         if keys and d.direction == FORWARD and d.stage.outputs:
             self.seen |= {key: dict(self.versions) for key in keys}
         elif keys and d.direction == BACKWARD:
             seen = [self.seen.pop(key) for key in keys]
-            ages = [np.mean([self.versions[node] - one[node] for one in seen]) for node in d.stage.params]
+            ages = []
+            for node in d.stage.params:
+                ages.append(np.mean([self.versions[node] - one[node] for one in seen]))
             assert (d.staleness or (0.0,) * len(ages)) == pytest.approx(ages)
             self.told += ages
         else:
@@ -47,9 +56,16 @@ def run(seed, schedule):
 
 
 @settings(max_examples=examples(150))
-@given(GRAPHS_THAT_SHARE, schedules(weights="estimated"), st.integers(1, 5), st.sampled_from(["async", "pipeline"]))
+@given(
+    GRAPHS_THAT_SHARE,
+    schedules(weights="estimated"),
+    st.integers(1, 5),
+    st.sampled_from(["async", "pipeline"]),
+)
 def test_dispatches_know_how_stale_their_messages_are(seed, schedule, interval, mode):
-    schedule = replace(schedule, settings=replace(schedule.settings, min_update_interval=interval, mode=mode))
+    schedule = replace(
+        schedule, settings=replace(schedule.settings, min_update_interval=interval, mode=mode)
+    )
     with replayed("property.test_estimated_weights.run", seed, schedule):
         engine, ages = run(seed, schedule)
         assert max(ages.told, default=0) <= engine.scheduler.counts.read().staleness_max
@@ -57,10 +73,15 @@ def test_dispatches_know_how_stale_their_messages_are(seed, schedule, interval, 
 
 @settings(max_examples=examples(30))
 @given(
-    schedules(weights="estimated", min_update_interval=1), st.sampled_from(["every_k", "message"]), st.integers(1, 3)
+    schedules(weights="estimated", min_update_interval=1),
+    st.sampled_from(["every_k", "message"]),
+    st.integers(1, 3),
 )
 def test_meetings_of_replicas_count_as_versions(schedule, rule, every):
-    schedule = replace(schedule, settings=replace(schedule.settings, replica_sync=(rule, every)))
+    schedule = replace(
+        schedule,
+        settings=replace(schedule.settings, replica_sync=(rule, every)),
+    )
     engine = Engine(graphs.replicated_chain(), None, schedule)
     engine.watchers.append(Ages(engine.graph))
     engine.run(graphs.chain_data(30))

@@ -30,7 +30,11 @@ LARGEST = 1 << 20 if FULL else 60
 
 def cases(largest=1 << 20):
     sized = models().filter(lambda model: model.size <= largest)
-    return st.tuples(sized, st.integers(1, 2).flatmap(shapes), st.integers(0, 1 << 16))
+    return st.tuples(
+        sized,
+        st.integers(1, 2).flatmap(shapes),
+        st.integers(0, 1 << 16),
+    )
 
 
 EVERY_GRADIENT = 64
@@ -45,14 +49,22 @@ SCHEDULES = (
 )
 
 
-pytestmark = pytest.mark.usefixtures("few_objects")  # what a trace leaves behind is collected a hundred times
+pytestmark = pytest.mark.usefixtures(
+    "few_objects"
+)  # what a trace leaves behind is collected a hundred times
 
 
 def check(case):
     model, lengths, seed = case
-    short_words = mock.patch.object(foresight, "BITS", 3) if seed % 2 else nullcontext()  # few digits: words run out
+    # few digits: words run out
+    if seed % 2:
+        short_words = mock.patch.object(foresight, "BITS", 3)
+    else:
+        short_words = nullcontext()
     with jax.enable_x64(True), short_words:
-        instances = [instance(seed + i, shape, DTYPE) for i, shape in enumerate(lengths)]
+        instances = []
+        for i, shape in enumerate(lengths):
+            instances.append(instance(seed + i, shape, DTYPE))
         compiled = Compiled64(model, parameters(seed, DTYPE), spec(DTYPE), instances)
         compiled.check_direction(seed)
         if seed % EVERY_GRADIENT == EVERY_GRADIENT // 2:  # not 0: Hypothesis draws it often
@@ -77,17 +89,28 @@ def test_twenty_thousand_models(case):
 @given(models(2), shapes(), st.integers(0, 1 << 16))
 def test_the_engine_computes_it_in_any_schedule(model, lengths, seed):
     """Fused and many messages at once, and one message at a time: gradients of float32, to 1e-5 of the largest entry."""
-    params, instances = parameters(seed), [instance(seed + i, shape) for i, shape in enumerate(lengths)]
+    params = parameters(seed)
+    instances = [instance(seed + i, shape) for i, shape in enumerate(lengths)]
     assume(model.margins(params, instances) > CLEAR)
     compiled = amp.compile(model, params, spec())
     want_loss, grads = jax.value_and_grad(lambda p: compiled.loss(p, instances))(params)
     want = compiled.node_params(grads)
-    sizes = [[float(np.abs(x).sum()) for x in jax.tree.leaves(tree)] for tree in (want, grads)]
+    sizes = []
+    for tree in (want, grads):
+        sizes.append([float(np.abs(x).sum()) for x in jax.tree.leaves(tree)])
     assert sum(sizes[0]) == pytest.approx(sum(sizes[1]))  # what no node reads has no gradient
     assume(want)  # there is something to train
-    largest = max(1.0, *(float(np.abs(x).max()) for x in jax.tree.leaves(want)), 0.0)
+    largest = max(
+        1.0,
+        *(float(np.abs(x).max()) for x in jax.tree.leaves(want)),
+        0.0,
+    )
     for schedule in SCHEDULES:
-        trainer = amp.Trainer(compiled.graph, optax.sgd(0.0), settings=schedule)
+        trainer = amp.Trainer(
+            compiled.graph,
+            optax.sgd(0.0),
+            settings=schedule,
+        )
         loss = trainer.accumulate(compiled.data(instances), update=False)["loss_sum"]
         assert abs(loss - want_loss) <= 1e-5 * max(1.0, abs(float(want_loss)))
         for node, (tree, _) in trainer.gradients.items():

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.effort import FULL, examples
-from support.laws import SIZES, Costs, Scattered, Schedule, assert_parity, cases, frozen, run_python, schedules
+from support.laws import (
+    SIZES,
+    Costs,
+    Scattered,
+    Schedule,
+    assert_parity,
+    cases,
+    frozen,
+    run_python,
+    schedules,
+)
 
 GRAPHS, RICH, CASES = (60, 6, 2000) if FULL else (4, 1, 80)
 """Graphs (the oracle runs once for each), those that also run fused and on several devices, and schedules in all."""
@@ -18,7 +28,14 @@ GRAPHS, RICH, CASES = (60, 6, 2000) if FULL else (4, 1, 80)
 @settings(max_examples=CASES)
 @given(cases(GRAPHS, RICH, sizes=SIZES))
 @example(
-    (3, Schedule(frozen(max_active_keys=4, max_dispatch_size=4, workers=2, affinity=Scattered(1)), 2, Costs(0, 2)))
+    (
+        3,
+        Schedule(
+            frozen(max_active_keys=4, max_dispatch_size=4, workers=2, affinity=Scattered(1)),
+            2,
+            Costs(0, 2),
+        ),
+    )
 )
 def test_any_graph_under_any_schedule(case):
     assert_parity(*case)
@@ -40,7 +57,10 @@ def test_stashed_weights_are_the_current_ones_while_nothing_updates(seed, schedu
 
 @pytest.mark.users
 @settings(max_examples=examples(40))
-@given(st.sampled_from([2, 9] if FULL else [2]), schedules(sizes=(1, 4) if FULL else (4,), arena_rows=4))
+@given(
+    st.sampled_from([2, 9] if FULL else [2]),
+    schedules(sizes=(1, 4) if FULL else (4,), arena_rows=4),
+)
 def test_growing_arenas_change_nothing(seed, schedule):
     """Arenas double while dispatches are under way on their old arrays. (On the clock the first ones are decided together, and may find them large enough.)"""
     engine = assert_parity(seed, schedule)

@@ -12,7 +12,8 @@ from support.effort import examples
 
 import ampjax as amp
 
-H, KINDS = 3, 2
+H = 3
+KINDS = 2
 SETTINGS = {
     "min_update_interval": 1 << 40,
     "max_active_keys": 1,
@@ -51,7 +52,11 @@ def propagated(p, s):
     sends = [lambda h, k=k: linear(p[f"edge{k}"], h) for k in range(KINDS)]
 
     def step(_, h):
-        return amp.map(lambda a, h: jnp.tanh(linear(p["update"], a) + h), amp.propagate(sends, s["edges"], h), h)
+        return amp.map(
+            lambda a, h: jnp.tanh(linear(p["update"], a) + h),
+            amp.propagate(sends, s["edges"], h),
+            h,
+        )
 
     return amp.fori_loop(s["rounds"], step, s["x"])
 
@@ -59,36 +64,85 @@ def propagated(p, s):
 def whole(p, s):
     """A loss of each graph, and one of each node."""
     h = propagated(p, s)
-    rows = amp.map(lambda h, x: linear(p["out"], h) * x[0], h, s["x"])
+    rows = amp.map(
+        lambda h, x: linear(p["out"], h) * x[0],
+        h,
+        s["x"],
+    )
     amp.output("rows", rows)
-    return (amp.sum(rows)[0] - s["y"]) ** 2 + amp.sum(amp.map(lambda r: jnp.sin(r[1]), rows)) / amp.length(rows)
+    return (amp.sum(rows)[0] - s["y"]) ** 2 + amp.sum(
+        amp.map(lambda r: jnp.sin(r[1]), rows)
+    ) / amp.length(rows)
 
 
 def attending(p, s):
     """Softmax over the nodes, a node that is taken, and values of the graph at every node."""
     h = propagated(p, s)
-    score = amp.map(lambda h: linear(p["out"], h)[0], h)
+    score = amp.map(
+        lambda h: linear(p["out"], h)[0],
+        h,
+    )
     share = amp.softmax(score)
     mean = amp.sum(amp.map(jnp.multiply, share, h))
-    apart = amp.map(lambda h: jnp.sum((h - mean) ** 2) * s["y"], h)
-    return amp.logsumexp(score) - amp.take(score, s["at"]) + jnp.tanh(amp.max(apart)), {"mean": mean[0]}
+    apart = amp.map(
+        lambda h: jnp.sum((h - mean) ** 2) * s["y"],
+        h,
+    )
+    return amp.logsumexp(score) - amp.take(score, s["at"]) + jnp.tanh(amp.max(apart)), {
+        "mean": mean[0]
+    }
 
 
 def carrying(p, s):
     """Three values in a loop, two of them of the nodes; pairs are sent, by functions that read the graph's value; nodes' values from outside."""
-    first = amp.map(lambda x: jnp.tanh(linear(p["out"], x)), s["x"])
+    first = amp.map(
+        lambda x: jnp.tanh(linear(p["out"], x)),
+        s["x"],
+    )
 
     def step(i, carry):
         h, m, total = carry
-        sends = [lambda c: (linear(p["edge0"], c[0]), c[0] * total), lambda c: (c[0] + c[1], jnp.full(H, s["y"]))]
-        a, b = amp.propagate(sends, s["edges"], (h, m))
-        h = amp.map(
-            lambda a, b, h, x, f: jnp.tanh(linear(p["update"], a) + b + h * x + f[0] * i), a, b, h, s["x"], first
+        sends = [
+            lambda c: (
+                linear(p["edge0"], c[0]),
+                c[0] * total,
+            ),
+            lambda c: (
+                c[0] + c[1],
+                jnp.full(H, s["y"]),
+            ),
+        ]
+        a, b = amp.propagate(
+            sends,
+            s["edges"],
+            (h, m),
         )
-        return h, amp.map(lambda h, m: jnp.sin(h + m), h, m), total / 2 + jnp.tanh(amp.sum(amp.map(lambda h: h[0], h)))
+        h = amp.map(
+            lambda a, b, h, x, f: jnp.tanh(linear(p["update"], a) + b + h * x + f[0] * i),
+            a,
+            b,
+            h,
+            s["x"],
+            first,
+        )
+        return (
+            h,
+            amp.map(
+                lambda h, m: jnp.sin(h + m),
+                h,
+                m,
+            ),
+            total / 2 + jnp.tanh(amp.sum(amp.map(lambda h: h[0], h))),
+        )
 
-    h, m, total = amp.fori_loop(s["rounds"], step, (s["x"], s["x"], jnp.ones(())))
-    return amp.sum(amp.map(lambda h, m: jnp.sum(h * m) + linear(p["edge1"], h)[0], h, m)) ** 2 + total
+    h, m, total = amp.fori_loop(
+        s["rounds"],
+        step,
+        (s["x"], s["x"], jnp.ones(())),
+    )
+    return (
+        amp.sum(amp.map(lambda h, m: jnp.sum(h * m) + linear(p["edge1"], h)[0], h, m)) ** 2 + total
+    )
 
 
 MODELS = {model.__name__: model for model in (whole, attending, carrying)}
@@ -96,14 +150,22 @@ MODELS = {model.__name__: model for model in (whole, attending, carrying)}
 
 def params():
     rng = np.random.default_rng(7)
-    shapes = {"edge0": (H, H), "edge1": (H, H), "update": (H, H), "out": (H, H)}
-    return {
-        k: {
-            "w": jnp.asarray(rng.normal(size=s) / 2, jnp.float32),
-            "b": jnp.asarray(rng.normal(size=s[1]) / 2, jnp.float32),
-        }
-        for k, s in shapes.items()
+    shapes = {
+        "edge0": (H, H),
+        "edge1": (H, H),
+        "update": (H, H),
+        "out": (H, H),
     }
+    result = {}
+    for k, s in shapes.items():
+        result[k] = {
+            "w": jnp.asarray(rng.normal(size=s) / 2, jnp.float32),
+            "b": jnp.asarray(
+                rng.normal(size=s[1]) / 2,
+                jnp.float32,
+            ),
+        }
+    return result
 
 
 @functools.cache
@@ -127,28 +189,59 @@ def assert_same(name, data):
 ODD = [
     instance(1, [], 2),
     instance(3, [], 1, 1),
-    instance(3, [(0, 0, 0), (0, 1, 1), (0, 1, 1), (1, 0, 0)], 2, 2),
-    instance(3, [(0, 1, 0), (2, 1, 0)], 0, 3),
+    instance(
+        3,
+        [
+            (0, 0, 0),
+            (0, 1, 1),
+            (0, 1, 1),
+            (1, 0, 0),
+        ],
+        2,
+        2,
+    ),
+    instance(
+        3,
+        [(0, 1, 0), (2, 1, 0)],
+        0,
+        3,
+    ),
 ]
 """One node; no edges; an edge to the sender itself and two alike between two nodes; no rounds."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.full if name == "attending" else pytest.mark.users) for name in MODELS],
+    [
+        pytest.param(name, marks=pytest.mark.full if name == "attending" else pytest.mark.users)
+        for name in MODELS
+    ],
 )
 def test_gradients_of_odd_graphs(name):
     assert_same(name, ODD)
 
 
-ENDS = st.tuples(st.integers(0, 2), st.integers(0, 2))
-EDGES = st.one_of(st.just([]), st.lists(ENDS, min_size=2, max_size=2))
+ENDS = st.tuples(
+    st.integers(0, 2),
+    st.integers(0, 2),
+)
+EDGES = st.one_of(
+    st.just([]),
+    st.lists(ENDS, min_size=2, max_size=2),
+)
 """Few sizes, so that JAX compiles few operations."""
 
 
 @pytest.mark.users
 @settings(max_examples=examples(24))
-@given(st.sampled_from(sorted(MODELS)), st.sampled_from([1, 3]), EDGES, EDGES, st.integers(0, 2), st.integers(0, 9))
+@given(
+    st.sampled_from(sorted(MODELS)),
+    st.sampled_from([1, 3]),
+    EDGES,
+    EDGES,
+    st.integers(0, 2),
+    st.integers(0, 9),
+)
 def test_gradients_of_random_graphs(name, n, zeros, ones, rounds, seed):
     edges = [(*ends, 0) for ends in zeros] + [(*ends, 1) for ends in ones]
     assert_same(name, [instance(n, edges, rounds, seed)])

@@ -14,18 +14,25 @@ from support.effort import examples
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 
-ROWS, DIM, EXAMPLES, LENGTH, RATE = 40, 3, 8, 5, 0.1
+ROWS = 40
+DIM = 3
+EXAMPLES = 8
+LENGTH = 5
+RATE = 0.1
 
 
 def machines(*sizes):
     devices = iter(jax.local_devices())
-    return Resources(tuple(Machine(f"m{i}", tuple(next(devices) for _ in range(n))) for i, n in enumerate(sizes)))
+    return Resources(
+        tuple(Machine(f"m{i}", tuple(next(devices) for _ in range(n))) for i, n in enumerate(sizes))
+    )
 
 
 def first_params(rng):
-    return {
-        name: rng.normal(size=shape).astype(np.float32) for name, shape in {"t": (ROWS, DIM), "w": (DIM, DIM)}.items()
-    }
+    result = {}
+    for name, shape in {"t": (ROWS, DIM), "w": (DIM, DIM)}.items():
+        result[name] = rng.normal(size=shape).astype(np.float32)
+    return result
 
 
 def a_batch(rng, lengths):
@@ -51,7 +58,10 @@ def lm1b(params, batch):
 def learnt(params, batch):
     """Weights that have a gradient."""
     weights = jax.nn.sigmoid(params["t"][batch["ids"]].sum(-1)) * batch["mask"]
-    return px.Weighted((weights * errors(params, batch)).sum(), weights.sum())
+    return px.Weighted(
+        (weights * errors(params, batch)).sum(),
+        weights.sum(),
+    )
 
 
 def two_towers(params, batch):
@@ -80,18 +90,33 @@ def in_a_loop(params, batch):
         h = jnp.tanh(centred(h + params["t"][table_ids]) @ params["w"])
         return jax.lax.cond(True, lambda: h * px.mean(h**2), lambda: h), px.all_gather(h).sum()
 
-    h, sums = jax.lax.scan(jax.checkpoint(layer), jnp.ones((len(batch["ids"]), DIM)), batch["ids"].T)
+    h, sums = jax.lax.scan(
+        jax.checkpoint(layer),
+        jnp.ones((len(batch["ids"]), DIM)),
+        batch["ids"].T,
+    )
     return jnp.mean((h - batch["y"][:, 0]) ** 2) + 1e-2 * sums.mean()
 
 
-LOSSES = {"lm1b": lm1b, "learnt": learnt, "two_towers": two_towers, "normalised": normalised, "in_a_loop": in_a_loop}
+LOSSES = {
+    "lm1b": lm1b,
+    "learnt": learnt,
+    "two_towers": two_towers,
+    "normalised": normalised,
+    "in_a_loop": in_a_loop,
+}
 HOMES = {
     "hybrid": ((1, 1, 2), {}),
     "ps": ((1, 1), {"run_option": "ps"}),
     "ar": ((1, 1), {"run_option": "ar"}),
     "dense": ((4,), {"keep_dense": ("t",)}),
 }
-CASES = [(loss, home) for loss in LOSSES for home in HOMES if loss in ("lm1b", "two_towers") or home == "hybrid"]
+CASES = [
+    (loss, home)
+    for loss in LOSSES
+    for home in HOMES
+    if loss in ("lm1b", "two_towers") or home == "hybrid"
+]
 
 
 @functools.cache
@@ -100,7 +125,13 @@ def a_runner(loss, home):
     rng = np.random.default_rng(0)
     # The first batch is the check of the check: a loss that reaches over replicas means the same when it is cut.
     config = px.ParallaxConfig(alpha_threshold=2.0, check_equivalence="error", **options)
-    runner = px.get_runner(LOSSES[loss], first_params(rng), optax.sgd(RATE), machines(*sizes), config)
+    runner = px.get_runner(
+        LOSSES[loss],
+        first_params(rng),
+        optax.sgd(RATE),
+        machines(*sizes),
+        config,
+    )
     return runner.build(a_batch(rng, range(1, 9)))
 
 
@@ -125,8 +156,10 @@ LENGTHS = st.lists(st.integers(0, LENGTH), min_size=EXAMPLES, max_size=EXAMPLES)
 @example(lengths=[0] * 7 + [5], seed=0)
 @settings(max_examples=examples(6))
 def test_a_step_is_that_of_the_joined_batch(loss, home, lengths, seed):
-    runner, rng = a_runner(loss, home), np.random.default_rng(seed)
-    params, batch = first_params(rng), a_batch(rng, lengths)
+    runner = a_runner(loss, home)
+    rng = np.random.default_rng(seed)
+    params = first_params(rng)
+    batch = a_batch(rng, lengths)
     runner.reset(params)
     (value, aux), grads = on_one_device(loss)(params, batch)
     metrics = runner.run(batch)
@@ -136,29 +169,58 @@ def test_a_step_is_that_of_the_joined_batch(loss, home, lengths, seed):
     for name, leaf in runner.params.items():
         step = RATE * np.asarray(grads[name])
         # Parameters are about 1, and their rounding is what limits a small step.
-        np.testing.assert_allclose(leaf - params[name], -step, rtol=1e-4, atol=1e-6 * max(1, np.abs(step).max()))
+        np.testing.assert_allclose(
+            leaf - params[name],
+            -step,
+            rtol=1e-4,
+            atol=1e-6 * max(1, np.abs(step).max()),
+        )
 
 
-@given(lengths=st.lists(st.integers(1, LENGTH), min_size=EXAMPLES, max_size=EXAMPLES), seed=st.integers(0, 2**32 - 1))
+@given(
+    lengths=st.lists(st.integers(1, LENGTH), min_size=EXAMPLES, max_size=EXAMPLES),
+    seed=st.integers(0, 2**32 - 1),
+)
 @settings(max_examples=examples(4))
 def test_without_a_barrier_each_replica_has_its_own_quotient(lengths, seed):
-    runner, rng = alone(), np.random.default_rng(seed)
-    params, batch = first_params(rng), a_batch(rng, lengths)
+    runner = alone()
+    rng = np.random.default_rng(seed)
+    params = first_params(rng)
+    batch = a_batch(rng, lengths)
     runner.reset(params)
     runner.run(batch)
     for half in range(2):
-        part = {name: leaf[4 * half : 4 * half + 4] for name, leaf in batch.items()}
+        part = {}
+        for name, leaf in batch.items():
+            part[name] = leaf[4 * half : 4 * half + 4]
         _, grads = on_one_device("lm1b")(params, part)
-        params = jax.tree.map(lambda leaf, grad: leaf - RATE * grad, params, grads)
+        params = jax.tree.map(
+            lambda leaf, grad: leaf - RATE * grad,
+            params,
+            grads,
+        )
     for name, leaf in runner.params.items():
-        np.testing.assert_allclose(leaf, params[name], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            leaf,
+            params[name],
+            rtol=1e-4,
+            atol=1e-5,
+        )
 
 
 @functools.cache
 def alone():
-    config = px.ParallaxConfig(sync=False, max_staleness=0, alpha_threshold=2.0, check_equivalence="off")
+    config = px.ParallaxConfig(
+        sync=False, max_staleness=0, alpha_threshold=2.0, check_equivalence="off"
+    )
     rng = np.random.default_rng(0)
-    runner = px.get_runner(lm1b, first_params(rng), optax.sgd(RATE), machines(1, 1), config)
+    runner = px.get_runner(
+        lm1b,
+        first_params(rng),
+        optax.sgd(RATE),
+        machines(1, 1),
+        config,
+    )
     return runner.build(a_batch(rng, range(1, 9)))
 
 
@@ -171,7 +233,11 @@ def alone():
 @settings(max_examples=examples(10))
 def test_on_one_device_they_are_the_mean_and_the_identity(shape, axis, keepdims, dtype):
     x = jnp.arange(shape[0] * shape[1]).reshape(shape).astype(dtype)
-    ours, theirs = px.mean(x, axis, keepdims), jnp.mean(x, axis, keepdims=keepdims)
+    ours = px.mean(x, axis, keepdims)
+    theirs = jnp.mean(x, axis, keepdims=keepdims)
     assert ours.dtype == theirs.dtype
-    np.testing.assert_array_equal(np.asarray(ours, np.float32), np.asarray(theirs, np.float32))
+    np.testing.assert_array_equal(
+        np.asarray(ours, np.float32),
+        np.asarray(theirs, np.float32),
+    )
     assert px.all_gather({"x": x})["x"] is x

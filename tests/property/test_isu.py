@@ -32,22 +32,47 @@ class Affine:
 
     def __call__(self, s):
         t = self.a * s.t + self.b * s.u + self.c * s.v + self.d
-        return s.replace(t=t, u=self.e * s.u + self.f * t + self.g, v=self.h - s.v)
+        return s.replace(
+            t=t,
+            u=self.e * s.u + self.f * t + self.g,
+            v=self.h - s.v,
+        )
 
     def back(self, s):
-        u, v = (s.u - self.g - self.f * s.t) // self.e, self.h - s.v
-        return s.replace(t=(s.t - self.d - self.b * u - self.c * v) // self.a, u=u, v=v)
+        u = (s.u - self.g - self.f * s.t) // self.e
+        v = self.h - s.v
+        return s.replace(
+            t=(s.t - self.d - self.b * u - self.c * v) // self.a,
+            u=u,
+            v=v,
+        )
 
 
 nonzero = small.filter(bool)
-changes = st.builds(Affine, nonzero, small, small, small, nonzero, small, small, small)
+changes = st.builds(
+    Affine,
+    nonzero,
+    small,
+    small,
+    small,
+    nonzero,
+    small,
+    small,
+    small,
+)
 
 
 def graph_with(function, inverse):
     """`x -> isu -> scale -> loss`."""
     with amp.Graph() as graph:
-        x = amp.isu(amp.pump("x", fields=FIELDS), function, inverse)
-        amp.loss("loss", lambda x: x * x)(amp.ppt("scale", lambda p, x: p * x, params=np.float32(2))(x))
+        x = amp.isu(
+            amp.pump("x", fields=FIELDS),
+            function,
+            inverse,
+        )
+        amp.loss("loss", lambda x: x * x)(
+            amp.ppt("scale", lambda p, x: p * x, params=np.float32(2))(x)
+        )
     return graph
 
 
@@ -65,9 +90,15 @@ def test_the_way_back_leads_back(change, states):
 def test_a_right_inverse_is_accepted_and_messages_find_back(change, states, schedule):
     graph = graph_with(change, change.back)
     columns = dict(zip(FIELDS, np.array(sorted(states)).T, strict=True))
-    engine = Engine(graph, None, schedule).run([{"x": amp.messages(np.ones(len(states)), **columns)}] * 3)
+    engine = Engine(graph, None, schedule).run(
+        [{"x": amp.messages(np.ones(len(states)), **columns)}] * 3
+    )
     changed = change(State.of(**columns))
-    at_scale = [row[2:].tolist() for d in engine.dispatches if d.stage.name == "scale" for row in d.states]
+    at_scale = []
+    for d in engine.dispatches:
+        if d.stage.name == "scale":
+            for row in d.states:
+                at_scale.append(row[2:].tolist())
     want = np.stack([getattr(changed, name) for name in FIELDS], axis=1).tolist()
     assert sorted(at_scale) == sorted(want * 6), "three instances, forward and backward"
     assert_empty(engine)
@@ -87,4 +118,8 @@ def test_a_wrong_inverse_is_refused(change, coefficient, by):
 
 def test_an_inverse_that_forgets_a_field_is_refused():
     with pytest.raises(GraphError, match="isu"), amp.Graph():
-        amp.isu(amp.pump("x", fields=("t",)), lambda s: s.replace(k=s.t), lambda s: s)
+        amp.isu(
+            amp.pump("x", fields=("t",)),
+            lambda s: s.replace(k=s.t),
+            lambda s: s,
+        )

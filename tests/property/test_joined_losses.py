@@ -18,35 +18,61 @@ from ampjax.testing import init_params, reference
 def weighted(logits, label, weight, guess):
     """Cross entropy times a weight; how often another wire's guess is right, weighted, too."""
     loss, _ = graphs.xent(logits, label)
-    return weight * loss, {"right": (weight * (guess == label), weight), "guess": guess.astype(jnp.float32)}
+    return weight * loss, {
+        "right": (weight * (guess == label), weight),
+        "guess": guess.astype(jnp.float32),
+    }
 
 
 @functools.cache
 def four_wires():
     """A logit row for each step, a label for each step, a weight for each instance's steps, and a guess that is computed: integers on the device."""
     with amp.Graph() as g:
-        x = amp.pump("x", (3,), fields=("t", "n"))
-        label, weight = amp.pump("label", dtype="int32", fields=("t",)), amp.pump("weight", fields=("k", "t"))
+        x = amp.pump(
+            "x",
+            (3,),
+            fields=("t", "n"),
+        )
+        label = amp.pump("label", dtype="int32", fields=("t",))
+        weight = amp.pump("weight", fields=("k", "t"))
         hidden = amp.npt("tanh", jnp.tanh)(amp.ppt("inner", amp.nn.Linear(3, 4))(x))
         guess = amp.npt("guess", lambda h: jnp.argmax(h[:3]).astype(jnp.int32))(hidden)
         weight = amp.ppt("scale", graphs.times, params=graphs.one())(weight)
         logits = amp.ppt("outer", amp.nn.Linear(4, 3))(hidden)
         loss = amp.loss("loss", weighted, join=("instance", "t"))
-        loss(logits, label, weight, amp.relabel(guess, lambda s: s.drop("n")))
+        loss(
+            logits,
+            label,
+            weight,
+            amp.relabel(guess, lambda s: s.drop("n")),
+        )
         amp.sink("guesses", guess)
     return g
 
 
 def data(lengths, seed=0):
     rng = np.random.default_rng(seed)
-    return [
-        {
-            "x": amp.messages(rng.normal(size=(n, 3)), t=np.arange(n), n=n),
-            "label": amp.messages(rng.integers(0, 3, n), t=rng.permutation(n)),
-            "weight": amp.messages(rng.random(n), t=np.arange(n), k=rng.integers(0, 9, n)),
-        }
-        for n in lengths
-    ]
+    result = []
+    for n in lengths:
+        result.append(
+            {
+                "x": amp.messages(
+                    rng.normal(size=(n, 3)),
+                    t=np.arange(n),
+                    n=n,
+                ),
+                "label": amp.messages(
+                    rng.integers(0, 3, n),
+                    t=rng.permutation(n),
+                ),
+                "weight": amp.messages(
+                    rng.random(n),
+                    t=np.arange(n),
+                    k=rng.integers(0, 9, n),
+                ),
+            }
+        )
+    return result
 
 
 DATA = data([2, 0, 1, 4])
@@ -69,8 +95,14 @@ def test_a_loss_of_four_wires(schedule):
 @pytest.mark.parametrize("settings", [{}, {"fuse": False, "workers": 2}], ids=str)
 def test_metrics_come_from_other_wires(settings):
     trainer = amp.Trainer(four_wires(), **settings)
-    got, outputs = trainer.evaluate(DATA), trainer.predict(DATA)["guesses"]
-    want = reference(four_wires(), jax.tree.map(np.asarray, trainer.params), DATA, gradients=False)
+    got = trainer.evaluate(DATA)
+    outputs = trainer.predict(DATA)["guesses"]
+    want = reference(
+        four_wires(),
+        jax.tree.map(np.asarray, trainer.params),
+        DATA,
+        gradients=False,
+    )
     assert {name: got[name] for name in ("right", "guess")} == pytest.approx(want.metrics, rel=1e-5)
     assert got["loss"] == pytest.approx(want.mean_loss, rel=1e-5)
     assert np.array(outputs.payload).dtype.kind == "i"
@@ -79,15 +111,26 @@ def test_metrics_come_from_other_wires(settings):
 def test_a_loss_over_rows_that_are_weighted_by_their_number():
     """The mean over an instance's rows: 1 / n comes from the state by way of a pump."""
     with amp.Graph() as g:
-        x, share = amp.pump("x", fields=("t",)), amp.pump("share", fields=("t",))
+        x = amp.pump("x", fields=("t",))
+        share = amp.pump("share", fields=("t",))
         y = amp.ppt("scale", graphs.times, params=graphs.one())(x)
-        amp.loss("loss", lambda y, share: share * y * y)(y, share)
-    instances = [
-        {
-            "x": amp.messages(np.arange(1.0, n + 1), t=np.arange(n)),
-            "share": amp.messages(np.full(n, 1 / n), t=np.arange(n)),
-        }
-        for n in (1, 3)
-    ]
+        amp.loss("loss", lambda y, share: share * y * y)(
+            y,
+            share,
+        )
+    instances = []
+    for n in (1, 3):
+        instances.append(
+            {
+                "x": amp.messages(
+                    np.arange(1.0, n + 1),
+                    t=np.arange(n),
+                ),
+                "share": amp.messages(
+                    np.full(n, 1 / n),
+                    t=np.arange(n),
+                ),
+            }
+        )
     got = reference(g, {"scale": np.float32(2)}, instances)
     assert got.loss == pytest.approx(4 * (1 + (1 + 4 + 9) / 3))

@@ -63,11 +63,13 @@ ones = np.ones(FEATURES, np.float32)
 def rows_graph(first, second):
     """Two bodies in a row, one on rows from the host, one on rows on the device, and a loss."""
     with amp.Graph() as graph:
-        x, y = amp.pump("x", (FEATURES,)), amp.pump("y", (FEATURES,))
+        x = amp.pump("x", (FEATURES,))
+        y = amp.pump("y", (FEATURES,))
         a = amp.ppt("first", BODIES[first], params=2 * ones)(x)
         b = amp.npt("positive", lambda x: 0.5 + x * x)(a)
         amp.loss("loss", log_ratio)(
-            amp.npt("square", jnp.square)(amp.ppt("second", BODIES[second], params=3 * ones)(b)), y
+            amp.npt("square", jnp.square)(amp.ppt("second", BODIES[second], params=3 * ones)(b)),
+            y,
         )
     return graph
 
@@ -75,9 +77,15 @@ def rows_graph(first, second):
 def segments_graph(body, reduction):
     """A ragged message is mapped row by row, and its rows are reduced."""
     with amp.Graph() as graph:
-        x, y = amp.pump("x", (FEATURES,), ragged=True), amp.pump("y", (FEATURES,))
-        a = amp.npt("positive", lambda x: 0.5 + x * x)(amp.ppt("rows", BODIES[body], params=2 * ones)(x))
-        amp.loss("loss", log_ratio)(amp.reduce("segments", REDUCTIONS[reduction], a), y)
+        x = amp.pump("x", (FEATURES,), ragged=True)
+        y = amp.pump("y", (FEATURES,))
+        a = amp.npt("positive", lambda x: 0.5 + x * x)(
+            amp.ppt("rows", BODIES[body], params=2 * ones)(x)
+        )
+        amp.loss("loss", log_ratio)(
+            amp.reduce("segments", REDUCTIONS[reduction], a),
+            y,
+        )
     return graph
 
 
@@ -87,7 +95,10 @@ def positive(rng, n):
 
 def check(graph, data, schedule):
     params = {node: 2 * ones for node in graph.parameterised}
-    engine = Engine(graph, params, schedule).run(data, also=[(data, False)])
+    engine = Engine(graph, params, schedule).run(
+        data,
+        also=[(data, False)],
+    )
     assert_gradients(engine, reference(graph, params, data))
     inference = engine.executor.losses.take(False)
     assert inference and all(np.isfinite(sums.line).all() for sums in inference)
@@ -103,14 +114,19 @@ PADDED = (3, 5, 16) if FULL else (3, 5)
     [
         ("root", "logarithm"),
         pytest.param("quotient", "angle", marks=pytest.mark.users),
-        *(pytest.param(*again, marks=pytest.mark.full) for again in (("logarithm", "quotient"), ("angle", "root"))),
+        *(
+            pytest.param(*again, marks=pytest.mark.full)
+            for again in (("logarithm", "quotient"), ("angle", "root"))
+        ),
     ],
 )
 @settings(max_examples=examples(8))
 @given(n=some, schedule=schedules(sizes=PADDED))
 def test_rows(first, second, n, schedule):
     rng = np.random.default_rng(n)
-    data = [{"x": x, "y": y} for x, y in zip(positive(rng, n), positive(rng, n), strict=True)]
+    data = []
+    for x, y in zip(positive(rng, n), positive(rng, n), strict=True):
+        data.append({"x": x, "y": y})
     with replayed("test_padding.test_rows", first, second, n, schedule):
         check(rows_graph(first, second), data, schedule)
 
@@ -127,6 +143,8 @@ def test_rows(first, second, n, schedule):
 @given(n=some, schedule=schedules(sizes=PADDED))
 def test_segments(body, reduction, n, schedule):
     rng = np.random.default_rng(n)
-    data = [{"x": positive(rng, rng.integers(1, 4)), "y": positive(rng, 1)[0]} for _ in range(n)]
+    data = []
+    for _ in range(n):
+        data.append({"x": positive(rng, rng.integers(1, 4)), "y": positive(rng, 1)[0]})
     with replayed("test_padding.test_segments", body, reduction, n, schedule):
         check(segments_graph(body, reduction), data, schedule)

@@ -41,12 +41,16 @@ def step_of(name):
 
 def by_hand(model, name, params, rounds):
     """The mean loss of each round, and the parameters after the last."""
-    state, losses = TRANSFORMS[name].init(params), []
+    state = TRANSFORMS[name].init(params)
+    losses = []
     with jax.disable_jit():
         for examples in rounds:
             every = [jax.value_and_grad(model)(params, e) for e in examples]
             loss = np.float32(sum(float(x) for x, _ in every) / len(examples))
-            grads = jax.tree.map(lambda *xs: sum(xs) / len(xs), *(g for _, g in every))
+            grads = jax.tree.map(
+                lambda *xs: sum(xs) / len(xs),
+                *(g for _, g in every),
+            )
             with jax.disable_jit(False):
                 params, state = step_of(name)(grads, state, params, loss)
             losses.append(float(loss))
@@ -54,22 +58,44 @@ def by_hand(model, name, params, rounds):
 
 
 @settings(max_examples=N_CASES)
-@given(models(), st.sampled_from(sorted(TRANSFORMS)), st.sampled_from(SIZES), st.integers(0, 1 << 16))
+@given(
+    models(), st.sampled_from(sorted(TRANSFORMS)), st.sampled_from(SIZES), st.integers(0, 1 << 16)
+)
 def test_training_in_rounds_is_plain_optax_training(model, name, size, seed):
     rng = np.random.default_rng(seed)
     examples = [example(rng) for _ in range(3)]
-    rounds = [examples[i : i + size] for i in range(0, len(examples), size)]
+    rounds = []
+    for i in range(0, len(examples), size):
+        rounds.append(examples[i : i + size])
     params = parameters(seed)
     compiled = amp.compile(model, params, SPEC)
-    mode = {"mode": "sync"} if size == 1 else {"mode": "pipeline", "max_active_keys": size}
+    if size == 1:
+        mode = {"mode": "sync"}
+    else:
+        mode = {"mode": "pipeline", "max_active_keys": size}
     # Kernels for one row of one node: models share most of them.
-    trainer = amp.Trainer(compiled.graph, TRANSFORMS[name], fuse=False, max_dispatch_size=1, **mode)
-    losses, wanted = by_hand(model, name, jax.tree.map(jax.numpy.asarray, params), rounds)
+    trainer = amp.Trainer(
+        compiled.graph,
+        TRANSFORMS[name],
+        fuse=False,
+        max_dispatch_size=1,
+        **mode,
+    )
+    losses, wanted = by_hand(
+        model,
+        name,
+        jax.tree.map(jax.numpy.asarray, params),
+        rounds,
+    )
     if not seed % EVALUATED:
         before = trainer.evaluate(compiled.data(rounds[0]))["loss"]
         assert before == pytest.approx(losses[0], rel=1e-5, abs=1e-6)
     reported = trainer.accumulate(compiled.data(examples))["loss"]
-    mean = sum(loss * len(examples) for loss, examples in zip(losses, rounds, strict=True)) / len(examples)
+    mean = sum(loss * len(examples) for loss, examples in zip(losses, rounds, strict=True)) / len(
+        examples
+    )
     assert reported == pytest.approx(mean, rel=1e-5, abs=1e-6)
-    for one, other in zip(jax.tree.leaves(compiled.params(trainer.params)), jax.tree.leaves(wanted), strict=True):
+    for one, other in zip(
+        jax.tree.leaves(compiled.params(trainer.params)), jax.tree.leaves(wanted), strict=True
+    ):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)

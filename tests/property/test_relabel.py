@@ -38,16 +38,25 @@ def one_wire(change, end):
 
 
 def scaled_loss(wire):
-    amp.loss("loss", lambda x: jnp.sin(x))(amp.ppt("scale", graphs.times, params=graphs.one())(wire))
+    amp.loss("loss", lambda x: jnp.sin(x))(
+        amp.ppt("scale", graphs.times, params=graphs.one())(wire)
+    )
 
 
 @settings(max_examples=examples(40))
-@given(few, few, st.sets(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=1, max_size=6), schedules())
+@given(
+    few,
+    few,
+    st.sets(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=1, max_size=6),
+    schedules(),
+)
 def test_gradients_find_back_though_states_are_equal(by, mod, states, schedule):
     change = Coarser(by, mod)
     graph = one_wire(change, scaled_loss)
     t, u = np.array(sorted(states)).T
-    data = [{"x": amp.messages(np.linspace(-1, 1, len(t)) + i, t=t, u=u)} for i in range(3)]
+    data = []
+    for i in range(3):
+        data.append({"x": amp.messages(np.linspace(-1, 1, len(t)) + i, t=t, u=u)})
     engine = Engine(graph, init_params(graph), schedule).run(data)
     assert_gradients(engine, reference(graph, init_params(graph), data, oracle="eager"))
     assert_empty(engine)
@@ -55,37 +64,57 @@ def test_gradients_find_back_though_states_are_equal(by, mod, states, schedule):
     at = [d.states for d in engine.dispatches if d.stage.name == "scale"]
     columns = [graph.layout.column(name) for name in ("t", "v", "u")]
     want = np.stack([after.t, after.v, 0 * t], axis=1).tolist()
-    assert sorted(np.concatenate(at)[:, columns].tolist()) == sorted(want * 6), "three instances, forward and backward"
+    assert sorted(np.concatenate(at)[:, columns].tolist()) == sorted(want * 6), (
+        "three instances, forward and backward"
+    )
 
 
-@pytest.mark.parametrize("schedule", [Schedule(), Schedule(costs=lambda d: 1)], ids=["asyncio", "virtual time"])
+@pytest.mark.parametrize(
+    "schedule", [Schedule(), Schedule(costs=lambda d: 1)], ids=["asyncio", "virtual time"]
+)
 def test_a_loop_is_left_with_the_state_of_the_instance_alone(schedule):
     with amp.Graph() as graph:
         h = amp.phi("h")
         z = amp.ppt("cell", graphs.times, params=graphs.one())(h)
-        more, done = amp.cond(amp.relabel(z, lambda s: s.replace(t=s.t + 1)), lambda s: s.t < s.n)
-        h.connect(amp.pump("x", fields=("t", "n")), more)
-        amp.loss("loss", graphs.square)(amp.relabel(done, lambda s: s.drop("t", "n")), amp.pump("label"))
+        more, done = amp.cond(
+            amp.relabel(
+                z,
+                lambda s: s.replace(t=s.t + 1),
+            ),
+            lambda s: s.t < s.n,
+        )
+        h.connect(
+            amp.pump("x", fields=("t", "n")),
+            more,
+        )
+        amp.loss("loss", graphs.square)(
+            amp.relabel(done, lambda s: s.drop("t", "n")),
+            amp.pump("label"),
+        )
     assert graph.nodes["relabel2"].outputs[0].type.fields == ()
-    data = [{"x": amp.messages([1.0 + n], t=0, n=n), "label": np.float32(0.5)} for n in (1, 2, 5)]
+    data = []
+    for n in (1, 2, 5):
+        data.append({"x": amp.messages([1.0 + n], t=0, n=n), "label": np.float32(0.5)})
     params = init_params(graph)
 
     def by_hand(p):
         return sum((p**n * (1.0 + n) - 0.5) ** 2 for n in (1, 2, 5))
 
     engine = Engine(graph, params, schedule).run(data)
-    assert engine.gradients["cell"] == pytest.approx(float(jax.grad(by_hand)(params["cell"])), rel=1e-5)
+    assert engine.gradients["cell"] == pytest.approx(
+        float(jax.grad(by_hand)(params["cell"])), rel=1e-5
+    )
     assert_gradients(engine, reference(graph, params, data, oracle="eager"))
 
 
 def test_a_join_refuses_messages_that_have_become_equal():
     graph = one_wire(
         Coarser(2, 1),
-        lambda w: amp.loss("loss", graphs.square, join=("instance", "t"))(w, amp.pump("y", fields=("t",))),
+        lambda w: amp.loss("loss", graphs.square, join=("instance", "t"))(
+            w, amp.pump("y", fields=("t",))
+        ),
     )
     data = [{"x": amp.messages([1.0, 2.0], t=[0, 1], u=0), "y": amp.messages([1.0], t=0)}]
-    text = (
-        r"node `loss`, port coarser: expected one message per key, got a second one with State\(instance=0, t=0, v=0\)"
-    )
+    text = r"node `loss`, port coarser: expected one message per key, got a second one with State\(instance=0, t=0, v=0\)"
     with pytest.raises(MessageError, match=text):
         Engine(graph, None, Schedule()).run(data)

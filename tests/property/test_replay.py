@@ -10,14 +10,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
-from support.laws import GRAPHS, Costs, Engine, Schedule, frozen, random_one, replayed, run_control, schedules, start
+from support.laws import (
+    GRAPHS,
+    Costs,
+    Engine,
+    Schedule,
+    frozen,
+    random_one,
+    replayed,
+    run_control,
+    schedules,
+    start,
+)
 
 from ampjax.errors import ReplayError
 from ampjax.sched.decisions.policy import balanced
 from ampjax.trace.journal import FINISHED, Journal
 from ampjax.trace.recording import Recorder
 
-costs = st.builds(Costs, st.integers(0, 99), st.sampled_from([1, 2, 100]))
+costs = st.builds(
+    Costs,
+    st.integers(0, 99),
+    st.sampled_from([1, 2, 100]),
+)
 
 
 class Moody:
@@ -39,8 +54,10 @@ def dispatches(engine):
 
 def recorded(folder, seed, schedule, params=None):
     """A run of a case, and the same schedule with its recording in place of a clock."""
-    case, file = random_one(seed), str(folder / "run.trace")
-    engine, recorder = Engine(case.graph, params, schedule), Recorder(file, {})
+    case = random_one(seed)
+    file = str(folder / "run.trace")
+    engine = Engine(case.graph, params, schedule)
+    recorder = Recorder(file, {})
     engine.journal = Journal(recorder.take, engine.scheduler.contents.messages_of)
     engine.run(case.instances)
     recorder.close(FINISHED)
@@ -63,8 +80,15 @@ def folder(tmp_path_factory):
 def test_the_schedule_of_a_recording(folder, seed, schedule, costs, setting, limit):
     """Many workers in virtual time, whose dispatches end in any order: the clock is not needed again."""
     options = {"min_update_interval": 2, setting: limit}
-    settings = schedule.settings if setting is None else replace(schedule.settings, **options)
-    engine, again = recorded(folder, seed, replace(schedule, settings=settings, costs=costs))
+    if setting is None:
+        settings = schedule.settings
+    else:
+        settings = replace(schedule.settings, **options)
+    engine, again = recorded(
+        folder,
+        seed,
+        replace(schedule, settings=settings, costs=costs),
+    )
     with replayed("run_control", seed, again):
         assert dispatches(run_control(seed, again)) == dispatches(engine)
 
@@ -74,7 +98,10 @@ def test_the_schedule_of_a_recording(folder, seed, schedule, costs, setting, lim
 def test_a_schedule_that_can_not_be_had_twice(folder, seed, schedule, moody):
     """On the wall clock, with a policy that throws dice."""
     if moody:
-        schedule = replace(schedule, settings=replace(schedule.settings, policy=Moody()))
+        schedule = replace(
+            schedule,
+            settings=replace(schedule.settings, policy=Moody()),
+        )
     engine, again = recorded(folder, seed, schedule, start(seed))
     repeated = Engine(random_one(seed).graph, start(seed), again).run(random_one(seed).instances)
     assert dispatches(repeated) == dispatches(engine)
@@ -97,19 +124,30 @@ def test_a_failure_on_the_clock_prints_the_line_that_replays_it():
 
 
 def test_what_is_deterministic_needs_no_recording():
-    with pytest.raises(AssertionError) as caught, replayed("run_control", 3, Schedule(SEVERAL, costs=Costs(1))):
+    with (
+        pytest.raises(AssertionError) as caught,
+        replayed("run_control", 3, Schedule(SEVERAL, costs=Costs(1))),
+    ):
         run_control(3, Schedule(SEVERAL, costs=Costs(1)))
         raise AssertionError
     assert ".trace" not in caught.value.__notes__[0]
 
 
 def test_another_case_departs(folder):
-    _, again = recorded(folder, 3, Schedule(SEVERAL, costs=Costs(1)))
+    _, again = recorded(
+        folder,
+        3,
+        Schedule(SEVERAL, costs=Costs(1)),
+    )
     with pytest.raises(ReplayError, match="Replay with the graph, data, optimizer"):
         run_control(4, again)
 
 
 def test_a_recorded_choice_wins_over_the_policy(folder):
-    engine, again = recorded(folder, 3, Schedule(replace(SEVERAL, policy=Moody())))
+    engine, again = recorded(
+        folder,
+        3,
+        Schedule(replace(SEVERAL, policy=Moody())),
+    )
     again = replace(again, settings=replace(SEVERAL, policy=balanced))
     assert dispatches(run_control(3, again)) == dispatches(engine)

@@ -34,19 +34,28 @@ def looped(p, ids):
     def step(carry, i):
         h, j = carry
         row = jax.lax.cond(
-            i % 2 == 0, lambda: p["T"][i] + p["T"][j], lambda: p["U"].at[i].get(mode="fill", fill_value=1.0)
+            i % 2 == 0,
+            lambda: p["T"][i] + p["T"][j],
+            lambda: p["U"].at[i].get(mode="fill", fill_value=1.0),
         )
         return (jnp.tanh(h + row), (j + i) % V), row.sum()
 
-    (h, _), ys = jax.lax.scan(step, (jnp.zeros(D), ids[0, 0]), ids.ravel())
+    (h, _), ys = jax.lax.scan(
+        step,
+        (jnp.zeros(D), ids[0, 0]),
+        ids.ravel(),
+    )
     return end(p, h), ys
 
 
 def stacked(p, ids):
     """Tables by pairs, by each of JAX's rules for what is outside along either axis."""
-    f, i = ids[0], ids[1]
+    f = ids[0]
+    i = ids[1]
     rows = p["stack"][f, i] + p["stack"].at[f // 50, i].get(mode="fill", fill_value=0.5)
-    rows += p["stack"].at[f, i // 50].get(mode="clip") * jax.vmap(lambda t, j: t[j])(p["stack"], ids[0])
+    rows += p["stack"].at[f, i // 50].get(mode="clip") * jax.vmap(lambda t, j: t[j])(
+        p["stack"], ids[0]
+    )
     return end(p, rows), rows
 
 
@@ -68,8 +77,18 @@ def branching(p, ids):
     """A branch for each example, and for each id in it."""
 
     def one(i):
-        rows = jax.vmap(lambda j: jax.lax.cond(j % 2 > 0, lambda: p["T"][j], lambda: p["U"].at[j].get(mode="clip")))(i)
-        return jax.lax.cond(i.sum() % 3 > 0, lambda: rows, lambda: p["T"].at[i].get(mode="fill", fill_value=1.0))
+        rows = jax.vmap(
+            lambda j: jax.lax.cond(
+                j % 2 > 0,
+                lambda: p["T"][j],
+                lambda: p["U"].at[j].get(mode="clip"),
+            )
+        )(i)
+        return jax.lax.cond(
+            i.sum() % 3 > 0,
+            lambda: rows,
+            lambda: p["T"].at[i].get(mode="fill", fill_value=1.0),
+        )
 
     rows = jax.vmap(one)(ids)
     return end(p, rows), rows
@@ -104,19 +123,31 @@ ALIKE = "columns", "clip", "fill with a number", "custom_jvp"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.users) if name in ALIKE else name for name in LOSSES]
+    "name",
+    [pytest.param(name, marks=pytest.mark.users) if name in ALIKE else name for name in LOSSES],
 )
 @settings(max_examples=examples(20))
-@given(ids=hnp.arrays(np.int32, (2, 3), elements=st.integers(-2 * V - 5, 2 * V + 5) | st.sampled_from([0, 3, V - 1])))
+@given(
+    ids=hnp.arrays(
+        np.int32,
+        (2, 3),
+        elements=st.integers(-2 * V - 5, 2 * V + 5) | st.sampled_from([0, 3, V - 1]),
+    )
+)
 @example(ids=np.full((2, 3), 5, np.int32))
 @example(ids=np.array([[-1, -V, -V - 1], [V, V - 1, 0]], np.int32))
 @example(ids=np.array([[2**31 - 1, -(2**31), 4], [4, 4, 4]], np.int32))
 def test_the_step_on_rows_is_the_program(name, ids):
     program, step, ids_fn, whole = built(name)
-    assert_equal(step_on_host(program, TABLES, ids, step, ids_fn), whole(TABLES, ids))
+    assert_equal(
+        step_on_host(program, TABLES, ids, step, ids_fn),
+        whole(TABLES, ids),
+    )
 
 
-@given(data=st.data(), n_rows=st.sampled_from([12, 5000]))  # few rows are marked, many ids are sorted
+@given(
+    data=st.data(), n_rows=st.sampled_from([12, 5000])
+)  # few rows are marked, many ids are sorted
 def test_unique_rows_keep_every_id_in_its_place(data, n_rows):
     ids = data.draw(st.lists(st.integers(0, 12) | st.integers(n_rows - 2, n_rows), max_size=30))
     rows = unique_rows(np.array(ids, np.int32), n_rows)

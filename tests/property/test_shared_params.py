@@ -40,7 +40,12 @@ def test_any_graph_under_any_schedule(seed, schedule):
 
 @functools.cache
 def wanted_of_the_tied_model():
-    return reference(graphs.tied(), init_params(graphs.tied()), DATA, oracle="eager")
+    return reference(
+        graphs.tied(),
+        init_params(graphs.tied()),
+        DATA,
+        oracle="eager",
+    )
 
 
 @pytest.mark.users
@@ -52,22 +57,37 @@ def test_a_tied_embedding_has_the_gradient_of_the_tied_model(schedule, weights):
     assert {*params} == {"embed"}
     engine = Engine(graph, params, schedule).run(DATA)
     want = sum(GRADIENT(params["embed"], instance) for instance in DATA)
-    np.testing.assert_allclose(engine.gradients["embed"], want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        engine.gradients["embed"],
+        want,
+        rtol=1e-5,
+        atol=1e-6,
+    )
     assert engine.gradient_rows == {"embed": 13 + 5}
     assert_gradients(engine, wanted_of_the_tied_model())
 
 
 @settings(max_examples=examples(12))
-@given(schedules(sizes=(1, 4), mode="sync", min_update_interval=1), st.sampled_from(["sum", "mean"]))
+@given(
+    schedules(sizes=(1, 4), mode="sync", min_update_interval=1), st.sampled_from(["sum", "mean"])
+)
 def test_synchronous_training_is_optax_on_the_tied_model(schedule, gradient):
     tx = optax.adam(0.05, eps=1e-3)
     words = init_params(graphs.tied())["embed"]
-    state, schedule = tx.init(words), replace(schedule, settings=replace(schedule.settings, gradient=gradient))
+    state = tx.init(words)
+    schedule = replace(schedule, settings=replace(schedule.settings, gradient=gradient))
     engine = Engine(graphs.tied(), {"embed": words}, schedule, tx).run(DATA)
     for instance in DATA:
-        updates, state = tx.update(GRADIENT(words, instance), state, words)  # a sum and a mean over one instance
+        updates, state = tx.update(
+            GRADIENT(words, instance), state, words
+        )  # a sum and a mean over one instance
         words = optax.apply_updates(words, updates)
-    np.testing.assert_allclose(engine.params["embed"], words, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        engine.params["embed"],
+        words,
+        rtol=1e-5,
+        atol=1e-6,
+    )
 
 
 @functools.cache
@@ -87,44 +107,67 @@ def test_an_update_divides_by_the_rows_of_both_nodes(interval, fuse, monkeypatch
     monkeypatch.setattr(
         ParameterStore,
         "_update",
-        lambda store, change, rows, of=ParameterStore._update: (apart.append(change), of(store, change, rows)),
+        lambda store, change, rows, of=ParameterStore._update: (
+            apart.append(change),
+            of(store, change, rows),
+        ),
     )
     options = {"max_active_keys": 4, "min_admission": 4, "max_dispatch_size": 4, "fuse": fuse}
-    schedule = Schedule(frozen(min_update_interval=interval, **options), costs=lambda d: 1)
-    engine = Engine(beside(), {"first": graphs.one()}, schedule, optax.sgd(0.1)).run(graphs.chain_data(12))
+    schedule = Schedule(
+        frozen(min_update_interval=interval, **options),
+        costs=lambda d: 1,
+    )
+    engine = Engine(beside(), {"first": graphs.one()}, schedule, optax.sgd(0.1)).run(
+        graphs.chain_data(12)
+    )
     assert [(update.node, update.count) for update in engine.updates()] == [("first", 8)] * 3
     assert len(apart) == (0 if fuse else 3)
     p = 1.5
     for start in range(0, 12, 4):
         xs = np.arange(start, start + 4, dtype=np.float32)
-        p -= 0.1 / 8 * float(jax.grad(lambda p, xs=xs: jnp.sum((jnp.sin(p * p * xs) - 0.5) ** 2))(p))
+        p -= (
+            0.1 / 8 * float(jax.grad(lambda p, xs=xs: jnp.sum((jnp.sin(p * p * xs) - 0.5) ** 2))(p))
+        )
     np.testing.assert_allclose(engine.params["first"], p, rtol=1e-5)
 
 
 def test_nothing_is_left_to_compile_after_warming_up():
     """Half an interval of rows makes an update, as both nodes' count: the kernel of that size makes it."""
-    options = {"max_active_keys": 4, "min_admission": 4, "max_dispatch_size": 4, "min_update_interval": 8}
-    trainer, data = amp.Trainer(beside(), optax.sgd(0.1), **options), graphs.chain_data(12)
+    options = {
+        "max_active_keys": 4,
+        "min_admission": 4,
+        "max_dispatch_size": 4,
+        "min_update_interval": 8,
+    }
+    trainer = amp.Trainer(beside(), optax.sgd(0.1), **options)
+    data = graphs.chain_data(12)
     trainer.warm_up(data, progress=False)
-    assert [epoch.compilations for epoch in trainer.fit(data, epochs=1, progress=False).epochs] == [0]
+    assert [epoch.compilations for epoch in trainer.fit(data, epochs=1, progress=False).epochs] == [
+        0
+    ]
 
 
 @functools.cache
 def over_edges():
     """Both kinds of edges, and the nodes behind them, compute with one vector."""
     with amp.Graph() as g:
-        rows, edges = amp.pump("rows", (2,), ragged=True), amp.topology("edges")
+        rows = amp.pump("rows", (2,), ragged=True)
+        edges = amp.topology("edges")
         wires = amp.distribute(rows, edges, 2)
         first = amp.ppt("edge0", chains.scale, params=chains.one())(wires[0])
         second = amp.ppt("edge1", lambda p, x: 2 * p * x, params_of="edge0")(wires[1])
-        new = amp.ppt("update", chains.update, params_of=first)(amp.collect([first, second], edges), rows)
+        new = amp.ppt("update", chains.update, params_of=first)(
+            amp.collect([first, second], edges), rows
+        )
         amp.loss("loss", lambda v: jnp.sum(v * v))(amp.reduce("sum", jax.ops.segment_sum, new))
     return g
 
 
 @pytest.mark.parametrize("fuse", [True, False], ids=["a chain", "edge by edge"])
 def test_edges_and_rows_of_one_chain(fuse):
-    data = [{k: v for k, v in i.items() if k in ("rows", "edges")} for i in chains.odd_instances()]
+    data = []
+    for i in chains.odd_instances():
+        data.append({k: v for k, v in i.items() if k in ("rows", "edges")})
     data = [{**i, "rows": np.asarray(i["rows"].payload)} for i in data]
     params = {"edge0": np.float32([0.7, -1.1])}
     engine = Engine(over_edges(), params, Schedule(frozen(fuse=fuse, max_active_keys=3))).run(data)
@@ -143,19 +186,32 @@ def copied():
 
     with amp.Graph() as g:
         x = amp.ppt("outer", graphs.times, params=graphs.one())(amp.pump("x"))
-        amp.loss("loss", graphs.square)(amp.replicate(part, 2)(x), amp.pump("label"))
+        amp.loss("loss", graphs.square)(
+            amp.replicate(part, 2)(x),
+            amp.pump("label"),
+        )
     return g
 
 
 @settings(max_examples=examples(20))
 @given(schedules(sizes=(1, 4)))
 def test_copies_of_a_part_share_within_each_copy(schedule):
-    graph, data = copied(), graphs.chain_data(5)
+    graph = copied()
+    data = graphs.chain_data(5)
     assert {n.name: n.params_name for n in graph.nodes.values() if n.has_params} == {
         **{"outer": "outer", "inner/0": "outer", "inner/1": "outer"},
-        **{"first/0": "first/0", "second/0": "first/0", "first/1": "first/1", "second/1": "first/1"},
+        **{
+            "first/0": "first/0",
+            "second/0": "first/0",
+            "first/1": "first/1",
+            "second/1": "first/1",
+        },
     }
-    params = {"outer": np.float32(1.1), "first/0": np.float32(0.5), "first/1": np.float32(-0.7)}
+    params = {
+        "outer": np.float32(1.1),
+        "first/0": np.float32(0.5),
+        "first/1": np.float32(-0.7),
+    }
     engine = Engine(graph, params, schedule).run(data)
     assert_gradients(engine, reference(graph, params, data, oracle="eager"))
     assert engine.gradient_rows == {"outer": 10, "first/0": 6, "first/1": 4}

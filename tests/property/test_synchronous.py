@@ -36,7 +36,10 @@ class Only:
 
     def gather(self, ids):
         batch = self.data.gather(ids[self.i :])
-        return {pump: replace(columns, instance=columns.instance + self.i) for pump, columns in batch.items()}
+        result = {}
+        for pump, columns in batch.items():
+            result[pump] = replace(columns, instance=columns.instance + self.i)
+        return result
 
 
 def roles(graph):
@@ -50,15 +53,25 @@ def roles(graph):
 @functools.cache
 def by_hand(seed, name):
     """Parameters before each step and after the last one: one instance is a step of all nodes, and both a sum and a mean over it are its gradient."""
-    case, tx, params = random_one(seed), TRANSFORMS[name], start(seed)
+    case = random_one(seed)
+    tx = TRANSFORMS[name]
+    params = start(seed)
     states = {node: tx.init(value) for node, value in params.items()}
     history = [params]
     for i in range(len(case.data[:STEPS])):
-        found, params = reference(case.graph, params, Only(case.instances, i)), dict(params)
+        found = reference(case.graph, params, Only(case.instances, i))
+        params = dict(params)
         for nodes in roles(case.graph):
-            grads = jax.tree.map(lambda *copies: sum(copies), *(found.grads[node] for node in nodes))
+            grads = jax.tree.map(
+                lambda *copies: sum(copies),
+                *(found.grads[node] for node in nodes),
+            )
             for node in nodes:
-                updates, states[node] = tx.update(grads, states[node], params[node])
+                updates, states[node] = tx.update(
+                    grads,
+                    states[node],
+                    params[node],
+                )
                 params[node] = optax.apply_updates(params[node], updates)
         history.append(params)
     return history
@@ -66,14 +79,24 @@ def by_hand(seed, name):
 
 def parameters_used(seed, schedule, name):
     """Runs the engine; yields `(step, parameters by node)`: what each dispatch of an instance found, and at the end all."""
-    case, found = random_one(seed), []
+    case = random_one(seed)
+    found = []
     engine = Engine(case.graph, start(seed), schedule, TRANSFORMS[name])
 
     def watch(dispatch):
         if dispatch.stage is not None and dispatch.stage.params:
             (instance,) = set(dispatch.states[:, INSTANCE].tolist())
             found.append(
-                (instance, {n: jax.tree.map(np.array, engine.executor.store.params[n]) for n in dispatch.stage.params})
+                (
+                    instance,
+                    {
+                        n: jax.tree.map(
+                            np.array,
+                            engine.executor.store.params[n],
+                        )
+                        for n in dispatch.stage.params
+                    },
+                )
             )
 
     engine.watchers.append(watch)
@@ -103,8 +126,13 @@ def test_equals_optax_on_the_composed_function(seed, name, gradient):
     def check(schedule):
         with replayed("test_synchronous.parameters_used", seed, schedule, name):
             for step, params in parameters_used(seed, schedule, name):
-                differences = compare(params, {node: expected[step][node] for node in params})
-                assert max(d for *_, d in differences) <= 1e-5, f"step {step}\n{difference_table(differences)}"
+                differences = compare(
+                    params,
+                    {node: expected[step][node] for node in params},
+                )
+                assert max(d for *_, d in differences) <= 1e-5, (
+                    f"step {step}\n{difference_table(differences)}"
+                )
 
     check()
 

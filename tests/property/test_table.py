@@ -16,7 +16,9 @@ from ampjax.sparse.table import table_files
 
 N_ROWS = 17
 VALUES = np.random.default_rng(0).normal(size=(N_ROWS, 3)).astype(np.float32)
-TOLERANCE = 1e-5  # sums of squares in another order, then Adam's division by a root; found are 6e-7 at most
+TOLERANCE = (
+    1e-5  # sums of squares in another order, then Adam's division by a root; found are 6e-7 at most
+)
 
 row_ids = st.lists(st.integers(0, N_ROWS - 1), max_size=8).map(np.array)
 seeds = st.integers(0, 2**16)
@@ -37,15 +39,28 @@ def gradients(ids, seed):
 )
 @settings(max_examples=examples(30))
 def test_any_split_and_any_order_of_clients(name, mode, partitions, servers, pushes):
-    table = Table(VALUES, ROW_WISE[name], partitions=partitions, servers=servers, mode=mode, max_lag=4)
+    table = Table(
+        VALUES,
+        ROW_WISE[name],
+        partitions=partitions,
+        servers=servers,
+        mode=mode,
+        max_lag=4,
+    )
     dense = Dense(name, VALUES, lazy=mode == "lazy")
     for first, second, seed in pushes:
-        clients = [(first, gradients(first, seed)), (second, gradients(second, seed + 1))]
+        clients = [
+            (first, gradients(first, seed)),
+            (second, gradients(second, seed + 1)),
+        ]
         pending = None
         for ids, grads in clients[:: 1 if seed % 2 else -1]:
             pending = table.aggregate(ids, grads, into=pending)
         table.apply(pending)
-        dense.update(np.concatenate([first, second]).astype(int), np.concatenate([grads for _, grads in clients]))
+        dense.update(
+            np.concatenate([first, second]).astype(int),
+            np.concatenate([grads for _, grads in clients]),
+        )
         assert worst(table.pull(first), dense.params[first.astype(int)]) < TOLERANCE
     assert worst(table.dense(), dense.params) < TOLERANCE
     assert worst(table.opt_state, dense.state) < TOLERANCE
@@ -66,14 +81,25 @@ def processes():
 )
 @settings(max_examples=examples(15))
 def test_servers_in_processes_are_the_same_bit_for_bit(processes, mode, splits, pushes, columns):
-    tables = [
-        Table(VALUES, ROW_WISE["clipped"], partitions=p, servers=s, mode=mode, max_lag=2, processes=where)
-        for where in (processes, None)
-        for p, s in splits[:1]
-    ]
+    tables = []
+    for where in (processes, None):
+        for p, s in splits[:1]:
+            tables.append(
+                Table(
+                    VALUES,
+                    ROW_WISE["clipped"],
+                    partitions=p,
+                    servers=s,
+                    mode=mode,
+                    max_lag=2,
+                    processes=where,
+                )
+            )
     rng = np.random.default_rng(0)
     for turn, (first, second, _) in enumerate(pushes):
-        clients = [(ids, rng.normal(size=(len(ids), 3)).astype(np.float32)) for ids in (first, second)]
+        clients = []
+        for ids in (first, second):
+            clients.append((ids, rng.normal(size=(len(ids), 3)).astype(np.float32)))
         for table in tables:
             pending = None
             for ids, grads in clients:
@@ -81,16 +107,21 @@ def test_servers_in_processes_are_the_same_bit_for_bit(processes, mode, splits, 
             table.apply(pending)
             if turn + 1 < len(splits):
                 table.resplit(*splits[turn + 1])
-        assert (tables[0].pull(first, columns=columns) == tables[1].pull(first, columns=columns)).all()
+        assert (
+            tables[0].pull(first, columns=columns) == tables[1].pull(first, columns=columns)
+        ).all()
     assert tables[0].traffic == tables[1].traffic and tables[0].traffic[0] == tables[0].traffic[1]
     assert (tables[0].dense() == tables[1].dense()).all()
     assert worst(tables[0].opt_state, tables[1].opt_state) == 0
 
 
-@given(name=st.sampled_from(STILL), pushes=st.lists(st.tuples(row_ids, seeds), min_size=1, max_size=4))
+@given(
+    name=st.sampled_from(STILL), pushes=st.lists(st.tuples(row_ids, seeds), min_size=1, max_size=4)
+)
 @settings(max_examples=examples(10))
 def test_without_a_memory_of_untouched_rows_lazy_is_plain_optax(name, pushes):
-    table, dense = Table(VALUES, ROW_WISE[name], partitions=3), Dense(name, VALUES)
+    table = Table(VALUES, ROW_WISE[name], partitions=3)
+    dense = Dense(name, VALUES)
     for ids, seed in pushes:
         table.push(ids, gradients(ids, seed))
         dense.update(ids.astype(int), gradients(ids, seed))
@@ -105,10 +136,20 @@ class Cut(OSError):
 class TableMachine(RuleBasedStateMachine):
     """A table in faithful mode through pulls, pushes, saves, crashes, loads and new splits, beside a dense array."""
 
-    @initialize(name=st.sampled_from(["sgd", "adagrad", "momentum", "clipped", "averaged"]), partitions=splits)
+    @initialize(
+        name=st.sampled_from(["sgd", "adagrad", "momentum", "clipped", "averaged"]),
+        partitions=splits,
+    )
     def start(self, name, partitions):
         self.name, self.folder, self.saved = name, self.new_folder(), None
-        self.table = Table(VALUES, ROW_WISE[name], partitions=partitions, servers=2, mode="faithful", max_lag=3)
+        self.table = Table(
+            VALUES,
+            ROW_WISE[name],
+            partitions=partitions,
+            servers=2,
+            mode="faithful",
+            max_lag=3,
+        )
         self.dense = Dense(name, VALUES)
 
     @rule(ids=row_ids)
@@ -155,7 +196,11 @@ class TableMachine(RuleBasedStateMachine):
 
         writes = (
             mock.patch.object(table_files, "_sync", cut(table_files._sync)),
-            mock.patch.object(table_files.os, "replace", cut(table_files.os.replace)),
+            mock.patch.object(
+                table_files.os,
+                "replace",
+                cut(table_files.os.replace),
+            ),
         )
         done = True
         with writes[0], writes[1]:
@@ -170,7 +215,12 @@ class TableMachine(RuleBasedStateMachine):
     @rule(partitions=splits)
     def load(self, partitions):
         version, dense = self.saved
-        self.table, self.dense = Table.load(self.folder, ROW_WISE[self.name], partitions=partitions), dense.copy()
+        self.table = Table.load(
+            self.folder,
+            ROW_WISE[self.name],
+            partitions=partitions,
+        )
+        self.dense = dense.copy()
         assert self.table.version == version and self.table.n_partitions == partitions
 
     @invariant()
@@ -194,4 +244,6 @@ def test_table_machine(tmp_path_factory):
 
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(Machine, settings=settings(max_examples=examples(25), stateful_step_count=15))
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=examples(25), stateful_step_count=15)
+    )

@@ -32,25 +32,51 @@ class Decided(Instrument):
     def decided(self, dispatch):
         changes = [str(change) for change in dispatch.changes]
         arrays = dispatch.messages, dispatch.lines, dispatch.ids, *dispatch.rows
-        self.all.append((*dispatch._replace(pack=[a.tolist() for a in arrays], changes=changes, place=0),))
+        self.all.append(
+            (*dispatch._replace(pack=[a.tolist() for a in arrays], changes=changes, place=0),)
+        )
 
 
 def assert_the_same(seed, schedule, flops, purpose, overlap=False, capacity=256):
     """One case, with the costs from a table, from a function, and from a function for one worker, if there is but one."""
-    case, s = random_one(seed), replace(schedule.settings, check=False)
+    case = random_one(seed)
+    s = replace(schedule.settings, check=False)
     spaces = [w % schedule.devices for w in range(s.workers)]
-    plan = make_plan(case.graph, assign(case.graph, s.workers, s.affinity, s.seed), spaces, s.fuse)
+    plan = make_plan(
+        case.graph,
+        assign(case.graph, s.workers, s.affinity, s.seed),
+        spaces,
+        s.fuse,
+    )
     between = {
         "workers_per_host": 1 if overlap else 2,
         "host_latency_ns": 50,
         "host_bytes_per_s": 3e8,
         "overlap": overlap,
     }
-    cost, told = FlopsCost(plan, flops=flops, other_ns=3, latency_ns=20, bytes_per_s=1e9, **between), []
-    decides = ("_by_table",) * all(stage.route_by is None for stage in plan.stages), ("_in_turn",) * (s.workers == 1)
+    cost = FlopsCost(
+        plan,
+        flops=flops,
+        other_ns=3,
+        latency_ns=20,
+        bytes_per_s=1e9,
+        **between,
+    )
+    told = []
+    decides = (
+        ("_by_table",) * all(stage.route_by is None for stage in plan.stages),
+        ("_in_turn",) * (s.workers == 1),
+    )
     for steps in (*itertools.chain(*decides), "_one_by_one"):
-        scheduler, decided = Scheduler(plan, replace(scheduler_settings(case.graph, s), capacity=capacity)), Decided()
-        source = Source(scheduler, Pass(case.instances, np.arange(len(case.data)), purpose))
+        scheduler = Scheduler(
+            plan,
+            replace(scheduler_settings(case.graph, s), capacity=capacity),
+        )
+        decided = Decided()
+        source = Source(
+            scheduler,
+            Pass(case.instances, np.arange(len(case.data)), purpose),
+        )
         loop = Loop(scheduler, None, [source], [decided])
         driver = VirtualDriver(loop, cost, now_ns=5)
         assert loop.advances or steps != "_by_table"
@@ -71,9 +97,13 @@ def assert_the_same(seed, schedule, flops, purpose, overlap=False, capacity=256)
     st.sampled_from(["train", "both"]),
     st.booleans(),
 )
-def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(seed, schedule, flops, purpose, overlap):
+def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(
+    seed, schedule, flops, purpose, overlap
+):
     """Also where workers go on while rows are on their way to them."""
-    with replayed("property.test_virtual_time.assert_the_same", seed, schedule, flops, purpose, overlap):
+    with replayed(
+        "property.test_virtual_time.assert_the_same", seed, schedule, flops, purpose, overlap
+    ):
         assert_the_same(seed, schedule, flops, purpose, overlap)
 
 
@@ -82,7 +112,9 @@ def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(seed, schedul
     GRAPHS,
     schedules(rich=True, min_update_interval=2),
     st.sampled_from([1e6, 1e12]),
-    st.dictionaries(st.sampled_from(["max_staleness", "drop_staler_than"]), st.integers(0, 2), min_size=1),
+    st.dictionaries(
+        st.sampled_from(["max_staleness", "drop_staler_than"]), st.integers(0, 2), min_size=1
+    ),
 )
 def test_so_it_is_where_updates_are_held_back_and_gradients_dropped(seed, schedule, flops, limits):
     """Instances that were not admitted meanwhile enter at the same moment, however many dispatches are decided together."""
@@ -96,4 +128,10 @@ def test_a_worker_that_has_waited_waits_once_where_an_arena_grows(workers, flops
     """The policy lets a worker wait, the next one has too few slots, and is asked again when there are more."""
     options = {"policy": "one_forward_one_backward", "max_active_keys": 7, "max_dispatch_size": 4}
     settings = frozen(workers=workers, fuse=True, min_update_interval=3, **options)
-    assert_the_same(299, Schedule(settings, 1, None), flops, "train", capacity=2)
+    assert_the_same(
+        299,
+        Schedule(settings, 1, None),
+        flops,
+        "train",
+        capacity=2,
+    )

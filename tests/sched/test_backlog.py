@@ -27,7 +27,10 @@ class Waits(WaitingQueue):
 
     def take(self, n):
         del self.since[:n]
-        self.show(len(self.since), self.since[0] if self.since else 0)
+        self.show(
+            len(self.since),
+            self.since[0] if self.since else 0,
+        )
 
 
 @given(
@@ -51,11 +54,14 @@ def test_the_heap_chooses_what_the_policy_chooses(steps, name, every):
         assert chosen is policy([*backlog], now)
         chosen.take(16)
         backlog.taken(chosen)
-        assert (chosen in backlog) == (chosen.items > 0) and len(backlog) == sum(q.items > 0 for q in queues)
+        assert (chosen in backlog) == (chosen.items > 0) and len(backlog) == sum(
+            q.items > 0 for q in queues
+        )
 
 
 def test_the_heap_stays_small():
-    backlog, queues = Backlog(POLICIES["balanced"]), [Waits(c.FORWARD) for _ in range(2)]
+    backlog = Backlog(POLICIES["balanced"])
+    queues = [Waits(c.FORWARD) for _ in range(2)]
     for now in range(2000):
         for queue in queues:
             queue.put(1, now)
@@ -71,7 +77,11 @@ def test_a_policy_without_ranks_is_asked_each_time():
 
 
 def test_workers_for_whom_something_has_come_are_told_once():
-    s = scheduler_for(graphs.chain(2), {"f0": 0, "f1": 1, "loss": 1}, (0, 0))
+    s = scheduler_for(
+        graphs.chain(2),
+        {"f0": 0, "f1": 1, "loss": 1},
+        (0, 0),
+    )
     admit(s, graphs.chain_data(2))
     assert s.queues.woken() == {0} and s.queues.woken() == set()
     first = s.next(0)

@@ -12,28 +12,50 @@ from ampjax.plan.stage_kinds import EDGES
 FUSED = "out+edge0+edge1+in+update"
 
 
-def names(graph, worker_of=None, spaces=(0,), fuse=True):
+def names(
+    graph,
+    worker_of=None,
+    spaces=(0,),
+    fuse=True,
+):
     return [stage.name for stage in plan_for(graph, worker_of, spaces, fuse).stages]
 
 
 def two_ends(other_topology=False, seen=False, edge_options=None, kinds=2):
     """A distribute and a collect, perhaps by another topology; perhaps what is distributed goes elsewhere, too."""
     with amp.Graph() as g:
-        rows, edges = amp.pump("rows", (2,), ragged=True), amp.topology("edges")
+        rows = amp.pump("rows", (2,), ragged=True)
+        edges = amp.topology("edges")
         wires = amp.distribute(rows, edges, kinds, name="out")
-        sent = [amp.ppt(f"edge{k}", chains.scale, params=chains.one())(w) for k, w in enumerate(wires)]
+        sent = []
+        for k, w in enumerate(wires):
+            sent.append(amp.ppt(f"edge{k}", chains.scale, params=chains.one())(w))
         if seen:
             amp.sink("seen", sent[0])
-        amp.sink("all", amp.collect(sent, amp.topology("others") if other_topology else edges, name="in"))
+        amp.sink(
+            "all",
+            amp.collect(
+                sent,
+                amp.topology("others") if other_topology else edges,
+                name="in",
+            ),
+        )
     return g
 
 
 def test_a_chain_and_the_rows_that_it_meets_become_one_stage():
     plan = plan_for(chains.propagation(), fuse=True)
     (stage,) = (s for s in plan.stages if s.kind is EDGES)
-    assert stage.name == FUSED and stage.topology == "edges" and stage.params == ("edge0", "edge1", "update")
+    assert (
+        stage.name == FUSED
+        and stage.topology == "edges"
+        and stage.params == ("edge0", "edge1", "update")
+    )
     assert [port.name for port in stage.ports] == ["h"] and stage.aligned
-    assert [node.name for node in stage.row_nodes] == ["update"] and stage.edge_type_of == {"edge0": 0, "edge1": 1}
+    assert [node.name for node in stage.row_nodes] == ["update"] and stage.edge_type_of == {
+        "edge0": 0,
+        "edge1": 1,
+    }
     assert not any(s.kind.collects for s in plan.stages)
 
 
@@ -75,7 +97,10 @@ def test_rows_from_elsewhere_join_the_stage_as_ports():
         edges = amp.topology("edges")
         sent = amp.distribute(rows, edges, 1, name="out")
         a = amp.collect(sent, edges, name="in")
-        amp.sink("end", amp.npt("meet", lambda a, x: a * x)(a, more))
+        amp.sink(
+            "end",
+            amp.npt("meet", lambda a, x: a * x)(a, more),
+        )
     (stage,) = (s for s in plan_for(g, fuse=True).stages if s.kind is EDGES)
     assert [port.name for port in stage.ports] == ["rows", "more"] and stage.aligned
 
@@ -89,11 +114,27 @@ def run(data, **settings):
 def test_a_dispatch_holds_its_edges_way_by_way():
     rng = np.random.default_rng(0)
     data = [chains.instance(rng, n, 0) for n in (3, 2)]
-    data[0]["edges"] = amp.Topology.from_edges([0, 2, 1], [1, 0, 1], [1, 0, 1], 3, 2)
-    data[1]["edges"] = amp.Topology.from_edges([1, 0], [0, 0], [0, 1], 2, 2)
+    data[0]["edges"] = amp.Topology.from_edges(
+        [0, 2, 1],
+        [1, 0, 1],
+        [1, 0, 1],
+        3,
+        2,
+    )
+    data[1]["edges"] = amp.Topology.from_edges(
+        [1, 0],
+        [0, 0],
+        [0, 1],
+        2,
+        2,
+    )
     _, dispatches = run(data)
     first = next(d for d in dispatches if d.stage.name == FUSED and d.direction == "forward")
-    assert first.n_messages == 2 and first.sizes.tolist() == [3, 2] and first.edges.n_rows.tolist() == [3, 2]
+    assert (
+        first.n_messages == 2
+        and first.sizes.tolist() == [3, 2]
+        and first.edges.n_rows.tolist() == [3, 2]
+    )
     assert first.edges.senders.tolist() == [2, 4, 0, 1, 3]
     assert first.edges.receivers.tolist() == [0, 3, 1, 1, 3]
     assert first.edges.counts.tolist() == [[1, 2], [1, 1]]
@@ -114,7 +155,9 @@ def test_gradient_rows_are_edges_for_edge_nodes_and_rows_for_others():
         max_dispatch_size=4,
         intervals=dict.fromkeys(["edge0", "edge1", "update", "encode"], 1 << 40),
     )
-    counts = [sum(len(d["edges"].gather[k]) for d in data) for k in (0, 1)]
+    counts = []
+    for k in (0, 1):
+        counts.append(sum(len(d["edges"].gather[k]) for d in data))
     assert scheduler.updates.counts == {
         "edge0": 2 * counts[0],
         "edge1": 2 * counts[1],
@@ -125,8 +168,14 @@ def test_gradient_rows_are_edges_for_edge_nodes_and_rows_for_others():
 
 def test_an_interval_of_edges_is_kept():
     intervals = {"edge0": 7, "edge1": 5, "update": 11}
-    _, dispatches = run(chains.odd_instances(), max_active_keys=7, max_dispatch_size=4, intervals=intervals)
-    due = [change for d in dispatches for change in d.changes if change.node in intervals]
+    _, dispatches = run(
+        chains.odd_instances(), max_active_keys=7, max_dispatch_size=4, intervals=intervals
+    )
+    due = []
+    for d in dispatches:
+        for change in d.changes:
+            if change.node in intervals:
+                due.append(change)
     assert {c.node for c in due} == set(intervals)
     assert all(c.count >= intervals[c.node] for c in due)
 
@@ -135,9 +184,18 @@ def test_an_interval_of_edges_is_kept():
     "topology, said",
     [
         (amp.Topology.from_edges([0], [0], [0], 3, 1), r"2 gather maps, one per output, got 1"),
-        (amp.Topology((np.array([0]), np.array([], int)), (np.array([0]),), 3), r"scatter maps of \[1, 0\] places"),
-        (amp.Topology.from_edges([5], [0], [0], 3, 2), r"row numbers below 3, the rows of the message, got 5"),
-        (amp.Topology.from_edges([0], [0], [0], 4, 2), r"3 rows, as the message that is distributed, got 4"),
+        (
+            amp.Topology((np.array([0]), np.array([], int)), (np.array([0]),), 3),
+            r"scatter maps of \[1, 0\] places",
+        ),
+        (
+            amp.Topology.from_edges([5], [0], [0], 3, 2),
+            r"row numbers below 3, the rows of the message, got 5",
+        ),
+        (
+            amp.Topology.from_edges([0], [0], [0], 4, 2),
+            r"3 rows, as the message that is distributed, got 4",
+        ),
     ],
 )
 def test_a_topology_that_does_not_fit(topology, said):

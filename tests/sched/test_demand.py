@@ -28,7 +28,11 @@ from ampjax.sched.memory_limits import (
 from ampjax.sched.scheduler import Scheduler
 from ampjax.unfold.demand import needs
 
-LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=10)
+LENGTHS = st.lists(
+    st.integers(1, 9),
+    min_size=1,
+    max_size=10,
+)
 
 CASES = {
     "rnn": (graphs.rnn(), graphs.rnn_instance),
@@ -37,14 +41,20 @@ CASES = {
     "repeat": (graphs.repeating(), graphs.repeating_instance),
     "molecule": (
         graphs.molecule(),
-        lambda n: graphs.molecule_instance(n, [(i, (i + 1) % n, i % 2) for i in range(n - 1)]),
+        lambda n: graphs.molecule_instance(
+            n,
+            [(i, (i + 1) % n, i % 2) for i in range(n - 1)],
+        ),
     ),
 }
 
 
 def needed(plan, instances, purpose="train"):
     each = needs(plan, [columns(plan.graph, instances)], range(len(instances)), purpose).each
-    return {key: int(rows.sum()) for key, rows in each.items()}
+    result = {}
+    for key, rows in each.items():
+        result[key] = int(rows.sum())
+    return result
 
 
 @pytest.mark.parametrize("fuse", [True, False])
@@ -69,14 +79,19 @@ def test_demand_is_what_a_run_takes(name, fuse):
 
 def test_demand_of_a_loop():
     plan = plan_for(graphs.rnn(features=4), fuse=True)
-    assert needed(plan, graphs.rnn_data([5])) == {(0, (4,), "float32"): 1 + 5}  # h0, and one row per step
+    assert needed(plan, graphs.rnn_data([5])) == {
+        (0, (4,), "float32"): 1 + 5
+    }  # h0, and one row per step
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_inference_needs_the_same_rows_over_time(name):
     graph, make = CASES[name]
-    plan, batches = plan_for(graph), [columns(graph, [make(n) for n in (1, 4, 2)])]
-    trained, inferred = (needs(plan, batches, range(3), purpose).each for purpose in ("train", "both"))
+    plan = plan_for(graph)
+    batches = [columns(graph, [make(n) for n in (1, 4, 2)])]
+    trained, inferred = (
+        needs(plan, batches, range(3), purpose).each for purpose in ("train", "both")
+    )
     assert trained.keys() == inferred.keys()
     for key, rows in trained.items():
         np.testing.assert_array_equal(rows, inferred[key])
@@ -89,22 +104,43 @@ def test_row_bytes_count_the_adjoint():
 
 
 def test_limits_are_shared_out_by_bytes():
-    limits = row_limits({(0, (100,), "float32"): 10.0, (0, (1,), "float32"): 30.0, (1, (1,), "float32"): 1.0}, 80_000)
-    assert all(sum(limits[k] * row_bytes(k) for k in limits if k[0] == space) <= 80_000 for space in (0, 1))
+    limits = row_limits(
+        {
+            (0, (100,), "float32"): 10.0,
+            (0, (1,), "float32"): 30.0,
+            (1, (1,), "float32"): 1.0,
+        },
+        80_000,
+    )
+    assert all(
+        sum(limits[k] * row_bytes(k) for k in limits if k[0] == space) <= 80_000 for space in (0, 1)
+    )
     assert limits[0, (1,), "float32"] == pytest.approx(3 * limits[0, (100,), "float32"], abs=3)
     assert limits[1, (1,), "float32"] == 10_000
 
 
 def test_an_arena_that_no_sampled_instance_touched_is_taken_to_be_needed():
     seen, empty, new = ((0, (n,), "float32") for n in (1, 2, 3))
-    assert with_unseen({seen: 8.0, empty: 0.0}, [seen, empty, new]) == {seen: 8.0, empty: 8.0, new: 8.0}
+    assert with_unseen({seen: 8.0, empty: 0.0}, [seen, empty, new]) == {
+        seen: 8.0,
+        empty: 8.0,
+        new: 8.0,
+    }
     assert with_unseen({}, [new]) == {new: 1}
 
 
 def test_arenas_start_at_what_is_expected_within_the_limits():
     keys = (0, (1,), "float32"), (0, (2,), "float32")
-    made = with_limits(SchedulerSettings(), {keys[0]: 10.0, keys[1]: 10.0}, {keys[0]: 1000, keys[1]: 50}, 8)
-    assert made.capacities == {keys[0]: 128, keys[1]: 50} and made.limits == {keys[0]: 1000, keys[1]: 50}
+    made = with_limits(
+        SchedulerSettings(),
+        {keys[0]: 10.0, keys[1]: 10.0},
+        {keys[0]: 1000, keys[1]: 50},
+        8,
+    )
+    assert made.capacities == {keys[0]: 128, keys[1]: 50} and made.limits == {
+        keys[0]: 1000,
+        keys[1]: 50,
+    }
 
 
 # The guard
@@ -112,12 +148,18 @@ def test_arenas_start_at_what_is_expected_within_the_limits():
 
 def asks(guard, plan, instance, train, batches):
     """Asks for room for one instance."""
-    return guard.admit(instance, train, *demands(plan, [instance], batches, guard.purpose))
+    return guard.admit(
+        instance,
+        train,
+        *demands(plan, [instance], batches, guard.purpose),
+    )
 
 
 def demands(plan, ids, batches, purpose="both"):
     """What each of some instances needs."""
-    return Scheduler(plan, SchedulerSettings()).admission.programs.demands(np.array(ids), batches, purpose)
+    return Scheduler(plan, SchedulerSettings()).admission.programs.demands(
+        np.array(ids), batches, purpose
+    )
 
 
 def guarded_run(graph, instances, limits, policy, size, choose):
@@ -125,7 +167,9 @@ def guarded_run(graph, instances, limits, policy, size, choose):
     plan = plan_for(graph, fuse=False)
     s = Scheduler(
         plan,
-        SchedulerSettings(max_active_keys=8, max_dispatch_size=size, policy=POLICIES[policy], limits=limits),
+        SchedulerSettings(
+            max_active_keys=8, max_dispatch_size=size, policy=POLICIES[policy], limits=limits
+        ),
         check=True,
     )
     guard = MemoryGuard(limits, needed(plan, instances), 8)
@@ -137,7 +181,11 @@ def guarded_run(graph, instances, limits, policy, size, choose):
             and s.admission.room()
             and asks(guard, plan, waiting[0], True, [columns(graph, [instances[waiting[0]]])])
         ):
-            admit(s, [instances[waiting[0]]], ids=[waiting.pop(0)])
+            admit(
+                s,
+                [instances[waiting[0]]],
+                ids=[waiting.pop(0)],
+            )
             admitted = True
         moved = step(s) if choose() or not admitted else admitted
         for instance, train in s.admission.take_ended():
@@ -148,25 +196,46 @@ def guarded_run(graph, instances, limits, policy, size, choose):
     assert_empty(s)
 
 
-@given(st.sampled_from(sorted(CASES)), LENGTHS, st.sampled_from(sorted(POLICIES)), st.integers(1, 8), st.data())
+@given(
+    st.sampled_from(sorted(CASES)),
+    LENGTHS,
+    st.sampled_from(sorted(POLICIES)),
+    st.integers(1, 8),
+    st.data(),
+)
 @settings(max_examples=examples(60))
 def test_a_memory_limit_never_blocks_half_way(name, lengths, policy, size, data):
     """With any limit that the largest instance fits into, everything ends, under any policy and dispatch size."""
     graph, make = CASES[name]
     instances = [make(n) for n in lengths]
     plan = plan_for(graph, fuse=False)
-    each, total = [needed(plan, [i]) for i in instances], needed(plan, instances)
+    each = [needed(plan, [i]) for i in instances]
+    total = needed(plan, instances)
     limits = {}
     for key in total:
         largest = max(need.get(key, 0) for need in each)
-        limits[key] = 1 + data.draw(st.integers(max(1, largest), max(1, total[key])), label=f"rows of {key}")
-    guarded_run(graph, instances, limits, policy, size, lambda: data.draw(st.booleans()))
+        limits[key] = 1 + data.draw(
+            st.integers(
+                max(1, largest),
+                max(1, total[key]),
+            ),
+            label=f"rows of {key}",
+        )
+    guarded_run(
+        graph,
+        instances,
+        limits,
+        policy,
+        size,
+        lambda: data.draw(st.booleans()),
+    )
 
 
 def test_an_instance_that_can_not_fit_even_alone():
     graph = graphs.rnn(features=4)
     key = (0, (4,), "float32")
-    plan, guard = plan_for(graph, fuse=True), MemoryGuard({key: 6}, {key: 2}, 1)
+    plan = plan_for(graph, fuse=True)
+    guard = MemoryGuard({key: 6}, {key: 2}, 1)
     assert asks(guard, plan, 0, True, [columns(graph, graphs.rnn_data([4]))])
     guard.release(0, True)
     text = (
@@ -174,15 +243,24 @@ def test_an_instance_that_can_not_fit_even_alone():
         r"Raise `memory_limit`, or split the instance\."
     )
     with pytest.raises(LimitError, match=text):
-        asks(guard, plan, 9, True, [columns(graph, graphs.rnn_data([5]))])
+        asks(
+            guard,
+            plan,
+            9,
+            True,
+            [columns(graph, graphs.rnn_data([5]))],
+        )
 
 
 def test_the_guard_holds_back_until_others_have_ended():
     graph = graphs.rnn(features=4)
     key = (0, (4,), "float32")
-    plan, guard = plan_for(graph, fuse=True), MemoryGuard({key: 8}, {key: 4}, 4)
+    plan = plan_for(graph, fuse=True)
+    guard = MemoryGuard({key: 8}, {key: 4}, 4)
     batch = [columns(graph, graphs.rnn_data([3]))]
-    assert guard.tight and asks(guard, plan, 0, True, batch) and not asks(guard, plan, 1, True, batch)
+    assert (
+        guard.tight and asks(guard, plan, 0, True, batch) and not asks(guard, plan, 1, True, batch)
+    )
     guard.release(0, True)
     assert asks(guard, plan, 1, True, batch)
 
@@ -191,7 +269,11 @@ def test_instances_counted_together_need_what_each_needs_alone():
     graph = graphs.rnn(features=4)
     plan = plan_for(graph, fuse=True)
     data = graphs.rnn_data([3, 1, 5])
-    together = demands(plan, [7, 2, 5], [columns(graph, data)])
+    together = demands(
+        plan,
+        [7, 2, 5],
+        [columns(graph, data)],
+    )
     assert together == [demands(plan, [7], [columns(graph, [one])])[0] for one in data]
     assert [need[0, (4,), "float32"] for need in together] == [4, 2, 6]
 
@@ -200,14 +282,20 @@ def test_instances_counted_together_need_what_each_needs_alone():
 @pytest.mark.parametrize("spare", [0, -1])
 def test_far_from_the_limit_nothing_is_counted(margin, spare):
     key = (0, (4,), "float32")
-    guard = MemoryGuard({key: margin * 8 * 5 + spare}, {key: 5}, 8, margin)
+    guard = MemoryGuard(
+        {key: margin * 8 * 5 + spare},
+        {key: 5},
+        8,
+        margin,
+    )
     assert guard.tight == (spare < 0)
 
 
 def test_training_and_inference_of_one_instance_are_counted_apart():
     graph = graphs.rnn(features=4)
     key = (0, (4,), "float32")
-    plan, guard = plan_for(graph, fuse=True), MemoryGuard({key: 1 + 8}, {key: 4}, 4)
+    plan = plan_for(graph, fuse=True)
+    guard = MemoryGuard({key: 1 + 8}, {key: 4}, 4)
     batch = [columns(graph, graphs.rnn_data([3]))]
     assert asks(guard, plan, 0, True, batch) and asks(guard, plan, 0, False, batch)
     guard.release(0, True)
@@ -222,7 +310,11 @@ def test_a_dry_run_leaves_out_what_it_can_not_know():
 
 def test_arenas_start_at_their_capacity():
     key = (0, (), "float32")
-    s = scheduler_for(graphs.chain(1), capacities={key: 32}, capacity=8)
+    s = scheduler_for(
+        graphs.chain(1),
+        capacities={key: 32},
+        capacity=8,
+    )
     admit(s, graphs.chain_data(2))
     drain(s)
     assert (s.tables.capacity(key), s.tables.capacity((HOST, (), "float32"))) == (32, 8)
@@ -233,8 +325,14 @@ def test_rows_that_sinks_alone_need_are_not_kept_for_losses():
         y = amp.ppt("f", amp.nn.Linear(3, 2))(amp.pump("x", (3,)))
         amp.sink("y", y)
         amp.loss("loss", lambda y: (y**2).sum())(y)
-    plan, data = plan_for(g, fuse=True), [{"x": np.zeros(3, np.float32)}] * 4
+    plan = plan_for(g, fuse=True)
+    data = [{"x": np.zeros(3, np.float32)}] * 4
     key = (0, (2,), "float32")
     for purpose, rows in (("losses", 0), ("sinks", 1), ("both", 1)):
-        found = demands(plan, range(4), [columns(g, data)], purpose)
+        found = demands(
+            plan,
+            range(4),
+            [columns(g, data)],
+            purpose,
+        )
         assert [need.get(key, 0) for need in found] == [rows] * 4

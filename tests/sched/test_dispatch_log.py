@@ -8,7 +8,16 @@ from ampjax.sched.diagnose.dispatch_log import DispatchLog
 
 
 def dispatch(number, messages):
-    return Dispatch(number, 0, 0, "forward", messages, messages, 0, np.zeros(3 * messages, np.int32))
+    return Dispatch(
+        number,
+        0,
+        0,
+        "forward",
+        messages,
+        messages,
+        0,
+        np.zeros(3 * messages, np.int32),
+    )
 
 
 def remembered(past, sizes):
@@ -44,4 +53,6 @@ def test_many_at_once_are_remembered_as_one_by_one(together):
     large = DispatchLog(100, messages=10)
     for start in range(0, 21, together):
         large.extend(told[start : start + together])
-    assert [d.number for d in large][-1] == 20 and max(1, 10 - together) <= len(large) <= max(10, together)
+    assert [d.number for d in large][-1] == 20 and max(1, 10 - together) <= len(large) <= max(
+        10, together
+    )

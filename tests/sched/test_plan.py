@@ -13,7 +13,11 @@ from ampjax.plan.stages import HOST
 
 
 def names(plan, kind=None):
-    return [stage.name for stage in plan.stages if kind in (None, str(stage.kind))]
+    result = []
+    for stage in plan.stages:
+        if kind in (None, str(stage.kind)):
+            result.append(stage.name)
+    return result
 
 
 def stage(plan, name):
@@ -47,7 +51,10 @@ def test_a_plan_prints_its_stages():
 def test_what_is_fused(graph, stages):
     plan = plan_for(graph, fuse=True)
     assert [s.name for s in plan.stages if not s.kind.is_transfer] == stages
-    unfused = [s for s in plan_for(graph, fuse=False).stages if not s.kind.is_transfer]
+    unfused = []
+    for s in plan_for(graph, fuse=False).stages:
+        if not s.kind.is_transfer:
+            unfused.append(s)
     assert all(len(s.nodes) == 1 for s in unfused)
     assert sorted(n.name for s in unfused for n in s.nodes) == sorted("+".join(stages).split("+"))
 
@@ -57,13 +64,19 @@ def test_a_loss_takes_what_sinks_see_too():
     plan = plan_for(graphs.with_sinks(), fuse=True)
     trained = [s.name for s in plan.stages if s.trains]
     assert trained == ["inner+tanh+outer+loss"]
-    assert [s.name for s in plan.stages if not s.trains and s.kind is ROWS] == ["inner+tanh", "outer"], "each once"
+    assert [s.name for s in plan.stages if not s.trains and s.kind is ROWS] == [
+        "inner+tanh",
+        "outer",
+    ], "each once"
 
 
 @pytest.mark.parametrize(
     ("purpose", "seen"),
     [
-        ("both", {"inner+tanh", "outer", "inner+tanh+outer+loss", "see input", "see hidden", "see y"}),
+        (
+            "both",
+            {"inner+tanh", "outer", "inner+tanh+outer+loss", "see input", "see hidden", "see y"},
+        ),
         ("losses", {"inner+tanh+outer+loss"}),
         ("sinks", {"inner+tanh", "outer", "see input", "see hidden", "see y"}),
     ],
@@ -78,7 +91,11 @@ def test_inference_reaches_what_it_is_for(purpose, seen):
 
 def test_training_reaches_no_sink():
     s = scheduler_for(graphs.with_sinks(), fuse=True)
-    admit(s, [{"x": np.zeros(2, np.float32), "label": np.float32(0)}] * 2, ids=[0, 1])
+    admit(
+        s,
+        [{"x": np.zeros(2, np.float32), "label": np.float32(0)}] * 2,
+        ids=[0, 1],
+    )
     assert {d.stage.name for d in drain(s)} == {"inner+tanh+outer+loss"}
     assert s.idle
 
@@ -87,19 +104,28 @@ def test_what_a_sink_sees_beside_another_layer_is_computed_once():
     with amp.Graph() as g:
         hidden = amp.ppt("inner", amp.nn.Linear(2, 3))(amp.pump("x", (2,)))
         amp.sink("see hidden", hidden)
-        amp.sink("y", amp.ppt("outer", amp.nn.Linear(3, 1))(hidden))
+        amp.sink(
+            "y",
+            amp.ppt("outer", amp.nn.Linear(3, 1))(hidden),
+        )
     assert sorted(names(plan_for(g, fuse=True), "rows")) == ["inner", "outer"]
 
 
 def test_nodes_of_different_workers_are_not_fused():
-    plan = plan_for(graphs.chain(3), {"f0": 0, "f1": 0, "f2": 1, "loss": 1}, (0, 0), fuse=True)
+    plan = plan_for(
+        graphs.chain(3),
+        {"f0": 0, "f1": 0, "f2": 1, "loss": 1},
+        (0, 0),
+        fuse=True,
+    )
     assert names(plan) == ["f0+f1", "f2+loss"]  # one device: no transfer
 
 
 @pytest.mark.parametrize("options", [{"max_dispatch_size": 4}, {"weights": "stashed"}])
 def test_nodes_with_different_options_are_not_fused(options):
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.ppt("f", graphs.times, params=1.0)(x)
         y = amp.ppt("g", graphs.times, params=1.0, **options)(y)
         amp.loss("loss", graphs.square)(y, label)
@@ -118,17 +144,24 @@ def test_a_node_with_two_consumers_in_different_stages_stays_alone():
 def combined(first):
     """`combine` joins by instance a wire with the field `t` and one without; the fused node feeds one of the two ports."""
     with amp.Graph() as g:
-        x, y = amp.pump("x"), amp.pump("y", fields=("t",))
+        x = amp.pump("x")
+        y = amp.pump("y", fields=("t",))
         f = amp.npt("f", jnp.sin)(x)
         wires = (y, f) if first == "y" else (f, y)
-        amp.sink("z", amp.npt("combine", lambda a, b: a + b, join=("instance",))(*wires))
+        amp.sink(
+            "z",
+            amp.npt("combine", lambda a, b: a + b, join=("instance",))(*wires),
+        )
     return g
 
 
 @pytest.mark.parametrize("first", ["y", "f"])
 def test_fusing_never_changes_a_state(first):
     g = combined(first)
-    instance = {"x": np.float32(1), "y": amp.messages(np.ones(1, np.float32), t=5)}
+    instance = {
+        "x": np.float32(1),
+        "y": amp.messages(np.ones(1, np.float32), t=5),
+    }
     seen = {}
     for fuse in (True, False):
         s = scheduler_for(g, fuse=fuse)
@@ -157,12 +190,23 @@ def test_a_pumped_wire_that_two_workers_use_stays_on_the_host():
         x = amp.pump("x")
         for i in range(2):
             amp.sink(f"s{i}", amp.npt(f"f{i}", jnp.sin)(x))
-    plan = plan_for(g, {"f0": 0, "s0": 0, "f1": 1, "s1": 1}, (0, 1))
+    plan = plan_for(
+        g,
+        {"f0": 0, "s0": 0, "f1": 1, "s1": 1},
+        (0, 1),
+    )
     assert names(plan, "transfer") == []
 
 
 def test_one_transfer_serves_all_consumers_on_the_other_side():
-    homes = {"first": 0, "b0": 1, "b1": 1, "b2": 1, "add": 1, "loss": 1}
+    homes = {
+        "first": 0,
+        "b0": 1,
+        "b1": 1,
+        "b2": 1,
+        "add": 1,
+        "loss": 1,
+    }
     plan = plan_for(graphs.fan_out(), homes, (0, 1))
     assert names(plan, "transfer") == ["first→1"]
     (moved,) = [s for s in plan.stages if s.kind.is_transfer]
@@ -170,18 +214,40 @@ def test_one_transfer_serves_all_consumers_on_the_other_side():
 
 
 def test_consumers_on_several_devices_get_a_transfer_each():
-    homes = {"first": 0, "b0": 0, "b1": 1, "b2": 2, "add": 0, "loss": 0}
+    homes = {
+        "first": 0,
+        "b0": 0,
+        "b1": 1,
+        "b2": 2,
+        "add": 0,
+        "loss": 0,
+    }
     plan = plan_for(graphs.fan_out(), homes, (0, 1, 2))
     assert sorted(names(plan, "transfer")) == ["b1→0", "b2→0", "first→1", "first→2"]
 
 
 def test_a_transfer_behind_a_cond_moves_only_what_goes_there():
-    plan = plan_for(graphs.diamond(), {"first": 0, "even": 0, "odd": 1, "loss": 0}, (0, 1))
+    plan = plan_for(
+        graphs.diamond(),
+        {"first": 0, "even": 0, "odd": 1, "loss": 0},
+        (0, 1),
+    )
     assert sorted(names(plan, "transfer")) == ["cond1[1]→1", "odd→0"]
 
 
 def test_workers_on_one_device_need_no_transfer():
-    plan = plan_for(graphs.fan_out(), {"first": 0, "b0": 1, "b1": 2, "b2": 0, "add": 1, "loss": 2}, (0, 0, 0))
+    plan = plan_for(
+        graphs.fan_out(),
+        {
+            "first": 0,
+            "b0": 1,
+            "b1": 2,
+            "b2": 0,
+            "add": 1,
+            "loss": 2,
+        },
+        (0, 0, 0),
+    )
     assert names(plan, "transfer") == []
 
 
@@ -200,8 +266,15 @@ def test_a_group_lies_where_its_consumer_is():
 def test_a_group_of_pumped_members_lies_on_the_host():
     with amp.Graph() as g:
         x = amp.pump("x", fields=("i",))
-        rows = amp.group(x, size=lambda s: np.full(len(s), 2), name="rows")
-        amp.sink("sum", amp.reduce("total", jax.ops.segment_sum, rows))
+        rows = amp.group(
+            x,
+            size=lambda s: np.full(len(s), 2),
+            name="rows",
+        )
+        amp.sink(
+            "sum",
+            amp.reduce("total", jax.ops.segment_sum, rows),
+        )
     plan = plan_for(g)
     assert stage(plan, "total").ports[0].space == HOST and stage(plan, "rows").space == HOST
     assert names(plan, "transfer") == []
@@ -209,10 +282,22 @@ def test_a_group_of_pumped_members_lies_on_the_host():
 
 def test_a_group_of_pumped_and_computed_members_lies_on_the_device():
     with amp.Graph() as g:
-        x, y = amp.pump("x", fields=("i",)), amp.pump("y", fields=("i",))
-        members = amp.phi("both", x, amp.npt("f", jnp.sin)(y))
-        rows = amp.group(members, size=lambda s: np.full(len(s), 2), name="rows")
-        amp.sink("sum", amp.reduce("total", jax.ops.segment_sum, rows))
+        x = amp.pump("x", fields=("i",))
+        y = amp.pump("y", fields=("i",))
+        members = amp.phi(
+            "both",
+            x,
+            amp.npt("f", jnp.sin)(y),
+        )
+        rows = amp.group(
+            members,
+            size=lambda s: np.full(len(s), 2),
+            name="rows",
+        )
+        amp.sink(
+            "sum",
+            amp.reduce("total", jax.ops.segment_sum, rows),
+        )
     plan = plan_for(g)
     assert stage(plan, "total").ports[0].space == 0
     assert names(plan, "transfer") == ["feed x→0"]
@@ -222,12 +307,27 @@ def test_a_group_of_pumped_and_computed_members_lies_on_the_device():
 @pytest.mark.parametrize("spaces", [(0,), (0, 0, 0), (0, 1, 2)])
 @pytest.mark.parametrize(
     "graph",
-    [graphs.rnn(), graphs.diamond(), graphs.fan_out(), graphs.grouping(), graphs.molecule(), graphs.two_outputs()],
+    [
+        graphs.rnn(),
+        graphs.diamond(),
+        graphs.fan_out(),
+        graphs.grouping(),
+        graphs.molecule(),
+        graphs.two_outputs(),
+    ],
 )
 def test_every_route_ends_where_the_payload_lies(graph, spaces, fuse):
     """No port ever gets a message from a memory space other than its own."""
-    nodes = [n.name for n in graph.nodes.values() if n.kind != "Pump"]
-    plan = plan_for(graph, {name: i % len(spaces) for i, name in enumerate(nodes)}, spaces, fuse)
+    nodes = []
+    for n in graph.nodes.values():
+        if n.kind != "Pump":
+            nodes.append(n.name)
+    plan = plan_for(
+        graph,
+        {name: i % len(spaces) for i, name in enumerate(nodes)},
+        spaces,
+        fuse,
+    )
 
     def leaves(targets, seen):
         for t in targets:
@@ -243,7 +343,9 @@ def test_every_route_ends_where_the_payload_lies(graph, spaces, fuse):
     for space, route in routes:
         for leaf in leaves(route, set()):
             target = plan.stages[leaf.stage]
-            assert target.ports[leaf.port].space == space or (not target.kind.is_dispatched and leaf.port == 1), target
+            assert target.ports[leaf.port].space == space or (
+                not target.kind.is_dispatched and leaf.port == 1
+            ), target
 
 
 # Who consumes what
@@ -256,7 +358,9 @@ def sole(plan):
 
 def reached(targets):
     """The ports at the ends of a route through conds, phis and isus."""
-    seen, found, stack = set(), [], [targets]
+    seen = set()
+    found = []
+    stack = [targets]
     while stack:
         for target in stack.pop():
             if not hasattr(target, "targets"):
@@ -282,5 +386,9 @@ def test_gradients_are_written_where_a_message_has_one_consumer(graph, outputs):
     plan = plan_for(graph, fuse=False)
     assert sole(plan) == outputs
     assert {s.name for s in plan.stages if any(s.sole)} == {
-        plan.stages[leaf.stage].name for s in plan.stages if any(s.written) for r in s.routes for leaf in reached(r)
+        plan.stages[leaf.stage].name
+        for s in plan.stages
+        if any(s.written)
+        for r in s.routes
+        for leaf in reached(r)
     }

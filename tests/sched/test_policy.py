@@ -29,14 +29,23 @@ COPY = replace(STAGE, kind=TRANSFER)
 
 
 def queue(direction, rows, born=0, max_rows=64, stage=STAGE):
-    q = WaitingQueue(PLAN, 3 * STAGE.number + DIRECTIONS.index(direction), max_rows)
+    q = WaitingQueue(
+        PLAN,
+        3 * STAGE.number + DIRECTIONS.index(direction),
+        max_rows,
+    )
     q.stage = stage
     q.show(rows, born)
     return q
 
 
 QUEUES = st.lists(
-    st.builds(queue, st.sampled_from([FORWARD, BACKWARD, INFER]), st.integers(1, 200), st.integers(0, 50)),
+    st.builds(
+        queue,
+        st.sampled_from([FORWARD, BACKWARD, INFER]),
+        st.integers(1, 200),
+        st.integers(0, 50),
+    ),
     min_size=1,
     max_size=6,
 )
@@ -69,7 +78,8 @@ def test_largest_fills_the_dispatch(queues, now):
 
 
 def test_largest_counts_only_what_one_dispatch_takes():
-    many, few = queue(FORWARD, 500, born=3), queue(BACKWARD, 64, born=5)
+    many = queue(FORWARD, 500, born=3)
+    few = queue(BACKWARD, 64, born=5)
     assert largest([many, few], 9) is few  # both fill a dispatch: backward goes first
 
 
@@ -83,7 +93,11 @@ def test_balanced_weighs_rows_direction_and_age():
 def test_balanced_starves_nobody(rows):
     """A single message beside a queue that is always full goes after a bounded number of dispatches."""
     lonely = queue(FORWARD, 1, born=0)
-    waited = next(now for now in range(10_000) if balanced([lonely, queue(BACKWARD, rows, born=now)], now) is lonely)
+    waited = next(
+        now
+        for now in range(10_000)
+        if balanced([lonely, queue(BACKWARD, rows, born=now)], now) is lonely
+    )
     assert waited <= 4 * 1.5 * rows
 
 
@@ -107,7 +121,14 @@ def test_wavefront_goes_forward_from_the_pumps_and_back_from_the_losses():
 
 def on_three_workers(policy):
     workers = {"f0": 0, "f1": 1, "f2": 2, "loss": 2}
-    return scheduler_for(graphs.chain(3), workers, (0, 0, 0), policy=policy, max_dispatch_size=1, max_active_keys=8)
+    return scheduler_for(
+        graphs.chain(3),
+        workers,
+        (0, 0, 0),
+        policy=policy,
+        max_dispatch_size=1,
+        max_active_keys=8,
+    )
 
 
 def open_messages(s, stage):
@@ -161,4 +182,8 @@ def test_a_users_policy_decides():
     g = graphs.chain(2)
     s = scheduler_for(g, max_dispatch_size=1, policy=youngest)
     admit(s, graphs.chain_data(2))
-    assert [tell(d).split(";")[0] for d in drain(s)][:3] == ["forward f0 [0]", "forward f1 [0]", "forward loss [0]"]
+    assert [tell(d).split(";")[0] for d in drain(s)][:3] == [
+        "forward f0 [0]",
+        "forward f1 [0]",
+        "forward loss [0]",
+    ]

@@ -16,7 +16,8 @@ from ampjax.sched.updates.replica_sync import ReplicaGroups
 
 def copies(n):
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.replicate(amp.ppt("g", graphs.times, params=graphs.one()), n)(x)
         amp.loss("loss", graphs.square)(y, label)
     return g
@@ -29,7 +30,9 @@ AVERAGE = Average("g", tuple(GROUP))
 
 def replicas(rule="epoch", every=0):
     plan = plan_for(COPIES)
-    return ReplicaGroups(plan, ReplicaSync(rule, every), SchedulerTables(plan, SchedulerSettings()).t)
+    return ReplicaGroups(
+        plan, ReplicaSync(rule, every), SchedulerTables(plan, SchedulerSettings()).t
+    )
 
 
 # Staleness
@@ -37,8 +40,15 @@ def replicas(rule="epoch", every=0):
 
 def test_rows_of_ragged_messages_weigh_their_number():
     """Messages of one, three and no rows; the second ones have seen parameters that were updated since."""
-    s = scheduler_for(graphs.repeating(), intervals={"scale": 1}, max_dispatch_size=64)
-    admit(s, [graphs.repeating_instance(n) for n in (1, 3, 0)])
+    s = scheduler_for(
+        graphs.repeating(),
+        intervals={"scale": 1},
+        max_dispatch_size=64,
+    )
+    admit(
+        s,
+        [graphs.repeating_instance(n) for n in (1, 3, 0)],
+    )
     drain(s)
     assert (
         s.counts.read().nodes["scale"].histogram[:2].tolist() == [3, 0]
@@ -59,9 +69,16 @@ def test_the_histogram_counts_every_row_once():
 
 
 def test_nodes_count_for_themselves():
-    s = scheduler_for(graphs.chain(2), intervals={"f0": 2, "f1": 3}, max_dispatch_size=1)
+    s = scheduler_for(
+        graphs.chain(2),
+        intervals={"f0": 2, "f1": 3},
+        max_dispatch_size=1,
+    )
     admit(s, graphs.chain_data(6))
-    changes = [change for d in drain(s) for change in d.changes]
+    changes = []
+    for d in drain(s):
+        for change in d.changes:
+            changes.append(change)
     assert [change.count for change in changes if change.node == "f0"] == [2, 2, 2]
     assert [change.count for change in changes if change.node == "f1"] == [3, 3]
     assert s.updates.versions == {"f0": 3, "f1": 2}
@@ -81,14 +98,17 @@ def test_replicas_may_never_meet():
 
 def test_every_k_updates_of_one_replica_all_average():
     group = replicas("every_k", 2)
-    averaged = [AVERAGE in group.after(GROUP[i]) for i in (0, 1, 2, 1, 0, 0, 1)]
+    averaged = []
+    for i in (0, 1, 2, 1, 0, 0, 1):
+        averaged.append(AVERAGE in group.after(GROUP[i]))
     assert averaged == [False, False, False, True, False, True, False]
     assert group.end_of_epoch() == [AVERAGE]
 
 
 def test_the_message_protocol():
     """arXiv version, §5: one triggers, each hands in at its next update, nobody waits."""
-    group, (a, b, d) = replicas("message", 2), GROUP
+    group = replicas("message", 2)
+    a, b, d = GROUP
     steps = [
         (a, []),
         (b, []),
@@ -105,7 +125,8 @@ def test_the_message_protocol():
 
 
 def test_the_end_of_an_epoch_ends_a_round_of_the_message_protocol():
-    group, (a, b, d) = replicas("message", 1), GROUP
+    group = replicas("message", 1)
+    a, b, d = GROUP
     assert group.after(a) == [Contribute("g", a)]
     assert group.end_of_epoch() == [AVERAGE]
     assert group.after(b) == [Contribute("g", b)]
@@ -115,7 +136,8 @@ def test_the_end_of_an_epoch_ends_a_round_of_the_message_protocol():
 
 @given(st.lists(st.sampled_from(GROUP), max_size=80), st.integers(1, 4))
 def test_every_merge_has_one_contribution_of_each(order, every):
-    group, handed_in = replicas("message", every), []
+    group = replicas("message", every)
+    handed_in = []
     for node in order:
         for change in group.after(node):
             if isinstance(change, Contribute):
@@ -128,11 +150,19 @@ def test_every_merge_has_one_contribution_of_each(order, every):
 
 @pytest.mark.parametrize("rule", ["every_k", "message"])
 def test_a_flush_counts_as_an_update(rule):
-    s = scheduler_for(COPIES, intervals=dict.fromkeys(GROUP, 10), sync=ReplicaSync(rule, 1), max_active_keys=9)
+    s = scheduler_for(
+        COPIES,
+        intervals=dict.fromkeys(GROUP, 10),
+        sync=ReplicaSync(rule, 1),
+        max_active_keys=9,
+    )
     admit(s, graphs.chain_data(3))
     drain(s)
     s.rounds.flush()
-    changes = [change for d in drain(s) for change in d.changes]
+    changes = []
+    for d in drain(s):
+        for change in d.changes:
+            changes.append(change)
     assert changes[0] == Update(GROUP[0], 1, 0.0)
     assert [type(change).__name__ for change in changes[:2]] == [
         "Update",

@@ -5,7 +5,18 @@ import re
 import numpy as np
 import pytest
 from support import graphs
-from support.control import Shown, admit, assert_empty, columns, drain, field, instances_of, scheduler_for, step, tell
+from support.control import (
+    Shown,
+    admit,
+    assert_empty,
+    columns,
+    drain,
+    field,
+    instances_of,
+    scheduler_for,
+    step,
+    tell,
+)
 
 import ampjax as amp
 from ampjax.errors import DeadlockError, InvariantError, LimitError, MessageError
@@ -46,7 +57,12 @@ def test_a_fused_chain_is_one_dispatch():
 
 
 def test_a_dispatch_size_of_1_is_the_papers_algorithm():
-    said = actions(graphs.chain(1), graphs.chain_data(2), max_dispatch_size=1, policy=backward_first)
+    said = actions(
+        graphs.chain(1),
+        graphs.chain_data(2),
+        max_dispatch_size=1,
+        policy=backward_first,
+    )
     assert said == [
         "forward f0 [0]",
         "forward loss [0]",
@@ -61,7 +77,10 @@ def test_a_loop_goes_round_as_often_as_the_state_says():
     g = graphs.rnn()
     s = scheduler_for(g, fuse=True, policy=backward_first)
     admit(s, graphs.rnn_data([1, 3]))
-    seen = [(d.direction, instances_of(d), field(d, g, "t")) for d in drain(s) if d.stage.name.startswith("embed")]
+    seen = []
+    for d in drain(s):
+        if d.stage.name.startswith("embed"):
+            seen.append((d.direction, instances_of(d), field(d, g, "t")))
     assert seen == [
         ("forward", [0, 1], [0, 0]),
         ("backward", [0], [0]),
@@ -76,11 +95,18 @@ def test_a_loop_goes_round_as_often_as_the_state_says():
 
 def forward_first(queues, now):
     """Everything goes forward before anything comes back."""
-    return max(queues, key=lambda queue: (not queue.backward, queue.ready, -queue.born))
+    return max(
+        queues,
+        key=lambda queue: (not queue.backward, queue.ready, -queue.born),
+    )
 
 
 def test_a_cond_and_the_phi_behind_it():
-    said = actions(graphs.diamond(), graphs.chain_data(4), policy=forward_first)
+    said = actions(
+        graphs.diamond(),
+        graphs.chain_data(4),
+        policy=forward_first,
+    )
     assert sorted(said) == sorted(
         [
             "forward first [0, 1, 2, 3]",
@@ -102,7 +128,11 @@ def test_fan_out_waits_for_every_gradient():
 
 def test_a_flatmap_may_emit_nothing():
     """Such a row is answered at once with a zero gradient, and counts towards the interval."""
-    said = actions(graphs.flat(), [graphs.flat_instance(n) for n in (0, 2)], intervals={"first": 2})
+    said = actions(
+        graphs.flat(),
+        [graphs.flat_instance(n) for n in (0, 2)],
+        intervals={"first": 2},
+    )
     assert said == [
         "forward first [0, 1]",
         "forward each [1, 1]",
@@ -120,7 +150,10 @@ def test_an_instance_whose_messages_all_end_at_once():
 
 
 def test_an_empty_group_is_emitted_and_an_empty_ragged_message_ungrouped():
-    said = actions(graphs.grouping(), [graphs.grouping_instance(n) for n in (0, 2)])
+    said = actions(
+        graphs.grouping(),
+        [graphs.grouping_instance(n) for n in (0, 2)],
+    )
     assert said == [
         "forward row [1, 1]",
         "forward total [0, 1]",
@@ -133,30 +166,55 @@ def test_an_empty_group_is_emitted_and_an_empty_ragged_message_ungrouped():
 
 
 def test_distribute_and_collect_with_isolated_nodes():
-    instances = [graphs.molecule_instance(3, [(0, 1, 0), (1, 0, 0)]), graphs.molecule_instance(1, [])]
+    instances = [
+        graphs.molecule_instance(
+            3,
+            [(0, 1, 0), (1, 0, 0)],
+        ),
+        graphs.molecule_instance(1, []),
+    ]
     s = scheduler_for(graphs.molecule())
     admit(s, instances)
-    done = {(d.direction, d.stage.name): d for d in drain(s)}
+    done = {}
+    for d in drain(s):
+        done[(d.direction, d.stage.name)] = d
     assert_empty(s)
     forward = done["forward", "in"]
     assert instances_of(forward) == [0, 1]
-    assert [r.tolist() for r in forward.scatter] == [[1, 0], []]  # where the two edges' rows go; kind 1 has none
+    assert [r.tolist() for r in forward.scatter] == [
+        [1, 0],
+        [],
+    ]  # where the two edges' rows go; kind 1 has none
     assert [len(r) for r in forward.out_rows] == [4]  # one row per atom
-    assert done["backward", "edge1"].n_rows == 0 and instances_of(done["backward", "edge1"]) == [0, 1]
+    assert done["backward", "edge1"].n_rows == 0 and instances_of(done["backward", "edge1"]) == [
+        0,
+        1,
+    ]
 
 
 def test_a_repeated_row_has_one_slot():
     s = scheduler_for(graphs.repeating())
-    admit(s, [graphs.repeating_instance(n) for n in (3, 0)])
-    done = {(d.direction, d.stage.name): d for d in drain(s)}
+    admit(
+        s,
+        [graphs.repeating_instance(n) for n in (3, 0)],
+    )
+    done = {}
+    for d in drain(s):
+        done[(d.direction, d.stage.name)] = d
     assert_empty(s)
     rows = done["forward", "multiply"].in_rows[0].tolist()
     assert len(rows) == 3 and len(set(rows)) == 1
-    assert "Update scale" in tell(done["backward", "scale"]) and instances_of(done["backward", "scale"]) == [0, 1]
+    assert "Update scale" in tell(done["backward", "scale"]) and instances_of(
+        done["backward", "scale"]
+    ) == [0, 1]
 
 
 def test_outputs_of_one_node_are_answered_together():
-    said = actions(graphs.two_outputs(), graphs.two_outputs_data(2), ids=[0, 2])
+    said = actions(
+        graphs.two_outputs(),
+        graphs.two_outputs_data(2),
+        ids=[0, 2],
+    )
     assert said[-2:] == ["backward parts [0, 2]", "backward first [0, 2]; Update first"]
     assert sorted(said[2:-2]) == [
         "backward a [0, 2]; Update a",
@@ -168,9 +226,18 @@ def test_outputs_of_one_node_are_answered_together():
 
 def test_a_sink_answers_with_a_zero_gradient_in_training():
     with amp.Graph() as g:
-        amp.sink("end", amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x")))
-    assert actions(g, [{"x": 1.0}, {"x": 2.0}]) == ["forward f [0, 1]", "backward f [0, 1]; Update f"]
-    assert actions(g, [{"x": 1.0}, {"x": 2.0}], purpose="both") == ["infer f [0, 1]", "infer end [0, 1]"]
+        amp.sink(
+            "end",
+            amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x")),
+        )
+    assert actions(g, [{"x": 1.0}, {"x": 2.0}]) == [
+        "forward f [0, 1]",
+        "backward f [0, 1]; Update f",
+    ]
+    assert actions(g, [{"x": 1.0}, {"x": 2.0}], purpose="both") == [
+        "infer f [0, 1]",
+        "infer end [0, 1]",
+    ]
 
 
 def test_a_pump_that_goes_to_a_sink():
@@ -199,9 +266,13 @@ def test_inference_keeps_nothing():
 
     def most_rows(purpose):
         admit(s, graphs.chain_data(5), purpose=purpose)
-        held, most = set(), 0
+        held = set()
+        most = 0
         while (d := s.next(0)) is not None:
-            held |= set(d.rows[-1].tolist()) if s.plan.stages[d.stage].outputs else set()
+            if s.plan.stages[d.stage].outputs:
+                held |= set(d.rows[-1].tolist())
+            else:
+                held |= set()
             most = max(most, len(held & used_slots(s, key)))
             s.done(d)
         return most
@@ -221,8 +292,16 @@ def used_slots(s, key):
 def test_training_and_inference_at_once_never_share_a_dispatch():
     s = scheduler_for(graphs.chain(1), max_active_keys=2)
     admit(s, graphs.chain_data(2), ids=[0, 1])
-    admit(s, graphs.chain_data(2), ids=[0, 1], purpose="both")
-    assert s.admission.in_flight == {True: 2, False: 2} and s.admission.room(True) == s.admission.room(False) == 0
+    admit(
+        s,
+        graphs.chain_data(2),
+        ids=[0, 1],
+        purpose="both",
+    )
+    assert (
+        s.admission.in_flight == {True: 2, False: 2}
+        and s.admission.room(True) == s.admission.room(False) == 0
+    )
     assert sorted(tell(d) for d in drain(s)) == [
         "backward f0 [0, 1]; Update f0",
         "forward f0 [0, 1]",
@@ -237,8 +316,17 @@ def test_training_and_inference_at_once_never_share_a_dispatch():
 def test_without_losses_no_label_is_needed():
     """Nor is anything run that leads to losses alone, such as `a`."""
     s = scheduler_for(graphs.two_outputs())
-    admit(s, [{"x": np.zeros(4, np.float32)}] * 2, ids=[0, 1], purpose="sinks")
-    assert sorted(tell(d) for d in drain(s)) == ["infer first [0, 1]", "infer left [1]", "infer parts [0, 1]"]
+    admit(
+        s,
+        [{"x": np.zeros(4, np.float32)}] * 2,
+        ids=[0, 1],
+        purpose="sinks",
+    )
+    assert sorted(tell(d) for d in drain(s)) == [
+        "infer first [0, 1]",
+        "infer left [1]",
+        "infer parts [0, 1]",
+    ]
     assert_empty(s)
 
 
@@ -294,10 +382,19 @@ def test_instance_slots_are_used_again():
 
 @pytest.mark.parametrize(("every", "room"), [(1, 1), (3, 3)], ids=["sync", "pipeline"])
 def test_the_controller_updates_when_a_round_has_ended(every, room):
-    s = scheduler_for(graphs.chain(2), max_active_keys=3, flush_every=every, intervals={"f0": 100, "f1": 1})
+    s = scheduler_for(
+        graphs.chain(2),
+        max_active_keys=3,
+        flush_every=every,
+        intervals={"f0": 100, "f1": 1},
+    )
     for start in (0, every):
         assert s.admission.room() == room
-        admit(s, graphs.chain_data(every), ids=np.arange(start, start + every))
+        admit(
+            s,
+            graphs.chain_data(every),
+            ids=np.arange(start, start + every),
+        )
         assert s.admission.room() == 0
         said = drain(s)
         assert [change for d in said[:-1] for change in d.changes] == []
@@ -328,7 +425,10 @@ def test_a_round_that_is_not_full_is_updated_at_the_end_of_the_data():
 
 
 def test_intervals_and_a_flush_that_was_asked_for():
-    s = scheduler_for(graphs.chain(2), intervals={"f0": 3, "f1": 2})
+    s = scheduler_for(
+        graphs.chain(2),
+        intervals={"f0": 3, "f1": 2},
+    )
     admit(s, graphs.chain_data(5))
     assert [tell(d) for d in drain(s)][-2:] == [
         "backward f1 [0, 1, 2, 3, 4]; Update f1",
@@ -343,7 +443,8 @@ def test_intervals_and_a_flush_that_was_asked_for():
 
 def test_the_end_of_an_epoch_averages_replicas():
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(x)
         amp.loss("loss", graphs.square)(y, label)
     s = scheduler_for(g, sync=ReplicaSync("epoch"))
@@ -362,17 +463,30 @@ def test_the_end_of_an_epoch_averages_replicas():
 
 def test_a_flush_merges_replicas_when_all_have_handed_in():
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 3)(x)
         amp.loss("loss", graphs.square)(y, label)
-    s = scheduler_for(g, {"f/1": 1}, (0, 1), flush_every=3, sync=ReplicaSync("message", 1))
+    s = scheduler_for(
+        g,
+        {"f/1": 1},
+        (0, 1),
+        flush_every=3,
+        sync=ReplicaSync("message", 1),
+    )
     admit(s, graphs.chain_data(3))
-    changes = [change for dispatch in drain(s) for change in dispatch.changes]
+    changes = []
+    for dispatch in drain(s):
+        for change in dispatch.changes:
+            changes.append(change)
     assert [type(change).__name__ for change in changes] == ["Update", "Contribute"] * 3 + ["Merge"]
 
 
 def test_abandon_forgets_what_is_in_flight_and_nothing_else():
-    s = scheduler_for(graphs.chain(2), intervals={"f0": 10, "f1": 10})
+    s = scheduler_for(
+        graphs.chain(2),
+        intervals={"f0": 10, "f1": 10},
+    )
     admit(s, graphs.chain_data(3))
     for _ in range(4):
         step(s)
@@ -385,7 +499,10 @@ def test_abandon_forgets_what_is_in_flight_and_nothing_else():
 
 
 def test_abandon_hands_over_the_updates_that_were_due():
-    s = scheduler_for(graphs.chain(2), intervals={"f0": 10, "f1": 10})
+    s = scheduler_for(
+        graphs.chain(2),
+        intervals={"f0": 10, "f1": 10},
+    )
     admit(s, graphs.chain_data(3))
     drain(s)
     s.rounds.flush()
@@ -418,8 +535,14 @@ def test_a_node_can_have_a_dispatch_size_of_its_own():
 
 def test_a_ragged_message_is_never_cut():
     s = scheduler_for(graphs.repeating(), max_dispatch_size=2)
-    admit(s, [graphs.repeating_instance(n) for n in (1, 5, 1, 1)])
-    sizes = [d.sizes.tolist() for d in drain(s) if d.stage.name == "multiply" and d.direction == "forward"]
+    admit(
+        s,
+        [graphs.repeating_instance(n) for n in (1, 5, 1, 1)],
+    )
+    sizes = []
+    for d in drain(s):
+        if d.stage.name == "multiply" and d.direction == "forward":
+            sizes.append(d.sizes.tolist())
     assert sizes == [[1], [5], [1, 1]]
 
 
@@ -439,7 +562,11 @@ def test_an_action_counts_as_issued_until_it_is_done():
 
 
 def test_workers_have_their_own_actions():
-    s = scheduler_for(graphs.chain(2), {"f1": 1}, (0, 0))
+    s = scheduler_for(
+        graphs.chain(2),
+        {"f1": 1},
+        (0, 0),
+    )
     admit(s, graphs.chain_data(1))
     assert s.next(1) is None and not s.can_move(1)
     assert tell(step(s, 0)) == "forward f0 [0]"
@@ -461,7 +588,12 @@ def test_a_dispatch_prints_what_it_does():
 
 
 def test_stashed_weights_split_the_backward_dispatch_by_version():
-    s = scheduler_for(graphs.chain(1), stashed=("f0",), max_dispatch_size=2, policy=backward_first)
+    s = scheduler_for(
+        graphs.chain(1),
+        stashed=("f0",),
+        max_dispatch_size=2,
+        policy=backward_first,
+    )
     admit(s, graphs.chain_data(2))
     drain(s)  # version 1
     admit(s, graphs.chain_data(1), ids=[2])
@@ -497,16 +629,28 @@ def test_at_the_limit_dispatches_wait_for_room():
 
 def test_a_collect_whose_edges_are_none_still_needs_room_for_its_rows():
     """Messages without input rows must not come along for free."""
-    s = scheduler_for(graphs.molecule(), limits={(0, (2,), "float32"): 1 + 4 * 3 + 7})
-    admit(s, [graphs.molecule_instance(3, [], seed=i) for i in range(4)])
+    s = scheduler_for(
+        graphs.molecule(),
+        limits={(0, (2,), "float32"): 1 + 4 * 3 + 7},
+    )
+    admit(
+        s,
+        [graphs.molecule_instance(3, [], seed=i) for i in range(4)],
+    )
     (collected,) = [d for d in drain(s) if d.stage.name == "in"]
     assert collected.n_messages == 2 and len(collected.out_rows[0]) == 6
 
 
 def test_a_reduce_of_empty_messages_still_needs_room_for_its_rows():
-    s = scheduler_for(graphs.repeating(), limits={(0, (), "float32"): 1 + 6})
+    s = scheduler_for(
+        graphs.repeating(),
+        limits={(0, (), "float32"): 1 + 6},
+    )
     admit(s, [graphs.repeating_instance(0) for _ in range(4)])
-    sizes = [d.n_messages for d in drain(s) if d.stage.name == "sum" and d.direction == "forward"]
+    sizes = []
+    for d in drain(s):
+        if d.stage.name == "sum" and d.direction == "forward":
+            sizes.append(d.n_messages)
     assert sizes == [2, 2]
     assert_empty(s)
 
@@ -514,20 +658,34 @@ def test_a_reduce_of_empty_messages_still_needs_room_for_its_rows():
 def test_the_oldest_message_is_asked_whether_there_is_room():
     """A younger instance's small message came first; an older one's, which goes first, does not fit beside what others hold."""
     key = (0, (2,), "float32")
-    s = scheduler_for(graphs.molecule(), check=False, max_dispatch_size=5, limits={key: 1 + 15})
-    older, younger = s.open(np.array([0])), s.open(np.array([1]))
+    s = scheduler_for(
+        graphs.molecule(),
+        check=False,
+        max_dispatch_size=5,
+        limits={key: 1 + 15},
+    )
+    older = s.open(np.array([0]))
+    younger = s.open(np.array([1]))
     arena = s.tables.arenas.keys.index(key)
     s.tables.t.n_free[arena] -= 10
     for handles, n in ((younger, 3), (older, 10)):
-        s.pump(handles, columns(s.plan.graph, [graphs.molecule_instance(n, [])]))
+        s.pump(
+            handles,
+            columns(s.plan.graph, [graphs.molecule_instance(n, [])]),
+        )
     assert s.next(0) is None
     s.tables.t.n_free[arena] += 10
     assert tell(step(s)) == "forward encode [0]"
 
 
-@pytest.mark.parametrize(("ids", "advice"), [([7], "split the instance"), ([7, 8], "lower `max_active_keys`")])
+@pytest.mark.parametrize(
+    ("ids", "advice"), [([7], "split the instance"), ([7, 8], "lower `max_active_keys`")]
+)
 def test_when_nothing_fits_it_is_said_who_needs_what(ids, advice):
-    s = scheduler_for(graphs.chain(3), limits={(0, (), "float32"): 3})
+    s = scheduler_for(
+        graphs.chain(3),
+        limits={(0, (), "float32"): 3},
+    )
     admit(s, graphs.chain_data(len(ids)), ids=ids)
     drain(s)
     assert not s.can_move()
@@ -545,7 +703,15 @@ def test_when_nothing_fits_it_is_said_who_needs_what(ids, advice):
 
 def test_waiting_lists_who_waits_for_what():
     s = scheduler_for(graphs.fan_out(2))
-    admit(s, [{"x": np.float32(0)}, {"label": np.float32(0)}], ids=[4, 5], grows=True)
+    admit(
+        s,
+        [
+            {"x": np.float32(0)},
+            {"label": np.float32(0)},
+        ],
+        ids=[4, 5],
+        grows=True,
+    )
     drain(s)
     assert waiting(s.snapshot()) == [
         "node `loss` has State(instance=4) on port add and waits for the same key on port label",
@@ -563,7 +729,15 @@ def test_waiting_lists_who_waits_for_what():
 def test_waiting_tells_of_open_groups():
     s = scheduler_for(graphs.grouping())
     rows = np.zeros((2, 2), np.float32)
-    admit(s, [{"rows": rows}, {"rows": rows, "size": amp.messages([0.0], n=3)}], ids=[0, 1], grows=True)
+    admit(
+        s,
+        [
+            {"rows": rows},
+            {"rows": rows, "size": amp.messages([0.0], n=3)},
+        ],
+        ids=[0, 1],
+        grows=True,
+    )
     drain(s)
     assert sorted(waiting(s.snapshot())) == [
         "group `back` with State(instance=0, i=0) waits for its opener",
@@ -573,7 +747,11 @@ def test_waiting_tells_of_open_groups():
 
 def test_a_long_list_is_cut():
     s = scheduler_for(graphs.chain(1), max_active_keys=20)
-    admit(s, [{"x": np.float32(0)}] * 12, grows=True)
+    admit(
+        s,
+        [{"x": np.float32(0)}] * 12,
+        grows=True,
+    )
     drain(s)
     assert len(waiting(s.snapshot())) == 12
     assert "; and 4 more. Pump" in str(standstill(s.snapshot()))
@@ -588,7 +766,11 @@ def test_an_instance_that_is_still_pumped_to():
 def test_a_story_tells_what_happened_to_an_instance():
     g = graphs.rnn()
     s = scheduler_for(g, fuse=True, policy=backward_first)
-    admit(s, graphs.rnn_data([1, 2]), ids=[3, 8])
+    admit(
+        s,
+        graphs.rnn_data([1, 2]),
+        ids=[3, 8],
+    )
     drain(s)
     assert story(s.snapshot(), 3, {}) == [
         "dispatch 1: forward `feed h0→0` on worker 0, State(instance=3, t=0, length=1)",
@@ -607,7 +789,10 @@ def test_a_story_is_as_long_as_the_history():
     s = scheduler_for(graphs.chain(2), history=2)
     admit(s, graphs.chain_data(1))
     drain(s)
-    assert [line.split(":")[0] for line in story(s.snapshot(), 0, {})] == ["dispatch 4", "dispatch 5"]
+    assert [line.split(":")[0] for line in story(s.snapshot(), 0, {})] == [
+        "dispatch 4",
+        "dispatch 5",
+    ]
 
 
 # Statistics
@@ -625,10 +810,19 @@ def test_statistics():
     assert (f0.forward, f0.backward, f0.infer, f0.rows, f0.dispatches) == (3, 3, 1, 7, 5)
     assert (f0.largest_dispatch, f0.longest_queue, f0.mean_dispatch) == (2, 3, 7 / 5)
     assert stats.messages == 3 * 5 + 3 and stats.instances == 4 and stats.most_in_flight == 3
-    assert stats.nodes["f0"].gradients == 3 and stats.updates == sum(n.updates for n in stats.nodes.values()) == 4
-    assert repr(stats).splitlines()[0] == f"4 instances, 18 messages, {stats.dispatches} dispatches, 4 updates"
+    assert (
+        stats.nodes["f0"].gradients == 3
+        and stats.updates == sum(n.updates for n in stats.nodes.values()) == 4
+    )
+    assert (
+        repr(stats).splitlines()[0]
+        == f"4 instances, 18 messages, {stats.dispatches} dispatches, 4 updates"
+    )
     s.counts.reset()
-    assert s.counts.read().messages == s.counts.read().updates == 0 and s.counts.read().staleness_mean == 0.0
+    assert (
+        s.counts.read().messages == s.counts.read().updates == 0
+        and s.counts.read().staleness_mean == 0.0
+    )
 
 
 def test_staleness_counts_the_updates_between_forward_and_backward():
@@ -636,7 +830,10 @@ def test_staleness_counts_the_updates_between_forward_and_backward():
     admit(s, graphs.chain_data(3))
     drain(s)
     node = s.counts.read().nodes["f0"]
-    assert (node.staleness_sum, node.staleness_max) == (0 + 1 + 2, 2) and s.counts.read().staleness_mean == 1.0
+    assert (node.staleness_sum, node.staleness_max) == (
+        0 + 1 + 2,
+        2,
+    ) and s.counts.read().staleness_mean == 1.0
 
 
 # What users may get wrong
@@ -672,7 +869,10 @@ def test_a_refused_batch_leaves_nothing_behind():
     with pytest.raises(MessageError):
         s.pump(
             handles,
-            {**columns(s.plan.graph, graphs.chain_data(1)), "y": columns(s.plan.graph, graphs.chain_data(1))["x"]},
+            {
+                **columns(s.plan.graph, graphs.chain_data(1)),
+                "y": columns(s.plan.graph, graphs.chain_data(1))["x"],
+            },
         )
     s.close(handles)
     assert s.idle
@@ -681,7 +881,14 @@ def test_a_refused_batch_leaves_nothing_behind():
 
 def test_ragged_inputs_that_do_not_fit_each_other():
     s = scheduler_for(graphs.repeating())
-    instance = {**graphs.repeating_instance(3), "rows": amp.messages(np.zeros(2, np.float32), sizes=[2], n=3)}
+    instance = {
+        **graphs.repeating_instance(3),
+        "rows": amp.messages(
+            np.zeros(2, np.float32),
+            sizes=[2],
+            n=3,
+        ),
+    }
     text = r"node `multiply`, port rows: expected 3 rows, as on port copies, got 2 rows with State\(instance=0, n=3\)\. Give both messages the same rows\."
     with pytest.raises(MessageError, match=text):
         admit(s, [instance])
@@ -716,9 +923,15 @@ def test_ragged_inputs_that_do_not_fit_each_other():
 )
 def test_topologies_that_do_not_fit(topology, text):
     s = scheduler_for(graphs.molecule())
-    instance = {"atoms": np.zeros((2, 2), np.float32), "label": np.float32(0)}
+    instance = {
+        "atoms": np.zeros((2, 2), np.float32),
+        "label": np.float32(0),
+    }
     with pytest.raises(MessageError, match=text):
-        admit(s, [instance if topology is None else {**instance, "maps": topology}])
+        admit(
+            s,
+            [instance if topology is None else {**instance, "maps": topology}],
+        )
         drain(s)
 
 
@@ -762,12 +975,34 @@ STATE_MISTAKES = {
     ),
     "a negative count": (
         lambda w: ends(
-            [amp.flatmap(w, late(lambda s: s.t * 0, lambda s: s.t * 0 - 1), lambda s, i: s.replace(i=i), name="m")]
+            [
+                amp.flatmap(
+                    w,
+                    late(
+                        lambda s: s.t * 0,
+                        lambda s: s.t * 0 - 1,
+                    ),
+                    lambda s, i: s.replace(i=i),
+                    name="m",
+                )
+            ]
         ),
         r"node `m`, count: expected a count of at least 0, got -1 for State\(instance=0, t=99\)\. Mend the count function\.",
     ),
     "other fields": (
-        lambda w: ends([amp.isu(w, late(lambda s: s.replace(u=s.t), lambda s: s), lambda s: s.drop("u"), name="u")]),
+        lambda w: ends(
+            [
+                amp.isu(
+                    w,
+                    late(
+                        lambda s: s.replace(u=s.t),
+                        lambda s: s,
+                    ),
+                    lambda s: s.drop("u"),
+                    name="u",
+                )
+            ]
+        ),
         r"node `u`: expected states with the fields \['t', 'u'\], as when the graph was built, got State\(instance=0, t=99\)\. Let the function return the same fields for every state\.",
     ),
     "other fields of a relabel": (
@@ -785,8 +1020,15 @@ STATE_MISTAKES = {
 def test_state_functions_that_go_wrong_at_run_time(make_text):
     make, text = make_text
     s = scheduler_for(bad(make))
-    admit(s, [{"x": amp.messages([1.0], t=3)}])
+    admit(
+        s,
+        [{"x": amp.messages([1.0], t=3)}],
+    )
     drain(s)
     with pytest.raises(MessageError, match=text):
-        admit(s, [{"x": amp.messages([1.0], t=99)}], ids=[0])
+        admit(
+            s,
+            [{"x": amp.messages([1.0], t=99)}],
+            ids=[0],
+        )
         drain(s)

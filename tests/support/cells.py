@@ -18,7 +18,12 @@ from flax import nnx
 import ampjax as amp
 
 CROSS = tuple(product((5, 64, 150, 300), (1, 7, 64, 512)))
-PAIRS = ((5, 7), (64, 1), (150, 64), (300, 512))
+PAIRS = (
+    (5, 7),
+    (64, 1),
+    (150, 64),
+    (300, 512),
+)
 COMPOSED = ((64, 64), (300, 7))
 IMAGES = ((5, 7), (16, 3))
 
@@ -51,14 +56,19 @@ class Inputs:
         self.rng = np.random.default_rng(seed)
         self.integers = self.rng.integers
 
-    def normal(self, *shape: int, scale: float = 1.0) -> np.ndarray:
+    def normal(
+        self,
+        *shape: int,
+        scale: float = 1.0,
+    ) -> np.ndarray:
         return (scale * self.rng.normal(size=shape)).astype(np.float32)
 
     def like(self, tree: Any) -> Any:
         """Values for parameters: matrices that keep the size of what they multiply, vectors within about 1."""
         return jax.tree.map(
             lambda leaf: self.normal(
-                *leaf.shape, scale=0.5 if leaf.ndim < 2 else float(np.prod(leaf.shape[:-1])) ** -0.5
+                *leaf.shape,
+                scale=0.5 if leaf.ndim < 2 else float(np.prod(leaf.shape[:-1])) ** -0.5,
             ),
             tree,
         )
@@ -67,15 +77,25 @@ class Inputs:
         """Values for the parameters that `init` gives, where `layer` is a layer or an `init`."""
         return self.like(jax.eval_shape(getattr(layer, "init", layer), jax.random.key(0)))
 
-    def module(self, make: Callable[[nnx.Rngs], nnx.Module]) -> tuple[Callable[..., Any], Any, Any]:
+    def module(
+        self,
+        make: Callable[[nnx.Rngs], nnx.Module],
+    ) -> tuple[Callable[..., Any], Any, Any]:
         """A flax module: from its variables (parameters, then averages) to itself; parameters; averages."""
         built = nnx.eval_shape(lambda: make(nnx.Rngs(jax.random.key(0))))
         graph, params, averages = nnx.split(built, nnx.Param, nnx.BatchStat)
         shapes = nnx.to_pure_dict(averages)
-        positive = jax.tree.map(lambda leaf: np.abs(self.normal(*leaf.shape)) + np.float32(0.5), shapes)
+        positive = jax.tree.map(
+            lambda leaf: np.abs(self.normal(*leaf.shape)) + np.float32(0.5),
+            shapes,
+        )
 
         def merged(params: Any, averages: Any = positive) -> Any:
-            return nnx.merge(graph, nnx.State(params), nnx.State(jax.tree.map(jnp.asarray, averages)))
+            return nnx.merge(
+                graph,
+                nnx.State(params),
+                nnx.State(jax.tree.map(jnp.asarray, averages)),
+            )
 
         return merged, self.like(nnx.to_pure_dict(params)), positive
 
@@ -85,7 +105,10 @@ def mapped(body: Callable[..., Any]) -> Callable[..., Any]:
     return lambda params, *rows: jax.vmap(lambda *row: body(params, *row))(*rows)
 
 
-def body(graph: amp.Graph, node: str) -> Callable[..., Any]:
+def body(
+    graph: amp.Graph,
+    node: str,
+) -> Callable[..., Any]:
     """What a node of a model computes: `apply(params, *inputs)`, or a reduction."""
     op = graph.nodes[node].op
     return op.function if hasattr(op, "function") else op.body.apply
@@ -94,7 +117,11 @@ def body(graph: amp.Graph, node: str) -> Callable[..., Any]:
 class Cases(list[Case]):
     """Cases in a row, each made by a decorated function."""
 
-    def add(self, *covers: str, sizes: Sequence[tuple[int, int]] = PAIRS) -> Callable[[Any], Any]:
+    def add(
+        self,
+        *covers: str,
+        sizes: Sequence[tuple[int, int]] = PAIRS,
+    ) -> Callable[[Any], Any]:
         """Decorates the function that makes a case's problem."""
 
         def added(make: Callable[[int, int, Inputs], Problem]) -> Callable[..., Problem]:

@@ -29,34 +29,76 @@ def one():
 
 
 @functools.cache
-def propagation(kinds=2, steps=2, edge=scale, join=("instance", "t"), **options):
+def propagation(
+    kinds=2,
+    steps=2,
+    edge=scale,
+    join=("instance", "t"),
+    **options,
+):
     """Rows are sent over edges of some kinds, added up, and meet the rows they came from; a few times, then a sum.
 
     `options` are those of the first edge node.
     """
     with amp.Graph() as g:
-        rows, edges = amp.pump("rows", (FEATURES,), fields=("t",), ragged=True), amp.topology("edges")
+        rows = amp.pump(
+            "rows",
+            (FEATURES,),
+            fields=("t",),
+            ragged=True,
+        )
+        edges = amp.topology("edges")
         label = amp.pump("label", (FEATURES,))
         h = amp.phi("h")
         wires = amp.distribute(h, edges, kinds, name="out")
-        bodies = [amp.ppt(f"edge{k}", edge, params=one(), **(options if k == 0 else {})) for k in range(kinds)]
-        a = amp.collect([body(wire) for body, wire in zip(bodies, wires, strict=True)], edges, name="in")
-        new = amp.ppt("update", update, params=0.5 * one(), join=join)(a, h)
-        new = amp.isu(new, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        bodies = []
+        for k in range(kinds):
+            bodies.append(amp.ppt(f"edge{k}", edge, params=one(), **(options if k == 0 else {})))
+        a = amp.collect(
+            [body(wire) for body, wire in zip(bodies, wires, strict=True)],
+            edges,
+            name="in",
+        )
+        new = amp.ppt("update", update, params=0.5 * one(), join=join)(
+            a,
+            h,
+        )
+        new = amp.isu(
+            new,
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
         more, done = amp.cond(new, lambda s: s.t < steps)
-        h.connect(amp.ppt("encode", scale, params=one())(rows), more)
+        h.connect(
+            amp.ppt("encode", scale, params=one())(rows),
+            more,
+        )
         total = amp.reduce("sum", jax.ops.segment_sum, done)
         amp.sink("total", total)
-        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(total, label)
+        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+            total,
+            label,
+        )
     return g
 
 
 def instance(rng, n_rows, n_edges, kinds=2):
     """Random rows and edges."""
-    ends = rng.integers(0, max(n_rows, 1), (2, n_edges)) if n_rows else np.zeros((2, 0), np.int64)
+    if n_rows:
+        ends = rng.integers(
+            0,
+            max(n_rows, 1),
+            (2, n_edges),
+        )
+    else:
+        ends = np.zeros((2, 0), np.int64)
     of = rng.integers(0, kinds, ends.shape[1])
     return {
-        "rows": amp.messages(rng.normal(size=(n_rows, FEATURES)).astype(np.float32), sizes=[n_rows], t=0),
+        "rows": amp.messages(
+            rng.normal(size=(n_rows, FEATURES)).astype(np.float32),
+            sizes=[n_rows],
+            t=0,
+        ),
         "edges": amp.Topology.from_edges(*ends, of, n_rows, kinds),
         "label": rng.normal(size=FEATURES).astype(np.float32),
     }
@@ -65,7 +107,21 @@ def instance(rng, n_rows, n_edges, kinds=2):
 def odd_instances(kinds=2):
     """A row alone; no rows at all; rows without edges; a single edge; one kind only; many edges; a large one."""
     rng = np.random.default_rng(0)
-    shapes = [(1, 0), (0, 0), (4, 0), (2, 1), (3, 5), (2, 9), (6, 12)]
+    shapes = [
+        (1, 0),
+        (0, 0),
+        (4, 0),
+        (2, 1),
+        (3, 5),
+        (2, 9),
+        (6, 12),
+    ]
     found = [instance(rng, *shape, kinds) for shape in shapes]
-    found[4]["edges"] = amp.Topology.from_edges([0, 1, 2], [1, 1, 0], [0, 0, 0], 3, kinds)
+    found[4]["edges"] = amp.Topology.from_edges(
+        [0, 1, 2],
+        [1, 1, 0],
+        [0, 0, 0],
+        3,
+        kinds,
+    )
     return found

@@ -10,7 +10,8 @@ from ampjax.sched.decisions.policy import POLICIES
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 
 if __name__ == "__main__":
-    graph, data = graphs.chain(), InstanceList(graphs.chain_data(8))
+    graph = graphs.chain()
+    data = InstanceList(graphs.chain_data(8))
     plan = make_plan(graph, assign(graph, 2), (0, 1))
     intervals = dict.fromkeys(graph.parameterised, 2)
     settings = SchedulerSettings(

@@ -12,14 +12,28 @@ from ampjax.sched.diagnose.invariants import check as check_laws
 from ampjax.sched.scheduler import Scheduler
 
 
-def plan_for(graph, worker_of=None, spaces=(0,), fuse=False):
+def plan_for(
+    graph,
+    worker_of=None,
+    spaces=(0,),
+    fuse=False,
+):
     """A plan with every node on worker 0, unless said otherwise."""
     homes = {n.name: 0 for n in graph.nodes.values() if n.kind != "Pump"} | dict(worker_of or {})
     return make_plan(graph, homes, spaces, fuse)
 
 
-def scheduler_for(graph, worker_of=None, spaces=(0,), fuse=False, check=True, **settings):
-    return Scheduler(plan_for(graph, worker_of, spaces, fuse), SchedulerSettings(**settings), check=check)
+def scheduler_for(
+    graph,
+    worker_of=None,
+    spaces=(0,),
+    fuse=False,
+    check=True,
+    **settings,
+):
+    return Scheduler(
+        plan_for(graph, worker_of, spaces, fuse), SchedulerSettings(**settings), check=check
+    )
 
 
 class WaitingQueue(Queue):
@@ -30,7 +44,17 @@ class WaitingQueue(Queue):
         self.max_rows = max_rows
 
     def show(self, items, born):
-        self.update((self.under_way, items, items, self.max_rows, max(items, self.longest), 0, born))
+        self.update(
+            (
+                self.under_way,
+                items,
+                items,
+                self.max_rows,
+                max(items, self.longest),
+                0,
+                born,
+            )
+        )
 
 
 class Shown:
@@ -47,14 +71,25 @@ class Shown:
     """
 
     def __init__(self, scheduler, dispatch):
-        self.dispatch, self.stage, self.changes = dispatch, None, list(dispatch.changes)
-        self.states, self.in_rows, self.out_rows = np.zeros((0, scheduler.plan.layout.width), np.int64), [], []
+        self.dispatch = dispatch
+        self.stage = None
+        self.changes = list(dispatch.changes)
+        self.states = np.zeros(
+            (0, scheduler.plan.layout.width),
+            np.int64,
+        )
+        self.in_rows = []
+        self.out_rows = []
         if dispatch.stage >= 0:
-            contents, rows = scheduler.contents, dispatch.rows
+            contents = scheduler.contents
+            rows = dispatch.rows
             self.stage = stage = scheduler.plan.stages[dispatch.stage]
-            self.states, self.sizes = contents.states(dispatch), contents.sizes(dispatch)
-            self.edges, self.scatter = contents.edges(dispatch), contents.scatter(dispatch)
-            self.in_rows, self.out_rows = rows[: len(stage.ports)], rows[len(stage.ports) :]
+            self.states = contents.states(dispatch)
+            self.sizes = contents.sizes(dispatch)
+            self.edges = contents.edges(dispatch)
+            self.scatter = contents.scatter(dispatch)
+            self.in_rows = rows[: len(stage.ports)]
+            self.out_rows = rows[len(stage.ports) :]
 
     def __getattr__(self, name):
         return getattr(self.dispatch, name)
@@ -65,13 +100,19 @@ class Shown:
 
 def columns(graph, instances):
     """The pumped messages of all `instances`, as columns."""
-    ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
+    ragged = []
+    for name, node in graph.pumps.items():
+        if node.op.type.ragged:
+            ragged.append(name)
     return InstanceList(instances, ragged).gather(np.arange(len(instances)))
 
 
 def admit(scheduler, instances, ids=None, purpose="train", grows=False):
     """Pumps whole instances; returns their handles. With `grows` nobody knows beforehand that no more comes."""
-    ids = np.arange(len(instances)) if ids is None else np.asarray(ids)
+    if ids is None:
+        ids = np.arange(len(instances))
+    else:
+        ids = np.asarray(ids)
     handles = scheduler.open(ids, purpose, grows=grows)
     scheduler.pump(handles, columns(scheduler.plan.graph, instances))
     scheduler.close(handles)
@@ -91,15 +132,24 @@ def step(scheduler, worker=0):
 def drain(scheduler):
     """Everything that can be done, worker by worker in turn; the actions in order."""
     actions = []
-    while (found := [d for w in range(scheduler.plan.workers) if (d := step(scheduler, w)) is not None]) != []:
+    while (
+        found := [d for w in range(scheduler.plan.workers) if (d := step(scheduler, w)) is not None]
+    ) != []:
         actions += found
     return actions
 
 
 def tell(dispatch):
     """An action in words: `forward f0 [0, 1]` with the instances in it, and the updates that follow."""
-    changes = [f"{type(c).__name__} {getattr(c, 'node', getattr(c, 'group', ''))}" for c in dispatch.changes]
-    what = [] if dispatch.stage is None else [f"{dispatch.direction} {dispatch.stage.name} {instances_of(dispatch)}"]
+    changes = [
+        f"{type(c).__name__} {getattr(c, 'node', getattr(c, 'group', ''))}"
+        for c in dispatch.changes
+    ]
+    what = (
+        []
+        if dispatch.stage is None
+        else [f"{dispatch.direction} {dispatch.stage.name} {instances_of(dispatch)}"]
+    )
     return "; ".join(what + changes)
 
 

@@ -19,7 +19,8 @@ class Dual:
     """A value with its tangent. What has no tangent is a plain array."""
 
     def __init__(self, value, tangent):
-        self.value, self.tangent = value, tangent
+        self.value = value
+        self.tangent = tangent
 
 
 def value_of(x):
@@ -29,14 +30,21 @@ def value_of(x):
 
 def tangent_of(x):
     """The tangent: zeros where there is none."""
-    return x.tangent if isinstance(x, Dual) else np.zeros(np.shape(x))
+    if isinstance(x, Dual):
+        return x.tangent
+    return np.zeros(np.shape(x))
 
 
 def stack(rows):
     """Rows as one array."""
     values = np.stack([value_of(row) for row in rows])
     has_tangent = any(isinstance(row, Dual) for row in rows)
-    return Dual(values, np.stack([tangent_of(row) for row in rows])) if has_tangent else values
+    if has_tangent:
+        return Dual(
+            values,
+            np.stack([tangent_of(row) for row in rows]),
+        )
+    return values
 
 
 def run(program, leaves):
@@ -48,9 +56,18 @@ def run(program, leaves):
     """
     env = dict(zip(program.jaxpr.constvars, map(np.asarray, program.constants), strict=True))
     env |= zip(program.jaxpr.invars, leaves, strict=True)
-    read = lambda atom: _literal(atom) if isinstance(atom, jex.Literal) else env[atom]
+
+    def read(atom):
+        return _literal(atom) if isinstance(atom, jex.Literal) else env[atom]
+
     for equation in program.jaxpr.eqns:
-        env.update(zip(equation.outvars, _results(equation, [read(a) for a in equation.invars]), strict=True))
+        env.update(
+            zip(
+                equation.outvars,
+                _results(equation, [read(a) for a in equation.invars]),
+                strict=True,
+            )
+        )
     return [read(atom) for atom in program.jaxpr.outvars]
 
 
@@ -59,7 +76,9 @@ def _literal(atom):
 
 
 def _results(equation, operands):
-    name, params, values = equation.primitive.name, equation.params, [value_of(x) for x in operands]
+    name = equation.primitive.name
+    params = equation.params
+    values = [value_of(x) for x in operands]
     moving = [i for i, x in enumerate(operands) if isinstance(x, Dual)]
     if name == "custom_jvp_call":
         return _by_its_own_rule(equation, operands, moving)
@@ -76,7 +95,9 @@ def _results(equation, operands):
     if not moving or result.dtype.kind != "f":
         return [result]
     if name in LINEAR:
-        given = [tangent_of(x) if v.dtype.kind == "f" else v for x, v in zip(operands, values, strict=True)]
+        given = []
+        for x, v in zip(operands, values, strict=True):
+            given.append(tangent_of(x) if v.dtype.kind == "f" else v)
         return [Dual(result, rule(params, *given))]
     return [Dual(result, DERIVATIVES[name](params, result, operands))]
 
@@ -87,10 +108,17 @@ def _by_its_own_rule(equation, operands, moving):
     if not moving:
         return run(Program(*opened(equation.params["call_jaxpr"])), values)
     rule, constants, is_zero = jvp_rule(equation)
-    tangents = [tangent_of(x) for x, value in zip(operands, values, strict=True) if value.dtype.kind == "f"]
+    tangents = []
+    for x, value in zip(operands, values, strict=True):
+        if value.dtype.kind == "f":
+            tangents.append(tangent_of(x))
     results = run(Program(rule, constants), [*values, *tangents])
-    moved, n = iter(results[len(is_zero) :]), len(is_zero)
-    return [x if zero else Dual(x, next(moved)) for x, zero in zip(results[:n], is_zero, strict=True)]
+    moved = iter(results[len(is_zero) :])
+    n = len(is_zero)
+    result = []
+    for x, zero in zip(results[:n], is_zero, strict=True):
+        result.append(x if zero else Dual(x, next(moved)))
+    return result
 
 
 def _as_jax_does(equation, values, operands, moving):
@@ -104,14 +132,24 @@ def _as_jax_does(equation, values, operands, moving):
         return bind(equation, given)
 
     tangents = tuple(jnp.asarray(operands[i].tangent) for i in moving)
-    results, moved = jax.jvp(function, tuple(jnp.asarray(values[i]) for i in moving), tangents)
+    results, moved = jax.jvp(
+        function,
+        tuple(jnp.asarray(values[i]) for i in moving),
+        tangents,
+    )
     is_float = [jnp.issubdtype(x.dtype, jnp.floating) for x in results]
-    arrays = [(np.asarray(x), np.asarray(t)) for x, t in zip(results, moved, strict=True)]
-    return [Dual(x, t) if has else x for (x, t), has in zip(arrays, is_float, strict=True)]
+    arrays = []
+    for x, t in zip(results, moved, strict=True):
+        arrays.append((np.asarray(x), np.asarray(t)))
+    result = []
+    for (x, t), has in zip(arrays, is_float, strict=True):
+        result.append(Dual(x, t) if has else x)
+    return result
 
 
 def _broadcast(params, x):
-    shape, places = params["shape"], params["broadcast_dimensions"]
+    shape = params["shape"]
+    places = params["broadcast_dimensions"]
     sizes = [1] * len(shape)
     for place, n in zip(places, np.shape(x), strict=True):
         sizes[place] = n
@@ -125,17 +163,26 @@ def _slice(params, x):
 
 def _dynamic_slice(params, x, *starts):
     sizes = params["slice_sizes"]
-    first = [min(max(int(s), 0), n - size) for s, n, size in zip(starts, np.shape(x), sizes, strict=True)]
+    first = []
+    for s, n, size in zip(starts, np.shape(x), sizes, strict=True):
+        first.append(min(max(int(s), 0), n - size))
     return x[tuple(slice(s, s + size) for s, size in zip(first, sizes, strict=True))]
 
 
 def _split(params, x):
-    pieces = lambda array: np.split(array, np.cumsum(params["sizes"])[:-1], params["axis"])
-    return (
-        [Dual(*both) for both in zip(pieces(x.value), pieces(x.tangent), strict=True)]
-        if isinstance(x, Dual)
-        else pieces(x)
-    )
+    def pieces(array):
+        return np.split(
+            array,
+            np.cumsum(params["sizes"])[:-1],
+            params["axis"],
+        )
+
+    if isinstance(x, Dual):
+        result = []
+        for both in zip(pieces(x.value), pieces(x.tangent), strict=True):
+            result.append(Dual(*both))
+        return result
+    return pieces(x)
 
 
 def _dot(params, x, y):
@@ -146,15 +193,25 @@ def _dot(params, x, y):
 
 
 def _select(params, which, *cases):
-    return np.where(which, cases[1], cases[0]) if len(cases) == 2 else np.choose(which, cases)
+    if len(cases) == 2:
+        return np.where(which, cases[1], cases[0])
+    return np.choose(which, cases)
 
 
 def _goes_by_rows(numbers, n_axes):
     """Whether a gather or scatter is one of whole rows, with a number for each."""
     rest = tuple(range(1, n_axes))
     if hasattr(numbers, "offset_dims"):
-        return (numbers.collapsed_slice_dims, numbers.start_index_map, numbers.offset_dims) == ((0,), (0,), rest)
-    places = numbers.inserted_window_dims, numbers.scatter_dims_to_operand_dims, numbers.update_window_dims
+        return (numbers.collapsed_slice_dims, numbers.start_index_map, numbers.offset_dims) == (
+            (0,),
+            (0,),
+            rest,
+        )
+    places = (
+        numbers.inserted_window_dims,
+        numbers.scatter_dims_to_operand_dims,
+        numbers.update_window_dims,
+    )
     return places == ((0,), (0,), rest)
 
 
@@ -166,7 +223,9 @@ def _scatter_add(into, at, rows):
 
     result = added(value_of(into), value_of(rows))
     is_moving = isinstance(into, Dual) or isinstance(rows, Dual)
-    return Dual(result, added(tangent_of(into), tangent_of(rows))) if is_moving else result
+    if is_moving:
+        return Dual(result, added(tangent_of(into), tangent_of(rows)))
+    return result
 
 
 def _scatter_max(into, at, rows):
@@ -175,14 +234,17 @@ def _scatter_max(into, at, rows):
     np.maximum.at(result, at[:, 0], value_of(rows))
     if not (isinstance(into, Dual) or isinstance(rows, Dual)):
         return result
-    own, hits = value_of(into) == result, value_of(rows) == result[at[:, 0]]
+    own = value_of(into) == result
+    hits = value_of(rows) == result[at[:, 0]]
     moved = _scatter_add(own * tangent_of(into), at, hits * tangent_of(rows))
     return Dual(result, moved / _scatter_add(own * 1.0, at, hits * 1.0))
 
 
 def _gather(x, at):
     pick = lambda array: array[at[:, 0]]
-    return Dual(pick(x.value), pick(x.tangent)) if isinstance(x, Dual) else pick(x)
+    if isinstance(x, Dual):
+        return Dual(pick(x.value), pick(x.tangent))
+    return pick(x)
 
 
 BY_ROWS = {"scatter-add": _scatter_add, "scatter-max": _scatter_max, "gather": _gather}
@@ -215,7 +277,9 @@ LINEAR = {
 
 PLAIN = {
     "mul": _exact(np.multiply),
-    "div": _exact(lambda x, y: np.divide(x, y) if x.dtype.kind == "f" else np.asarray(jax.lax.div(x, y))),
+    "div": _exact(
+        lambda x, y: np.divide(x, y) if x.dtype.kind == "f" else np.asarray(jax.lax.div(x, y))
+    ),
     "dot_general": _dot,
     "tanh": _exact(np.tanh),
     "sin": _exact(np.sin),
@@ -235,16 +299,21 @@ PLAIN = {
 }
 
 DERIVATIVES = {
-    "mul": lambda _, y, xs: tangent_of(xs[0]) * value_of(xs[1]) + value_of(xs[0]) * tangent_of(xs[1]),
+    "mul": lambda _, y, xs: (
+        tangent_of(xs[0]) * value_of(xs[1]) + value_of(xs[0]) * tangent_of(xs[1])
+    ),
     "div": lambda _, y, xs: (tangent_of(xs[0]) - y * tangent_of(xs[1])) / value_of(xs[1]),
     "dot_general": lambda params, y, xs: (
-        _dot(params, tangent_of(xs[0]), value_of(xs[1])) + _dot(params, value_of(xs[0]), tangent_of(xs[1]))
+        _dot(params, tangent_of(xs[0]), value_of(xs[1]))
+        + _dot(params, value_of(xs[0]), tangent_of(xs[1]))
     ),
     "tanh": lambda _, y, xs: (1 - y * y) * xs[0].tangent,
     "sin": lambda _, y, xs: np.cos(xs[0].value) * xs[0].tangent,
     "exp": lambda _, y, xs: y * xs[0].tangent,
     "logistic": lambda _, y, xs: y * (1 - y) * xs[0].tangent,
-    "integer_pow": lambda params, y, xs: params["y"] * xs[0].value ** (params["y"] - 1) * xs[0].tangent,
+    "integer_pow": lambda params, y, xs: (
+        params["y"] * xs[0].value ** (params["y"] - 1) * xs[0].tangent
+    ),
     "square": lambda _, y, xs: 2 * xs[0].value * xs[0].tangent,
 }
 """Tangents of the results of `PLAIN`, from the result and the operands; what has none here is left to JAX where it has a tangent."""
@@ -260,4 +329,8 @@ def reduction(function, shape, dtype):
       dtype: Their dtype.
     """
     segments = np.zeros(shape[0], np.int32)
-    return traced(lambda rows: function(rows, segments, 1)[0], [jax.ShapeDtypeStruct(shape, dtype)], draws=False).plain
+    return traced(
+        lambda rows: function(rows, segments, 1)[0],
+        [jax.ShapeDtypeStruct(shape, dtype)],
+        draws=False,
+    ).plain

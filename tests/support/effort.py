@@ -7,7 +7,8 @@ import sys
 EFFORT = os.environ.get("AMPJAX_TESTS", "quick")
 if EFFORT not in ("quick", "users", "variants", "full"):
     raise ValueError(f"AMPJAX_TESTS: expected quick, users, variants or full, got {EFFORT!r}")
-FULL, AS_USERS = EFFORT == "full", EFFORT == "users"
+FULL = EFFORT == "full"
+AS_USERS = EFFORT == "users"
 WITH_VARIANTS = EFFORT in ("variants", "full")
 """Whether tests that are marked `full` run."""
 
@@ -23,7 +24,9 @@ At level 0 the rows of a matrix product are other bits in dispatches of other si
 
 def examples(n: int) -> int:
     """How many examples Hypothesis tries where a full run tries `n`: a quarter of them, at least 4 and at most 25."""
-    return n if FULL else min(n, max(4, n // 4), 25)
+    if FULL:
+        return n
+    return min(n, max(4, n // 4), 25)
 
 
 def compile_quickly() -> None:
@@ -31,14 +34,23 @@ def compile_quickly() -> None:
     flags = os.environ.get("XLA_FLAGS", "").split()
     wanted = [f"--{flag}" for flag in QUICK_FLAGS if f"--{flag}" not in flags]
     if wanted:
-        known = wanted if _are_known(wanted) else [flag for flag in wanted if _are_known([flag])]
+        if _are_known(wanted):
+            known = wanted
+        else:
+            known = [flag for flag in wanted if _are_known([flag])]
         os.environ["XLA_FLAGS"] = " ".join([*flags, *known])
 
 
 def users_environment() -> dict[str, str]:
     """The environment of a process that compiles as users do and runs the tests that ask for that (`AMPJAX_TESTS=users`)."""
-    users = [flag for flag in os.environ["XLA_FLAGS"].split() if flag.removeprefix("--") not in QUICK_FLAGS]
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    users = []
+    for flag in os.environ["XLA_FLAGS"].split():
+        if flag.removeprefix("--") not in QUICK_FLAGS:
+            users.append(flag)
+    own = {}
+    for name, value in os.environ.items():
+        if not name.startswith("PYTEST_XDIST"):
+            own[name] = value
     return {**own, "AMPJAX_TESTS": "users", "XLA_FLAGS": " ".join(users)}
 
 
@@ -46,4 +58,6 @@ def _are_known(flags: list[str]) -> bool:
     """Whether this XLA has all these flags. It ends the process over one that it does not know, so another process tries."""
     environment = os.environ | {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", "import jax; jax.devices()"]
-    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
+    )

@@ -39,7 +39,10 @@ class Told(Instrument):
     """
 
     def __init__(self, scheduler, on_dispatch=None, progress=None):
-        self._scheduler, self._on_dispatch, self._progress, self._shown = scheduler, on_dispatch, progress, {}
+        self._scheduler = scheduler
+        self._on_dispatch = on_dispatch
+        self._progress = progress
+        self._shown = {}
 
     def decided(self, dispatch):
         if self._on_dispatch:
@@ -67,25 +70,48 @@ class Engine:
     )  # instances, by whether they were trained on, since `metrics` was called
 
     def sources(self, instances, train=True, guard=None):
-        ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
+        ragged = []
+        for name, node in self.graph.pumps.items():
+            if node.op.type.ragged:
+                ragged.append(name)
         data = instances if hasattr(instances, "gather") else InstanceList(instances, ragged)
         self.n_run[train] += len(data)
-        of = Pass(data, np.arange(len(data)), "train" if train else "both", seeds=self.seeds)
+        of = Pass(
+            data,
+            np.arange(len(data)),
+            "train" if train else "both",
+            seeds=self.seeds,
+        )
         return [Source(self.scheduler, of, guard)]
 
-    def virtual(self, instances, train=True, cost=lambda d: 1 + d.n_rows, on_dispatch=None):
+    def virtual(
+        self,
+        instances,
+        train=True,
+        cost=lambda d: 1 + d.n_rows,
+        on_dispatch=None,
+    ):
         """A run in virtual time; returns what `VirtualDriver.run` does."""
         return VirtualDriver(self.loop(instances, train, on_dispatch), cost).run()
 
     def loop(self, instances, train=True, on_dispatch=None, progress=None):
         """A run that has not begun; what sinks get in it is among what has `arrived`."""
         loop = Loop(
-            self.scheduler, self.executor, self.sources(instances, train), [Told(self.scheduler, on_dispatch, progress)]
+            self.scheduler,
+            self.executor,
+            self.sources(instances, train),
+            [Told(self.scheduler, on_dispatch, progress)],
         )
         self.loops.append(loop)
         return loop
 
-    async def wall_async(self, instances, train=True, progress=None, run_ahead=64):
+    async def wall_async(
+        self,
+        instances,
+        train=True,
+        progress=None,
+        run_ahead=64,
+    ):
         await AsyncioDriver(self.loop(instances, train, progress=progress), run_ahead).run()
 
     def wall(self, *args, **options):
@@ -96,18 +122,27 @@ class Engine:
         return jax.tree.map(np.asarray, self.executor.store.accumulators)
 
     def metrics(self, train=True):
-        return metrics_of(self.executor.losses.take(train), self.n_run.pop(train, 0))
+        return metrics_of(
+            self.executor.losses.take(train),
+            self.n_run.pop(train, 0),
+        )
 
     @property
     def arrived(self):
         """What has arrived at sinks (`issue_queue.Arrival`)."""
-        return [output for loop in self.loops for output in loop.queue.outputs]
+        result = []
+        for loop in self.loops:
+            for output in loop.queue.outputs:
+                result.append(output)
+        return result
 
     def outputs(self):
         """The rows that arrived at sinks, by instance (for messages that are alone in their instance)."""
         found = {}
         for arrival in self.arrived:
-            for state, row in zip(arrival.states, np.asarray(arrival.rows)[: arrival.n_rows], strict=True):
+            for state, row in zip(
+                arrival.states, np.asarray(arrival.rows)[: arrival.n_rows], strict=True
+            ):
                 found[tuple(np.delete(state, 1).tolist())] = row
         return found
 
@@ -132,13 +167,30 @@ def engine(
     nodes = list(graph.parameterised)
     stashed = settings.get("stashed", ())
     devices = jax.devices()[: max(spaces) + 1]
-    training = {n: NodeTraining(tx or optax.sgd(0.1), gradient) for n in nodes}
-    executor = Executor(plan, initial_params(graph, params or {}, 0), training, devices, stashed)
+    training = {}
+    for n in nodes:
+        training[n] = NodeTraining(tx or optax.sgd(0.1), gradient)
+    executor = Executor(
+        plan,
+        initial_params(graph, params or {}, 0),
+        training,
+        devices,
+        stashed,
+    )
     config = SchedulerSettings(**{"intervals": dict.fromkeys(nodes, interval), **settings})
-    return Engine(graph, plan, Scheduler(plan, config, check), executor, RowSeeds(seed))
+    return Engine(
+        graph,
+        plan,
+        Scheduler(plan, config, check),
+        executor,
+        RowSeeds(seed),
+    )
 
 
 def spread(graph, n):
     """Every node on the next worker."""
-    names = [node.name for node in graph.nodes.values() if node.kind != "Pump"]
+    names = []
+    for node in graph.nodes.values():
+        if node.kind != "Pump":
+            names.append(node.name)
     return {name: i % n for i, name in enumerate(names)}

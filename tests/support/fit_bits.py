@@ -23,10 +23,18 @@ MARK = "digests: "
 
 GRAPHS: dict[str, dict[str, Any]] = {
     "sequences": {"min_update_interval": 4},
-    "sequences in replicas": {"min_update_interval": 3, "workers": 2, "replica_sync": ("every_k", 2)},
+    "sequences in replicas": {
+        "min_update_interval": 3,
+        "workers": 2,
+        "replica_sync": ("every_k", 2),
+    },
     "buckets": {"min_update_interval": 2, "policy": "wavefront", "min_admission": 4},
     "trees": {"min_update_interval": 5, "weights": "stashed"},
-    "trees in replicas": {"min_update_interval": 5, "workers": 3, "policy": "one_forward_one_backward"},
+    "trees in replicas": {
+        "min_update_interval": 5,
+        "workers": 3,
+        "policy": "one_forward_one_backward",
+    },
     "tagger": {"min_update_interval": 6, "policy": "largest", "workers": 2},
     "molecules": {"mode": "pipeline"},
     "molecules, gates apart": {"min_update_interval": 8, "fuse": False},
@@ -81,7 +89,12 @@ def digest(*trees: Any) -> str:
     return found.hexdigest()[:16]
 
 
-def fit(graph: Any, data: Any, epochs: int, **options: Any) -> str:
+def fit(
+    graph: Any,
+    data: Any,
+    epochs: int,
+    **options: Any,
+) -> str:
     """Trains in virtual time.
 
     Args:
@@ -98,7 +111,12 @@ def fit(graph: Any, data: Any, epochs: int, **options: Any) -> str:
     import ampjax as amp
 
     settings = {"max_active_keys": 5, "max_dispatch_size": 8, "seed": 3, **options}
-    trainer = amp.Trainer(graph, optax.adam(0.01), cost=cost, **settings)
+    trainer = amp.Trainer(
+        graph,
+        optax.adam(0.01),
+        cost=cost,
+        **settings,
+    )
     history = trainer.fit(data, epochs=epochs, progress=False)
     losses = [epoch.train["loss"] for epoch in history.epochs]
     return digest(trainer.params, losses)
@@ -122,8 +140,17 @@ def fit_function(name: str, options: dict[str, Any]) -> str:
     module = import_module(f"ampjax.models.functions.zoo.{name.replace('-', '_')}")
     generate = import_module(f"ampjax.data.generated.{RECIPES[name].data}").generate
     function = getattr(module, name.replace("-", "_"))
-    compiled = amp.compile(function, module.init(jax.random.key(0), 6), module.SPEC)
-    return fit(compiled.graph, compiled.data(generate(8, seed=3)), 1, **options)
+    compiled = amp.compile(
+        function,
+        module.init(jax.random.key(0), 6),
+        module.SPEC,
+    )
+    return fit(
+        compiled.graph,
+        compiled.data(generate(8, seed=3)),
+        1,
+        **options,
+    )
 
 
 def run_data_parallel(options: dict[str, Any]) -> str:
@@ -142,10 +169,17 @@ def run_data_parallel(options: dict[str, Any]) -> str:
 
     rng = np.random.default_rng(0)
     table = rng.normal(size=(64, 4)).astype(np.float32)
-    params = {"table": table, "w": np.full(4, 0.5, np.float32)}
-    machines = Resources(tuple(Machine(f"m{i}", (device,)) for i, device in enumerate(jax.local_devices()[:2])))
+    params = {
+        "table": table,
+        "w": np.full(4, 0.5, np.float32),
+    }
+    machines = Resources(
+        tuple(Machine(f"m{i}", (device,)) for i, device in enumerate(jax.local_devices()[:2]))
+    )
     losses = []
-    with px.get_runner(loss, params, optax.adam(0.1), machines, px.ParallaxConfig(**options)) as runner:
+    with px.get_runner(
+        loss, params, optax.adam(0.1), machines, px.ParallaxConfig(**options)
+    ) as runner:
         for _ in range(4):
             ids = rng.integers(0, 64, 8)
             outcome = runner.run({"ids": ids, "y": np.ones(8, np.float32)})
@@ -173,9 +207,21 @@ def digests_of(checkout: Path, only: str) -> dict[str, str]:
       only: What the names of the fits have.
     """
     path = os.pathsep.join([str(checkout), str(checkout / "tests")])
-    environment = {**os.environ, "PYTHONPATH": path, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "JAX_NUM_CPU_DEVICES": "4",
+        "JAX_PLATFORMS": "cpu",
+    }
     command = [sys.executable, __file__, str(checkout), "--digests", "--only", only]
-    done = subprocess.run(command, env=environment, cwd=checkout, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=checkout,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     (line,) = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     return json.loads(line.removeprefix(MARK))
 
@@ -185,7 +231,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("other", type=Path)
     parser.add_argument("--only", default="")
-    parser.add_argument("--digests", action="store_true", help="print digests of the checkout that is on the path")
+    parser.add_argument(
+        "--digests", action="store_true", help="print digests of the checkout that is on the path"
+    )
     options = parser.parse_args()
     if options.digests:
         import ampjax

@@ -39,7 +39,9 @@ def hits(logits, labels):
 def labelled_cross_entropy(logits, labels):
     """The mean over the labels that are not -1, and how many are hit, and how many there are."""
     real = labels >= 0
-    nats = np.where(real, cross_entropy(logits, np.maximum(labels, 0)), 0).sum() / max(real.sum(), 1)
+    nats = np.where(real, cross_entropy(logits, np.maximum(labels, 0)), 0).sum() / max(
+        real.sum(), 1
+    )
     return nats, (hits(logits, labels) * real).sum(), real.sum() * 1.0
 
 
@@ -57,7 +59,11 @@ def embed(table, ids):
 
 def lstm(p, c, m, x, forget_bias=1.0):
     """Hochreiter and Schmidhuber with a forget gate; gates i, j, f, o; a projection (Sak et al.) where there is one."""
-    i, j, f, o = np.split(np.concatenate([x, m], -1) @ p["kernel"] + p["bias"], 4, -1)
+    i, j, f, o = np.split(
+        np.concatenate([x, m], -1) @ p["kernel"] + p["bias"],
+        4,
+        -1,
+    )
     c = sigmoid(f + forget_bias) * c + sigmoid(i) * np.tanh(j)
     m = sigmoid(o) * np.tanh(c)
     return c, m @ p["projection"] if "projection" in p else m
@@ -68,14 +74,19 @@ def lstm_run(p, c, m, xs, lengths=None):
     outputs = []
     for t in range(xs.shape[1]):
         after = lstm(p, c, m, xs[:, t])
-        runs = np.full((len(xs), 1), True) if lengths is None else (t < lengths)[:, None]
+        if lengths is None:
+            runs = np.full((len(xs), 1), True)
+        else:
+            runs = (t < lengths)[:, None]
         c, m = (np.where(runs, new, old) for new, old in zip(after, (c, m), strict=True))
         outputs.append(np.where(runs, after[1], 0))
     return c, m, np.stack(outputs, 1)
 
 
 def reverse(xs, lengths):
-    return np.stack([np.concatenate([x[:n][::-1], x[n:]]) for x, n in zip(xs, lengths, strict=True)])
+    return np.stack(
+        [np.concatenate([x[:n][::-1], x[n:]]) for x, n in zip(xs, lengths, strict=True)]
+    )
 
 
 def tree_leaf(p, x, kind):
@@ -83,37 +94,66 @@ def tree_leaf(p, x, kind):
     if kind == "tai":
         c, o = np.split(linear(p, x), 2, -1)
     else:
-        i, j, o = np.split(linear(p, x), 3, -1)
+        i, j, o = np.split(
+            linear(p, x),
+            3,
+            -1,
+        )
         c = sigmoid(i) * np.tanh(j)
-    return np.concatenate([sigmoid(o) * np.tanh(c), c], -1)
+    return np.concatenate(
+        [sigmoid(o) * np.tanh(c), c],
+        -1,
+    )
 
 
 def tree_branch(p, left, right, kind, mask=1.0):
     """A binary Tree-LSTM, equations 9 to 14 of Tai et al.; Fold's has forget bias 1 and dropout on the candidate."""
     (h_l, c_l), (h_r, c_r) = (np.split(child, 2, -1) for child in (left, right))
-    i, j, f_l, f_r, o = np.split(linear(p, h_l, h_r), 5, -1)
+    i, j, f_l, f_r, o = np.split(
+        linear(p, h_l, h_r),
+        5,
+        -1,
+    )
     bias = 1 if kind == "fold" else 0
     c = sigmoid(i) * np.tanh(j) * mask + sigmoid(f_l + bias) * c_l + sigmoid(f_r + bias) * c_r
-    return np.concatenate([sigmoid(o) * np.tanh(c), c], -1)
+    return np.concatenate(
+        [sigmoid(o) * np.tanh(c), c],
+        -1,
+    )
 
 
 def tagger_cell(w, gates, state):
     """DyNet's LSTM: gates i, f, o, g, forget bias 1; the state holds h and c."""
     h, c = np.split(state, 2, -1)
-    i, f, o, g = np.split(gates + h @ w, 4, -1)
+    i, f, o, g = np.split(
+        gates + h @ w,
+        4,
+        -1,
+    )
     c = sigmoid(f + 1) * c + sigmoid(i) * np.tanh(g)
-    return np.concatenate([sigmoid(o) * np.tanh(c), c], -1)
+    return np.concatenate(
+        [sigmoid(o) * np.tanh(c), c],
+        -1,
+    )
 
 
 def gated_unit(p, a, h):
     """Li et al., equations 3 to 6."""
-    z, r = np.split(sigmoid(linear(p["gates"], a, h)), 2, -1)
+    z, r = np.split(
+        sigmoid(linear(p["gates"], a, h)),
+        2,
+        -1,
+    )
     return (1 - z) * h + z * np.tanh(linear(p["candidate"], a, r * h))
 
 
 def readout(p, h, x):
     """Li et al., equation 7, without tanh."""
-    i, j = np.split(relu(linear(p["hidden"], h, x)), 2, -1)
+    i, j = np.split(
+        relu(linear(p["hidden"], h, x)),
+        2,
+        -1,
+    )
     return sigmoid(linear(p["gate"], i)) * linear(p["value"], j)
 
 
@@ -134,12 +174,25 @@ def segment_cross_entropy(rows, segments, n):
 
 def ponder(p, row, sizes):
     """A step of Graves' adaptive computation time on a row of input, state, mean state, sum of h and steps; and whether to go on."""
-    x, s, mean, total, steps = np.split(row, np.cumsum([sizes.n_in, sizes.hidden, sizes.hidden, 1]), -1)
+    x, s, mean, total, steps = np.split(
+        row,
+        np.cumsum([sizes.n_in, sizes.hidden, sizes.hidden, 1]),
+        -1,
+    )
     s = np.tanh(np.concatenate([x, steps == 0, s], -1) @ p["w"] + p["b"])
     h = sigmoid(s @ p["halt"] + p["halt_b"])[:, None]
     last = (total + h >= 1 - sizes.epsilon) | (steps + 1 >= sizes.max_steps)
     mean = mean + np.where(last, 1 - total, h) * s
-    return np.concatenate([x, s, mean, np.where(last, total, total + h), steps + 1], -1), 1.0 - last[:, 0]
+    return np.concatenate(
+        [
+            x,
+            s,
+            mean,
+            np.where(last, total, total + h),
+            steps + 1,
+        ],
+        -1,
+    ), 1.0 - last[:, 0]
 
 
 def gate(p, x, top, noise):
@@ -147,14 +200,20 @@ def gate(p, x, top, noise):
     h = x @ p["gate"] + noise * softplus(x @ p["noise"])
     chosen = np.argsort(-h, -1)[:, :top]
     best = np.take_along_axis(h, chosen, -1)
-    weights = softmax(best) if top > 1 else np.take_along_axis(softmax(h), chosen, -1)
+    if top > 1:
+        weights = softmax(best)
+    else:
+        weights = np.take_along_axis(softmax(h), chosen, -1)
     everywhere = np.zeros_like(h)
     np.put_along_axis(everywhere, chosen, weights, -1)
     return weights, chosen * 1.0 if top > 1 else chosen[:, 0] * 1.0, everywhere
 
 
 def expert(p, x):
-    return linear(p[1], relu(linear(p[0], x)))
+    return linear(
+        p[1],
+        relu(linear(p[0], x)),
+    )
 
 
 # Language models
@@ -181,13 +240,19 @@ def sampled_loss(hidden, w, b, sw, sb, ids, counts):
     targets, samples = ids
     hit = (hidden * w).sum(-1) + b - np.log(counts[0])
     others = hidden @ sw.T + sb - np.log(counts[1])
-    others = np.where(targets[:, None] == samples, -np.inf, others)
+    others = np.where(
+        targets[:, None] == samples,
+        -np.inf,
+        others,
+    )
     return log_sum_exp(np.concatenate([hit[:, None], others], -1)) - hit
 
 
 def encoder(p, x, lengths, hidden):
     """GNMT's first layer in both directions, more above (residual from the second); or, without these, all in both directions."""
-    ahead, behind, states = x, reverse(x, lengths), []
+    ahead = x
+    behind = reverse(x, lengths)
+    states = []
     zeros = np.zeros((len(x), hidden))
     for right, left in zip(p["forward"].values(), p["backward"].values(), strict=True):
         c, m, ahead = lstm_run(right, zeros, zeros, ahead, lengths)
@@ -208,18 +273,26 @@ def decoder(p, values, present, states, fed, xs):
     """GNMT: attention asked by the lowest layer, context into all, residual from the third layer on. With `join` (bi): asked by the top, and fed back."""
     outputs = []
     for t in range(xs.shape[1]):
-        y, after = xs[:, t], []
+        y = xs[:, t]
+        after = []
         if "join" in p:
             y = np.concatenate([y, fed], -1)
         for i, cell in enumerate(p["cells"].values()):
             c, m = states[2 * i : 2 * i + 2]
-            c, m = lstm(cell, c, m, y if "join" in p else np.concatenate([y, fed], -1))
+            c, m = lstm(
+                cell,
+                c,
+                m,
+                y if "join" in p else np.concatenate([y, fed], -1),
+            )
             after += [c, m]
             y = m if i < 2 or "join" in p else m + y
             if i == 0 and "join" not in p:
                 fed = attention(p["attention"], y, values, present)
         if "join" in p:
-            y = fed = np.concatenate([y, attention(p["attention"], y, values, present)], -1) @ p["join"]
+            y = fed = (
+                np.concatenate([y, attention(p["attention"], y, values, present)], -1) @ p["join"]
+            )
         states = after
         outputs.append(y)
     return np.stack(outputs, 1)
@@ -230,7 +303,8 @@ def decoder(p, values, present, states, fed, xs):
 
 def threefry(key, x, y):
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011): two words of 32 bits from a key of two and a counter of two."""
-    mask, words = np.uint64(0xFFFFFFFF), [np.uint64(k) for k in key]
+    mask = np.uint64(0xFFFFFFFF)
+    words = [np.uint64(k) for k in key]
     words.append(words[0] ^ words[1] ^ np.uint64(0x1BD11BDA))
     x, y = (np.asarray(a).astype(np.uint64) + k & mask for a, k in zip((x, y), words, strict=False))
     for i in range(20):
@@ -239,7 +313,8 @@ def threefry(key, x, y):
         y = ((y << by | y >> np.uint64(32) - by) & mask) ^ x
         if i % 4 == 3:
             j = i // 4 + 1
-            x, y = x + words[j % 3] & mask, y + words[(j + 1) % 3] + np.uint64(j) & mask
+            x = x + words[j % 3] & mask
+            y = y + words[(j + 1) % 3] + np.uint64(j) & mask
     return x, y
 
 
@@ -250,9 +325,17 @@ def fold_in(key, data):
 
 def bernoulli(key, p, shape):
     """JAX's draws: of the two words of each place's block, one on the other, the first 23 bits are a fraction."""
-    x, y = threefry(key, 0, np.arange(np.prod(shape, dtype=int)))
+    x, y = threefry(
+        key,
+        0,
+        np.arange(np.prod(shape, dtype=int)),
+    )
     return ((x ^ y) >> np.uint64(9)).reshape(shape) / 2.0**23 < np.float32(p)
 
 
 def dropout(key, x, keep):
-    return np.where(bernoulli(key, keep, x.shape), x / keep, 0)
+    return np.where(
+        bernoulli(key, keep, x.shape),
+        x / keep,
+        0,
+    )

@@ -27,7 +27,8 @@ def one():
 def chain(n=2, **options):
     """`x -> f0 -> f1 -> ... -> loss`, joined with `label`."""
     with amp.Graph() as g:
-        wire, label = amp.pump("x"), amp.pump("label")
+        wire = amp.pump("x")
+        label = amp.pump("label")
         for i in range(n):
             wire = amp.ppt(f"f{i}", times, params=one(), **options)(wire)
         amp.loss("loss", square)(wire, label)
@@ -38,12 +39,18 @@ def replicated_chain():
     """A node with three replicas, and one behind it."""
     with amp.Graph() as graph:
         copies = amp.replicate(amp.ppt("copied", times, params=one()), 3)(amp.pump("x"))
-        amp.loss("loss", square)(amp.ppt("after", times, params=one())(copies), amp.pump("label"))
+        amp.loss("loss", square)(
+            amp.ppt("after", times, params=one())(copies),
+            amp.pump("label"),
+        )
     return graph
 
 
 def chain_data(n):
-    return [{"x": np.float32(i), "label": np.float32(0.5)} for i in range(n)]
+    result = []
+    for i in range(n):
+        result.append({"x": np.float32(i), "label": np.float32(0.5)})
+    return result
 
 
 @functools.cache
@@ -51,13 +58,26 @@ def rnn(features=4):
     """The paper's figure 2, token by token: a loop over `t` up to `length`."""
     with amp.Graph() as g:
         tokens = amp.pump("tokens", dtype="int32", fields=("t", "length"))
-        h0 = amp.pump("h0", (features,), fields=("t", "length"))
+        h0 = amp.pump(
+            "h0",
+            (features,),
+            fields=("t", "length"),
+        )
         label = amp.pump("label", dtype="int32")
         h = amp.phi("h")
         x = amp.ppt("embed", amp.nn.Embed(5, features))(tokens)
-        z = amp.npt("tanh", jnp.tanh)(amp.ppt("linear1", amp.nn.Linear(2 * features, features))(amp.concat(x, h)))
-        z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        more, done = amp.cond(z, lambda s: s.t < s.length)
+        z = amp.npt("tanh", jnp.tanh)(
+            amp.ppt("linear1", amp.nn.Linear(2 * features, features))(amp.concat(x, h))
+        )
+        z = amp.isu(
+            z,
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
+        more, done = amp.cond(
+            z,
+            lambda s: s.t < s.length,
+        )
         h.connect(h0, more)
         logits = amp.ppt("linear2", amp.nn.Linear(features, 3))(done)
         amp.loss("xent", xent, join=("instance",))(logits, label)
@@ -69,39 +89,74 @@ def tied(words=7, features=4, **options):
     """The embedding is the output layer, too: tokens are read in a loop, and the last state is compared with all words. `options` are the table's."""
     with amp.Graph() as g:
         tokens = amp.pump("tokens", dtype="int32", fields=("t", "n"))
-        h0 = amp.pump("h0", (features,), fields=("t", "n"))
+        h0 = amp.pump(
+            "h0",
+            (features,),
+            fields=("t", "n"),
+        )
         h = amp.phi("h")
-        embed = amp.ppt("embed", lambda p, i: p[i], params=lambda k: jax.random.normal(k, (words, features)), **options)
-        z = amp.npt("cell", lambda x, h: jnp.tanh(x + 0.5 * h))(embed(tokens), h)
-        more, done = amp.cond(amp.relabel(z, lambda s: s.replace(t=s.t + 1)), lambda s: s.t < s.n)
+        embed = amp.ppt(
+            "embed",
+            lambda p, i: p[i],
+            params=lambda k: jax.random.normal(k, (words, features)),
+            **options,
+        )
+        z = amp.npt("cell", lambda x, h: jnp.tanh(x + 0.5 * h))(
+            embed(tokens),
+            h,
+        )
+        more, done = amp.cond(
+            amp.relabel(
+                z,
+                lambda s: s.replace(t=s.t + 1),
+            ),
+            lambda s: s.t < s.n,
+        )
         h.connect(h0, more)
         last = amp.relabel(done, lambda s: s.drop("t", "n"))
         logits = amp.ppt("words", lambda p, h: p @ h, params_of=embed)(last)
         amp.sink("logits", logits)
-        amp.loss("xent", xent)(logits, amp.pump("label", dtype="int32"))
+        amp.loss("xent", xent)(
+            logits,
+            amp.pump("label", dtype="int32"),
+        )
     return g
 
 
 def tied_data(lengths, words=7, features=4):
     rng = np.random.default_rng(0)
-    return [
-        {
-            "tokens": amp.messages(rng.integers(0, words, n), t=np.arange(n), n=n),
-            "h0": amp.messages(np.zeros((1, features), np.float32), t=0, n=n),
-            "label": np.int32(rng.integers(words)),
-        }
-        for n in lengths
-    ]
+    result = []
+    for n in lengths:
+        result.append(
+            {
+                "tokens": amp.messages(
+                    rng.integers(0, words, n),
+                    t=np.arange(n),
+                    n=n,
+                ),
+                "h0": amp.messages(
+                    np.zeros((1, features), np.float32),
+                    t=0,
+                    n=n,
+                ),
+                "label": np.int32(rng.integers(words)),
+            }
+        )
+    return result
 
 
 @functools.cache
 def with_sinks():
     """Two layers and a loss; sinks see what each layer makes, and what comes in."""
     with amp.Graph() as g:
-        x, label = amp.pump("x", (2,)), amp.pump("label")
+        x = amp.pump("x", (2,))
+        label = amp.pump("label")
         hidden = amp.npt("tanh", jnp.tanh)(amp.ppt("inner", amp.nn.Linear(2, 3))(x))
         y = amp.ppt("outer", amp.nn.Linear(3, 1))(hidden)
-        amp.loss("loss", lambda y, label: (y[0] - label) ** 2)(y, label)
+        amp.loss("loss", lambda y, label: (y[0] - label) ** 2)(
+            y,
+            label,
+        )
         for name, wire in (("input", x), ("hidden", hidden), ("y", y)):
             amp.sink(f"see {name}", wire)
     return g
@@ -109,20 +164,38 @@ def with_sinks():
 
 def xent(logits, label):
     """Cross entropy and accuracy."""
-    return -jax.nn.log_softmax(logits)[label], {"accuracy": (jnp.argmax(logits) == label).astype(jnp.float32)}
+    return -jax.nn.log_softmax(logits)[label], {
+        "accuracy": (jnp.argmax(logits) == label).astype(jnp.float32)
+    }
 
 
 def labelled_data(n, seed=0):
     """Rows of four features, each with one of three labels."""
     rng = np.random.default_rng(seed)
-    return [{"x": rng.normal(size=4).astype(np.float32), "label": np.int32(rng.integers(0, 3))} for _ in range(n)]
+    result = []
+    for _ in range(n):
+        result.append(
+            {
+                "x": rng.normal(size=4).astype(np.float32),
+                "label": np.int32(rng.integers(0, 3)),
+            }
+        )
+    return result
 
 
 def rnn_instance(length, features=4, seed=0):
     rng = np.random.default_rng((seed, length))
     return {
-        "tokens": amp.messages(rng.integers(0, 5, length), t=np.arange(length), length=length),
-        "h0": amp.messages(np.zeros((1, features), np.float32), t=0, length=length),
+        "tokens": amp.messages(
+            rng.integers(0, 5, length),
+            t=np.arange(length),
+            length=length,
+        ),
+        "h0": amp.messages(
+            np.zeros((1, features), np.float32),
+            t=0,
+            length=length,
+        ),
         "label": np.int32(rng.integers(0, 3)),
     }
 
@@ -135,9 +208,17 @@ def rnn_data(lengths, features=4):
 def diamond():
     """A cond to `even` or `odd` and a phi behind them."""
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
-        a, b = amp.cond(amp.ppt("first", times, params=one())(x), lambda s: s.instance % 2 == 0)
-        y = amp.phi("join", amp.ppt("even", times, params=one())(a), amp.npt("odd", jnp.sin)(b))
+        x = amp.pump("x")
+        label = amp.pump("label")
+        a, b = amp.cond(
+            amp.ppt("first", times, params=one())(x),
+            lambda s: s.instance % 2 == 0,
+        )
+        y = amp.phi(
+            "join",
+            amp.ppt("even", times, params=one())(a),
+            amp.npt("odd", jnp.sin)(b),
+        )
         amp.loss("loss", square)(y, label)
     return g
 
@@ -146,9 +227,12 @@ def diamond():
 def fan_out(n=3):
     """One node whose output `n` others use; their results are added."""
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.ppt("first", times, params=one())(x)
-        parts = [amp.ppt(f"b{i}", times, params=one())(y) for i in range(n)]
+        parts = []
+        for i in range(n):
+            parts.append(amp.ppt(f"b{i}", times, params=one())(y))
         total = amp.npt("add", lambda *xs: sum(xs))(*parts)
         amp.loss("loss", square)(total, label)
     return g
@@ -161,8 +245,15 @@ def flat():
         x = amp.pump("x", fields=("count",))
         label = amp.pump("label", fields=("count", "i"))
         y = amp.ppt("first", times, params=one())(x)
-        copies = amp.flatmap(y, lambda s: s.count, lambda s, i: s.replace(i=i))
-        amp.loss("loss", square)(amp.ppt("each", times, params=one())(copies), label)
+        copies = amp.flatmap(
+            y,
+            lambda s: s.count,
+            lambda s, i: s.replace(i=i),
+        )
+        amp.loss("loss", square)(
+            amp.ppt("each", times, params=one())(copies),
+            label,
+        )
     return g
 
 
@@ -183,7 +274,12 @@ def grouping():
         label = amp.pump("label")
         singles = amp.ungroup(rows, "i")
         done = amp.ppt("row", times, params=one())(singles)
-        back = amp.group(done, size=lambda s: s.n, opener=size, name="back")
+        back = amp.group(
+            done,
+            size=lambda s: s.n,
+            opener=size,
+            name="back",
+        )
         total = amp.reduce("total", jax.ops.segment_sum, back)
         out = amp.ppt("out", lambda p, v: p * v.sum(), params=one())(total)
         amp.loss("loss", square, join=("instance",))(out, label)
@@ -192,7 +288,11 @@ def grouping():
 
 def grouping_instance(n, seed=0):
     rows = np.random.default_rng((seed, n)).normal(size=(n, 2)).astype(np.float32)
-    return {"rows": rows, "size": amp.messages(np.zeros(1, np.float32), n=n), "label": np.float32(1.0)}
+    return {
+        "rows": rows,
+        "size": amp.messages(np.zeros(1, np.float32), n=n),
+        "label": np.float32(1.0),
+    }
 
 
 @functools.cache
@@ -204,11 +304,19 @@ def molecule(kinds=2, features=2):
         label = amp.pump("label")
         h = amp.ppt("encode", times, params=one())(atoms)
         wires = amp.distribute(h, maps, kinds, name="out")
-        sent = [amp.ppt(f"edge{k}", times, params=one())(w) for k, w in enumerate(wires)]
+        sent = []
+        for k, w in enumerate(wires):
+            sent.append(amp.ppt(f"edge{k}", times, params=one())(w))
         m = amp.collect(sent, maps, name="in")
-        both = amp.npt("add", lambda a, b: a + jnp.tanh(b))(h, m)
+        both = amp.npt("add", lambda a, b: a + jnp.tanh(b))(
+            h,
+            m,
+        )
         total = amp.reduce("sum", jax.ops.segment_sum, both)
-        amp.loss("loss", lambda v, y: (v.sum() - y) ** 2)(total, label)
+        amp.loss("loss", lambda v, y: (v.sum() - y) ** 2)(
+            total,
+            label,
+        )
     return g
 
 
@@ -216,7 +324,9 @@ def molecule_instance(n_atoms, edges, kinds=2, features=2, seed=0):
     """`edges` are (sender, receiver, kind)."""
     columns = np.array(edges, np.int64).reshape(-1, 3).T
     return {
-        "atoms": np.random.default_rng((seed, n_atoms)).normal(size=(n_atoms, features)).astype(np.float32),
+        "atoms": np.random.default_rng((seed, n_atoms))
+        .normal(size=(n_atoms, features))
+        .astype(np.float32),
         "maps": amp.Topology.from_edges(*columns, n_node=n_atoms, n_kinds=kinds),
         "label": np.float32(0.25),
     }
@@ -229,8 +339,15 @@ def repeating():
         x = amp.pump("x", fields=("n",))
         rows = amp.pump("rows", fields=("n",), ragged=True)
         label = amp.pump("label")
-        scale = amp.repeat(amp.ppt("scale", times, params=one())(x), lambda s: s.n, name="copies")
-        y = amp.npt("multiply", lambda a, b: a * b)(scale, rows)
+        scale = amp.repeat(
+            amp.ppt("scale", times, params=one())(x),
+            lambda s: s.n,
+            name="copies",
+        )
+        y = amp.npt("multiply", lambda a, b: a * b)(
+            scale,
+            rows,
+        )
         total = amp.reduce("sum", jax.ops.segment_sum, y)
         amp.loss("loss", square, join=("instance",))(total, label)
     return g
@@ -239,7 +356,11 @@ def repeating():
 def repeating_instance(n):
     return {
         "x": amp.messages(np.ones(1, np.float32), n=n),
-        "rows": amp.messages(np.arange(n, dtype=np.float32), sizes=[n], n=n),
+        "rows": amp.messages(
+            np.arange(n, dtype=np.float32),
+            sizes=[n],
+            n=n,
+        ),
         "label": np.float32(1.0),
     }
 
@@ -248,16 +369,28 @@ def repeating_instance(n):
 def two_outputs():
     """A split whose parts take different ways; the second part of odd instances ends in a sink only."""
     with amp.Graph() as g:
-        x, label = amp.pump("x", (4,)), amp.pump("label")
+        x = amp.pump("x", (4,))
+        label = amp.pump("label")
         y = amp.ppt("first", times, params=one())(x)
         a, b = amp.split(y, (1, 3), name="parts")
-        used, left = amp.cond(b, lambda s: s.instance % 2 == 0)
+        used, left = amp.cond(
+            b,
+            lambda s: s.instance % 2 == 0,
+        )
         amp.sink("left", left)
-        amp.loss("loss_a", lambda v, t: (v.sum() - t) ** 2)(amp.ppt("a", times, params=one())(a), label)
-        amp.loss("loss_b", lambda v, t: (v.sum() - t) ** 2)(used, label)
+        amp.loss("loss_a", lambda v, t: (v.sum() - t) ** 2)(
+            amp.ppt("a", times, params=one())(a), label
+        )
+        amp.loss("loss_b", lambda v, t: (v.sum() - t) ** 2)(
+            used,
+            label,
+        )
     return g
 
 
 def two_outputs_data(n):
     # `label` of odd instances would wait for ever at `loss_b`, so only even instances are used where the loss matters.
-    return [{"x": np.full(4, i, np.float32), "label": np.float32(0.5)} for i in range(0, 2 * n, 2)]
+    result = []
+    for i in range(0, 2 * n, 2):
+        result.append({"x": np.full(4, i, np.float32), "label": np.float32(0.5)})
+    return result

@@ -7,7 +7,10 @@ from support import graphs
 
 import ampjax as amp
 
-GOOD = {"x": np.float32(1), "label": np.float32(0)}
+GOOD = {
+    "x": np.float32(1),
+    "label": np.float32(0),
+}
 
 
 def times(name, wire):
@@ -18,7 +21,10 @@ def times(name, wire):
 def two_pumps():
     with amp.Graph() as g:
         x, y = (amp.pump(name, fields=("t",)) for name in "xy")
-        amp.loss("loss", graphs.square)(times("f", x), times("g", y))
+        amp.loss("loss", graphs.square)(
+            times("f", x),
+            times("g", y),
+        )
     return g
 
 
@@ -26,8 +32,13 @@ def two_pumps():
 def one_way_out():
     """Odd instances end in a sink, but their labels do not."""
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
-        even, odd = amp.cond(times("f", x), lambda s: s.instance % 2 == 0, name="way")
+        x = amp.pump("x")
+        label = amp.pump("label")
+        even, odd = amp.cond(
+            times("f", x),
+            lambda s: s.instance % 2 == 0,
+            name="way",
+        )
         amp.sink("end", odd)
         amp.loss("loss", graphs.square)(even, label)
     return g

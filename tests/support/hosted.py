@@ -17,8 +17,18 @@ from ampjax.hosts.starting.make_host import HostProgram
 def trainer(graph, tx, n_hosts, spaces, **options):
     """A trainer on so many hosts, with `spaces` memory spaces; 0 hosts: in this process."""
     if n_hosts:
-        return amp.Trainer(graph, tx, hosts=amp.Hosts(n_hosts, "threads", spaces), **{"workers": spaces} | options)
-    return amp.Trainer(graph, tx, devices=[jax.devices()[0]] * spaces, **{"workers": spaces} | options)
+        return amp.Trainer(
+            graph,
+            tx,
+            hosts=amp.Hosts(n_hosts, "threads", spaces),
+            **{"workers": spaces} | options,
+        )
+    return amp.Trainer(
+        graph,
+        tx,
+        devices=[jax.devices()[0]] * spaces,
+        **{"workers": spaces} | options,
+    )
 
 
 @contextmanager
@@ -26,8 +36,12 @@ def on_hosts(engine, n_hosts, params, tx=None):
     """Lets a `laws.Engine` run on hosts as long as this is open; frozen without `tx`."""
     from support.laws import FROZEN
 
-    s, n_spaces = engine.schedule.settings, max(engine.plan.spaces) + 1
-    training = dict.fromkeys(engine.graph.parameterised, NodeTraining(tx or FROZEN, s.gradient))
+    s = engine.schedule.settings
+    n_spaces = max(engine.plan.spaces) + 1
+    training = dict.fromkeys(
+        engine.graph.parameterised,
+        NodeTraining(tx or FROZEN, s.gradient),
+    )
     hosts = Hosts(min(n_hosts, n_spaces), "threads", n_spaces)
     placed = (
         engine.plan.worker_of,
@@ -37,7 +51,12 @@ def on_hosts(engine, n_hosts, params, tx=None):
     )
     values = jax.tree.map(np.asarray, params), training, engine.scheduler.settings.stashed
     program = HostProgram(engine.graph, *placed, *values)
-    engine.executor = start_threads(program, engine.plan, hosts, jax.devices()[:1])
+    engine.executor = start_threads(
+        program,
+        engine.plan,
+        hosts,
+        jax.devices()[:1],
+    )
     try:
         yield
     finally:
@@ -54,13 +73,16 @@ def pipeline():
     with amp.Graph() as g:
         x = amp.pump("x", shape=())
         y = amp.ppt("a", lambda p, v: p + v, params=lambda key: np.float32(0.0))(x)
-        amp.loss("loss", lambda v: v)(amp.ppt("b", lambda p, v: p + v, params=lambda key: np.float32(0.0))(y))
+        amp.loss("loss", lambda v: v)(
+            amp.ppt("b", lambda p, v: p + v, params=lambda key: np.float32(0.0))(y)
+        )
     return g
 
 
 def fails_once(monkeypatch, host, after):
     """Lets a host's executor fail, once, after so many calls."""
-    run, left = Executor.run, [after]
+    run = Executor.run
+    left = [after]
 
     def run_or_fail(self, launches):
         if threading.current_thread().name == f"ampjax host {host}":

@@ -50,13 +50,19 @@ from ampjax.train.settings import Settings
 NEVER = 1 << 60
 """An interval that no run reaches: parameters are frozen, gradients stay in the accumulators."""
 
-SIZES = (1, 2, 3, 4, 7, 16) if FULL else (1, 3, 4)
+if FULL:
+    SIZES = (1, 2, 3, 4, 7, 16)
+else:
+    SIZES = (1, 3, 4)
 """Of dispatches that run kernels: padded sizes are powers of two, and each is a compilation. An ordinary run compiles the smallest."""
 
 GRAPHS = st.integers(0, 400 if FULL else 40)
 """Seeds of random graphs for laws of control alone, which compile no kernels. An ordinary run builds a tenth of them, and its laws share them."""
 
-GRAPHS_THAT_SHARE = st.integers(-100, 400) if FULL else st.integers(-10, 40)
+if FULL:
+    GRAPHS_THAT_SHARE = st.integers(-100, 400)
+else:
+    GRAPHS_THAT_SHARE = st.integers(-10, 40)
 """The same, with graphs whose nodes share parameters."""
 
 ROWS = 4096
@@ -70,7 +76,8 @@ class Scattered:
     seed: int
 
     def __call__(self, graph, workers):
-        rng, nodes = np.random.default_rng(self.seed), hosted(graph)
+        rng = np.random.default_rng(self.seed)
+        nodes = hosted(graph)
         drawn = {node.name: int(rng.integers(workers)) for node in nodes}
         return {node.name: drawn[node.params_name] for node in nodes}
 
@@ -114,7 +121,9 @@ class Schedule:
 
 def frozen(**options):
     """Settings that never update, check every invariant after every event, and have arenas of one size."""
-    return Settings(**{"min_update_interval": NEVER, "fuse": False, "arena_rows": ROWS, "check": True} | options)
+    return Settings(
+        **{"min_update_interval": NEVER, "fuse": False, "arena_rows": ROWS, "check": True} | options
+    )
 
 
 _DEFAULTS = frozen()
@@ -123,7 +132,12 @@ _DEFAULTS = frozen()
 @functools.cache
 def random_one(seed, dtype="float32"):
     """A random case, made once. Small and large graphs take turns; in those of negative seeds nodes share parameters."""
-    return random_case(abs(seed), size=3 + seed % 6, dtype=dtype, sharing=seed < 0)
+    return random_case(
+        abs(seed),
+        size=3 + seed % 6,
+        dtype=dtype,
+        sharing=seed < 0,
+    )
 
 
 @functools.cache
@@ -136,7 +150,12 @@ def start(seed, dtype="float32"):
 def wanted(seed, dtype="float32"):
     """What the oracle says of it: in float64 and operation by operation, so that it shares neither rounding nor fusions with the engine."""
     case = random_one(seed, dtype)
-    return reference(case.graph, start(seed, dtype), case.instances, oracle="eager")
+    return reference(
+        case.graph,
+        start(seed, dtype),
+        case.instances,
+        oracle="eager",
+    )
 
 
 FROZEN = optax.sgd(0.0)
@@ -154,33 +173,64 @@ class Engine:
 
     def __init__(self, graph, params, schedule, tx=FROZEN):
         s = schedule.settings
-        self.graph, self.schedule = graph, schedule
+        self.graph = graph
+        self.schedule = schedule
         spaces = [w % schedule.devices for w in range(s.workers)]
-        self.plan = make_plan(graph, assign(graph, s.workers, s.affinity, s.seed), spaces, s.fuse)
+        self.plan = make_plan(
+            graph,
+            assign(graph, s.workers, s.affinity, s.seed),
+            spaces,
+            s.fuse,
+        )
         control = replace(scheduler_settings(graph, s, tx), capacity=s.arena_rows)
         self.scheduler = Scheduler(self.plan, control, s.check)
         self.executor = None
         if params is not None:
-            trained, devices = optimizers(graph, s, tx), jax.devices()[: schedule.devices]
-            self.executor = Executor(self.plan, params, trained.training, devices, control.stashed, trained.groups)
-        self.dispatches, self.arrived = [], []
-        self.watchers, self.instruments = [], []
+            trained = optimizers(graph, s, tx)
+            devices = jax.devices()[: schedule.devices]
+            self.executor = Executor(
+                self.plan, params, trained.training, devices, control.stashed, trained.groups
+            )
+        self.dispatches = []
+        self.arrived = []
+        self.watchers = []
+        self.instruments = []
         messages_of = self.scheduler.contents.messages_of
-        self._follower = Follower(Recording(schedule.recording), messages_of) if schedule.recording else None
+        if schedule.recording:
+            self._follower = Follower(Recording(schedule.recording), messages_of)
+        else:
+            self._follower = None
         decisions = _DECISIONS.get()
         decisions.clear()
-        self.journal = Journal(decisions.append, messages_of) if self._follower is None else self._follower.journal
+        self.journal = (
+            Journal(decisions.append, messages_of)
+            if self._follower is None
+            else self._follower.journal
+        )
 
     def run(self, data, train=True, also=()):
         """Runs instances; `also` are further `(data, train)` that are in flight at the same time. Keeps the dispatches."""
         seeds = RowSeeds(self.schedule.settings.seed)
-        passes = [
-            Pass(self._instances(each), np.arange(len(each)), "train" if is_train else "both", seeds=seeds)
-            for each, is_train in ((data, train), *also)
-        ]
+        passes = []
+        for each, is_train in ((data, train), *also):
+            passes.append(
+                Pass(
+                    self._instances(each),
+                    np.arange(len(each)),
+                    "train" if is_train else "both",
+                    seeds=seeds,
+                )
+            )
         sources = [Source(self.scheduler, of) for of in passes]
         loop = Loop(
-            self.scheduler, self.executor, sources, [Told(self.scheduler, self._note), self.journal, *self.instruments]
+            self.scheduler,
+            self.executor,
+            sources,
+            [
+                Told(self.scheduler, self._note),
+                self.journal,
+                *self.instruments,
+            ],
         )
         self.journal.begins(passes[0])
         if self._follower is not None:
@@ -199,12 +249,20 @@ class Engine:
             watcher(dispatch)
 
     def _instances(self, data):
-        ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
+        ragged = []
+        for name, node in self.graph.pumps.items():
+            if node.op.type.ragged:
+                ragged.append(name)
         return data if hasattr(data, "gather") else InstanceList(data, ragged)
 
     def updates(self):
         """All updates so far, in order."""
-        return [update for d in self.dispatches for change in d.changes for update in updates_in(change)]
+        result = []
+        for d in self.dispatches:
+            for change in d.changes:
+                for update in updates_in(change):
+                    result.append(update)
+        return result
 
     @property
     def loss(self):
@@ -234,7 +292,11 @@ def schedule_of(engine):
 
 def gives_gradients(dispatch):
     """Whether it adds to its nodes' accumulators: an adjoint, or a loss, which has its adjoint in it."""
-    at_loss = dispatch.stage is not None and dispatch.stage.kind.starts_backward and dispatch.direction == FORWARD
+    at_loss = (
+        dispatch.stage is not None
+        and dispatch.stage.kind.starts_backward
+        and dispatch.direction == FORWARD
+    )
     return dispatch.direction == BACKWARD or at_loss
 
 
@@ -258,7 +320,8 @@ def updated(engine):
 
 def assert_parity(seed, schedule, dtype="float32", tolerance=1e-5):
     """Law 2 for one case under one schedule: loss, every gradient, gradient rows. Returns the engine, run."""
-    case, want = random_one(seed, dtype), wanted(seed, dtype)
+    case = random_one(seed, dtype)
+    want = wanted(seed, dtype)
     with replayed("assert_parity", seed, schedule, dtype):
         engine = Engine(case.graph, start(seed, dtype), schedule).run(case.instances)
         assert_gradients(engine, want, tolerance)
@@ -270,7 +333,9 @@ def assert_gradients(engine, want, tolerance=1e-5):
     loss = engine.loss
     differences = [("loss", "", abs(loss - want.loss) / (abs(want.loss) or 1))]
     differences += compare(engine.gradients, want.grads)
-    assert max(value for *_, value in differences) <= tolerance, difference_table(differences, tolerance)
+    assert max(value for *_, value in differences) <= tolerance, difference_table(
+        differences, tolerance
+    )
     assert engine.gradient_rows == want.rows
 
 
@@ -287,7 +352,12 @@ def run_python(code, **environment):
     """What a Python process prints, with `support` to import."""
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     variables = os.environ | {"PYTHONPATH": path} | environment
-    run = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=variables,
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 0, run.stderr[-6000:]
     return run.stdout
 
@@ -304,7 +374,9 @@ def replayed(function, *arguments):
         yield
     except Exception as error:
         again = [_recorded(a, decisions) if isinstance(a, Schedule) else a for a in arguments]
-        error.add_note(f"replay: from support.laws import *; {function}({', '.join(map(repr, again))})")
+        error.add_note(
+            f"replay: from support.laws import *; {function}({', '.join(map(repr, again))})"
+        )
         raise
     finally:
         _DECISIONS.reset(token)
@@ -312,7 +384,12 @@ def replayed(function, *arguments):
 
 def _recorded(schedule, decisions):
     """The schedule; with the decisions in a file, where several workers and the clock made them."""
-    if schedule.costs is not None or schedule.recording or schedule.settings.workers == 1 or not decisions:
+    if (
+        schedule.costs is not None
+        or schedule.recording
+        or schedule.settings.workers == 1
+        or not decisions
+    ):
         return schedule
     file = str(Path(tempfile.mkdtemp(prefix="ampjax-")) / "run.trace")
     recorder = Recorder(file, {})
@@ -323,7 +400,12 @@ def _recorded(schedule, decisions):
 
 
 @st.composite
-def schedules(draw, sizes=(1, 2, 3, 4, 7, 16), rich=False, **options):
+def schedules(
+    draw,
+    sizes=(1, 2, 3, 4, 7, 16),
+    rich=False,
+    **options,
+):
     """Any schedule; `options` are fixed settings.
 
     Args:
@@ -333,7 +415,9 @@ def schedules(draw, sizes=(1, 2, 3, 4, 7, 16), rich=False, **options):
       **options: Fixed settings.
     """
     workers = draw(st.integers(1, 3))
-    affinity = draw(st.sampled_from(["default", "paper", "coloured"]) | st.builds(Scattered, st.integers(0, 99)))
+    affinity = draw(
+        st.sampled_from(["default", "paper", "coloured"]) | st.builds(Scattered, st.integers(0, 99))
+    )
     keys = options.get("max_active_keys") or draw(st.integers(1, 7))
     settings = frozen(
         max_active_keys=keys,
@@ -345,7 +429,10 @@ def schedules(draw, sizes=(1, 2, 3, 4, 7, 16), rich=False, **options):
         fuse=rich and draw(st.booleans()),
     )
     costs = draw(st.none() | st.builds(Costs, st.integers(0, 99), st.sampled_from([1, 2, 100])))
-    devices = draw(st.sampled_from([1, workers])) if rich else 1
+    if rich:
+        devices = draw(st.sampled_from([1, workers]))
+    else:
+        devices = 1
     return Schedule(replace(settings, **options), devices, costs)
 
 

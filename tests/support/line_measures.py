@@ -25,7 +25,12 @@ DENSE = 20
 """A line with more tokens is dense."""
 COMPLEX = 15
 """A function with a higher complexity is complex."""
-HELD = {"tokens_per_line": 0.1, "dense_percent": 0.5, "parallel_percent": 0.1, "complex_functions": 1}
+HELD = {
+    "tokens_per_line": 0.1,
+    "dense_percent": 0.5,
+    "parallel_percent": 0.1,
+    "complex_functions": 1,
+}
 """The figures that may only fall, and the steps in which they do: within a step a change may raise one."""
 WHOLE = "ampjax, all of it"
 _LAYOUT = {
@@ -112,7 +117,10 @@ class LineMeasures:
     @property
     def complex_functions(self) -> dict[str, int]:
         """The functions that are too complex, the worst first."""
-        ranked = sorted(self.complexities.items(), key=lambda each: -each[1])
+        ranked = sorted(
+            self.complexities.items(),
+            key=lambda each: -each[1],
+        )
         return {name: n for name, n in ranked if n > COMPLEX}
 
 
@@ -155,7 +163,11 @@ def _inside(function: ast.AST) -> Iterator[ast.AST]:
 def _prose_lines(tree: ast.AST) -> Iterator[int]:
     """The lines of strings that stand for themselves: docstrings, and strings under attributes."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
@@ -173,13 +185,22 @@ def measured(root: Path = ROOT) -> dict[str, LineMeasures]:
             if part == "ampjax" and len(name.parts) > 2:
                 package = f"ampjax.{name.parts[1]}"
             text = path.read_text(encoding="utf-8")
-            found.setdefault(package, LineMeasures()).add(text, name.as_posix())
+            found.setdefault(package, LineMeasures()).add(
+                text,
+                name.as_posix(),
+            )
             if package != part:
-                found.setdefault(WHOLE, LineMeasures()).add(text, name.as_posix())
+                found.setdefault(WHOLE, LineMeasures()).add(
+                    text,
+                    name.as_posix(),
+                )
     return found
 
 
-def lowered(now: dict[str, float], held: dict[str, float]) -> dict[str, float]:
+def lowered(
+    now: dict[str, float],
+    held: dict[str, float],
+) -> dict[str, float]:
     """The figures to hold a package to from now on.
 
     Args:
@@ -188,7 +209,10 @@ def lowered(now: dict[str, float], held: dict[str, float]) -> dict[str, float]:
     """
     new = {}
     for name, step in HELD.items():
-        figure = round(math.ceil(round(now[name] / step, 6)) * step, 6)
+        figure = round(
+            math.ceil(round(now[name] / step, 6)) * step,
+            6,
+        )
         new[name] = min(figure, held.get(name, figure))
     return new
 
@@ -208,8 +232,16 @@ def main() -> None:
         for name, n in each.complex_functions.items() if package != WHOLE else ():
             print(f"{n:4} {name}")
     if "--write" in sys.argv:
-        held = json.loads(FILE.read_text()) if FILE.exists() else {}
-        new = {package: lowered(each.figures, held.get(package, {})) for package, each in measures.items()}
+        if FILE.exists():
+            held = json.loads(FILE.read_text())
+        else:
+            held = {}
+        new = {}
+        for package, each in measures.items():
+            new[package] = lowered(
+                each.figures,
+                held.get(package, {}),
+            )
         FILE.write_text(json.dumps(new, indent=1) + "\n")
 
 

@@ -14,15 +14,23 @@ from ampjax.cluster.wire.local_endpoints import can_be_local, local_endpoints
 from ampjax.cluster.wire.local_line import LocalLine
 
 KEYS = new_keys()
-needs_local = pytest.mark.skipif(not can_be_local(), reason="this system has no such sockets and memory")
-needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells which files are open")
+needs_local = pytest.mark.skipif(
+    not can_be_local(), reason="this system has no such sockets and memory"
+)
+needs_linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="Linux tells which files are open"
+)
 
 
 class AlwaysThere:
     """Stands for the ZeroMQ line: the peer beats."""
 
-    peer, address, state = "peer", "", "connected"
-    was_there, silence_s, descriptors = True, 0.0, ()
+    peer = "peer"
+    address = ""
+    state = "connected"
+    was_there = True
+    silence_s = 0.0
+    descriptors = ()
 
     def look(self):
         return False
@@ -62,4 +70,6 @@ def open_files():
     """This process's files, and memory that has a name."""
     gc.collect()  # an error keeps the channel that raised it
     folder = Path("/proc/self/fd")
-    return {n: os.readlink(folder / n) for n in os.listdir(folder) if (folder / n).is_symlink()}, os.listdir("/dev/shm")
+    return {
+        n: os.readlink(folder / n) for n in os.listdir(folder) if (folder / n).is_symlink()
+    }, os.listdir("/dev/shm")

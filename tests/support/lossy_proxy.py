@@ -19,12 +19,22 @@ class LossyProxy:
       every: About how many pieces pass between two faults.
     """
 
-    def __init__(self, address: str, seed: int, fault: str = "", every: int = 20):
+    def __init__(
+        self,
+        address: str,
+        seed: int,
+        fault: str = "",
+        every: int = 20,
+    ):
         host, _, port = address.removeprefix("tcp://").rpartition(":")
-        self._target, self.fault, self._every, self._random = (host, int(port)), fault, every, random.Random(seed)
+        self._target = (host, int(port))
+        self.fault = fault
+        self._every = every
+        self._random = random.Random(seed)
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
-        self.n_faults, self.is_open = 0, True
+        self.n_faults = 0
+        self.is_open = True
         self._ends: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -44,7 +54,8 @@ class LossyProxy:
 
     def cut(self) -> None:
         """Cuts the connections that there are."""
-        ends, self._ends = self._ends, []
+        ends = self._ends
+        self._ends = []
         for end in ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -42,11 +42,14 @@ class Compiled64:
     """
 
     def __init__(self, model, params, spec, instances):
-        self.params, self.instances = params, instances
+        self.params = params
+        self.instances = instances
         with _noting_flows() as self.exact:
             self.compiled = amp.compile(model, params, spec)
         self.columns = Columns(self.compiled._leaves, instances)
-        self.data = CompiledInstances(self.compiled._draft.pumps, self.compiled._draft.topologies, self.columns)
+        self.data = CompiledInstances(
+            self.compiled._draft.pumps, self.compiled._draft.topologies, self.columns
+        )
 
     @property
     def graph(self):
@@ -63,11 +66,17 @@ class Compiled64:
           params: The model's parameters.
           seen: Gets the states of the messages of each wire.
         """
-        graph, oracle = self.graph, find_oracle("eager")
+        graph = self.graph
+        oracle = find_oracle("eager")
         own = self.compiled.node_params(params)
         losses = []
-        for messages in messages_of(graph, self.data.gather(np.arange(len(self.instances))), len(self.instances)):
-            run = _Noting(graph, own, None, oracle, seen) if seen is not None else Run(graph, own, None, oracle)
+        for messages in messages_of(
+            graph, self.data.gather(np.arange(len(self.instances))), len(self.instances)
+        ):
+            if seen is not None:
+                run = _Noting(graph, own, None, oracle, seen)
+            else:
+                run = Run(graph, own, None, oracle)
             run.run(messages)
             losses += run.results.losses
         return sum(losses, start=jnp.zeros(()))
@@ -75,18 +84,33 @@ class Compiled64:
     def reference(self):
         """What the interpreter says of loss, metrics and outputs."""
         own = self.compiled.node_params(self.params)
-        return reference(self.graph, own, self.data, gradients=False, oracle="eager")
+        return reference(
+            self.graph,
+            own,
+            self.data,
+            gradients=False,
+            oracle="eager",
+        )
 
     def check_direction(self, seed=0):
         """Loss, and its derivative in one random direction: a number in which each entry of each gradient has a weight of its own."""
         rng = np.random.default_rng(seed)
-        direction = jax.tree.map(lambda x: rng.normal(size=x.shape), self.params)
+        direction = jax.tree.map(
+            lambda x: rng.normal(size=x.shape),
+            self.params,
+        )
         seen = {}
         with jax.disable_jit():
-            want = jax.jvp(self.model_loss, (self.params,), (direction,))
+            want = jax.jvp(
+                self.model_loss,
+                (self.params,),
+                (direction,),
+            )
             got = self.graph_derivative(direction, seen)
         for name, one, other in zip(("loss", "derivative"), got, want, strict=True):
-            assert abs(one - other) <= TOLERANCE * max(1.0, abs(other)), f"{name}: {one}, the model gives {other}"
+            assert abs(one - other) <= TOLERANCE * max(1.0, abs(other)), (
+                f"{name}: {one}, the model gives {other}"
+            )
         self.check_states(seen)
 
     def graph_derivative(self, direction, seen):
@@ -96,13 +120,21 @@ class Compiled64:
           direction: A tangent for each parameter.
           seen: Gets the states of the messages of each wire.
         """
-        own = jax.tree.map(Dual, *map(self.compiled.node_params, (self.params, direction)))
+        own = jax.tree.map(
+            Dual,
+            *map(self.compiled.node_params, (self.params, direction)),
+        )
         total = [0.0, 0.0]
-        for messages in messages_of(self.graph, self.data.gather(np.arange(len(self.instances))), len(self.instances)):
+        for messages in messages_of(
+            self.graph, self.data.gather(np.arange(len(self.instances))), len(self.instances)
+        ):
             run = _WithTangents(self.graph, own, None, _Tangents(), seen)
             run.run(messages)
             for loss in run.results.losses:
-                total = [total[0] + value_of(loss), total[1] + tangent_of(loss)]
+                total = [
+                    total[0] + value_of(loss),
+                    total[1] + tangent_of(loss),
+                ]
         return total
 
     def check_gradients(self):
@@ -110,40 +142,70 @@ class Compiled64:
         with jax.disable_jit():
             want_loss, want = jax.value_and_grad(self.model_loss)(self.params)
             got_loss, got = jax.value_and_grad(self.graph_loss)(self.params)
-        assert abs(got_loss - want_loss) <= TOLERANCE * max(1.0, abs(want_loss)), f"loss: {got_loss}, {want_loss}"
-        largest = max(1.0, *(np.abs(x).max() for x in jax.tree.leaves(want)))
-        for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True):
-            assert np.abs(one - other).max() <= TOLERANCE * largest, f"{jax.tree_util.keystr(path)}: {one}, {other}"
+        assert abs(got_loss - want_loss) <= TOLERANCE * max(1.0, abs(want_loss)), (
+            f"loss: {got_loss}, {want_loss}"
+        )
+        largest = max(
+            1.0,
+            *(np.abs(x).max() for x in jax.tree.leaves(want)),
+        )
+        for (path, one), other in zip(
+            jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
+        ):
+            assert np.abs(one - other).max() <= TOLERANCE * largest, (
+                f"{jax.tree_util.keystr(path)}: {one}, {other}"
+            )
 
     def check_states(self, seen):
         """Every wire has one message for each row where its values are computed, and every fact is what the instance says."""
         columns = self.columns
         for flow in self.exact:
-            region, states = flow.region, seen.get(flow.wire, [])
+            region = flow.region
+            states = seen.get(flow.wire, [])
             if not region.is_known or region.space.is_ragged or flow.wire is None:
                 continue
-            space, rows = region.space, region.rows(columns)
+            space = region.space
+            rows = region.rows(columns)
             fields = {**_facts(space, columns), "instance": space.instances(columns)}
             key = ("instance", *space.key)
-            picked = {name: values if rows is None else values[rows] for name, values in fields.items()}
+            picked = {}
+            for name, values in fields.items():
+                picked[name] = values if rows is None else values[rows]
             expected = {
-                values: i for i, values in enumerate(zip(*(picked[name].tolist() for name in key), strict=True))
+                values: i
+                for i, values in enumerate(
+                    zip(
+                        *(picked[name].tolist() for name in key),
+                        strict=True,
+                    )
+                )
             }
             got = [tuple(int(state[name]) for name in key) for state in states]
-            assert sorted(got) == sorted(expected), f"{flow.wire}: rows {sorted(got)}, not {sorted(expected)}"
+            assert sorted(got) == sorted(expected), (
+                f"{flow.wire}: rows {sorted(got)}, not {sorted(expected)}"
+            )
             for row, state in zip(got, states, strict=True):
                 for name in [name for name in picked if flow.is_fresh or name in flow.kept]:
                     fact = int(picked[name][expected[row]])
-                    assert int(state.get(name, fact)) == fact, f"{flow.wire}: `{name}` is not {fact} in {state}"
+                    assert int(state.get(name, fact)) == fact, (
+                        f"{flow.wire}: `{name}` is not {fact} in {state}"
+                    )
 
 
 def _facts(space, columns):
     """The state fields of every row of a space, by name."""
     found = {}
     for around in space.around():
-        known = {name: column.inside(space).of(columns) for name, column in around.facts.items() if column is not None}
+        known = {}
+        for name, column in around.facts.items():
+            if column is not None:
+                known[name] = column.inside(space).of(columns)
         if around.parent is not None:
-            known[around.index] = space.rows_of(columns, around, around.numbers(columns))
+            known[around.index] = space.rows_of(
+                columns,
+                around,
+                around.numbers(columns),
+            )
         found |= known
     return found
 
@@ -169,7 +231,10 @@ class _Tangents:
         def call(params, key, *inputs):
             if not isinstance(function, TracedBody):
                 return function(*inputs)  # one that passes a payload on
-            results = run_program(function.plain, jax.tree.leaves((params, *inputs)))
+            results = run_program(
+                function.plain,
+                jax.tree.leaves((params, *inputs)),
+            )
             return jax.tree.structure(function.results).unflatten(results)
 
         return call
@@ -182,8 +247,14 @@ class _WithTangents(_Noting):
         if not isinstance(node.op, Reduce):
             return super()._consume(node, port, message)
         wire = node.inputs[0].type
-        rows = stack(message.payload) if message.payload else np.zeros((0, *wire.shape), wire.dtype)
-        (result,) = run_program(reduction(node.op.function, value_of(rows).shape, wire.dtype), [rows])
+        if message.payload:
+            rows = stack(message.payload)
+        else:
+            rows = np.zeros((0, *wire.shape), wire.dtype)
+        (result,) = run_program(
+            reduction(node.op.function, value_of(rows).shape, wire.dtype),
+            [rows],
+        )
         self._emit(node, 0, result, message.state)
 
 

@@ -25,21 +25,28 @@ KINDS = 3
 
 
 def sequences(n=12, **options):
-    return list_reduction_rnn(4, **options), list_reduction.Sequences(list_reduction.generate(n), hidden=4)
+    return list_reduction_rnn(4, **options), list_reduction.Sequences(
+        list_reduction.generate(n), hidden=4
+    )
 
 
 def buckets():
-    return list_reduction_rnn(4, batch=3), list_reduction.Buckets(list_reduction.generate(60), 3, hidden=4)
+    return list_reduction_rnn(4, batch=3), list_reduction.Buckets(
+        list_reduction.generate(60), 3, hidden=4
+    )
 
 
 def trees(**options):
     found, _ = sst.synthetic(6, 1)
-    return tree_lstm(len(found.vocabulary), Cells("tai", 4, 4, 0.5), **options), sst.TreeInstances(found)
+    return tree_lstm(len(found.vocabulary), Cells("tai", 4, 4, 0.5), **options), sst.TreeInstances(
+        found
+    )
 
 
 def tagged(**options):
     found = wikiner.synthetic(40, 1)[0]  # with fewer all words are rare
-    words, characters = len(found.vocabulary.words), len(found.vocabulary.characters)
+    words = len(found.vocabulary.words)
+    characters = len(found.vocabulary.characters)
     return tagger(words, characters, Sizes(3, 4, 5, 6, noise=0.0), **options), amp.Subset(
         wikiner.SentenceInstances(found), np.arange(5)
     )
@@ -48,17 +55,44 @@ def tagged(**options):
 def graphs(selection=False, flatmap=False, **options):
     rng = np.random.default_rng(0)
     sizes = np.array([1, 4, 3, 3, 8])
-    edges = [(1, 0, 1, 0), (1, 1, 0, 0), (1, 1, 3, 2), (2, 0, 1, 1), (2, 0, 1, 1), (2, 2, 2, 2)]
+    edges = [
+        (1, 0, 1, 0),
+        (1, 1, 0, 0),
+        (1, 1, 3, 2),
+        (2, 0, 1, 1),
+        (2, 0, 1, 1),
+        (2, 2, 2, 2),
+    ]
     edges += [(4, *rng.integers(0, 8, 2), rng.integers(0, 3)) for _ in range(20)]
-    found = Graphs.from_edges(np.concatenate([[0], np.cumsum(sizes)]), edges, KINDS)
-    network = Network(3, 5, 3, KINDS, found if flatmap else None, **options)
+    found = Graphs.from_edges(
+        np.concatenate([[0], np.cumsum(sizes)]),
+        edges,
+        KINDS,
+    )
+    network = Network(
+        3,
+        5,
+        3,
+        KINDS,
+        found if flatmap else None,
+        **options,
+    )
     x = rng.normal(size=(found.node_ptr[-1], 3)).astype(np.float32)
     answer = np.zeros((len(x), 1), np.float32)
     answer[found.node_ptr[:-1]] = 1
-    rows, targets = (
-        ({"x": x, "answer": answer}, {}) if selection else ({"x": x}, {"target": np.zeros(len(found), np.float32)})
+    if selection:
+        rows = {"x": x, "answer": answer}
+        targets = {}
+    else:
+        rows = {"x": x}
+        targets = {"target": np.zeros(len(found), np.float32)}
+    data = GraphInstances(
+        found,
+        np.arange(len(found)),
+        rows,
+        targets,
+        "flatmap" if flatmap else "collect",
     )
-    data = GraphInstances(found, np.arange(len(found)), rows, targets, "flatmap" if flatmap else "collect")
     return (ggnn_selection if selection else ggnn_regression)(network), data
 
 
@@ -73,12 +107,30 @@ def permuted():
 
 def pondered():
     """Adaptive computation time: a loop that a payload ends."""
-    sizes = Ponder(4, 6, 2, max_steps=4, epsilon=0.05, time_penalty=0.01)
+    sizes = Ponder(
+        4,
+        6,
+        2,
+        max_steps=4,
+        epsilon=0.05,
+        time_penalty=0.01,
+    )
     data = []
     for length in (1, 3, 2):
-        zero, own = np.zeros(1, np.int64), np.full(1, length)
-        start = amp.messages(np.zeros((1, 6), np.float32), t=zero, length=own, step=zero, more=zero)
-        x = amp.messages(np.zeros((length, 4), np.float32), t=np.arange(length), length=np.full(length, length))
+        zero = np.zeros(1, np.int64)
+        own = np.full(1, length)
+        start = amp.messages(
+            np.zeros((1, 6), np.float32),
+            t=zero,
+            length=own,
+            step=zero,
+            more=zero,
+        )
+        x = amp.messages(
+            np.zeros((length, 4), np.float32),
+            t=np.arange(length),
+            length=np.full(length, length),
+        )
         data.append({"x": x, "s0": start, "label": np.int32(0)})
     return act_rnn(sizes), amp.InstanceList(data)
 
@@ -87,7 +139,10 @@ def experts():
     """A mixture of experts: a payload chooses."""
     data = []
     for n in (1, 4, 2):
-        own = {"i": np.arange(n), "n": np.full(n, n)}
+        own = {
+            "i": np.arange(n),
+            "n": np.full(n, n),
+        }
         label = amp.messages(np.zeros(n, np.int32), **own)
         data.append({"x": amp.messages(np.zeros((n, 6), np.float32), **own), "label": label})
     return mixture_of_experts(Experts(6, 3, 3, 4, top=2)), amp.InstanceList(data)

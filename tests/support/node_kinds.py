@@ -8,8 +8,17 @@ import ampjax as amp
 from ampjax.ir.wires import WireType
 
 D = 4
-ROW = WireType((D,), np.dtype("float32"), ("t",))
-ROWS = WireType((D,), np.dtype("float32"), ("t",), ragged=True)
+ROW = WireType(
+    (D,),
+    np.dtype("float32"),
+    ("t",),
+)
+ROWS = WireType(
+    (D,),
+    np.dtype("float32"),
+    ("t",),
+    ragged=True,
+)
 
 
 def square(x):
@@ -27,31 +36,97 @@ def of(wire, **changes):
 # kind: how to build it from an ordinary wire, a ragged wire and a topology; and the types that it should emit.
 KINDS = {
     "Pump": (lambda x, r, m: x, (ROW,)),
-    "PPT": (lambda x, r, m: amp.ppt("node", amp.nn.Linear(D, 2))(x), (of(ROW, shape=(2,)),)),
-    "NPT": (lambda x, r, m: amp.npt("node", lambda x: (x, x.sum()), outputs=2)(x), (ROW, of(ROW, shape=()))),
-    "Concat": (lambda x, r, m: amp.concat(x, x), (of(ROW, shape=(2 * D,)),)),
-    "Split": (lambda x, r, m: amp.split(x, (1, 3)), (of(ROW, shape=(1,)), of(ROW, shape=(3,)))),
+    "PPT": (
+        lambda x, r, m: amp.ppt("node", amp.nn.Linear(D, 2))(x),
+        (of(ROW, shape=(2,)),),
+    ),
+    "NPT": (
+        lambda x, r, m: amp.npt("node", lambda x: (x, x.sum()), outputs=2)(x),
+        (ROW, of(ROW, shape=())),
+    ),
+    "Concat": (
+        lambda x, r, m: amp.concat(x, x),
+        (of(ROW, shape=(2 * D,)),),
+    ),
+    "Split": (
+        lambda x, r, m: amp.split(x, (1, 3)),
+        (
+            of(ROW, shape=(1,)),
+            of(ROW, shape=(3,)),
+        ),
+    ),
     "RouteBy": (
-        lambda x, r, m: amp.route_by(x, amp.npt("choose", jnp.argmax)(x), "way", name="node"),
+        lambda x, r, m: amp.route_by(
+            x,
+            amp.npt("choose", jnp.argmax)(x),
+            "way",
+            name="node",
+        ),
         (of(ROW, fields=("t", "way")),),
     ),
-    "Reduce": (lambda x, r, m: amp.reduce("node", jax.ops.segment_sum, r), (ROW,)),
-    "Collect": (lambda x, r, m: amp.collect([r, r], m), (ROWS,)),
-    "Loss": (lambda x, r, m: amp.loss("node", square)(x), ()),
+    "Reduce": (
+        lambda x, r, m: amp.reduce("node", jax.ops.segment_sum, r),
+        (ROW,),
+    ),
+    "Collect": (
+        lambda x, r, m: amp.collect([r, r], m),
+        (ROWS,),
+    ),
+    "Loss": (
+        lambda x, r, m: amp.loss("node", square)(x),
+        (),
+    ),
     "Sink": (lambda x, r, m: amp.sink("node", x), ()),
-    "Cond": (lambda x, r, m: amp.cond(x, lambda s: s.t % 3, 3), (ROW, ROW, ROW)),
-    "Phi": (lambda x, r, m: amp.phi("node", *amp.cond(x, lambda s: s.t > 0)), (ROW,)),
+    "Cond": (
+        lambda x, r, m: amp.cond(x, lambda s: s.t % 3, 3),
+        (ROW, ROW, ROW),
+    ),
+    "Phi": (
+        lambda x, r, m: amp.phi(
+            "node",
+            *amp.cond(x, lambda s: s.t > 0),
+        ),
+        (ROW,),
+    ),
     "Isu": (
-        lambda x, r, m: amp.isu(x, lambda s: s.replace(u=s.t), lambda s: s.drop("u")),
+        lambda x, r, m: amp.isu(
+            x,
+            lambda s: s.replace(u=s.t),
+            lambda s: s.drop("u"),
+        ),
         (of(ROW, fields=("t", "u")),),
     ),
-    "Relabel": (lambda x, r, m: amp.relabel(x, lambda s: s.replace(u=s.t // 2).drop("t")), (of(ROW, fields=("u",)),)),
-    "Bcast": (lambda x, r, m: amp.bcast(x, 2), (ROW, ROW)),
-    "Flatmap": (lambda x, r, m: amp.flatmap(x, lambda s: s.t, number), (of(ROW, fields=("t", "i")),)),
-    "Repeat": (lambda x, r, m: amp.repeat(x, lambda s: s.t), (ROWS,)),
-    "Ungroup": (lambda x, r, m: amp.ungroup(r, "i"), (of(ROW, fields=("t", "i")),)),
-    "Group": (lambda x, r, m: amp.group(x, size=lambda s: 1), (of(ROWS, fields=()),)),
-    "Distribute": (lambda x, r, m: amp.distribute(r, m, 2), (ROWS, ROWS)),
+    "Relabel": (
+        lambda x, r, m: amp.relabel(
+            x,
+            lambda s: s.replace(u=s.t // 2).drop("t"),
+        ),
+        (of(ROW, fields=("u",)),),
+    ),
+    "Bcast": (
+        lambda x, r, m: amp.bcast(x, 2),
+        (ROW, ROW),
+    ),
+    "Flatmap": (
+        lambda x, r, m: amp.flatmap(x, lambda s: s.t, number),
+        (of(ROW, fields=("t", "i")),),
+    ),
+    "Repeat": (
+        lambda x, r, m: amp.repeat(x, lambda s: s.t),
+        (ROWS,),
+    ),
+    "Ungroup": (
+        lambda x, r, m: amp.ungroup(r, "i"),
+        (of(ROW, fields=("t", "i")),),
+    ),
+    "Group": (
+        lambda x, r, m: amp.group(x, size=lambda s: 1),
+        (of(ROWS, fields=()),),
+    ),
+    "Distribute": (
+        lambda x, r, m: amp.distribute(r, m, 2),
+        (ROWS, ROWS),
+    ),
 }
 
 
@@ -60,7 +135,16 @@ def build(kind):
     make, _ = KINDS[kind]
     with amp.Graph() as g:
         x = amp.pump("x", (D,), fields=("t",))
-        make(x, amp.pump("rows", (D,), fields=("t",), ragged=True), amp.topology("map"))
+        make(
+            x,
+            amp.pump(
+                "rows",
+                (D,),
+                fields=("t",),
+                ragged=True,
+            ),
+            amp.topology("map"),
+        )
         for node in list(g.nodes.values()):
             for wire in node.outputs:
                 if not wire.consumers:

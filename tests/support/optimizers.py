@@ -15,14 +15,27 @@ from ampjax.optim import parameter_average
 ROW_WISE = {
     "sgd": optax.sgd(0.1),
     "momentum": optax.sgd(0.1, momentum=0.9),
-    "nesterov": optax.sgd(optax.cosine_decay_schedule(0.1, 10), momentum=0.9, nesterov=True),
+    "nesterov": optax.sgd(
+        optax.cosine_decay_schedule(0.1, 10),
+        momentum=0.9,
+        nesterov=True,
+    ),
     "adagrad": optax.adagrad(0.1),
     "rmsprop": optax.rmsprop(0.1),
     "adam": optax.adam(0.1),
     "adamw": optax.adamw(optax.linear_schedule(0.1, 0.01, 8), weight_decay=0.1),
-    "clipped": optax.chain(optax.clip_by_global_norm(0.5), optax.clip(0.1), optax.adam(0.1)),
-    "scheduled": optax.chain(optax.scale_by_rms(), optax.scale_by_schedule(lambda count: -0.1 / (1 + count))),
-    "averaged": optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1), parameter_average(0.75)),
+    "clipped": optax.chain(
+        optax.clip_by_global_norm(0.5),
+        optax.clip(0.1),
+        optax.adam(0.1),
+    ),
+    "scheduled": optax.chain(
+        optax.scale_by_rms(),
+        optax.scale_by_schedule(lambda count: -0.1 / (1 + count)),
+    ),
+    "averaged": optax.chain(
+        optax.clip_by_global_norm(0.5), optax.sgd(0.1), parameter_average(0.75)
+    ),
 }
 STILL = ("sgd", "adagrad")
 """Those that leave rows without gradient as they are."""
@@ -35,23 +48,43 @@ def worst(got: Any, wanted: Any) -> float:
     assert [(np.shape(a), jnp.result_type(a)) for a, _ in pairs] == [
         (np.shape(b), jnp.result_type(b)) for _, b in pairs
     ]
-    wide = [(np.asarray(a, np.float64), np.asarray(b, np.float64)) for a, b in pairs]
-    return max((float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in wide if b.size), default=0.0)
+    wide = []
+    for a, b in pairs:
+        wide.append((np.asarray(a, np.float64), np.asarray(b, np.float64)))
+    return max(
+        (float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in wide if b.size),
+        default=0.0,
+    )
 
 
 class Dense:
     """The whole array under plain optax; in `lazy` mode, rows without gradient keep parameters and state."""
 
-    def __init__(self, name: str, values: np.ndarray, lazy: bool = False):
-        self.tx, self.lazy, self.params, self.state = ROW_WISE[name], lazy, jnp.asarray(values), None
+    def __init__(
+        self,
+        name: str,
+        values: np.ndarray,
+        lazy: bool = False,
+    ):
+        self.tx = ROW_WISE[name]
+        self.lazy = lazy
+        self.params = jnp.asarray(values)
+        self.state = None
         self.state = self.tx.init(self.params)
 
     def update(self, row_ids: np.ndarray, grads: np.ndarray) -> None:
-        whole, touched = np.zeros(self.params.shape, np.float32), np.zeros(len(self.params), bool)
+        whole = np.zeros(self.params.shape, np.float32)
+        touched = np.zeros(len(self.params), bool)
         np.add.at(whole, row_ids, grads)
         touched[row_ids] = True
         keep = ~touched if self.lazy else np.zeros_like(touched)
-        self.params, self.state = _step(self.tx, self.params, self.state, whole, keep)
+        self.params, self.state = _step(
+            self.tx,
+            self.params,
+            self.state,
+            whole,
+            keep,
+        )
 
     def copy(self) -> Dense:
         other = object.__new__(Dense)
@@ -60,10 +93,26 @@ class Dense:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _step(tx: Any, params: Any, state: Any, grads: Any, keep: Any) -> Any:
-    updates, changed = tx.update(grads.astype(params.dtype), state, params)
+def _step(
+    tx: Any,
+    params: Any,
+    state: Any,
+    grads: Any,
+    keep: Any,
+) -> Any:
+    updates, changed = tx.update(
+        grads.astype(params.dtype),
+        state,
+        params,
+    )
 
     def choose(new: Any, old: Any) -> Any:
-        return jnp.where(keep[:, None], old, new) if new.shape == params.shape else new
+        if new.shape == params.shape:
+            return jnp.where(keep[:, None], old, new)
+        return new
 
-    return jax.tree.map(choose, (optax.apply_updates(params, updates), changed), (params, state))
+    return jax.tree.map(
+        choose,
+        (optax.apply_updates(params, updates), changed),
+        (params, state),
+    )

@@ -39,27 +39,52 @@ def texts(inputs, rows):
 @case("lstm.LSTM", sizes=CROSS)
 def lstm_step(hidden, rows, inputs):
     lstm, params, _ = inputs.module(lambda rngs: LSTM(hidden, hidden, initializer=start, rngs=rngs))
-    state, x = (inputs.normal(rows, hidden), inputs.normal(rows, hidden)), inputs.normal(rows, hidden)
-    return Problem(lambda p, c, m, x: lstm(p)((c, m), x), f.lstm, (params, *state, x))
+    state = (
+        inputs.normal(rows, hidden),
+        inputs.normal(rows, hidden),
+    )
+    x = inputs.normal(rows, hidden)
+    return Problem(
+        lambda p, c, m, x: lstm(p)((c, m), x),
+        f.lstm,
+        (params, *state, x),
+    )
 
 
 @case("lstm.LSTM.run", "lstm.reverse")
 def lstm_run(hidden, rows, inputs):
     """With a projection, over sentences read backwards."""
-    make = lambda rngs: LSTM(7, hidden, hidden // 2, initializer=start, rngs=rngs)
+
+    def make(rngs):
+        return LSTM(7, hidden, hidden // 2, initializer=start, rngs=rngs)
+
     lstm, params, _ = inputs.module(make)
     lengths, _ = texts(inputs, rows)
 
     def tested(p, c, m, xs):
-        state, outputs = lstm(p).run((c, m), reverse(xs, lengths), lengths)
+        state, outputs = lstm(p).run(
+            (c, m),
+            reverse(xs, lengths),
+            lengths,
+        )
         return *state, reverse(outputs, lengths)
 
     def formula(p, c, m, xs):
-        c, m, outputs = f.lstm_run(p, c, m, f.reverse(xs, lengths), lengths)
+        c, m, outputs = f.lstm_run(
+            p,
+            c,
+            m,
+            f.reverse(xs, lengths),
+            lengths,
+        )
         return c, m, f.reverse(outputs, lengths)
 
     state = inputs.normal(rows, hidden), inputs.normal(rows, hidden // 2)
-    return Problem(tested, formula, (params, *state, inputs.normal(rows, WORDS, 7)))
+    return Problem(
+        tested,
+        formula,
+        (params, *state, inputs.normal(rows, WORDS, 7)),
+    )
 
 
 # The language model
@@ -67,33 +92,66 @@ def lstm_run(hidden, rows, inputs):
 
 @case("lm.LanguageModel", "lm.Softmax.logits", "lm.Softmax.rows", sizes=COMPOSED)
 def language_model(hidden, rows, inputs):
-    config = lm.Config(20, embedding=hidden, hidden=hidden, projection=None, samples=2)
+    config = lm.Config(
+        20,
+        embedding=hidden,
+        hidden=hidden,
+        projection=None,
+        samples=2,
+    )
     model, params, _ = inputs.module(lambda rngs: lm.LanguageModel(config, rngs))
     words = inputs.integers(0, 20, (rows, WORDS))
 
     def tested(p, c, m):
         built = model(p)
-        (c, m), outputs = built({"inputs": words, "state": {"c": c, "m": m}}, NOTHING)
+        (c, m), outputs = built(
+            {"inputs": words, "state": {"c": c, "m": m}},
+            NOTHING,
+        )
         return c, m, built.softmax.logits(outputs), *built.softmax.rows(words)
 
     def formula(p, c, m):
-        c, m, outputs = f.lstm_run(p["lstm"], c, m, p["embedding"][words])
-        w, b = p["softmax"]["weight"], p["softmax"]["bias"]
+        c, m, outputs = f.lstm_run(
+            p["lstm"],
+            c,
+            m,
+            p["embedding"][words],
+        )
+        w = p["softmax"]["weight"]
+        b = p["softmax"]["bias"]
         return c, m, outputs @ w.T + b, w[words], b[words]
 
-    return Problem(tested, formula, (params, inputs.normal(rows, hidden), inputs.normal(rows, hidden)))
+    return Problem(
+        tested,
+        formula,
+        (
+            params,
+            inputs.normal(rows, hidden),
+            inputs.normal(rows, hidden),
+        ),
+    )
 
 
-@case("sampled_softmax.sampled_loss", "sampled_softmax.expected_count", "sampled_softmax.log_uniform")
+@case(
+    "sampled_softmax.sampled_loss", "sampled_softmax.expected_count", "sampled_softmax.log_uniform"
+)
 def sampled_softmax_loss(hidden, rows, inputs):
     """Of 40 samples among 100 classes, so that some targets are among the samples."""
     n = 100
-    targets, samples = inputs.integers(0, n, rows), inputs.rng.permutation(n)[:40]
+    targets = inputs.integers(0, n, rows)
+    samples = inputs.rng.permutation(n)[:40]
 
     def tested(*floats):
         x, w, b, sw, sb = floats
         counts = [sampled_softmax.expected_count(ids, 50, n) for ids in (targets, samples)]
-        loss = sampled_softmax.sampled_loss(x, (w, b), (sw, sb), targets, samples, counts)
+        loss = sampled_softmax.sampled_loss(
+            x,
+            (w, b),
+            (sw, sb),
+            targets,
+            samples,
+            counts,
+        )
         return loss, sampled_softmax.log_uniform(samples, n)
 
     def formula(*floats):
@@ -101,23 +159,44 @@ def sampled_softmax_loss(hidden, rows, inputs):
         return f.sampled_loss(*floats, (targets, samples), counts), f.log_uniform(samples, n)
 
     scale = hidden**-0.5
-    matrices = inputs.normal(rows, hidden, scale=scale), inputs.normal(rows), inputs.normal(40, hidden, scale=scale)
-    return Problem(tested, formula, (inputs.normal(rows, hidden), *matrices, inputs.normal(40)))
+    matrices = (
+        inputs.normal(rows, hidden, scale=scale),
+        inputs.normal(rows),
+        inputs.normal(40, hidden, scale=scale),
+    )
+    return Problem(
+        tested,
+        formula,
+        (inputs.normal(rows, hidden), *matrices, inputs.normal(40)),
+    )
 
 
 # Translation
 
 
-@case("attention.Attention", *(f"attention.Attention.{name}" for name in ("remember", "keys", "ask", "energies")))
+@case(
+    "attention.Attention",
+    *(f"attention.Attention.{name}" for name in ("remember", "keys", "ask", "energies")),
+)
 def attention(hidden, rows, inputs):
-    attend, params, _ = inputs.module(lambda rngs: Attention(hidden // 2, hidden, initializer=start, rngs=rngs))
+    attend, params, _ = inputs.module(
+        lambda rngs: Attention(hidden // 2, hidden, initializer=start, rngs=rngs)
+    )
     _, present = texts(inputs, rows)
 
     def tested(p, query, values):
         return attend(p)(query, attend(p).remember(values, present))
 
     formula = lambda p, query, values: f.attention(p, query, values, present)
-    return Problem(tested, formula, (params, inputs.normal(rows, hidden), inputs.normal(rows, WORDS, hidden // 2)))
+    return Problem(
+        tested,
+        formula,
+        (
+            params,
+            inputs.normal(rows, hidden),
+            inputs.normal(rows, WORDS, hidden // 2),
+        ),
+    )
 
 
 def _encoder(architecture):
@@ -127,7 +206,11 @@ def _encoder(architecture):
         lengths, _ = texts(inputs, rows)
         tested = lambda p, x: encode(p)(x, lengths, NOTHING)
         formula = lambda p, x: f.encoder(p, x, lengths, hidden)
-        return Problem(tested, formula, (params, inputs.normal(rows, WORDS, hidden)))
+        return Problem(
+            tested,
+            formula,
+            (params, inputs.normal(rows, WORDS, hidden)),
+        )
 
     return encoder
 
@@ -135,23 +218,34 @@ def _encoder(architecture):
 def _decoder(architecture):
     def decoder(hidden, rows, inputs):
         """From given states and a given vector that is fed in."""
-        make = lambda rngs: Decoder(architecture, 3, hidden, 9, start, rngs)
+
+        def make(rngs):
+            return Decoder(architecture, 3, hidden, 9, start, rngs)
+
         decode, params, _ = inputs.module(make)
         fed = hidden if architecture == "bi" else 9
         _, present = texts(inputs, rows)
 
         def tested(p, values, states, fed, xs):
-            model, pairs = decode(p), list(zip(states[::2], states[1::2], strict=True))
+            model = decode(p)
+            pairs = list(zip(states[::2], states[1::2], strict=True))
             memory = model.attention.remember(values, present)
             attend = partial(model.attention, memory=memory)
-            return model.run(attend, (pairs, fed), xs, NOTHING), model.step(attend, (pairs, fed), xs[:, 0], NOTHING)[1]
+            return model.run(attend, (pairs, fed), xs, NOTHING), model.step(
+                attend, (pairs, fed), xs[:, 0], NOTHING
+            )[1]
 
         def formula(p, values, states, fed, xs):
             outputs = f.decoder(p, values, present, states, fed, xs)
             return outputs, outputs[:, 0]
 
         states = [inputs.normal(rows, hidden) for _ in range(6)]
-        data = inputs.normal(rows, WORDS, 9), states, inputs.normal(rows, fed), inputs.normal(rows, WORDS, hidden)
+        data = (
+            inputs.normal(rows, WORDS, 9),
+            states,
+            inputs.normal(rows, fed),
+            inputs.normal(rows, WORDS, hidden),
+        )
         return Problem(tested, formula, (params, *data))
 
     return decoder
@@ -184,8 +278,14 @@ def translator(hidden, rows, inputs):
         return built.logits(batch, NOTHING), built.decode(memory, state, target[:, 0])[1]
 
     def formula(p):
-        values, states = f.encoder(p["encoder"], p["source_embedding"][source], lengths, hidden)
-        xs, nothing = p["target_embedding"][target], np.zeros((rows, hidden))
+        values, states = f.encoder(
+            p["encoder"],
+            p["source_embedding"][source],
+            lengths,
+            hidden,
+        )
+        xs = p["target_embedding"][target]
+        nothing = np.zeros((rows, hidden))
         logits = f.decoder(p["decoder"], values, present, states, nothing, xs) @ p["output"]
         return logits, logits[:, 0]
 
@@ -203,26 +303,57 @@ def smoothed_cross_entropy(hidden, rows, inputs):
         right = 0.9 * np.eye(hidden)[labels] + 0.1 / hidden
         return (right * (f.log_sum_exp(logits)[:, None] - logits)).sum(-1).mean()
 
-    return Problem(lambda x: classifiers.cross_entropy(x, labels, 0.1), formula, (inputs.normal(rows, hidden),))
+    return Problem(
+        lambda x: classifiers.cross_entropy(x, labels, 0.1),
+        formula,
+        (inputs.normal(rows, hidden),),
+    )
 
 
 @case("classifiers.ConvNorm", "inception_blocks.convolution", sizes=IMAGES)
 def convolution_in_training(hidden, rows, inputs):
     conv = inception_blocks.Conv(hidden, (3, 1), 2)
-    made, params, _ = inputs.module(lambda rngs: inception_blocks.convolution(hidden, conv, lambda n: n, rngs, "SAME"))
-    formula = lambda p, x: image_formulas.conv_norm(p, x, stride=2, pad="SAME", epsilon=1e-3)
-    return Problem(lambda p, x: made(p)(x, True), formula, (params, inputs.normal(rows, 9, 9, hidden)))
+    made, params, _ = inputs.module(
+        lambda rngs: inception_blocks.convolution(hidden, conv, lambda n: n, rngs, "SAME")
+    )
+
+    def formula(p, x):
+        return image_formulas.conv_norm(
+            p,
+            x,
+            stride=2,
+            pad="SAME",
+            epsilon=1e-3,
+        )
+
+    return Problem(
+        lambda p, x: made(p)(x, True),
+        formula,
+        (params, inputs.normal(rows, 9, 9, hidden)),
+    )
 
 
 @case("classifiers.ConvNorm", sizes=IMAGES)
 def convolution_in_prediction(hidden, rows, inputs):
-    make = lambda rngs: classifiers.ConvNorm(hidden, hidden, (3, 3), padding=1, rngs=rngs)
+    def make(rngs):
+        return classifiers.ConvNorm(
+            hidden,
+            hidden,
+            (3, 3),
+            padding=1,
+            rngs=rngs,
+        )
+
     made, params, averages = inputs.module(make)
 
     def formula(p, averages, x):
         return image_formulas.conv_norm(p, x, pad=1, averages=averages["norm"])
 
-    return Problem(lambda p, a, x: made(p, a)(x, False), formula, (params, averages, inputs.normal(rows, 8, 8, hidden)))
+    return Problem(
+        lambda p, a, x: made(p, a)(x, False),
+        formula,
+        (params, averages, inputs.normal(rows, 8, 8, hidden)),
+    )
 
 
 @case("resnet.Bottleneck", sizes=IMAGES)
@@ -234,30 +365,61 @@ def bottlenecks(hidden, rows, inputs):
     def tested(p, q, x):
         return second(q)(first(p)(x, True), True)
 
-    formula = lambda p, q, x: image_formulas.bottleneck(q, image_formulas.bottleneck(p, x, 2), 1)
-    return Problem(tested, formula, (p, q, inputs.normal(rows, 8, 8, hidden)))
+    def formula(p, q, x):
+        return image_formulas.bottleneck(q, image_formulas.bottleneck(p, x, 2), 1)
+
+    return Problem(
+        tested,
+        formula,
+        (p, q, inputs.normal(rows, 8, 8, hidden)),
+    )
 
 
 @case("resnet.ResNet", sizes=((4, 5),))
 def small_resnet(hidden, rows, inputs):
-    model, params, _ = inputs.module(lambda rngs: resnet.ResNet(resnet.Config((1, 1), hidden, 7, 32), rngs))
-    formula = lambda p, x: image_formulas.resnet(p, x, (1, 2))
-    return Problem(lambda p, x: model(p)(x, True), formula, (params, inputs.normal(rows, 32, 32, 3)))
+    model, params, _ = inputs.module(
+        lambda rngs: resnet.ResNet(
+            resnet.Config((1, 1), hidden, 7, 32),
+            rngs,
+        )
+    )
+
+    def formula(p, x):
+        return image_formulas.resnet(p, x, (1, 2))
+
+    return Problem(
+        lambda p, x: model(p)(x, True),
+        formula,
+        (params, inputs.normal(rows, 32, 32, 3)),
+    )
 
 
 def _block(name):
     def inception_block(hidden, rows, inputs):
         """Channels of the paper's, divided by 64."""
         branches = inception_blocks.BLOCKS[name]
-        make = lambda rngs: inception_blocks.Block(hidden, branches, lambda n: n // 64 + 1, rngs)
+
+        def make(rngs):
+            return inception_blocks.Block(hidden, branches, lambda n: n // 64 + 1, rngs)
+
         block, params, _ = inputs.module(make)
         formula = lambda p, x: image_formulas.inception_block(p, x, branches)
-        return Problem(lambda p, x: block(p)(x, True), formula, (params, inputs.normal(rows, 9, 9, hidden)))
+        return Problem(
+            lambda p, x: block(p)(x, True),
+            formula,
+            (params, inputs.normal(rows, 9, 9, hidden)),
+        )
 
     return inception_block
 
 
-for _name in ("35/32", "to 17", "17/128", "to 8", "8"):  # the others differ from these in channels only
+for _name in (
+    "35/32",
+    "to 17",
+    "17/128",
+    "to 8",
+    "8",
+):  # the others differ from these in channels only
     case("inception_blocks.Block", "inception_blocks.BranchModule", sizes=IMAGES[:1])(_block(_name))
 
 
@@ -268,4 +430,8 @@ def auxiliary_head(hidden, rows, inputs):
     make = lambda rngs: inception.Auxiliary(hidden, config, rngs)
     head, params, _ = inputs.module(make)
     tested = lambda p, x: head(p)(x, True)
-    return Problem(tested, image_formulas.auxiliary, (params, inputs.normal(rows, 17, 17, hidden)))
+    return Problem(
+        tested,
+        image_formulas.auxiliary,
+        (params, inputs.normal(rows, 17, 17, hidden)),
+    )

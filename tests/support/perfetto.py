@@ -13,7 +13,8 @@ def read(path):
       Slices, flows (pairs of start and end) and counters, with times in nanoseconds.
     """
     document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-    names, timed = [], []
+    names = []
+    timed = []
     for event in document["traceEvents"]:
         assert event["ph"] in PHASES and isinstance(event["name"], str) and event["name"]
         assert all(isinstance(event[key], int) and event[key] >= 0 for key in ("pid", "tid"))
@@ -39,8 +40,14 @@ def _ns(time_us):
 
 
 def _named(names, slices):
-    threads = {(e["pid"], e["tid"]) for e in names if e["name"] == "thread_name" and e["args"]["name"]}
-    processes = {e["pid"] for e in names if e["name"] == "process_name" and e["args"]["name"]}
+    threads = set()
+    for e in names:
+        if e["name"] == "thread_name" and e["args"]["name"]:
+            threads.add((e["pid"], e["tid"]))
+    processes = set()
+    for e in names:
+        if e["name"] == "process_name" and e["args"]["name"]:
+            processes.add(e["pid"])
     assert {(e["pid"], e["tid"]) for e in slices} == threads
     assert {pid for pid, _ in threads} <= processes
 
@@ -55,7 +62,9 @@ def _nested(slices):
         for start, minus in sorted(found):
             while ends and ends[-1] <= start:
                 ends.pop()
-            assert not ends or start - minus <= ends[-1], f"a slice at {start} ns ends after the one that it begins in"
+            assert not ends or start - minus <= ends[-1], (
+                f"a slice at {start} ns ends after the one that it begins in"
+            )
             ends.append(start - minus)
 
 
@@ -64,11 +73,15 @@ def _flows(timed, slices):
     tracks = defaultdict(list)
     for e in slices:
         tracks[e["pid"], e["tid"]].append(e)
-    begun, pairs = {}, []
+    begun = {}
+    pairs = []
     for e in timed:
         if e["ph"] not in "sf":
             continue
-        inside = [s for s in tracks[e["pid"], e["tid"]] if s["ts"] <= e["ts"] <= s["ts"] + s["dur"]]
+        inside = []
+        for s in tracks[e["pid"], e["tid"]]:
+            if s["ts"] <= e["ts"] <= s["ts"] + s["dur"]:
+                inside.append(s)
         assert inside, f"flow {e['id']} touches no slice at {e['ts']} ns"
         if e["ph"] == "s":
             assert e["id"] not in begun
@@ -84,6 +97,8 @@ def _counters(timed):
     counters = defaultdict(list)
     for e in timed:
         if e["ph"] == "C":
-            assert e["args"] and all(isinstance(v, (int, float)) and v >= 0 for v in e["args"].values())
+            assert e["args"] and all(
+                isinstance(v, (int, float)) and v >= 0 for v in e["args"].values()
+            )
             counters[e["pid"], e["name"]].append(e)
     return dict(counters)

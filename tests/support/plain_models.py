@@ -19,7 +19,12 @@ import ampjax as amp
 
 WIDTH = 2
 KEYS = "first", "second", "third", "fourth"
-SPEC = {"x": f"float32[{WIDTH}]", "xs": f"float32[t,{WIDTH}]", "choice": "int32[]", "y": f"float32[{WIDTH}]"}
+SPEC = {
+    "x": f"float32[{WIDTH}]",
+    "xs": f"float32[t,{WIDTH}]",
+    "choice": "int32[]",
+    "y": f"float32[{WIDTH}]",
+}
 
 
 def layer(p: Any, x: Any) -> Any:
@@ -28,13 +33,26 @@ def layer(p: Any, x: Any) -> Any:
 
 def parameters(seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
-    one = lambda: {"w": rng.normal(size=(WIDTH, WIDTH)).astype(np.float32), "b": np.zeros(WIDTH, np.float32)}
+
+    def one():
+        return {
+            "w": rng.normal(size=(WIDTH, WIDTH)).astype(np.float32),
+            "b": np.zeros(WIDTH, np.float32),
+        }
+
     return {key: one() for key in KEYS}
 
 
 def example(rng: np.random.Generator) -> dict[str, Any]:
-    row = lambda *shape: rng.normal(size=(*shape, WIDTH)).astype(np.float32)
-    return {"x": row(), "xs": row(rng.choice([0, 0, 1, 2, 4])), "choice": int(rng.integers(0, 2)), "y": row()}
+    def row(*shape):
+        return rng.normal(size=(*shape, WIDTH)).astype(np.float32)
+
+    return {
+        "x": row(),
+        "xs": row(rng.choice([0, 0, 1, 2, 4])),
+        "choice": int(rng.integers(0, 2)),
+        "y": row(),
+    }
 
 
 @dataclass(frozen=True)
@@ -59,10 +77,20 @@ class Model:
 PARTS = {
     "layer": lambda p, e, h, key, other: layer(p[key], h),
     "branch": lambda p, e, h, key, other: amp.cond(
-        e["choice"] > 0, lambda: layer(p[key], h), lambda: layer(p[other], h)
+        e["choice"] > 0,
+        lambda: layer(p[key], h),
+        lambda: layer(p[other], h),
     ),
-    "skip": lambda p, e, h, key, other: amp.cond(e["choice"] > 0, lambda: layer(p[key], h), lambda: h),
-    "scan": lambda p, e, h, key, other: amp.scan(lambda h, x: (layer(p[key], h + x), None), h, e["xs"])[0],
+    "skip": lambda p, e, h, key, other: amp.cond(
+        e["choice"] > 0,
+        lambda: layer(p[key], h),
+        lambda: h,
+    ),
+    "scan": lambda p, e, h, key, other: amp.scan(
+        lambda h, x: (layer(p[key], h + x), None),
+        h,
+        e["xs"],
+    )[0],
     "sum": lambda p, e, h, key, other: h + amp.sum(amp.map(lambda x: layer(p[key], x), e["xs"])),
     "mean": lambda p, e, h, key, other: (
         h + amp.sum(amp.map(lambda x: layer(p[key], x), e["xs"])) / (1.0 + amp.length(e["xs"]))
@@ -70,7 +98,12 @@ PARTS = {
 }
 
 squares = lambda h, y: jnp.sum((h - y) ** 2)
-tokens = lambda e, h: amp.map(lambda x: squares(h, x), e["xs"])
+
+
+def tokens(e, h):
+    return amp.map(lambda x: squares(h, x), e["xs"])
+
+
 LOSSES = {
     "square": lambda p, e, h: squares(h, e["y"]),
     "root": lambda p, e, h: jnp.sqrt(1.0 + squares(h, e["y"])),
@@ -83,15 +116,27 @@ LOSSES = {
 
 
 def models() -> st.SearchStrategy[Model]:
-    part = st.tuples(st.sampled_from(sorted(PARTS)), st.sampled_from(KEYS), st.sampled_from(KEYS))
-    return st.builds(Model, st.lists(part, min_size=1, max_size=2).map(tuple), st.sampled_from(sorted(LOSSES)))
+    part = st.tuples(
+        st.sampled_from(sorted(PARTS)),
+        st.sampled_from(KEYS),
+        st.sampled_from(KEYS),
+    )
+    return st.builds(
+        Model,
+        st.lists(part, min_size=1, max_size=2).map(tuple),
+        st.sampled_from(sorted(LOSSES)),
+    )
 
 
 FIRST = {key: key == "first" for key in KEYS}
 LABELS = {"first": "slow", "second": "fast", "third": "still", "fourth": "fast"}
-matrices = functools.partial(jax.tree.map, lambda x: x.ndim > 1)
+matrices = functools.partial(
+    jax.tree.map,
+    lambda x: x.ndim > 1,
+)
 by_path = functools.partial(
-    jax.tree_util.tree_map_with_path, lambda path, _: "slow" if path[0].key == "second" else "fast"
+    jax.tree_util.tree_map_with_path,
+    lambda path, _: "slow" if path[0].key == "second" else "fast",
 )
 
 TRANSFORMS = {
@@ -110,19 +155,42 @@ TRANSFORMS = {
     "rmsprop": optax.rmsprop(0.05, eps=1e-3),
     "lamb": optax.lamb(0.05, eps=1e-3, weight_decay=0.1),
     "adaptive clipping": optax.chain(optax.adaptive_grad_clip(0.1), optax.sgd(0.1)),
-    "clipping by value": optax.chain(optax.clip(0.1), optax.sgd(0.1, momentum=0.5)),
+    "clipping by value": optax.chain(
+        optax.clip(0.1),
+        optax.sgd(0.1, momentum=0.5),
+    ),
     "global norm": optax.chain(optax.clip_by_global_norm(0.3), optax.sgd(0.1)),
-    "global norm and adamw": optax.chain(optax.clip_by_global_norm(0.3), optax.adamw(0.05, eps=1e-3)),
+    "global norm and adamw": optax.chain(
+        optax.clip_by_global_norm(0.3), optax.adamw(0.05, eps=1e-3)
+    ),
     "normalized": optax.chain(optax.normalize_by_update_norm(), optax.sgd(0.1)),
     "labels by key": optax.multi_transform(
-        {"slow": optax.sgd(0.01), "fast": optax.adam(0.05, eps=1e-3), "still": optax.set_to_zero()}, LABELS
+        {
+            "slow": optax.sgd(0.01),
+            "fast": optax.adam(0.05, eps=1e-3),
+            "still": optax.set_to_zero(),
+        },
+        LABELS,
     ),
-    "labels by path": optax.multi_transform({"slow": optax.sgd(0.01), "fast": optax.sgd(0.1)}, by_path),
-    "a frozen key": optax.chain(optax.sgd(0.1), optax.masked(optax.set_to_zero(), FIRST)),
+    "labels by path": optax.multi_transform(
+        {"slow": optax.sgd(0.01), "fast": optax.sgd(0.1)},
+        by_path,
+    ),
+    "a frozen key": optax.chain(
+        optax.sgd(0.1),
+        optax.masked(optax.set_to_zero(), FIRST),
+    ),
     "only if finite": optax.apply_if_finite(optax.sgd(0.1, momentum=0.9), 3),
-    "every second step": optax.MultiSteps(optax.sgd(0.1, momentum=0.9), 2).gradient_transformation(),
-    "hyperparameters": optax.inject_hyperparams(optax.adam)(optax.linear_schedule(0.1, 0.01, 3), eps=1e-3),
-    "plateaus": optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=0, cooldown=0, factor=0.5)),
+    "every second step": optax.MultiSteps(
+        optax.sgd(0.1, momentum=0.9), 2
+    ).gradient_transformation(),
+    "hyperparameters": optax.inject_hyperparams(optax.adam)(
+        optax.linear_schedule(0.1, 0.01, 3), eps=1e-3
+    ),
+    "plateaus": optax.chain(
+        optax.sgd(0.1),
+        optax.contrib.reduce_on_plateau(patience=0, cooldown=0, factor=0.5),
+    ),
     "average of gradients": optax.chain(optax.ema(0.5), optax.sgd(0.1)),
     "centralized": optax.chain(optax.centralize(), optax.sgd(0.1)),
 }

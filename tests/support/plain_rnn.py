@@ -17,7 +17,9 @@ def loss_of_one(params: Any, tokens: Any, label: int) -> Any:
     h = jnp.zeros(HIDDEN)
     for token in tokens:
         linear1 = params["linear1"]
-        h = jax.nn.relu(jnp.concatenate([params["embed"][int(token)], h]) @ linear1["w"] + linear1["b"])
+        h = jax.nn.relu(
+            jnp.concatenate([params["embed"][int(token)], h]) @ linear1["w"] + linear1["b"]
+        )
     logits = h @ params["linear2"]["w"] + params["linear2"]["b"]
     return optax.softmax_cross_entropy_with_integer_labels(logits, label)
 
@@ -32,10 +34,20 @@ def expected(params: Any, data: ListReduction) -> Any:
     return jax.grad(total)(params)
 
 
-def accumulated(graph: amp.Graph, data: Any, params: Any, **options: Any) -> dict[str, Any]:
-    trainer = amp.Trainer(graph, optax.sgd(0.0), params=params, min_update_interval=10_000, **options)
+def accumulated(
+    graph: amp.Graph,
+    data: Any,
+    params: Any,
+    **options: Any,
+) -> dict[str, Any]:
+    trainer = amp.Trainer(
+        graph, optax.sgd(0.0), params=params, min_update_interval=10_000, **options
+    )
     trainer.accumulate(data)
-    return {node: tree for node, (tree, _) in trainer.gradients.items()}
+    result = {}
+    for node, (tree, _) in trainer.gradients.items():
+        result[node] = tree
+    return result
 
 
 def assert_close(found: Any, wanted: Any) -> None:

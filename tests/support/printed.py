@@ -22,7 +22,10 @@ from experiments.functions import RECIPES
 
 FOLDER = Path(__file__).with_name("printed")
 KEY = jax.random.key(0)
-WEIGHTS = {"w": np.eye(2, dtype=np.float32), "v": np.ones((2, 2), np.float32)}
+WEIGHTS = {
+    "w": np.eye(2, dtype=np.float32),
+    "v": np.ones((2, 2), np.float32),
+}
 ROW = {"x": "float32[2]", "n": "int32[]"}
 ROWS = {"x": "float32[2]", "xs": "float32[t,2]", "n": "int32[]"}
 TREE = {"tree": amp.Tree("int32[v]", "int32[v]", "float32[v,2]")}
@@ -46,12 +49,23 @@ def cond(p: Any, s: Any) -> Any:
 
 
 def switch(p: Any, s: Any) -> Any:
-    branches = [lambda h: _first(p, h), lambda h: _second(p, h), lambda h: h]
+    branches = [
+        lambda h: _first(p, h),
+        lambda h: _second(p, h),
+        lambda h: h,
+    ]
     return _squares(amp.switch(s["n"], branches, s["x"]))
 
 
 def while_loop(p: Any, s: Any) -> Any:
-    return _squares(amp.while_loop(lambda h: amp.read(jnp.sum(h) < 1), lambda h: _first(p, h), s["x"], most=4))
+    return _squares(
+        amp.while_loop(
+            lambda h: amp.read(jnp.sum(h) < 1),
+            lambda h: _first(p, h),
+            s["x"],
+            most=4,
+        )
+    )
 
 
 def read(p: Any, s: Any) -> Any:
@@ -64,12 +78,21 @@ def fori_loop(p: Any, s: Any) -> Any:
 
 
 def scan(p: Any, s: Any) -> Any:
-    last, each = amp.scan(lambda h, x: (_first(p, h + x), _second(p, h)), s["x"], s["xs"])
+    last, each = amp.scan(
+        lambda h, x: (_first(p, h + x), _second(p, h)),
+        s["x"],
+        s["xs"],
+    )
     return _squares(last) + amp.sum(amp.map(_squares, each))
 
 
 def reversed_scan(p: Any, s: Any) -> Any:
-    last, _ = amp.scan(lambda h, x: (_first(p, h + x), None), s["x"], s["xs"], reverse=True)
+    last, _ = amp.scan(
+        lambda h, x: (_first(p, h + x), None),
+        s["x"],
+        s["xs"],
+        reverse=True,
+    )
     return _squares(last)
 
 
@@ -87,27 +110,51 @@ def take(p: Any, s: Any) -> Any:
 
 
 def fold_tree(p: Any, s: Any) -> Any:
-    _, root = amp.fold_tree(lambda x: _first(p, x), lambda x, a, b: _second(p, a + x) + b, s["tree"], arity=2)
+    _, root = amp.fold_tree(
+        lambda x: _first(p, x),
+        lambda x, a, b: _second(p, a + x) + b,
+        s["tree"],
+        arity=2,
+    )
     return _squares(root)
 
 
 def scan_tree(p: Any, s: Any) -> Any:
-    each = amp.scan_tree(lambda h, x: _first(p, h + x), jnp.zeros(2), s["tree"])
+    each = amp.scan_tree(
+        lambda h, x: _first(p, h + x),
+        jnp.zeros(2),
+        s["tree"],
+    )
     return amp.sum(amp.map(_squares, each))
 
 
 def recurse(p: Any, s: Any) -> Any:
-    each = amp.recurse(lambda recur, x, a: _first(p, x + recur(a)), jnp.zeros(2), s["xs"], s["before"])
+    each = amp.recurse(
+        lambda recur, x, a: _first(p, x + recur(a)),
+        jnp.zeros(2),
+        s["xs"],
+        s["before"],
+    )
     return amp.sum(amp.map(_squares, each))
 
 
 def propagate(p: Any, s: Any) -> Any:
-    sends = [lambda h: _first(p, h), lambda h: _second(p, h)]
+    sends = [
+        lambda h: _first(p, h),
+        lambda h: _second(p, h),
+    ]
     return amp.sum(amp.map(_squares, amp.propagate(sends, s["edges"], s["xs"])))
 
 
 def look_up(p: Any, s: Any) -> Any:
-    last, _ = amp.scan(lambda h, word: (_first(p, h + amp.look_up(p["v"], word)), None), s["x"], s["words"])
+    last, _ = amp.scan(
+        lambda h, word: (
+            _first(p, h + amp.look_up(p["v"], word)),
+            None,
+        ),
+        s["x"],
+        s["words"],
+    )
     return _squares(last)
 
 
@@ -144,33 +191,65 @@ COMBINATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 """By name: a program that uses one combinator, and the spec of its instances."""
 
 
-def _compiled(function: Callable[..., Any], params: Any, spec: Any) -> amp.Graph:
+def _compiled(
+    function: Callable[..., Any],
+    params: Any,
+    spec: Any,
+) -> amp.Graph:
     return amp.compile(function, params, spec).graph
 
 
 def _of_the_zoo(name: str) -> amp.Graph:
     module = import_module(f"ampjax.models.functions.zoo.{name.replace('-', '_')}")
-    return _compiled(getattr(module, name.replace("-", "_")), module.init(KEY, 6), module.SPEC)
+    return _compiled(
+        getattr(module, name.replace("-", "_")),
+        module.init(KEY, 6),
+        module.SPEC,
+    )
 
 
 def _sentences() -> amp.Graph:
-    params = tagger.init(KEY, 9, 7, tagger.Sizes(3, 4, 5, 6, noise=0))
+    params = tagger.init(
+        KEY,
+        9,
+        7,
+        tagger.Sizes(3, 4, 5, 6, noise=0),
+    )
     return _compiled(tagger.tagger(0), params, tagger.SPEC)
 
 
 def _trees(kind: str) -> amp.Graph:
     cells = tree_lstm.Cells(kind, 4, 6, keep=0.5)
-    return _compiled(tree_lstm.tree_lstm(cells), tree_lstm.init(KEY, 9, cells), tree_lstm.SPEC)
+    return _compiled(
+        tree_lstm.tree_lstm(cells),
+        tree_lstm.init(KEY, 9, cells),
+        tree_lstm.SPEC,
+    )
 
 
 def _experts() -> amp.Graph:
     sizes = mixture.Experts(6, 8, 3, n=4, top=2)
-    return _compiled(mixture.mixture_of_experts(sizes), mixture.init(KEY, sizes), mixture.spec(sizes))
+    return _compiled(
+        mixture.mixture_of_experts(sizes),
+        mixture.init(KEY, sizes),
+        mixture.spec(sizes),
+    )
 
 
 def _pondering() -> amp.Graph:
-    sizes = act.Ponder(4, 6, 2, max_steps=4, epsilon=0.05, time_penalty=0.01)
-    return _compiled(act.act_rnn(sizes), act.init(KEY, sizes), act.spec(sizes))
+    sizes = act.Ponder(
+        4,
+        6,
+        2,
+        max_steps=4,
+        epsilon=0.05,
+        time_penalty=0.01,
+    )
+    return _compiled(
+        act.act_rnn(sizes),
+        act.init(KEY, sizes),
+        act.spec(sizes),
+    )
 
 
 PAPERS: dict[str, Callable[[], amp.Graph]] = {
@@ -181,9 +260,19 @@ PAPERS: dict[str, Callable[[], amp.Graph]] = {
     "tagger": _sentences,
     "mixture of experts": _experts,
     "adaptive computation time": _pondering,
-    "permutations": lambda: _compiled(permutation.permutation, permutation.init(KEY, 3, 4), permutation.SPEC),
-    "molecules": lambda: _compiled(ggnn.ggnn_regression, ggnn.init_regression(KEY, 3, 5), ggnn.regression_spec(3, 4)),
-    "questions": lambda: _compiled(ggnn.ggnn_selection, ggnn.init_selection(KEY, 3, 5), ggnn.selection_spec(3, 4)),
+    "permutations": lambda: _compiled(
+        permutation.permutation, permutation.init(KEY, 3, 4), permutation.SPEC
+    ),
+    "molecules": lambda: _compiled(
+        ggnn.ggnn_regression,
+        ggnn.init_regression(KEY, 3, 5),
+        ggnn.regression_spec(3, 4),
+    ),
+    "questions": lambda: _compiled(
+        ggnn.ggnn_selection,
+        ggnn.init_selection(KEY, 3, 5),
+        ggnn.selection_spec(3, 4),
+    ),
 }
 """By name: makes the graph of a paper's model, from its function."""
 
@@ -214,7 +303,8 @@ def file(name: str) -> Path:
 def main() -> None:
     """Writes the texts that have changed."""
     for name, make in cases().items():
-        path, text = file(name), f"{make()!r}\n"
+        path = file(name)
+        text = f"{make()!r}\n"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, settings
 from ampjax.engine.kernels import shared_kernels
 
 # Deadlines would turn a compilation, or a busy machine, into a failure. The blob is the line that replays a failure.
-settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
@@ -27,7 +29,8 @@ shared_kernels.KERNELS.most_idle = 800
 # JAX makes many objects that stay: looking for unreachable ones at Python's usual pace takes a twentieth of a run.
 gc.set_threshold(50_000, 20, 50)
 
-MAPS, MEMORY = Path("/proc/self/maps"), Path("/proc/self/statm")
+MAPS = Path("/proc/self/maps")
+MEMORY = Path("/proc/self/statm")
 GIGABYTE = 1 << 30
 
 
@@ -58,7 +61,11 @@ class FreeMemory:
     """Gives free memory back when a test has ended: XLA's compiler frees it in pieces all over the heap, and glibc keeps them, three of four gigabytes."""
 
     def __init__(self):
-        self.trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if MEMORY.exists() else None  # only glibc has it
+        # only glibc has it
+        if MEMORY.exists():
+            self.trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        else:
+            self.trim = None
         self.room = 2 * GIGABYTE
 
     def pytest_runtest_teardown(self):
@@ -87,7 +94,8 @@ def share_contexts(uses: int = 200) -> None:
 
     def shared():
         if getattr(mine, "left", 0) == 0:
-            mine.context, mine.left = make(), uses
+            mine.context = make()
+            mine.left = uses
         mine.left -= 1
         return mine.context
 

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
-from support.random_models import COMPUTED, INTEGER, NUMBER, PAIR_TYPES, RECURSION, SEQUENCES, VECTOR, Model
+from support.random_models import (
+    COMPUTED,
+    INTEGER,
+    NUMBER,
+    PAIR_TYPES,
+    RECURSION,
+    SEQUENCES,
+    VECTOR,
+    Model,
+)
 
 
 @dataclass(frozen=True)
@@ -26,14 +35,20 @@ class Scope:
     budget: int
 
     def having(self, **types):
-        return Scope((*self.names, *types.items()), self.budget)
+        return Scope(
+            (*self.names, *types.items()),
+            self.budget,
+        )
 
     def deeper(self):
         return Scope(self.names, self.budget - 1)
 
     def inside_decision(self):
         """Where a value that was read decides what runs: without recursions from outside."""
-        return Scope(tuple((name, t) for name, t in self.names if t != RECURSION), min(self.budget, 2))
+        return Scope(
+            tuple((name, t) for name, t in self.names if t != RECURSION),
+            min(self.budget, 2),
+        )
 
     def of(self, kind):
         """Names of a type."""
@@ -67,9 +82,14 @@ class Grower:
 
     def shared(self, scope):
         """A loss in which a value is computed once and used at several places."""
-        name, kind = (
-            self.fresh(),
-            self.pick([VECTOR, ("sequence", "w", VECTOR), ("sequence", "v", VECTOR), *PAIR_TYPES]),
+        name = self.fresh()
+        kind = self.pick(
+            [
+                VECTOR,
+                ("sequence", "w", VECTOR),
+                ("sequence", "v", VECTOR),
+                *PAIR_TYPES,
+            ]
         )
         value = self.expression(kind, scope.deeper())
         inner = scope.having(**{name: kind})
@@ -85,7 +105,11 @@ class Grower:
         if kind == "sum":
             return ("sum", self.sequence(self.dimension(scope), NUMBER, scope))
         if kind == "weighted":
-            return ("times", ("number", self.integer(scope)), self.number(scope))
+            return (
+                "times",
+                ("number", self.integer(scope)),
+                self.number(scope),
+            )
         if kind == "metric":
             return ("metric", self.number(scope))
         return ("square", self.vector(scope))
@@ -100,7 +124,11 @@ class Grower:
         if kind == COMPUTED:
             return self.computed(scope)
         if kind[0] == "pair":
-            return ("pair", self.expression(kind[1], scope), self.expression(kind[2], scope))
+            return (
+                "pair",
+                self.expression(kind[1], scope),
+                self.expression(kind[2], scope),
+            )
         return self.sequence(kind[1], kind[2], scope)
 
     # -- values of one element
@@ -124,7 +152,11 @@ class Grower:
         if kind == "number":
             return ("number", self.computed(scope))
         if kind == "dot":
-            return ("dot", self.vector(scope), self.vector(scope, is_leaf=True))
+            return (
+                "dot",
+                self.vector(scope),
+                self.vector(scope, is_leaf=True),
+            )
         return ("first" if kind == "first" else "square", self.vector(scope))
 
     def vector(self, scope, is_leaf=False):
@@ -146,7 +178,18 @@ class Grower:
             "switch",
         ]
         reads = ["cond_read", "switch_read", "experts", "while"]
-        whole = ["sum", "mean", "max", "take", "scan", "scan", "rows", "fori", "fold", "let"]
+        whole = [
+            "sum",
+            "mean",
+            "max",
+            "take",
+            "scan",
+            "scan",
+            "rows",
+            "fori",
+            "fold",
+            "let",
+        ]
         asks = ["recall", "recall"] if scope.of(RECURSION) else []
         kind = self.pick(plain + reads + asks + whole)
         return getattr(self, f"_{kind}")(scope)
@@ -165,36 +208,77 @@ class Grower:
 
     def start(self, scope):
         """What may start a loop: also constants, or parameters alone."""
-        return self.pick([("zeros",), ("constant", 0.3), ("param", "a"), ("param", "b"), None]) or self.vector(
-            scope.deeper()
-        )
+        return self.pick(
+            [
+                ("zeros",),
+                ("constant", 0.3),
+                ("param", "a"),
+                ("param", "b"),
+                None,
+            ]
+        ) or self.vector(scope.deeper())
 
     def _dense(self, scope):
-        return ("dense", self.pick("abc"), self.vector(scope.deeper()))
+        return (
+            "dense",
+            self.pick("abc"),
+            self.vector(scope.deeper()),
+        )
 
     def _joined(self, scope):
-        return ("joined", self.pick("abc"), self.vector(scope.deeper()), self.vector(scope, is_leaf=True))
+        return (
+            "joined",
+            self.pick("abc"),
+            self.vector(scope.deeper()),
+            self.vector(scope, is_leaf=True),
+        )
 
     def _named(self, scope):
         return ("named", self.vector(scope.deeper()))
 
     def _mix(self, scope):
-        return ("mix", self.vector(scope.deeper()), self.vector(scope, is_leaf=True))
+        return (
+            "mix",
+            self.vector(scope.deeper()),
+            self.vector(scope, is_leaf=True),
+        )
 
     def _relu(self, scope):
         return ("relu", self.vector(scope.deeper()))
 
     def _scaled(self, scope):
-        return ("scaled", self.computed(scope), self.vector(scope.deeper()))
+        return (
+            "scaled",
+            self.computed(scope),
+            self.vector(scope.deeper()),
+        )
 
     def _stopped(self, scope):
-        return ("mix", self.vector(scope.deeper()), ("stopped", self.vector(scope, is_leaf=True)))
+        return (
+            "mix",
+            self.vector(scope.deeper()),
+            ("stopped", self.vector(scope, is_leaf=True)),
+        )
 
     def _where(self, scope):
-        return ("where", self.computed(scope), self.vector(scope.deeper()), self.vector(scope, is_leaf=True))
+        return (
+            "where",
+            self.computed(scope),
+            self.vector(scope.deeper()),
+            self.vector(scope, is_leaf=True),
+        )
 
     def branches(self, scope, n, kinds=None):
-        return [("fn", (), self.pick(kinds or [self.vector, self.vector, self.start])(scope)) for _ in range(n)]
+        result = []
+        for _ in range(n):
+            result.append(
+                (
+                    "fn",
+                    (),
+                    self.pick(kinds or [self.vector, self.vector, self.start])(scope),
+                )
+            )
+        return result
 
     def choice(self, scope, n):
         """An integer, and what it chooses from. A constant chooses while the model is traced: what follows from parameters alone, or from nothing, would stay so."""
@@ -206,48 +290,99 @@ class Grower:
         return ("cond", *self.choice(scope, 2))
 
     def _switch(self, scope):
-        return ("switch", *self.choice(scope, self.draw(st.integers(1, 3))))
+        return (
+            "switch",
+            *self.choice(scope, self.draw(st.integers(1, 3))),
+        )
 
     def _cond_read(self, scope):
-        return ("cond_read", self.vector(scope.deeper()), *self.branches(scope.deeper().inside_decision(), 2))
+        return (
+            "cond_read",
+            self.vector(scope.deeper()),
+            *self.branches(scope.deeper().inside_decision(), 2),
+        )
 
     def _switch_read(self, scope):
-        return ("switch_read", self.vector(scope.deeper()), *self.branches(scope.deeper().inside_decision(), 3))
+        return (
+            "switch_read",
+            self.vector(scope.deeper()),
+            *self.branches(scope.deeper().inside_decision(), 3),
+        )
 
     def _experts(self, scope):
         values = tuple(self.vector(scope.deeper()) for _ in range(self.draw(st.integers(2, 3))))
-        return ("experts", values, *self.branches(scope.deeper().inside_decision(), 2))
+        return (
+            "experts",
+            values,
+            *self.branches(scope.deeper().inside_decision(), 2),
+        )
 
     def _while(self, scope):
         name = self.fresh()
         body = self.vector(scope.deeper().inside_decision().having(**{name: VECTOR}))
-        loop = ("while", self.start(scope), ("fn", (name,), body), self.draw(st.integers(1, 3)))
-        return ("scaled", ("item", loop, 1), ("item", loop, 0)) if self.draw(st.booleans()) else ("item", loop, 0)
+        loop = (
+            "while",
+            self.start(scope),
+            ("fn", (name,), body),
+            self.draw(st.integers(1, 3)),
+        )
+        if self.draw(st.booleans()):
+            return ("scaled", ("item", loop, 1), ("item", loop, 0))
+        return ("item", loop, 0)
 
     # -- from sequences
 
     def dimension(self, scope):
-        return self.pick([*dict.fromkeys(t[1] for _, t in scope.names if t[0] == "sequence"), "v", "b"])
+        return self.pick(
+            [
+                *dict.fromkeys(t[1] for _, t in scope.names if t[0] == "sequence"),
+                "v",
+                "b",
+            ]
+        )
 
     def _sum(self, scope):
-        return ("sum", self.sequence(self.dimension(scope), VECTOR, scope.deeper()))
+        return (
+            "sum",
+            self.sequence(self.dimension(scope), VECTOR, scope.deeper()),
+        )
 
     def _mean(self, scope):
-        return ("mean", self.sequence(self.dimension(scope), VECTOR, scope.deeper()))
+        return (
+            "mean",
+            self.sequence(self.dimension(scope), VECTOR, scope.deeper()),
+        )
 
     def _max(self, scope):
-        return ("max", self.sequence(self.dimension(scope), VECTOR, scope.deeper()))
+        return (
+            "max",
+            self.sequence(self.dimension(scope), VECTOR, scope.deeper()),
+        )
 
     def _take(self, scope):
-        return ("take", self.sequence(self.dimension(scope), VECTOR, scope.deeper()), self.integer(scope))
+        return (
+            "take",
+            self.sequence(self.dimension(scope), VECTOR, scope.deeper()),
+            self.integer(scope),
+        )
 
     def _recall(self, scope):
-        return ("recall", self.pick(scope.of(RECURSION)), self.integer(scope))
+        return (
+            "recall",
+            self.pick(scope.of(RECURSION)),
+            self.integer(scope),
+        )
 
     def _let(self, scope):
-        name, kind = self.fresh(), self.pick([VECTOR, ("sequence", self.dimension(scope), VECTOR)])
+        name = self.fresh()
+        kind = self.pick([VECTOR, ("sequence", self.dimension(scope), VECTOR)])
         value = self.expression(kind, scope.deeper())
-        return ("let", name, value, self.vector(scope.deeper().having(**{name: kind})))
+        return (
+            "let",
+            name,
+            value,
+            self.vector(scope.deeper().having(**{name: kind})),
+        )
 
     def _scan(self, scope):
         kind, expression = self.loop(scope, 0)
@@ -256,28 +391,82 @@ class Grower:
     def _rows(self, scope):
         """A loop of cells that gives a sequence for each element: one from outside, or one that its body computes."""
         name, carry, x, each = (self.fresh() for _ in range(4))
-        rows = self.sequence(self.dimension(scope), VECTOR, scope.deeper())
+        rows = self.sequence(
+            self.dimension(scope),
+            VECTOR,
+            scope.deeper(),
+        )
         given = ("get", name)
         if self.draw(st.booleans()):
-            given = ("map", [given], ("fn", (each,), ("mix", ("get", each), ("get", x))))
-        state = ("cell", self.pick("abc"), ("get", carry), ("get", x))
-        step = ("fn", (carry, x), ("pair", state, given))
-        xs, init = (
-            self.sequence(self.dimension(scope), VECTOR, scope.deeper()),
-            self.pick([("zeros",), ("constant", 0.3)]),
+            given = (
+                "map",
+                [given],
+                (
+                    "fn",
+                    (each,),
+                    ("mix", ("get", each), ("get", x)),
+                ),
+            )
+        state = (
+            "cell",
+            self.pick("abc"),
+            ("get", carry),
+            ("get", x),
         )
-        loop = ("scan", [xs], init, step, self.draw(st.booleans()), 1)
-        return ("let", name, rows, ("sum", ("map", [loop], ("fn", (each,), ("sum", ("get", each))))))
+        step = ("fn", (carry, x), ("pair", state, given))
+        xs = self.sequence(
+            self.dimension(scope),
+            VECTOR,
+            scope.deeper(),
+        )
+        init = self.pick([("zeros",), ("constant", 0.3)])
+        loop = (
+            "scan",
+            [xs],
+            init,
+            step,
+            self.draw(st.booleans()),
+            1,
+        )
+        return (
+            "let",
+            name,
+            rows,
+            (
+                "sum",
+                (
+                    "map",
+                    [loop],
+                    ("fn", (each,), ("sum", ("get", each))),
+                ),
+            ),
+        )
 
     def _fori(self, scope):
         kind = self.pick([VECTOR, PAIR_TYPES[0], PAIR_TYPES[1]])
-        i, carry = self.fresh(), self.fresh()
-        body = self.expression(kind, scope.deeper().having(**{i: INTEGER, carry: kind}))
+        i = self.fresh()
+        carry = self.fresh()
+        body = self.expression(
+            kind,
+            scope.deeper().having(**{i: INTEGER, carry: kind}),
+        )
         init = self.initial(kind, scope)
-        return self.vector_of(kind, ("fori", self.integer(scope), init, ("fn", (i, carry), body)))
+        return self.vector_of(
+            kind,
+            (
+                "fori",
+                self.integer(scope),
+                init,
+                ("fn", (i, carry), body),
+            ),
+        )
 
     def _fold(self, scope):
-        kind, expression = self.fold(scope, self.pick(["wide", "binary"]), 1)
+        kind, expression = self.fold(
+            scope,
+            self.pick(["wide", "binary"]),
+            1,
+        )
         return self.vector_of(kind, expression)
 
     def vector_of(self, kind, expression):
@@ -286,25 +475,41 @@ class Grower:
             return expression
         if kind == PAIR_TYPES[2]:
             inner = ("item", ("get", "whole"), 1)
-            vector = ("scaled", ("item", ("get", "whole"), 0), ("item", inner, 1))
+            vector = (
+                "scaled",
+                ("item", ("get", "whole"), 0),
+                ("item", inner, 1),
+            )
         else:
-            vector = ("scaled", ("item", ("get", "whole"), 1), ("item", ("get", "whole"), 0))
+            vector = (
+                "scaled",
+                ("item", ("get", "whole"), 1),
+                ("item", ("get", "whole"), 0),
+            )
         return ("let", "whole", expression, vector)
 
     def initial(self, kind, scope):
         if kind == VECTOR:
             return self.start(scope)
         if isinstance(kind, tuple):
-            return ("pair", self.initial(kind[1], scope), self.initial(kind[2], scope))
-        return ("int", 1) if kind == COMPUTED else self.number(Scope(scope.names, 0))
+            return (
+                "pair",
+                self.initial(kind[1], scope),
+                self.initial(kind[2], scope),
+            )
+        if kind == COMPUTED:
+            return ("int", 1)
+        return self.number(Scope(scope.names, 0))
 
     def loop(self, scope, which, dimension=None):
         kind = self.pick([VECTOR, VECTOR, *PAIR_TYPES])
         dimension = dimension or self.dimension(scope)
         sequences, types = self.arguments(dimension, scope)
-        carry, names = self.fresh(), [self.fresh() for _ in types]
+        carry = self.fresh()
+        names = [self.fresh() for _ in types]
         inner = scope.deeper().having(**{carry: kind, **dict(zip(names, types, strict=True))})
-        result, init = self.fresh(), None
+        result = self.fresh()
+        init = None
         after = self.expression(kind, inner)
         if kind == VECTOR and self.draw(st.booleans()):
             after = self.pick(
@@ -312,22 +517,45 @@ class Grower:
             )  # of a whole expression there is seldom a first round
             after = ("cell", self.pick("abc"), ("get", carry), after)
             init = self.pick([("zeros",), ("zeros",), None])
-        y = self.vector(inner.having(**{result: kind}), is_leaf=self.draw(st.booleans()))
-        body = ("let", result, after, ("pair", ("get", result), y))
+        y = self.vector(
+            inner.having(**{result: kind}),
+            is_leaf=self.draw(st.booleans()),
+        )
+        body = (
+            "let",
+            result,
+            after,
+            ("pair", ("get", result), y),
+        )
         step = ("fn", (carry, *names), body)
-        return kind, ("scan", sequences, init or self.initial(kind, scope), step, self.draw(st.booleans()), which)
+        return kind, (
+            "scan",
+            sequences,
+            init or self.initial(kind, scope),
+            step,
+            self.draw(st.booleans()),
+            which,
+        )
 
     def fold(self, scope, tree, which):
         kind = self.pick([VECTOR, VECTOR, *PAIR_TYPES])
-        word, inner = self.fresh(), scope.deeper()
+        word = self.fresh()
+        inner = scope.deeper()
         leaf = self.expression(kind, inner.having(**{word: INTEGER}))
         if tree == "binary":
             kids = {self.fresh(): kind, self.fresh(): kind}
         else:
             kids = {self.fresh(): _sequence_of(self.fresh(), kind)}
-        branch = self.expression(kind, inner.having(**{word: INTEGER, **kids}))
+        branch = self.expression(
+            kind,
+            inner.having(**{word: INTEGER, **kids}),
+        )
         if tree == "wide" and kind == VECTOR and self.draw(st.booleans()):
-            branch = ("dense", "c", ("sum", ("get", next(iter(kids)))))
+            branch = (
+                "dense",
+                "c",
+                ("sum", ("get", next(iter(kids)))),
+            )
         return kind, ("fold", tree, ("fn", (word,), leaf), ("fn", (word, *kids), branch), which)
 
     # -- sequences
@@ -336,13 +564,19 @@ class Grower:
         """Sequences to go through together, and their elements' types; at least one."""
         found = [self.pick(self.given(dimension, scope))]
         if self.draw(st.booleans()):
-            more = self.sequence(dimension, VECTOR, scope.deeper()) if scope.budget > 1 else None
+            if scope.budget > 1:
+                more = self.sequence(dimension, VECTOR, scope.deeper())
+            else:
+                more = None
             found.append((more, VECTOR) if more else self.pick(self.given(dimension, scope)))
         return [each for each, _ in found], [kind for _, kind in found]
 
     def given(self, dimension, scope):
         """Sequences in scope: expressions with their elements' types."""
-        found = [(("get", name), t[2]) for name, t in scope.names if t[0] == "sequence" and t[1] == dimension]
+        found = []
+        for name, t in scope.names:
+            if t[0] == "sequence" and t[1] == dimension:
+                found.append((("get", name), t[2]))
         trees = {"v": "wide", "b": "binary"}
         if dimension in trees:
             found.append((("word", trees[dimension]), INTEGER))
@@ -366,10 +600,13 @@ class Grower:
         if way == "softmax":
             return ("softmax", self.sequence(dimension, kind, scope.deeper()))
         if way == "cond":
-            branches = [("fn", (), self.sequence(dimension, kind, scope.deeper())) for _ in range(2)]
+            branches = []
+            for _ in range(2):
+                branches.append(("fn", (), self.sequence(dimension, kind, scope.deeper())))
             return ("cond", self.integer(scope), *branches)
         if way == "recurse":
-            name, word = self.fresh(), self.fresh()
+            name = self.fresh()
+            word = self.fresh()
             inner = scope.deeper().having(**{name: RECURSION, word: INTEGER})
             step = ("mix", self._recall(inner), self.vector(inner))
             return ("recurse", name, self.start(scope), word, step)
@@ -377,9 +614,15 @@ class Grower:
             return self.loop(scope, 1, dimension)[1]
         tree = {"v": "wide", "b": "binary"}.get(dimension)
         if way == "scan_tree":
-            state, word = self.fresh(), self.fresh()
+            state = self.fresh()
+            word = self.fresh()
             step = self.vector(scope.deeper().having(**{state: VECTOR, word: INTEGER}))
-            return ("scan_tree", tree, self.start(scope), ("fn", (state, word), step))
+            return (
+                "scan_tree",
+                tree,
+                self.start(scope),
+                ("fn", (state, word), step),
+            )
         if way == "fold":
             kind, expression = self.fold(scope, tree, 0)
             for i in {VECTOR: (), PAIR_TYPES[2]: (1, 1)}.get(kind, (0,)):
@@ -388,13 +631,21 @@ class Grower:
         sequences, types = self.arguments(dimension, scope)
         names = [self.fresh() for _ in types]
         inner = scope.deeper().having(**dict(zip(names, types, strict=True)))
-        return ("map", sequences, ("fn", tuple(names), self.expression(kind, inner)))
+        return (
+            "map",
+            sequences,
+            ("fn", tuple(names), self.expression(kind, inner)),
+        )
 
 
 def _sequence_of(dimension, kind):
     """The type of a sequence of pairs is a pair of sequences."""
     if isinstance(kind, tuple) and kind[0] == "pair":
-        return ("pair", _sequence_of(dimension, kind[1]), _sequence_of(dimension, kind[2]))
+        return (
+            "pair",
+            _sequence_of(dimension, kind[1]),
+            _sequence_of(dimension, kind[2]),
+        )
     return ("sequence", dimension, kind)
 
 
@@ -409,7 +660,8 @@ TOP = (
 @st.composite
 def models(draw, budget=3):
     """A random model."""
-    grower, scope = Grower(draw), Scope(TOP, draw(st.integers(1, budget)))
+    grower = Grower(draw)
+    scope = Scope(TOP, draw(st.integers(1, budget)))
     return Model(grower.shared(scope) if draw(st.booleans()) else grower.loss(scope))
 
 

@@ -22,22 +22,39 @@ import ampjax as amp
 D = 2
 WORDS = 5
 
-VECTOR, NUMBER, INTEGER, COMPUTED = "vector", "number", "integer", "computed integer"
+VECTOR = "vector"
+NUMBER = "number"
+INTEGER = "integer"
+COMPUTED = "computed integer"
 """Types of expressions; an integer follows from the instance, a computed one need not. Others: `("pair", type, type)`, `("sequence", type)`."""
 
 RECURSION = "recursion"
 """The type of a name that stands for the results of a recursion over `w`, of which those of earlier elements may be asked."""
 
-PAIR_TYPES = (("pair", VECTOR, NUMBER), ("pair", VECTOR, COMPUTED), ("pair", COMPUTED, ("pair", NUMBER, VECTOR)))
+PAIR_TYPES = (
+    ("pair", VECTOR, NUMBER),
+    ("pair", VECTOR, COMPUTED),
+    ("pair", COMPUTED, ("pair", NUMBER, VECTOR)),
+)
 
-FREE, STATIC, DYNAMIC = "free", "static", "dynamic"
+FREE = "free"
+STATIC = "static"
+DYNAMIC = "dynamic"
 """What is known of an expression when: of a free one nothing needs a message, it may be of parameters alone."""
 
 
 def spec(dtype="float32"):
     """What an instance of every random model looks like."""
-    tree = lambda: amp.Tree("int32[{}]", "int32[{}]", {"word": "int32[{}]"})
-    named = lambda name: jax.tree.map(lambda text: text.format(name), tree())
+
+    def tree():
+        return amp.Tree("int32[{}]", "int32[{}]", {"word": "int32[{}]"})
+
+    def named(name):
+        return jax.tree.map(
+            lambda text: text.format(name),
+            tree(),
+        )
+
     return {
         "words": "int32[w]",
         "order": "int32[w]",
@@ -64,9 +81,20 @@ SEQUENCES = {
 def parameters(seed, dtype="float32"):
     """Parameters that keep tanh out of saturation."""
     rng = np.random.default_rng(seed)
-    draw = lambda *shape: rng.normal(0, 0.7, shape).astype(dtype)
-    dense = lambda: {"w": draw(D, D), "b": draw(D)}
-    return {"a": dense(), "b": dense(), "c": dense(), "embed": {"e": draw(WORDS, D)}, "named": dense()}
+
+    def draw(*shape):
+        return rng.normal(0, 0.7, shape).astype(dtype)
+
+    def dense():
+        return {"w": draw(D, D), "b": draw(D)}
+
+    return {
+        "a": dense(),
+        "b": dense(),
+        "c": dense(),
+        "embed": {"e": draw(WORDS, D)},
+        "named": dense(),
+    }
 
 
 def instance(seed, shape, dtype="float32"):
@@ -79,7 +107,10 @@ def instance(seed, shape, dtype="float32"):
     rng = np.random.default_rng(seed)
     w, u, wide, binary = shape
     sizes = rng.integers(0, 3, w)
-    ints = lambda n: rng.integers(0, WORDS, n).astype(np.int32)
+
+    def ints(n):
+        return rng.integers(0, WORDS, n).astype(np.int32)
+
     return {
         "words": ints(w),
         "order": np.arange(w, dtype=np.int32),
@@ -95,7 +126,9 @@ def instance(seed, shape, dtype="float32"):
 
 
 def _tree(rng, n_inner, is_binary):
-    parent, side, leaves = [-1], [0], [0]
+    parent = [-1]
+    side = [0]
+    leaves = [0]
     for _ in range(n_inner):
         at = leaves.pop(int(rng.integers(len(leaves))))
         for k in range(2 if is_binary else int(rng.integers(1, 4))):
@@ -104,9 +137,14 @@ def _tree(rng, n_inner, is_binary):
             side.append(k)
     order = rng.permutation(len(parent))
     place = np.argsort(order)
-    parents = np.array([place[parent[i]] if parent[i] >= 0 else -1 for i in order], np.int32)
+    parents = np.array(
+        [place[parent[i]] if parent[i] >= 0 else -1 for i in order],
+        np.int32,
+    )
     return amp.Tree(
-        parents, np.array(side, np.int32)[order], {"word": rng.integers(0, WORDS, len(parent)).astype(np.int32)}
+        parents,
+        np.array(side, np.int32)[order],
+        {"word": rng.integers(0, WORDS, len(parent)).astype(np.int32)},
     )
 
 
@@ -123,7 +161,10 @@ class Margins:
         self.least = min(self.least, float(margin))
 
 
-_MARGINS: contextvars.ContextVar[Margins | None] = contextvars.ContextVar("margins", default=None)
+_MARGINS: contextvars.ContextVar[Margins | None] = contextvars.ContextVar(
+    "margins",
+    default=None,
+)
 
 
 @dataclass(frozen=True)
@@ -137,7 +178,11 @@ class Model:
     loss: Any
 
     def __call__(self, p, s):
-        return evaluate(self.loss, p, {name: s[name] for name in s})
+        return evaluate(
+            self.loss,
+            p,
+            {name: s[name] for name in s},
+        )
 
     @property
     def size(self):
@@ -157,7 +202,9 @@ class Model:
 
 
 def _size(expression):
-    return 1 + sum(map(_size, expression)) if isinstance(expression, tuple) else 0
+    if isinstance(expression, tuple):
+        return 1 + sum(map(_size, expression))
+    return 0
 
 
 def evaluate(expression, p, env):
@@ -169,7 +216,11 @@ def evaluate(expression, p, env):
 def function(expression, p, env):
     """A Python function of `("fn", names, body)`, which closes over what is in scope."""
     _, names, body = expression
-    return lambda *values: evaluate(body, p, {**env, **dict(zip(names, values, strict=True))})
+    return lambda *values: evaluate(
+        body,
+        p,
+        {**env, **dict(zip(names, values, strict=True))},
+    )
 
 
 def _dense(p, env, key, x):
@@ -177,7 +228,8 @@ def _dense(p, env, key, x):
 
 
 def _joined(p, env, key, x, y):
-    x, y = evaluate(x, p, env), evaluate(y, p, env)
+    x = evaluate(x, p, env)
+    y = evaluate(y, p, env)
     return jax.nn.sigmoid(x @ p[key]["w"]) * y + p[key]["b"]
 
 
@@ -193,7 +245,11 @@ def _named(p, env, x):
 
 
 def _let(p, env, name, value, body):
-    return evaluate(body, p, {**env, name: evaluate(value, p, env)})
+    return evaluate(
+        body,
+        p,
+        {**env, name: evaluate(value, p, env)},
+    )
 
 
 def _items(p, env, *parts):
@@ -210,15 +266,26 @@ def _scan(p, env, sequences, init, step, reverse, which):
 
 
 def _fori(p, env, n, init, body):
-    return amp.fori_loop(evaluate(n, p, env), function(body, p, env), evaluate(init, p, env))
+    return amp.fori_loop(
+        evaluate(n, p, env),
+        function(body, p, env),
+        evaluate(init, p, env),
+    )
 
 
 def _cond(p, env, test, true, false):
-    return amp.cond(evaluate(test, p, env) % 2 == 0, function(true, p, env), function(false, p, env))
+    return amp.cond(
+        evaluate(test, p, env) % 2 == 0,
+        function(true, p, env),
+        function(false, p, env),
+    )
 
 
 def _switch(p, env, index, *branches):
-    return amp.switch(evaluate(index, p, env) - 1, [function(each, p, env) for each in branches])
+    return amp.switch(
+        evaluate(index, p, env) - 1,
+        [function(each, p, env) for each in branches],
+    )
 
 
 def _decision(value):
@@ -230,19 +297,30 @@ def _decision(value):
 
 
 def _cond_read(p, env, value, true, false):
-    test = amp.read(_decision(evaluate(value, p, env)), assume=1)
-    return amp.cond(test, function(true, p, env), function(false, p, env))
+    test = amp.read(
+        _decision(evaluate(value, p, env)),
+        assume=1,
+    )
+    return amp.cond(
+        test,
+        function(true, p, env),
+        function(false, p, env),
+    )
 
 
 def _switch_read(p, env, value, *branches):
     x = evaluate(value, p, env)
     index = _decision(x).astype(jnp.int32) + _decision(-x[::-1]).astype(jnp.int32)
-    return amp.switch(amp.read(index), [function(each, p, env) for each in branches])
+    return amp.switch(
+        amp.read(index),
+        [function(each, p, env) for each in branches],
+    )
 
 
 def _experts(p, env, values, *branches):
     """Several choices between the same functions."""
-    total, functions = 0.0, [function(each, p, env) for each in branches]
+    total = 0.0
+    functions = [function(each, p, env) for each in branches]
     for value in values:
         test = _decision(evaluate(value, p, env))
         total = total * 0.5 + amp.switch(amp.read(test.astype(jnp.int32)), functions)
@@ -253,7 +331,10 @@ def _while(p, env, init, body, most):
     step = function(body, p, env)
     test = lambda carry: amp.read(_decision(carry[0]))
     return amp.while_loop(
-        test, lambda carry: (step(carry[0]), carry[1] + 1), (init_of(p, env, init), jnp.int32(0)), most=most
+        test,
+        lambda carry: (step(carry[0]), carry[1] + 1),
+        (init_of(p, env, init), jnp.int32(0)),
+        most=most,
     )
 
 
@@ -264,24 +345,39 @@ def init_of(p, env, init):
 
 def _fold(p, env, tree, leaf, branch, which):
     values = lambda n: n["word"]
-    at_leaf, at_branch = function(leaf, p, env), function(branch, p, env)
+    at_leaf = function(leaf, p, env)
+    at_branch = function(branch, p, env)
     arity = 2 if tree == "binary" else None
     return amp.fold_tree(
-        lambda n: at_leaf(values(n)), lambda n, *kids: at_branch(values(n), *kids), env[tree], arity=arity
+        lambda n: at_leaf(values(n)),
+        lambda n, *kids: at_branch(values(n), *kids),
+        env[tree],
+        arity=arity,
     )[which]
 
 
 def _scan_tree(p, env, tree, init, step):
     f = function(step, p, env)
-    return amp.scan_tree(lambda state, n: f(state, n["word"]), evaluate(init, p, env), env[tree])
+    return amp.scan_tree(
+        lambda state, n: f(state, n["word"]),
+        evaluate(init, p, env),
+        env[tree],
+    )
 
 
 def _recurse(p, env, name, init, word, step):
     def each(recur, i, w):
-        earlier = lambda number: recur(number % (i + 1) - 1)  # from -1, which is none, to the one before
+        earlier = lambda number: recur(
+            number % (i + 1) - 1
+        )  # from -1, which is none, to the one before
         return evaluate(step, p, {**env, name: earlier, word: w})
 
-    return amp.recurse(each, init_of(p, env, init), env["order"], env["words"])
+    return amp.recurse(
+        each,
+        init_of(p, env, init),
+        env["order"],
+        env["words"],
+    )
 
 
 def _largest(p, env, xs):
@@ -292,9 +388,14 @@ def _largest(p, env, xs):
 
 
 def _take(p, env, xs, at):
-    xs, at = evaluate(xs, p, env), evaluate(at, p, env)
+    xs = evaluate(xs, p, env)
+    at = evaluate(at, p, env)
     n = amp.length(xs)
-    return amp.cond(n > 0, lambda: amp.take(xs, at % jnp.maximum(n, 1)), lambda: jnp.zeros(D, jnp.result_type(float)))
+    return amp.cond(
+        n > 0,
+        lambda: amp.take(xs, at % jnp.maximum(n, 1)),
+        lambda: jnp.zeros(D, jnp.result_type(float)),
+    )
 
 
 def _metric(p, env, value):
@@ -327,7 +428,11 @@ OPERATIONS = {
     "relu": lambda p, env, x: jax.nn.softplus(evaluate(x, p, env)),
     "scaled": lambda p, env, i, x: (0.3 * evaluate(i, p, env) + 0.5) * evaluate(x, p, env),
     "stopped": lambda p, env, x: jax.lax.stop_gradient(evaluate(x, p, env)),
-    "where": lambda p, env, i, x, y: jnp.where(evaluate(i, p, env) > 1, evaluate(x, p, env), evaluate(y, p, env)),
+    "where": lambda p, env, i, x, y: jnp.where(
+        evaluate(i, p, env) > 1,
+        evaluate(x, p, env),
+        evaluate(y, p, env),
+    ),
     "dot": lambda p, env, x, y: jnp.tanh(evaluate(x, p, env) @ evaluate(y, p, env)),
     "first": lambda p, env, x: evaluate(x, p, env)[0],
     "square": lambda p, env, x: jnp.sum(evaluate(x, p, env) ** 2),
@@ -337,7 +442,10 @@ OPERATIONS = {
     "half": lambda p, env, i: evaluate(i, p, env) // 2 + 1,
     "int": lambda p, env, i: jnp.int32(i),
     "length": lambda p, env, xs: amp.length(evaluate(xs, p, env)),
-    "map": lambda p, env, xs, f: amp.map(function(f, p, env), *_items(p, env, *xs)),
+    "map": lambda p, env, xs, f: amp.map(
+        function(f, p, env),
+        *_items(p, env, *xs),
+    ),
     "softmax": lambda p, env, xs: amp.softmax(evaluate(xs, p, env)),
     "sum": lambda p, env, xs: amp.sum(evaluate(xs, p, env)),
     "mean": lambda p, env, xs: amp.mean(evaluate(xs, p, env)),

@@ -23,7 +23,10 @@ class ControlLoop:
     executor = None
 
     def __init__(self, side, n, journal):
-        self.scheduler, self._side, self._journal, self._n = side.scheduler, side, journal, n
+        self.scheduler = side.scheduler
+        self._side = side
+        self._journal = journal
+        self._n = n
         self._left = np.arange(n)
         self.told = []
 
@@ -70,12 +73,17 @@ class ControlLoop:
 
 def in_turn(loop, workers):
     """Dispatches take as long as their rows say."""
-    now, idle, under_way = 0, set(range(workers)), []
+    now = 0
+    idle = set(range(workers))
+    under_way = []
     while True:
         for worker in sorted(idle):
             d = loop.issue(worker)
             if d is not None:
-                heapq.heappush(under_way, (now + 3 + d.n_rows, d.number, d))
+                heapq.heappush(
+                    under_way,
+                    (now + 3 + d.n_rows, d.number, d),
+                )
                 idle.remove(worker)
         if not under_way:
             if loop.finished():

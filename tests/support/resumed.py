@@ -10,7 +10,16 @@ from support.transforms import adam
 
 import ampjax as amp
 
-TOLD = "train", "valid", "updates", "dispatches", "messages", "staleness_mean", "staleness_max", "dropped"
+TOLD = (
+    "train",
+    "valid",
+    "updates",
+    "dispatches",
+    "messages",
+    "staleness_mean",
+    "staleness_max",
+    "dropped",
+)
 """What a history tells of an epoch, but for real time."""
 
 
@@ -26,10 +35,19 @@ def net(replicas=1, hidden=4):
         return x @ p + (0 if key is None else 0.01 * jax.random.normal(key, (hidden,)))
 
     with amp.Graph() as g:
-        x, label = amp.pump("x", (4,)), amp.pump("label", dtype="int32")
-        layer = amp.ppt("layer", noisy, params=lambda key: jax.random.normal(key, (4, hidden)), rng=True)
+        x = amp.pump("x", (4,))
+        label = amp.pump("label", dtype="int32")
+        layer = amp.ppt(
+            "layer",
+            noisy,
+            params=lambda key: jax.random.normal(key, (4, hidden)),
+            rng=True,
+        )
         h = amp.npt("tanh", jnp.tanh)(amp.replicate(layer, replicas)(x))
-        amp.loss("xent", graphs.xent)(amp.ppt("linear", amp.nn.Linear(hidden, 3))(h), label)
+        amp.loss("xent", graphs.xent)(
+            amp.ppt("linear", amp.nn.Linear(hidden, 3))(h),
+            label,
+        )
     return g
 
 
@@ -37,9 +55,11 @@ class Drawn:
     """Instances that are drawn anew for each epoch, from what was drawn before."""
 
     def __init__(self, n=10, scale=1.0):
-        self.n, self.scale = n, scale
+        self.n = n
+        self.scale = scale
         rng = np.random.default_rng(0)
-        x, label = scale * rng.normal(size=(n, 4)), rng.integers(0, 3, n)
+        x = scale * rng.normal(size=(n, 4))
+        label = rng.integers(0, 3, n)
         self.list = amp.InstanceList(
             [{"x": np.float32(a), "label": np.int32(b)} for a, b in zip(x, label, strict=True)]
         )
@@ -60,16 +80,28 @@ def cost(plan):
     return lambda dispatch: 100 + 7 * dispatch.n_rows
 
 
-def trainer(folder, every=4, keep=2, replicas=1, **options):
+def trainer(
+    folder,
+    every=4,
+    keep=2,
+    replicas=1,
+    **options,
+):
     """A trainer with snapshots."""
     options = {"max_active_keys": 3, "min_update_interval": 4, **options}
     snapshot = amp.Snapshots(folder, every_instances=every, keep=keep)
-    return amp.Trainer(net(replicas), adam(0.01), snapshot=snapshot, **options)
+    return amp.Trainer(
+        net(replicas),
+        adam(0.01),
+        snapshot=snapshot,
+        **options,
+    )
 
 
 def kill_at(one, n, kill):
     """Has a trainer killed by its next dispatch after `n` of them."""
-    run, left = one.session.executor.run, n
+    run = one.session.executor.run
+    left = n
 
     def watched(launches):
         nonlocal left
@@ -83,7 +115,14 @@ def kill_at(one, n, kill):
 
 def fit(one, resume=False, epochs=3, **options):
     """Trains on generated data."""
-    return one.fit(Drawn(), Drawn(4), epochs=epochs, progress=False, resume=resume, **options)
+    return one.fit(
+        Drawn(),
+        Drawn(4),
+        epochs=epochs,
+        progress=False,
+        resume=resume,
+        **options,
+    )
 
 
 def killed(one, n, **options):
@@ -116,11 +155,18 @@ def state(one):
 
 def require_same(first, second, histories):
     """Checks that two fits ended with the same bits, and tell the same of their epochs."""
-    ours, theirs = state(first), state(second)
+    ours = state(first)
+    theirs = state(second)
     for part in ours:
         if part in ("params", "gradients", "optimizers"):
-            jax.tree.map(np.testing.assert_array_equal, ours[part], theirs[part])
+            jax.tree.map(
+                np.testing.assert_array_equal,
+                ours[part],
+                theirs[part],
+            )
         else:
             assert ours[part] == theirs[part], part
-    told = [[{name: getattr(e, name) for name in TOLD} for e in history.epochs] for history in histories]
+    told = []
+    for history in histories:
+        told.append([{name: getattr(e, name) for name in TOLD} for e in history.epochs])
     assert told[0] == told[1]

@@ -16,27 +16,53 @@ from ampjax.sched.virtual_time import VirtualTime
 class Scheduled:
     """A scheduler over a data set that is unfolded beforehand, `wave` instances together; 0 for none."""
 
-    def __init__(self, plan, settings, data, train=True, wave=256, check=False):
-        self.scheduler, self._data, self._train = Scheduler(plan, settings, check), data, train
+    def __init__(
+        self,
+        plan,
+        settings,
+        data,
+        train=True,
+        wave=256,
+        check=False,
+    ):
+        self.scheduler = Scheduler(plan, settings, check)
+        self._data = data
+        self._train = train
         self._purpose = "train" if train else "both"
         for start in range(0, len(data) if wave else 0, wave or 1):
             ids = np.arange(start, min(start + wave, len(data)))
-            self.scheduler.admission.foresee(ids, data.gather(ids), self._purpose)
+            self.scheduler.admission.foresee(
+                ids,
+                data.gather(ids),
+                self._purpose,
+            )
 
     def admit(self, ids):
         handles = self.scheduler.open(ids, self._purpose)
-        self.feeds = self.scheduler.pump(handles, self._data.gather(ids))
+        self.feeds = self.scheduler.pump(
+            handles,
+            self._data.gather(ids),
+        )
         self.scheduler.close(handles)
 
     def tell(self, d):
         states = self.scheduler.admission.programs.store.states(d.lines).tolist()
         states = [(i, *state) for i, state in zip(d.ids.tolist(), states, strict=True)]
-        return d.number, d.worker, d.stage, d.direction, states, d.n_rows, [str(change) for change in d.changes]
+        return (
+            d.number,
+            d.worker,
+            d.stage,
+            d.direction,
+            states,
+            d.n_rows,
+            [str(change) for change in d.changes],
+        )
 
 
 def at_once(side, n, workers=1):
     """Yields what is decided if every dispatch is done as soon as it has been decided, as on the clock."""
-    s, left = side.scheduler, np.arange(n)
+    s = side.scheduler
+    left = np.arange(n)
     moved = True
     while moved:
         left, moved = admit(side, left)
@@ -52,8 +78,11 @@ def at_once(side, n, workers=1):
 
 def in_virtual_time(side, n, workers=1):
     """Yields what is decided if a dispatch takes as long as its rows say: those of several workers end in turn."""
-    s, left, now = side.scheduler, np.arange(n), 0
-    idle, under_way = set(range(workers)), []
+    s = side.scheduler
+    left = np.arange(n)
+    now = 0
+    idle = set(range(workers))
+    under_way = []
     while True:
         left, moved = admit(side, left)
         for worker in sorted(idle):
@@ -61,7 +90,15 @@ def in_virtual_time(side, n, workers=1):
             if d is not None:
                 told = side.tell(d)
                 yield told
-                heapq.heappush(under_way, (now + 3 + told[5] + 2 * told[2] % 5, told[0], worker, d))
+                heapq.heappush(
+                    under_way,
+                    (
+                        now + 3 + told[5] + 2 * told[2] % 5,
+                        told[0],
+                        worker,
+                        d,
+                    ),
+                )
                 idle.remove(worker)
         if not under_way:
             if not moved and (len(left) or not s.rounds.end_of_data()):
@@ -75,11 +112,23 @@ def in_virtual_time(side, n, workers=1):
 
 def by_table(side, n, workers=1):
     """The same, where the scheduler adds up itself what dispatches take, and time goes on over several of them in one call."""
-    s, left = side.scheduler, np.arange(n)
+    s = side.scheduler
+    left = np.arange(n)
     assert s.decides_alone
-    queues = [(q, 1, 3 + 2 * (q // 3) % 5, 0, 0) for q in range(3 * len(s.plan.stages))]
-    terms, updates = np.array([(c.OF_INPUT, 1.0)] * len(queues)), np.zeros(len(s.plan.graph.parameterised))
-    time = VirtualTime(Rates(np.array(queues, float), terms, updates, np.array([1e9, np.inf])), workers)
+    queues = []
+    for q in range(3 * len(s.plan.stages)):
+        queues.append((q, 1, 3 + 2 * (q // 3) % 5, 0, 0))
+    terms = np.array([(c.OF_INPUT, 1.0)] * len(queues))
+    updates = np.zeros(len(s.plan.graph.parameterised))
+    time = VirtualTime(
+        Rates(
+            np.array(queues, float),
+            terms,
+            updates,
+            np.array([1e9, np.inf]),
+        ),
+        workers,
+    )
     left, _ = admit(side, left)
     while True:
         found = s.advance(time, 5)
@@ -104,7 +153,12 @@ def admit(side, left):
 
 def planned(graph, workers=1, fuse=True):
     """A plan whose workers have memory spaces of their own."""
-    return make_plan(graph, assign(graph, workers), tuple(range(workers)), fuse)
+    return make_plan(
+        graph,
+        assign(graph, workers),
+        tuple(range(workers)),
+        fuse,
+    )
 
 
 def settings_for(graph, interval=7, **options):

@@ -19,7 +19,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import io_callback
 from support.calls import one_call
 
-V, D = 97, 4
+V = 97
+D = 4
 IDS = jnp.array([[3, 5, 5], [96, 0, 41]])
 FLAT = IDS.ravel()
 
@@ -27,11 +28,20 @@ _keys = jax.random.split(jax.random.key(7), 8)
 T, U = (jax.random.normal(key, (V, D)) for key in _keys[:2])
 W = jax.random.normal(_keys[2], (D, D))
 BIAS = jax.random.normal(_keys[3], (V,))
-DEEP = jax.random.normal(_keys[4], (V, 2, 3))
+DEEP = jax.random.normal(
+    _keys[4],
+    (V, 2, 3),
+)
 PARAMS = {"T": T, "W": W}
 F = 3
-STACK = {"T": jax.random.normal(_keys[5], (F, V, D)), "W": W}
-COLUMNS = {"T": jax.random.normal(_keys[6], (D, V)), "W": W}
+STACK = {
+    "T": jax.random.normal(_keys[5], (F, V, D)),
+    "W": W,
+}
+COLUMNS = {
+    "T": jax.random.normal(_keys[6], (D, V)),
+    "W": W,
+}
 BOTH = {"T": T, "U": U, "W": W}
 
 
@@ -51,7 +61,14 @@ SPARSE: list[Program] = []
 DENSE: list[Program] = []
 
 
-def sparse(name: str, params: Any = PARAMS, batch: Any = IDS, *, leaves: tuple[str, ...] = ("T",), **why: str):
+def sparse(
+    name: str,
+    params: Any = PARAMS,
+    batch: Any = IDS,
+    *,
+    leaves: tuple[str, ...] = ("T",),
+    **why: str,
+):
     def add(loss: Callable) -> Callable:
         SPARSE.append(Program(name, loss, params, batch, leaves, why))
         return loss
@@ -59,7 +76,14 @@ def sparse(name: str, params: Any = PARAMS, batch: Any = IDS, *, leaves: tuple[s
     return add
 
 
-def dense(name: str, reason: str, params: Any = PARAMS, batch: Any = IDS, *, leaf: str = "T"):
+def dense(
+    name: str,
+    reason: str,
+    params: Any = PARAMS,
+    batch: Any = IDS,
+    *,
+    leaf: str = "T",
+):
     def add(loss: Callable) -> Callable:
         DENSE.append(Program(name, loss, params, batch, (), {leaf: reason}))
         return loss
@@ -82,22 +106,50 @@ def _(p, ids):
 
 @sparse("take")
 def _(p, ids):
-    return end(p, jnp.take(p["T"], ids, axis=0))
+    return end(
+        p,
+        jnp.take(p["T"], ids, axis=0),
+    )
 
 
 @sparse("take clip")
 def _(p, ids):
-    return end(p, jnp.take(p["T"], ids + 50, axis=0, mode="clip"))
+    return end(
+        p,
+        jnp.take(
+            p["T"],
+            ids + 50,
+            axis=0,
+            mode="clip",
+        ),
+    )
 
 
 @sparse("take wrap")
 def _(p, ids):
-    return end(p, jnp.take(p["T"], ids + 50, axis=0, mode="wrap"))
+    return end(
+        p,
+        jnp.take(
+            p["T"],
+            ids + 50,
+            axis=0,
+            mode="wrap",
+        ),
+    )
 
 
 @sparse("take fill")
 def _(p, ids):
-    return end(p, jnp.take(p["T"], ids + 50, axis=0, mode="fill", fill_value=0.5))
+    return end(
+        p,
+        jnp.take(
+            p["T"],
+            ids + 50,
+            axis=0,
+            mode="fill",
+            fill_value=0.5,
+        ),
+    )
 
 
 @sparse("at get fill with NaN")
@@ -107,12 +159,27 @@ def _(p, ids):
 
 @sparse("at get promise")
 def _(p, ids):
-    return end(p, p["T"].at[ids + 50].get(mode="promise_in_bounds", unique_indices=False))
+    return end(
+        p,
+        p["T"]
+        .at[ids + 50]
+        .get(
+            mode="promise_in_bounds",
+            unique_indices=False,
+        ),
+    )
 
 
 @sparse("at get sorted unique")
 def _(p, ids):
-    rows = p["T"].at[jnp.arange(5) * 7].get(indices_are_sorted=True, unique_indices=True)
+    rows = (
+        p["T"]
+        .at[jnp.arange(5) * 7]
+        .get(
+            indices_are_sorted=True,
+            unique_indices=True,
+        )
+    )
     return end(p, rows) + end(p, p["T"][ids])
 
 
@@ -123,8 +190,13 @@ def _(p, ids):
 
 @sparse("lax gather")
 def _(p, ids):
-    numbers = jax.lax.GatherDimensionNumbers(offset_dims=(0,), collapsed_slice_dims=(0,), start_index_map=(0,))
-    return end(p, jax.lax.gather(p["T"], ids.ravel()[:, None], numbers, (1, D), mode="clip").T)
+    numbers = jax.lax.GatherDimensionNumbers(
+        offset_dims=(0,), collapsed_slice_dims=(0,), start_index_map=(0,)
+    )
+    return end(
+        p,
+        jax.lax.gather(p["T"], ids.ravel()[:, None], numbers, (1, D), mode="clip").T,
+    )
 
 
 @sparse("one row")
@@ -134,7 +206,10 @@ def _(p, ids):
 
 @sparse("one fixed row, beside others")
 def _(p, ids):
-    return end(p, p["T"][3] * p["T"][ids])
+    return end(
+        p,
+        p["T"][3] * p["T"][ids],
+    )
 
 
 @sparse("vmap over ids")
@@ -144,7 +219,10 @@ def _(p, ids):
 
 @sparse("vmap twice")
 def _(p, ids):
-    return end(p, jax.vmap(jax.vmap(lambda j: jax.lax.dynamic_index_in_dim(p["T"], j, 0, False)))(ids))
+    return end(
+        p,
+        jax.vmap(jax.vmap(lambda j: jax.lax.dynamic_index_in_dim(p["T"], j, 0, False)))(ids),
+    )
 
 
 @sparse("ids as bytes", batch=FLAT.astype(jnp.uint8))
@@ -167,38 +245,62 @@ def _(p, ids):
 
 @sparse("through a cast")
 def _(p, ids):
-    return end(p, p["T"].astype(jnp.bfloat16)[ids].astype(jnp.float32))
+    return end(
+        p,
+        p["T"].astype(jnp.bfloat16)[ids].astype(jnp.float32),
+    )
 
 
 @sparse("through a reshape")
 def _(p, ids):
-    return end(p, p["T"].reshape(V, 2, 2)[ids].reshape(2, 3, D))
+    return end(
+        p,
+        p["T"]
+        .reshape(V, 2, 2)[ids]
+        .reshape(
+            2,
+            3,
+            D,
+        ),
+    )
 
 
 @sparse("through axes of one")
 def _(p, ids):
-    return end(p, jnp.squeeze(p["T"][None, :, None], 2)[0, ids])
+    return end(
+        p,
+        jnp.squeeze(p["T"][None, :, None], 2)[0, ids],
+    )
 
 
 @sparse("columns of the transpose")
 def _(p, ids):
-    return end(p, p["T"].T[:, ids.ravel()].T)
+    return end(
+        p,
+        p["T"].T[:, ids.ravel()].T,
+    )
 
 
 @sparse("some columns of the table")
 def _(p, ids):
-    first, second = p["T"][:, 1:3], p["T"][:, ::3]
+    first = p["T"][:, 1:3]
+    second = p["T"][:, ::3]
     return jnp.sum(jnp.tanh(first[ids]) * second[ids + 1])
 
 
 @sparse("beside stop_gradient")
 def _(p, ids):
-    return end(p, p["T"][ids] - jax.lax.stop_gradient(p["T"])[ids + 1])
+    return end(
+        p,
+        p["T"][ids] - jax.lax.stop_gradient(p["T"])[ids + 1],
+    )
 
 
 @sparse("through a sharding constraint and a name")
 def _(p, ids):
-    table = jax.lax.with_sharding_constraint(p["T"], jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    table = jax.lax.with_sharding_constraint(
+        p["T"], jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    )
     return end(p, checkpoint_name(table, "table")[ids])
 
 
@@ -214,13 +316,19 @@ def _(p, ids):
 @sparse("the same jit twice")
 def _(p, ids):
     read = jax.jit(lambda table, i: table[i])
-    return end(p, read(p["T"], ids) * read(p["T"], ids[::-1]))
+    return end(
+        p,
+        read(p["T"], ids) * read(p["T"], ids[::-1]),
+    )
 
 
 @sparse("the same jit on two tables", {"T": T, "U": U, "W": W}, leaves=("T", "U"))
 def _(p, ids):
     read = jax.jit(lambda table, i: table[i])
-    return end(p, read(p["T"], ids) * read(p["U"], ids + 1))
+    return end(
+        p,
+        read(p["T"], ids) * read(p["U"], ids + 1),
+    )
 
 
 @sparse("a use of the table that nobody needs")
@@ -234,33 +342,54 @@ def _(p, ids):
 @sparse("a gradient in the loss, of rows")
 def _(p, ids):
     rows = p["T"][ids]
-    return end(p, rows - 0.1 * jax.grad(lambda r: end(p, r))(rows))
+    return end(
+        p,
+        rows - 0.1 * jax.grad(lambda r: end(p, r))(rows),
+    )
 
 
 @sparse("a tangent in the loss, of rows")
 def _(p, ids):
     rows = p["T"][ids]
-    return end(p, jax.jvp(jnp.sin, (rows,), (rows,))[1])
+    return end(
+        p,
+        jax.jvp(jnp.sin, (rows,), (rows,))[1],
+    )
 
 
 @sparse("custom_jvp in a scan")
 def _(p, ids):
-    return end(p, jax.lax.scan(lambda h, i: (h + look(p["T"], i, 2.0), None), jnp.zeros(D), ids.ravel())[0])
+    return end(
+        p,
+        jax.lax.scan(lambda h, i: (h + look(p["T"], i, 2.0), None), jnp.zeros(D), ids.ravel())[0],
+    )
 
 
 @sparse("a table that jit returns")
 def _(p, ids):
-    return end(p, jax.jit(lambda t: (ids + 1, t))(p["T"])[1][ids])
+    return end(
+        p,
+        jax.jit(lambda t: (ids + 1, t))(p["T"])[1][ids],
+    )
 
 
 @sparse("one call")
 def _(p, ids):
-    return end(p, one_call(lambda t, ids: jnp.sin(t[ids]))(p["T"], ids))
+    return end(
+        p,
+        one_call(lambda t, ids: jnp.sin(t[ids]))(
+            p["T"],
+            ids,
+        ),
+    )
 
 
 @sparse("checkpoint")
 def _(p, ids):
-    return end(p, jax.checkpoint(lambda t: jnp.sin(t[ids]))(p["T"]))
+    return end(
+        p,
+        jax.checkpoint(lambda t: jnp.sin(t[ids]))(p["T"]),
+    )
 
 
 @sparse("checkpoint with a policy")
@@ -276,7 +405,8 @@ def look(table, ids, scale):
 
 @look.defjvp
 def _(scale, primals, tangents):
-    (table, ids), (dtable, _) = primals, tangents
+    table, ids = primals
+    dtable, _ = tangents
     return scale * table[ids], 3 * scale * dtable[ids]
 
 
@@ -295,7 +425,10 @@ def flip(x):
     return 2 * x
 
 
-flip.defvjp(lambda x: (2 * x, None), lambda _, g: (-g,))
+flip.defvjp(
+    lambda x: (2 * x, None),
+    lambda _, g: (-g,),
+)
 
 
 @sparse("custom_vjp of rows")
@@ -308,7 +441,11 @@ def _(p, ids):
     def step(h, i):
         return jnp.tanh(h @ p["W"] + p["T"][i]), p["T"][i, None].sum()
 
-    h, ys = jax.lax.scan(step, jnp.zeros((2, D)), ids.T)
+    h, ys = jax.lax.scan(
+        step,
+        jnp.zeros((2, D)),
+        ids.T,
+    )
     return end(p, h) + ys.sum()
 
 
@@ -320,7 +457,10 @@ def _(p, ids):
     def outer(h, row):
         return jax.lax.scan(inner, 0.5 * h, row, reverse=True)[0], None
 
-    return end(p, jax.lax.scan(outer, jnp.zeros(D), ids)[0])
+    return end(
+        p,
+        jax.lax.scan(outer, jnp.zeros(D), ids)[0],
+    )
 
 
 @sparse("scan with ids that it carries")
@@ -329,7 +469,10 @@ def _(p, ids):
         h, i = carry
         return (h * p["T"][i], (5 * i + 1) % V), None
 
-    return end(p, jax.lax.scan(step, (jnp.ones(D), ids[0, 0]), length=4)[0][0])
+    return end(
+        p,
+        jax.lax.scan(step, (jnp.ones(D), ids[0, 0]), length=4)[0][0],
+    )
 
 
 @sparse("fori_loop that carries the table")
@@ -338,7 +481,10 @@ def _(p, ids):
         table, h = carry
         return table, jnp.tanh(h @ p["W"] + table[ids[:, i]])
 
-    return end(p, jax.lax.fori_loop(0, 3, step, (p["T"], jnp.zeros((2, D))))[1])
+    return end(
+        p,
+        jax.lax.fori_loop(0, 3, step, (p["T"], jnp.zeros((2, D))))[1],
+    )
 
 
 @sparse("lax map")
@@ -348,61 +494,115 @@ def _(p, ids):
 
 @sparse("cond, taken")
 def _(p, ids):
-    return jax.lax.cond(ids[0, 0] > 2, lambda t: end(p, t[ids]), lambda t: end(p, t[ids[:1]]), p["T"])
+    return jax.lax.cond(
+        ids[0, 0] > 2,
+        lambda t: end(p, t[ids]),
+        lambda t: end(p, t[ids[:1]]),
+        p["T"],
+    )
 
 
 @sparse("cond, not taken")
 def _(p, ids):
-    return jax.lax.cond(ids[0, 0] < 2, lambda: end(p, p["T"][ids]), lambda: jnp.sum(p["W"] ** 2))
+    return jax.lax.cond(
+        ids[0, 0] < 2,
+        lambda: end(p, p["T"][ids]),
+        lambda: jnp.sum(p["W"] ** 2),
+    )
 
 
 @sparse("switch of three")
 def _(p, ids):
-    reads = [lambda t: t[ids], lambda t: t[ids + 1], lambda t: jnp.sin(t[ids[:1]]).repeat(2, 0)]
-    return end(p, jax.lax.switch(ids[0, 0] % 3, reads, p["T"]))
+    reads = [
+        lambda t: t[ids],
+        lambda t: t[ids + 1],
+        lambda t: jnp.sin(t[ids[:1]]).repeat(2, 0),
+    ]
+    return end(
+        p,
+        jax.lax.switch(
+            ids[0, 0] % 3,
+            reads,
+            p["T"],
+        ),
+    )
 
 
 @sparse("a branch for each example", BOTH, leaves=("T", "U"))
 def _(p, ids):
     def one(i):
-        return jax.lax.cond(i[0] > 2, lambda: p["T"][i].sum(0), lambda: jnp.take(p["U"], i, axis=0).max(0))
+        return jax.lax.cond(
+            i[0] > 2,
+            lambda: p["T"][i].sum(0),
+            lambda: jnp.take(p["U"], i, axis=0).max(0),
+        )
 
     return end(p, jax.vmap(one)(ids))
 
 
 @sparse("a switch for each id, of tables as operands", BOTH, leaves=("T", "U"))
 def _(p, ids):
-    branches = [lambda t, u, i: t[i], lambda t, u, i: 2 * u[i] + p["W"][0], lambda t, u, i: jnp.zeros(D)]
-    return end(p, jax.vmap(jax.vmap(lambda i: jax.lax.switch(i % 3, branches, p["T"], p["U"], i)))(ids))
+    branches = [
+        lambda t, u, i: t[i],
+        lambda t, u, i: 2 * u[i] + p["W"][0],
+        lambda t, u, i: jnp.zeros(D),
+    ]
+    return end(
+        p,
+        jax.vmap(jax.vmap(lambda i: jax.lax.switch(i % 3, branches, p["T"], p["U"], i)))(ids),
+    )
 
 
 @sparse("a branch for each example that a parameter decides, in a scan", BOTH, leaves=("T", "U"))
 def _(p, ids):
     def one(i, w):
         def step(h, j):
-            return jax.lax.cond(w * h[0] > 0, lambda: jnp.tanh(h) + p["T"][j], lambda: h * p["U"][j]), None
+            return jax.lax.cond(
+                w * h[0] > 0,
+                lambda: jnp.tanh(h) + p["T"][j],
+                lambda: h * p["U"][j],
+            ), None
 
         return jax.lax.scan(step, jnp.ones(D), i)[0]
 
-    return end(p, jax.vmap(one)(ids, p["W"][0, :2]))
+    return end(
+        p,
+        jax.vmap(one)(ids, p["W"][0, :2]),
+    )
 
 
-@sparse("a branch for each example, of parts, casts and columns", COLUMNS | {"U": U}, leaves=("T", "U"))
+@sparse(
+    "a branch for each example, of parts, casts and columns", COLUMNS | {"U": U}, leaves=("T", "U")
+)
 def _(p, ids):
     def one(i):
-        columns = lambda: p["T"][:, i].sum(1)
+        def columns():
+            return p["T"][:, i].sum(1)
+
         return jax.lax.cond(
-            i[0] > 3, columns, lambda: p["U"].astype(jnp.bfloat16)[::-1][2:60][i % 40].astype(jnp.float32).sum(0)
+            i[0] > 3,
+            columns,
+            lambda: p["U"].astype(jnp.bfloat16)[::-1][2:60][i % 40].astype(jnp.float32).sum(0),
         )
 
     return end(p, jax.vmap(one)(ids))
 
 
-@sparse("a branch whose gradient is infinite, for other examples", BOTH | {"T": T.at[::2].set(0.0)}, leaves=("T", "U"))
+@sparse(
+    "a branch whose gradient is infinite, for other examples",
+    BOTH | {"T": T.at[::2].set(0.0)},
+    leaves=("T", "U"),
+)
 def _(p, ids):
     def one(i):
-        root = lambda: jnp.sqrt(jnp.abs(p["T"][i])).sum(0)
-        return jax.lax.cond((i % 2 == 0).any(), lambda: p["U"][i].sum(0), root)
+        def root():
+            return jnp.sqrt(jnp.abs(p["T"][i])).sum(0)
+
+        return jax.lax.cond(
+            (i % 2 == 0).any(),
+            lambda: p["U"][i].sum(0),
+            root,
+        )
 
     return end(p, jax.vmap(one)(ids))
 
@@ -412,7 +612,10 @@ def _(p, ids):
     def step(h, i):
         return jax.lax.cond(i > 4, lambda: h + p["T"][i], lambda: 0.5 * h), None
 
-    return end(p, jax.lax.scan(step, jnp.zeros(D), ids.ravel())[0])
+    return end(
+        p,
+        jax.lax.scan(step, jnp.zeros(D), ids.ravel())[0],
+    )
 
 
 @sparse("while with fixed ids")
@@ -440,7 +643,10 @@ def _(p, ids):
 
 @sparse("two tables", {"T": T, "U": U, "W": W}, leaves=("T", "U"))
 def _(p, ids):
-    return end(p, p["T"][ids[0]] * p["U"][ids[1]])
+    return end(
+        p,
+        p["T"][ids[0]] * p["U"][ids[1]],
+    )
 
 
 @sparse("one table read in three places")
@@ -456,14 +662,22 @@ def _(p, batch):
 
 @sparse("ids computed in the step", batch={"x": jnp.linspace(-1, 1, 6)})
 def _(p, batch):
-    return end(p, p["T"][jnp.sort(jnp.int32(40 + 30 * jnp.sin(batch["x"])))])
+    return end(
+        p,
+        p["T"][jnp.sort(jnp.int32(40 + 30 * jnp.sin(batch["x"])))],
+    )
 
 
 @sparse(
-    "ids from an integer parameter", {"T": T, "W": W, "vocabulary": jnp.arange(V // 2) * 2}, vocabulary="no gradient"
+    "ids from an integer parameter",
+    {"T": T, "W": W, "vocabulary": jnp.arange(V // 2) * 2},
+    vocabulary="no gradient",
 )
 def _(p, ids):
-    return end(p, p["T"][p["vocabulary"][ids // 2]])
+    return end(
+        p,
+        p["T"][p["vocabulary"][ids // 2]],
+    )
 
 
 @sparse("constant ids")
@@ -473,33 +687,54 @@ def _(p, ids):
 
 @sparse("ids from the rows' own count", batch=FLAT)
 def _(p, ids):
-    return end(p, p["T"][jnp.unique(ids, size=5, fill_value=0)])
+    return end(
+        p,
+        p["T"][jnp.unique(ids, size=5, fill_value=0)],
+    )
 
 
 def sampled_softmax(p, ids, key):
-    labels, samples = ids[1], jax.random.randint(key, (4,), 0, V)
+    labels = ids[1]
+    samples = jax.random.randint(key, (4,), 0, V)
     h = p["T"][ids[0]] @ p["W"]
     true = jnp.sum(h * p["U"][labels], -1) + p["bias"][labels]
     others = h @ p["U"][samples].T + p["bias"][samples]
-    return jnp.mean(jax.nn.logsumexp(jnp.concatenate([true[:, None], others], 1), axis=1) - true), samples
+    return jnp.mean(
+        jax.nn.logsumexp(jnp.concatenate([true[:, None], others], 1), axis=1) - true
+    ), samples
 
 
 SOFTMAX = {"T": T, "U": U, "W": W, "bias": BIAS}
 
 
-@sparse("sampled softmax, key in the batch", SOFTMAX, {"ids": IDS, "key": jax.random.key(3)}, leaves=("T", "U", "bias"))
+@sparse(
+    "sampled softmax, key in the batch",
+    SOFTMAX,
+    {"ids": IDS, "key": jax.random.key(3)},
+    leaves=("T", "U", "bias"),
+)
 def _(p, batch):
     return sampled_softmax(p, batch["ids"], batch["key"])
 
 
 @sparse("sampled softmax, constant key", SOFTMAX, leaves=("T", "U", "bias"))
 def _(p, ids):
-    return sampled_softmax(p, ids, jax.random.fold_in(jax.random.key(5), ids[0, 0]))
+    return sampled_softmax(
+        p,
+        ids,
+        jax.random.fold_in(
+            jax.random.key(5),
+            ids[0, 0],
+        ),
+    )
 
 
 @sparse("ids as floats", batch={"x": jnp.array([3.2, 5.7, 90.1])})
 def _(p, batch):
-    return end(p, p["T"][batch["x"].astype(int)])
+    return end(
+        p,
+        p["T"][batch["x"].astype(int)],
+    )
 
 
 @sparse("ids beyond every signed number", batch=jnp.array([3, 2**32 - 1, 96], jnp.uint32))
@@ -513,7 +748,9 @@ def _(p, ids):
     return end(p, rows), {"rows": rows, "ids": ids + 1, "norm": jnp.sum(p["W"])}
 
 
-@sparse("rows decide, but not on this table", {"T": T, "U": U, "W": W}, U="depend on parameter `['T']`")
+@sparse(
+    "rows decide, but not on this table", {"T": T, "U": U, "W": W}, U="depend on parameter `['T']`"
+)
 def _(p, ids):
     return end(p, p["U"][jnp.argmax(p["T"][ids], -1)]) + end(p, p["T"][ids])
 
@@ -534,7 +771,10 @@ def _(p, ids):
 
 @sparse("nnx Embed in half precision", _half_state)
 def _(p, ids):
-    return end(p, nnx.merge(_half_graph, p["T"])(ids).astype(jnp.float32))
+    return end(
+        p,
+        nnx.merge(_half_graph, p["T"])(ids).astype(jnp.float32),
+    )
 
 
 _linen = flax.linen.Embed(V, D)
@@ -561,30 +801,56 @@ def _(p, ids):
 
 @sparse("a stack read by pairs, filled", STACK)
 def _(p, ids):
-    rows = p["T"].at[jnp.array([-4, -1, 5])[:, None, None], ids + 50].get(mode="fill", fill_value=0.5)
+    rows = (
+        p["T"]
+        .at[jnp.array([-4, -1, 5])[:, None, None], ids + 50]
+        .get(
+            mode="fill",
+            fill_value=0.5,
+        )
+    )
     return end(p, rows) + end(p, p["T"].at[ids % 4, ids + 50].get(mode="clip"))
 
 
 @sparse("a stack under vmap", STACK)
 def _(p, ids):
-    return end(p, jax.vmap(lambda t, i: t[i], in_axes=(0, 1), out_axes=1)(p["T"], ids))
+    return end(
+        p,
+        jax.vmap(lambda t, i: t[i], in_axes=(0, 1), out_axes=1)(
+            p["T"],
+            ids,
+        ),
+    )
 
 
 @sparse("a stack under vmap, other reads", STACK)
 def _(p, ids):
-    taken = jax.vmap(lambda t, i: jnp.take(t, i + 50, axis=0, mode="fill", fill_value=0.5))(p["T"], ids.T)
-    single = jax.vmap(lambda t, i: jax.lax.dynamic_index_in_dim(t, i, 0, False))(p["T"], ids[1])
-    return end(p, taken) + end(p, jnp.take_along_axis(p["T"], ids.T[..., None], axis=1) + single[:, None])
+    taken = jax.vmap(lambda t, i: jnp.take(t, i + 50, axis=0, mode="fill", fill_value=0.5))(
+        p["T"], ids.T
+    )
+    single = jax.vmap(lambda t, i: jax.lax.dynamic_index_in_dim(t, i, 0, False))(
+        p["T"],
+        ids[1],
+    )
+    return end(p, taken) + end(
+        p,
+        jnp.take_along_axis(p["T"], ids.T[..., None], axis=1) + single[:, None],
+    )
 
 
 @sparse("a stack of small tables, one by one", STACK)
 def _(p, ids):
-    return end(p, sum(p["T"][f][ids[:, f]] for f in range(F))) + end(p, p["T"][1, ids] * p["T"][2, 5])
+    return end(p, sum(p["T"][f][ids[:, f]] for f in range(F))) + end(
+        p,
+        p["T"][1, ids] * p["T"][2, 5],
+    )
 
 
 @sparse("a stack that is taken apart", STACK)
 def _(p, ids):
-    each = [jnp.tanh(t[i]) for t, i in zip(p["T"], ids.T, strict=True)]
+    each = []
+    for t, i in zip(p["T"], ids.T, strict=True):
+        each.append(jnp.tanh(t[i]))
     each += [jnp.tanh(t[i]) for t, i in zip(jnp.unstack(p["T"]), ids.T, strict=True)]
     first, second = jnp.split(p["T"], [1])
     return end(p, jnp.concatenate(each)) + end(p, first[0, ids] * second[1, ids])
@@ -592,7 +858,10 @@ def _(p, ids):
 
 @sparse("a stack of many tables, one by one", {"T": jnp.tile(STACK["T"], (3, 1, 1)), "W": W})
 def _(p, ids):
-    return end(p, sum(p["T"][f][ids[:, f % F]] for f in range(9)))
+    return end(
+        p,
+        sum(p["T"][f][ids[:, f % F]] for f in range(9)),
+    )
 
 
 @sparse("a stack whose tables a scan reads", STACK)
@@ -600,17 +869,26 @@ def _(p, ids):
     def step(h, x):
         return jnp.tanh(h + p["T"][x[0], x[1]]), None
 
-    return end(p, jax.lax.scan(step, jnp.zeros((2, D)), (jnp.arange(F), ids.T))[0])
+    return end(
+        p,
+        jax.lax.scan(step, jnp.zeros((2, D)), (jnp.arange(F), ids.T))[0],
+    )
 
 
 @sparse("a stack in one line", STACK)
 def _(p, ids):
-    return end(p, p["T"].reshape(F * V, D)[ids + V * jnp.arange(F)])
+    return end(
+        p,
+        p["T"].reshape(F * V, D)[ids + V * jnp.arange(F)],
+    )
 
 
 @sparse("a stack of stacks", {"T": jax.random.normal(_keys[7], (2, 2, V, D)), "W": W})
 def _(p, ids):
-    return end(p, p["T"].transpose(1, 0, 2, 3)[jnp.array([0, 1]), jnp.array([1, 1]), ids[:, :2]])
+    return end(
+        p,
+        p["T"].transpose(1, 0, 2, 3)[jnp.array([0, 1]), jnp.array([1, 1]), ids[:, :2]],
+    )
 
 
 @sparse("a stack of numbers", {"T": STACK["T"][..., 0], "W": W})
@@ -625,7 +903,10 @@ def _(p, ids):
 
 @sparse("a table repeated")
 def _(p, ids):
-    return end(p, jnp.broadcast_to(p["T"], (3, V, D))[1, ids])
+    return end(
+        p,
+        jnp.broadcast_to(p["T"], (3, V, D))[1, ids],
+    )
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------
@@ -633,7 +914,9 @@ def _(p, ids):
 
 @sparse("columns", COLUMNS)
 def _(p, ids):
-    return end(p, jnp.moveaxis(p["T"][:, ids], 0, -1)) + jnp.nansum(jnp.take(p["T"], ids + 50, axis=1))
+    return end(p, jnp.moveaxis(p["T"][:, ids], 0, -1)) + jnp.nansum(
+        jnp.take(p["T"], ids + 50, axis=1)
+    )
 
 
 @sparse("one column, and some entries of all", COLUMNS)
@@ -643,7 +926,10 @@ def _(p, ids):
 
 @sparse("columns of a stack", {"T": STACK["T"].transpose(0, 2, 1), "W": W})
 def _(p, ids):
-    return end(p, p["T"][jnp.arange(F), :, ids])
+    return end(
+        p,
+        p["T"][jnp.arange(F), :, ids],
+    )
 
 
 # ---- parts of tables, and several in one -----------------------------------------------------------------------------
@@ -651,12 +937,18 @@ def _(p, ids):
 
 @sparse("parts of a table")
 def _(p, ids):
-    return end(p, p["T"][:50][ids] + p["T"][10:90:2][ids] + p["T"][::-1][ids + 1])
+    return end(
+        p,
+        p["T"][:50][ids] + p["T"][10:90:2][ids] + p["T"][::-1][ids + 1],
+    )
 
 
 @sparse("tables in one", BOTH, leaves=("T", "U"))
 def _(p, ids):
-    return end(p, jnp.concatenate([p["T"], p["U"]])[2 * ids])
+    return end(
+        p,
+        jnp.concatenate([p["T"], p["U"]])[2 * ids],
+    )
 
 
 @sparse("tables in one, outside of it", BOTH, leaves=("T", "U"))
@@ -674,18 +966,31 @@ def _(p, ids):
 @sparse("parts of tables in one", BOTH, leaves=("T", "U"))
 def _(p, ids):
     part = jnp.concatenate([p["U"], p["T"][20:]])[50:]
-    return end(p, jnp.concatenate([p["T"], part, p["T"][:9]])[2 * ids + 40])
+    return end(
+        p,
+        jnp.concatenate([p["T"], part, p["T"][:9]])[2 * ids + 40],
+    )
 
 
 @sparse("rows before and after a table")
 def _(p, ids):
-    padded = jnp.pad(jnp.concatenate([jnp.zeros((1, D)), p["T"], p["W"]]), ((2, 3), (0, 0)), constant_values=0.5)
-    return end(p, padded[ids + jnp.array([[0], [10]])])
+    padded = jnp.pad(
+        jnp.concatenate([jnp.zeros((1, D)), p["T"], p["W"]]),
+        ((2, 3), (0, 0)),
+        constant_values=0.5,
+    )
+    return end(
+        p,
+        padded[ids + jnp.array([[0], [10]])],
+    )
 
 
 @sparse("columns of two tables in one", COLUMNS | {"U": COLUMNS["T"] + 1}, leaves=("T", "U"))
 def _(p, ids):
-    return end(p, jnp.concatenate([p["T"], p["U"]], axis=1)[:, 2 * ids].T)
+    return end(
+        p,
+        jnp.concatenate([p["T"], p["U"]], axis=1)[:, 2 * ids].T,
+    )
 
 
 # ---- rows that are overwritten ---------------------------------------------------------------------------------------
@@ -693,7 +998,10 @@ def _(p, ids):
 
 @sparse("a padding row")
 def _(p, ids):
-    return end(p, p["T"].at[0].set(0.0)[ids])
+    return end(
+        p,
+        p["T"].at[0].set(0.0)[ids],
+    )
 
 
 @sparse("a padding row, and ids outside the table")
@@ -706,7 +1014,16 @@ def _(p, ids):
 
 @sparse("a padding row, cast and turned")
 def _(p, ids):
-    return end(p, p["T"].at[3].set(0.25).astype(jnp.bfloat16).T[1:3][:, ids.ravel()].repeat(2, 0).T.astype(jnp.float32))
+    return end(
+        p,
+        p["T"]
+        .at[3]
+        .set(0.25)
+        .astype(jnp.bfloat16)
+        .T[1:3][:, ids.ravel()]
+        .repeat(2, 0)
+        .T.astype(jnp.float32),
+    )
 
 
 @sparse("rows that are written twice", batch={"ids": IDS, "pads": jnp.array([5, -2, 300])})
@@ -717,13 +1034,19 @@ def _(p, batch):
 
 @sparse("padding rows of a stack", STACK)
 def _(p, ids):
-    by_vmap = jax.vmap(lambda t, i: t.at[5].set(0.0)[i], in_axes=(0, 1))(p["T"], ids)
+    by_vmap = jax.vmap(lambda t, i: t.at[5].set(0.0)[i], in_axes=(0, 1))(
+        p["T"],
+        ids,
+    )
     return end(p, p["T"].at[:, 0].set(p["W"][:F])[jnp.arange(F), ids]) + end(p, by_vmap)
 
 
 @sparse("a padding row of columns", COLUMNS)
 def _(p, ids):
-    return end(p, p["T"].at[:, 5].set(0.0)[:, ids].T)
+    return end(
+        p,
+        p["T"].at[:, 5].set(0.0)[:, ids].T,
+    )
 
 
 @sparse("a padding row of tables in one", BOTH, leaves=("T", "U"))
@@ -737,10 +1060,18 @@ def _(p, ids):
     table = jnp.concatenate([p["T"].at[5].set(p["W"][0]), p["U"]])
 
     def step(h, i):
-        row = jax.lax.cond(i > 4, lambda t: t[i], lambda t: look(t, i, 2.0), table)
+        row = jax.lax.cond(
+            i > 4,
+            lambda t: t[i],
+            lambda t: look(t, i, 2.0),
+            table,
+        )
         return jnp.tanh(h + jax.checkpoint(lambda t: jnp.sin(t[2 * i]))(table) * row), None
 
-    return end(p, jax.lax.scan(step, jnp.zeros(D), ids.ravel())[0])
+    return end(
+        p,
+        jax.lax.scan(step, jnp.zeros(D), ids.ravel())[0],
+    )
 
 
 # ---- dense -----------------------------------------------------------------------------------------------------------
@@ -764,7 +1095,10 @@ def _(p, ids):
 
 @dense("one-hot lookup", "dot_general")
 def _(p, ids):
-    return end(p, jax.nn.one_hot(ids, V) @ p["T"])
+    return end(
+        p,
+        jax.nn.one_hot(ids, V) @ p["T"],
+    )
 
 
 @dense("table in aux", "the result of the loss function")
@@ -774,7 +1108,10 @@ def _(p, ids):
 
 @dense("a gradient in the loss, of the table", "used by `sub`")
 def _(p, ids):
-    return end(p, (p["T"] - 0.1 * jax.grad(lambda t: end(p, t[ids]))(p["T"]))[ids])
+    return end(
+        p,
+        (p["T"] - 0.1 * jax.grad(lambda t: end(p, t[ids]))(p["T"]))[ids],
+    )
 
 
 @dense("ids that earlier rows choose", "depend on its own rows")
@@ -782,7 +1119,10 @@ def _(p, ids):
     def step(h, i):
         return jnp.tanh(h + p["T"][jnp.where(h.sum() > 0, i, i + 1)]), None
 
-    return end(p, jax.lax.scan(step, jnp.ones(D), ids.ravel())[0])
+    return end(
+        p,
+        jax.lax.scan(step, jnp.ones(D), ids.ravel())[0],
+    )
 
 
 @dense("two tables that change places", "carries the table along", {"T": T, "U": U, "W": W})
@@ -791,17 +1131,26 @@ def _(p, ids):
         first, second, h = carry
         return (second, first, h + first[i]), None
 
-    return end(p, jax.lax.scan(step, (p["T"], p["U"], jnp.zeros(D)), ids.ravel())[0][2])
+    return end(
+        p,
+        jax.lax.scan(step, (p["T"], p["U"], jnp.zeros(D)), ids.ravel())[0][2],
+    )
 
 
 @dense("ids from its own rows", "depend on its own rows")
 def _(p, ids):
-    return end(p, p["T"][jnp.argmax(p["T"][ids], -1)])
+    return end(
+        p,
+        p["T"][jnp.argmax(p["T"][ids], -1)],
+    )
 
 
 @dense("ids from a dense parameter", "depend on parameter `['W']`")
 def _(p, ids):
-    return end(p, p["T"][ids + jnp.argmax(p["W"])])
+    return end(
+        p,
+        p["T"][ids + jnp.argmax(p["W"])],
+    )
 
 
 @dense("ids from a carry that meets parameters", "depend on its own rows")
@@ -810,17 +1159,27 @@ def _(p, ids):
         rows = p["T"][carry]
         return jnp.argmax(rows) + i, rows
 
-    return end(p, jax.lax.scan(step, ids[0, 0], ids[1])[1])
+    return end(
+        p,
+        jax.lax.scan(step, ids[0, 0], ids[1])[1],
+    )
 
 
 @dense("a branch that parameters choose", "depend on parameter `['W']`")
 def _(p, ids):
-    return jax.lax.cond(p["W"][0, 0] > 0, lambda: end(p, p["T"][ids]), lambda: 0.0)
+    return jax.lax.cond(
+        p["W"][0, 0] > 0,
+        lambda: end(p, p["T"][ids]),
+        lambda: 0.0,
+    )
 
 
 @dense("a branch that returns it", "returns the table")
 def _(p, ids):
-    return end(p, jax.lax.cond(ids[0, 0] > 0, lambda t: t, jax.lax.stop_gradient, p["T"])[ids])
+    return end(
+        p,
+        jax.lax.cond(ids[0, 0] > 0, lambda t: t, jax.lax.stop_gradient, p["T"])[ids],
+    )
 
 
 @dense("parts of rows", "`gather`, which does not read whole rows")
@@ -830,7 +1189,10 @@ def _(p, ids):
 
 @dense("a matrix in two parts", "used by `dot_general`")
 def _(p, ids):
-    return end(p, jax.nn.one_hot(ids, 50) @ p["T"][:50] + jax.nn.one_hot(ids, V - 50) @ p["T"][50:])
+    return end(
+        p,
+        jax.nn.one_hot(ids, 50) @ p["T"][:50] + jax.nn.one_hot(ids, V - 50) @ p["T"][50:],
+    )
 
 
 @dense("fixed rows by a slice", "used by `dot_general`")
@@ -840,7 +1202,10 @@ def _(p, ids):
 
 @dense("a window of rows", "used by `dynamic_slice`")
 def _(p, ids):
-    return end(p, jax.lax.dynamic_slice_in_dim(p["T"], ids[1, 0], 3))
+    return end(
+        p,
+        jax.lax.dynamic_slice_in_dim(p["T"], ids[1, 0], 3),
+    )
 
 
 @dense("too few columns", "used by `gather`")
@@ -858,7 +1223,10 @@ def _(p, ids):
     def step(table, i):
         return table.at[i].multiply(2.0), table[i]
 
-    return end(p, jax.lax.scan(step, p["T"], ids[0])[1])
+    return end(
+        p,
+        jax.lax.scan(step, p["T"], ids[0])[1],
+    )
 
 
 @dense("a scan that returns it", "returns the table")
@@ -879,7 +1247,13 @@ def whole(table, ids):
     return table[ids]
 
 
-whole.defvjp(lambda t, i: (t[i], (t, i)), lambda res, g: (jnp.zeros_like(res[0]).at[res[1]].add(g), None))
+whole.defvjp(
+    lambda t, i: (t[i], (t, i)),
+    lambda res, g: (
+        jnp.zeros_like(res[0]).at[res[1]].add(g),
+        None,
+    ),
+)
 
 
 @dense("custom_vjp of the table", "backward rule gives a gradient for the whole table")
@@ -909,25 +1283,43 @@ def _(p, ids):
 
 @dense("rows mixed by a reshape", "reshape")
 def _(p, ids):
-    return end(p, p["T"].reshape(D, V)[ids % D, :D])
+    return end(
+        p,
+        p["T"].reshape(D, V)[ids % D, :D],
+    )
 
 
 @dense("ids from the outside world", "side effects")
 def _(p, ids):
-    there = io_callback(lambda i: i, jax.ShapeDtypeStruct(ids.shape, ids.dtype), ids)
+    there = io_callback(
+        lambda i: i,
+        jax.ShapeDtypeStruct(ids.shape, ids.dtype),
+        ids,
+    )
     return jnp.sum(p["T"][there])
 
 
 @dense("a callback on the table", "pure_callback")
 def _(p, ids):
-    return jnp.sum(jax.pure_callback(lambda t: t, jax.ShapeDtypeStruct((V, D), jnp.float32), p["T"])[ids])
+    return jnp.sum(
+        jax.pure_callback(lambda t: t, jax.ShapeDtypeStruct((V, D), jnp.float32), p["T"])[ids]
+    )
 
 
 @dense("a primitive of which nothing is known", "shard_map")
 def _(p, ids):
-    mesh = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
+    mesh = jax.make_mesh(
+        (1,),
+        ("x",),
+        devices=jax.devices()[:1],
+    )
     spec = jax.sharding.PartitionSpec()
-    return end(p, jax.shard_map(lambda t, i: t[i], mesh=mesh, in_specs=(spec, spec), out_specs=spec)(p["T"], ids))
+    return end(
+        p,
+        jax.shard_map(lambda t, i: t[i], mesh=mesh, in_specs=(spec, spec), out_specs=spec)(
+            p["T"], ids
+        ),
+    )
 
 
 @dense("too few rows", "7 rows, fewer than 8", {"T": T[:7], "W": W})
@@ -937,7 +1329,10 @@ def _(p, ids):
 
 @dense("an integer table", "int32 has no gradient", {"T": jnp.arange(V), "W": W})
 def _(p, ids):
-    return end(p, p["T"][ids][..., None] * jnp.ones(D))
+    return end(
+        p,
+        p["T"][ids][..., None] * jnp.ones(D),
+    )
 
 
 @dense("a scalar", "a scalar has no rows", {"T": jnp.float32(2.0), "W": W})
@@ -955,7 +1350,11 @@ def _(p, ids):
     return end(p, p["T"][jnp.arange(F), ids]) + jnp.sum(p["T"] * p["T"])
 
 
-@dense("rows and columns of one matrix", "`gather`, which does not read whole rows", {"T": jnp.ones((V, V)), "W": W})
+@dense(
+    "rows and columns of one matrix",
+    "`gather`, which does not read whole rows",
+    {"T": jnp.ones((V, V)), "W": W},
+)
 def _(p, ids):
     return jnp.sum(p["T"][ids]) * jnp.sum(p["T"][:, ids])
 
@@ -965,16 +1364,29 @@ def _(p, ids):
     return jnp.sum(jnp.concatenate([p["T"], p["U"]], axis=1)[ids] ** 2)
 
 
-@dense("many rows that are overwritten", "`scatter`, which does not write over whole rows, 256 at most", STACK)
+@dense(
+    "many rows that are overwritten",
+    "`scatter`, which does not write over whole rows, 256 at most",
+    STACK,
+)
 def _(p, ids):
-    return end(p, p["T"].at[:, :90].set(0.0)[jnp.arange(F), ids])
+    return end(
+        p,
+        p["T"].at[:, :90].set(0.0)[jnp.arange(F), ids],
+    )
 
 
 @dense("rows that are changed", "used by `scatter-add`")
 def _(p, ids):
-    return end(p, p["T"].at[0].add(1.0)[ids])
+    return end(
+        p,
+        p["T"].at[0].add(1.0)[ids],
+    )
 
 
 @dense("rows that parameters overwrite", "depend on parameter `['W']`")
 def _(p, ids):
-    return end(p, p["T"].at[jnp.argmax(p["W"])].set(1.0)[ids])
+    return end(
+        p,
+        p["T"].at[jnp.argmax(p["W"])].set(1.0)[ids],
+    )

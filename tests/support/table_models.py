@@ -9,7 +9,9 @@ from support import graphs
 import ampjax as amp
 from ampjax.sparse import Table
 
-WORDS, FEATURES, PIECES = 12, 4, 2
+WORDS = 12
+FEATURES = 4
+PIECES = 2
 VALUES = np.random.default_rng(5).normal(size=(WORDS, FEATURES)).astype(np.float32)
 
 OUTPUT = amp.nn.Linear(FEATURES * PIECES, 3)
@@ -24,11 +26,22 @@ def build(layer, copies=1, **options):
 
     def network(word, tag):
         rows = amp.ppt("embed", layer, **options)(word)
-        amp.loss("xent", graphs.xent)(amp.ppt("output", OUTPUT)(amp.npt("flat", flat)(rows)), tag)
+        amp.loss("xent", graphs.xent)(
+            amp.ppt("output", OUTPUT)(amp.npt("flat", flat)(rows)),
+            tag,
+        )
 
     with amp.Graph() as g:
-        word = amp.pump("word", (PIECES,), dtype="int32", fields=("t",))
-        amp.replicate(network, copies)(word, amp.pump("tag", dtype="int32", fields=("t",)))
+        word = amp.pump(
+            "word",
+            (PIECES,),
+            dtype="int32",
+            fields=("t",),
+        )
+        amp.replicate(network, copies)(
+            word,
+            amp.pump("tag", dtype="int32", fields=("t",)),
+        )
     return g
 
 
@@ -37,7 +50,13 @@ def dense(copies=1, **options):
     return build(amp.nn.Embed(WORDS, FEATURES), copies, **options)
 
 
-def with_table(tx, copies=1, weights=None, gradient=None, **settings):
+def with_table(
+    tx,
+    copies=1,
+    weights=None,
+    gradient=None,
+    **settings,
+):
     """The graph, and its table."""
     table = Table(VALUES, tx, **settings)
     return build(amp.nn.TableEmbed(table), copies, weights=weights, gradient=gradient), table
@@ -45,14 +64,24 @@ def with_table(tx, copies=1, weights=None, gradient=None, **settings):
 
 def data(n, seed=0, length=None):
     rng = np.random.default_rng(seed)
-    lengths = [length or int(rng.integers(1, 5)) for _ in range(n)]
-    return [
-        {
-            "word": amp.messages(rng.integers(0, WORDS, (m, PIECES)).astype(np.int32), t=np.arange(m)),
-            "tag": amp.messages(rng.integers(0, 3, m).astype(np.int32), t=np.arange(m)),
-        }
-        for m in lengths
-    ]
+    lengths = []
+    for _ in range(n):
+        lengths.append(length or int(rng.integers(1, 5)))
+    result = []
+    for m in lengths:
+        result.append(
+            {
+                "word": amp.messages(
+                    rng.integers(0, WORDS, (m, PIECES)).astype(np.int32),
+                    t=np.arange(m),
+                ),
+                "tag": amp.messages(
+                    rng.integers(0, 3, m).astype(np.int32),
+                    t=np.arange(m),
+                ),
+            }
+        )
+    return result
 
 
 @functools.cache

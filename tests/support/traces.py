@@ -13,22 +13,39 @@ def assert_agree(trace, path, plan):
     Hosts write others' rows when they need them, so there transfers are in an order of their own.
     """
     issues = _traced(path)
-    error = max((host.error_ns for host in trace.hosts.values()), default=0)
+    error = max(
+        (host.error_ns for host in trace.hosts.values()),
+        default=0,
+    )
     slices = trace.slices
     for worker in range(plan.workers):
-        own, decided = [s for s in slices if s.worker == worker], [i for i in issues if i.worker == worker]
-        told = [(s.node, s.kind, s.messages, s.rows) for s in own if s.kind != "update"]
-        wanted = [
-            (plan.stages[i.stage].name, _kind(plan.stages[i.stage], i), i.messages, i.rows)
-            for i in decided
-            if i.stage != CHANGES_ONLY
-        ]
+        own = [s for s in slices if s.worker == worker]
+        decided = [i for i in issues if i.worker == worker]
+        told = []
+        for s in own:
+            if s.kind != "update":
+                told.append((s.node, s.kind, s.messages, s.rows))
+        wanted = []
+        for i in decided:
+            if i.stage != CHANGES_ONLY:
+                wanted.append(
+                    (
+                        plan.stages[i.stage].name,
+                        _kind(plan.stages[i.stage], i),
+                        i.messages,
+                        i.rows,
+                    )
+                )
         if trace.hosts:
-            told, wanted = sorted(told, key=_of_transfers), sorted(wanted, key=_of_transfers)
+            told = sorted(told, key=_of_transfers)
+            wanted = sorted(wanted, key=_of_transfers)
         assert told == wanted
         assert sum(s.kind == "update" for s in own) == sum(i.changes > 0 for i in decided)
-        assert all(one.start_ns <= one.end_ns <= other.start_ns for one, other in itertools.pairwise(own))
-    begin, end = min(run[0] for run in trace.runs), max(run[1] for run in trace.runs)
+        assert all(
+            one.start_ns <= one.end_ns <= other.start_ns for one, other in itertools.pairwise(own)
+        )
+    begin = min(run[0] for run in trace.runs)
+    end = max(run[1] for run in trace.runs)
     assert all(begin - error <= s.start_ns and s.end_ns <= end + error for s in slices)
     assert trace.n_dropped == 0
 
@@ -40,7 +57,8 @@ def _of_transfers(slice_):
 
 def _traced(path):
     """The dispatches of a recording, but for those at the end of an epoch, which a trace leaves out: a pass over no instances."""
-    is_traced, found = False, []
+    is_traced = False
+    found = []
     for decision in Recording(path).decisions():
         if isinstance(decision, PassBegins):
             is_traced = decision.instances > 0

@@ -4,4 +4,5 @@ import functools
 
 import optax
 
-adam, sgd = functools.cache(optax.adam), functools.cache(optax.sgd)
+adam = functools.cache(optax.adam)
+sgd = functools.cache(optax.sgd)

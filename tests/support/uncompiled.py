@@ -31,7 +31,10 @@ def digests():
         graph, data = model(name)
         plan = make_plan(graph, assign(graph, 2), (0, 1))
         intervals = dict.fromkeys(graph.parameterised, 7)
-        budgets = {} if budget is None else dict.fromkeys(graph.parameterised, budget)
+        if budget is None:
+            budgets = {}
+        else:
+            budgets = dict.fromkeys(graph.parameterised, budget)
         limits = {"max_active_keys": 4, "max_dispatch_size": size, "budgets": budgets}
         settings = SchedulerSettings(intervals=intervals, policy=POLICIES[policy], **limits)
         found.append(digest(list(drive(Scheduled(plan, settings, data), len(data), 2))))

@@ -20,7 +20,10 @@ TWO = {"machines": [{"host": name, "address": "localhost", "devices": [0]} for n
 
 def loss(params, batch):
     """A table, dense variables, random numbers and a second result."""
-    noise = jax.random.uniform(batch["key"][0], (3,))
+    noise = jax.random.uniform(
+        batch["key"][0],
+        (3,),
+    )
     rows = params["table"][batch["ids"]]
     error = rows @ (params["w"] + 0.1 * noise) - batch["y"]
     size = jnp.sqrt(batch["hole"] * (rows**2).sum(-1))  # its gradient is NaN where `hole` is 0
@@ -29,7 +32,8 @@ def loss(params, batch):
 
 def batch(seed, scale=1.0, hole=1.0):
     rng = np.random.default_rng(seed)
-    ids, y = rng.integers(0, 20, 8), rng.normal(size=8).astype(np.float32)
+    ids = rng.integers(0, 20, 8)
+    y = rng.normal(size=8).astype(np.float32)
     return {
         "ids": ids,
         "y": y,
@@ -39,17 +43,32 @@ def batch(seed, scale=1.0, hole=1.0):
     }
 
 
-def make(resources, folder=None, loss=loss, tx=TX, **options):
+def make(
+    resources,
+    folder=None,
+    loss=loss,
+    tx=TX,
+    **options,
+):
     rng = np.random.default_rng(0)
-    params = {"table": rng.normal(size=(20, 3)).astype(np.float32), "w": np.ones(3, np.float32)}
-    checkpoint = None if folder is None else px.Checkpoints(folder, every_steps=2)
+    params = {
+        "table": rng.normal(size=(20, 3)).astype(np.float32),
+        "w": np.ones(3, np.float32),
+    }
+    if folder is None:
+        checkpoint = None
+    else:
+        checkpoint = px.Checkpoints(folder, every_steps=2)
     config = px.ParallaxConfig(alpha_threshold=1.0, checkpoint=checkpoint, **options)
     return px.get_runner(loss, params, tx, resources, config)
 
 
 def here(**options):
     first, second = jax.local_devices()[:2]
-    return make(Resources((Machine("a", (first,)), Machine("b", (second,)))), **options)
+    return make(
+        Resources((Machine("a", (first,)), Machine("b", (second,)))),
+        **options,
+    )
 
 
 def kill(state, number):
@@ -65,19 +84,35 @@ def equal(first, second):
 def same_step(runners, seed, following=None):
     """A step of both, of which the second may know the next one's seed. They must agree in all that it tells; how long the second one's took."""
     upcoming = None if following is None else batch(following)
-    wanted = runners[0].run(batch(seed), fetch=("gradients", "norms"))
+    wanted = runners[0].run(
+        batch(seed),
+        fetch=("gradients", "norms"),
+    )
     start = time.monotonic()
-    found = runners[1].run(batch(seed), fetch=("gradients", "norms"), following=upcoming)
+    found = runners[1].run(
+        batch(seed),
+        fetch=("gradients", "norms"),
+        following=upcoming,
+    )
     seconds = time.monotonic() - start
-    equal((found.loss, found.aux, found.fetched["norms"]), (wanted.loss, wanted.aux, wanted.fetched["norms"]))
+    equal(
+        (found.loss, found.aux, found.fetched["norms"]),
+        (wanted.loss, wanted.aux, wanted.fetched["norms"]),
+    )
     rows = [own.fetched["gradients"]["table"] for own in (found, wanted)]
-    equal((rows[0].ids, rows[0].values), (rows[1].ids, rows[1].values))
+    equal(
+        (rows[0].ids, rows[0].values),
+        (rows[1].ids, rows[1].values),
+    )
     assert found.traffic == wanted.traffic and found.traffic.balanced
     return seconds
 
 
 def same_model(runners):
-    equal((runners[0].params, runners[0].opt_state), (runners[1].params, runners[1].opt_state))
+    equal(
+        (runners[0].params, runners[0].opt_state),
+        (runners[1].params, runners[1].opt_state),
+    )
     equal(*(runner.evaluate(batch(9)) for runner in runners))
     equal(*(runner.rows("table", [3, 0]) for runner in runners))
     assert runners[0].steps == runners[1].steps

@@ -24,9 +24,16 @@ def numbers(*shape):
     return (RNG.normal(size=shape) + 1j * RNG.normal(size=shape)).astype(np.complex64)
 
 
-FIRST = {"T": numbers(20, 3), "w": numbers(3, 2)}
+FIRST = {
+    "T": numbers(20, 3),
+    "w": numbers(3, 2),
+}
 IDS = np.array([3, 5, 5, 1, 0, 3, 19, 7])
-OPTIMIZERS = {"sgd": optax.sgd(0.1), "adam": optax.adam(0.05), "adagrad": optax.adagrad(0.1)}
+OPTIMIZERS = {
+    "sgd": optax.sgd(0.1),
+    "adam": optax.adam(0.05),
+    "adagrad": optax.adagrad(0.1),
+}
 
 
 def loss(params, ids):
@@ -34,7 +41,8 @@ def loss(params, ids):
 
 
 def trained(tx, function, batch, n_steps=2):
-    params, state = FIRST, tx.init(FIRST)
+    params = FIRST
+    state = tx.init(FIRST)
     gradient = jax.jit(jax.grad(function))
     for _ in range(n_steps):
         updates, state = tx.update(gradient(params, batch), state, params)
@@ -45,17 +53,31 @@ def trained(tx, function, batch, n_steps=2):
 def close(ours, theirs):
     for name in FIRST:
         assert ours[name].dtype == np.complex64
-        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            ours[name],
+            theirs[name],
+            rtol=1e-5,
+            atol=1e-6,
+        )
 
 
-@pytest.mark.parametrize(("name", "run_option"), [("sgd", "hybrid"), ("adam", "hybrid"), ("adagrad", "ps")])
+@pytest.mark.parametrize(
+    ("name", "run_option"), [("sgd", "hybrid"), ("adam", "hybrid"), ("adagrad", "ps")]
+)
 def test_replicas_train_complex_variables_as_optax_does(name, run_option):
-    machines = Resources(tuple(Machine(f"m{i}", (device,)) for i, device in enumerate(jax.local_devices()[:2])))
-    runner = px.get_runner(loss, FIRST, OPTIMIZERS[name], machines, px.ParallaxConfig(run_option=run_option))
+    machines = Resources(
+        tuple(Machine(f"m{i}", (device,)) for i, device in enumerate(jax.local_devices()[:2]))
+    )
+    runner = px.get_runner(
+        loss, FIRST, OPTIMIZERS[name], machines, px.ParallaxConfig(run_option=run_option)
+    )
     for _ in range(2):
         norms = runner.run(IDS, fetch="norms").fetched["norms"]
     close(runner.params, trained(OPTIMIZERS[name], loss, IDS))
-    grads = jax.grad(loss)(trained(OPTIMIZERS[name], loss, IDS, 1), IDS)
+    grads = jax.grad(loss)(
+        trained(OPTIMIZERS[name], loss, IDS, 1),
+        IDS,
+    )
     assert norms["T"] == pytest.approx(float(np.linalg.norm(grads["T"])), rel=1e-5)
     table = next(v for v in runner.explain(compiled=False).variables if v.path == "T")
     assert table.sparse and "tables hold no rows of complex64" in table.choice
@@ -70,25 +92,46 @@ def test_nodes_train_complex_parameters_as_optax_does(name):
         amp.loss("error", lambda y: jnp.mean(jnp.abs(y - (1 + 2j)) ** 2))(y)
         amp.sink("found", y)
     data = [{"i": int(i)} for i in IDS]
-    trainer = amp.Trainer(g, OPTIMIZERS[name], mode="pipeline", max_active_keys=len(data))
+    trainer = amp.Trainer(
+        g,
+        OPTIMIZERS[name],
+        mode="pipeline",
+        max_active_keys=len(data),
+    )
     trainer.fit(data, epochs=2, progress=False)
-    close({"T": trainer.params["T"]["T"], "w": trainer.params["w"]["w"]}, trained(OPTIMIZERS[name], loss, IDS))
+    close(
+        {
+            "T": trainer.params["T"]["T"],
+            "w": trainer.params["w"]["w"],
+        },
+        trained(OPTIMIZERS[name], loss, IDS),
+    )
     if name == "sgd":
         assert "agrees" in str(amp.verify(g, data[:3], quick=True))
 
 
 def test_a_difference_of_imaginary_parts_is_seen():
-    ((_, _, difference),) = compare({"a": np.array([1 + 1j])}, {"a": np.array([1 + 0j])})
+    ((_, _, difference),) = compare(
+        {"a": np.array([1 + 1j])},
+        {"a": np.array([1 + 0j])},
+    )
     assert difference == 1.0
-    got = Predictions(np.array([[1 + 1j]], np.complex64), np.array([0]), {})
+    got = Predictions(
+        np.array([[1 + 1j]], np.complex64),
+        np.array([0]),
+        {},
+    )
     assert outputs_apart(got, [({"instance": 0}, np.array([1 + 0j]))]) == 1.0
     assert outputs_apart(got, [({"instance": 0}, np.array([1 + 1j]))]) == 0.0
 
 
 def test_what_can_not_be_complex():
     with pytest.raises(
-        TableError, match=r"values: expected float32.*got complex64.*real and imaginary parts as two columns"
+        TableError,
+        match=r"values: expected float32.*got complex64.*real and imaginary parts as two columns",
     ):
         Table(FIRST["T"], optax.sgd(0.1))
-    with pytest.raises(SettingsError, match=r"expected a float scalar.*got complex64\[\].*its real part"):
+    with pytest.raises(
+        SettingsError, match=r"expected a float scalar.*got complex64\[\].*its real part"
+    ):
         px.get_runner(lambda p, i: p["T"][i].sum(), FIRST, optax.sgd(0.1)).run(IDS)

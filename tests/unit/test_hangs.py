@@ -39,20 +39,49 @@ def test_what_waits_in_queues_is_told():
 def test_a_group_that_waits_for_messages_of_another_group():
     """The doctor looks no further back than to the next group."""
     with amp.Graph() as g:
-        rows, label = amp.pump("rows", (), ragged=True), amp.pump("label")
-        inner = amp.group(amp.ungroup(rows, "i"), size=lambda s: 2, by=(), name="inner")
-        outer = amp.group(amp.ungroup(inner, "j"), size=lambda s: 3, by=(), name="outer")
-        amp.loss("loss", graphs.square, join=("instance",))(
-            amp.npt("sum", jnp.sum)(amp.reduce("all", lambda x, ids, n: jnp.zeros(n).at[ids].add(x), outer)), label
+        rows = amp.pump("rows", (), ragged=True)
+        label = amp.pump("label")
+        inner = amp.group(
+            amp.ungroup(rows, "i"),
+            size=lambda s: 2,
+            by=(),
+            name="inner",
         )
-    text = hang(g, [{"rows": np.ones(1, np.float32), "label": np.float32(0)}])
-    assert "port sum of `loss` is fed by NPT `sum`: nothing of instance 0 from it waits anywhere" in text
+        outer = amp.group(
+            amp.ungroup(inner, "j"),
+            size=lambda s: 3,
+            by=(),
+            name="outer",
+        )
+        amp.loss("loss", graphs.square, join=("instance",))(
+            amp.npt("sum", jnp.sum)(
+                amp.reduce(
+                    "all",
+                    lambda x, ids, n: jnp.zeros(n).at[ids].add(x),
+                    outer,
+                )
+            ),
+            label,
+        )
+    text = hang(
+        g,
+        [{"rows": np.ones(1, np.float32), "label": np.float32(0)}],
+    )
+    assert (
+        "port sum of `loss` is fed by NPT `sum`: nothing of instance 0 from it waits anywhere"
+        in text
+    )
     assert "group `inner` with State(instance=0, i=0) waits for 1 more of 2 member(s)" in text
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_trainer_says_it_too(workers):
-    trainer = amp.Trainer(graphs.chain(1), optax.sgd(0.1), workers=workers, fuse=False)
+    trainer = amp.Trainer(
+        graphs.chain(1),
+        optax.sgd(0.1),
+        workers=workers,
+        fuse=False,
+    )
     with pytest.raises(DeadlockError) as caught:
         trainer.fit([GOOD, without("label", GOOD)], progress=False)
     assert str(caught.value).splitlines() == [
@@ -72,7 +101,13 @@ def test_a_loop_of_control_nodes_that_never_ends():
     with amp.Graph() as g:
         t = amp.phi("t")
         more, done = amp.cond(
-            amp.isu(t, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1)), lambda s: s.t != 0, name="more"
+            amp.isu(
+                t,
+                lambda s: s.replace(t=s.t + 1),
+                lambda s: s.replace(t=s.t - 1),
+            ),
+            lambda s: s.t != 0,
+            name="more",
         )
         t.connect(amp.pump("x", fields=("t",)), more)
         amp.sink("end", done)
@@ -80,7 +115,9 @@ def test_a_loop_of_control_nodes_that_never_ends():
     with pytest.raises(MessageError) as caught:
         admit(s, [{"x": at(1)}])
     text = str(caught.value)
-    assert text.startswith("node `") and text.endswith(" Mend the condition that should let it out of the loop.")
+    assert text.startswith("node `") and text.endswith(
+        " Mend the condition that should let it out of the loop."
+    )
     assert (
         "expected messages that reach a payload node, a group or a sink, got one that has passed 100000 control nodes, State(instance=0, t="
         in text
@@ -91,7 +128,11 @@ def looping(leaves):
     """A step that is taken until `leaves(s)`."""
     with amp.Graph() as g:
         t = amp.phi("t")
-        y = amp.isu(times("step", t), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        y = amp.isu(
+            times("step", t),
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
         done, more = amp.cond(y, leaves, name="leave")
         t.connect(amp.pump("x", fields=("t",)), more)
         amp.sink("end", done)
@@ -106,36 +147,56 @@ def test_a_loop_that_never_ends_is_found_before_the_training(monkeypatch):
         r"Mend the condition that should let it out of the loop\."
     )
     with pytest.raises(MessageError, match=text):
-        amp.Trainer(looping(lambda s: s.t < 0)).fit([{"x": at(1)}], progress=False)
+        amp.Trainer(looping(lambda s: s.t < 0)).fit(
+            [{"x": at(1)}],
+            progress=False,
+        )
 
 
 def test_a_loop_that_may_never_end_is_told_while_it_is_unfolded(monkeypatch):
     """Once it is unfolded, it is known how many messages come, however many these are."""
     monkeypatch.setattr("ampjax.unfold.unfolding.WARN_ROUNDS", 50)
     monkeypatch.setattr("ampjax.drivers.run.PATIENCE", 50)
-    long = amp.Trainer(looping(lambda s: s.t > 120), policy="backward_first")
+    long = amp.Trainer(
+        looping(lambda s: s.t > 120),
+        policy="backward_first",
+    )
     with pytest.warns(RuntimeWarning) as told:
         long.accumulate([{"x": at(1)}], update=False)
     for text in {str(one.message) for one in told}:
-        assert text.startswith("instance 0 has passed 50 stages one after the other, the last one `step`:")
+        assert text.startswith(
+            "instance 0 has passed 50 stages one after the other, the last one `step`:"
+        )
         assert "a loop that they never leave" in text
 
 
 def test_a_loop_that_may_never_end_is_told_while_it_goes_on(monkeypatch):
     monkeypatch.setattr("ampjax.drivers.run.PATIENCE", 50)
     graph = choosing(lambda x: (x > 0.01).astype(jnp.int32))
-    long = amp.Trainer(graph, params={"step": np.float32(0.9)}, policy="backward_first")
+    long = amp.Trainer(
+        graph,
+        params={"step": np.float32(0.9)},
+        policy="backward_first",
+    )
     with pytest.warns(RuntimeWarning) as told:
-        long.accumulate([{"x": amp.messages(np.ones(1, np.float32), t=0, more=0)}], update=False)
+        long.accumulate(
+            [{"x": amp.messages(np.ones(1, np.float32), t=0, more=0)}],
+            update=False,
+        )
     (only,) = (str(one.message) for one in told)
     assert re.match(
-        r"no instance has ended during (5\d|6[0-7]) messages, with 1 in flight: does a loop never end\?", only
+        r"no instance has ended during (5\d|6[0-7]) messages, with 1 in flight: does a loop never end\?",
+        only,
     ), "up to 16 dispatches are decided on at once"
     assert "instance 0 is the oldest; lately:" in only
 
 
 def long_loop(p, s):
-    h, _ = amp.scan(lambda h, x: (jnp.tanh(h * p["w"] + x), None), jnp.ones(()), s["x"])
+    h, _ = amp.scan(
+        lambda h, x: (jnp.tanh(h * p["w"] + x), None),
+        jnp.ones(()),
+        s["x"],
+    )
     return h
 
 
@@ -145,7 +206,12 @@ def long_map(p, s):
 
 def loop_that_reads(p, s):
     """Its rounds are bounded by `most`, so that it ends, too."""
-    return amp.while_loop(lambda h: amp.read(h > 0.01), lambda h: h * p["w"], amp.sum(s["x"]) * p["w"], most=90)
+    return amp.while_loop(
+        lambda h: amp.read(h > 0.01),
+        lambda h: h * p["w"],
+        amp.sum(s["x"]) * p["w"],
+        most=90,
+    )
 
 
 @pytest.mark.parametrize("model", [long_loop, long_map, loop_that_reads])
@@ -153,10 +219,18 @@ def test_compiled_models_end(monkeypatch, model):
     monkeypatch.setattr("ampjax.unfold.unfolding.WARN_ROUNDS", 50)
     monkeypatch.setattr("ampjax.unfold.unfolding.MOST_ROUNDS", 60)
     monkeypatch.setattr("ampjax.drivers.run.PATIENCE", 50)
-    compiled = amp.compile(model, {"w": jnp.float32(0.99)}, {"x": "float32[n]"})
+    compiled = amp.compile(
+        model,
+        {"w": jnp.float32(0.99)},
+        {"x": "float32[n]"},
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        trainer = amp.Trainer(compiled.graph, optax.sgd(0.0), min_update_interval=1 << 40)
+        trainer = amp.Trainer(
+            compiled.graph,
+            optax.sgd(0.0),
+            min_update_interval=1 << 40,
+        )
         trainer.accumulate(compiled.data([{"x": np.full(100, 0.01, np.float32)}]))
     assert trainer.statistics.messages >= 100
 
@@ -179,11 +253,28 @@ def choosing(goes_on=lambda x: jnp.ones_like(x, jnp.int32)):
     """A step that is taken until a payload says otherwise; which it never does, unless told."""
     with amp.Graph() as g:
         h = amp.phi("h")
-        y = amp.isu(times("step", h), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        y = amp.isu(
+            times("step", h),
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
         again = amp.npt("again", goes_on)(y)
-        routed = amp.route_by(y, again, "more", assume=lambda s: s.t < 3, name="route")
-        done, more = amp.cond(routed, lambda s: s.more, name="leave")
-        h.connect(amp.pump("x", fields=("t", "more")), more)
+        routed = amp.route_by(
+            y,
+            again,
+            "more",
+            assume=lambda s: s.t < 3,
+            name="route",
+        )
+        done, more = amp.cond(
+            routed,
+            lambda s: s.more,
+            name="leave",
+        )
+        h.connect(
+            amp.pump("x", fields=("t", "more")),
+            more,
+        )
         amp.sink("end", done)
     return g
 

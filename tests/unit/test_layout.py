@@ -17,17 +17,23 @@ LOOSE = {"__init__", "errors", "nn"}
 SAME_SUBJECT = {"permutation"}
 """Names of two files: of a model and of its data."""
 MOST_FILES = 15
-MOST_METHODS, MOST_ATTRIBUTES = 16, 13
+MOST_METHODS = 16
+MOST_ATTRIBUTES = 13
 """A class that has more says why in its docstring ("more than 15 methods")."""
 
 
 def modules() -> dict[str, Path]:
     """All modules of ampjax, by name."""
-    names = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}
+    names = {}
+    for p in PACKAGE.rglob("*.py"):
+        names[".".join(p.relative_to(ROOT).with_suffix("").parts)] = p
     return {name.removesuffix(".__init__"): path for name, path in names.items()}
 
 
-def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
+def imported(
+    path: Path,
+    known: dict[str, Path],
+) -> Iterator[str]:
     """The modules of ampjax that a file imports, wherever in the file, but not those that are for type checkers alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = {
@@ -50,28 +56,41 @@ def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def imports() -> dict[str, set[str]]:
     known = modules()
-    return {name: set(imported(path, known)) - {name} for name, path in known.items()}
+    result = {}
+    for name, path in known.items():
+        result[name] = set(imported(path, known)) - {name}
+    return result
 
 
 def rooms() -> list[str]:
     """The packages that ARCHITECTURE.md lists, from the top."""
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## The rooms")[2].partition("\n## ")[0]
+    text = (
+        (ROOT / "ARCHITECTURE.md")
+        .read_text(encoding="utf-8")
+        .partition("## The rooms")[2]
+        .partition("\n## ")[0]
+    )
     return re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
 
 
 def room(module: str) -> str:
-    return module.split(".")[1] if "." in module else module
+    if "." in module:
+        return module.split(".")[1]
+    return module
 
 
 def folder(module: str) -> str:
-    return module if (ROOT / module.replace(".", "/")).is_dir() else module.rpartition(".")[0]
+    if (ROOT / module.replace(".", "/")).is_dir():
+        return module
+    return module.rpartition(".")[0]
 
 
 def circles(arrows: dict[str, set[str]]) -> list[str]:
     """Names from which following arrows leads back to them."""
     found = []
     for start in arrows:
-        seen, left = set(), list(arrows[start])
+        seen = set()
+        left = list(arrows[start])
         while left:
             name = left.pop()
             if name not in seen:
@@ -89,12 +108,11 @@ def test_architecture_lists_every_package():
 
 def test_imports_only_go_down_the_list(imports: dict[str, set[str]]):
     floor = {name: n for n, name in enumerate(rooms())}
-    back = [
-        f"{name} imports {other}"
-        for name, others in imports.items()
-        for other in others
-        if floor[room(name)] > floor[room(other)]
-    ]
+    back = []
+    for name, others in imports.items():
+        for other in others:
+            if floor[room(name)] > floor[room(other)]:
+                back.append(f"{name} imports {other}")
     assert not back
 
 
@@ -107,7 +125,10 @@ def test_no_folders_of_a_package_import_each_other_in_a_circle(imports: dict[str
     for name, others in imports.items():
         arrows.setdefault(folder(name), set()).update(folder(other) for other in others)
     for name in rooms():
-        inner = {a: {b for b in bs if b != a} for a, bs in arrows.items() if a.startswith(f"ampjax.{name}.")}
+        inner = {}
+        for a, bs in arrows.items():
+            if a.startswith(f"ampjax.{name}."):
+                inner[a] = {b for b in bs if b != a}
         assert circles({a: {b for b in bs if b in inner} for a, bs in inner.items()}) == []
 
 
@@ -124,12 +145,23 @@ def test_no_two_files_have_one_name():
 
 def members(node: ast.ClassDef) -> tuple[int, int]:
     """A class's methods and attributes, counted."""
-    methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-    fields = {
-        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
-    }
-    inside = [each for method in methods for each in ast.walk(method) if isinstance(each, ast.Attribute)]
-    set_here = {each.attr for each in inside if isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"}
+    methods = []
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            methods.append(each)
+    fields = set()
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            fields.add(each.target.id)
+    inside = []
+    for method in methods:
+        for each in ast.walk(method):
+            if isinstance(each, ast.Attribute):
+                inside.append(each)
+    set_here = set()
+    for each in inside:
+        if isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self":
+            set_here.add(each.attr)
     return len(methods), len(fields | set_here)
 
 
@@ -142,13 +174,19 @@ def test_large_classes_say_why():
                 text = (ast.get_docstring(node) or "").replace("\n", " ")
                 if n_methods > MOST_METHODS and "more than 15 methods" not in text:
                     silent.append(f"{name}.{node.name}: {n_methods} methods")
-                if n_attributes > MOST_ATTRIBUTES and not re.search("more than (15 methods and )?twelve", text):
+                if n_attributes > MOST_ATTRIBUTES and not re.search(
+                    "more than (15 methods and )?twelve", text
+                ):
                     silent.append(f"{name}.{node.name}: {n_attributes} attributes")
-    assert not silent, "split them, or let their docstrings say why they have more than 15 methods or twelve attributes"
+    assert not silent, (
+        "split them, or let their docstrings say why they have more than 15 methods or twelve attributes"
+    )
 
 
 def test_members_are_counted():
-    (node,) = ast.parse("class A:\n  x: int\n  def f(self):\n    self.y = self.z\n    other.w = 1").body
+    (node,) = ast.parse(
+        "class A:\n  x: int\n  def f(self):\n    self.y = self.z\n    other.w = 1"
+    ).body
     assert isinstance(node, ast.ClassDef) and members(node) == (1, 2)
 
 

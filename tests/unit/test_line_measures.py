@@ -4,7 +4,15 @@ import ast
 import json
 
 import pytest
-from support.line_measures import FILE, HELD, LineMeasures, complexity, is_parallel, lowered, measured
+from support.line_measures import (
+    FILE,
+    HELD,
+    LineMeasures,
+    complexity,
+    is_parallel,
+    lowered,
+    measured,
+)
 
 HELD_TO = json.loads(FILE.read_text())
 
@@ -23,8 +31,13 @@ def test_every_package_is_held_to_figures(measures):
 @pytest.mark.parametrize("package", HELD_TO)
 def test_no_figure_rises(measures, package):
     now = measures[package].figures
-    risen = {name: (HELD_TO[package][name], now[name]) for name in HELD if now[name] > HELD_TO[package][name]}
-    assert not risen, "one statement a line, an argument a line in long calls, a function for each thought"
+    risen = {}
+    for name in HELD:
+        if now[name] > HELD_TO[package][name]:
+            risen[name] = (HELD_TO[package][name], now[name])
+    assert not risen, (
+        "one statement a line, an argument a line in long calls, a function for each thought"
+    )
 
 
 def counts(text):
@@ -34,9 +47,7 @@ def counts(text):
 
 
 def test_tokens_of_code_are_counted():
-    text = (
-        '"""Prose."""\n\n\ndef f(x):  # a comment\n    """Prose\n    of two lines."""\n    return (\n        x\n    )\n'
-    )
+    text = '"""Prose."""\n\n\ndef f(x):  # a comment\n    """Prose\n    of two lines."""\n    return (\n        x\n    )\n'
     measures = counts(text)
     assert (measures.lines, measures.tokens, measures.comments) == (4, 6 + 2 + 1 + 1, 1)
 
@@ -90,6 +101,16 @@ def test_figures_are_only_lowered():
 
 
 def test_figures_are_held_in_steps():
-    now = {"tokens_per_line": 8.11, "dense_percent": 4.1, "parallel_percent": 0.11, "complex_functions": 3}
-    steps = {"tokens_per_line": 8.2, "dense_percent": 4.5, "parallel_percent": 0.2, "complex_functions": 3}
+    now = {
+        "tokens_per_line": 8.11,
+        "dense_percent": 4.1,
+        "parallel_percent": 0.11,
+        "complex_functions": 3,
+    }
+    steps = {
+        "tokens_per_line": 8.2,
+        "dense_percent": 4.5,
+        "parallel_percent": 0.2,
+        "complex_functions": 3,
+    }
     assert lowered(now, {}) == steps == lowered(steps, {})

@@ -24,13 +24,20 @@ ROWS = 'Make a list of them: of columns, for example, `[{"x": x, "y": y} for x, 
 FROZEN = 'Write `frozen=("embed",)`, also for one.'
 DEVICES = "Pass for example `jax.devices()[:2]`."
 CALLBACKS = "Write `callbacks=[function]`, also for one; it is called with the trainer and the epoch's record."
-GOOD = {"x": np.float32(1), "label": np.float32(0)}
+GOOD = {
+    "x": np.float32(1),
+    "label": np.float32(0),
+}
 
 WAITS = "before instance {} is admitted: expected messages that all find their partners, got some that wait for ever: "
 
 
 def trainer(graph=None, tx=None, **options):
-    return amp.Trainer(graph or graphs.chain(1), tx or optax.sgd(0.1), **options)
+    return amp.Trainer(
+        graph or graphs.chain(1),
+        tx or optax.sgd(0.1),
+        **options,
+    )
 
 
 def fit(data, graph=None, **options):
@@ -39,7 +46,10 @@ def fit(data, graph=None, **options):
 
 def pump_graph(**options):
     with amp.Graph() as g:
-        amp.sink("end", amp.npt("f", lambda x: x)(amp.pump("x", **options)))
+        amp.sink(
+            "end",
+            amp.npt("f", lambda x: x)(amp.pump("x", **options)),
+        )
     return g
 
 
@@ -53,7 +63,11 @@ def stateful(function):
 
 
 def compiled():
-    return amp.compile(lambda p, s: (p["w"] * s["x"]) ** 2, {"w": np.float32(1)}, {"x": "float32[]"})
+    return amp.compile(
+        lambda p, s: (p["w"] * s["x"]) ** 2,
+        {"w": np.float32(1)},
+        {"x": "float32[]"},
+    )
 
 
 def at(t):
@@ -90,12 +104,18 @@ def setting(name, value, expected, fix="Change the setting."):
     )
 
 
-PARAMS = {"w": np.zeros((4, 3), np.float32), "b": np.zeros(3, np.float32)}
+PARAMS = {
+    "w": np.zeros((4, 3), np.float32),
+    "b": np.zeros(3, np.float32),
+}
 
 
 def dense():
     with amp.Graph() as g:
-        amp.sink("y", amp.ppt("linear", amp.nn.Linear(4, 3))(amp.pump("x", (4,))))
+        amp.sink(
+            "y",
+            amp.ppt("linear", amp.nn.Linear(4, 3))(amp.pump("x", (4,))),
+        )
     return g
 
 
@@ -116,8 +136,12 @@ MISTAKES = {
     "a truth value for a number": setting("max_dispatch_size", True, "an integer of at least 1"),
     "a negative seed": setting("seed", -1, "an integer of at least 0"),
     "a seed that no array holds": setting("seed", 2**63, "an integer below 2^63"),
-    "an interval that no array holds": setting("min_update_interval", 2**64, "an integer below 2^63"),
-    "a text for a truth value": setting("check", "no", "one of [True, False]", "Choose one of these."),
+    "an interval that no array holds": setting(
+        "min_update_interval", 2**64, "an integer below 2^63"
+    ),
+    "a text for a truth value": setting(
+        "check", "no", "one of [True, False]", "Choose one of these."
+    ),
     "one name of a frozen node": setting("frozen", "f0", "names of nodes", FROZEN),
     "frozen nodes that are no names": setting("frozen", 5, "names of nodes", FROZEN),
     "whether each node is frozen": setting("frozen", {"f0": False}, "names of nodes", FROZEN),
@@ -130,12 +154,21 @@ MISTAKES = {
     ),
     "no memory": setting("memory_limit", 0, "an integer of at least 1"),
     "an arena of one row": setting("arena_rows", 1, "an integer of at least 2"),
-    "an unknown mode": setting("mode", "fast", "one of ['async', 'pipeline', 'sync']", "Choose one of these."),
-    "unknown weights": setting("weights", "old", "one of ['current', 'stashed', 'estimated']", "Choose one of these."),
-    "a velocity that never forgets": setting(
-        "velocity_decay", 1.0, "a number in [0, 1)", "0.135 is usual; 0 takes the last change for the velocity."
+    "an unknown mode": setting(
+        "mode", "fast", "one of ['async', 'pipeline', 'sync']", "Choose one of these."
     ),
-    "an unknown gradient": setting("gradient", "max", "one of ['mean', 'sum']", "Choose one of these."),
+    "unknown weights": setting(
+        "weights", "old", "one of ['current', 'stashed', 'estimated']", "Choose one of these."
+    ),
+    "a velocity that never forgets": setting(
+        "velocity_decay",
+        1.0,
+        "a number in [0, 1)",
+        "0.135 is usual; 0 takes the last change for the velocity.",
+    ),
+    "an unknown gradient": setting(
+        "gradient", "max", "one of ['mean', 'sum']", "Choose one of these."
+    ),
     "an unknown policy": setting(
         "policy",
         "fifo",
@@ -300,7 +333,9 @@ MISTAKES = {
         "pump `x`, instance 0, state field `t`: expected integers, got float64. States are integers: convert them.",
     ),
     "sizes that do not add up": (
-        lambda: trainer(pump_graph(ragged=True)).predict([{"x": amp.messages(np.zeros(3, np.float32), sizes=[1, 1])}]),
+        lambda: trainer(pump_graph(ragged=True)).predict(
+            [{"x": amp.messages(np.zeros(3, np.float32), sizes=[1, 1])}]
+        ),
         MessageError,
         "pump `x`, instance 0: expected 2 payload rows, as the sizes say, got 3. Make the sizes add up.",
     ),
@@ -347,7 +382,10 @@ MISTAKES = {
     ),
     "a loop that ends with another state than its partner's": (
         lambda: fit(
-            [*graphs.rnn_data([2]), {**graphs.rnn_instance(3), "h0": amp.messages(np.zeros((1, 4)), t=1, length=3)}],
+            [
+                *graphs.rnn_data([2]),
+                {**graphs.rnn_instance(3), "h0": amp.messages(np.zeros((1, 4)), t=1, length=3)},
+            ],
             graphs.rnn(),
             max_active_keys=1,
             mode="sync",
@@ -359,7 +397,8 @@ MISTAKES = {
     ),
     "a group that is never full": (
         lambda: fit(
-            [{**graphs.grouping_instance(2), "size": amp.messages(np.zeros(1, np.float32), n=3)}], graphs.grouping()
+            [{**graphs.grouping_instance(2), "size": amp.messages(np.zeros(1, np.float32), n=3)}],
+            graphs.grouping(),
         ),
         DeadlockError,
         f"{WAITS.format(0)}node `out+loss` has State(instance=0) on port label "
@@ -385,7 +424,9 @@ MISTAKES = {
         "Raise `memory_limit`, or split the instance.",
     ),
     "a molecule without its topology": (
-        lambda: fit([{"atoms": np.zeros((2, 2), np.float32), "label": np.float32(0)}], graphs.molecule()),
+        lambda: fit(
+            [{"atoms": np.zeros((2, 2), np.float32), "label": np.float32(0)}], graphs.molecule()
+        ),
         MessageError,
         "node `out`: expected a topology on pump `maps` before the message, got none for this instance. "
         "Pump the topology with the instance.",
@@ -460,5 +501,9 @@ def test_mistakes_say_the_same_where_a_loop_runs():
 def test_a_nan_that_training_makes_is_seen_in_the_loss():
     """Numbers that blow up are no mistake of the messages: they are shown, not hidden."""
     with pytest.warns(RuntimeWarning, match="expected a finite training loss, got inf"):
-        history = trainer(tx=optax.sgd(1e30)).fit([GOOD] * 4, epochs=3, progress=False)
+        history = trainer(tx=optax.sgd(1e30)).fit(
+            [GOOD] * 4,
+            epochs=3,
+            progress=False,
+        )
     assert not np.isfinite(history[-1].train["loss"])

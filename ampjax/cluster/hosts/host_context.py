@@ -57,7 +57,9 @@ class HostContext:
         """
         if name not in self.names or name == self.name:
             others = [other for other in self.names if other != self.name]
-            raise SettingsError(f"{self.name}, peer", f"one of {others}", repr(name), "Choose one of these.")
+            raise SettingsError(
+                f"{self.name}, peer", f"one of {others}", repr(name), "Choose one of these."
+            )
         if name not in self._peers:
             self._peers[name] = self.find(name)
         return self._peers[name]
@@ -72,9 +74,15 @@ class PeerFinder:
       endpoints: For those on the same machine, this host's half of what both need to talk past the network.
     """
 
-    def __init__(self, wire: Wire, names: tuple[str, ...], endpoints: Mapping[str, LocalEndpoint]):
+    def __init__(
+        self,
+        wire: Wire,
+        names: tuple[str, ...],
+        endpoints: Mapping[str, LocalEndpoint],
+    ):
         number = names.index(wire.name)
-        self._wire, self._endpoints = wire, dict(endpoints)
+        self._wire = wire
+        self._endpoints = dict(endpoints)
         self._listening = {name: wire.listen(name) for name in names[number + 1 :]}
         self._book: Mapping[str, tuple[str, str, int]] = {}
 
@@ -83,7 +91,10 @@ class PeerFinder:
         """Where this host listens, by the name of the one that connects."""
         return {name: channel.address for name, channel in self._listening.items()}
 
-    def learn(self, book: Mapping[str, tuple[str, str, int]]) -> None:
+    def learn(
+        self,
+        book: Mapping[str, tuple[str, str, int]],
+    ) -> None:
         """Gets to know the others.
 
         Args:
@@ -102,7 +113,10 @@ class PeerFinder:
         """The channel to a host."""
         if name in self._listening:
             return self._listening[name]
-        channel: ZmqChannel = self._wire.connect(name, self._book[name][0])
+        channel: ZmqChannel = self._wire.connect(
+            name,
+            self._book[name][0],
+        )
         channel.ending = self._ending(name)
         self._use_local(channel)
         return channel

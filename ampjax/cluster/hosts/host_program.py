@@ -56,17 +56,31 @@ def run(job: Job, main: bytes) -> bool:
 
 
 def _run(job: Job, main: bytes, wire: Wire) -> bool:
-    endpoints = {name: LocalEndpoint(*each).keep() for name, each in job.endpoints.items()}
+    endpoints = {}
+    for name, each in job.endpoints.items():
+        endpoints[name] = LocalEndpoint(*each).keep()
     driver = wire.connect(DRIVER, job.driver)
     if DRIVER in endpoints:
         driver.use_local(endpoints.pop(DRIVER))
     find = PeerFinder(wire, job.names, endpoints)
     try:
-        hello = Hello(**own_versions(), digest=job.digest, devices=_n_devices(job), addresses=find.addresses)
+        hello = Hello(
+            **own_versions(),
+            digest=job.digest,
+            devices=_n_devices(job),
+            addresses=find.addresses,
+        )
         driver.send(Message("hello", text=json.dumps(asdict(hello))))
         start: Any = driver.receive()
         find.learn({name: tuple(entry) for name, entry in json.loads(start.text).items()})
-        context = HostContext(job.name, job.number, job.names, driver, find, wire.host)
+        context = HostContext(
+            job.name,
+            job.number,
+            job.names,
+            driver,
+            find,
+            wire.host,
+        )
         cloudpickle.loads(main)(context)
     except HostDiedError:
         if not driver.has_ended:

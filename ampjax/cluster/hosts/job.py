@@ -60,7 +60,9 @@ class Job:
           text: The bytes.
         """
         read = json.loads(text).items()
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in read}
+        values: dict[str, Any] = {}
+        for name, value in read:
+            values[name] = tuple(value) if isinstance(value, list) else value
         return cls(**values)
 
 
@@ -93,7 +95,10 @@ def own_versions() -> dict[str, Any]:
     """The versions of this process: `python`, `jax` and `ampjax`."""
     names = "jax", "ampjax"
     versions = {name: _version(name) for name in names}
-    return {"python": ".".join(platform.python_version_tuple()[:2]), **versions}
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        **versions,
+    }
 
 
 def _version(package: str) -> str:

@@ -35,7 +35,12 @@ class Launcher(Protocol):
         """The address of this machine at which the processes can reach it."""
         ...
 
-    def start(self, jobs: Sequence[Job], main: bytes, environment: Mapping[str, str]) -> Sequence[Started]:
+    def start(
+        self,
+        jobs: Sequence[Job],
+        main: bytes,
+        environment: Mapping[str, str],
+    ) -> Sequence[Started]:
         """Starts one process for each job. Returns before they do anything.
 
         Args:

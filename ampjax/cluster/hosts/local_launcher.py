@@ -43,10 +43,22 @@ class LocalLauncher:
         with. They do not need to be encrypted, as nobody else can open these.
     """
 
-    def __init__(self, log: Callable[[str], None] | None = None, host: str = LOOPBACK, is_direct: bool = True):
-        self._log, self.host, self._is_direct = log or _print, host, is_direct and can_be_local()
+    def __init__(
+        self,
+        log: Callable[[str], None] | None = None,
+        host: str = LOOPBACK,
+        is_direct: bool = True,
+    ):
+        self._log = log or _print
+        self.host = host
+        self._is_direct = is_direct and can_be_local()
 
-    def start(self, jobs: Sequence[Job], main: bytes, environment: Mapping[str, str]) -> Sequence[LocalProcess]:
+    def start(
+        self,
+        jobs: Sequence[Job],
+        main: bytes,
+        environment: Mapping[str, str],
+    ) -> Sequence[LocalProcess]:
         """See `Launcher.start`."""
         started: list[LocalProcess] = []
         with contextlib.ExitStack() as undo:
@@ -62,7 +74,12 @@ class LocalLauncher:
                 for process in started:
                     process.kill()
                 fix = "Start fewer hosts, or free memory and processes."
-                raise HostError(jobs[len(started)].name, "a process", f"{error}", fix) from error
+                raise HostError(
+                    jobs[len(started)].name,
+                    "a process",
+                    f"{error}",
+                    fix,
+                ) from error
         return started
 
     def close(self) -> None:
@@ -76,7 +93,10 @@ _Endpoints = dict[str, dict[str, LocalEndpoint]]
 def _endpoints(jobs: Sequence[Job], is_direct: bool) -> _Endpoints:
     """What pairs of processes need to talk past the network; nothing if they shall not, or where the system refuses."""
     names = [job.name for job in jobs]
-    pairs = [(DRIVER, name) for name in names[:_MOST_DIRECT]] if is_direct else []
+    if is_direct:
+        pairs = [(DRIVER, name) for name in names[:_MOST_DIRECT]]
+    else:
+        pairs = []
     if is_direct and len(names) <= _MOST_JOINED:
         pairs += itertools.combinations(names, 2)
     result: _Endpoints = {name: {} for name in (DRIVER, *names)}
@@ -114,7 +134,10 @@ class LocalProcess:
         endpoint: LocalEndpoint | None = None,
     ):
         self._endpoint = endpoint
-        descriptors = [descriptor for own in job.endpoints.values() for descriptor in own[:2]]
+        descriptors = []
+        for own in job.endpoints.values():
+            for descriptor in own[:2]:
+                descriptors.append(descriptor)
         self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL)
         command = [sys.executable, "-c", _PROGRAM, *sys.path]
         self._process: subprocess.Popen[bytes] = _in_a_lasting_thread(
@@ -129,16 +152,24 @@ class LocalProcess:
             )
         )
         arguments = job.name, log
-        self._reader = threading.Thread(target=self._read, args=arguments, name=f"log of {job.name}", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, args=arguments, name=f"log of {job.name}", daemon=True
+        )
         self._reader.start()
         text = job.encoded()
         stdin = self._process.stdin
         assert stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # then it has ended, and that is noticed where it is waited for
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # then it has ended, and that is noticed where it is waited for
             stdin.write(struct.pack("<QQQ", os.getpid(), len(text), len(main)) + text + main)
             stdin.flush()
 
-    def _read(self, name: str, log: Callable[[str], None]) -> None:
+    def _read(
+        self,
+        name: str,
+        log: Callable[[str], None],
+    ) -> None:
         stream = self._process.stdout
         assert stream is not None
         with stream:
@@ -159,7 +190,8 @@ class LocalProcess:
 
     def take_endpoint(self) -> LocalEndpoint | None:
         """The driver's half of what it needs to talk to this process past the network, which the caller closes; None at the next call."""
-        result, self._endpoint = self._endpoint, None
+        result = self._endpoint
+        self._endpoint = None
         return result
 
     def kill(self) -> None:
@@ -172,7 +204,9 @@ class LocalProcess:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         if threading.current_thread() is not self._reader:
-            self._reader.join(_LAST_LINES_S)  # what it has written last, and the file that it is read from
+            self._reader.join(
+                _LAST_LINES_S
+            )  # what it has written last, and the file that it is read from
 
     def log_tail(self) -> Sequence[str]:
         """See `Started.log_tail`."""

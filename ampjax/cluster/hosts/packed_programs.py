@@ -20,10 +20,15 @@ _STAND_INS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 
 
 class _Pickler(cloudpickle.Pickler):
-    dispatch_table: ClassVar[Any] = ChainMap(_STAND_INS, cast(Any, cloudpickle.Pickler.dispatch_table))
+    dispatch_table: ClassVar[Any] = ChainMap(
+        _STAND_INS, cast(Any, cloudpickle.Pickler.dispatch_table)
+    )
 
 
-def travels_as(kind: type, stand_in: Callable[[Any], Any]) -> None:
+def travels_as(
+    kind: type,
+    stand_in: Callable[[Any], Any],
+) -> None:
     """Lets something else travel in place of all objects of a class. It holds for what is sent to hosts, not for other pickles or copies.
 
     Args:
@@ -56,9 +61,15 @@ def packed(value: Any, what: str) -> bytes:
         return _dumps(value)
     except Exception as error:
         name = _culprit(value, _DEPTH)
-        got = f"{name}, {type(error).__name__}: {error}" if name else f"{type(error).__name__}: {error}"
+        got = (
+            f"{name}, {type(error).__name__}: {error}"
+            if name
+            else f"{type(error).__name__}: {error}"
+        )
         fix = "Make it inside the function, on the host, or pass plain data from which it can be made."
-        raise SettingsError(what, "something that can travel to another process", got, fix) from error
+        raise SettingsError(
+            what, "something that can travel to another process", got, fix
+        ) from error
 
 
 def _culprit(value: Any, depth: int) -> str:
@@ -80,7 +91,10 @@ def _travels(value: Any) -> bool:
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, functools.partial):
-        yield from [("func", value.func), *((f"argument {i}", arg) for i, arg in enumerate(value.args))]
+        yield from [
+            ("func", value.func),
+            *((f"argument {i}", arg) for i, arg in enumerate(value.args)),
+        ]
         yield from value.keywords.items()
     elif inspect.isfunction(value):
         found = inspect.getclosurevars(value)

@@ -47,13 +47,16 @@ class RayLauncher:
         except ImportError as error:
             fix = "Install the extra `cluster` of ampjax, or start hosts on this machine."
             raise HostError("Ray", "its package", f"{error}", fix) from None
-        self._ray, self._strategy = ray, strategy
+        self._ray = ray
+        self._strategy = strategy
         self._resources = dict(resources or {"CPU": 1})
         self._is_ours = not ray.is_initialized()
         self._group: Any = None
         if self._is_ours:
             try:
-                ray.init(address=address or "local", include_dashboard=False if address is None else None)
+                ray.init(
+                    address=address or "local", include_dashboard=False if address is None else None
+                )
             except (Exception, SystemExit) as error:  # Ray ends the process where nobody answers
                 fix = "Start it there with `ray start --head`, and give the address that it names."
                 raise HostError("Ray", f"a cluster at {address!r}", f"{error}", fix) from error
@@ -67,7 +70,12 @@ class RayLauncher:
                 fix = "Start it there with `ray start --address=...`, or correct the address."
                 raise HostError("Ray", f"a machine at `{place}`", f"those at {sorted(there)}", fix)
 
-    def start(self, jobs: Sequence[Job], main: bytes, environment: Mapping[str, str]) -> Sequence[RayProcess]:
+    def start(
+        self,
+        jobs: Sequence[Job],
+        main: bytes,
+        environment: Mapping[str, str],
+    ) -> Sequence[RayProcess]:
         """See `Launcher.start`."""
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -173,7 +181,9 @@ class RayProcess:
     """
 
     def __init__(self, ray: Any, handle: Any, running: Any):
-        self._ray, self._handle, self._running = ray, handle, running
+        self._ray = ray
+        self._handle = handle
+        self._running = running
         self._ending: str | None = None
         self._asked_at = 0.0
 
@@ -192,7 +202,11 @@ class RayProcess:
         if not ready:
             return None
         try:
-            return "its program has ended" if self._ray.get(self._running) else "its program has failed"
+            return (
+                "its program has ended"
+                if self._ray.get(self._running)
+                else "its program has failed"
+            )
         except Exception as error:
             return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
 

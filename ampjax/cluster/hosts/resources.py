@@ -25,7 +25,9 @@ _MOST_SERVERS = 1000
 
 Device = Any  # jax.Device, which type checkers do not take for a type
 
-_EXAMPLE = "Write for example `machines: [{host: a, address: localhost, devices: [0, 1], servers: 1}]`."
+_EXAMPLE = (
+    "Write for example `machines: [{host: a, address: localhost, devices: [0, 1], servers: 1}]`."
+)
 _FIELDS = ("host", "address", "devices", "servers")
 
 
@@ -80,14 +82,19 @@ class Resources:
         _once("device", list(self.devices))
         for machine in self.machines:
             if not machine.devices:
-                raise SettingsError(f"machine `{machine.host}`", "at least one device", "none", _EXAMPLE)
+                raise SettingsError(
+                    f"machine `{machine.host}`", "at least one device", "none", _EXAMPLE
+                )
             if bool(machine.address) != self.has_processes:
-                where, expected = f"machine `{machine.host}`, `address`", "an address for all machines, or for none"
+                where = f"machine `{machine.host}`, `address`"
+                expected = "an address for all machines, or for none"
                 got = f"{'one' if machine.address else 'none'}, other than the first"
                 fix = "Without addresses, all machines are parts of this process."
                 raise SettingsError(where, expected, got, fix)
         if not self.servers:
-            raise SettingsError("resources", "at least one server", "none", "Give a machine `servers: 1`.")
+            raise SettingsError(
+                "resources", "at least one server", "none", "Give a machine `servers: 1`."
+            )
 
     @property
     def has_processes(self) -> bool:
@@ -97,17 +104,29 @@ class Resources:
     @property
     def devices(self) -> tuple[Device, ...]:
         """The replicas' devices."""
-        return tuple(device for machine in self.machines for device in machine.devices)
+        result = []
+        for machine in self.machines:
+            for device in machine.devices:
+                result.append(device)
+        return tuple(result)
 
     @property
     def homes(self) -> tuple[int, ...]:
         """Each replica's machine."""
-        return tuple(i for i, machine in enumerate(self.machines) for _ in machine.devices)
+        result = []
+        for i, machine in enumerate(self.machines):
+            for _ in machine.devices:
+                result.append(i)
+        return tuple(result)
 
     @property
     def servers(self) -> tuple[int, ...]:
         """Each server's machine."""
-        return tuple(i for i, machine in enumerate(self.machines) for _ in range(machine.servers))
+        result = []
+        for i, machine in enumerate(self.machines):
+            for _ in range(machine.servers):
+                result.append(i)
+        return tuple(result)
 
     def servers_of(self, machine: int) -> tuple[int, ...]:
         """The numbers of a machine's servers, in order.
@@ -117,7 +136,10 @@ class Resources:
         """
         return tuple(server for server, home in enumerate(self.servers) if home == machine)
 
-    def clients(self, together: bool) -> list[tuple[int, list[int]]]:
+    def clients(
+        self,
+        together: bool,
+    ) -> list[tuple[int, list[int]]]:
         """The clients of the servers.
 
         Args:
@@ -128,7 +150,10 @@ class Resources:
         """
         if not together:
             return [(home, [replica]) for replica, home in enumerate(self.homes)]
-        return [(machine, self.replicas_of(machine)) for machine in range(len(self.machines))]
+        result = []
+        for machine in range(len(self.machines)):
+            result.append((machine, self.replicas_of(machine)))
+        return result
 
     def replicas_of(self, machine: int) -> list[int]:
         """The numbers of a machine's replicas.
@@ -162,9 +187,14 @@ def find_resources(info: str | Path | Mapping[str, Any] | Resources | None = Non
     if info is None:
         return Resources((Machine("localhost", tuple(jax.local_devices())),))
     if not isinstance(info, str | Path | Mapping):
-        raise SettingsError("resource_info", "a file's name, a mapping, Resources or None", f"{info!r}", _EXAMPLE)
+        raise SettingsError(
+            "resource_info", "a file's name, a mapping, Resources or None", f"{info!r}", _EXAMPLE
+        )
     where = "resource_info" if isinstance(info, Mapping) else f"resource file `{info}`"
-    listed = _listed(where, info if isinstance(info, Mapping) else _read(where, Path(info)))
+    listed = _listed(
+        where,
+        info if isinstance(info, Mapping) else _read(where, Path(info)),
+    )
     return Resources(tuple(_machine(where, number, entry) for number, entry in enumerate(listed)))
 
 
@@ -174,17 +204,25 @@ def _read(where: str, path: Path) -> Any:
         _check_form(text)
         return yaml.safe_load(text)
     except OSError as error:
-        raise SettingsError(where, "a file that can be read", f"{error.strerror}", "Check its name.") from error
+        raise SettingsError(
+            where, "a file that can be read", f"{error.strerror}", "Check its name."
+        ) from error
     except (yaml.YAMLError, ValueError) as error:
         raise SettingsError(where, "YAML", f"{' '.join(str(error).split())}", _EXAMPLE) from error
 
 
 def _listed(where: str, content: Any) -> list[Any]:
     if not isinstance(content, Mapping) or set(content) != {"machines"}:
-        got = f"the keys {sorted(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
+        got = (
+            f"the keys {sorted(map(str, content))}"
+            if isinstance(content, Mapping)
+            else type(content).__name__
+        )
         raise SettingsError(where, "a mapping with the one key `machines`", got, _EXAMPLE)
     if not isinstance(content["machines"], list):
-        raise SettingsError(f"{where}, `machines`", "a list", type(content["machines"]).__name__, _EXAMPLE)
+        raise SettingsError(
+            f"{where}, `machines`", "a list", type(content["machines"]).__name__, _EXAMPLE
+        )
     return content["machines"]
 
 
@@ -192,21 +230,38 @@ def _check_form(text: str) -> None:
     """Raises a `ValueError` for what takes endlessly long or much to build from a short text: deep brackets, and aliases of aliases."""
     depth = 0
     for event in yaml.parse(text):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
-            raise ValueError("an alias" if depth <= _DEEPEST else f"more than {_DEEPEST} brackets within each other")
+            raise ValueError(
+                "an alias"
+                if depth <= _DEEPEST
+                else f"more than {_DEEPEST} brackets within each other"
+            )
 
 
 def _machine(where: str, number: int, entry: Any) -> Machine:
     where = f"{where}, machine {number}"
     if not isinstance(entry, Mapping) or "devices" not in entry or not set(entry) <= set(_FIELDS):
-        raise SettingsError(where, f"`devices`, and of {list(_FIELDS)} nothing else", f"{entry!r}", _EXAMPLE)
+        raise SettingsError(
+            where, f"`devices`, and of {list(_FIELDS)} nothing else", f"{entry!r}", _EXAMPLE
+        )
     servers = entry.get("servers", 1)
-    if isinstance(servers, bool) or not isinstance(servers, int) or not 0 <= servers <= _MOST_SERVERS:
-        raise SettingsError(f"{where}, `servers`", f"a number from 0 to {_MOST_SERVERS}", f"{servers!r}", _EXAMPLE)
+    if (
+        isinstance(servers, bool)
+        or not isinstance(servers, int)
+        or not 0 <= servers <= _MOST_SERVERS
+    ):
+        raise SettingsError(
+            f"{where}, `servers`", f"a number from 0 to {_MOST_SERVERS}", f"{servers!r}", _EXAMPLE
+        )
     if not isinstance(entry["devices"], list):
-        raise SettingsError(f"{where}, `devices`", "a list of numbers", f"{entry['devices']!r}", _EXAMPLE)
-    host, address = str(entry.get("host", f"machine-{number}")), entry.get("address", "")
+        raise SettingsError(
+            f"{where}, `devices`", "a list of numbers", f"{entry['devices']!r}", _EXAMPLE
+        )
+    host = str(entry.get("host", f"machine-{number}"))
+    address = entry.get("address", "")
     if not isinstance(address, str) or ("address" in entry and not address.strip()):
         raise SettingsError(f"{where}, `address`", "a name or an address", f"{address!r}", _EXAMPLE)
     if address:
@@ -238,4 +293,6 @@ def _device(where: str, index: Any) -> Device:
 def _once(kind: str, names: list[Any]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise SettingsError("resources", f"each {kind} once", f"`{name}` twice", f"Name each {kind} once.")
+            raise SettingsError(
+                "resources", f"each {kind} once", f"`{name}` twice", f"Name each {kind} once."
+            )

@@ -39,7 +39,9 @@ def _usual_patience() -> Patience:
         silence_s = 0.0
     if not 0 < silence_s < float("inf"):
         fix = "Change the variable, or remove it for 1.8 s."
-        raise SettingsError(f"environment, {SILENCE_VARIABLE}", "seconds, a number above 0", f"{text!r}", fix)
+        raise SettingsError(
+            f"environment, {SILENCE_VARIABLE}", "seconds, a number above 0", f"{text!r}", fix
+        )
     return Patience(silence_s)
 
 
@@ -117,7 +119,11 @@ class Hosts(Sequence[Host]):
       end: What ends them, and gives back all that they have used.
     """
 
-    def __init__(self, hosts: Sequence[Host], end: Callable[[], None]):
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        end: Callable[[], None],
+    ):
         self._hosts = tuple(hosts)
         self._end = weakref.finalize(self, end)
 
@@ -177,16 +183,29 @@ def spawn(
     names = options.names or tuple(f"host-{i}" for i in range(n))
     if len(names) != n or len(set(names)) != n or DRIVER in names:
         fix = "Give each host a name of its own."
-        raise SettingsError("hosts, names", f"{n} different names, none of them `driver`", f"{list(names)}", fix)
-    program, launcher = packed(main, "a host's program"), launcher or LocalLauncher()
+        raise SettingsError(
+            "hosts, names", f"{n} different names, none of them `driver`", f"{list(names)}", fix
+        )
+    program = packed(main, "a host's program")
+    launcher = launcher or LocalLauncher()
     keys = new_keys()
-    wire = Wire(DRIVER, keys, launcher.host, options.epoch, options.window, options.patience)
+    wire = Wire(
+        DRIVER,
+        keys,
+        launcher.host,
+        options.epoch,
+        options.window,
+        options.patience,
+    )
     started: list[Started] = []
     end = _End(wire, launcher, started)
     try:
         channels = [wire.listen(name) for name in names]
         window = options.window.messages, options.window.nbytes, options.window.warn_after_s
-        devices = options.devices if isinstance(options.devices, tuple) else (options.devices,) * n
+        if isinstance(options.devices, tuple):
+            devices = options.devices
+        else:
+            devices = (options.devices,) * n
         text_keys = keys.public.decode(), keys.secret.decode()
         jobs = [
             Job(
@@ -214,13 +233,18 @@ def spawn(
         end()
         raise
     for job, channel in zip(jobs, channels, strict=True):
-        book = {
-            other.name: (hello.addresses.get(job.name, ""), hello.place, hello.process)
-            for other, hello in zip(jobs, hellos, strict=True)
-        }
+        book = {}
+        for other, hello in zip(jobs, hellos, strict=True):
+            book[other.name] = (
+                hello.addresses.get(job.name, ""),
+                hello.place,
+                hello.process,
+            )
         channel.send(Message("start", text=json.dumps(book)))
     parts = zip(names, hellos, channels, started, strict=True)
-    hosts = [Host(name, i, h.place, h.process, channel, process) for i, (name, h, channel, process) in enumerate(parts)]
+    hosts = []
+    for i, (name, h, channel, process) in enumerate(parts):
+        hosts.append(Host(name, i, h.place, h.process, channel, process))
     return Hosts(hosts, end)
 
 
@@ -231,7 +255,10 @@ def _environment(options: HostOptions) -> dict[str, str]:
 
 
 def _hellos(
-    jobs: Sequence[Job], channels: Sequence[ZmqChannel], started: Sequence[Started], patience: Patience
+    jobs: Sequence[Job],
+    channels: Sequence[ZmqChannel],
+    started: Sequence[Started],
+    patience: Patience,
 ) -> list[Hello]:
     """What all hosts say first; raises if one does not fit or does not come."""
     hellos: dict[str, Hello] = {}
@@ -243,7 +270,9 @@ def _hellos(
         if not ready:
             names = [channel.peer for channel in waiting]
             fix = "Look into their log, and whether the driver's address can be reached from their machines."
-            raise HostError("hosts", f"all of them within {patience.connect_s:g} s", f"none from {names}", fix)
+            raise HostError(
+                "hosts", f"all of them within {patience.connect_s:g} s", f"none from {names}", fix
+            )
         for channel in ready:
             job, process = by_peer[channel.peer]
             try:
@@ -268,8 +297,15 @@ class _End:
       started: The processes.
     """
 
-    def __init__(self, wire: Wire, launcher: Launcher, started: Sequence[Started]):
-        self._wire, self._launcher, self._started = wire, launcher, started
+    def __init__(
+        self,
+        wire: Wire,
+        launcher: Launcher,
+        started: Sequence[Started],
+    ):
+        self._wire = wire
+        self._launcher = launcher
+        self._started = started
         self._owner = os.getpid()
 
     def __call__(self) -> None:

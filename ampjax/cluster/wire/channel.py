@@ -99,7 +99,10 @@ _SLICE_S = 0.1
 C = TypeVar("C", bound=Channel)
 
 
-def wait_any(channels: Sequence[C], timeout_s: float | None = None) -> list[C]:
+def wait_any(
+    channels: Sequence[C],
+    timeout_s: float | None = None,
+) -> list[C]:
     """Waits until at least one of some channels has a message, or an error to raise.
 
     Args:
@@ -110,9 +113,11 @@ def wait_any(channels: Sequence[C], timeout_s: float | None = None) -> list[C]:
       Those that are ready, in the order given; none if nothing has come in time.
     """
     end = None if timeout_s is None else time.monotonic() + timeout_s
-    asked, all_asked_at = channels, 0.0
+    asked = channels
+    all_asked_at = 0.0
     while True:
-        poll, of_descriptor = select.poll(), {}
+        poll = select.poll()
+        of_descriptor = {}
         for channel in channels:
             for descriptor in channel.watched(True):
                 of_descriptor[descriptor] = channel
@@ -129,7 +134,10 @@ def wait_any(channels: Sequence[C], timeout_s: float | None = None) -> list[C]:
             # To ask a channel costs more than to wait, so only those are asked of which something has come. All are after a slice, for
             # an end does not stir.
             is_late = time.monotonic() - all_asked_at >= _SLICE_S
-            asked = channels if is_late or not stirred else [c for c in channels if id(c) in stirred]
+            if is_late or not stirred:
+                asked = channels
+            else:
+                asked = [c for c in channels if id(c) in stirred]
         finally:
             for channel in channels:
                 channel.watched(False)

@@ -31,7 +31,11 @@ class ClockReading(NamedTuple):
         return self.there_ns - self.here_ns
 
 
-def read_clock(ask: Callable[[], int], clock: Callable[[], int], tries: int = TRIES) -> ClockReading:
+def read_clock(
+    ask: Callable[[], int],
+    clock: Callable[[], int],
+    tries: int = TRIES,
+) -> ClockReading:
     """Reads another process's clock.
 
     Args:
@@ -47,7 +51,13 @@ def read_clock(ask: Callable[[], int], clock: Callable[[], int], tries: int = TR
         begin_ns = clock()
         there_ns = ask()
         end_ns = clock()
-        readings.append(ClockReading(there_ns, (begin_ns + end_ns) // 2, -((begin_ns - end_ns) // 2)))
+        readings.append(
+            ClockReading(
+                there_ns,
+                (begin_ns + end_ns) // 2,
+                -((begin_ns - end_ns) // 2),
+            )
+        )
     return min(readings, key=lambda reading: reading.error_ns)
 
 
@@ -60,7 +70,8 @@ class ClockMap:
     """
 
     def __init__(self, begin: ClockReading, end: ClockReading):
-        self._begin, self._end = begin, end
+        self._begin = begin
+        self._end = end
 
     @property
     def offset_ns(self) -> int:
@@ -81,7 +92,8 @@ class ClockMap:
         Returns:
           int64, of the same shape.
         """
-        begin, end = self._begin, self._end
+        begin = self._begin
+        end = self._end
         since = np.asarray(there_ns, np.int64) - begin.there_ns
         drift = end.offset_ns - begin.offset_ns
         lost = np.rint(since * (drift / max(end.there_ns - begin.there_ns, 1))).astype(np.int64)

@@ -34,12 +34,15 @@ class Link:
     """
 
     def __init__(self, epoch: int, window: Window):
-        self.epoch, self._window = epoch, window
+        self.epoch = epoch
+        self._window = window
         self._sent: deque[_Sent] = deque()
         self._nbytes = 0  # of what is in `_sent`
         self._next = 1
         self.expected = 1
-        self._taken = self._told = 0  # the last message that was taken out here, and that the other end knows of
+        self._taken = self._told = (
+            0  # the last message that was taken out here, and that the other end knows of
+        )
         self._untold_nbytes = 0
 
     # ---- what goes out -----------------------------------------------------------------------------------------------
@@ -55,7 +58,9 @@ class Link:
         Args:
           nbytes: Bytes of its arrays.
         """
-        fits = len(self._sent) < self._window.messages and self._nbytes + nbytes <= self._window.nbytes
+        fits = (
+            len(self._sent) < self._window.messages and self._nbytes + nbytes <= self._window.nbytes
+        )
         return fits or not self._sent
 
     def sent(self, frames: list[Any], nbytes: int) -> None:
@@ -127,5 +132,6 @@ class Link:
         Returns:
           The number of the last message taken.
         """
-        self._told, self._untold_nbytes = self._taken, 0
+        self._told = self._taken
+        self._untold_nbytes = 0
         return self._taken

@@ -59,7 +59,10 @@ def local_endpoints() -> tuple[LocalEndpoint, LocalEndpoint]:
       OSError: If the system refuses, or this process has too many open files; nothing is left open then.
     """
     with contextlib.ExitStack() as undo:
-        first, second = (undo.enter_context(each) for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        first, second = (
+            undo.enter_context(each)
+            for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        )
         for each in (first, second):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         memory = os.memfd_create("ampjax", os.MFD_CLOEXEC)
@@ -67,4 +70,6 @@ def local_endpoints() -> tuple[LocalEndpoint, LocalEndpoint]:
         os.ftruncate(memory, 2 * RING_BYTES)
         again = os.dup(memory)
         undo.pop_all()
-        return LocalEndpoint(first.detach(), memory, True), LocalEndpoint(second.detach(), again, False)
+        return LocalEndpoint(first.detach(), memory, True), LocalEndpoint(
+            second.detach(), again, False
+        )

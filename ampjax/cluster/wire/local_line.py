@@ -29,7 +29,8 @@ from ampjax.cluster.wire.zmq_line import Line
 _INLINE_BYTES = 1 << 15
 """Larger frames go through the ring. For smaller ones a socket is as fast."""
 
-_RECORD_BYTES, _MOST_FRAMES = 1 << 16, 64
+_RECORD_BYTES = 1 << 16
+_MOST_FRAMES = 64
 """Bytes of a record beside its head, at most, and frames that it tells of."""
 
 _LOOK_S = 0.05
@@ -46,7 +47,8 @@ _NOBODY = BrokenPipeError, ConnectionResetError
 _NOT_NOW = errno.ENOBUFS, errno.ENOMEM
 """The system has no memory for a record now. Nothing tells when it has, so it is tried again in time."""
 
-_HEAD, _FRAME = struct.Struct("<BxHxxxxQ"), struct.Struct("<qQ")
+_HEAD = struct.Struct("<BxHxxxxQ")
+_FRAME = struct.Struct("<qQ")
 """What a record is, how many frames it tells of, and the position; a frame's position and its bytes."""
 
 _PAD = 16
@@ -78,18 +80,23 @@ class LocalLine:
             endpoint.close()
             raise
         out, back = (0, RING_BYTES) if endpoint.is_first else (RING_BYTES, 0)
-        self._out, self._in = RingWriter(memory, out, RING_BYTES), RingReader(memory, back, RING_BYTES)
+        self._out = RingWriter(memory, out, RING_BYTES)
+        self._in = RingReader(memory, back, RING_BYTES)
         self._socket = socket.socket(fileno=endpoint.socket)
         self._socket.setblocking(False)
         self._buffer = bytearray(_LARGEST)
         os.close(endpoint.memory)
-        self._waiting: deque[tuple[int, Sequence[Any]]] = deque()  # records that have not gone: kinds and frames
+        self._waiting: deque[tuple[int, Sequence[Any]]] = (
+            deque()
+        )  # records that have not gone: kinds and frames
         self._made: list[Any] | None = None  # the next record, which the socket has not taken
         self._frames: list[Any] = []  # of a message whose last record has not come
         self._is_cut = False  # the last of them goes on
         self._looked_at = 0.0
         self._owner = os.getpid()
-        self._is_open, self._is_closed, self.said_bye = True, False, False
+        self._is_open = True
+        self._is_closed = False
+        self.said_bye = False
         self.failure = ""
         self.urgent: tuple[int, int] | None = None
 
@@ -148,8 +155,13 @@ class LocalLine:
     @property
     def descriptors(self) -> Sequence[int]:
         """What can be read when something has come."""
-        own = (self._socket.fileno(),) if self._is_open and not self.is_closed else ()
-        return own if self.was_there else (*own, *self._line.descriptors)
+        if self._is_open and not self.is_closed:
+            own = (self._socket.fileno(),)
+        else:
+            own = ()
+        if self.was_there:
+            return own
+        return (*own, *self._line.descriptors)
 
     def look(self) -> bool:
         """Looks whether the peer beats, and sends what has waited.
@@ -195,7 +207,10 @@ class LocalLine:
         while self._waiting:
             self._made = self._made or self._make(*self._waiting[0])
             if self._made is None:
-                self.urgent = self._socket.fileno(), select.POLLIN  # the peer will say that there is room
+                self.urgent = (
+                    self._socket.fileno(),
+                    select.POLLIN,
+                )  # the peer will say that there is room
                 return
             if not self._gave(self._made):
                 return
@@ -219,11 +234,17 @@ class LocalLine:
         if error.errno not in _NOT_NOW:
             self.failure = f"an error of the socket: {error}"
 
-    def _make(self, kind: int, frames: Sequence[Any]) -> list[Any] | None:
+    def _make(
+        self,
+        kind: int,
+        frames: Sequence[Any],
+    ) -> list[Any] | None:
         """A record. None if there is no room in the ring for its last frame; then it is tried again."""
-        head, inside = [_HEAD.pack(kind, len(frames), 0)], []
+        head = [_HEAD.pack(kind, len(frames), 0)]
+        inside = []
         for frame in frames:
-            n, position = len(frame), _INSIDE
+            n = len(frame)
+            position = _INSIDE
             if n <= _INLINE_BYTES:
                 inside += [frame, bytes(-n % _PAD)]
             elif (position := self._out.put(frame)) is None:
@@ -240,7 +261,9 @@ class LocalLine:
                 n = self._socket.recv_into(self._buffer)
             except BlockingIOError:
                 return None
-            except ConnectionResetError:  # it has ended without reading everything; what it has sent can still be read
+            except (
+                ConnectionResetError
+            ):  # it has ended without reading everything; what it has sent can still be read
                 continue
             except OSError as error:
                 self._failed(error)
@@ -264,7 +287,8 @@ class LocalLine:
             self._out.was_read(position)
             self._flush()
             return None
-        at, view = _HEAD.size + n * _FRAME.size, memoryview(record)
+        at = _HEAD.size + n * _FRAME.size
+        view = memoryview(record)
         if kind not in (_FRAMES, _PART, _CUT) or not n:
             raise ValueError(f"{n} frames of kind {kind}")
         frames: list[Any] = []
@@ -284,12 +308,14 @@ class LocalLine:
         self._is_cut = kind == _CUT
         if kind != _FRAMES:
             return None
-        found, self._frames = self._frames, []
+        found = self._frames
+        self._frames = []
         return found
 
     def close(self) -> None:
         """Closes both lines. What `has_unsent` tells of is lost."""
-        self._is_closed, self.urgent = True, None
+        self._is_closed = True
+        self.urgent = None
         self._socket.close()
         self._memory.close()
         self._line.close()
@@ -297,7 +323,8 @@ class LocalLine:
 
 def _records(frames: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
     """What the records of a message are, and their frames. A frame for the ring is the last of its record."""
-    record, nbytes = [], 0
+    record = []
+    nbytes = 0
     for kind, frame in _cut(frames):
         record.append(frame)
         is_large = len(frame) > _INLINE_BYTES
@@ -305,15 +332,20 @@ def _records(frames: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
         is_full = nbytes > _RECORD_BYTES - _INLINE_BYTES or len(record) == _MOST_FRAMES
         if is_large or is_full or kind == _FRAMES:
             yield kind, record
-            record, nbytes = [], 0
+            record = []
+            nbytes = 0
 
 
 def _cut(frames: Sequence[Any]) -> Iterator[tuple[int, Any]]:
     """A message's frames, none too large for the ring, and what a record is that ends with each."""
     for i, frame in enumerate(frames, 1):
-        kind, n = _FRAMES if i == len(frames) else _PART, len(frame)
+        kind = _FRAMES if i == len(frames) else _PART
+        n = len(frame)
         if n <= CHUNK_BYTES:
             yield kind, frame
         else:
             for start in range(0, n, CHUNK_BYTES):
-                yield _CUT if start + CHUNK_BYTES < n else kind, memoryview(frame)[start : start + CHUNK_BYTES]
+                yield (
+                    _CUT if start + CHUNK_BYTES < n else kind,
+                    memoryview(frame)[start : start + CHUNK_BYTES],
+                )

@@ -44,9 +44,19 @@ class MemoryChannel:
       window: How much may be under way in one direction.
     """
 
-    def __init__(self, name: str, peer: str, ways: tuple[_Way, _Way], turn: threading.Condition, window: Window):
-        self.name, self._peer, self._window = name, peer, window
-        (self._out, self._in), self._turn = ways, turn
+    def __init__(
+        self,
+        name: str,
+        peer: str,
+        ways: tuple[_Way, _Way],
+        turn: threading.Condition,
+        window: Window,
+    ):
+        self.name = name
+        self._peer = peer
+        self._window = window
+        self._out, self._in = ways
+        self._turn = turn
 
     def __repr__(self) -> str:
         return f"MemoryChannel({self.name} to {self.peer}{'' if self._out.is_open else ', closed'})"
@@ -78,10 +88,16 @@ class MemoryChannel:
         """
         with self._turn:
             way = self._out
-            frames = [bytes(frame) for frame in encode(message, 0, way.sequence + 1)]
+            frames = []
+            for frame in encode(message, 0, way.sequence + 1):
+                frames.append(bytes(frame))
             copy, _, way.sequence = decode(frames)
             if not self._turn.wait_for(lambda: self._has_room(copy), self._window.warn_after_s):
-                warnings.warn(waits_long(self.peer, self._window), RuntimeWarning, stacklevel=2)
+                warnings.warn(
+                    waits_long(self.peer, self._window),
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
                 self._turn.wait_for(lambda: self._has_room(copy))
             if not way.is_open:
                 raise closed(self.name, self.peer)
@@ -133,7 +149,9 @@ class MemoryChannel:
             self._turn.notify_all()
 
 
-def memory_pair(a: str, b: str, window: Window | None = None) -> tuple[MemoryChannel, MemoryChannel]:
+def memory_pair(
+    a: str, b: str, window: Window | None = None
+) -> tuple[MemoryChannel, MemoryChannel]:
     """Both ends of a channel in memory.
 
     Args:
@@ -149,9 +167,12 @@ def memory_pair(a: str, b: str, window: Window | None = None) -> tuple[MemoryCha
     >>> there.receive()
     Message('add', 1, 2)
     """
-    ways, turn = (_Way(), _Way()), threading.Condition(threading.RLock())
+    ways = (_Way(), _Way())
+    turn = threading.Condition(threading.RLock())
     window = window or Window()
-    return MemoryChannel(a, b, ways, turn, window), MemoryChannel(b, a, (ways[1], ways[0]), turn, window)
+    return MemoryChannel(a, b, ways, turn, window), MemoryChannel(
+        b, a, (ways[1], ways[0]), turn, window
+    )
 
 
 def closed(name: str, peer: str) -> HostDiedError:
@@ -161,7 +182,9 @@ def closed(name: str, peer: str) -> HostDiedError:
       name: This end.
       peer: The other.
     """
-    return HostDiedError(f"{name}, channel to {peer}", "both ends open", "a closed channel", "Start the hosts anew.")
+    return HostDiedError(
+        f"{name}, channel to {peer}", "both ends open", "a closed channel", "Start the hosts anew."
+    )
 
 
 def waits_long(peer: str, window: Window) -> str:

@@ -19,7 +19,8 @@ import numpy as np
 
 from ampjax.errors import WireError
 
-MAGIC, VERSION = b"AMPW", 1
+MAGIC = b"AMPW"
+VERSION = 1
 CHUNK_BYTES = 1 << 22
 """Larger arrays travel in several frames, so that heartbeats get in between."""
 
@@ -56,13 +57,17 @@ _MORE = [
     "int4",
     "uint4",
 ]
-DTYPES = {name: np.dtype(name) for name in _PLAIN} | {name: np.dtype(getattr(ml_dtypes, name)) for name in _MORE}
+DTYPES = {name: np.dtype(name) for name in _PLAIN} | {
+    name: np.dtype(getattr(ml_dtypes, name)) for name in _MORE
+}
 """What arrays in messages may hold, by name."""
 
 _BY_NAME = {name.encode(): dtype for name, dtype in DTYPES.items()}
 
 _AT = "a message on the wire"
-_SAME = "Let both ends run the same version of ampjax, and look for what else writes to this channel."
+_SAME = (
+    "Let both ends run the same version of ampjax, and look for what else writes to this channel."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +93,19 @@ class Message:
 
     def __repr__(self) -> str:
         parts = [repr(self.kind), *map(str, self.numbers)]
-        parts += [repr(self.text if len(self.text) < 40 else f"{self.text[:37]}...")] if self.text else []
+        if self.text:
+            parts += [repr(self.text if len(self.text) < 40 else f"{self.text[:37]}...")]
+        else:
+            parts += []
         parts += [f"{array.dtype}{list(array.shape)}" for array in self.arrays]
         return f"Message({', '.join(parts)})"
 
 
-def encode(message: Message, epoch: int, sequence: int) -> list[bytes | memoryview]:
+def encode(
+    message: Message,
+    epoch: int,
+    sequence: int,
+) -> list[bytes | memoryview]:
     """A message as frames. Arrays are not copied, unless they are not contiguous.
 
     Args:
@@ -107,23 +119,36 @@ def encode(message: Message, epoch: int, sequence: int) -> list[bytes | memoryvi
     Raises:
       WireError: If something in it can't travel.
     """
-    kind, text = message.kind.encode(), message.text.encode()
+    kind = message.kind.encode()
+    text = message.text.encode()
     try:
         numbers = struct.pack(f"<{len(message.numbers)}q", *message.numbers)
         head = _HEADER.pack(
-            MAGIC, VERSION, len(message.arrays), len(kind), len(message.numbers), len(text), epoch, sequence
+            MAGIC,
+            VERSION,
+            len(message.arrays),
+            len(kind),
+            len(message.numbers),
+            len(text),
+            epoch,
+            sequence,
         )
     except struct.error as error:
         fix = "Send larger numbers as text, and more arrays in several messages."
-        raise WireError(f"message {message.kind!r}", "integers and lengths that fit", f"{error}", fix) from None
-    parts, frames = [head, kind, numbers, text], []
+        raise WireError(
+            f"message {message.kind!r}", "integers and lengths that fit", f"{error}", fix
+        ) from None
+    parts = [head, kind, numbers, text]
+    frames = []
     for i, array in enumerate(message.arrays):
         parts += _described(message.kind, i, array)
         flat = _native(array).reshape(-1).view(np.uint8).data
         if flat.nbytes <= CHUNK_BYTES:
             frames += [flat] if flat.nbytes else ()
         else:
-            frames += [flat[start : start + CHUNK_BYTES] for start in range(0, flat.nbytes, CHUNK_BYTES)]
+            frames += [
+                flat[start : start + CHUNK_BYTES] for start in range(0, flat.nbytes, CHUNK_BYTES)
+            ]
     return [b"".join(parts), *frames]
 
 
@@ -144,7 +169,11 @@ def _native(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
-def _described(kind: str, number: int, array: Any) -> tuple[bytes, bytes]:
+def _described(
+    kind: str,
+    number: int,
+    array: Any,
+) -> tuple[bytes, bytes]:
     if not isinstance(array, np.ndarray):
         raise WireError(
             f"message {kind!r}, array {number}",
@@ -153,15 +182,21 @@ def _described(kind: str, number: int, array: Any) -> tuple[bytes, bytes]:
             "Convert it with `np.asarray`.",
         )
     try:
-        return _described_type(array.dtype, array.ndim), _shape_format(array.ndim).pack(*array.shape)
+        return _described_type(array.dtype, array.ndim), _shape_format(array.ndim).pack(
+            *array.shape
+        )
     except WireError as error:
-        raise WireError(f"message {kind!r}, array {number}", error.expected, error.got, error.fix) from None
+        raise WireError(
+            f"message {kind!r}, array {number}", error.expected, error.got, error.fix
+        ) from None
 
 
 @functools.cache
 def _described_type(dtype: np.dtype, ndim: int) -> bytes:
     if dtype.name not in DTYPES:
-        raise WireError(_AT, "numbers or booleans", f"dtype {dtype}", "Only plain arrays travel, no objects.")
+        raise WireError(
+            _AT, "numbers or booleans", f"dtype {dtype}", "Only plain arrays travel, no objects."
+        )
     if ndim > _MOST_DIMENSIONS:
         raise WireError(_AT, f"at most {_MOST_DIMENSIONS} dimensions", f"{ndim}", "Reshape it.")
     name = dtype.name.encode()
@@ -182,7 +217,8 @@ def decode(frames: Sequence[Any]) -> tuple[Message, int, int]:
     """
     if not frames:
         raise _bad("a header", "no frame")
-    head, body = _Reader(bytes(frames[0])), frames[1:]
+    head = _Reader(bytes(frames[0]))
+    body = frames[1:]
     magic, version, n_arrays, n_kind, n_numbers, n_text, epoch, sequence = head.unpack(_HEADER)
     if magic != MAGIC:
         raise _bad(f"the magic word {MAGIC!r}", repr(magic))
@@ -194,7 +230,8 @@ def decode(frames: Sequence[Any]) -> tuple[Message, int, int]:
     described = [head.array() for _ in range(n_arrays)]
     if head.left:
         raise _bad("a header of the length that it says", f"{head.left} bytes more")
-    wanted, there = sum([nbytes for _, _, nbytes in described]), sum(map(len, body))
+    wanted = sum([nbytes for _, _, nbytes in described])
+    there = sum(map(len, body))
     if wanted != there:
         raise _bad(f"{wanted} bytes of arrays, as the header says", f"{there}")
     left = iter(body)
@@ -204,18 +241,29 @@ def decode(frames: Sequence[Any]) -> tuple[Message, int, int]:
     return Message(kind, numbers, text, arrays), epoch, sequence
 
 
-def _array(dtype: np.dtype, shape: tuple[int, ...], nbytes: int, left: Iterator[Any]) -> np.ndarray:
+def _array(
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    nbytes: int,
+    left: Iterator[Any],
+) -> np.ndarray:
     """An array from the next of the frames that hold its bytes."""
     if not nbytes:
         return np.empty(shape, dtype)
-    sizes = [min(CHUNK_BYTES, nbytes - start) for start in range(0, nbytes, CHUNK_BYTES)]
+    sizes = []
+    for start in range(0, nbytes, CHUNK_BYTES):
+        sizes.append(min(CHUNK_BYTES, nbytes - start))
     chunks = [next(left, b"") for _ in sizes]
     if [len(chunk) for chunk in chunks] != sizes:
         raise _bad(f"frames of {sizes} bytes for an array", f"{[len(chunk) for chunk in chunks]}")
     if len(chunks) == 1:
         result = np.ndarray(shape, dtype, chunks[0])
         return result if result.flags.aligned else result.copy()
-    return np.concatenate([np.frombuffer(chunk, np.uint8) for chunk in chunks]).view(dtype).reshape(shape)
+    return (
+        np.concatenate([np.frombuffer(chunk, np.uint8) for chunk in chunks])
+        .view(dtype)
+        .reshape(shape)
+    )
 
 
 class _Reader:
@@ -226,7 +274,8 @@ class _Reader:
     """
 
     def __init__(self, header: bytes):
-        self._header, self._at = header, 0
+        self._header = header
+        self._at = 0
 
     @property
     def left(self) -> int:
@@ -235,7 +284,8 @@ class _Reader:
 
     def take(self, n: int) -> bytes:
         """The next bytes."""
-        start, self._at = self._at, self._at + n
+        start = self._at
+        self._at = self._at + n
         if self._at > len(self._header):
             raise _bad(f"{n} bytes more of a header", f"{len(self._header) - start}")
         return self._header[start : self._at]
@@ -256,7 +306,10 @@ class _Reader:
         n_name, n_dimensions = self.take(_ARRAY.size)
         dtype = _BY_NAME.get(name := self.take(n_name))
         if dtype is None or n_dimensions > _MOST_DIMENSIONS:
-            raise _bad("an array of numbers", f"dtype {name.decode(errors='replace')!r} with {n_dimensions} dimensions")
+            raise _bad(
+                "an array of numbers",
+                f"dtype {name.decode(errors='replace')!r} with {n_dimensions} dimensions",
+            )
         shape = self.unpack(_shape_format(n_dimensions))
         nbytes = math.prod(shape) * dtype.itemsize
         if (nbytes or math.prod([max(size, 1) for size in shape]) * dtype.itemsize) >= 1 << 62:

@@ -26,7 +26,9 @@ class RingWriter:
     """
 
     def __init__(self, memory: mmap.mmap, start: int, size: int):
-        self._memory, self._start, self._size = memory, start, size
+        self._memory = memory
+        self._start = start
+        self._size = size
         self._written = self._read = 0
 
     def put(self, frame: bytes | memoryview) -> int | None:
@@ -40,7 +42,9 @@ class RingWriter:
         """
         n = len(frame)
         left = -self._written % self._size
-        if self._read == self._written:  # the ring is empty: the memory that was used last is the soonest to write to
+        if (
+            self._read == self._written
+        ):  # the ring is empty: the memory that was used last is the soonest to write to
             self._written = self._read = self._written + left
         position = self._written + (left if n > left else 0)
         if position + n > self._read + self._size:
@@ -60,7 +64,9 @@ class RingWriter:
           ValueError: If it cannot be there: nothing was written up to there, or it has been there before.
         """
         if not self._read < position <= self._written:
-            raise ValueError(f"{position} as read, where {self._read} was read and {self._written} written")
+            raise ValueError(
+                f"{position} as read, where {self._read} was read and {self._written} written"
+            )
         self._read = position
 
 
@@ -77,7 +83,9 @@ class RingReader:
     """
 
     def __init__(self, memory: mmap.mmap, start: int, size: int):
-        self._memory, self._start, self._size = memory, start, size
+        self._memory = memory
+        self._start = start
+        self._size = size
         self.position = self._reported = 0
 
     @property
@@ -104,7 +112,9 @@ class RingReader:
         """
         at = position % self._size
         if not self.position <= position < self.position + self._size or at + n > self._size:
-            raise ValueError(f"{n} bytes at {position}, where {self.position} was read of a ring of {self._size}")
+            raise ValueError(
+                f"{n} bytes at {position}, where {self.position} was read of a ring of {self._size}"
+            )
         self.position = _end(position, n)
         return np.frombuffer(self._memory, np.uint8, n, self._start + at).copy()
 

@@ -36,7 +36,11 @@ def by_fields(kind: type, *names: str) -> Form:
       kind: The class.
       *names: The attributes, in the order in which the class takes them.
     """
-    return Form(kind, lambda value: [getattr(value, name) for name in names], kind)
+    return Form(
+        kind,
+        lambda value: [getattr(value, name) for name in names],
+        kind,
+    )
 
 
 class Trees:
@@ -69,18 +73,37 @@ class Trees:
           WireError: If there is something else in the data.
         """
         arrays: list[np.ndarray] = []
-        return Message(kind, (), json.dumps(self._down(value, arrays)), tuple(arrays))
+        return Message(
+            kind,
+            (),
+            json.dumps(self._down(value, arrays)),
+            tuple(arrays),
+        )
 
-    def _down(self, value: Any, arrays: list[np.ndarray]) -> Any:
+    def _down(
+        self,
+        value: Any,
+        arrays: list[np.ndarray],
+    ) -> Any:
         if value is None or type(value) in _PLAIN:
             return value
         if (form := self._form_of.get(type(value))) is not None:
-            return ["o", form.kind.__name__, *[self._down(part, arrays) for part in form.parts(value)]]
+            return [
+                "o",
+                form.kind.__name__,
+                *[self._down(part, arrays) for part in form.parts(value)],
+            ]
         match value:
             case list() | tuple():
-                return ["l" if isinstance(value, list) else "t", *[self._down(item, arrays) for item in value]]
+                return [
+                    "l" if isinstance(value, list) else "t",
+                    *[self._down(item, arrays) for item in value],
+                ]
             case dict():
-                return ["d", *[[self._down(k, arrays), self._down(v, arrays)] for k, v in value.items()]]
+                return [
+                    "d",
+                    *[[self._down(k, arrays), self._down(v, arrays)] for k, v in value.items()],
+                ]
             case np.dtype():
                 return ["y", value.name]
             case bytes():
@@ -94,7 +117,9 @@ class Trees:
             case _ if hasattr(value, "__array__"):
                 return _array("a", np.asarray(value), arrays)
         fix = "Agree on a form for it, or send plain data."
-        raise WireError("a message", "plain data and arrays", f"{type(value).__name__} {value!r}", fix)
+        raise WireError(
+            "a message", "plain data and arrays", f"{type(value).__name__} {value!r}", fix
+        )
 
     def unpack(self, message: Message) -> Any:
         """The data that `pack` made a message of.
@@ -116,7 +141,11 @@ class Trees:
                 "a message", "data in an agreed form", got, "Let both ends run the same version."
             ) from error
 
-    def _up(self, node: Any, arrays: Sequence[np.ndarray]) -> Any:
+    def _up(
+        self,
+        node: Any,
+        arrays: Sequence[np.ndarray],
+    ) -> Any:
         if not isinstance(node, list):
             return node
         letter, *rest = node
@@ -141,6 +170,10 @@ class Trees:
         raise ValueError(f"unknown letter {letter!r}")
 
 
-def _array(letter: str, item: np.ndarray, arrays: list[np.ndarray]) -> list[Any]:
+def _array(
+    letter: str,
+    item: np.ndarray,
+    arrays: list[np.ndarray],
+) -> list[Any]:
     arrays.append(item)
     return [letter, len(arrays) - 1]

@@ -40,7 +40,11 @@ _REASON_S = 0.5
 _MOST_BAD = 16
 """So many messages in a row may be damaged or foreign before that is an error. Each time the right one is asked for again."""
 
-_TOLD, _AGAIN, _BYE, _HEARD, _FAILED = "\0told", "\0again", "\0bye", "\0heard", "\0failed"
+_TOLD = "\0told"
+_AGAIN = "\0again"
+_BYE = "\0bye"
+_HEARD = "\0heard"
+_FAILED = "\0failed"
 _JAX_NOTE = "\n--------------------\nFor simplicity, JAX has removed"
 """Begins what JAX writes below a traceback, and below the error at its end."""
 
@@ -73,16 +77,34 @@ class ZmqChannel:
       stir: Asks for `tend` to be called, as this channel is `urgent`.
     """
 
-    def __init__(self, name: str, line: Line, link: Link, window: Window, patience: Patience, stir: Callable[[], None]):
-        self.name, self._link, self._window, self._patience, self._stir = name, link, window, patience, stir
+    def __init__(
+        self,
+        name: str,
+        line: Line,
+        link: Link,
+        window: Window,
+        patience: Patience,
+        stir: Callable[[], None],
+    ):
+        self.name = name
+        self._link = link
+        self._window = window
+        self._patience = patience
+        self._stir = stir
         self._line: Line | LocalLine = line
         self._turn = threading.Condition(threading.Lock())
-        self._waker, self._is_polling = Waker(), False
+        self._waker = Waker()
+        self._is_polling = False
         self._inbox: deque[Message] = deque()
-        self._n_bad, self._failure, self._traceback = 0, "", ""
-        self._repeats, self._is_heard = False, False
+        self._n_bad = 0
+        self._failure = ""
+        self._traceback = ""
+        self._repeats = False
+        self._is_heard = False
         self._n_sent = self._n_received = 0  # bytes
-        self._ended_at: float | None = None  # when it was first seen that the process at the other end has ended
+        self._ended_at: float | None = (
+            None  # when it was first seen that the process at the other end has ended
+        )
         self.ending: Callable[[], str | None] = lambda: None
         """Says how the process at the other end has ended; None as long as it has not, or nobody knows."""
 
@@ -123,7 +145,8 @@ class ZmqChannel:
             try:
                 self._line = LocalLine(self._line, endpoint)
             except OSError as error:
-                where, fix = f"{self.name}, channel to {self.peer}", "Start fewer hosts, or free memory."
+                where = f"{self.name}, channel to {self.peer}"
+                fix = "Start fewer hosts, or free memory."
                 raise HostError(where, "memory to share with it", f"{error}", fix) from error
 
     # ---- what users call ---------------------------------------------------------------------------------------------
@@ -131,16 +154,30 @@ class ZmqChannel:
     def send(self, message: Message) -> None:
         """See `Channel.send`."""
         if message.kind.startswith("\0"):
-            raise WireError(f"message {message.kind!r}", "a kind without a zero", "one with it", "Choose another name.")
+            raise WireError(
+                f"message {message.kind!r}",
+                "a kind without a zero",
+                "one with it",
+                "Choose another name.",
+            )
         with self._turn:
             self._pump()
             line = self._line
             doubt = line.is_closed or line.is_gone or line.silence_s or self._failed
             if doubt and (error := self._error(takes=False)):
                 raise error
-            if not self._wait(lambda: self._link.has_room(message.nbytes), self._window.warn_after_s, takes=False):
-                warnings.warn(waits_long(self.peer, self._window), RuntimeWarning, stacklevel=2)
-                self._wait(lambda: self._link.has_room(message.nbytes), takes=False)
+            if not self._wait(
+                lambda: self._link.has_room(message.nbytes), self._window.warn_after_s, takes=False
+            ):
+                warnings.warn(
+                    waits_long(self.peer, self._window),
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                self._wait(
+                    lambda: self._link.has_room(message.nbytes),
+                    takes=False,
+                )
             frames = encode(message, self._link.epoch, self._link.next_sequence)
             self._link.sent(frames if line.may_lose else [], message.nbytes)
             self._n_sent += nbytes_of(frames)
@@ -190,7 +227,9 @@ class ZmqChannel:
         with self._turn, contextlib.suppress(HostError, WireError):
             self._say(_BYE)
             self._wait(
-                lambda: self._is_heard or self._line.said_bye or self._line.is_closed, _LAST_WORDS_S, takes=False
+                lambda: self._is_heard or self._line.said_bye or self._line.is_closed,
+                _LAST_WORDS_S,
+                takes=False,
             )
 
     def say_bye(self) -> None:
@@ -236,7 +275,12 @@ class ZmqChannel:
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
-    def _wait(self, done: Callable[[], bool], timeout_s: float | None = None, takes: bool = True) -> bool:
+    def _wait(
+        self,
+        done: Callable[[], bool],
+        timeout_s: float | None = None,
+        takes: bool = True,
+    ) -> bool:
         """Waits until something is so; False if it is not in time. One thread looks at the socket for all that wait."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -245,7 +289,10 @@ class ZmqChannel:
                 return True
             if (error := self._error(takes)) is not None:
                 raise error
-            left = _SLICE_S if end is None else min(_SLICE_S, end - time.monotonic())
+            if end is None:
+                left = _SLICE_S
+            else:
+                left = min(_SLICE_S, end - time.monotonic())
             if left <= 0:
                 return False
             if self._is_polling:
@@ -272,18 +319,27 @@ class ZmqChannel:
 
     def _error(self, takes: bool = True) -> Exception | None:
         """Why nothing more can come, or go; for who takes messages, only once all that came has been taken."""
-        line, where = self._line, f"{self.name}, channel to {self.peer}"
+        line = self._line
+        where = f"{self.name}, channel to {self.peer}"
         if line.is_closed:
             return closed(self.name, self.peer)
         if takes and self._inbox:
             return None
         if self._failed:
-            between = "is between the two ends" if line.may_lose else "else has these processes' file descriptors"
-            return WireError(where, "messages of this run", self._failed, f"Look for what {between}.")
+            between = (
+                "is between the two ends"
+                if line.may_lose
+                else "else has these processes' file descriptors"
+            )
+            return WireError(
+                where, "messages of this run", self._failed, f"Look for what {between}."
+            )
         if self._traceback:
             raised, note, _ = self._traceback.strip().rpartition(_JAX_NOTE)
             *_, last = (raised if note else self._traceback).strip().splitlines()
-            error = HostError(self.peer, "a program without an error", last, "Look at the notes of this error.")
+            error = HostError(
+                self.peer, "a program without an error", last, "Look at the notes of this error."
+            )
             error.add_note(f"At {self.peer}:\n{self._traceback}")
             return error
         ended = self.ending()
@@ -291,12 +347,18 @@ class ZmqChannel:
             if self._may_still_speak(is_known=bool(ended) or line.said_bye):
                 return None
             self._pump()  # its last messages may have come meanwhile
-            closes = "it has closed the channel" if line.said_bye else "nobody has its socket any more"
+            closes = (
+                "it has closed the channel" if line.said_bye else "nobody has its socket any more"
+            )
             got = f"the end of its process: {ended}" if ended else f"its end: {closes}"
-            return None if takes and self._inbox else HostDiedError(where, "a host at the other end", got, _RESTORE)
+            if takes and self._inbox:
+                return None
+            return HostDiedError(where, "a host at the other end", got, _RESTORE)
         silence = line.silence_s
         if line.was_there and silence > self._patience.silence_s:
-            got = f"no sign of life for {silence:.1f} s; its process may hang, or the network is cut"
+            got = (
+                f"no sign of life for {silence:.1f} s; its process may hang, or the network is cut"
+            )
             return HostUnreachableError(where, "a beat from the other end", got, _RESTORE)
         if not line.was_there and silence > self._patience.connect_s:
             got = f"no sign of life in {silence:.0f} s from {self.address}"
@@ -350,7 +412,9 @@ class ZmqChannel:
             self._repeats = True
         else:
             got = f"message {sequence} of epoch {epoch}, {verdict.value}"
-            self._refuse(f"{got}, where message {self._link.expected} of epoch {self._link.epoch} was next")
+            self._refuse(
+                f"{got}, where message {self._link.expected} of epoch {self._link.epoch} was next"
+            )
         return None
 
     def _control(self, message: Message) -> None:

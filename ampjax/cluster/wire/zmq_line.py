@@ -11,7 +11,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-_RETRY_S, _MOST_RETRY_S = 0.5, 2.0
+_RETRY_S = 0.5
+_MOST_RETRY_S = 2.0
 """After so long without a connection, this end tries anew, at first and at last. ZeroMQ tries by itself before that."""
 
 _SETTLE_S = 0.05
@@ -54,24 +55,38 @@ class Line:
         heartbeat_s: float,
         probe: Sequence[bytes | memoryview],
     ):
-        self._socket, self.peer, self.address, self._heartbeat_s = socket, peer, address, heartbeat_s
+        self._socket = socket
+        self.peer = peer
+        self.address = address
+        self._heartbeat_s = heartbeat_s
         self._probe = probe
         self._monitor = socket.get_monitor_socket(_EVENTS)
         self._route = [peer.encode()] if socket.type == zmq.ROUTER else []
-        self.is_up, self.was_there = False, False
+        self.is_up = False
+        self.was_there = False
         self._down_since = time.monotonic()
         self._owes = False  # a message was refused since nobody was there
-        self._doubt_at: float | None = None  # a connection to a listening socket has ended, perhaps a stranger's
+        self._doubt_at: float | None = (
+            None  # a connection to a listening socket has ended, perhaps a stranger's
+        )
         self._retry_s = _MOST_RETRY_S
         self._connects_at: float | None = None  # what there was has been given up
         self._retry_at = time.monotonic() + _MOST_RETRY_S
-        self.said_bye, self.is_closed = False, False
-        self.descriptors: Sequence[int] = (int(socket.getsockopt(zmq.FD)), int(self._monitor.getsockopt(zmq.FD)))
+        self.said_bye = False
+        self.is_closed = False
+        self.descriptors: Sequence[int] = (
+            int(socket.getsockopt(zmq.FD)),
+            int(self._monitor.getsockopt(zmq.FD)),
+        )
 
     @property
     def state(self) -> str:
         """In one word."""
-        return "closed" if self.is_closed else "connected" if self.is_up else "not connected"
+        if self.is_closed:
+            return "closed"
+        if self.is_up:
+            return "connected"
+        return "not connected"
 
     @property
     def is_gone(self) -> bool:
@@ -81,7 +96,9 @@ class Line:
     @property
     def silence_s(self) -> float:
         """For how long the peer has given no sign of life, in seconds; 0 while it is there."""
-        return 0.0 if self.is_up else time.monotonic() - self._down_since
+        if self.is_up:
+            return 0.0
+        return time.monotonic() - self._down_since
 
     def send(self, frames: Sequence[Any]) -> bool:
         """Gives a message to the socket.
@@ -95,7 +112,11 @@ class Line:
         if self.is_closed:
             return False
         try:
-            self._socket.send_multipart([*self._route, *frames], zmq.DONTWAIT, copy=False)
+            self._socket.send_multipart(
+                [*self._route, *frames],
+                zmq.DONTWAIT,
+                copy=False,
+            )
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -127,7 +148,9 @@ class Line:
         while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             if recv_monitor_message(self._monitor)["event"] == zmq.Event.HANDSHAKE_SUCCEEDED:
                 again = again or self.was_there or bool(self._route)
-                self.is_up, self.was_there, self._doubt_at = True, True, None
+                self.is_up = True
+                self.was_there = True
+                self._doubt_at = None
             elif self._route:
                 self._doubt_at = time.monotonic() + _SETTLE_S
             elif self.is_up:
@@ -147,7 +170,9 @@ class Line:
         so while nobody is there, it is asked again and again.
         """
         if self.send(self._probe):
-            self._doubt_at, self.is_up, self.was_there = None, True, True
+            self._doubt_at = None
+            self.is_up = True
+            self.was_there = True
             return True
         if self.is_up:
             self._lost()
@@ -172,7 +197,8 @@ class Line:
             self._connects_at = now + 2 * _SETTLE_S
 
     def _lost(self) -> None:
-        self.is_up, self._retry_s = False, _RETRY_S
+        self.is_up = False
+        self._retry_s = _RETRY_S
         self._retry_at = time.monotonic() + _RETRY_S
         self._down_since = time.monotonic() - self._heartbeat_s
 

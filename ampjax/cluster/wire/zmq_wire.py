@@ -24,7 +24,8 @@ from ampjax.errors import SettingsError
 LOOPBACK = "127.0.0.1"
 _LARGEST_FRAME = 1 << 26
 _TEND_S = 0.05
-_BEAT, _NO_ANSWER = 0.15, 0.55
+_BEAT = 0.15
+_NO_ANSWER = 0.55
 """Parts of the patience: a socket beats so often, and gives up a connection without an answer for so long."""
 
 
@@ -66,8 +67,12 @@ class Wire:
         window: Window | None = None,
         patience: Patience | None = None,
     ):
-        self.name, self.host, self.epoch = name, host, epoch
-        self._keys, self._window, self._patience = keys, window or Window(), patience or Patience()
+        self.name = name
+        self.host = host
+        self.epoch = epoch
+        self._keys = keys
+        self._window = window or Window()
+        self._patience = patience or Patience()
         self._context = zmq.Context()
         self._context.setsockopt(zmq.MAX_SOCKETS, 1 << 14)
         self._channels: list[weakref.ref[ZmqChannel]] = []
@@ -93,15 +98,20 @@ class Wire:
         """
         line = self._socket(zmq.ROUTER)
         line.router_mandatory = True
-        line.router_handover = True  # a peer that comes anew takes over from what is left of its last connection
+        line.router_handover = (
+            True  # a peer that comes anew takes over from what is left of its last connection
+        )
         if self._keys is not None:
-            line.curve_server, line.zap_domain = True, b"ampjax"
+            line.curve_server = True
+            line.zap_domain = b"ampjax"
         try:
             port = line.bind_to_random_port(f"tcp://{self.host}")
         except zmq.ZMQError as error:
             line.close()
             fix = "Give an address of this machine."
-            raise SettingsError("hosts", "an address to listen at", f"{self.host!r}: {error}", fix) from None
+            raise SettingsError(
+                "hosts", "an address to listen at", f"{self.host!r}: {error}", fix
+            ) from None
         return self._channel(line, peer, f"tcp://{self.host}:{port}")
 
     def connect(self, peer: str, address: str) -> ZmqChannel:
@@ -127,21 +137,35 @@ class Wire:
         result.ipv6 = ":" in self.host
         # The link bounds what is under way; if the socket did, it would stop reading when it is full, and beats with it.
         result.sndhwm = result.rcvhwm = 0
-        result.heartbeat_ivl, result.heartbeat_timeout = int(_BEAT * silence_ms), int(_NO_ANSWER * silence_ms)
+        result.heartbeat_ivl = int(_BEAT * silence_ms)
+        result.heartbeat_timeout = int(_NO_ANSWER * silence_ms)
         # A handshake whose bytes were damaged is given up in time for another one.
         result.handshake_ivl = int(min(5000, max(1000, 0.5 * silence_ms)))
-        result.reconnect_ivl, result.linger = 50, int(1e3 * LINGER_S)
+        result.reconnect_ivl = 50
+        result.linger = int(1e3 * LINGER_S)
         result.maxmsgsize = _LARGEST_FRAME
         if self._keys is not None:
             result.curve_publickey, result.curve_secretkey = self._keys
         return result
 
-    def _channel(self, line: zmq.Socket[bytes], peer: str, address: str) -> ZmqChannel:
+    def _channel(
+        self,
+        line: zmq.Socket[bytes],
+        peer: str,
+        address: str,
+    ) -> ZmqChannel:
         probe = encode(Message("\0told", (0,)), self.epoch, 0)
         beat_s = (_BEAT + _NO_ANSWER) * self._patience.silence_s
         link = Link(self.epoch, self._window)
         self._lines.append(Line(line, peer, address, beat_s, probe))
-        result = ZmqChannel(self.name, self._lines[-1], link, self._window, self._patience, self._tender.stir)
+        result = ZmqChannel(
+            self.name,
+            self._lines[-1],
+            link,
+            self._window,
+            self._patience,
+            self._tender.stir,
+        )
         self._channels.append(weakref.ref(result))
         return result
 
@@ -168,7 +192,9 @@ class _Tender:
     """
 
     def __init__(self, channels: list[weakref.ref[ZmqChannel]]):
-        self._channels, self._waker, self._turn = channels, Waker(), threading.RLock()
+        self._channels = channels
+        self._waker = Waker()
+        self._turn = threading.RLock()
         self._has_ended = False
 
     def stir(self) -> None:
@@ -185,7 +211,9 @@ class _Tender:
         """What the thread runs."""
         while True:
             poll = select.poll()
-            with self._turn:  # before channels are looked at: what is urgent after that wakes the thread
+            with (
+                self._turn
+            ):  # before channels are looked at: what is urgent after that wakes the thread
                 poll.register(self._waker.begin(), select.POLLIN)
             for there in list(self._channels):
                 if (channel := there()) is not None:
@@ -200,7 +228,10 @@ class _Tender:
                 self._waker.end()
 
 
-def _let_in_only(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> None:
+def _let_in_only(
+    context: zmq.Context[zmq.Socket[bytes]],
+    keys: Keys,
+) -> None:
     """Answers the sockets that ask whom to let in: who has the run's secret key (ZeroMQ's authentication protocol, RFC 27)."""
     door = context.socket(zmq.REP)
     door.linger = 0

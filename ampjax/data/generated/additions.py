@@ -19,7 +19,10 @@ HALT, WRITE, CARRY, NEXT, CALL = range(5)
 MOST_STEPS = 5 * (MOST_DIGITS + 1) + 1
 
 
-def generate(n: int, seed: int | np.random.SeedSequence = 0) -> list[dict[str, Any]]:
+def generate(
+    n: int,
+    seed: int | np.random.SeedSequence = 0,
+) -> list[dict[str, Any]]:
     """Draws additions of two numbers of one to three digits.
 
     Args:
@@ -41,15 +44,29 @@ def generate(n: int, seed: int | np.random.SeedSequence = 0) -> list[dict[str, A
 def _draw(rng: np.random.Generator) -> dict[str, Any]:
     columns = int(rng.integers(1, MOST_DIGITS + 1))
     numbers = np.zeros((2, N_COLUMNS), np.int32)
-    numbers[:, :columns] = rng.integers(0, 10, (2, columns))
-    steps, carry = [], 0
+    numbers[:, :columns] = rng.integers(
+        0,
+        10,
+        (2, columns),
+    )
+    steps = []
+    carry = 0
     for left, right in numbers.T[: columns + 1].tolist():
         carry, digit = divmod(left + right + carry, 10)
-        steps += [(CALL, 0), (WRITE, digit), (CARRY, carry), (HALT, 0), (NEXT, 0)]
+        steps += [
+            (CALL, 0),
+            (WRITE, digit),
+            (CARRY, carry),
+            (HALT, 0),
+            (NEXT, 0),
+        ]
     trace = np.zeros((MOST_STEPS, 2), np.int32)
     trace[: len(steps)] = steps
     first, second = numbers @ 10 ** np.arange(N_COLUMNS)
-    label = np.array([(first + second) // 10**place % 10 for place in range(N_COLUMNS)], np.int32)
+    label = np.array(
+        [(first + second) // 10**place % 10 for place in range(N_COLUMNS)],
+        np.int32,
+    )
     return {
         "numbers": numbers,
         "columns": np.int32(columns + 1),

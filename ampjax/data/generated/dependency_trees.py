@@ -9,7 +9,8 @@ import numpy as np
 from ampjax.data.generated.labelled_trees import Node, as_columns
 from ampjax.data.readers.data_checks import at_least_one
 
-N_WORDS, N_CLASSES = 40, 3
+N_WORDS = 40
+N_CLASSES = 3
 """Words; and classes: 0 negative, 1 neutral, 2 positive."""
 MOST_DEPENDENTS = 4
 
@@ -24,7 +25,11 @@ def negates(word: int) -> bool:
     return word % 4 == 0
 
 
-def generate(n: int, seed: int | np.random.SeedSequence = 0, depth: int = 3) -> list[dict[str, Any]]:
+def generate(
+    n: int,
+    seed: int | np.random.SeedSequence = 0,
+    depth: int = 3,
+) -> list[dict[str, Any]]:
     """Draws trees; a node's value is its own polarity and, turned around if its word negates, the sum of its dependents' values.
 
     Args:
@@ -41,13 +46,22 @@ def generate(n: int, seed: int | np.random.SeedSequence = 0, depth: int = 3) -> 
     at_least_one("generate", n=n, depth=depth)
     rng = np.random.default_rng(seed)
     roots = [_draw(rng, depth)[0] for _ in range(n)]
-    return [{"tree": as_columns(root), "label": np.int32(root.label)} for root in roots]
+    result = []
+    for root in roots:
+        result.append({"tree": as_columns(root), "label": np.int32(root.label)})
+    return result
 
 
-def _draw(rng: np.random.Generator, left: int) -> tuple[Node, int]:
+def _draw(
+    rng: np.random.Generator,
+    left: int,
+) -> tuple[Node, int]:
     """A node and its value."""
     word = int(rng.integers(N_WORDS))
-    n_below = int(rng.integers(0, MOST_DEPENDENTS + 1)) if left else 0
+    if left:
+        n_below = int(rng.integers(0, MOST_DEPENDENTS + 1))
+    else:
+        n_below = 0
     below = [_draw(rng, left - 1) for _ in range(n_below)]
     value = polarity(word) + (-1 if negates(word) else 1) * sum(value for _, value in below)
     return Node(word, int(np.sign(value)) + 1, [node for node, _ in below]), value

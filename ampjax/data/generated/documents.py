@@ -16,7 +16,10 @@ MARK = 0
 N_CLASSES = MOST_SENTENCES + 1
 
 
-def generate(n: int, seed: int | np.random.SeedSequence = 0) -> list[dict[str, Any]]:
+def generate(
+    n: int,
+    seed: int | np.random.SeedSequence = 0,
+) -> list[dict[str, Any]]:
     """Draws documents of one to four sentences of one to four words of one to four characters.
 
     Args:
@@ -32,9 +35,22 @@ def generate(n: int, seed: int | np.random.SeedSequence = 0) -> list[dict[str, A
     """
     at_least_one("generate", n=n)
     rng = np.random.default_rng(seed)
-    size = lambda most: range(int(rng.integers(1, most + 1)))
-    documents = [[[_word(rng) for _ in size(4)] for _ in size(MOST_SENTENCES)] for _ in range(n)]
-    return [{"text": amp.Ragged.of(document, np.int32), "label": np.int32(_label(document))} for document in documents]
+
+    def size(most):
+        return range(int(rng.integers(1, most + 1)))
+
+    documents = []
+    for _ in range(n):
+        documents.append([[_word(rng) for _ in size(4)] for _ in size(MOST_SENTENCES)])
+    result = []
+    for document in documents:
+        result.append(
+            {
+                "text": amp.Ragged.of(document, np.int32),
+                "label": np.int32(_label(document)),
+            }
+        )
+    return result
 
 
 def _word(rng: np.random.Generator) -> list[int]:

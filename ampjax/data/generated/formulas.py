@@ -13,14 +13,20 @@ from ampjax.data.readers.data_checks import at_least_one
 
 N_CLASSES = 5
 """Digits are 0 to 4; both operators calculate modulo 5."""
-END, MINUS, TIMES = 0, 1, 2
+END = 0
+MINUS = 1
+TIMES = 2
 """What follows a digit; a larger number binds more closely."""
 N_WORDS = 3 * N_CLASSES
 MOST_WORDS = 4
-SHIFT, REDUCE = 0, 1
+SHIFT = 0
+REDUCE = 1
 
 
-def generate(n: int, seed: int | np.random.SeedSequence = 0) -> list[dict[str, Any]]:
+def generate(
+    n: int,
+    seed: int | np.random.SeedSequence = 0,
+) -> list[dict[str, Any]]:
     """Draws formulas of one to four digits.
 
     Args:

@@ -24,7 +24,11 @@ OPERATIONS: Mapping[str, Callable[[list[int]], int]] = {
 N_WORDS = N_CLASSES + len(OPERATIONS)
 
 
-def generate(n: int, seed: int | np.random.SeedSequence = 0, depth: int = 3) -> list[dict[str, Any]]:
+def generate(
+    n: int,
+    seed: int | np.random.SeedSequence = 0,
+    depth: int = 3,
+) -> list[dict[str, Any]]:
     """Draws trees.
 
     Args:
@@ -44,14 +48,23 @@ def generate(n: int, seed: int | np.random.SeedSequence = 0, depth: int = 3) -> 
     at_least_one("generate", n=n, depth=depth)
     rng = np.random.default_rng(seed)
     roots = [_draw(rng, depth, depth) for _ in range(n)]
-    return [{"tree": as_columns(root), "label": np.int32(root.label)} for root in roots]
+    result = []
+    for root in roots:
+        result.append({"tree": as_columns(root), "label": np.int32(root.label)})
+    return result
 
 
-def _draw(rng: np.random.Generator, left: int, depth: int) -> Node:
+def _draw(
+    rng: np.random.Generator,
+    left: int,
+    depth: int,
+) -> Node:
     if left == 0 or (left < depth and rng.random() < 0.7):
         digit = int(rng.integers(N_CLASSES))
         return Node(digit, digit)
-    children = [_draw(rng, left - 1, depth) for _ in range(rng.integers(1, MOST_MEMBERS + 1))]
+    children = []
+    for _ in range(rng.integers(1, MOST_MEMBERS + 1)):
+        children.append(_draw(rng, left - 1, depth))
     number = int(rng.integers(len(OPERATIONS)))
     label = list(OPERATIONS.values())[number]([child.label for child in children])
     return Node(N_CLASSES + number, label, children)

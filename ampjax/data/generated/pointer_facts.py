@@ -8,10 +8,14 @@ import numpy as np
 
 from ampjax.data.readers.data_checks import at_least_one
 
-N_PLACES, MOST_HOPS = 8, 3
+N_PLACES = 8
+MOST_HOPS = 3
 
 
-def generate(n: int, seed: int | np.random.SeedSequence = 0) -> list[dict[str, Any]]:
+def generate(
+    n: int,
+    seed: int | np.random.SeedSequence = 0,
+) -> list[dict[str, Any]]:
     """Draws a map from places to places for each instance, written as facts in any order, a start and one to three hops.
 
     Args:
@@ -32,11 +36,16 @@ def generate(n: int, seed: int | np.random.SeedSequence = 0) -> list[dict[str, A
         source = rng.permutation(N_PLACES)[: rng.integers(3, N_PLACES + 1)].astype(np.int32)
         target = rng.permutation(source)
         leads = dict(zip(source.tolist(), target.tolist(), strict=True))
-        start, hops = int(source[0]), int(rng.integers(1, MOST_HOPS + 1))
+        start = int(source[0])
+        hops = int(rng.integers(1, MOST_HOPS + 1))
         place = start
         for _ in range(hops):
             place = leads[place]
         order = rng.permutation(len(source))
-        numbers = {"start": np.int32(start), "hops": np.int32(hops), "label": np.int32(place)}
+        numbers = {
+            "start": np.int32(start),
+            "hops": np.int32(hops),
+            "label": np.int32(place),
+        }
         instances.append({"source": source[order], "target": target[order], **numbers})
     return instances

@@ -8,11 +8,15 @@ import numpy as np
 
 from ampjax.data.readers.data_checks import at_least_one
 
-N_PRIORITIES, N_VALUES = 12, 6
+N_PRIORITIES = 12
+N_VALUES = 6
 MOST_ITEMS = 10
 
 
-def generate(n: int, seed: int | np.random.SeedSequence = 0) -> list[dict[str, Any]]:
+def generate(
+    n: int,
+    seed: int | np.random.SeedSequence = 0,
+) -> list[dict[str, Any]]:
     """Draws lists of one to ten items with different priorities.
 
     Args:
@@ -32,5 +36,11 @@ def generate(n: int, seed: int | np.random.SeedSequence = 0) -> list[dict[str, A
         size = int(rng.integers(1, MOST_ITEMS + 1))
         priority = rng.permutation(N_PRIORITIES)[:size].astype(np.int32)
         value = rng.integers(0, N_VALUES, size, dtype=np.int32)
-        instances.append({"priority": priority, "value": value, "label": value[np.argmax(priority)]})
+        instances.append(
+            {
+                "priority": priority,
+                "value": value,
+                "label": value[np.argmax(priority)],
+            }
+        )
     return instances

@@ -9,7 +9,11 @@ import numpy as np
 from ampjax.data.readers.data_checks import at_least_one
 
 
-def generate(n: int, seed: int | np.random.SeedSequence = 0, turns: float = 1.25) -> list[dict[str, Any]]:
+def generate(
+    n: int,
+    seed: int | np.random.SeedSequence = 0,
+    turns: float = 1.25,
+) -> list[dict[str, Any]]:
     """Draws points of the two spirals, with a little noise.
 
     Args:
@@ -28,5 +32,10 @@ def generate(n: int, seed: int | np.random.SeedSequence = 0, turns: float = 1.25
     label = rng.integers(0, 2, n, dtype=np.int32)
     along = np.sqrt(rng.uniform(0.02, 1.0, n))
     angle = 2 * np.pi * turns * along + np.pi * label
-    points = along[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1) + rng.normal(0, 0.01, (n, 2))
-    return [{"x": x, "label": k} for x, k in zip(points.astype(np.float32), label, strict=True)]
+    points = along[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1) + rng.normal(
+        0, 0.01, (n, 2)
+    )
+    result = []
+    for x, k in zip(points.astype(np.float32), label, strict=True):
+        result.append({"x": x, "label": k})
+    return result

@@ -17,4 +17,6 @@ def at_least_one(where: str, **settings: int) -> None:
     """
     for name, value in settings.items():
         if value < 1:
-            raise SettingsError(f"{where}, `{name}`", "at least 1", f"{value}", "Give a positive number.")
+            raise SettingsError(
+                f"{where}, `{name}`", "at least 1", f"{value}", "Give a positive number."
+            )

@@ -54,7 +54,10 @@ class Remote:
             )
 
 
-def find(remote: Remote, data_dir: str | os.PathLike[str] | None = None) -> Path:
+def find(
+    remote: Remote,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> Path:
     """The path of a data file that exists.
 
     A folder given as `data_dir` is the only one looked into: who names a folder wants the file from there and from nowhere
@@ -93,7 +96,10 @@ def _folders(data_dir: str | os.PathLike[str] | None) -> list[Path]:
     if data_dir is not None:
         return [_expanded(data_dir)]
     named = os.environ.get(ENVIRONMENT)
-    return [*([_expanded(named)] if named else []), cache_folder()]
+    return [
+        *([_expanded(named)] if named else []),
+        cache_folder(),
+    ]
 
 
 def _expanded(folder: str | os.PathLike[str]) -> Path:
@@ -102,7 +108,11 @@ def _expanded(folder: str | os.PathLike[str]) -> Path:
 
 
 def _candidates(remote: Remote, folder: Path) -> list[Path]:
-    return [base / name for base in (folder / remote.dataset, folder) for name in (remote.name, *remote.also)]
+    result = []
+    for base in (folder / remote.dataset, folder):
+        for name in (remote.name, *remote.also):
+            result.append(base / name)
+    return result
 
 
 def _names(remote: Remote) -> str:
@@ -118,7 +128,10 @@ def _download(remote: Remote, target: Path) -> Path:
         handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
         raise DataError(
-            place, f"a folder {target.parent} that can be written", f"{error}", f"Set {ENVIRONMENT}, or XDG_CACHE_HOME."
+            place,
+            f"a folder {target.parent} that can be written",
+            f"{error}",
+            f"Set {ENVIRONMENT}, or XDG_CACHE_HOME.",
         ) from error
     try:
         with os.fdopen(handle, "wb") as out:
@@ -147,7 +160,8 @@ def _download(remote: Remote, target: Path) -> Path:
 
 def _fetch(url: str, out) -> str:
     """Copies what an address gives into `out`, up to `MOST_BYTES`; returns its SHA-256, which is wrong if there was more."""
-    digest, n_bytes = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    n_bytes = 0
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
         while n_bytes <= MOST_BYTES and (chunk := answer.read(_CHUNK_BYTES)):
             digest.update(chunk)

@@ -27,7 +27,11 @@ MOST_ITEMS = 280_000
 """As many as the largest set of digits in this form, EMNIST's, has; MNIST has 60,000."""
 
 
-def read_idx(path: str | os.PathLike[str], n_axes: int, most: int = MOST_ITEMS) -> np.ndarray:
+def read_idx(
+    path: str | os.PathLike[str],
+    n_axes: int,
+    most: int = MOST_ITEMS,
+) -> np.ndarray:
     """The array in an IDX file of unsigned bytes, gzipped or plain. Of a gzip stream, no more is unpacked than the header claims.
 
     Args:
@@ -42,7 +46,8 @@ def read_idx(path: str | os.PathLike[str], n_axes: int, most: int = MOST_ITEMS) 
       DataError: If the file can't be read, its gzip stream is cut off or damaged, or it is not such an IDX file, or claims more than `most`
         items; names the file and the byte (of the unpacked content) at which it goes wrong.
     """
-    path, header_bytes = Path(path), 4 * (1 + n_axes)
+    path = Path(path)
+    header_bytes = 4 * (1 + n_axes)
     with _unpacked(path) as content:
         header = content.take(header_bytes)
         if len(header) < 4 or (magic := int.from_bytes(header[:4], "big")) != _MAGIC[n_axes]:
@@ -56,11 +61,19 @@ def read_idx(path: str | os.PathLike[str], n_axes: int, most: int = MOST_ITEMS) 
         if shape[0] > most:
             raise foreign(path, 4, f"at most {most} items", f"a count of {shape[0]}")
         if shape[1:] != (_SIDE, _SIDE)[: n_axes - 1]:
-            raise foreign(path, 8, f"images of {_SIDE} x {_SIDE} pixels", " x ".join(map(str, shape[1:])))
+            raise foreign(
+                path,
+                8,
+                f"images of {_SIDE} x {_SIDE} pixels",
+                " x ".join(map(str, shape[1:])),
+            )
         n_bytes = math.prod(shape)
-        values = content.take(n_bytes + 1)  # the read that meets the end also compares a gzip stream's checksum
+        values = content.take(
+            n_bytes + 1
+        )  # the read that meets the end also compares a gzip stream's checksum
         if len(values) != n_bytes:
-            expected, end = f"{header_bytes + n_bytes} bytes for {shape[0]} items", header_bytes + len(values)
+            expected = f"{header_bytes + n_bytes} bytes for {shape[0]} items"
+            end = header_bytes + len(values)
             got = "more" if len(values) > n_bytes else f"{end} bytes"
             raise foreign(path, min(end, header_bytes + n_bytes), expected, got)
     return np.frombuffer(values, np.uint8).reshape(shape)
@@ -70,7 +83,8 @@ class _Content:
     """Bytes of a file, unpacked as far as they are taken."""
 
     def __init__(self, file: IO[bytes]):
-        self._file, self.n_taken = file, 0
+        self._file = file
+        self.n_taken = 0
 
     def take(self, n: int) -> bytearray:
         """The next `n` bytes, fewer at the file's end; memory grows with what comes, not with `n`."""
@@ -92,14 +106,21 @@ def _unpacked(path: Path) -> Iterator[_Content]:
             content = _Content(cast(IO[bytes], gzip.GzipFile(fileobj=raw) if packed else raw))
             yield content
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise foreign(path, content.n_taken if content else 0, "a whole gzip stream", f"{error}") from error
+        raise foreign(
+            path, content.n_taken if content else 0, "a whole gzip stream", f"{error}"
+        ) from error
     except OSError as error:
         raise DataError(
             f"file {path}", "a file that can be read", f"{error}", "Check the path and its rights."
         ) from error
 
 
-def foreign(path: Path, offset: int, expected: str, got: str) -> DataError:
+def foreign(
+    path: Path,
+    offset: int,
+    expected: str,
+    got: str,
+) -> DataError:
     """Makes the error for a file that is wrong at a byte of its unpacked content.
 
     Args:

@@ -23,7 +23,11 @@ _NO_TEXT = {b"\0": "a NUL byte (0x00)", b"\r": "a carriage return (0x0d) inside 
 
 
 def read_lines(
-    path: str | os.PathLike[str], fix: str, *, longest: int | None = LONGEST, sentences: bool = False
+    path: str | os.PathLike[str],
+    fix: str,
+    *,
+    longest: int | None = LONGEST,
+    sentences: bool = False,
 ) -> Iterator[str]:
     r"""Each line without its end, `\n` or `\r\n`.
 
@@ -44,12 +48,18 @@ def read_lines(
       DataError: If the file can't be read, is a damaged gzip file or unpacks to far more than text does, or a line is too long, no UTF-8,
         or holds a NUL byte or a carriage return; names the line. Or if line ends are lost.
     """
-    path, number = Path(path), 0
+    path = Path(path)
+    number = 0
     try:
         packed = path.suffix == ".gz"
         with gzip.open(path) if packed else path.open("rb") as file:
-            most = allowed_bytes(path.stat().st_size) if packed else None
-            for number, line in enumerate(_lines(path, cast(IO[bytes], file), fix, longest, most), 1):
+            if packed:
+                most = allowed_bytes(path.stat().st_size)
+            else:
+                most = None
+            for number, line in enumerate(
+                _lines(path, cast(IO[bytes], file), fix, longest, most), 1
+            ):
                 body = line.removesuffix(b"\n").removesuffix(b"\r")
                 _check_body(path, number, body, fix)
                 if sentences and number == 1 and line == body and body.count(b" ") >= MANY_WORDS:
@@ -58,35 +68,56 @@ def read_lines(
     except UnicodeDecodeError as error:
         column = 1 + len(error.object[: error.start].decode())
         raise DataError(
-            f"file {path}, line {number}, column {column}", "UTF-8", f"the byte {error.object[error.start]:#04x}", fix
+            f"file {path}, line {number}, column {column}",
+            "UTF-8",
+            f"the byte {error.object[error.start]:#04x}",
+            fix,
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         place = f"file {path}, after line {number}" if number else f"file {path}"
         raise DataError(place, "a readable file", f"{error}", fix) from error
 
 
-def _lines(path: Path, file: IO[bytes], fix: str, longest: int | None, most: int | None) -> Iterator[bytes]:
+def _lines(
+    path: Path,
+    file: IO[bytes],
+    fix: str,
+    longest: int | None,
+    most: int | None,
+) -> Iterator[bytes]:
     """Lines with their ends, each put together from pieces, so that a file without line ends is looked at before it is in memory."""
-    number, line, total = 1, bytearray(), 0
+    number = 1
+    line = bytearray()
+    total = 0
     while piece := file.readline(_PIECE):
         total += len(piece)
         line += piece
         where = f"file {path}, line {number}"
         if most is not None and total > most:
             got = f"more than that from a packed file of {path.stat().st_size} bytes"
-            raise DataError(where, f"at most {most} unpacked bytes, many times what text packs to", got, fix)
+            raise DataError(
+                where, f"at most {most} unpacked bytes, many times what text packs to", got, fix
+            )
         if b"\0" in piece:
             _check_body(path, number, bytes(line), fix)
         if longest is not None and len(line) > longest:
-            raise DataError(where, f"at most {longest} bytes in a line", "more: line ends may be lost", fix)
+            raise DataError(
+                where, f"at most {longest} bytes in a line", "more: line ends may be lost", fix
+            )
         if piece.endswith(b"\n"):
             yield bytes(line)
-            number, line = number + 1, bytearray()
+            number = number + 1
+            line = bytearray()
     if line:
         yield bytes(line)
 
 
-def _check_body(path: Path, number: int, body: bytes, fix: str) -> None:
+def _check_body(
+    path: Path,
+    number: int,
+    body: bytes,
+    fix: str,
+) -> None:
     """Raises a `DataError` where a line holds what no text does."""
     for byte, name in _NO_TEXT.items():
         if (at := body.find(byte)) >= 0:
@@ -97,5 +128,8 @@ def _check_body(path: Path, number: int, body: bytes, fix: str) -> None:
 def _no_line_end(path: Path, body: bytes, fix: str) -> DataError:
     got = f"{body.count(b' ') + 1} words and no line end: line ends may be lost"
     return DataError(
-        f"file {path}, line 1", "one sentence a line", got, f"{fix} If it is meant to be one line, add a line end."
+        f"file {path}, line 1",
+        "one sentence a line",
+        got,
+        f"{fix} If it is meant to be one line, add a line end.",
     )

@@ -30,7 +30,10 @@ MOST_TIMES = 100
 
 _HEADER_BYTES = 1 << 14
 _PIECE_BYTES = 1 << 20
-_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 _DAMAGE = (
     OSError,
     ValueError,
@@ -77,7 +80,11 @@ class _Header:
     start: int
 
 
-def read_columns(path: str | os.PathLike[str], columns: Mapping[str, Column], fix: str) -> dict[str, np.ndarray]:
+def read_columns(
+    path: str | os.PathLike[str],
+    columns: Mapping[str, Column],
+    fix: str,
+) -> dict[str, np.ndarray]:
     """Reads the arrays of an archive.
 
     Args:
@@ -94,7 +101,9 @@ def read_columns(path: str | os.PathLike[str], columns: Mapping[str, Column], fi
     """
     path = Path(path)
     with _told(path, fix), zipfile.ZipFile(path) as archive:
-        headers = {name: _header(path, archive, name, column, fix) for name, column in columns.items()}
+        headers = {}
+        for name, column in columns.items():
+            headers[name] = _header(path, archive, name, column, fix)
         claimed = sum(8 * math.prod(header.shape) for header in headers.values())
         most = allowed_bytes(path.stat().st_size, MOST_TIMES)
         if claimed > most:
@@ -104,7 +113,10 @@ def read_columns(path: str | os.PathLike[str], columns: Mapping[str, Column], fi
                 f"{claimed} bytes",
                 fix,
             )
-        return {name: _values(archive, name, headers[name], column.dtype) for name, column in columns.items()}
+        result = {}
+        for name, column in columns.items():
+            result[name] = _values(archive, name, headers[name], column.dtype)
+        return result
 
 
 @contextmanager
@@ -118,7 +130,13 @@ def _told(path: Path, fix: str) -> Iterator[None]:
         raise DataError(f"file {path}", "a readable .npz archive of arrays", got, fix) from error
 
 
-def _header(path: Path, archive: zipfile.ZipFile, name: str, column: Column, fix: str) -> _Header:
+def _header(
+    path: Path,
+    archive: zipfile.ZipFile,
+    name: str,
+    column: Column,
+    fix: str,
+) -> _Header:
     """An array's header, checked against the archive's directory."""
 
     def foreign(expected: str, got: str) -> DataError:
@@ -130,7 +148,9 @@ def _header(path: Path, archive: zipfile.ZipFile, name: str, column: Column, fix
     except KeyError:
         raise foreign(f"an array of {kinds}", "no such array") from None
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise foreign("values that are stored or deflated, as NumPy writes them", "another way of packing")
+        raise foreign(
+            "values that are stored or deflated, as NumPy writes them", "another way of packing"
+        )
     with archive.open(member) as file:
         begin = file.read(_HEADER_BYTES)  # a header that claims to be longer ends here
     if not begin.startswith(np.lib.format.MAGIC_PREFIX):
@@ -151,14 +171,23 @@ def _header(path: Path, archive: zipfile.ZipFile, name: str, column: Column, fix
     return _Header(shape, fortran, dtype, stream.tell())
 
 
-def _values(archive: zipfile.ZipFile, name: str, header: _Header, dtype: np.dtype) -> np.ndarray:
+def _values(
+    archive: zipfile.ZipFile,
+    name: str,
+    header: _Header,
+    dtype: np.dtype,
+) -> np.ndarray:
     """An array's values, cast piece by piece. Raises a `ValueError` where they end too soon."""
     flat = np.empty(math.prod(header.shape), dtype)
     with archive.open(f"{name}.npy") as file:
         file.read(header.start)
-        place, step = 0, max(1, _PIECE_BYTES // header.dtype.itemsize)
+        place = 0
+        step = max(1, _PIECE_BYTES // header.dtype.itemsize)
         while place < len(flat):
-            values = _exactly(file, min(step, len(flat) - place) * header.dtype.itemsize)
+            values = _exactly(
+                file,
+                min(step, len(flat) - place) * header.dtype.itemsize,
+            )
             flat[place : place + step] = np.frombuffer(values, header.dtype)
             place += step  # the read that meets the member's end also compares its checksum
     return flat.reshape(header.shape, order="F" if header.fortran else "C")

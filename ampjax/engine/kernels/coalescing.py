@@ -25,7 +25,11 @@ Coalesced = Sequence[Launch]
 """Launches of one kernel and one size, one after the other, that one call carries out; parameters change after the last of them only."""
 
 
-def n_coalesced(launch: Launch, behind: Iterable[Launch | None], can_coalesce: Callable[[Launch, Launch], bool]) -> int:
+def n_coalesced(
+    launch: Launch,
+    behind: Iterable[Launch | None],
+    can_coalesce: Callable[[Launch, Launch], bool],
+) -> int:
     """How many launches can be carried out in one call.
 
     Args:
@@ -40,5 +44,6 @@ def n_coalesced(launch: Launch, behind: Iterable[Launch | None], can_coalesce: C
     for following in islice(behind, MOST_COALESCED - 1):
         if following is None or not can_coalesce(launch, following):
             break
-        launch, n = following, n + 1
+        launch = following
+        n = n + 1
     return n

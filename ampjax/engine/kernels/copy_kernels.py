@@ -23,7 +23,12 @@ def put_rows(arenas: ArenaKeys) -> Kernel:
     """
 
     @jitted("arena", "grads")
-    def put_rows(arena: Any, grads: Any, slots: Any, rows: Any) -> Any:
+    def put_rows(
+        arena: Any,
+        grads: Any,
+        slots: Any,
+        rows: Any,
+    ) -> Any:
         return set_rows(arena, slots, rows), grads if grads is None else set_rows(grads, slots, 0)
 
     return put_rows

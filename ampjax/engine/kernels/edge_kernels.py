@@ -50,11 +50,21 @@ def forward(program: ChainProgram, wiring: Wiring) -> Kernel:
     """
 
     @kernel(takes_sizes=True)
-    def edges_forward(params: Any, values: Any, read: Any, dispatch: PerDispatch, sizes: Sizes) -> Any:
-        inputs = gathered(wiring, (*values, *read), dispatch.host, dispatch.pack)
+    def edges_forward(
+        params: Any, values: Any, read: Any, dispatch: PerDispatch, sizes: Sizes
+    ) -> Any:
+        inputs = gathered(
+            wiring,
+            (*values, *read),
+            dispatch.host,
+            dispatch.pack,
+        )
         edge_params, own = program.split(params)
         collected = _Sent(program, edge_params, inputs[0], dispatch.edges, sizes, None).collected()
-        outs = (collected,) if program.rows is None else over_rows(program.rows, None)(own, (collected, *inputs))
+        if program.rows is None:
+            outs = (collected,)
+        else:
+            outs = over_rows(program.rows, None)(own, (collected, *inputs))
         return written_rows(wiring, values, dispatch.pack, outs)
 
     return edges_forward
@@ -65,29 +75,52 @@ def forward_train(program: ChainProgram, wiring: Wiring, residuals: Residuals) -
     """`kernel(params, (values, grads, records), read, per_dispatch, sizes) -> (values, grads, records)`: a chain in training."""
 
     @kernel(takes_sizes=True)
-    def edges_forward_train(params: Any, donated: Any, read: Any, dispatch: PerDispatch, sizes: Sizes) -> Any:
-        (values, grads, records), pack = donated, dispatch.pack
+    def edges_forward_train(
+        params: Any, donated: Any, read: Any, dispatch: PerDispatch, sizes: Sizes
+    ) -> Any:
+        values, grads, records = donated
+        pack = dispatch.pack
         inputs = gathered(wiring, (*values, *read), dispatch.host, pack)
         of_rows, of_edges = dispatch.seeds or (None, None)
         edge_params, own = program.split(params)
-        collected = _Sent(program, edge_params, inputs[0], dispatch.edges, sizes, of_edges).collected()
+        collected = _Sent(
+            program, edge_params, inputs[0], dispatch.edges, sizes, of_edges
+        ).collected()
         outs: tuple[Array, ...] = (collected,)
         if program.rows is not None:
-            outs, recorded = residuals.forward(program.rows, own, (collected, *inputs), of_rows)
+            outs, recorded = residuals.forward(
+                program.rows,
+                own,
+                (collected, *inputs),
+                of_rows,
+            )
             recorded = (collected, *recorded) if records else ()
-            records = [set_rows(r, wiring.of_output(pack, 0), x) for r, x in zip(records, recorded, strict=True)]
-        return written_rows(wiring, values, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
+            records = [
+                set_rows(r, wiring.of_output(pack, 0), x)
+                for r, x in zip(records, recorded, strict=True)
+            ]
+        return (
+            written_rows(wiring, values, pack, outs),
+            new_gradients(wiring, grads, pack),
+            tuple(records),
+        )
 
     return edges_forward_train
 
 
 @shared
-def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals, consumer: Accumulating) -> Kernel:
+def backward(
+    program: ChainProgram, wiring: Wiring, residuals: Residuals, consumer: Accumulating
+) -> Kernel:
     """`kernel(params, (grads, accumulators), (arenas, records), per_dispatch, sizes) -> (grads, accumulators)`: a chain's adjoint."""
 
     @kernel(takes_sizes=True)
-    def edges_backward(params: Any, donated: Any, read: Any, dispatch: PerDispatch, sizes: Sizes) -> Any:
-        (grads, accumulators), (arenas, records), pack = donated, read, dispatch.pack
+    def edges_backward(
+        params: Any, donated: Any, read: Any, dispatch: PerDispatch, sizes: Sizes
+    ) -> Any:
+        grads, accumulators = donated
+        arenas, records = read
+        pack = dispatch.pack
         inputs = gathered(wiring, arenas, dispatch.host, pack)
         of_rows, of_edges = dispatch.seeds or (None, None)
         edge_params, own = program.split(params)
@@ -95,25 +128,44 @@ def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals, consum
         row_grads: tuple[Any, ...] = ()
         to_inputs: list[Any] = []
         if program.rows is None:
-            (back,) = cotangents(wiring, grads, pack, real, inputs[:1])
+            (back,) = cotangents(
+                wiring,
+                grads,
+                pack,
+                real,
+                inputs[:1],
+            )
         else:
             slots = wiring.of_output(pack, 0)
             slots = jnp.where(real, slots, slots[0])
             collected, *rest = (r.at[slots].get(**INSIDE) for r in records)
-            outs, pull = residuals.backward(program.rows, own, (collected, *inputs), of_rows, rest)
+            outs, pull = residuals.backward(
+                program.rows,
+                own,
+                (collected, *inputs),
+                of_rows,
+                rest,
+            )
             returned = cotangents(wiring, grads, pack, real, outs)
             row_grads, back, *to_inputs = with_wide_sums(
-                lambda: over_one_axis(lambda: pull(returned), (collected, *inputs, *outs)), own
+                lambda: over_one_axis(lambda: pull(returned), (collected, *inputs, *outs)),
+                own,
             )
-        edge_grads, to_senders = _Sent(program, edge_params, inputs[0], dispatch.edges, sizes, of_edges).pulled_back(
-            back
-        )
+        edge_grads, to_senders = _Sent(
+            program, edge_params, inputs[0], dispatch.edges, sizes, of_edges
+        ).pulled_back(back)
         if to_senders is not None:
             to_inputs[:1] = [to_inputs[0] + to_senders if to_inputs else to_senders]
         mask = wiring.mask(pack)
         return (
             add_gradients(program.float_ports, wiring, grads, pack, mask, to_inputs),
-            consumer(params, accumulators, program.joined((*edge_grads, *row_grads)), None, ()),
+            consumer(
+                params,
+                accumulators,
+                program.joined((*edge_grads, *row_grads)),
+                None,
+                (),
+            ),
         )
 
     return edges_backward
@@ -141,17 +193,26 @@ class _Sent:
 
     def collected(self) -> Array:
         """What arrives at each row, `[k, ...]`: what senders' rows become, added up in the order of types and edges."""
-        sent = [
-            over_rows(body, self._seeds(body, number))(own, (part,))[0]
-            for number, (body, own, part) in enumerate(
-                zip(self.program.edge_types, self.params, self._senders(), strict=True)
-            )
-        ]
+        sent = []
+        for number, (body, own, part) in enumerate(
+            zip(self.program.edge_types, self.params, self._senders(), strict=True)
+        ):
+            sent.append(over_rows(body, self._seeds(body, number))(own, (part,))[0])
         places, receivers = self.edges.ends
         carried = jnp.concatenate(sent).at[places].get(**INSIDE)
-        return jnp.zeros((len(self.rows), *carried.shape[1:]), carried.dtype).at[receivers].add(carried, mode="drop")
+        return (
+            jnp.zeros(
+                (len(self.rows), *carried.shape[1:]),
+                carried.dtype,
+            )
+            .at[receivers]
+            .add(carried, mode="drop")
+        )
 
-    def pulled_back(self, back: Array) -> tuple[list[Any], Array | None]:
+    def pulled_back(
+        self,
+        back: Array,
+    ) -> tuple[list[Any], Array | None]:
         """The adjoint of `collected`.
 
         Args:
@@ -160,28 +221,64 @@ class _Sent:
         Returns:
           Weight gradients of the nodes of each edge type, and the rows' cotangents `[k, ...]` (None for rows that take none).
         """
-        edges, rows, sizes = self.edges, self.rows, self.sizes
+        edges = self.edges
+        rows = self.rows
+        sizes = self.sizes
         places, receivers = edges.ends
-        carried = masked(receivers < len(rows), back.at[receivers].get(mode="clip"))
-        returned = jnp.zeros((len(edges.senders), *back.shape[1:]), back.dtype).at[places].add(carried, **INSIDE)
-        there = [jnp.arange(size) < total for size, total in zip(sizes[:-1], edges.totals, strict=True)]
+        carried = masked(
+            receivers < len(rows),
+            back.at[receivers].get(mode="clip"),
+        )
+        returned = (
+            jnp.zeros(
+                (len(edges.senders), *back.shape[1:]),
+                back.dtype,
+            )
+            .at[places]
+            .add(carried, **INSIDE)
+        )
+        there = []
+        for size, total in zip(sizes[:-1], edges.totals, strict=True):
+            there.append(jnp.arange(size) < total)
         weights: list[Any] = []
         sent_back: list[Array] = []
-        parts = zip(self.program.edge_types, self.params, self._senders(), _parts(returned, sizes), there, strict=True)
+        parts = zip(
+            self.program.edge_types,
+            self.params,
+            self._senders(),
+            _parts(returned, sizes),
+            there,
+            strict=True,
+        )
         for number, (body, own, part, cotangent, real) in enumerate(parts):
-            _, pull = row_vjp(body, own, (part,), self._seeds(body, number))
-            back_over = functools.partial(over_one_axis, functools.partial(pull, (cotangent,)), (part, cotangent))
+            _, pull = row_vjp(
+                body,
+                own,
+                (part,),
+                self._seeds(body, number),
+            )
+            back_over = functools.partial(
+                over_one_axis, functools.partial(pull, (cotangent,)), (part, cotangent)
+            )
             own_grads, *to_rows = with_wide_sums(back_over, own)
             # A type over which nothing is sent repeats a row that may be none of its own: what comes of that is dropped.
-            weights += jax.tree.map(functools.partial(_if, edges.totals[number] > 0), own_grads)
+            weights += jax.tree.map(
+                functools.partial(_if, edges.totals[number] > 0),
+                own_grads,
+            )
             sent_back += [masked(real, x) for x in to_rows]
         if not self.program.float_ports[0]:
             return weights, None
-        return weights, jnp.zeros_like(rows).at[edges.senders].add(jnp.concatenate(sent_back), **INSIDE)
+        return weights, jnp.zeros_like(rows).at[edges.senders].add(
+            jnp.concatenate(sent_back), **INSIDE
+        )
 
     def _senders(self) -> list[Array]:
         """The rows that are sent, type by type: gathered for each, as XLA would copy the parts of one array."""
-        return [self.rows.at[senders].get(**INSIDE) for senders in _parts(self.edges.senders, self.sizes)]
+        result = []
+        for senders in _parts(self.edges.senders, self.sizes):
+            result.append(self.rows.at[senders].get(**INSIDE))
+        return result
 
     def _seeds(self, body: Program, number: int) -> Array | None:
         return self.seeds[number] if self.seeds is not None and body.random else None
@@ -189,7 +286,10 @@ class _Sent:
 
 def _parts(rows: Any, sizes: Sizes) -> list[Array]:
     """What is sent, `[sum(sent), ...]`, type by type."""
-    return jnp.split(rows, np.cumsum(sizes[:-1])[:-1].tolist())
+    return jnp.split(
+        rows,
+        np.cumsum(sizes[:-1])[:-1].tolist(),
+    )
 
 
 def _real(wiring: Wiring, pack: Array) -> Array:

@@ -56,7 +56,10 @@ class EdgeSizes:
     spread: tuple[float, ...]
 
     @classmethod
-    def of(cls, dispatches: Sequence[tuple[np.ndarray, np.ndarray]]) -> EdgeSizes:
+    def of(
+        cls,
+        dispatches: Sequence[tuple[np.ndarray, np.ndarray]],
+    ) -> EdgeSizes:
         """What sampled messages suggest.
 
         Args:
@@ -66,7 +69,10 @@ class EdgeSizes:
         total = max(1, int(rows.sum()))
         mean = loads.sum(axis=0) / total
         spread = np.sqrt(((loads - rows[:, None] * mean) ** 2).sum(axis=0) / total)
-        return cls(tuple(mean.tolist()), tuple(spread.tolist()))
+        return cls(
+            tuple(mean.tolist()),
+            tuple(spread.tolist()),
+        )
 
     def room(self, rows: int) -> Sizes:
         """The edges that there is room for.
@@ -81,7 +87,12 @@ class EdgeSizes:
         least = np.maximum(usual, LEAST * rows)
         return tuple((MULTIPLE * np.ceil(np.maximum(least, 1) / MULTIPLE)).astype(int).tolist())
 
-    def fit(self, ladder: Callable[[int], int], rows: int, edges: Edges) -> tuple[int, Sizes]:
+    def fit(
+        self,
+        ladder: Callable[[int], int],
+        rows: int,
+        edges: Edges,
+    ) -> tuple[int, Sizes]:
         """The padded sizes of a dispatch: the first step of a ladder that has room for its rows and its edges.
 
         Args:
@@ -92,14 +103,21 @@ class EdgeSizes:
         Returns:
           Its padded rows, and the padded sizes of its edges.
         """
-        step, loads = ladder(rows), (*edges.sent.totals.tolist(), len(edges.receivers))
+        step = ladder(rows)
+        loads = (
+            *edges.sent.totals.tolist(),
+            len(edges.receivers),
+        )
         while any(n > room for n, room in zip(loads, self.room(step), strict=True)):
             step = ladder(step + 1)
         return step, self.room(step)
 
 
 def fitted_edges(
-    expected: EdgeSizes, ladder: Callable[[int], int], rows: int, edges: Edges
+    expected: EdgeSizes,
+    ladder: Callable[[int], int],
+    rows: int,
+    edges: Edges,
 ) -> tuple[int, Sizes, PaddedEdges]:
     """A dispatch's edges as kernels take them, with the sizes to which it is padded.
 
@@ -124,16 +142,22 @@ def padded_edges(edges: Edges, rows: int, sizes: Sizes) -> PaddedEdges:
       rows: The dispatch's padded rows, the receiver of padding.
       sizes: The padded number of sent rows of each edge type, then that of edges.
     """
-    sent, (*of_ways, n_edges) = edges.sent, sizes
-    senders, places = np.empty(sum(of_ways), np.int32), np.empty(len(sent.senders), np.int32)
+    sent = edges.sent
+    *of_ways, n_edges = sizes
+    senders = np.empty(sum(of_ways), np.int32)
+    places = np.empty(len(sent.senders), np.int32)
     start = first = 0
     for count, size in zip(sent.totals.tolist(), of_ways, strict=True):
         own = sent.senders[first : first + count]
         senders[start : start + count] = own
         senders[start + count : start + size] = own[0] if count else 0
         places[first : first + count] = np.arange(start, start + count)
-        start, first = start + size, first + count
-    n, ends = len(edges.receivers), np.empty((2, n_edges), np.int32)
-    ends[0, :n], ends[1, :n] = places[sent.of_edge], edges.receivers
-    ends[0, n:], ends[1, n:] = 0, rows
+        start = start + size
+        first = first + count
+    n = len(edges.receivers)
+    ends = np.empty((2, n_edges), np.int32)
+    ends[0, :n] = places[sent.of_edge]
+    ends[1, :n] = edges.receivers
+    ends[0, n:] = 0
+    ends[1, n:] = rows
     return PaddedEdges(senders, sent.totals.astype(np.int32), ends)

@@ -82,15 +82,29 @@ def kernel(
 
     def make(function: Callable[..., Any]) -> Kernel:
         @functools.wraps(function)
-        def once(params: Any, donated: Any, read: Any, per_dispatch: Any, *sizes: Any) -> Any:
+        def once(
+            params: Any,
+            donated: Any,
+            read: Any,
+            per_dispatch: Any,
+            *sizes: Any,
+        ) -> Any:
             return function(params, donated, read, PerDispatch(*per_dispatch), *sizes)
 
         @functools.wraps(function)
-        def looped(n: Any, params: Any, donated: Any, read: Any, per_dispatch: Any) -> Any:
+        def looped(
+            n: Any,
+            params: Any,
+            donated: Any,
+            read: Any,
+            per_dispatch: Any,
+        ) -> Any:
             return _loop(once, n, params, donated, read, per_dispatch)
 
         static = (4,) if takes_sizes else ()
-        jitted_once = jax.jit(once, donate_argnums=(0, 1) if donates_params else 1, static_argnums=static)
+        jitted_once = jax.jit(
+            once, donate_argnums=(0, 1) if donates_params else 1, static_argnums=static
+        )
         return Kernel(jitted_once, jax.jit(looped, donate_argnums=2) if loops else None)
 
     return make
@@ -108,13 +122,26 @@ def jitted(*donated: str) -> Callable[[Callable[..., Any]], Kernel]:
     return lambda function: Kernel(jax.jit(function, donate_argnames=donated))
 
 
-def _loop(function: Callable[..., Any], n: Any, params: Any, donated: Any, read: Any, stacked: Any) -> Any:
+def _loop(
+    function: Callable[..., Any],
+    n: Any,
+    params: Any,
+    donated: Any,
+    read: Any,
+    stacked: Any,
+) -> Any:
     """Calls a function `n` times, each time with the last call's result and the arrays of the next dispatch."""
 
     def of_dispatch(i: Any) -> Any:
-        return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), stacked)
+        return jax.tree.map(
+            lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False),
+            stacked,
+        )
 
-    def step(i: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+    def step(
+        i: Any,
+        state: tuple[Any, Any],
+    ) -> tuple[Any, Any]:
         per_dispatch, donated = state
         returned = function(params, donated, read, per_dispatch)
         return of_dispatch(jnp.minimum(i + 1, jnp.uint32(MOST_COALESCED - 1))), returned

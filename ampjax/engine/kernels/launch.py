@@ -82,7 +82,12 @@ class Launch(NamedTuple):
     @property
     def rows(self) -> list[np.ndarray]:
         """The arena slots of the rows of each port, then of each output."""
-        return rows_of(self.pack, self.n_messages, self.n_ports + self.n_outputs, self.size)
+        return rows_of(
+            self.pack,
+            self.n_messages,
+            self.n_ports + self.n_outputs,
+            self.size,
+        )
 
     @property
     def in_rows(self) -> list[np.ndarray]:

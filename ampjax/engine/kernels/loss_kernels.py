@@ -28,15 +28,27 @@ def train(program: Program, wiring: Wiring, consumer: GradientConsumer) -> Kerne
     """
 
     @kernel(loops=consumer.loopable, donates_params=consumer.donates_params)
-    def loss_train(params: Any, donated: Any, arenas: Any, dispatch: PerDispatch) -> Any:
-        (grads, states, sums), pack = donated, dispatch.pack
+    def loss_train(
+        params: Any,
+        donated: Any,
+        arenas: Any,
+        dispatch: PerDispatch,
+    ) -> Any:
+        grads, states, sums = donated
+        pack = dispatch.pack
         mask = wiring.mask(pack)
         inputs = gathered(wiring, arenas, dispatch.host, pack)
-        float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
+        float_inputs = []
+        for x, takes in zip(inputs, program.float_ports, strict=True):
+            if takes:
+                float_inputs.append(x)
 
         def total(floats: Any, xs: Any) -> Any:
             given = iter(xs)
-            full = tuple(next(given) if takes else x for x, takes in zip(inputs, program.float_ports, strict=True))
+            full = tuple(
+                next(given) if takes else x
+                for x, takes in zip(inputs, program.float_ports, strict=True)
+            )
             joined = tuple(combine(p, f) for p, f in zip(params, floats, strict=True))
             return _loss_sums(program, joined, full, mask, dispatch.seeds)
 
@@ -47,7 +59,9 @@ def train(program: Program, wiring: Wiring, consumer: GradientConsumer) -> Kerne
             (weight_grads, input_grads), new_sums = grad(floats, float_inputs)
             return weight_grads, (input_grads, new_sums)
 
-        weight_grads, (input_grads, new_sums) = with_wide_sums(lambda: over_one_axis(weights_first, inputs), params)
+        weight_grads, (input_grads, new_sums) = with_wide_sums(
+            lambda: over_one_axis(weights_first, inputs), params
+        )
         return (
             add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads),
             consumer(params, states, weight_grads, dispatch.scalars, input_grads),
@@ -62,20 +76,41 @@ def infer(program: Program, wiring: Wiring) -> Kernel:
     """`kernel(params, sums, arenas, per_dispatch) -> sums`: the loss alone."""
 
     @kernel(loops=True)
-    def loss_infer(params: Any, sums: Any, arenas: Any, dispatch: PerDispatch) -> Any:
+    def loss_infer(
+        params: Any,
+        sums: Any,
+        arenas: Any,
+        dispatch: PerDispatch,
+    ) -> Any:
         inputs = gathered(wiring, arenas, dispatch.host, dispatch.pack)
         return sums + _loss_sums(program, params, inputs, wiring.mask(dispatch.pack))[1]
 
     return loss_infer
 
 
-def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array, seeds: Any = None) -> tuple[Array, Array]:
+def _loss_sums(
+    program: Program,
+    params: Any,
+    inputs: Any,
+    mask: Array,
+    seeds: Any = None,
+) -> tuple[Array, Array]:
     """The summed loss of the real rows, and the line of sums that metrics are made of: rows, loss, (sum, count) of each metric."""
     loss, metrics = metric_parts(over_rows(program, seeds)(params, inputs))
     dtype = jnp.result_type(float)  # float64 in JAX's 64-bit mode
     columns = [jnp.ones_like(mask), loss]
     for value in metrics.values():
-        columns += value if isinstance(value, tuple) else (value, jnp.ones_like(mask))
+        if isinstance(value, tuple):
+            columns += value
+        else:
+            columns += (value, jnp.ones_like(mask))
     # One sum over columns: a sum for each would be two fused kernels more for each, to be compiled and run.
-    sums = jnp.where(mask[:, None], jnp.stack([column.astype(dtype) for column in columns], axis=1), 0).sum(0)
+    sums = jnp.where(
+        mask[:, None],
+        jnp.stack(
+            [column.astype(dtype) for column in columns],
+            axis=1,
+        ),
+        0,
+    ).sum(0)
     return jnp.where(mask, loss, 0).sum(), sums

@@ -42,7 +42,9 @@ class Residuals:
     rows: RowTypes = ()
     places: tuple[tuple[int, int], ...] | None = None
 
-    def forward(self, program: Program, params: Any, inputs: Any, seeds: Any) -> tuple[Any, list[jax.Array]]:
+    def forward(
+        self, program: Program, params: Any, inputs: Any, seeds: Any
+    ) -> tuple[Any, list[jax.Array]]:
         """Computes a program over rows.
 
         Args:
@@ -55,11 +57,19 @@ class Residuals:
           Its outputs, and what is to be recorded, each `[k, ...]`.
         """
         traced = _Trace(program, params, inputs, seeds)
-        recorded = [traced.leaves[i] for i in self.leaves] if self.places is None else traced.at(self.places)
+        if self.places is None:
+            recorded = [traced.leaves[i] for i in self.leaves]
+        else:
+            recorded = traced.at(self.places)
         return traced.outputs_and(recorded)
 
     def backward(
-        self, program: Program, params: Any, inputs: Any, seeds: Any, recorded: Sequence[jax.Array]
+        self,
+        program: Program,
+        params: Any,
+        inputs: Any,
+        seeds: Any,
+        recorded: Sequence[jax.Array],
     ) -> tuple[Any, Callable[..., Any]]:
         """As `row_vjp`, but with the recorded activations in place of those computed anew.
 
@@ -77,34 +87,64 @@ class Residuals:
             return row_vjp(program, params, inputs, seeds)
         traced = _Trace(program, params, inputs, seeds)
         if self.places is not None:
-            recorded = traced.follow(traced.at(self.places), recorded, [traced.leaves[i] for i in self.leaves])
+            recorded = traced.follow(
+                traced.at(self.places),
+                recorded,
+                [traced.leaves[i] for i in self.leaves],
+            )
         known = dict(zip(self.leaves, recorded, strict=True))
-        outs, others = traced.outputs_and([leaf for i, leaf in enumerate(traced.leaves) if i not in known])
+        outs, others = traced.outputs_and(
+            [leaf for i, leaf in enumerate(traced.leaves) if i not in known]
+        )
         anew = iter(others)
-        leaves = [known[i] if i in known else next(anew) for i in range(len(traced.leaves))]
+        leaves = []
+        for i in range(len(traced.leaves)):
+            leaves.append(known[i] if i in known else next(anew))
         return outs, jax.tree.unflatten(traced.pullback, leaves)
 
 
 class _Trace:
     """The jaxpr of a program over rows and of its pullback's leaves, and the values of its variables."""
 
-    def __init__(self, program: Program, params: Any, inputs: Any, seeds: Any):
+    def __init__(
+        self,
+        program: Program,
+        params: Any,
+        inputs: Any,
+        seeds: Any,
+    ):
         self._arguments = jax.tree.leaves((params, inputs, seeds))
         traced = _vjp_of(program).trace(*jax.tree.map(_type_of, (params, inputs, seeds)))
         outs, pull = traced.out_info
-        self._closed, self.jaxpr = traced.jaxpr, traced.jaxpr.jaxpr
-        self.structure, self.pullback = jax.tree.structure(outs), jax.tree.structure(pull)
+        self._closed = traced.jaxpr
+        self.jaxpr = traced.jaxpr.jaxpr
+        self.structure = jax.tree.structure(outs)
+        self.pullback = jax.tree.structure(pull)
         n = self.structure.num_leaves
-        self.outs, self.leaves = self.jaxpr.outvars[:n], self.jaxpr.outvars[n:]
-        self.unfree = needing_record(self.jaxpr, len(jax.tree.leaves(params)))
+        self.outs = self.jaxpr.outvars[:n]
+        self.leaves = self.jaxpr.outvars[n:]
+        self.unfree = needing_record(
+            self.jaxpr,
+            len(jax.tree.leaves(params)),
+        )
 
-    def at(self, places: Sequence[tuple[int, int]]) -> list[Any]:
+    def at(
+        self,
+        places: Sequence[tuple[int, int]],
+    ) -> list[Any]:
         """The variables at some places."""
-        return [self.jaxpr.eqns[i].outvars[j] for i, j in places]
+        result = []
+        for i, j in places:
+            result.append(self.jaxpr.eqns[i].outvars[j])
+        return result
 
-    def outputs_and(self, variables: Sequence[Any]) -> tuple[Any, list[Any]]:
+    def outputs_and(
+        self,
+        variables: Sequence[Any],
+    ) -> tuple[Any, list[Any]]:
         """The program's outputs, and the values of some variables."""
-        made, n = self.values([*self.outs, *variables]), len(self.outs)
+        made = self.values([*self.outs, *variables])
+        n = len(self.outs)
         return jax.tree.unflatten(self.structure, made[:n]), made[n:]
 
     def values(self, variables: Sequence[Any]) -> list[Any]:
@@ -115,11 +155,21 @@ class _Trace:
         jaxpr = self.jaxpr.replace(outvars=[*variables], debug_info=names)
         return jaxpr_as_fun(ClosedJaxpr(jaxpr, self._closed.consts))(*self._arguments)
 
-    def follow(self, known: Sequence[Any], values: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
+    def follow(
+        self,
+        known: Sequence[Any],
+        values: Sequence[Any],
+        wanted: Sequence[Any],
+    ) -> list[Any]:
         """The values of `wanted`, from those of a cut and with cheap operations."""
         found = dict(zip(known, values, strict=True))
-        steps, stack, seen = set[int](), [v for v in wanted if v not in found], set[Any]()
-        makers = {v: i for i, equation in enumerate(self.jaxpr.eqns) for v in equation.outvars}
+        steps = set[int]()
+        stack = [v for v in wanted if v not in found]
+        seen = set[Any]()
+        makers = {}
+        for i, equation in enumerate(self.jaxpr.eqns):
+            for v in equation.outvars:
+                makers[v] = i
         free: dict[Any, None] = {}
         while stack:
             var = stack.pop()
@@ -134,10 +184,13 @@ class _Trace:
         found.update(zip(free, self.values(list(free)), strict=True))
         for equation in (self.jaxpr.eqns[i] for i in sorted(steps)):
             made = equation.primitive.bind(
-                *(v.val if isinstance(v, Literal) else found[v] for v in equation.invars), **equation.params
+                *(v.val if isinstance(v, Literal) else found[v] for v in equation.invars),
+                **equation.params,
             )
             made = made if equation.primitive.multiple_results else [made]
-            found.update((v, x) for v, x in zip(equation.outvars, made, strict=True) if v not in found)
+            found.update(
+                (v, x) for v, x in zip(equation.outvars, made, strict=True) if v not in found
+            )
         return [found[v] for v in wanted]
 
 
@@ -154,7 +207,10 @@ def _type_of(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def over_rows(program: Program, seeds: jax.Array | None) -> Callable[..., Any]:
+def over_rows(
+    program: Program,
+    seeds: jax.Array | None,
+) -> Callable[..., Any]:
     """A program mapped over rows.
 
     Args:
@@ -165,13 +221,19 @@ def over_rows(program: Program, seeds: jax.Array | None) -> Callable[..., Any]:
       `function(params, inputs)`, with inputs and outputs `[k, ...]`.
     """
     if seeds is None:
-        return jax.vmap(lambda params, inputs: program(params, inputs), in_axes=(None, 0))
+        return jax.vmap(
+            lambda params, inputs: program(params, inputs),
+            in_axes=(None, 0),
+        )
     mapped = jax.vmap(program, in_axes=(None, 0, 0))
     return lambda params, inputs: mapped(params, inputs, seeds)
 
 
 def row_vjp(
-    program: Program, params: tuple[Any, ...], inputs: tuple[Any, ...], seeds: Any
+    program: Program,
+    params: tuple[Any, ...],
+    inputs: tuple[Any, ...],
+    seeds: Any,
 ) -> tuple[Any, Callable[..., Any]]:
     """`jax.vjp` of a program over rows, with respect to the float parameters and the ports that take a gradient.
 
@@ -184,15 +246,28 @@ def row_vjp(
     Returns:
       Its outputs, and a function from their cotangents to those of the parameters, then of each such port.
     """
-    float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
+    float_inputs = []
+    for x, takes in zip(inputs, program.float_ports, strict=True):
+        if takes:
+            float_inputs.append(x)
     function = over_rows(program, seeds)
 
     def of(floats: tuple[Any, ...], *xs: Any) -> Any:
         given = iter(xs)
-        full = tuple(next(given) if takes else x for x, takes in zip(inputs, program.float_ports, strict=True))
-        return function(tuple(combine(p, f) for p, f in zip(params, floats, strict=True)), full)
+        full = tuple(
+            next(given) if takes else x
+            for x, takes in zip(inputs, program.float_ports, strict=True)
+        )
+        return function(
+            tuple(combine(p, f) for p, f in zip(params, floats, strict=True)),
+            full,
+        )
 
-    return jax.vjp(of, tuple(trainable(p) for p in params), *float_inputs)
+    return jax.vjp(
+        of,
+        tuple(trainable(p) for p in params),
+        *float_inputs,
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -205,7 +280,9 @@ def find_residuals(program: Program, rows: RowTypes, params: Any) -> Residuals:
       params: `shapes_of(params)`.
     """
     structure, leaves = params
-    given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
+    given = jax.tree.unflatten(
+        structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves]
+    )
     one, few, more = (_probe(program, rows, given, k) for k in (1, 3, 5))
     chosen: list[tuple[int, Made]] = []
     for i, (var, other) in enumerate(zip(few.leaves, more.leaves, strict=True)):
@@ -213,13 +290,36 @@ def find_residuals(program: Program, rows: RowTypes, params: Any) -> Residuals:
         if leaf.record and _is_row(var, other):
             chosen.append((i, leaf))
     numbers = tuple(i for i, _ in chosen)
-    if len({tuple(equation.primitive.name for equation in trace.jaxpr.eqns) for trace in (one, few, more)}) > 1:
-        return Residuals(numbers, tuple((leaf.shape[1:], leaf.dtype) for _, leaf in chosen))
-    places = _cut(few, more, [few.leaves[i] for i in numbers])
-    return Residuals(numbers, tuple((v.aval.shape[1:], str(v.aval.dtype)) for v in few.at(places)), places)
+    if (
+        len(
+            {
+                tuple(equation.primitive.name for equation in trace.jaxpr.eqns)
+                for trace in (one, few, more)
+            }
+        )
+        > 1
+    ):
+        return Residuals(
+            numbers,
+            tuple((leaf.shape[1:], leaf.dtype) for _, leaf in chosen),
+        )
+    places = _cut(
+        few,
+        more,
+        [few.leaves[i] for i in numbers],
+    )
+    return Residuals(
+        numbers,
+        tuple((v.aval.shape[1:], str(v.aval.dtype)) for v in few.at(places)),
+        places,
+    )
 
 
-def _cut(few: _Trace, more: _Trace, wanted: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+def _cut(
+    few: _Trace,
+    more: _Trace,
+    wanted: Sequence[Any],
+) -> tuple[tuple[int, int], ...]:
     """Where the smallest values are made from which `wanted` follows: a minimum cut."""
     places: dict[Any, tuple[int, int]] = {}
     sizes: dict[Any, int] = {}
@@ -228,7 +328,10 @@ def _cut(few: _Trace, more: _Trace, wanted: Sequence[Any]) -> tuple[tuple[int, i
             if describe(few.jaxpr, var, few.unfree).record and _is_row(var, other):
                 places[var] = i, j
                 sizes[var] = math.prod(var.aval.shape[1:]) * var.aval.dtype.itemsize
-    return tuple(places[var] for var in smallest_cut(few.jaxpr.eqns, few.unfree, sizes, wanted))
+    result = []
+    for var in smallest_cut(few.jaxpr.eqns, few.unfree, sizes, wanted):
+        result.append(places[var])
+    return tuple(result)
 
 
 def _is_row(few: Any, more: Any) -> bool:
@@ -248,9 +351,15 @@ def find_chain_residuals(program: ChainProgram, rows: RowTypes, params: Any) -> 
     if program.rows is None:
         return Residuals()
     structure, leaves = params
-    given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
+    given = jax.tree.unflatten(
+        structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves]
+    )
     of_edges, own = program.split(given)
-    (sent,) = jax.eval_shape(program.edge_types[0], of_edges[0], (jax.ShapeDtypeStruct(*rows[0]),))
+    (sent,) = jax.eval_shape(
+        program.edge_types[0],
+        of_edges[0],
+        (jax.ShapeDtypeStruct(*rows[0]),),
+    )
     collected = (sent.shape, str(sent.dtype))
     residuals = find_residuals(program.rows, (collected, *rows), shapes_of(own))
     return replace(residuals, rows=(collected, *residuals.rows))
@@ -270,7 +379,17 @@ def _array(leaf: Any) -> Any:
     return leaf if hasattr(leaf, "shape") else jnp.asarray(leaf)
 
 
-def _probe(program: Program, rows: RowTypes, params: Any, k: int) -> _Trace:
+def _probe(
+    program: Program,
+    rows: RowTypes,
+    params: Any,
+    k: int,
+) -> _Trace:
     """The trace for `k` rows."""
     inputs = tuple(jax.ShapeDtypeStruct((k, *shape), dtype) for shape, dtype in rows)
-    return _Trace(program, params, inputs, jax.ShapeDtypeStruct((k,), np.uint32) if program.random else None)
+    return _Trace(
+        program,
+        params,
+        inputs,
+        jax.ShapeDtypeStruct((k,), np.uint32) if program.random else None,
+    )

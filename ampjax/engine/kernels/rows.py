@@ -12,7 +12,14 @@ from ampjax.engine.kernels.scatter import read_rows, set_rows
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.kernels.stage_program import Program
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
-from ampjax.engine.kernels.wiring import Wiring, add_gradients, cotangents, gathered, new_gradients, written_rows
+from ampjax.engine.kernels.wiring import (
+    Wiring,
+    add_gradients,
+    cotangents,
+    gathered,
+    new_gradients,
+    written_rows,
+)
 from ampjax.jaxprs.axis_products import over_one_axis
 from ampjax.jaxprs.wide_sums import with_wide_sums
 
@@ -25,8 +32,16 @@ def forward(program: Program, wiring: Wiring) -> Kernel:
     """
 
     @kernel(loops=True)
-    def forward(params: Any, values: Any, read: Any, dispatch: PerDispatch) -> Any:
-        outs = over_rows(program, None)(params, gathered(wiring, (*values, *read), dispatch.host, dispatch.pack))
+    def forward(
+        params: Any,
+        values: Any,
+        read: Any,
+        dispatch: PerDispatch,
+    ) -> Any:
+        outs = over_rows(program, None)(
+            params,
+            gathered(wiring, (*values, *read), dispatch.host, dispatch.pack),
+        )
         return written_rows(wiring, values, dispatch.pack, outs)
 
     return forward
@@ -41,8 +56,14 @@ def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Ker
     """
 
     @kernel(loops=True)
-    def forward_train(params: Any, donated: Any, read: Any, dispatch: PerDispatch) -> Any:
-        (values, grads, records), pack = donated, dispatch.pack
+    def forward_train(
+        params: Any,
+        donated: Any,
+        read: Any,
+        dispatch: PerDispatch,
+    ) -> Any:
+        values, grads, records = donated
+        pack = dispatch.pack
         inputs = gathered(wiring, (*values, *read), dispatch.host, pack)
         if residuals.leaves:
             outs, recorded = residuals.forward(program, params, inputs, dispatch.seeds)
@@ -50,13 +71,19 @@ def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Ker
             records = [set_rows(r, slots, x) for r, x in zip(records, recorded, strict=True)]
         else:
             outs = over_rows(program, dispatch.seeds)(params, inputs)
-        return written_rows(wiring, values, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
+        return (
+            written_rows(wiring, values, pack, outs),
+            new_gradients(wiring, grads, pack),
+            tuple(records),
+        )
 
     return forward_train
 
 
 @shared
-def backward(program: Program, wiring: Wiring, residuals: Residuals, consumer: GradientConsumer) -> Kernel:
+def backward(
+    program: Program, wiring: Wiring, residuals: Residuals, consumer: GradientConsumer
+) -> Kernel:
     """`kernel(params, (grads, states), (arenas, records), per_dispatch) -> (grads, states)`: the adjoint of a `rows` stage.
 
     It reads output cotangents from the adjoint rows of the output slots and adds input cotangents to the adjoint rows of the input slots.
@@ -65,17 +92,31 @@ def backward(program: Program, wiring: Wiring, residuals: Residuals, consumer: G
     """
 
     @kernel(loops=consumer.loopable, donates_params=consumer.donates_params)
-    def backward(params: Any, donated: Any, read: Any, dispatch: PerDispatch) -> Any:
-        (grads, states), (arenas, records), pack = donated, read, dispatch.pack
+    def backward(
+        params: Any,
+        donated: Any,
+        read: Any,
+        dispatch: PerDispatch,
+    ) -> Any:
+        grads, states = donated
+        arenas, records = read
+        pack = dispatch.pack
         mask = wiring.mask(pack)
         inputs = gathered(wiring, arenas, dispatch.host, pack)
         # Padding reads the records of the first row: the trash slot may be empty, and a derivative that divides by a recorded 0 is NaN.
         slots = wiring.of_output(pack, 0)
         slots = jnp.where(mask, slots, slots[0])
-        outs, pull = residuals.backward(program, params, inputs, dispatch.seeds, [read_rows(r, slots) for r in records])
+        outs, pull = residuals.backward(
+            program,
+            params,
+            inputs,
+            dispatch.seeds,
+            [read_rows(r, slots) for r in records],
+        )
         returned = cotangents(wiring, grads, pack, mask, outs)
         weight_grads, *input_grads = with_wide_sums(
-            lambda: over_one_axis(lambda: pull(returned), (*inputs, *outs)), params
+            lambda: over_one_axis(lambda: pull(returned), (*inputs, *outs)),
+            params,
         )
         new_grads = add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads)
         return new_grads, consumer(params, states, weight_grads, dispatch.scalars, input_grads)

@@ -63,4 +63,8 @@ def add_rows(array: Array, slots: Array, rows: Array) -> Array:
     """
     if slots.shape[0] != 1:
         return array.at[slots].add(rows, **INSIDE)
-    return set_rows(array, slots, array[slots] + rows.astype(array.dtype))
+    return set_rows(
+        array,
+        slots,
+        array[slots] + rows.astype(array.dtype),
+    )

@@ -30,7 +30,12 @@ class Reduction:
 
     function: Callable[..., Array]
 
-    def __call__(self, rows: tuple[Array, ...], ids: tuple[Array, ...], n: int) -> Array:
+    def __call__(
+        self,
+        rows: tuple[Array, ...],
+        ids: tuple[Array, ...],
+        n: int,
+    ) -> Array:
         """Rows `[r, *shape]` per port, to `[n, ...]`."""
         return self.function(rows[0], ids[0], n)
 
@@ -39,9 +44,17 @@ class Reduction:
 class Collection:
     """The computation of a `collect` stage: rows added at their places."""
 
-    def __call__(self, rows: tuple[Array, ...], ids: tuple[Array, ...], n: int) -> Array:
+    def __call__(
+        self,
+        rows: tuple[Array, ...],
+        ids: tuple[Array, ...],
+        n: int,
+    ) -> Array:
         """Rows `[r, *shape]` per port, to `[n, ...]`."""
-        total = jnp.zeros((n, *rows[0].shape[1:]), rows[0].dtype)
+        total = jnp.zeros(
+            (n, *rows[0].shape[1:]),
+            rows[0].dtype,
+        )
         for r, i in zip(rows, ids, strict=True):
             total = total.at[i].add(r, mode="drop")
         return total
@@ -68,10 +81,22 @@ def forward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
     """`kernel(values, grads, read, per_dispatch) -> (values, grads)`: the rows of several messages at once, into segments."""
 
     @jitted("values", "grads")
-    def segments_forward(values: Any, grads: Any, read: Any, per_dispatch: Any) -> Any:
+    def segments_forward(
+        values: Any,
+        grads: Any,
+        read: Any,
+        per_dispatch: Any,
+    ) -> Any:
         dispatch = SegmentRows(*per_dispatch)
-        y = function(_rows(wiring, (*values, *read), dispatch), dispatch.ids, dispatch.out.shape[0])
-        grad = grads[0] if grads[0] is None or wiring.written[0] else set_rows(grads[0], dispatch.out, 0)
+        y = function(
+            _rows(wiring, (*values, *read), dispatch),
+            dispatch.ids,
+            dispatch.out.shape[0],
+        )
+        if grads[0] is None or wiring.written[0]:
+            grad = grads[0]
+        else:
+            grad = set_rows(grads[0], dispatch.out, 0)
         return (set_rows(values[0], dispatch.out, y),), (grad,)
 
     return segments_forward
@@ -82,27 +107,46 @@ def backward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
     """`kernel(grads, arenas, per_dispatch, n) -> grads`: the adjoint; `n` is the number of real segments."""
 
     @jitted("grads")
-    def segments_backward(grads: Any, arenas: Any, per_dispatch: Any, n: Any) -> Any:
+    def segments_backward(
+        grads: Any,
+        arenas: Any,
+        per_dispatch: Any,
+        n: Any,
+    ) -> Any:
         dispatch = SegmentRows(*per_dispatch)
         m = dispatch.out.shape[0]
-        _, pull = jax.vjp(lambda *rows: function(rows, dispatch.ids, m), *_rows(wiring, arenas, dispatch))
-        cotangent = masked(jnp.arange(m) < n, grads[wiring.outputs[0]][dispatch.out])
+        _, pull = jax.vjp(
+            lambda *rows: function(rows, dispatch.ids, m),
+            *_rows(wiring, arenas, dispatch),
+        )
+        cotangent = masked(
+            jnp.arange(m) < n,
+            grads[wiring.outputs[0]][dispatch.out],
+        )
         new = list(grads)
         for place, slots, ids, gradient in zip(
             wiring.ports, dispatch.slots, dispatch.ids, pull(cotangent), strict=True
         ):
             if place is not None and new[place] is not None:
                 real = ids < m
-                new[place] = add_rows(new[place], jnp.where(real, slots, TRASH), masked(real, gradient))
+                new[place] = add_rows(
+                    new[place],
+                    jnp.where(real, slots, TRASH),
+                    masked(real, gradient),
+                )
         return tuple(new)
 
     return segments_backward
 
 
-def _rows(wiring: Wiring, arenas: tuple[Array, ...], dispatch: SegmentRows) -> tuple[Array, ...]:
+def _rows(
+    wiring: Wiring,
+    arenas: tuple[Array, ...],
+    dispatch: SegmentRows,
+) -> tuple[Array, ...]:
     """The input rows of each port, `[r, *shape]`."""
     from_host = iter(dispatch.host)
-    return tuple(
-        next(from_host) if place is None else arenas[place][slots]
-        for place, slots in zip(wiring.ports, dispatch.slots, strict=True)
-    )
+    result = []
+    for place, slots in zip(wiring.ports, dispatch.slots, strict=True):
+        result.append(next(from_host) if place is None else arenas[place][slots])
+    return tuple(result)

@@ -37,11 +37,19 @@ class SharedKernels:
     def __init__(self, most_idle: int = MOST_IDLE):
         self.most_idle = most_idle
         self._held: weakref.WeakValueDictionary[Hashable, Kernel] = weakref.WeakValueDictionary()
-        self._idle: OrderedDict[Hashable, tuple[Functions, int]] = OrderedDict()  # the latest come last
+        self._idle: OrderedDict[Hashable, tuple[Functions, int]] = (
+            OrderedDict()
+        )  # the latest come last
         self._n_idle = 0
-        self._lock = threading.RLock()  # kernels die wherever the garbage collector runs, in here too
+        self._lock = (
+            threading.RLock()
+        )  # kernels die wherever the garbage collector runs, in here too
 
-    def find(self, key: Hashable, make: Callable[[], Kernel]) -> Kernel:
+    def find(
+        self,
+        key: Hashable,
+        make: Callable[[], Kernel],
+    ) -> Kernel:
         """The kernel of a key.
 
         Args:
@@ -69,12 +77,19 @@ class SharedKernels:
         return self._n_idle
 
     def __repr__(self) -> str:
-        return f"SharedKernels: {self.n_held} held; {self.n_idle} of {self.most_idle} executables idle"
+        return (
+            f"SharedKernels: {self.n_held} held; {self.n_idle} of {self.most_idle} executables idle"
+        )
 
     def _let_go(self, key: Hashable, functions: Functions) -> None:
         """Keeps the compiled functions of a kernel that is no longer used, and drops those that have been kept longest."""
-        n = max(1, sum(function._cache_size() for function in functions if function is not None))
-        dropped: list[Any] = []  # destroyed after the lock is free: that takes long, and may run anything
+        n = max(
+            1,
+            sum(function._cache_size() for function in functions if function is not None),
+        )
+        dropped: list[
+            Any
+        ] = []  # destroyed after the lock is free: that takes long, and may run anything
         with self._lock:
             dropped.append(self._take(key))
             self._idle[key] = functions, n
@@ -101,6 +116,9 @@ def shared(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
 
     @functools.wraps(make)
     def find(*args: Hashable) -> Kernel:
-        return KERNELS.find((make, *args), functools.partial(make, *args))
+        return KERNELS.find(
+            (make, *args),
+            functools.partial(make, *args),
+        )
 
     return find

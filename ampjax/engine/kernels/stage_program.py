@@ -61,7 +61,12 @@ class Program:
         """Whether some node takes a PRNG key."""
         return any(call.body.rng for call in self.calls)
 
-    def __call__(self, params: tuple[Any, ...], inputs: tuple[Any, ...], seed: Any = None) -> Any:
+    def __call__(
+        self,
+        params: tuple[Any, ...],
+        inputs: tuple[Any, ...],
+        seed: Any = None,
+    ) -> Any:
         """The outputs for one row: a tuple of arrays, or a loss body's result.
 
         Args:
@@ -72,7 +77,9 @@ class Program:
         results: list[tuple[Any, ...]] = []
         out: Any = ()
         for call in self.calls:
-            values = [inputs[ref[1]] if ref[0] == "port" else results[ref[1]][ref[2]] for ref in call.inputs]
+            values = []
+            for ref in call.inputs:
+                values.append(inputs[ref[1]] if ref[0] == "port" else results[ref[1]][ref[2]])
             own = () if call.params is None else params[call.params]
             options: dict[str, Any] = {}
             if call.body.rng:
@@ -86,7 +93,12 @@ def make_program(stage: Stage) -> Program:
     """The program of a `rows` or `loss` stage."""
     takes = tuple(port.space != HOST and port.type.is_float for port in stage.ports)
     calls = _calls(stage.nodes, {})
-    return Program(calls, len(stage.outputs), tuple(port.space == HOST for port in stage.ports), takes)
+    return Program(
+        calls,
+        len(stage.outputs),
+        tuple(port.space == HOST for port in stage.ports),
+        takes,
+    )
 
 
 @dataclass(frozen=True)
@@ -108,9 +120,14 @@ class ChainProgram:
     @property
     def random(self) -> bool:
         """Whether some node takes a PRNG key."""
-        return any(program.random for program in (*self.edge_types, self.rows) if program is not None)
+        return any(
+            program.random for program in (*self.edge_types, self.rows) if program is not None
+        )
 
-    def split(self, params: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
+    def split(
+        self,
+        params: tuple[Any, ...],
+    ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
         """The stage's parameters, shared out: those of the nodes of each edge type, and those of the nodes on rows."""
         *of_edges, of_rows = [tuple(params[place] for place in own) for own in self.places]
         return of_edges, of_rows
@@ -119,7 +136,14 @@ class ChainProgram:
         """The gradients of the stage's parameters, from those of the nodes of each edge type, then of those on rows."""
         total: dict[int, Any] = {}
         for place, grad in zip((place for own in self.places for place in own), grads, strict=True):
-            total[place] = jax.tree.map(jnp.add, total[place], grad) if place in total else grad
+            if place in total:
+                total[place] = jax.tree.map(
+                    jnp.add,
+                    total[place],
+                    grad,
+                )
+            else:
+                total[place] = grad
         return tuple(total[place] for place in sorted(total))
 
 
@@ -128,28 +152,55 @@ def make_chain_program(stage: Stage) -> ChainProgram:
     chain = stage.chain
     assert chain is not None
     on_host = tuple(port.space == HOST for port in stage.ports)
-    takes = tuple(not host and port.type.is_float for host, port in zip(on_host, stage.ports, strict=True))
+    takes = tuple(
+        not host and port.type.is_float for host, port in zip(on_host, stage.ports, strict=True)
+    )
     edge_types = []
     for edge_type in chain.edge_types:
-        calls = _calls(edge_type.nodes, {chain.distribute.outputs[edge_type.output]: ("port", 0, 0)})
+        calls = _calls(
+            edge_type.nodes,
+            {chain.distribute.outputs[edge_type.output]: ("port", 0, 0)},
+        )
         edge_types.append(Program(calls or (PASS,), 1, on_host[:1], takes[:1]))
-    wires = dict.fromkeys((chain.distribute.inputs[0], *(w for n in stage.row_nodes for w in n.inputs)))
-    outside = [w for w in wires if w is not None and w.source not in stage.nodes]
-    entries = {w: ("port", p, 0) for p, w in enumerate((chain.collect.outputs[0], *outside))}
-    rows = Program(_calls(stage.row_nodes, entries), len(stage.outputs), (False, *on_host), (True, *takes))
+    wires = dict.fromkeys(
+        (
+            chain.distribute.inputs[0],
+            *(w for n in stage.row_nodes for w in n.inputs),
+        )
+    )
+    outside = []
+    for w in wires:
+        if w is not None and w.source not in stage.nodes:
+            outside.append(w)
+    entries = {}
+    for p, w in enumerate((chain.collect.outputs[0], *outside)):
+        entries[w] = ("port", p, 0)
+    rows = Program(
+        _calls(stage.row_nodes, entries),
+        len(stage.outputs),
+        (False, *on_host),
+        (True, *takes),
+    )
     places = tuple(
-        _places(stage, nodes) for nodes in (*(edge_type.nodes for edge_type in chain.edge_types), stage.row_nodes)
+        _places(stage, nodes)
+        for nodes in (*(edge_type.nodes for edge_type in chain.edge_types), stage.row_nodes)
     )
     return ChainProgram(tuple(edge_types), rows if stage.row_nodes else None, takes, places)
 
 
-def _places(stage: Stage, nodes: Sequence[Node]) -> tuple[int, ...]:
+def _places(
+    stage: Stage,
+    nodes: Sequence[Node],
+) -> tuple[int, ...]:
     """Which of a stage's parameters some nodes have, in the order of their program's."""
     names = dict.fromkeys(node.params_name for node in nodes if node.has_params)
     return tuple(stage.params.index(name) for name in names)
 
 
-def _calls(nodes: Sequence[Node], entries: dict[Wire, Ref]) -> tuple[Call, ...]:
+def _calls(
+    nodes: Sequence[Node],
+    entries: dict[Wire, Ref],
+) -> tuple[Call, ...]:
     """The calls of nodes, sources first; wires from outside that `entries` has not are added to it as they come."""
     names = [node.name for node in nodes]
     calls: list[Call] = []
@@ -164,7 +215,10 @@ def _calls(nodes: Sequence[Node], entries: dict[Wire, Ref]) -> tuple[Call, ...]:
                 refs.append(("node", names.index(wire.source.name), wire.port))
             else:
                 refs.append(entries.setdefault(wire, ("port", len(entries), 0)))
-        place = params.setdefault(node.params_name, len(params)) if node.has_params else None
+        if node.has_params:
+            place = params.setdefault(node.params_name, len(params))
+        else:
+            place = None
         calls.append(Call(op.body, tuple(refs), place, _salt(node.role) if op.body.rng else 0))
     return tuple(calls)
 
@@ -173,7 +227,12 @@ def _same(params: Any, row: Any) -> Any:
     return row
 
 
-PASS = Call(Body(_same), (("port", 0, 0),), None, 0)
+PASS = Call(
+    Body(_same),
+    (("port", 0, 0),),
+    None,
+    0,
+)
 """A call that hands its row on."""
 
 

@@ -33,11 +33,25 @@ class Accumulating:
     donates_params: ClassVar[bool] = False
     loopable: ClassVar[bool] = True
 
-    def __call__(self, params: Any, states: Any, grads: Any, scalars: None, read: Any) -> tuple[Any, ...]:
+    def __call__(
+        self,
+        params: Any,
+        states: Any,
+        grads: Any,
+        scalars: None,
+        read: Any,
+    ) -> tuple[Any, ...]:
         """The accumulators of each node with its gradients added; `params`, `scalars` and `read` are not used."""
         drops = self.drops or (False,) * len(states)
-        added = jax.tree.map(lambda a, g: a + g.astype(a.dtype), tuple(states), tuple(grads))
-        return tuple([old if dropped else new for old, new, dropped in zip(states, added, drops, strict=True)])
+        added = jax.tree.map(
+            lambda a, g: a + g.astype(a.dtype),
+            tuple(states),
+            tuple(grads),
+        )
+        result = []
+        for old, new, dropped in zip(states, added, drops, strict=True):
+            result.append(old if dropped else new)
+        return tuple(result)
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,14 @@ class Updating:
     donates_params: ClassVar[bool] = True
     loopable: ClassVar[bool] = False
 
-    def __call__(self, params: Any, states: Any, grads: Any, scalars: Array, read: Any) -> tuple[tuple[Any, Any], ...]:
+    def __call__(
+        self,
+        params: Any,
+        states: Any,
+        grads: Any,
+        scalars: Array,
+        read: Any,
+    ) -> tuple[tuple[Any, Any], ...]:
         """Updates the parameters of each node.
 
         Args:
@@ -74,8 +95,19 @@ class Updating:
         for (tx, gradient), old, state, grad, (count, staleness) in zip(
             self.rules, params, states, grads, scalars, strict=True
         ):
-            new, opt_state, _ = make_update(tx, gradient)(old, state, grad, count, staleness=staleness)
-            made.append((jax.tree.map(lambda o, n: n if n is o else jnp.where(keep, o, n), old, new), opt_state))
+            new, opt_state, _ = make_update(tx, gradient)(
+                old, state, grad, count, staleness=staleness
+            )
+            made.append(
+                (
+                    jax.tree.map(
+                        lambda o, n: n if n is o else jnp.where(keep, o, n),
+                        old,
+                        new,
+                    ),
+                    opt_state,
+                )
+            )
         return tuple(made)
 
 

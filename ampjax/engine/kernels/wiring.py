@@ -53,39 +53,71 @@ class Wiring:
 
 def masked(mask: Array, x: Array) -> Array:
     """`x` with zeros in the rows where the mask is false."""
-    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
-
-
-def gathered(wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...], pack: Array) -> tuple[Array, ...]:
-    """The input rows of each port, `[k, *shape]`: gathered from its arena, or passed from the host."""
-    from_host = iter(host)
-    return tuple(
-        [
-            next(from_host) if place is None else read_rows(arenas[place], wiring.of_port(pack, port))
-            for port, place in enumerate(wiring.ports)
-        ]
+    return jnp.where(
+        mask.reshape(mask.shape + (1,) * (x.ndim - 1)),
+        x,
+        jnp.zeros((), x.dtype),
     )
 
 
-def written_rows(wiring: Wiring, arenas: tuple[Array, ...], pack: Array, outs: tuple[Array, ...]) -> tuple[Array, ...]:
+def gathered(
+    wiring: Wiring,
+    arenas: tuple[Array, ...],
+    host: tuple[Array, ...],
+    pack: Array,
+) -> tuple[Array, ...]:
+    """The input rows of each port, `[k, *shape]`: gathered from its arena, or passed from the host."""
+    from_host = iter(host)
+    result = []
+    for port, place in enumerate(wiring.ports):
+        result.append(
+            next(from_host)
+            if place is None
+            else read_rows(arenas[place], wiring.of_port(pack, port))
+        )
+    return tuple(result)
+
+
+def written_rows(
+    wiring: Wiring,
+    arenas: tuple[Array, ...],
+    pack: Array,
+    outs: tuple[Array, ...],
+) -> tuple[Array, ...]:
     """The output arenas with the output rows in their slots."""
     new = list(arenas)
     for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
-        new[place] = set_rows(new[place], wiring.of_output(pack, j), y)
+        new[place] = set_rows(
+            new[place],
+            wiring.of_output(pack, j),
+            y,
+        )
     return tuple(new)
 
 
-def new_gradients(wiring: Wiring, grads: tuple[Any, ...], pack: Array) -> tuple[Any, ...]:
+def new_gradients(
+    wiring: Wiring,
+    grads: tuple[Any, ...],
+    pack: Array,
+) -> tuple[Any, ...]:
     """The adjoint rows, with zeros for new outputs where consumers will add to them."""
     new = list(grads)
     for j, place in enumerate(wiring.outputs):
         if new[place] is not None and not wiring.written[j]:
-            new[place] = set_rows(new[place], wiring.of_output(pack, j), 0)
+            new[place] = set_rows(
+                new[place],
+                wiring.of_output(pack, j),
+                0,
+            )
     return tuple(new)
 
 
 def cotangents(
-    wiring: Wiring, grads: tuple[Any, ...], pack: Array, mask: Array, outs: tuple[Array, ...]
+    wiring: Wiring,
+    grads: tuple[Any, ...],
+    pack: Array,
+    mask: Array,
+    outs: tuple[Array, ...],
 ) -> tuple[Array, ...]:
     """The cotangents of the outputs `outs`: their adjoint rows, without padding."""
     found = []
@@ -123,10 +155,20 @@ def add_gradients(
     for port, place in enumerate(wiring.ports):
         if place is not None and float_ports[port]:
             slots = jnp.where(mask, wiring.of_port(pack, port), TRASH)
-            out[place] = put_gradients(out[place], slots, masked(mask, next(values)), wiring.sole[port])
+            out[place] = put_gradients(
+                out[place],
+                slots,
+                masked(mask, next(values)),
+                wiring.sole[port],
+            )
     return tuple(out)
 
 
-def put_gradients(grads: Array, slots: Array, cotangents: Array, sole: bool) -> Array:
+def put_gradients(
+    grads: Array,
+    slots: Array,
+    cotangents: Array,
+    sole: bool,
+) -> Array:
     """Adjoint rows with cotangents written at slots, where the port is the sole consumer, or else added."""
     return (set_rows if sole else add_rows)(grads, slots, cotangents)

@@ -33,12 +33,18 @@ class EdgesRunner(StageRunner):
     """
 
     def __init__(self, stage: Stage, arenas: Arenas):
-        self.stage, self._program = stage, make_chain_program(stage)
-        self._draws, self._needs_backward = self._program.random, needs_backward(stage)
+        self.stage = stage
+        self._program = make_chain_program(stage)
+        self._draws = self._program.random
+        self._needs_backward = needs_backward(stage)
         self._arrays = StageArrays(stage, arenas)
-        self._records = RecordedActivations(stage, arenas, functools.partial(find_chain_residuals, self._program))
+        self._records = RecordedActivations(
+            stage, arenas, functools.partial(find_chain_residuals, self._program)
+        )
         self._infer = edge_kernels.forward(self._program, self._arrays.wiring)
-        self._train: Kernel | None = None  # made when the parameters' shapes are known, as are the next
+        self._train: Kernel | None = (
+            None  # made when the parameters' shapes are known, as are the next
+        )
         self._adjoints: dict[Accumulating, Kernel] = {}
         self._edge_sizes: EdgeSizes | None = None
         # Instances that travel together come often.
@@ -49,18 +55,30 @@ class EdgesRunner(StageRunner):
         (launch,) = launches
         if _is_empty(launch):
             return
-        arrays, records = self._arrays, self._records
+        arrays = self._arrays
+        records = self._records
         values, grads, read = arrays.outputs()
         if launch.direction == FORWARD:
             kernel = self._train or self._make_train(params)
             donated = values, grads, records.grown()
-            values, grads, records.arrays = self._call(kernel, params, donated, read, launch)
+            values, grads, records.arrays = self._call(
+                kernel,
+                params,
+                donated,
+                read,
+                launch,
+            )
         else:
             values = self._call(self._infer, params, values, read, launch)
         arrays.put_outputs(values, grads)
 
     def backward(
-        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+        self,
+        launches: Coalesced,
+        params: Params,
+        consumer: GradientConsumer,
+        states: Any,
+        scalars: np.ndarray | None,
     ) -> Any:
         """Computes the gradients of inputs and weights, and accumulates the latter."""
         (launch,) = launches
@@ -70,7 +88,13 @@ class EdgesRunner(StageRunner):
         kernel = self._adjoints.get(consumer) or self._make_adjoint(params, consumer)
         values, grads = self._arrays.everything()
         read = values, self._records.grown()
-        grads, states = self._call(kernel, params, (grads, states), read, launch)
+        grads, states = self._call(
+            kernel,
+            params,
+            (grads, states),
+            read,
+            launch,
+        )
         self._arrays.put_gradients(grads)
         return states
 
@@ -87,12 +111,34 @@ class EdgesRunner(StageRunner):
         """Bytes of what is recorded beside a row of the first output."""
         return self._records.row_bytes(params)
 
-    def _call(self, kernel: Kernel, params: Params, donated: Any, read: Any, launch: Launch) -> Any:
+    def _call(
+        self,
+        kernel: Kernel,
+        params: Params,
+        donated: Any,
+        read: Any,
+        launch: Launch,
+    ) -> Any:
         """Calls a kernel for a launch; returns `donated`, changed."""
         k, sizes, edges = self._fit(launch)
         host, pack = self._arrays.rows([launch], k, 1)
-        seeds = self._seeds(launch, k, sizes) if self._draws and launch.direction != INFER else None
-        return kernel.once(params, donated, read, (tuple([r[0] for r in host]), pack[0], seeds, None, edges), sizes)
+        if self._draws and launch.direction != INFER:
+            seeds = self._seeds(launch, k, sizes)
+        else:
+            seeds = None
+        return kernel.once(
+            params,
+            donated,
+            read,
+            (
+                tuple([r[0] for r in host]),
+                pack[0],
+                seeds,
+                None,
+                edges,
+            ),
+            sizes,
+        )
 
     def _fit(self, launch: Launch) -> tuple[int, Sizes, PaddedEdges]:
         """The padded rows of a launch, its padded sizes, and its edges."""
@@ -104,16 +150,24 @@ class EdgesRunner(StageRunner):
         rows = max(launch.n_rows, len(launch.out_rows[0]))
         return self._fitted(self._edge_sizes, self._arrays.size_for, rows, edges)
 
-    def _seeds(self, launch: Launch, k: int, sizes: Sizes) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def _seeds(
+        self, launch: Launch, k: int, sizes: Sizes
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """The random numbers of rows, and of what is sent over each type of edges: an edge's, where its bodies are random, else none."""
         assert launch.edges is not None
         rows, *edges = launch.seeds
-        if not launch.edges.random:  # nobody reads them, and what is sent may be less than the edges
+        if (
+            not launch.edges.random
+        ):  # nobody reads them, and what is sent may be less than the edges
             edges = [np.zeros(0, np.uint32)] * len(edges)
-        return padded(rows, k, True), tuple(padded(own, n, True) for own, n in zip(edges, sizes[:-1], strict=True))
+        return padded(rows, k, True), tuple(
+            padded(own, n, True) for own, n in zip(edges, sizes[:-1], strict=True)
+        )
 
     def _make_train(self, params: Params) -> Kernel:
-        self._train = edge_kernels.forward_train(self._program, self._arrays.wiring, self._records.residuals(params))
+        self._train = edge_kernels.forward_train(
+            self._program, self._arrays.wiring, self._records.residuals(params)
+        )
         return self._train
 
     def _make_adjoint(self, params: Params, consumer: Accumulating) -> Kernel:

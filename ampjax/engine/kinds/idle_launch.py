@@ -14,7 +14,11 @@ from ampjax.unfold.rules.edges import Edges
 
 
 def idle_launches(
-    stage: Stage, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
+    stage: Stage,
+    direction: str,
+    rows: int,
+    messages: int,
+    capacity: Callable[[ArenaKey], int],
 ) -> Iterator[Launch]:
     """Launches of a stage that do nothing, one of each size up to that of the largest dispatch: run once, they compile the kernels.
 
@@ -35,18 +39,37 @@ def idle_launches(
 
 
 def _without_edges(
-    stage: Stage, n_types: int, direction: str, rows: int, capacity: Callable[[ArenaKey], int]
+    stage: Stage,
+    n_types: int,
+    direction: str,
+    rows: int,
+    capacity: Callable[[ArenaKey], int],
 ) -> Iterator[Launch]:
     """Launches without edges. Graphs with more edges than usual take the next step of the ladder, so there is one more."""
     nothing = np.zeros(0, np.int32)
     for n in steps(ladder_for(stage), rows, more=1):
         launch = idle_launch(stage, direction, n, n, capacity)
-        edges = Edges(nothing, nothing, np.zeros((n, n_types), np.int64), np.ones(n, np.int64))
-        yield launch._replace(edges=edges, seeds=[*launch.seeds, *([nothing.astype(np.uint32)] * n_types)])
+        edges = Edges(
+            nothing,
+            nothing,
+            np.zeros((n, n_types), np.int64),
+            np.ones(n, np.int64),
+        )
+        yield launch._replace(
+            edges=edges,
+            seeds=[
+                *launch.seeds,
+                *([nothing.astype(np.uint32)] * n_types),
+            ],
+        )
 
 
 def _into_last_segment(
-    stage: Stage, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
+    stage: Stage,
+    direction: str,
+    rows: int,
+    messages: int,
+    capacity: Callable[[ArenaKey], int],
 ) -> Iterator[Launch]:
     """Launches that sum all rows into the last segment."""
     for n, m in sizes_to_compile(rows, messages if stage.kind.reduces else rows):
@@ -57,7 +80,13 @@ def _into_last_segment(
             yield launch._replace(scatter=[np.zeros(n, np.int64)] * len(stage.ports))
 
 
-def idle_launch(stage: Stage, direction: str, n_in: int, n_out: int, capacity: Callable[[ArenaKey], int]) -> Launch:
+def idle_launch(
+    stage: Stage,
+    direction: str,
+    n_in: int,
+    n_out: int,
+    capacity: Callable[[ArenaKey], int],
+) -> Launch:
     """A launch of `n_in` rows at each port and `n_out` of each output, all in the trash slot; one message for each input row.
 
     Args:
@@ -67,7 +96,8 @@ def idle_launch(stage: Stage, direction: str, n_in: int, n_out: int, capacity: C
       n_out: Output rows.
       capacity: The rows that an arena has.
     """
-    rows, out = np.zeros(n_in, np.int64), np.zeros(n_out, np.int64)
+    rows = np.zeros(n_in, np.int64)
+    out = np.zeros(n_out, np.int64)
     size = n_in if is_padded(stage) else 0
     if size:
         pack = packs.padded([rows] * len(stage.ports), [out] * len(stage.outputs), size).ravel()
@@ -90,7 +120,11 @@ def idle_launch(stage: Stage, direction: str, n_in: int, n_out: int, capacity: C
     )
 
 
-def steps(sizes: Callable[[int], int], most: int, more: int = 0) -> list[int]:
+def steps(
+    sizes: Callable[[int], int],
+    most: int,
+    more: int = 0,
+) -> list[int]:
     """The steps of a ladder up to the first that holds `most`, and `more` behind it.
 
     >>> steps(lambda n: 4 * -(-n // 4), 9, more=1)
@@ -104,7 +138,10 @@ def steps(sizes: Callable[[int], int], most: int, more: int = 0) -> list[int]:
     return found
 
 
-def sizes_to_compile(rows: int, segments: int) -> list[tuple[int, int]]:
+def sizes_to_compile(
+    rows: int,
+    segments: int,
+) -> list[tuple[int, int]]:
     """The padded sizes that dispatches can have.
 
     Args:
@@ -115,4 +152,6 @@ def sizes_to_compile(rows: int, segments: int) -> list[tuple[int, int]]:
       Pairs of rows and segments.
     """
     sizes = steps(segment_ladder, max(rows, segments))
-    return list(dict.fromkeys(segment_sizes(n, m) for n in sizes for m in (n // 4, min(n, segments))))
+    return list(
+        dict.fromkeys(segment_sizes(n, m) for n in sizes for m in (n // 4, min(n, segments)))
+    )

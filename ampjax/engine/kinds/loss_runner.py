@@ -31,15 +31,21 @@ class LossRunner(StageRunner):
     can_update_at_once = True
 
     def __init__(self, stage: Stage, arenas: Arenas, losses: LossMetrics):
-        self.stage, self._program, self._losses = stage, make_program(stage), losses
+        self.stage = stage
+        self._program = make_program(stage)
+        self._losses = losses
         on_cpu = arenas.devices[stage.space].platform == "cpu"
         self._arrays = StageArrays(stage, arenas, self._program.random, loops=on_cpu)
         self._infer = loss_kernels.infer(self._program, self._arrays.wiring)
-        self._adjoints: dict[GradientConsumer, Kernel] = {}  # to find one by its program costs as much as a message
+        self._adjoints: dict[
+            GradientConsumer, Kernel
+        ] = {}  # to find one by its program costs as much as a message
 
     def forward(self, launches: Coalesced, params: Params) -> None:
         """Adds the loss to the sums of inference."""
-        number, losses, arrays = self.stage.number, self._losses, self._arrays
+        number = self.stage.number
+        losses = self._losses
+        arrays = self._arrays
         sums = losses.of(number, False)
         if launches[0].n_rows:
             values, _ = arrays.everything()
@@ -47,15 +53,24 @@ class LossRunner(StageRunner):
         losses.sums[number, False] = sums
 
     def backward(
-        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+        self,
+        launches: Coalesced,
+        params: Params,
+        consumer: GradientConsumer,
+        states: Any,
+        scalars: np.ndarray | None,
     ) -> Any:
         """Adds the loss to the sums of training, and computes the gradients of inputs and weights."""
-        number, losses, arrays = self.stage.number, self._losses, self._arrays
+        number = self.stage.number
+        losses = self._losses
+        arrays = self._arrays
         sums = losses.of(number, True)
         if launches[0].n_rows:
             kernel = self._adjoints.get(consumer) or self._make_adjoint(consumer)
             values, grads = arrays.everything()
-            grads, states, sums = arrays.call(kernel, params, (grads, states, sums), values, launches, scalars)
+            grads, states, sums = arrays.call(
+                kernel, params, (grads, states, sums), values, launches, scalars
+            )
             arrays.put_gradients(grads)
         losses.sums[number, True] = sums
         return states
@@ -65,5 +80,7 @@ class LossRunner(StageRunner):
         return self._arrays.can_coalesce(before, launch)
 
     def _make_adjoint(self, consumer: GradientConsumer) -> Kernel:
-        kernel = self._adjoints[consumer] = loss_kernels.train(self._program, self._arrays.wiring, consumer)
+        kernel = self._adjoints[consumer] = loss_kernels.train(
+            self._program, self._arrays.wiring, consumer
+        )
         return kernel

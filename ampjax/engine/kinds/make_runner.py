@@ -15,7 +15,17 @@ from ampjax.engine.kinds.table_runner import TableRunner
 from ampjax.engine.kinds.transfer_runner import TransferRunner
 from ampjax.engine.loss_metrics import LossMetrics
 from ampjax.ir.host_tables import HostTable
-from ampjax.plan.stage_kinds import COLLECT, EDGES, LOSS, REDUCE, ROWS, SINK, TABLE, TRANSFER, StageKind
+from ampjax.plan.stage_kinds import (
+    COLLECT,
+    EDGES,
+    LOSS,
+    REDUCE,
+    ROWS,
+    SINK,
+    TABLE,
+    TRANSFER,
+    StageKind,
+)
 from ampjax.plan.stages import Stage
 
 Tables = Mapping[str, HostTable]
@@ -33,7 +43,12 @@ RUNNERS: Mapping[StageKind, Callable[[Stage, Arenas, LossMetrics, Tables], Stage
 """The runner of each kind that is dispatched."""
 
 
-def make_runner(stage: Stage, arenas: Arenas, losses: LossMetrics, tables: Tables) -> StageRunner:
+def make_runner(
+    stage: Stage,
+    arenas: Arenas,
+    losses: LossMetrics,
+    tables: Tables,
+) -> StageRunner:
     """The runner of a stage.
 
     Args:

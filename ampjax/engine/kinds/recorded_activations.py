@@ -28,8 +28,15 @@ class RecordedActivations:
       arrays: What is recorded; kernels replace these arrays.
     """
 
-    def __init__(self, stage: Stage, arenas: Arenas, find: Callable[[RowTypes, Any], Residuals]):
-        self._stage, self._arenas, self._find = stage, arenas, find
+    def __init__(
+        self,
+        stage: Stage,
+        arenas: Arenas,
+        find: Callable[[RowTypes, Any], Residuals],
+    ):
+        self._stage = stage
+        self._arenas = arenas
+        self._find = find
         self._residuals: Residuals | None = None
         self._capacity = 0
         self.arrays: tuple[jax.Array, ...] = ()
@@ -38,7 +45,10 @@ class RecordedActivations:
         """The activations that are recorded: determined once, by tracing the stage's bodies."""
         if self._residuals is None:
             rows = tuple((port.type.shape, port.type.dtype.name) for port in self._stage.ports)
-            self._residuals = self._find(rows, shapes_of(params)) if needs_backward(self._stage) else Residuals()
+            if needs_backward(self._stage):
+                self._residuals = self._find(rows, shapes_of(params))
+            else:
+                self._residuals = Residuals()
         return self._residuals
 
     def grown(self) -> tuple[jax.Array, ...]:
@@ -48,7 +58,9 @@ class RecordedActivations:
         if self._capacity < capacity:
             assert self._residuals is not None
             device = self._arenas.devices[key[0]]
-            old = self.arrays or tuple(zeros((0, *shape), dtype, device) for shape, dtype in self._residuals.rows)
+            old = self.arrays or tuple(
+                zeros((0, *shape), dtype, device) for shape, dtype in self._residuals.rows
+            )
             self.arrays = tuple(grow(array, capacity) for array in old)
             self._capacity = capacity
         return self.arrays
@@ -60,4 +72,7 @@ class RecordedActivations:
 
     def row_bytes(self, params: tuple[Any, ...]) -> int:
         """Bytes of one row of each array."""
-        return sum(int(np.prod(shape)) * jnp.dtype(dtype).itemsize for shape, dtype in self.residuals(params).rows)
+        return sum(
+            int(np.prod(shape)) * jnp.dtype(dtype).itemsize
+            for shape, dtype in self.residuals(params).rows
+        )

@@ -31,31 +31,46 @@ class RowsRunner(StageRunner):
     """
 
     def __init__(self, stage: Stage, arenas: Arenas):
-        self.stage, self._program = stage, make_program(stage)
+        self.stage = stage
+        self._program = make_program(stage)
         on_cpu = arenas.devices[stage.space].platform == "cpu"
         self._arrays = StageArrays(stage, arenas, self._program.random, loops=on_cpu)
         self._records = RecordedActivations(stage, arenas, partial(find_residuals, self._program))
         self._infer = rows.forward(self._program, self._arrays.wiring)
         self._train: Kernel | None = None  # made when the parameters' shapes are known
-        self._adjoints: dict[GradientConsumer, Kernel] = {}  # a look-up by program takes as long as a message
+        self._adjoints: dict[
+            GradientConsumer, Kernel
+        ] = {}  # a look-up by program takes as long as a message
         self.can_update_at_once = self._needs_backward = needs_backward(stage)
 
     def forward(self, launches: Coalesced, params: Params) -> None:
         """Computes output rows; in training it records what the adjoint needs, too."""
         if not launches[0].n_rows:
             return
-        arrays, records = self._arrays, self._records
+        arrays = self._arrays
+        records = self._records
         values, grads, read = arrays.outputs()
         if launches[0].direction == FORWARD:
             kernel = self._train or self._make_train(params)
             donated = values, grads, records.grown()
-            values, grads, records.arrays = arrays.call(kernel, params, donated, read, launches)
+            values, grads, records.arrays = arrays.call(
+                kernel,
+                params,
+                donated,
+                read,
+                launches,
+            )
         else:
             values = arrays.call(self._infer, params, values, read, launches)
         arrays.put_outputs(values, grads)
 
     def backward(
-        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+        self,
+        launches: Coalesced,
+        params: Params,
+        consumer: GradientConsumer,
+        states: Any,
+        scalars: np.ndarray | None,
     ) -> Any:
         """Computes the gradients of inputs and weights."""
         if not self._needs_backward or not launches[0].n_rows:
@@ -64,7 +79,14 @@ class RowsRunner(StageRunner):
         kernel = self._adjoints.get(consumer) or self._make_adjoint(params, consumer)
         values, grads = arrays.everything()
         read = values, self._records.grown()
-        grads, states = arrays.call(kernel, params, (grads, states), read, launches, scalars)
+        grads, states = arrays.call(
+            kernel,
+            params,
+            (grads, states),
+            read,
+            launches,
+            scalars,
+        )
         arrays.put_gradients(grads)
         return states
 
@@ -86,10 +108,14 @@ class RowsRunner(StageRunner):
         return self._records.row_bytes(params)
 
     def _make_train(self, params: Params) -> Kernel:
-        self._train = rows.forward_train(self._program, self._arrays.wiring, self._records.residuals(params))
+        self._train = rows.forward_train(
+            self._program, self._arrays.wiring, self._records.residuals(params)
+        )
         return self._train
 
     def _make_adjoint(self, params: Params, consumer: GradientConsumer) -> Kernel:
         residuals = self._records.residuals(params)
-        kernel = self._adjoints[consumer] = rows.backward(self._program, self._arrays.wiring, residuals, consumer)
+        kernel = self._adjoints[consumer] = rows.backward(
+            self._program, self._arrays.wiring, residuals, consumer
+        )
         return kernel

@@ -27,10 +27,15 @@ class SegmentsRunner(StageRunner):
     """
 
     def __init__(self, stage: Stage, arenas: Arenas):
-        self.stage, self._arenas = stage, arenas
-        self._needs_backward, self._reduces = needs_backward(stage), stage.kind.reduces
+        self.stage = stage
+        self._arenas = arenas
+        self._needs_backward = needs_backward(stage)
+        self._reduces = stage.kind.reduces
         self._arrays = StageArrays(stage, arenas)
-        function = Reduction(stage.nodes[0].op.function) if self._reduces else Collection()
+        if self._reduces:
+            function = Reduction(stage.nodes[0].op.function)
+        else:
+            function = Collection()
         self._forward = segment_kernels.forward(function, self._arrays.wiring)
         self._backward = segment_kernels.backward(function, self._arrays.wiring)
 
@@ -38,28 +43,48 @@ class SegmentsRunner(StageRunner):
         """Sums each segment."""
         (launch,) = launches
         values, grads, read = self._arrays.outputs()
-        self._arrays.put_outputs(*self._forward.once(values, grads, read, self._per_dispatch(launch)))
+        self._arrays.put_outputs(
+            *self._forward.once(values, grads, read, self._per_dispatch(launch))
+        )
 
     def backward(
-        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+        self,
+        launches: Coalesced,
+        params: Params,
+        consumer: GradientConsumer,
+        states: Any,
+        scalars: np.ndarray | None,
     ) -> Any:
         """Computes the gradients of inputs; there are no weights."""
         (launch,) = launches
         if self._needs_backward:
             values, grads = self._arrays.everything()
             n = np.int32(len(launch.out_rows[0]))
-            self._arrays.put_gradients(self._backward.once(grads, values, self._per_dispatch(launch), n))
+            self._arrays.put_gradients(
+                self._backward.once(grads, values, self._per_dispatch(launch), n)
+            )
         return states
 
     def _per_dispatch(self, launch: Launch) -> tuple[Any, ...]:
         """The arrays of a launch, as `segment_kernels.SegmentRows`."""
         out = launch.out_rows[0]
-        r, m = segment_sizes(max(map(len, launch.in_rows)), len(out))
-        slots, ids, host = [], [], []
+        r, m = segment_sizes(
+            max(map(len, launch.in_rows)),
+            len(out),
+        )
+        slots = []
+        ids = []
+        host = []
         for i, port in enumerate(self.stage.ports):
             rows = launch.in_rows[i]
             assert launch.sizes is not None
-            places = np.repeat(np.arange(len(launch.sizes)), launch.sizes) if self._reduces else launch.scatter[i]
+            if self._reduces:
+                places = np.repeat(
+                    np.arange(len(launch.sizes)),
+                    launch.sizes,
+                )
+            else:
+                places = launch.scatter[i]
             slots.append(padded(rows, r, True))
             ids.append(np.concatenate([places, np.full(r - len(rows), m)]).astype(np.int32))
             if port.space == HOST:

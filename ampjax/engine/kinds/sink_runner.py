@@ -24,13 +24,19 @@ class SinkRunner(StageRunner):
     """
 
     def __init__(self, stage: Stage, arenas: Arenas):
-        self.stage, self._arrays = stage, StageArrays(stage, arenas)
+        self.stage = stage
+        self._arrays = StageArrays(stage, arenas)
 
     def forward(self, launches: Coalesced, params: Params) -> None:
         """Does nothing."""
 
     def backward(
-        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+        self,
+        launches: Coalesced,
+        params: Params,
+        consumer: GradientConsumer,
+        states: Any,
+        scalars: np.ndarray | None,
     ) -> Any:
         """Does nothing: sinks return no gradients."""
         return states

@@ -40,18 +40,32 @@ class StageArrays:
       wiring: Which of a kernel's arenas each port and each output has.
     """
 
-    def __init__(self, stage: Stage, arenas: Arenas, draws: bool = False, loops: bool = False):
-        self._stage, self._arenas, self._draws = stage, arenas, draws
+    def __init__(
+        self,
+        stage: Stage,
+        arenas: Arenas,
+        draws: bool = False,
+        loops: bool = False,
+    ):
+        self._stage = stage
+        self._arenas = arenas
+        self._draws = draws
         self.size_for = ladder_for(stage)
         self._out_keys = list(dict.fromkeys(stage.arenas))
         in_keys = [port.arena for port in stage.ports if port.space != HOST]
         self._read_keys = [key for key in dict.fromkeys(in_keys) if key not in self._out_keys]
         self._keys: list[ArenaKey] = [*self._out_keys, *self._read_keys]
-        self._host_ports = [(i, port.arena) for i, port in enumerate(stage.ports) if port.space == HOST]
+        host_ports = []
+        for i, port in enumerate(stage.ports):
+            if port.space == HOST:
+                host_ports.append((i, port.arena))
+        self._host_ports = host_ports
         self._n_sections = len(stage.ports) + len(stage.outputs)
         self._largest_looped = self._find_largest_looped() if loops else 0
         self.wiring = Wiring(
-            tuple(None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports),
+            tuple(
+                None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports
+            ),
             tuple(self._keys.index(key) for key in stage.arenas),
             stage.sole,
             stage.written,
@@ -64,15 +78,20 @@ class StageArrays:
 
         Its slots, its random numbers and its rows from the host are all copied to be stacked.
         """
-        from_host = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, (_, shape, dtype) in self._host_ports)
-        return MOST_BYTES // (4 * (self._n_sections - len(self._host_ports) + 1 + self._draws) + from_host)
+        from_host = sum(
+            math.prod(shape) * np.dtype(dtype).itemsize for _, (_, shape, dtype) in self._host_ports
+        )
+        return MOST_BYTES // (
+            4 * (self._n_sections - len(self._host_ports) + 1 + self._draws) + from_host
+        )
 
     # -- arenas
 
     def outputs(self) -> tuple[Arrays, Arrays, Arrays]:
         """The values and the adjoint rows (None for integers) of the outputs' arenas, and the values of the arenas that are only read."""
         a = self._arenas
-        values, grads = a.values, a.grads
+        values = a.values
+        grads = a.grads
         return (
             tuple([values[key] for key in self._out_keys]),
             tuple([grads[key] for key in self._out_keys]),
@@ -83,11 +102,13 @@ class StageArrays:
         """Replaces the values and the adjoint rows of the outputs' arenas."""
         a = self._arenas
         for key, value, grad in zip(self._out_keys, values, grads, strict=True):
-            a.values[key], a.grads[key] = value, grad
+            a.values[key] = value
+            a.grads[key] = grad
 
     def everything(self) -> tuple[Arrays, Arrays]:
         """The values and the adjoint rows (None for integers) of all arenas of the stage."""
-        values, grads = self._arenas.values, self._arenas.grads
+        values = self._arenas.values
+        grads = self._arenas.grads
         return tuple([values[key] for key in self._keys]), tuple([grads[key] for key in self._keys])
 
     def put_gradients(self, grads: Arrays) -> None:
@@ -100,9 +121,15 @@ class StageArrays:
 
     def put_rows(self, slots: np.ndarray, rows: Any) -> None:
         """Writes rows to slots of the only output, `[k, *shape]`, and zeros to their adjoint rows where gradients will be added."""
-        arenas, key = self._arenas, self._stage.arenas[0]
+        arenas = self._arenas
+        key = self._stage.arenas[0]
         grads = None if self._stage.written[0] else arenas.grads[key]
-        arenas.values[key], zeroed = self._put.once(arenas.values[key], grads, slots, rows)
+        arenas.values[key], zeroed = self._put.once(
+            arenas.values[key],
+            grads,
+            slots,
+            rows,
+        )
         if zeroed is not None:
             arenas.grads[key] = zeroed
 
@@ -111,14 +138,24 @@ class StageArrays:
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
         """Whether one call can carry out a launch and the one before it: both have the same size, and a loop over them is faster."""
         k = self.size(launch)
-        return k == self.size(before) and k <= self._largest_looped and min(launch.n_rows, before.n_rows) > 0
+        return (
+            k == self.size(before)
+            and k <= self._largest_looped
+            and min(launch.n_rows, before.n_rows) > 0
+        )
 
     def size(self, launch: Launch) -> int:
         """The size to which a launch is padded."""
         return launch.size or self.size_for(launch.n_rows)
 
     def call(
-        self, kernel: Kernel, params: Any, donated: Any, read: Any, launches: Coalesced, scalars: Any = None
+        self,
+        kernel: Kernel,
+        params: Any,
+        donated: Any,
+        read: Any,
+        launches: Coalesced,
+        scalars: Any = None,
     ) -> Any:
         """Calls a `@kernel` for launches: once, or looped if it can be.
 
@@ -137,13 +174,26 @@ class StageArrays:
         if k <= self._largest_looped and kernel.looped is not None:
             host, pack = self.rows(launches, k, packs.MOST_COALESCED)
             stacked = host, pack, self._seeds(launches, k, packs.MOST_COALESCED), scalars
-            return kernel.looped(COUNTS[len(launches)], params, donated, read, stacked)
+            return kernel.looped(
+                COUNTS[len(launches)],
+                params,
+                donated,
+                read,
+                stacked,
+            )
         host, pack = self.rows(launches, k, 1)
         seeds = self._seeds(launches, k, 1)
-        per_dispatch = tuple([rows[0] for rows in host]), pack[0], None if seeds is None else seeds[0], scalars
+        per_dispatch = (
+            tuple([rows[0] for rows in host]),
+            pack[0],
+            None if seeds is None else seeds[0],
+            scalars,
+        )
         return kernel.once(params, donated, read, per_dispatch)
 
-    def rows(self, launches: Coalesced, k: int, most: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    def rows(
+        self, launches: Coalesced, k: int, most: int
+    ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
         """The arrays of launches, padded and stacked; entries after the last launch are undefined.
 
         Args:
@@ -154,12 +204,21 @@ class StageArrays:
         Returns:
           The rows of host ports, `[most, k, *shape]` each, and the packs, int32 `[most, n_lines, k]`.
         """
-        pack, n = self._packs(launches, k, most), len(launches)
+        pack = self._packs(launches, k, most)
+        n = len(launches)
         host: list[np.ndarray] = []
         for i, key in self._host_ports:
             arena = self._arenas.host[key]
-            rows = np.empty((most, k, *arena.shape[1:]), arena.dtype)
-            arena.take(pack[:n, N_HEAD + i], axis=0, out=rows[:n], mode="clip")
+            rows = np.empty(
+                (most, k, *arena.shape[1:]),
+                arena.dtype,
+            )
+            arena.take(
+                pack[:n, N_HEAD + i],
+                axis=0,
+                out=rows[:n],
+                mode="clip",
+            )
             host.append(rows)
         return tuple(host), pack
 
@@ -176,18 +235,39 @@ class StageArrays:
         key = self._stage.ports[port].arena
         if key[0] == HOST:
             return self._arenas.host[key][launch.in_rows[port]]
-        return self._get.once(self._arenas.values[key], self.lines(launch)[port])
+        return self._get.once(
+            self._arenas.values[key],
+            self.lines(launch)[port],
+        )
 
-    def _packs(self, launches: Coalesced, k: int, most: int) -> np.ndarray:
+    def _packs(
+        self,
+        launches: Coalesced,
+        k: int,
+        most: int,
+    ) -> np.ndarray:
         """The packs of dispatches, padded, `[most, n_lines, k]`; those that the scheduler has padded are used as it wrote them."""
         if launches[0].size:
-            return packs.stacked([launch.pack for launch in launches], [launch.place for launch in launches], most, k)
-        out = np.empty((most, packs.n_lines(self._n_sections, k), k), np.int32)
+            return packs.stacked(
+                [launch.pack for launch in launches],
+                [launch.place for launch in launches],
+                most,
+                k,
+            )
+        out = np.empty(
+            (most, packs.n_lines(self._n_sections, k), k),
+            np.int32,
+        )
         for pack, launch in zip(out, launches, strict=False):
             pack[:] = packs.padded(launch.in_rows, launch.out_rows, k)
         return out
 
-    def _seeds(self, launches: Coalesced, k: int, most: int) -> np.ndarray | None:
+    def _seeds(
+        self,
+        launches: Coalesced,
+        k: int,
+        most: int,
+    ) -> np.ndarray | None:
         """The random numbers of the rows, uint32 `[most, k]`, padded; None where none are drawn, as in inference."""
         if not self._draws or launches[0].direction == INFER:
             return None
@@ -197,8 +277,15 @@ class StageArrays:
         return seeds
 
 
-def padded(slots: np.ndarray, k: int, repeat: bool) -> np.ndarray:
+def padded(
+    slots: np.ndarray,
+    k: int,
+    repeat: bool,
+) -> np.ndarray:
     """Slots, or random numbers, as int32 or uint32 `[k]`: padded with the first one (`repeat`), or with the trash slot."""
-    out = np.empty(k, np.int32 if slots.dtype != np.uint32 else np.uint32)
+    out = np.empty(
+        k,
+        np.int32 if slots.dtype != np.uint32 else np.uint32,
+    )
     packs.pad_into(out, slots, repeat)
     return out

@@ -43,7 +43,12 @@ class StageRunner(Protocol):
 
     @abstractmethod
     def backward(
-        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+        self,
+        launches: Coalesced,
+        params: Params,
+        consumer: GradientConsumer,
+        states: Any,
+        scalars: np.ndarray | None,
     ) -> Any:
         """Computes the gradients of launches of direction `backward`; a loss computes them for direction `forward`, too.
 

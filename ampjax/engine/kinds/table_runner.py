@@ -32,13 +32,21 @@ class TableRunner(StageRunner):
       tables: The tables that nodes read, in place of the graph's.
     """
 
-    def __init__(self, stage: Stage, arenas: Arenas, tables: Mapping[str, HostTable]):
-        self.stage, self._arenas, self._arrays = stage, arenas, StageArrays(stage, arenas)
+    def __init__(
+        self,
+        stage: Stage,
+        arenas: Arenas,
+        tables: Mapping[str, HostTable],
+    ):
+        self.stage = stage
+        self._arenas = arenas
+        self._arrays = StageArrays(stage, arenas)
         (node,) = stage.nodes
         table = tables.get(node.params_name, node.table)
         assert table is not None
         self._table = table
-        self._source, self._target = stage.ports[0].arena, stage.arenas[0]
+        self._source = stage.ports[0].arena
+        self._target = stage.arenas[0]
         keys = self._source, self._target
         self._get = copy_kernels.get_rows(keys)
 
@@ -50,11 +58,19 @@ class TableRunner(StageRunner):
         slots, to = self._arrays.lines(launch)
         ids = self._ids(slots)
         self._check(launch, ids)
-        rows = self._table.pull(ids.reshape(-1)).reshape(*ids.shape, *self._table.shape[1:])
+        rows = self._table.pull(ids.reshape(-1)).reshape(
+            *ids.shape,
+            *self._table.shape[1:],
+        )
         self._arrays.put_rows(to, rows)
 
     def backward(
-        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+        self,
+        launches: Coalesced,
+        params: Params,
+        consumer: GradientConsumer,
+        states: Any,
+        scalars: np.ndarray | None,
     ) -> Any:
         """Keeps the gradients of rows; ids have none."""
         (launch,) = launches

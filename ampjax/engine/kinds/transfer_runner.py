@@ -27,8 +27,11 @@ class TransferRunner(StageRunner):
     """
 
     def __init__(self, stage: Stage, arenas: Arenas):
-        self.stage, self._arenas, self._arrays = stage, arenas, StageArrays(stage, arenas)
-        self._source, self._target = stage.ports[0].arena, stage.arenas[0]
+        self.stage = stage
+        self._arenas = arenas
+        self._arrays = StageArrays(stage, arenas)
+        self._source = stage.ports[0].arena
+        self._target = stage.arenas[0]
         self._needs_backward = needs_backward(stage)
         keys = self._source, self._target
         self._get = copy_kernels.get_rows(keys)
@@ -41,7 +44,12 @@ class TransferRunner(StageRunner):
             self.put(launch, self.take(launch))
 
     def backward(
-        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+        self,
+        launches: Coalesced,
+        params: Params,
+        consumer: GradientConsumer,
+        states: Any,
+        scalars: np.ndarray | None,
     ) -> Any:
         """Copies gradients back; there are no weights."""
         (launch,) = launches
@@ -60,11 +68,15 @@ class TransferRunner(StageRunner):
         Returns:
           `[k, *shape]`.
         """
-        a, source, target = self._arenas, self._source, self._target
+        a = self._arenas
+        source = self._source
+        target = self._target
         slots, to = self._arrays.lines(launch)
         if launch.direction == BACKWARD:
             return self._get.once(a.grads[target], to)
-        return a.host[source][slots] if source[0] == HOST else self._get.once(a.values[source], slots)
+        if source[0] == HOST:
+            return a.host[source][slots]
+        return self._get.once(a.values[source], slots)
 
     def put(self, launch: Launch, rows: Any) -> None:
         """Writes the rows at their destination; for direction `backward`, adds the gradients there.
@@ -73,11 +85,17 @@ class TransferRunner(StageRunner):
           launch: The launch.
           rows: The rows or gradients that `take` has read.
         """
-        a, source, target = self._arenas, self._source, self._target
+        a = self._arenas
+        source = self._source
+        target = self._target
         slots, to = self._arrays.lines(launch)
         if launch.direction == BACKWARD:
             slots = padded(launch.in_rows[0], len(slots), False)
-            a.grads[source] = self._return.once(a.grads[source], slots, jax.device_put(rows, a.devices[source[0]]))
+            a.grads[source] = self._return.once(
+                a.grads[source],
+                slots,
+                jax.device_put(rows, a.devices[source[0]]),
+            )
             return
         if source[0] != HOST:
             rows = jax.device_put(rows, a.devices[target[0]])

@@ -67,19 +67,31 @@ class Costs:
     """
 
     def __init__(self, issues: Iterable[Issued]):
-        found: dict[KernelKind, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+        found: dict[KernelKind, dict[int, list[tuple[int, int]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         for issue in issues:
             if issue.timing is not None and not issue.timing.compiled:
                 found[issue.work][issue.size].append(issue.timing.costs)
         self._costs = {
             work: {
-                size: (median_low(k for k, _ in costs), median_low(c for _, c in costs))
+                size: (
+                    median_low(k for k, _ in costs),
+                    median_low(c for _, c in costs),
+                )
                 for size, costs in sizes.items()
             }
             for work, sizes in found.items()
         }
-        every = [cost for sizes in found.values() for costs in sizes.values() for cost in costs]
-        self._usual = median_low([k for k, _ in every] or [0]), median_low([c for _, c in every if c] or [0])
+        every = []
+        for sizes in found.values():
+            for costs in sizes.values():
+                for cost in costs:
+                    every.append(cost)
+        self._usual = (
+            median_low([k for k, _ in every] or [0]),
+            median_low([c for _, c in every if c] or [0]),
+        )
 
     def of(self, issue: Issued) -> tuple[float, float]:
         """What a launch costs.
@@ -95,12 +107,19 @@ class Costs:
         stage, direction, changes = issue.work
         for work in (issue.work, (stage, direction, not changes)):
             if sizes := self._costs.get(work):
-                kernels, own = sizes.get(issue.size) or sizes[min(sizes, key=lambda size: abs(size - issue.size))]
+                kernels, own = (
+                    sizes.get(issue.size)
+                    or sizes[min(sizes, key=lambda size: abs(size - issue.size))]
+                )
                 return kernels, own if changes else 0.0
         return self._usual[0], self._usual[1] if changes else 0.0
 
 
-def place_in_time(issues: Sequence[Issued], costs: Costs, done_ns: int) -> list[Times]:
+def place_in_time(
+    issues: Sequence[Issued],
+    costs: Costs,
+    done_ns: int,
+) -> list[Times]:
     """When each launch of one worker ran.
 
     Args:
@@ -121,24 +140,44 @@ def place_in_time(issues: Sequence[Issued], costs: Costs, done_ns: int) -> list[
     return placed + _fitted(part, costs, done_ns, False)
 
 
-def _fitted(part: Sequence[Issued], costs: Costs, end_ns: int, exact: bool) -> list[Times]:
+def _fitted(
+    part: Sequence[Issued],
+    costs: Costs,
+    end_ns: int,
+    exact: bool,
+) -> list[Times]:
     """The times of some launches, the first of which may be timed, that end at `end_ns` or (not exact) before it."""
     factor, times, busy_ns = 1.0, *_run(part, costs, 1.0)
-    for _ in range(4):  # with the factor it can change where the device is idle, so once may not be enough
-        over = times[-1][3] - end_ns if times else 0
+    for _ in range(
+        4
+    ):  # with the factor it can change where the device is idle, so once may not be enough
+        if times:
+            over = times[-1][3] - end_ns
+        else:
+            over = 0
         if over == 0 or (over < 0 and not exact) or times[-1][3] == busy_ns:
             break
         factor *= max(end_ns - busy_ns, 0) / (times[-1][3] - busy_ns)
         times, busy_ns = _run(part, costs, factor)
-    return [(min(a, end_ns), min(b, end_ns), min(c, end_ns), min(d, end_ns)) for a, b, c, d in times]
+    result = []
+    for a, b, c, d in times:
+        result.append((min(a, end_ns), min(b, end_ns), min(c, end_ns), min(d, end_ns)))
+    return result
 
 
-def _run(part: Sequence[Issued], costs: Costs, factor: float) -> tuple[list[Times], int]:
+def _run(
+    part: Sequence[Issued],
+    costs: Costs,
+    factor: float,
+) -> tuple[list[Times], int]:
     """The times if what was not timed takes `factor` times its cost; and since when the device has been busy with that alone."""
     times: list[Times] = []
     free_ns = busy_ns = 0
     for issue in part:
-        kernels, changes = issue.timing.costs if issue.timing else (factor * cost for cost in costs.of(issue))
+        if issue.timing:
+            kernels, changes = issue.timing.costs
+        else:
+            kernels, changes = (factor * cost for cost in costs.of(issue))
         start = max(free_ns, issue.start_ns)
         between = start + int(kernels)
         then = max(between, issue.changes_ns)

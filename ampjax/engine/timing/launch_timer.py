@@ -26,8 +26,17 @@ class LaunchTimer:
       most: So many launches are kept, at most.
     """
 
-    def __init__(self, fences: WaitedFor, clock: Callable[[], int], every: int, most: int):
-        self._fences, self.clock, self._most, self._n_dropped = fences, clock, most, 0
+    def __init__(
+        self,
+        fences: WaitedFor,
+        clock: Callable[[], int],
+        every: int,
+        most: int,
+    ):
+        self._fences = fences
+        self.clock = clock
+        self._most = most
+        self._n_dropped = 0
         self._sampler = Sampler(fences, clock, every)
         self._rows: list[int] = []  # flat, like `_waits`: see decision 15
         self._waits: list[int] = []
@@ -40,7 +49,12 @@ class LaunchTimer:
         """
         return self._sampler.wants(launch, self.clock())
 
-    def carry_out(self, launches: Sequence[Launch], run: Callable[[], int], change: Callable[[int], None]) -> None:
+    def carry_out(
+        self,
+        launches: Sequence[Launch],
+        run: Callable[[], int],
+        change: Callable[[int], None],
+    ) -> None:
         """Lets launches be issued, and notes when they were.
 
         Args:
@@ -54,7 +68,11 @@ class LaunchTimer:
         change(n_changed)
         self._sampler.after_changes(launches)
 
-    def read(self, launch: Launch, read: Callable[[], Any]) -> Any:
+    def read(
+        self,
+        launch: Launch,
+        read: Callable[[], Any],
+    ) -> Any:
         """Lets rows be read back, which waits for them, and notes how long it took.
 
         Args:
@@ -65,10 +83,16 @@ class LaunchTimer:
           What it gave.
         """
         self._fences.wait_for(launch.worker)
-        begin_ns, compiled = self.clock(), compilations()
+        begin_ns = self.clock()
+        compiled = compilations()
         rows = read()
         end_ns = self.clock()
-        timing = Timing(begin_ns, True, (end_ns - begin_ns, 0), compilations() > compiled)
+        timing = Timing(
+            begin_ns,
+            True,
+            (end_ns - begin_ns, 0),
+            compilations() > compiled,
+        )
         self._sampler.latest += launch, begin_ns, begin_ns, timing
         return rows
 
@@ -84,7 +108,9 @@ class LaunchTimer:
 
     def collect(self) -> None:
         """Keeps what is needed of the latest launches, so that these can be forgotten."""
-        for launch, start_ns, changes_ns, timing in zip(*[iter(self._sampler.take())] * LATEST_WIDTH, strict=True):
+        for launch, start_ns, changes_ns, timing in zip(
+            *[iter(self._sampler.take())] * LATEST_WIDTH, strict=True
+        ):
             if len(self._rows) >= _WIDTH * self._most:
                 self._n_dropped += 1
                 continue
@@ -101,6 +127,10 @@ class LaunchTimer:
           `MeasuredHost.launches`, its `waits`, by this clock, and how many launches were not kept.
         """
         self.collect()
-        rows = np.array(self._rows, np.int64).reshape(-1, _WIDTH), np.array(self._waits, np.int64).reshape(-1, 3)
-        self._rows, self._waits = [], []
+        rows = (
+            np.array(self._rows, np.int64).reshape(-1, _WIDTH),
+            np.array(self._waits, np.int64).reshape(-1, 3),
+        )
+        self._rows = []
+        self._waits = []
         return *rows, self._n_dropped

@@ -7,7 +7,19 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-NUMBER, STAGE, CHANGES, START, CHANGES_AT, IS_TIMED, IDLE, WAITED, KERNELS_TAKE, CHANGES_TAKE, COMPILED = range(11)
+(
+    NUMBER,
+    STAGE,
+    CHANGES,
+    START,
+    CHANGES_AT,
+    IS_TIMED,
+    IDLE,
+    WAITED,
+    KERNELS_TAKE,
+    CHANGES_TAKE,
+    COMPILED,
+) = range(11)
 """The columns of `MeasuredHost.launches`: the launch's number; its stage (-1 for parameter changes alone); whether parameters change; when the
 kernels and the changes were issued; whether it was timed; if so, what a `Timing` holds."""
 
@@ -51,7 +63,12 @@ class MeasuredHost(NamedTuple):
 class RemoteTiming(Protocol):
     """Lets those who carry launches out time them."""
 
-    def begin(self, clock: Callable[[], int], every: int, most: int) -> None:
+    def begin(
+        self,
+        clock: Callable[[], int],
+        every: int,
+        most: int,
+    ) -> None:
         """Lets them begin. Nothing is under way.
 
         Args:

@@ -98,18 +98,28 @@ class Sampler:
         `Timing` or None. A flat list: with few containers alive the garbage collector runs less often.
     """
 
-    def __init__(self, fences: WaitedFor, clock: Callable[[], int], every: int):
-        self._fences, self._clock, self._every = fences, clock, every
+    def __init__(
+        self,
+        fences: WaitedFor,
+        clock: Callable[[], int],
+        every: int,
+    ):
+        self._fences = fences
+        self._clock = clock
+        self._every = every
         self._timed: Counter[LaunchKind] = Counter()
         self._n_tries = self._n_timed = 0  # since the last one that was timed; of these
         self._to_time: Timed | None = None
         self._kind: LaunchKind = (-1, "", False, 0)  # of that one
-        self._timing: tuple[int, bool, int, int] | None = None  # of what is issued now, if it is timed: see `_time`
+        self._timing: tuple[int, bool, int, int] | None = (
+            None  # of what is issued now, if it is timed: see `_time`
+        )
         self._start_ns = self._end_ns = 0  # of its kernels
         # Numbers of launches: the run's first, the next that is due, the next that may be tried.
         self._first = self._due = self._again = 0
         self.latest: list[Any] = []
-        self._first_ns, self._lost_ns = clock(), 0.0
+        self._first_ns = clock()
+        self._lost_ns = 0.0
         self._earned_ns = 0.0  # before, what was lost has not been earned
 
     def wants(self, launch: Timed, now_ns: int) -> bool:
@@ -130,7 +140,9 @@ class Sampler:
         self._timing = None
         if launches[0] is not self._to_time and self._every > 1:
             return
-        launch, self._to_time, asked_ns = launches[0], None, self._clock()
+        launch = launches[0]
+        self._to_time = None
+        asked_ns = self._clock()
         is_idle = self._fences.is_idle(launch.worker)
         if self._every > 1 and not self._should_wait(launch, is_idle):
             self._lose(self._clock() - asked_ns)
@@ -169,7 +181,8 @@ class Sampler:
 
     def take(self) -> list[Any]:
         """Takes what was noted, as `latest` describes it."""
-        latest, self.latest = self.latest, []
+        latest = self.latest
+        self.latest = []
         return latest
 
     def _is_due(self, launch: Timed) -> bool:
@@ -178,13 +191,15 @@ class Sampler:
         Not exactly one in `every`, as some kinds would never be timed in a schedule that repeats.
         """
         if not self._first:
-            self._first, self._due = launch.number, launch.number + self._every
+            self._first = launch.number
+            self._due = launch.number + self._every
         if self._to_time is not None or launch.number < self._again:
             return False
         kind = launch.stage, launch.direction, bool(launch.changes), launch.n_rows.bit_length()
         if self._timed[kind] >= EACH and launch.number < self._due:
             return False
-        self._to_time, self._kind = launch, kind
+        self._to_time = launch
+        self._kind = kind
         return True
 
     def _should_wait(self, launch: Timed, is_idle: bool) -> bool:
@@ -200,13 +215,22 @@ class Sampler:
             self._due = launch.number + self._every + 5 * self._n_timed % 8
         return True
 
-    def _time(self, launch: Timed, asked_ns: int, is_idle: bool, idle_ns: int, compiled: int) -> None:
+    def _time(
+        self,
+        launch: Timed,
+        asked_ns: int,
+        is_idle: bool,
+        idle_ns: int,
+        compiled: int,
+    ) -> None:
         """Waits for the changes of a launch that is timed, and counts what has been lost by all that since `asked_ns`.
 
         If the host sets the pace, that is all, unless something unusual takes long. If the device does, which goes on working meanwhile, it
         is the time in which the host issues the next launch; and that is less than passes from one to the next.
         """
-        clock, start_ns, end_ns = self._clock, self._start_ns, self._end_ns
+        clock = self._clock
+        start_ns = self._start_ns
+        end_ns = self._end_ns
         changes_ns = clock()
         costs = end_ns - start_ns, 0
         if launch.changes:
@@ -218,7 +242,8 @@ class Sampler:
         usual_ns = (asked_ns - self._first_ns - self._lost_ns) / (launch.number - self._first + 1)
         if timing.compiled:  # which is no loss, nor a usual time; and it must be timed again
             compiling_ns = start_ns - idle_ns + changes_ns - end_ns
-            spent_ns, self._first_ns = spent_ns - compiling_ns, self._first_ns + compiling_ns
+            spent_ns = spent_ns - compiling_ns
+            self._first_ns = self._first_ns + compiling_ns
             self._timed[self._kind] -= 1
         self._lose(min(spent_ns, usual_ns * (4 if is_idle else 1)))
 

@@ -23,20 +23,35 @@ from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static
 
 
-def switch(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def switch(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """The branches, each of the rows that choose it."""
     n_closed = sum(call.n_closed)
-    index, shared = operands[n_closed], operands[n_closed + 1 :]
+    index = operands[n_closed]
+    shared = operands[n_closed + 1 :]
     ends = np.cumsum(call.n_closed).tolist()
-    given = [[*operands[end - n : end], *shared] for end, n in zip(ends, call.n_closed, strict=True)]
+    given = []
+    for end, n in zip(ends, call.n_closed, strict=True):
+        given.append([*operands[end - n : end], *shared])
     if isinstance(index, Constant):
-        return body.run(call.functions[int(index.value)], given[int(index.value)])
+        return body.run(
+            call.functions[int(index.value)],
+            given[int(index.value)],
+        )
     if isinstance(index, Static):
         return parted(body, call, index.column, given)
     return _masked(body, call, index, given)
 
 
-def parted(body: Body, call: Call, index: Column, given: Sequence[Sequence[Value]]) -> list[Value]:
+def parted(
+    body: Body,
+    call: Call,
+    index: Column,
+    given: Sequence[Sequence[Value]],
+) -> list[Value]:
     """Functions of which the example chooses one for each row.
 
     Args:
@@ -51,9 +66,17 @@ def parted(body: Body, call: Call, index: Column, given: Sequence[Sequence[Value
     for number, (function, values) in enumerate(zip(call.functions, given, strict=True)):
         part = body.inside(part_of(body.space, column, number))
         parts.append(part)
-        results.append(part.guarded(part.room, lambda inside, f=function, v=values: inside.run(f, v)))
+        results.append(
+            part.guarded(
+                part.room,
+                lambda inside, f=function, v=values: inside.run(f, v),
+            )
+        )
     merged = _Parts(body, column, parts, call)
-    return [merged.value([each[i] for each in results], kind) for i, kind in enumerate(call.results)]
+    result = []
+    for i, kind in enumerate(call.results):
+        result.append(merged.value([each[i] for each in results], kind))
+    return result
 
 
 def part_of(space: IndexSpace, index: Column, number: int) -> IndexSpace:
@@ -64,7 +87,10 @@ def part_of(space: IndexSpace, index: Column, number: int) -> IndexSpace:
       index: The column.
       number: The value.
     """
-    sizes = Column(space, lambda data: (index.of(data) == number).astype(np.int64))
+    sizes = Column(
+        space,
+        lambda data: (index.of(data) == number).astype(np.int64),
+    )
     return IndexSpace(space, f"{space.dimension}_part{number}", sizes)
 
 
@@ -78,8 +104,17 @@ class _Parts:
       call: The combinator.
     """
 
-    def __init__(self, body: Body, index: Column, parts: Sequence[Body], call: Call):
-        self._body, self._index, self._parts, self._call = body, index, parts, call
+    def __init__(
+        self,
+        body: Body,
+        index: Column,
+        parts: Sequence[Body],
+        call: Call,
+    ):
+        self._body = body
+        self._index = index
+        self._parts = parts
+        self._call = call
 
     def value(self, values: Sequence[Value], kind: Any) -> Value:
         """Results of the parts as one value."""
@@ -89,10 +124,23 @@ class _Parts:
             return lambda data: spaces[number].starts(data)
 
         choose = lambda data: self._index.of(data)
-        return self._together(self._body, self._parts, values, kind, choose, [row_in(i) for i in range(len(spaces))])
+        return self._together(
+            self._body,
+            self._parts,
+            values,
+            kind,
+            choose,
+            [row_in(i) for i in range(len(spaces))],
+        )
 
     def _together(
-        self, body: Body, parts: Sequence[Body], values: Sequence[Value], kind: Any, choose: Any, rows_in: Sequence[Any]
+        self,
+        body: Body,
+        parts: Sequence[Body],
+        values: Sequence[Value],
+        kind: Any,
+        choose: Any,
+        rows_in: Sequence[Any],
     ) -> Value:
         """Values of parts' spaces in one space.
 
@@ -107,10 +155,21 @@ class _Parts:
         if any(isinstance(value, Elements) for value in values):
             return self._sequences(body, parts, values, kind, choose, rows_in)
         if all(map(is_static, values)):
-            columns = [as_column(p, v, kind).column for p, v in zip(parts, values, strict=True)]
-            return Static(Column(body.space, lambda data: _merged(data, columns, choose(data), rows_in)))
-        own = [part.rows(value, kind) for part, value in zip(parts, values, strict=True)]
-        places, frame, space = [part.room.place for part in parts], body.room.frame, body.space
+            columns = []
+            for p, v in zip(parts, values, strict=True):
+                columns.append(as_column(p, v, kind).column)
+            return Static(
+                Column(
+                    body.space,
+                    lambda data: _merged(data, columns, choose(data), rows_in),
+                )
+            )
+        own = []
+        for part, value in zip(parts, values, strict=True):
+            own.append(part.rows(value, kind))
+        places = [part.room.place for part in parts]
+        frame = body.room.frame
+        space = body.space
 
         def make(tables: RowTables) -> np.ndarray:
             which = tables.column(frame, space, choose(tables.data))
@@ -122,7 +181,8 @@ class _Parts:
                 first += tables.span(place, frame)
             return at.astype(np.int32)
 
-        slot, out = body.low.slot(("parts", *own), frame, make), Rows(kind, body.bare())
+        slot = body.low.slot(("parts", *own), frame, make)
+        out = Rows(kind, body.bare())
 
         def compute(run: Run) -> list[Any]:
             every = [as_typed(run.get(rows), kind) for rows in own]
@@ -132,58 +192,105 @@ class _Parts:
         return View(out, body.space)
 
     def _sequences(
-        self, body: Body, parts: Sequence[Body], values: Sequence[Value], kind: Any, choose: Any, rows_in: Sequence[Any]
+        self,
+        body: Body,
+        parts: Sequence[Body],
+        values: Sequence[Value],
+        kind: Any,
+        choose: Any,
+        rows_in: Sequence[Any],
     ) -> Value:
         """Sequences of the parts as one: of the same elements, if all are copies of one sequence's."""
-        low, outer = body.low, body.space
+        low = body.low
+        outer = body.space
         inner = [value.space for value in values if isinstance(value, Elements)]
         originals = {low.original(space) for space in inner}
-        known = low.copy_space(originals.pop(), outer) if len(originals) == 1 else None
+        if len(originals) == 1:
+            known = low.copy_space(originals.pop(), outer)
+        else:
+            known = None
 
         def sizes(data: Any) -> np.ndarray:
             return _merged(
-                data, [Column(p.space, s.lengths) for p, s in zip(parts, inner, strict=True)], choose(data), rows_in
+                data,
+                [Column(p.space, s.lengths) for p, s in zip(parts, inner, strict=True)],
+                choose(data),
+                rows_in,
             )
 
         space = known or IndexSpace(outer, inner[0].dimension, Column(outer, sizes))
-        low.host.lengths.setdefault(space.dimension, Column(outer, space.lengths))
+        low.host.lengths.setdefault(
+            space.dimension,
+            Column(outer, space.lengths),
+        )
 
         def choose_inside(data: Any) -> np.ndarray:
             return choose(data)[space.parents(data)]
 
         def row_inside(number: int) -> Any:
-            own, rows = inner[number], rows_in[number]
+            own = inner[number]
+            rows = rows_in[number]
 
             def find(data: Any) -> np.ndarray:
                 around = rows(data)[space.parents(data)]
                 starts = own.starts(data)
-                first = starts[np.clip(around, 0, max(len(starts) - 1, 0))] if len(starts) else np.zeros_like(around)
+                if len(starts):
+                    first = starts[np.clip(around, 0, max(len(starts) - 1, 0))]
+                else:
+                    first = np.zeros_like(around)
                 return first + space.numbers(data)
 
             return find
 
-        bodies = [part.inside(s) for part, s in zip(parts, inner, strict=True)]
+        bodies = []
+        for part, s in zip(parts, inner, strict=True):
+            bodies.append(part.inside(s))
         elements = [value.element for value in values if isinstance(value, Elements)]
         rows = [row_inside(i) for i in range(len(inner))]
-        element = self._together(body.inside(space), bodies, elements, element_type(kind), choose_inside, rows)
+        element = self._together(
+            body.inside(space), bodies, elements, element_type(kind), choose_inside, rows
+        )
         return Elements(space, element)
 
 
-def _masked(body: Body, call: Call, index: Value, given: Sequence[Sequence[Value]]) -> list[Value]:
+def _masked(
+    body: Body,
+    call: Call,
+    index: Value,
+    given: Sequence[Sequence[Value]],
+) -> list[Value]:
     """Functions of which a computed value chooses one for each row."""
-    low, room = body.low, body.room
+    low = body.low
+    room = body.room
     which = body.rows(index, jax.ShapeDtypeStruct((), np.int32))
     rooms: list[Body] = []
     results: list[list[Value]] = []
     for number, (function, values) in enumerate(zip(call.functions, given, strict=True)):
-        mask = masked(body, lambda run, n=number: run.get(which) == n)
+        mask = masked(
+            body,
+            lambda run, n=number: run.get(which) == n,
+        )
         part = body.at(low.room(room.frame, room.space, mask, False))
         rooms.append(part)
-        results.append(part.guarded(part.room, lambda inside, f=function, v=values: inside.run(f, v)))
-    return [
-        chosen_by_value(body, rooms, which, [each[i] for each in results], kind, call.line)
-        for i, kind in enumerate(call.results)
-    ]
+        results.append(
+            part.guarded(
+                part.room,
+                lambda inside, f=function, v=values: inside.run(f, v),
+            )
+        )
+    result = []
+    for i, kind in enumerate(call.results):
+        result.append(
+            chosen_by_value(
+                body,
+                rooms,
+                which,
+                [each[i] for each in results],
+                kind,
+                call.line,
+            )
+        )
+    return result
 
 
 def masked(body: Body, holds: Any) -> Rows:
@@ -194,7 +301,8 @@ def masked(body: Body, holds: Any) -> Rows:
       holds: From the run to truth values, `[rows]`.
     """
     plain = body.bare()
-    mask, outer = Rows(jax.ShapeDtypeStruct((), np.bool_), plain), body.room.mask
+    mask = Rows(jax.ShapeDtypeStruct((), np.bool_), plain)
+    outer = body.room.mask
 
     def compute(run: Run) -> list[Any]:
         around = run.slots[plain.there] if outer is None else run.get(outer)
@@ -205,7 +313,12 @@ def masked(body: Body, holds: Any) -> Rows:
 
 
 def chosen_by_value(
-    body: Body, rooms: Sequence[Body], which: Rows, values: Sequence[Value], kind: Any, line: str
+    body: Body,
+    rooms: Sequence[Body],
+    which: Rows,
+    values: Sequence[Value],
+    kind: Any,
+    line: str,
 ) -> Value:
     """One of several values for each row.
 
@@ -221,16 +334,24 @@ def chosen_by_value(
         spaces = {value.space for value in values if isinstance(value, Elements)}
         if len(spaces) > 1:
             fix = "Let each branch return a sequence over the same elements, or reduce it in the branch."
-            raise GraphError(line, "sequences with the same elements, whatever is chosen", "different ones", fix)
+            raise GraphError(
+                line, "sequences with the same elements, whatever is chosen", "different ones", fix
+            )
         space = spaces.pop()
-        inner, parents = body.inside(space), body.parents(space)
+        inner = body.inside(space)
+        parents = body.parents(space)
         each = Rows(which.aval, inner.bare())
-        body.block.add([each], lambda run: [jnp.append(run.get(which), 0)[run.slots[parents]]])
+        body.block.add(
+            [each],
+            lambda run: [jnp.append(run.get(which), 0)[run.slots[parents]]],
+        )
         elements = [value.element for value in values if isinstance(value, Elements)]
         bodies = [room.inside(space) for room in rooms]
         found = chosen_by_value(inner, bodies, each, elements, element_type(kind), line)
         return Elements(space, found)
-    own = [room.rows(value, kind) for room, value in zip(rooms, values, strict=True)]
+    own = []
+    for room, value in zip(rooms, values, strict=True):
+        own.append(room.rows(value, kind))
     out = Rows(kind, body.bare())
 
     def compute(run: Run) -> list[Any]:
@@ -245,10 +366,18 @@ def chosen_by_value(
     return View(out, body.space)
 
 
-def _merged(data: Any, columns: Sequence[Column], which: np.ndarray, rows_in: Sequence[Any]) -> np.ndarray:
+def _merged(
+    data: Any,
+    columns: Sequence[Column],
+    which: np.ndarray,
+    rows_in: Sequence[Any],
+) -> np.ndarray:
     """A column of one space from those of its parts."""
     values = [column.of(data) for column in columns]
-    found = np.zeros((len(which), *values[0].shape[1:]), values[0].dtype)
+    found = np.zeros(
+        (len(which), *values[0].shape[1:]),
+        values[0].dtype,
+    )
     for number, (own, rows) in enumerate(zip(values, rows_in, strict=True)):
         at = np.flatnonzero(which == number)
         if len(at):

@@ -22,14 +22,20 @@ from ampjax.frontend.instance_topologies import check_edges
 from ampjax.frontend.rules.sequence_rules import elements_space
 
 
-def propagate(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def propagate(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """What the functions make of the senders' rows, added up at the receivers."""
-    n_closed, n_ends = sum(call.n_closed), call.options["n_ends"]
+    n_closed = sum(call.n_closed)
+    n_ends = call.options["n_ends"]
     rows = sequences(body, operands[n_closed + n_ends :])
     nodes = elements_space(rows, call)
     plan = _edge_plan(body, operands[n_closed : n_closed + n_ends], nodes, call)
     body.low.host.draft.checks.append(lambda data: check_edges(plan, data))
-    edges, inner = body.inside(plan.space), body.inside(nodes)
+    edges = body.inside(plan.space)
+    inner = body.inside(nodes)
     types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
     parts: list[Body] = []
     sent: list[list[Value]] = []
@@ -41,7 +47,12 @@ def propagate(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
         senders = _ends(plan.senders, part.space, nodes, plan.space)
         way = (plan.senders, part.space)
         given = [body.low.value_at(row.element, nodes, part.space, senders, way) for row in rows]
-        sent.append(part.guarded(part.room, lambda there, f=function, v=[*closed, *given]: there.run(f, v)))
+        sent.append(
+            part.guarded(
+                part.room,
+                lambda there, f=function, v=[*closed, *given]: there.run(f, v),
+            )
+        )
         parts.append(part)
     out: list[Value] = []
     for i, kind in enumerate(types):
@@ -50,13 +61,21 @@ def propagate(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
     return out
 
 
-def _received(inner: Body, parts: Sequence[Body], values: Sequence[Rows], plan: EdgePlan, kind: Any) -> Value:
+def _received(
+    inner: Body,
+    parts: Sequence[Body],
+    values: Sequence[Rows],
+    plan: EdgePlan,
+    kind: Any,
+) -> Value:
     """Sums at the receivers."""
-    nodes, out = inner.space, Rows(kind, inner.bare())
+    nodes = inner.space
+    out = Rows(kind, inner.bare())
     slots = [_receivers(inner, part, plan) for part in parts]
 
     def compute(run: Run) -> list[Any]:
-        n, total = run.size(inner.room), run.zeros(out)
+        n = run.size(inner.room)
+        total = run.zeros(out)
         for rows, slot in zip(values, slots, strict=True):
             total = total + jax.ops.segment_sum(run.get(rows), run.slots[slot], n)
         return [total]
@@ -67,24 +86,37 @@ def _received(inner: Body, parts: Sequence[Body], values: Sequence[Rows], plan: 
 
 def _receivers(inner: Body, part: Body, plan: EdgePlan) -> Slot:
     """The array of the batch that says where the receiver of each edge lies; one more than the last node for copies of edges."""
-    here, there = inner.room.place, part.room.place
+    here = inner.room.place
+    there = part.room.place
     ends = _ends(plan.receivers, part.space, inner.space, plan.space)
 
     def make(tables: RowTables) -> np.ndarray:
         at = tables.reads(here, there, ends)
         return np.where(tables.is_there(*there), at, tables.rows(*here).shape[-1]).astype(np.int32)
 
-    return inner.low.slot(("receivers", part.space, plan.receivers), inner.room.frame, make)
+    return inner.low.slot(
+        ("receivers", part.space, plan.receivers),
+        inner.room.frame,
+        make,
+    )
 
 
 def _kinds(plan: EdgePlan) -> Column:
     if plan.kinds is not None:
         return plan.kinds
     space = plan.space
-    return Column(space, lambda data: np.zeros(space.n_rows(data), np.int64))
+    return Column(
+        space,
+        lambda data: np.zeros(space.n_rows(data), np.int64),
+    )
 
 
-def _ends(ends: Column, part: IndexSpace, nodes: IndexSpace, edges: IndexSpace) -> Any:
+def _ends(
+    ends: Column,
+    part: IndexSpace,
+    nodes: IndexSpace,
+    edges: IndexSpace,
+) -> Any:
     """For each row of a part of the edges, the row of the node at one end."""
 
     def find(data: Any) -> np.ndarray:
@@ -94,7 +126,12 @@ def _ends(ends: Column, part: IndexSpace, nodes: IndexSpace, edges: IndexSpace) 
     return find
 
 
-def _edge_plan(body: Body, ends: Sequence[Value], nodes: IndexSpace, call: Call) -> EdgePlan:
+def _edge_plan(
+    body: Body,
+    ends: Sequence[Value],
+    nodes: IndexSpace,
+    call: Call,
+) -> EdgePlan:
     """The edges: columns over their space."""
     given = sequences(body, ends)
     for value in given:
@@ -104,4 +141,11 @@ def _edge_plan(body: Body, ends: Sequence[Value], nodes: IndexSpace, call: Call)
     space = elements_space(given, call)
     senders, receivers, *kinds = [value.element.column.inside(space) for value in given]
     n_nodes = Column(body.space, nodes.lengths)
-    return EdgePlan(senders, receivers, kinds[0] if kinds else None, len(call.functions), n_nodes, call.line)
+    return EdgePlan(
+        senders,
+        receivers,
+        kinds[0] if kinds else None,
+        len(call.functions),
+        n_nodes,
+        call.line,
+    )

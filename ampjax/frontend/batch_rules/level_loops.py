@@ -47,7 +47,9 @@ def loop(
     for value, kind in carry:
         if isinstance(value, Elements):
             fix = "Carry what has a fixed shape: a sum, or one element."
-            raise GraphError(line, "arrays that a loop carries", f"a sequence, {shape_text(kind)}", fix)
+            raise GraphError(
+                line, "arrays that a loop carries", f"a sequence, {shape_text(kind)}", fix
+            )
     before = [body.rows(value, kind) for value, kind in carry]
     inside = [Rows(rows.aval, rows.room) for rows in before]
     made.block.give(inside)
@@ -58,16 +60,33 @@ def loop(
     for room, value, kind in given:
         results.append(_of_all_levels(Body(low, made.block, room), value, kind, outputs, seen))
     for report in made.block.reports:
-        body.block.reports.append(replace(report, values=[_seen(view, outputs, seen) for view in report.values]))
+        body.block.reports.append(
+            replace(
+                report,
+                values=[_seen(view, outputs, seen) for view in report.values],
+            )
+        )
     last = [Rows(rows.aval, body.bare()) for rows in before]
     assert frame.space is not None
     there = low.room(frame, frame.space).there
-    run = _LevelLoop(low, made, there, (before, inside, after), (outputs, seen))
+    run = _LevelLoop(
+        low,
+        made,
+        there,
+        (before, inside, after),
+        (outputs, seen),
+    )
     body.block.add([*last, *seen], run)
     return [View(rows, body.space) for rows in last], results
 
 
-def _of_all_levels(body: Body, value: Value, kind: Any, outputs: list[Rows], seen: list[Rows]) -> Value:
+def _of_all_levels(
+    body: Body,
+    value: Value,
+    kind: Any,
+    outputs: list[Rows],
+    seen: list[Rows],
+) -> Value:
     """A level's value as it is seen after the loop: rows of all levels."""
     if isinstance(value, Static | Constant):
         return as_column(body, value, kind)
@@ -75,10 +94,18 @@ def _of_all_levels(body: Body, value: Value, kind: Any, outputs: list[Rows], see
         inner = body.inside(value.space)
         element = _of_all_levels(inner, value.element, element_type(kind), outputs, seen)
         return Elements(value.space, element)
-    return _seen(View(body.rows(value, kind), body.space), outputs, seen)
+    return _seen(
+        View(body.rows(value, kind), body.space),
+        outputs,
+        seen,
+    )
 
 
-def _seen(view: View, outputs: list[Rows], seen: list[Rows]) -> View:
+def _seen(
+    view: View,
+    outputs: list[Rows],
+    seen: list[Rows],
+) -> View:
     """Rows of a level as they are seen after the loop."""
     out = Rows(view.rows.aval, view.rows.room)
     outputs.append(view.rows)
@@ -109,25 +136,43 @@ class _LevelLoop:
         if not n_levels or 0 in shape:
             return [*start, *(run.zeros(rows) for rows in seen)]
         frame = self.made.frame
-        tables = {slot: run.slots[slot] for slot in self.low.slots if frame in slot.frame.around()}
+        tables = {}
+        for slot in self.low.slots:
+            if frame in slot.frame.around():
+                tables[slot] = run.slots[slot]
         early = [read for read in self.made.reads if _is_read_once(run, read)]
         late = [read for read in self.made.reads if read not in early]
-        rows = [taken(run.get(source), tables[slot]) for _, source, slot in early]
+        rows = []
+        for _, source, slot in early:
+            rows.append(taken(run.get(source), tables[slot]))
 
         def level(carry: Any, given: Any) -> tuple[Any, Any]:
             own, read = given
             each = run.inner(dict(zip(tables, own, strict=True)))
             each.put(inside, carry)
             each.put([out for out, _, _ in early], read)
-            each.put([out for out, _, _ in late], [taken(run.get(x), each.slots[slot]) for _, x, slot in late])
+            each.put(
+                [out for out, _, _ in late],
+                [taken(run.get(x), each.slots[slot]) for _, x, slot in late],
+            )
             self.made.block.run(each)
             return [each.get(x) for x in after], [each.get(x) for x in outputs]
 
-        last, stacked = jax.lax.scan(level, start, ([*tables.values()], rows))
-        return [*last, *(x.reshape(-1, *x.shape[2:]) for x in stacked)]
+        last, stacked = jax.lax.scan(
+            level,
+            start,
+            ([*tables.values()], rows),
+        )
+        return [
+            *last,
+            *(x.reshape(-1, *x.shape[2:]) for x in stacked),
+        ]
 
 
-def _is_read_once(run: Run, read: tuple[Rows, Rows, Slot]) -> bool:
+def _is_read_once(
+    run: Run,
+    read: tuple[Rows, Rows, Slot],
+) -> bool:
     """Whether about as many rows are read in all levels as there are, so that they are best read before the loop."""
     _, source, slot = read
     return run.slots[slot].size <= 2 * len(run.get(source))
@@ -141,16 +186,24 @@ def side_by_side(body: Body, space: IndexSpace, reverse: bool) -> Frame:
       space: The elements' space.
       reverse: Whether it goes from the last element to the first.
     """
-    frame, around = body.room.frame, body.space
+    frame = body.room.frame
+    around = body.space
 
     def levels(tables: RowTables) -> np.ndarray:
-        rows, data = tables.rows(frame, around), tables.data
+        rows = tables.rows(frame, around)
+        data = tables.data
         sizes = np.zeros(rows.shape, np.int64)
         sizes[rows >= 0] = space.lengths(data)[rows[rows >= 0]]
         starts = np.zeros(rows.shape, np.int64)
         starts[rows >= 0] = space.starts(data)[rows[rows >= 0]]
-        sizes, starts = sizes[..., None, :], starts[..., None, :]
-        level = np.arange(tables.rounded((space, around, frame, reverse), int(sizes.max(initial=0))))[:, None]
+        sizes = sizes[..., None, :]
+        starts = starts[..., None, :]
+        level = np.arange(
+            tables.rounded(
+                (space, around, frame, reverse),
+                int(sizes.max(initial=0)),
+            )
+        )[:, None]
         number = sizes - 1 - level if reverse else level + np.zeros_like(sizes)
         return np.where(level < sizes, starts + number, -1)
 

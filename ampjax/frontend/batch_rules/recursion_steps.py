@@ -37,9 +37,15 @@ class _Recursion:
 
     def levels(self, data: Any, line: str) -> np.ndarray:
         """`[elements]`: the level of each; checks that no result is made of itself."""
-        return data.once((self, "levels"), lambda: check_order(data, self.space, self._edges(data), line))
+        return data.once(
+            (self, "levels"),
+            lambda: check_order(data, self.space, self._edges(data), line),
+        )
 
-    def _edges(self, data: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _edges(
+        self,
+        data: Any,
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         found = []
         for region, number, line in self.asked:
             own, asked = asked_rows(data, self.space, region, number, line)
@@ -48,11 +54,17 @@ class _Recursion:
         return found
 
 
-def recurse(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def recurse(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """The function for each element, when those are there that it asks for."""
-    (each,), (n_closed,) = call.functions, call.n_closed
+    (each,) = call.functions
+    (n_closed,) = call.n_closed
     xs = sequences(body, operands[n_closed:])
-    space, low = elements_space(xs, call), body.low
+    space = elements_space(xs, call)
+    low = body.low
     types = [variable.aval for variable in each.jaxpr.outvars]
     recursion = _Recursion(space, [])
     low.host.draft.checks.append(lambda data: recursion.levels(data, call.line))
@@ -60,32 +72,57 @@ def recurse(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
     def step(there: Body, states: list[Value]) -> list[Value]:
         recursion.states = states
         low.recursions[call.options["of"]] = recursion
-        results = there.run(each, [*operands[:n_closed], *(x.element for x in xs)])
+        results = there.run(
+            each,
+            [*operands[:n_closed], *(x.element for x in xs)],
+        )
         del low.recursions[call.options["of"]]
         return results
 
     start = [(Constant(zeros_of(kind)), kind) for kind in types]
-    return waiting_loop(body.inside(space), lambda data: recursion.levels(data, call.line), start, step, call)
+    return waiting_loop(
+        body.inside(space),
+        lambda data: recursion.levels(data, call.line),
+        start,
+        step,
+        call,
+    )
 
 
-def recall(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def recall(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """An element's result, read where all are; `init` for a negative number."""
-    recursion, (number, *init) = body.low.recursions.get(call.options["of"]), operands
+    recursion = body.low.recursions.get(call.options["of"])
+    number, *init = operands
     if recursion is None:
         fix = "Pass on what it gave; its function is of this recursion alone."
         expected = "`recur` inside of the function that `amp.recurse` was given"
         raise GraphError(call.line, expected, "a call outside", fix)
     if not is_static(number):
         fix = "Take the number from the instance: what the recursion goes through can't depend on parameters."
-        raise GraphError(call.line, "the number of an element, known from the instance", "a computed number", fix)
-    column = body.low.host.column(number, body.region, jax.ShapeDtypeStruct((), np.int32))
-    elements, space = recursion.space, body.space
+        raise GraphError(
+            call.line, "the number of an element, known from the instance", "a computed number", fix
+        )
+    column = body.low.host.column(
+        number,
+        body.region,
+        jax.ShapeDtypeStruct((), np.int32),
+    )
+    elements = recursion.space
+    space = body.space
     recursion.asked.append((Region(space), column, call.line))
 
     def origin(data: Any) -> np.ndarray:
         own = space.rows_of(data, elements, elements.parents(data))
         asked = column.of(data).astype(np.int64)
-        return np.where(asked < 0, -1, elements.starts(data)[own] + asked)
+        return np.where(
+            asked < 0,
+            -1,
+            elements.starts(data)[own] + asked,
+        )
 
     is_none = Static(Column(space, lambda data: column.of(data) < 0))
     results: list[Value] = []

@@ -20,29 +20,51 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.values import Elements, Static, Wanted
 from ampjax.frontend.rules import reduction_rules
 
-_OF_COLUMNS = {"sum": reduction_rules.total, "max": reduction_rules.largest, "logsumexp": reduction_rules.log_sum_exp}
+_OF_COLUMNS = {
+    "sum": reduction_rules.total,
+    "max": reduction_rules.largest,
+    "logsumexp": reduction_rules.log_sum_exp,
+}
 
 
-def reduced(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def reduced(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """A reduction of each row's elements."""
     results: list[Value] = []
     for xs, kind in zip(sequences(body, operands), call.results, strict=True):
         if not isinstance(xs, Elements) or isinstance(xs.element, Elements):
             fix = "Reduce the inner sequences in a `map` first."
-            raise GraphError(call.line, f"a sequence of arrays for `{call.kind}`", "a sequence of sequences", fix)
+            raise GraphError(
+                call.line, f"a sequence of arrays for `{call.kind}`", "a sequence of sequences", fix
+            )
         if isinstance(xs.element, Static):
             one = replace(call, results=[kind])
             rule = _OF_COLUMNS[call.kind]
-            results += rule(body.low.host, one, [xs], body.region, Wanted({0}))
+            results += rule(
+                body.low.host,
+                one,
+                [xs],
+                body.region,
+                Wanted({0}),
+            )
         else:
             results.append(_segments(body, _SEGMENTS[call.kind], xs, kind))
     return results
 
 
-def _segments(body: Body, reduce: Callable[[Any, Any, int], Any], xs: Elements, kind: Any) -> View:
+def _segments(
+    body: Body,
+    reduce: Callable[[Any, Any, int], Any],
+    xs: Elements,
+    kind: Any,
+) -> View:
     inner = body.inside(xs.space)
     values = inner.rows(xs.element, kind)
-    parents, room = body.parents(xs.space), body.bare()
+    parents = body.parents(xs.space)
+    room = body.bare()
     out = Rows(kind, room)
 
     def compute(run: Run) -> list[Any]:
@@ -70,7 +92,11 @@ def segment_max(values: Any, ids: Any, n: int) -> Any:
 
 
 def _largest(values: Any, ids: Any, n: int) -> Any:
-    start = jnp.full((n, *values.shape[1:]), least(values.dtype), values.dtype)
+    start = jnp.full(
+        (n, *values.shape[1:]),
+        least(values.dtype),
+        values.dtype,
+    )
     return start.at[ids].max(values, mode="drop", indices_are_sorted=True)
 
 
@@ -81,22 +107,40 @@ def _float_max(values: Any, ids: Any, n: int) -> Any:
 
 @_float_max.defjvp
 def _float_max_jvp(n: int, primals: Any, tangents: Any) -> Any:
-    (values, ids), (change, _) = primals, tangents
+    values, ids = primals
+    change, _ = tangents
     largest = _float_max(values, ids, n)
     is_largest = _of_segments(largest, ids) == values
     count = segment_sum(is_largest.astype(values.dtype), ids, n)
-    total = segment_sum(jnp.where(is_largest, change, jnp.zeros_like(change)), ids, n)
+    total = segment_sum(
+        jnp.where(is_largest, change, jnp.zeros_like(change)),
+        ids,
+        n,
+    )
     return largest, total / jnp.maximum(count, 1)
 
 
 def segment_log_sum_exp(values: Any, ids: Any, n: int) -> Any:
     """Logarithms of segments' sums of exponentials, as `segment_sum`; minus infinity for empty ones."""
     largest = jax.lax.stop_gradient(segment_max(values, ids, n))
-    largest = jnp.where(jnp.isfinite(largest), largest, jnp.zeros_like(largest))
-    is_own = along(ids < n, values)  # a copy may be far from what the last segment's largest entry is
-    below = jnp.where(is_own, values - _of_segments(largest, ids), jnp.zeros_like(values))
+    largest = jnp.where(
+        jnp.isfinite(largest),
+        largest,
+        jnp.zeros_like(largest),
+    )
+    is_own = along(
+        ids < n, values
+    )  # a copy may be far from what the last segment's largest entry is
+    below = jnp.where(
+        is_own,
+        values - _of_segments(largest, ids),
+        jnp.zeros_like(values),
+    )
     total = segment_sum(jnp.exp(below), ids, n)
-    is_filled = along(segment_sum(jnp.ones(len(ids), np.int32), ids, n) > 0, total)
+    is_filled = along(
+        segment_sum(jnp.ones(len(ids), np.int32), ids, n) > 0,
+        total,
+    )
     logarithm = jnp.log(jnp.where(is_filled, total, jnp.ones_like(total))) + largest
     return jnp.where(is_filled, logarithm, -jnp.inf)
 

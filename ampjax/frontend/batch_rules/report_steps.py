@@ -16,14 +16,23 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.values import Elements
 
 
-def node(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def node(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """A function with a name: the name is one of a graph's node, so it changes nothing here."""
     return body.run(call.functions[0], operands)
 
 
-def metric(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def metric(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """A metric: its values and what they count for, 0 where a row does not count."""
-    kind, mask = jax.ShapeDtypeStruct((), np.float32), body.room.mask
+    kind = jax.ShapeDtypeStruct((), np.float32)
+    mask = body.room.mask
     values: list[View] = []
     for operand in operands:
         given, out = body.rows(operand, kind), Rows(kind, body.bare())
@@ -38,22 +47,39 @@ def metric(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
     return []
 
 
-def output(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def output(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """An output: a row for each row, or for each element of a sequence."""
-    (value,), kind = operands, call.options["type"]
+    (value,) = operands
+    kind = call.options["type"]
     if isinstance(value, Elements):
         value = body.low.copied(value, body.space)
-        body, value, kind = body.inside(value.space), value.element, element_type(kind)
+        body = body.inside(value.space)
+        value = value.element
+        kind = element_type(kind)
     if isinstance(value, Elements):
         fix = "Tell it in a `map`."
-        raise GraphError(call.line, "an array, or a sequence of arrays", "a sequence of sequences", fix)
-    given, plain, mask = body.rows(value, kind), body.bare(), body.room.mask
+        raise GraphError(
+            call.line, "an array, or a sequence of arrays", "a sequence of sequences", fix
+        )
+    given = body.rows(value, kind)
+    plain = body.bare()
+    mask = body.room.mask
     counts = Rows(jax.ShapeDtypeStruct((), np.bool_), plain)
-    body.block.add([counts], lambda run: [run.slots[plain.there] if mask is None else run.get(mask)])
+    body.block.add(
+        [counts],
+        lambda run: [run.slots[plain.there] if mask is None else run.get(mask)],
+    )
     own: list[View] = []
     for rows in (given, counts):
         bare = Rows(rows.aval, plain)
-        body.block.add([bare], lambda run, rows=rows: [jnp.asarray(run.get(rows))])
+        body.block.add(
+            [bare],
+            lambda run, rows=rows: [jnp.asarray(run.get(rows))],
+        )
         own.append(View(bare, body.space))
     body.block.reports.append(Report(call.options["name"], False, own))
     return []

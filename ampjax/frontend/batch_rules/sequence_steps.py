@@ -19,18 +19,31 @@ from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted
 from ampjax.frontend.rules import sequence_rules, take_rules
 
 
-def scan(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def scan(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """Without a carry rows of the elements' space; with one, a loop in which all sequences go on in step."""
-    (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
+    (step,) = call.functions
+    (n_closed,) = call.n_closed
+    k = call.options["n_carry"]
     xs = sequences(body, operands[n_closed + k :])
-    closed, init = operands[:n_closed], operands[n_closed : n_closed + k]
+    closed = operands[:n_closed]
+    init = operands[n_closed : n_closed + k]
     space = sequence_rules.elements_space(xs, call)
     rows: list[Value] = [x.element for x in xs]
     types = [variable.aval for variable in step.jaxpr.outvars]
     if not k:
         inner = body.inside(space)
-        results = body.guarded(inner.room, lambda inside: inside.run(step, [*closed, *rows]))
-        return [Elements(space, of_each(inner, value, kind)) for value, kind in zip(results, types, strict=True)]
+        results = body.guarded(
+            inner.room,
+            lambda inside: inside.run(step, [*closed, *rows]),
+        )
+        result = []
+        for value, kind in zip(results, types, strict=True):
+            result.append(Elements(space, of_each(inner, value, kind)))
+        return result
     frame = side_by_side(body, space, call.options["reverse"])
     low = body.low
 
@@ -47,18 +60,34 @@ def scan(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
         block.add([mask], counts)
         each = around.at(low.room(frame, space, mask, body.room.is_known))
         carry = [View(x, body.space) for x in inside]
-        results = each.guarded(each.room, lambda there: there.run(step, [*closed, *carry, *rows]))
+        results = each.guarded(
+            each.room,
+            lambda there: there.run(step, [*closed, *carry, *rows]),
+        )
         after = []
         for old, value, kind in zip(inside, results, types, strict=False):
             new = each.rows(value, kind)
             after.append(chosen(block, mask, new, old))
-        return after, [(each.room, value, kind) for value, kind in zip(results[k:], types[k:], strict=True)]
+        return after, [
+            (each.room, value, kind) for value, kind in zip(results[k:], types[k:], strict=True)
+        ]
 
-    last, ys = loop(body, frame, list(zip(init, types, strict=False)), call.line, level)
+    last, ys = loop(
+        body,
+        frame,
+        list(zip(init, types, strict=False)),
+        call.line,
+        level,
+    )
     return [*last, *(Elements(space, y) for y in ys)]
 
 
-def chosen(block: Block, mask: Rows, new: Rows, old: Rows) -> Rows:
+def chosen(
+    block: Block,
+    mask: Rows,
+    new: Rows,
+    old: Rows,
+) -> Rows:
     """Rows of one array where a mask holds, else of another one.
 
     Args:
@@ -88,60 +117,118 @@ def of_each(inner: Body, value: Value, kind: Any) -> Value:
 
 def sequences(body: Body, values: Sequence[Value]) -> list[Value]:
     """Sequences as those of a room's space."""
-    return [body.low.copied(x, body.space) if isinstance(x, Elements) else x for x in values]
+    result = []
+    for x in values:
+        result.append(body.low.copied(x, body.space) if isinstance(x, Elements) else x)
+    return result
 
 
-def count(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def count(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """The numbers of so many elements: a space of its own."""
-    return sequence_rules.count(body.low.host, call, operands, body.region, Wanted({0}))
+    return sequence_rules.count(
+        body.low.host,
+        call,
+        operands,
+        body.region,
+        Wanted({0}),
+    )
 
 
-def length(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def length(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """How many elements each row has: known from the example."""
-    return sequence_rules.length(body.low.host, call, sequences(body, operands), body.region, Wanted({0}))
+    return sequence_rules.length(
+        body.low.host,
+        call,
+        sequences(body, operands),
+        body.region,
+        Wanted({0}),
+    )
 
 
-def take(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def take(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """One element of each sequence: read by its row's number, which the host knows; or by one that is computed."""
     at, *given = operands
     xs = sequences(body, given)
     space = sequence_rules.elements_space(xs, call)
     if not is_static(at):
-        return [_taken_by_value(body, at, x, kind) for x, kind in zip(xs, call.results, strict=True)]
-    low, region = body.low, body.region
-    place = low.host.column(at, region, jax.ShapeDtypeStruct((), np.int64))
+        result = []
+        for x, kind in zip(xs, call.results, strict=True):
+            result.append(_taken_by_value(body, at, x, kind))
+        return result
+    low = body.low
+    region = body.region
+    place = low.host.column(
+        at,
+        region,
+        jax.ShapeDtypeStruct((), np.int64),
+    )
 
     def number(data: Any) -> np.ndarray:
-        own, n = place.of(data).astype(np.int64), space.lengths(data)
+        own = place.of(data).astype(np.int64)
+        n = space.lengths(data)
         return np.where(own < 0, own + n, own)
 
     if region.is_known:
-        low.host.draft.checks.append(lambda data: take_rules.check_taken(data, region, space, number, call.line))
+        low.host.draft.checks.append(
+            lambda data: take_rules.check_taken(data, region, space, number, call.line)
+        )
 
     def origin(data: Any) -> np.ndarray:
         return space.starts(data) + number(data)
 
     way = ("take", at)
-    return [low.value_at(x.element, space, body.space, origin, way) for x in xs if isinstance(x, Elements)]
+    results = []
+    for x in xs:
+        if isinstance(x, Elements):
+            results.append(low.value_at(x.element, space, body.space, origin, way))
+    return results
 
 
-def _taken_by_value(body: Body, at: Value, xs: Value, kind: Any) -> Value:
+def _taken_by_value(
+    body: Body,
+    at: Value,
+    xs: Value,
+    kind: Any,
+) -> Value:
     """An element whose number is computed."""
     assert isinstance(xs, Elements)
     space = xs.space
     if isinstance(xs.element, Elements):
         fix = "Take it by a number that follows from the example, or take from each inner sequence in a `map`."
-        raise GraphError("take", "an element of a sequence of arrays", "one of a sequence of sequences", fix)
+        raise GraphError(
+            "take", "an element of a sequence of arrays", "one of a sequence of sequences", fix
+        )
     values = body.inside(space).rows(xs.element, kind)
     number = body.rows(at, jax.ShapeDtypeStruct((), np.int32))
     sizes = Static(Column(body.space, lambda data: space.lengths(data)))
     n = body.rows(sizes, jax.ShapeDtypeStruct((), np.int32))
-    parents, out = body.parents(space), Rows(kind, body.bare())
+    parents = body.parents(space)
+    out = Rows(kind, body.bare())
 
     def compute(run: Run) -> list[Any]:
-        own, size = run.get(number), run.get(n)
-        first = jnp.searchsorted(jnp.asarray(run.slots[parents]), jnp.arange(len(own)))
-        place = jnp.clip(jnp.where(own < 0, own + size, own), 0, jnp.maximum(size - 1, 0))
+        own = run.get(number)
+        size = run.get(n)
+        first = jnp.searchsorted(
+            jnp.asarray(run.slots[parents]),
+            jnp.arange(len(own)),
+        )
+        place = jnp.clip(
+            jnp.where(own < 0, own + size, own),
+            0,
+            jnp.maximum(size - 1, 0),
+        )
         every = run.get(values)
         return [taken(every, jnp.clip(first + place, 0, max(len(every) - 1, 0)))]
 

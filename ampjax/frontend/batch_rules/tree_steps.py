@@ -19,55 +19,101 @@ from ampjax.frontend.draft.waiting_levels import waiting_levels
 from ampjax.frontend.rules.tree_rules import TreeFields
 
 
-def fold(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def fold(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """From the leaves up."""
-    (leaf, branch), (n_leaf, n_branch), arity = call.functions, call.n_closed, call.options["arity"]
+    leaf, branch = call.functions
+    n_leaf, n_branch = call.n_closed
+    arity = call.options["arity"]
     n_closed = n_leaf + n_branch
     parent, side, *values = sequences(body, operands[n_closed:])
     tree = TreeFields(parent, side, body.region, arity, call)
     _check(body, tree)
-    space, low = tree.space, body.low
+    space = tree.space
+    low = body.low
     inner = body.inside(space)
     rows = [value.element for value in values]
     types = [variable.aval for variable in leaf.jaxpr.outvars]
     leaves = inner.inside(part_of(space, tree.is_leaf, 1))
-    states = leaves.guarded(leaves.room, lambda there: there.run(leaf, [*operands[:n_leaf], *rows]))
-    start = [_of_leaves(leaves, state, kind, space) for state, kind in zip(states, types, strict=True)]
+    states = leaves.guarded(
+        leaves.room,
+        lambda there: there.run(leaf, [*operands[:n_leaf], *rows]),
+    )
+    start = []
+    for state, kind in zip(states, types, strict=True):
+        start.append(_of_leaves(leaves, state, kind, space))
     children = IndexSpace(space, call.options["inner"], tree.n_children)
     low.host.lengths[call.options["inner"]] = tree.n_children
 
     def rows_of_children(data: Any) -> np.ndarray:
-        return data.once((tree, "children"), lambda: _children(data, tree, children))
+        return data.once(
+            (tree, "children"),
+            lambda: _children(data, tree, children),
+        )
 
     def child(number: int) -> Any:
         def find(data: Any) -> np.ndarray:
-            rows, starts = rows_of_children(data), children.starts(data)
-            at = np.clip(starts + number, 0, max(len(rows) - 1, 0))
-            return rows[at] if len(rows) else np.zeros(len(starts), np.int64)
+            rows = rows_of_children(data)
+            starts = children.starts(data)
+            at = np.clip(
+                starts + number,
+                0,
+                max(len(rows) - 1, 0),
+            )
+            if len(rows):
+                return rows[at]
+            return np.zeros(len(starts), np.int64)
 
         return find
 
     def step(there: Body, states: list[Value]) -> list[Value]:
         kids: list[Value]
         if arity:
-            kids = [View(state.rows, space, child(number)) for number in range(arity) for state in states]
+            kids = []
+            for number in range(arity):
+                for state in states:
+                    kids.append(View(state.rows, space, child(number)))
         else:
             below: list[Value] = [View(state.rows, children, rows_of_children) for state in states]
             kids = [Elements(children, each) for each in below]
-        return there.run(branch, [*operands[n_leaf:n_closed], *rows, *kids])
+        return there.run(
+            branch,
+            [*operands[n_leaf:n_closed], *rows, *kids],
+        )
 
     def levels(data: Any) -> np.ndarray:
         return data.once((tree, "levels"), lambda: _heights(data, tree))
 
-    found = waiting_loop(inner, levels, list(zip(start, types, strict=True)), step, call)
+    found = waiting_loop(
+        inner,
+        levels,
+        list(zip(start, types, strict=True)),
+        step,
+        call,
+    )
     first, _ = tree.roots(body.space)
-    root = lambda data: space.starts(data) + first.of(data)
-    return [*found, *(low.value_at(each.element, space, body.space, root, (tree, "root")) for each in found)]
+
+    def root(data):
+        return space.starts(data) + first.of(data)
+
+    return [
+        *found,
+        *(low.value_at(each.element, space, body.space, root, (tree, "root")) for each in found),
+    ]
 
 
-def scan(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def scan(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """From the root down."""
-    (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
+    (step,) = call.functions
+    (n_closed,) = call.n_closed
+    k = call.options["n_carry"]
     init = operands[n_closed : n_closed + k]
     parent, side, *values = sequences(body, operands[n_closed + k :])
     tree = TreeFields(parent, side, body.region, None, call)
@@ -78,16 +124,26 @@ def scan(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
     is_root = Static(Column(space, lambda data: tree.parents(data) < 0))
 
     def above(data: Any) -> np.ndarray:
-        return np.where(tree.parents(data) < 0, -1, space.starts(data)[space.parents(data)] + tree.parents(data))
+        return np.where(
+            tree.parents(data) < 0,
+            -1,
+            space.starts(data)[space.parents(data)] + tree.parents(data),
+        )
 
     def each(there: Body, states: list[Value]) -> list[Value]:
         before = []
         for own, state, kind in zip(init, states, types, strict=True):
             before.append(where(there, is_root, own, View(state.rows, space, above), kind))
-        return there.run(step, [*operands[:n_closed], *before, *rows])
+        return there.run(
+            step,
+            [*operands[:n_closed], *before, *rows],
+        )
 
     def levels(data: Any) -> np.ndarray:
-        return data.once((tree, "levels"), lambda: _depths(data, above(data)))
+        return data.once(
+            (tree, "levels"),
+            lambda: _depths(data, above(data)),
+        )
 
     start = [(Constant(zeros_of(kind)), kind) for kind in types]
     return waiting_loop(body.inside(space), levels, start, each, call)
@@ -98,10 +154,21 @@ def _check(body: Body, tree: TreeFields) -> None:
     body.low.host.draft.checks.append(lambda data: tree.n_children.of(data))
 
 
-def _of_leaves(leaves: Body, state: Value, kind: Any, space: IndexSpace) -> Value:
+def _of_leaves(
+    leaves: Body,
+    state: Value,
+    kind: Any,
+    space: IndexSpace,
+) -> Value:
     """Leaves' states among those of all nodes; what branches have there is of no account."""
     rows = View(leaves.rows(state, kind), leaves.space)
-    return leaves.low.value_at(rows, leaves.space, space, lambda data: leaves.space.starts(data), "leaf")
+    return leaves.low.value_at(
+        rows,
+        leaves.space,
+        space,
+        lambda data: leaves.space.starts(data),
+        "leaf",
+    )
 
 
 def _depths(data: Any, above: np.ndarray) -> np.ndarray:
@@ -111,8 +178,13 @@ def _depths(data: Any, above: np.ndarray) -> np.ndarray:
 
 def _parents(data: Any, tree: TreeFields) -> np.ndarray:
     """`[nodes]`: the row of each node's parent; -1 for a root."""
-    space, parents = tree.space, tree.parents(data)
-    return np.where(parents < 0, -1, space.starts(data)[space.parents(data)] + parents)
+    space = tree.space
+    parents = tree.parents(data)
+    return np.where(
+        parents < 0,
+        -1,
+        space.starts(data)[space.parents(data)] + parents,
+    )
 
 
 def _heights(data: Any, tree: TreeFields) -> np.ndarray:

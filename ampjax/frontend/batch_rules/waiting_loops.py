@@ -11,7 +11,17 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.level_loops import loop
-from ampjax.frontend.batches.programs_of_rows import Block, Room, Rows, Run, Slot, View, along, as_typed, taken
+from ampjax.frontend.batches.programs_of_rows import (
+    Block,
+    Room,
+    Rows,
+    Run,
+    Slot,
+    View,
+    along,
+    as_typed,
+    taken,
+)
 from ampjax.frontend.batches.row_lowering import Body, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.combinators.tracing import Call
@@ -41,22 +51,33 @@ def waiting_loop(
     Returns:
       The results of all rows.
     """
-    low, space = inner.low, inner.space
-    outer, mask = inner.room, inner.room.mask
+    low = inner.low
+    space = inner.space
+    outer = inner.room
+    mask = inner.room.mask
     frame = _frame(inner.room.frame, space, levels)
     own = lambda data: np.arange(space.n_rows(data))
 
-    def level(block: Block, inside: Sequence[Rows]) -> tuple[list[Rows], list[Any]]:
+    def level(
+        block: Block,
+        inside: Sequence[Rows],
+    ) -> tuple[list[Rows], list[Any]]:
         plain = low.room(frame, space)
         place = low.reads(outer.place, plain.place, own, "own")
         room = plain
         if mask is not None:
             counts = Rows(jax.ShapeDtypeStruct((), np.bool_), plain)
             given = mask
-            block.add([counts], lambda run: [run.slots[plain.there] & taken(run.get(given), run.slots[place])])
+            block.add(
+                [counts],
+                lambda run: [run.slots[plain.there] & taken(run.get(given), run.slots[place])],
+            )
             room = low.room(frame, space, counts, outer.is_known)
         each = Body(low, block, room)
-        results = each.guarded(room, lambda there: step(there, [View(rows, space) for rows in inside]))
+        results = each.guarded(
+            room,
+            lambda there: step(there, [View(rows, space) for rows in inside]),
+        )
         after = []
         for value, old in zip(results, inside, strict=True):
             _require_array(value, call)
@@ -70,16 +91,31 @@ def waiting_loop(
 def _require_array(value: Value, call: Call) -> None:
     if isinstance(value, Elements):
         fix = "Let it be of a fixed shape: a sum, or one element."
-        raise GraphError(call.line, f"arrays as what `amp.{call.kind}` computes for each element", "a sequence", fix)
+        raise GraphError(
+            call.line,
+            f"arrays as what `amp.{call.kind}` computes for each element",
+            "a sequence",
+            fix,
+        )
 
 
-def _written(block: Block, new: Rows, old: Rows, room: Room, place: Slot) -> Rows:
+def _written(
+    block: Block,
+    new: Rows,
+    old: Rows,
+    room: Room,
+    place: Slot,
+) -> Rows:
     """All rows after a level: its own are new."""
     out = Rows(old.aval, old.room)
 
     def compute(run: Run) -> list[Any]:
         every = run.get(old)
-        there = jnp.where(run.slots[room.there], run.slots[place], len(every))
+        there = jnp.where(
+            run.slots[room.there],
+            run.slots[place],
+            len(every),
+        )
         return [every.at[there].set(as_typed(run.get(new), old.aval), mode="drop")]
 
     block.add([out], compute)
@@ -91,16 +127,27 @@ def _frame(outer: Frame, space: IndexSpace, levels: Levels) -> Frame:
 
     def rows_of_levels(tables: RowTables) -> np.ndarray:
         rows = tables.rows(outer, space)
-        groups = rows.reshape(int(np.prod(rows.shape[:-1])), rows.shape[-1])
+        groups = rows.reshape(
+            int(np.prod(rows.shape[:-1])),
+            rows.shape[-1],
+        )
         group, at = np.nonzero(groups >= 0)
         own = groups[group, at]
         level = levels(tables.data)[own]
-        group, own, level = group[level >= 0], own[level >= 0], level[level >= 0]
-        n_levels = tables.rounded((outer, space, levels, "levels"), int(level.max(initial=-1)) + 1)
+        group = group[level >= 0]
+        own = own[level >= 0]
+        level = level[level >= 0]
+        n_levels = tables.rounded(
+            (outer, space, levels, "levels"),
+            int(level.max(initial=-1)) + 1,
+        )
         line = group * n_levels + level
         order = np.argsort(line, kind="stable")
         n_there = np.bincount(line, minlength=len(groups) * n_levels)
-        width = tables.rounded((outer, space, levels, "rows"), int(n_there.max(initial=0)))
+        width = tables.rounded(
+            (outer, space, levels, "rows"),
+            int(n_there.max(initial=0)),
+        )
         found = np.full((len(groups) * n_levels, width), -1)
         first = np.cumsum(n_there) - n_there
         found[line[order], np.arange(len(order)) - first[line[order]]] = own[order]
@@ -114,7 +161,13 @@ def zeros_of(kind: Any) -> Any:
     return np.zeros(kind.shape, kind.dtype)
 
 
-def where(body: Body, flag: Value, first: Value, second: Value, kind: Any) -> View:
+def where(
+    body: Body,
+    flag: Value,
+    first: Value,
+    second: Value,
+    kind: Any,
+) -> View:
     """One of two values for each row.
 
     Args:

@@ -19,29 +19,49 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.values import Elements
 
 
-def while_loop(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+def while_loop(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
     """So many rounds as there can be at most; those that nobody needs are left out."""
-    (test, turn, _), (n_test, n_turn, _) = call.functions, call.n_closed
-    closed, init = operands[n_test : n_test + n_turn], operands[n_test + n_turn :]
+    test, turn, _ = call.functions
+    n_test, n_turn, _ = call.n_closed
+    closed = operands[n_test : n_test + n_turn]
+    init = operands[n_test + n_turn :]
     if any(isinstance(value, Elements) for value in init):
         fix = "Carry what has a fixed shape: a sum, or one element."
         raise GraphError(call.line, "arrays that a `while_loop` carries", "a sequence", fix)
-    low, room, flag = body.low, body.room, jax.ShapeDtypeStruct((), np.bool_)
-    (answer,) = body.run(test, [*operands[:n_test], *init])
+    low = body.low
+    room = body.room
+    flag = jax.ShapeDtypeStruct((), np.bool_)
+    (answer,) = body.run(
+        test,
+        [*operands[:n_test], *init],
+    )
     asked = body.rows(answer, flag)
     goes = masked(body, lambda run: run.get(asked))
     types = [variable.aval for variable in turn.jaxpr.outvars[:-1]]
-    before = [body.rows(value, kind) for value, kind in zip(init, types, strict=True)]
+    before = []
+    for value, kind in zip(init, types, strict=True):
+        before.append(body.rows(value, kind))
     block = Block(body.block)
-    inside, going = [Rows(rows.aval, rows.room) for rows in before], Rows(flag, goes.room)
+    inside = [Rows(rows.aval, rows.room) for rows in before]
+    going = Rows(flag, goes.room)
     block.give([*inside, going])
-    each = Body(low, block, low.room(room.frame, room.space, going, False))
+    each = Body(
+        low,
+        block,
+        low.room(room.frame, room.space, going, False),
+    )
     carry: list[Value] = [View(rows, body.space) for rows in inside]
-    *results, answer = each.guarded(each.room, lambda there: there.run(turn, [*closed, *carry]))
-    after = [
-        chosen(block, going, each.rows(value, kind), old)
-        for value, kind, old in zip(results, types, inside, strict=True)
-    ]
+    *results, answer = each.guarded(
+        each.room,
+        lambda there: there.run(turn, [*closed, *carry]),
+    )
+    after = []
+    for value, kind, old in zip(results, types, inside, strict=True):
+        after.append(chosen(block, going, each.rows(value, kind), old))
     more = each.rows(answer, flag)
     told = _told(body, block, call)
     last = [Rows(rows.aval, body.bare()) for rows in before]
@@ -61,18 +81,28 @@ def while_loop(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]
         values, _, sums = jax.lax.scan(round_of, start, jnp.arange(most))[0]
         return [*values, *sums]
 
-    body.block.add([*last, *(total for _, total in told)], compute)
+    body.block.add(
+        [*last, *(total for _, total in told)],
+        compute,
+    )
     return [View(rows, body.space) for rows in last]
 
 
-def _told(body: Body, block: Block, call: Call) -> list[tuple[Rows, Rows]]:
+def _told(
+    body: Body,
+    block: Block,
+    call: Call,
+) -> list[tuple[Rows, Rows]]:
     """Metrics that rounds tell, and their sums over all rounds."""
     found: list[tuple[Rows, Rows]] = []
     for report in block.reports:
         if not report.is_metric:
             fix = "Carry it, and tell it after the loop."
             raise GraphError(
-                call.line, "metrics alone in the rounds of a `while_loop`", f"the output `{report.name}`", fix
+                call.line,
+                "metrics alone in the rounds of a `while_loop`",
+                f"the output `{report.name}`",
+                fix,
             )
         views = []
         for view in report.values:

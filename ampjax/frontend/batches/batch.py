@@ -27,7 +27,10 @@ class Batch:
     weights: Any
     arrays: Sequence[Any]
     layout: str = field(metadata={"static": True})
-    missing: tuple[tuple[int, tuple[str, ...]], ...] = field(default=(), metadata={"static": True})
+    missing: tuple[tuple[int, tuple[str, ...]], ...] = field(
+        default=(),
+        metadata={"static": True},
+    )
 
     @property
     def size(self) -> int:
@@ -40,7 +43,9 @@ class Batch:
         return int(np.asarray(self.weights).sum())
 
     def __repr__(self) -> str:
-        if any(not isinstance(leaf, np.ndarray | jax.Array) for leaf in (self.weights, *self.arrays)):
+        if any(
+            not isinstance(leaf, np.ndarray | jax.Array) for leaf in (self.weights, *self.arrays)
+        ):
             return f"Batch({len(self.arrays)} arrays, traced)"
         n_bytes = sum(leaf.nbytes for leaf in self.arrays)
         filling = f" of {self.size}" if self.size != self.n_examples else ""

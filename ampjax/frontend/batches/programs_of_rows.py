@@ -100,7 +100,10 @@ class View:
         own = self.origin
 
         def rows(data: Any) -> np.ndarray:
-            given = np.arange(self.space.n_rows(data)) if own is None else own(data)
+            if own is None:
+                given = np.arange(self.space.n_rows(data))
+            else:
+                given = own(data)
             return space.rows_of(data, self.space, given)
 
         return rows
@@ -128,24 +131,46 @@ class Run:
       key: A PRNG key, if random numbers are drawn; else None.
     """
 
-    def __init__(self, slots: Mapping[Slot, Any], values: ChainMap[Rows, Any], key: Any = None):
-        self.slots, self._values, self.key = slots, values, key
+    def __init__(
+        self,
+        slots: Mapping[Slot, Any],
+        values: ChainMap[Rows, Any],
+        key: Any = None,
+    ):
+        self.slots = slots
+        self._values = values
+        self.key = key
 
-    def inner(self, slots: Mapping[Slot, Any] | None = None, key: Any = None) -> Run:
+    def inner(
+        self,
+        slots: Mapping[Slot, Any] | None = None,
+        key: Any = None,
+    ) -> Run:
         """A run of a block that sees what is here.
 
         Args:
           slots: Arrays that it sees otherwise.
           key: Its PRNG key; by default this one's.
         """
-        seen = {**self.slots, **slots} if slots else self.slots
-        return Run(seen, self._values.new_child(), self.key if key is None else key)
+        if slots:
+            seen = {**self.slots, **slots}
+        else:
+            seen = self.slots
+        return Run(
+            seen,
+            self._values.new_child(),
+            self.key if key is None else key,
+        )
 
     def get(self, rows: Rows) -> Any:
         """The value of an array."""
         return self._values[rows]
 
-    def put(self, rows: Sequence[Rows], values: Sequence[Any]) -> None:
+    def put(
+        self,
+        rows: Sequence[Rows],
+        values: Sequence[Any],
+    ) -> None:
         """Notes values."""
         self._values.update(zip(rows, values, strict=True))
 
@@ -155,7 +180,10 @@ class Run:
 
     def zeros(self, rows: Rows) -> Any:
         """Zeros for an array."""
-        lead = () if rows.room is None else (self.size(rows.room),)
+        if rows.room is None:
+            lead = ()
+        else:
+            lead = (self.size(rows.room),)
         return zeros(lead, rows.aval)
 
 
@@ -191,7 +219,11 @@ class Block:
     _made: dict[Hashable, Any] = field(default_factory=dict)
     _own: set[Rows] = field(default_factory=set)
 
-    def add(self, outputs: Sequence[Rows], compute: Callable[[Run], Sequence[Any]]) -> None:
+    def add(
+        self,
+        outputs: Sequence[Rows],
+        compute: Callable[[Run], Sequence[Any]],
+    ) -> None:
         """Adds a step.
 
         Args:
@@ -209,7 +241,11 @@ class Block:
         """Notes arrays that whoever runs the block puts there first."""
         self._own.update(rows)
 
-    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def once(
+        self,
+        key: Hashable,
+        make: Callable[[], Any],
+    ) -> Any:
         """What is made here at first use, unless a block around has made it.
 
         Args:
@@ -230,7 +266,12 @@ class Block:
             run.put(step.outputs, step.compute(run))
 
 
-def run_block(run: Run, block: Block, room: Room, outputs: Sequence[Rows]) -> Sequence[Any]:
+def run_block(
+    run: Run,
+    block: Block,
+    room: Room,
+    outputs: Sequence[Rows],
+) -> Sequence[Any]:
     """What a block gives; zeros where no row of its room counts.
 
     Args:
@@ -249,13 +290,22 @@ def run_block(run: Run, block: Block, room: Room, outputs: Sequence[Rows]) -> Se
 
     if not room.may_be_empty:
         return go()
-    counts = run.slots[room.there] if room.mask is None else run.get(room.mask)
-    return jax.lax.cond(jnp.any(counts), go, lambda: [run.zeros(rows) for rows in outputs])
+    if room.mask is None:
+        counts = run.slots[room.there]
+    else:
+        counts = run.get(room.mask)
+    return jax.lax.cond(
+        jnp.any(counts),
+        go,
+        lambda: [run.zeros(rows) for rows in outputs],
+    )
 
 
 def as_typed(value: Any, aval: Any) -> Any:
     """A value of just this dtype, so that all ways to it agree."""
-    return value if is_key(aval) else jax.lax.convert_element_type(value, aval.dtype)
+    if is_key(aval):
+        return value
+    return jax.lax.convert_element_type(value, aval.dtype)
 
 
 def zeros(lead: tuple[int, ...], aval: Any) -> Any:
@@ -266,7 +316,10 @@ def zeros(lead: tuple[int, ...], aval: Any) -> Any:
       aval: The type.
     """
     kind = raw_type(aval)
-    return from_raw(jnp.zeros((*lead, *kind.shape), kind.dtype), aval.dtype)
+    return from_raw(
+        jnp.zeros((*lead, *kind.shape), kind.dtype),
+        aval.dtype,
+    )
 
 
 def sheltered(values: Any, mask: Any) -> Any:
@@ -278,7 +331,11 @@ def sheltered(values: Any, mask: Any) -> Any:
     """
     if not len(values):
         return values
-    return jnp.where(along(mask, values), values, values[jnp.argmax(mask)])
+    return jnp.where(
+        along(mask, values),
+        values,
+        values[jnp.argmax(mask)],
+    )
 
 
 def along(mask: Any, values: Any) -> Any:
@@ -299,5 +356,10 @@ def taken(values: Any, at: Any) -> Any:
       at: Integers, each of which is the number of a row.
     """
     if not len(values):
-        return zeros(at.shape, jax.ShapeDtypeStruct(values.shape[1:], values.dtype))
-    return values.at[at].get(mode="promise_in_bounds") if not is_key(values) else values[at]
+        return zeros(
+            at.shape,
+            jax.ShapeDtypeStruct(values.shape[1:], values.dtype),
+        )
+    if not is_key(values):
+        return values.at[at].get(mode="promise_in_bounds")
+    return values[at]

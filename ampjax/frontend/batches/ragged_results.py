@@ -32,7 +32,8 @@ class RaggedRows:
         for lengths in reversed(self.lengths):
             ends = np.cumsum(np.asarray(lengths))
             parts = [
-                parts[end - size : end] for end, size in zip(ends.tolist(), np.asarray(lengths).tolist(), strict=True)
+                parts[end - size : end]
+                for end, size in zip(ends.tolist(), np.asarray(lengths).tolist(), strict=True)
             ]
         return parts
 
@@ -58,4 +59,7 @@ class Reports:
 
     def averages(self) -> dict[str, Any]:
         """The metrics over the batch: the sum of all values over the sum of all counts."""
-        return {name: values.sum() / counts.sum() for name, (values, counts) in self.metrics.items()}
+        result = {}
+        for name, (values, counts) in self.metrics.items():
+            result[name] = values.sum() / counts.sum()
+        return result

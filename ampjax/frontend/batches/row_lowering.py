@@ -68,7 +68,12 @@ class RowLowering:
         """The arrays of a batch, in order."""
         return [*self._slots.values()]
 
-    def slot(self, key: Hashable, frame: Frame, make: Callable[[RowTables], np.ndarray]) -> Slot:
+    def slot(
+        self,
+        key: Hashable,
+        frame: Frame,
+        make: Callable[[RowTables], np.ndarray],
+    ) -> Slot:
         """An array of the batch; one for each key.
 
         Args:
@@ -80,12 +85,28 @@ class RowLowering:
             self._slots[key, frame] = Slot(frame, make)
         return self._slots[key, frame]
 
-    def room(self, frame: Frame, space: IndexSpace, mask: Rows | None = None, is_known: bool = True) -> Room:
+    def room(
+        self,
+        frame: Frame,
+        space: IndexSpace,
+        mask: Rows | None = None,
+        is_known: bool = True,
+    ) -> Room:
         """A room."""
-        there = self.slot(("there", space), frame, lambda tables: tables.is_there(frame, space))
+        there = self.slot(
+            ("there", space),
+            frame,
+            lambda tables: tables.is_there(frame, space),
+        )
         return Room(frame, space, there, mask, is_known)
 
-    def reads(self, source: Place, place: Place, origin: Origin, way: Hashable) -> Slot:
+    def reads(
+        self,
+        source: Place,
+        place: Place,
+        origin: Origin,
+        way: Hashable,
+    ) -> Slot:
         """The array of the batch that says where each row of a place finds what it reads.
 
         Args:
@@ -95,7 +116,11 @@ class RowLowering:
           way: What the origin says: the same means the same.
         """
         key = ("reads", source, place[1], way)
-        return self.slot(key, place[0], lambda tables: tables.reads(source, place, origin))
+        return self.slot(
+            key,
+            place[0],
+            lambda tables: tables.reads(source, place, origin),
+        )
 
     def copied(self, value: Elements, around: IndexSpace) -> Elements:
         """A sequence from outside, once more for each row of a space.
@@ -110,7 +135,11 @@ class RowLowering:
         assert outer is not None
 
         def origin(data: Any) -> np.ndarray:
-            return around.rows_of(data, outer, np.arange(outer.n_rows(data)))
+            return around.rows_of(
+                data,
+                outer,
+                np.arange(outer.n_rows(data)),
+            )
 
         original = self._copied.get(value.space, value.space)
         return self.sequence_at(value, around, origin, "around", original)
@@ -121,7 +150,9 @@ class RowLowering:
 
     def copy_space(self, original: IndexSpace, around: IndexSpace) -> IndexSpace | None:
         """The space of copies that `copied` makes, if there is one already."""
-        return original if original.parent is around else self._copies.get((around, original, "around"))
+        if original.parent is around:
+            return original
+        return self._copies.get((around, original, "around"))
 
     def sequence_at(
         self,
@@ -143,12 +174,19 @@ class RowLowering:
         outer = value.space
 
         def sizes(data: Any) -> np.ndarray:
-            rows, lengths = origin(data), outer.lengths(data)
-            return np.where(rows >= 0, lengths[rows], 0) if len(lengths) else np.zeros(len(rows), np.int64)
+            rows = origin(data)
+            lengths = outer.lengths(data)
+            if len(lengths):
+                return np.where(rows >= 0, lengths[rows], 0)
+            return np.zeros(len(rows), np.int64)
 
         key = (around, outer if original is None else original, way)
         if key not in self._copies:
-            self._copies[key] = IndexSpace(around, outer.dimension, Column(around, sizes))
+            self._copies[key] = IndexSpace(
+                around,
+                outer.dimension,
+                Column(around, sizes),
+            )
             if original is not None:
                 self._copied[self._copies[key]] = original
         inner = self._copies[key]
@@ -156,10 +194,18 @@ class RowLowering:
         def element_rows(data: Any) -> np.ndarray:
             return outer.starts(data)[origin(data)[inner.parents(data)]] + inner.numbers(data)
 
-        return Elements(inner, lambda: self.value_at(value.element, outer, inner, element_rows, (way, outer)))
+        return Elements(
+            inner,
+            lambda: self.value_at(value.element, outer, inner, element_rows, (way, outer)),
+        )
 
     def value_at(
-        self, value: Value, outer: IndexSpace, space: IndexSpace, origin: Callable[[Any], np.ndarray], way: Hashable
+        self,
+        value: Value,
+        outer: IndexSpace,
+        space: IndexSpace,
+        origin: Callable[[Any], np.ndarray],
+        way: Hashable,
     ) -> Value:
         """A value that each row of a space has, for each row of another space.
 
@@ -175,7 +221,11 @@ class RowLowering:
             return Static(Column(space, lambda data: _rows_at(column.of(data), origin(data))))
         if isinstance(value, View):
             reads = value.reads(outer)
-            return View(value.rows, space, lambda data: _rows_at(reads(data), origin(data)))
+            return View(
+                value.rows,
+                space,
+                lambda data: _rows_at(reads(data), origin(data)),
+            )
         if isinstance(value, Elements):
             return self.sequence_at(self.copied(value, outer), space, origin, way)
         return value
@@ -207,7 +257,9 @@ class Body:
     """
 
     def __init__(self, low: RowLowering, block: Block, room: Room):
-        self.low, self.block, self.room = low, block, room
+        self.low = low
+        self.block = block
+        self.room = room
 
     @property
     def space(self) -> IndexSpace:
@@ -217,7 +269,10 @@ class Body:
     @property
     def region(self) -> Region:
         """The room as what is found out on the host sees it."""
-        undecided = () if self.room.is_known else (Guard("", 1, None),)
+        if self.room.is_known:
+            undecided = ()
+        else:
+            undecided = (Guard("", 1, None),)
         return Region(self.space, undecided)
 
     def at(self, room: Room) -> Body:
@@ -229,7 +284,10 @@ class Body:
         room = self.room
         if room.mask is None:
             return room
-        return self.block.once((room.place, "bare"), lambda: self.low.room(room.frame, room.space))
+        return self.block.once(
+            (room.place, "bare"),
+            lambda: self.low.room(room.frame, room.space),
+        )
 
     def inside(self, space: IndexSpace) -> Body:
         """The rows of a space of elements, as far as those around them count.
@@ -240,7 +298,8 @@ class Body:
         return self.at(self.block.once((self.room, space), lambda: self._inside(space)))
 
     def _inside(self, space: IndexSpace) -> Room:
-        room, low = self.room, self.low
+        room = self.room
+        low = self.low
         mask = room.mask
         if mask is None:
             return low.room(room.frame, space)
@@ -262,7 +321,11 @@ class Body:
           space: The elements' space.
         """
         frame = self.room.frame
-        return self.low.slot(("parents", space), frame, lambda tables: tables.parents(frame, space))
+        return self.low.slot(
+            ("parents", space),
+            frame,
+            lambda tables: tables.parents(frame, space),
+        )
 
     # -- values as operands of this room
 
@@ -277,11 +340,17 @@ class Body:
             return value
         if isinstance(value, Static):
             column = value.column
-            return self.block.once((column, self.room), lambda: self._shipped(column, kind))
+            return self.block.once(
+                (column, self.room),
+                lambda: self._shipped(column, kind),
+            )
         assert isinstance(value, View)
         if value.rows.room is None:
             return value.rows
-        return self.block.once((value.rows, value.space, value.origin, self.room), lambda: self._brought(value))
+        return self.block.once(
+            (value.rows, value.space, value.origin, self.room),
+            lambda: self._brought(value),
+        )
 
     def rows(self, value: Value, kind: Any) -> Rows:
         """A value as rows of this room.
@@ -293,7 +362,8 @@ class Body:
         found = self.operand(value, kind)
         if isinstance(found, Rows) and found.room is not None:
             return found
-        each, room = Rows(kind, self.room), self.room
+        each = Rows(kind, self.room)
+        room = self.room
 
         def compute(run: Run) -> list[Any]:
             one = found.value if isinstance(found, Constant) else run.get(found)
@@ -304,14 +374,21 @@ class Body:
         return each
 
     def _shipped(self, column: Column, kind: Any) -> Rows:
-        room, space = self.room, self.space
-        frame, own = room.frame, column.inside(space)
+        room = self.room
+        space = self.space
+        frame = room.frame
+        own = column.inside(space)
         lies = raw_type(kind)
 
         def make(tables: RowTables) -> np.ndarray:
-            return tables.column(frame, space, np.asarray(own.of(tables.data), lies.dtype))
+            return tables.column(
+                frame,
+                space,
+                np.asarray(own.of(tables.data), lies.dtype),
+            )
 
-        slot, out = self.low.slot(("column", column, space), frame, make), Rows(kind, room)
+        slot = self.low.slot(("column", column, space), frame, make)
+        out = Rows(kind, room)
         mask = room.mask
 
         def compute(run: Run) -> list[Any]:
@@ -323,25 +400,38 @@ class Body:
 
     def _brought(self, view: View) -> Rows:
         """A computed value from elsewhere: read by its row's number, if it lies elsewhere, and sheltered, if fewer rows count here."""
-        source, room = view.rows.room, self.room
+        source = view.rows.room
+        room = self.room
         assert source is not None
         if source is room and self.space is view.space and view.origin is None:
             return view.rows
         is_here = view.origin is None and view.space is source.space
         is_same = is_here and source.place == room.place
-        is_beside = is_here and (room.frame.outer, room.frame.beside) == source.place and room.space is room.frame.space
+        is_beside = (
+            is_here
+            and (room.frame.outer, room.frame.beside) == source.place
+            and room.space is room.frame.space
+        )
         there = view.rows if is_same or is_beside else self._read(view, source)
         mask = room.mask
         if mask is None:
             return there
         out = Rows(there.aval, room)
-        self.block.add([out], lambda run: [sheltered(run.get(there), run.get(mask))])
+        self.block.add(
+            [out],
+            lambda run: [sheltered(run.get(there), run.get(mask))],
+        )
         return out
 
     def _read(self, view: View, source: Room) -> Rows:
         room = self.room
         way = (view.space, view.origin)
-        slot = self.low.reads(source.place, room.place, view.reads(self.space), way)
+        slot = self.low.reads(
+            source.place,
+            room.place,
+            view.reads(self.space),
+            way,
+        )
         out = Rows(view.rows.aval, room)
         loop = self.low.loops.get(room.frame)
         is_outside = source.frame is not room.frame and source.frame in room.frame.around()
@@ -349,7 +439,10 @@ class Body:
             loop.reads.append((out, view.rows, slot))
             loop.block.give([out])
             return out
-        self.block.add([out], lambda run: [taken(run.get(view.rows), run.slots[slot])])
+        self.block.add(
+            [out],
+            lambda run: [taken(run.get(view.rows), run.slots[slot])],
+        )
         return out
 
     def _is_carried(self, rows: Rows, loop: Loop) -> bool:
@@ -363,7 +456,11 @@ class Body:
 
     # -- functions
 
-    def run(self, function: Traced, values: Sequence[Value]) -> list[Value]:
+    def run(
+        self,
+        function: Traced,
+        values: Sequence[Value],
+    ) -> list[Value]:
         """Adds the steps of a function.
 
         Args:
@@ -373,19 +470,29 @@ class Body:
         Returns:
           What its results are.
         """
-        given = [self.low.copied(v, self.space) if isinstance(v, Elements) else v for v in values]
+        given = []
+        for v in values:
+            given.append(self.low.copied(v, self.space) if isinstance(v, Elements) else v)
         names = [Name(variable.aval) for variable in function.variables]
         atoms: dict[Any, Atom] = dict(zip(function.variables, names, strict=True))
         equations, results = flatten(function, atoms)
         env: dict[Name, Value] = dict(zip(names, given, strict=True))
         known = {name: value for name, value in env.items() if _is_known(value)}
-        host = KnownValues(self.low.host, self.region, Opened(equations, results, known))
+        host = KnownValues(
+            self.low.host,
+            self.region,
+            Opened(equations, results, known),
+        )
         steps = _Equations(self, host, env)
         for equation in needed(equations, results):
             steps.add(equation)
         return [steps.value(atom) for atom in results]
 
-    def guarded(self, room: Room, build: Callable[[Body], list[Value]]) -> list[Value]:
+    def guarded(
+        self,
+        room: Room,
+        build: Callable[[Body], list[Value]],
+    ) -> list[Value]:
         """Adds a block that is left out where no row of its room counts.
 
         Args:
@@ -402,7 +509,10 @@ class Body:
             _note_outputs(value, inner, outputs)
         self.block.reports += inner.reports
         if inner.steps:
-            self.block.add(outputs, lambda run: run_block(run, inner, room, outputs))
+            self.block.add(
+                outputs,
+                lambda run: run_block(run, inner, room, outputs),
+            )
         return results
 
 
@@ -415,8 +525,15 @@ class _Equations:
       env: What variables are.
     """
 
-    def __init__(self, body: Body, host: KnownValues, env: dict[Name, Value]):
-        self._body, self._host, self._env = body, host, env
+    def __init__(
+        self,
+        body: Body,
+        host: KnownValues,
+        env: dict[Name, Value],
+    ):
+        self._body = body
+        self._host = host
+        self._env = env
 
     def value(self, atom: Atom) -> Value:
         """What an atom stands for."""
@@ -437,8 +554,14 @@ class _Equations:
         rule = self._body.low.rules.get(call.kind)
         if rule is None:
             fix = "Compile the model with `amp.compile`, or write it with other combinators."
-            raise GraphError(call.line, "what a batch as one function can hold", f"`amp.{call.kind}`", fix)
-        results = rule(self._body, call, [self.value(atom) for atom in equation.inputs])
+            raise GraphError(
+                call.line, "what a batch as one function can hold", f"`amp.{call.kind}`", fix
+            )
+        results = rule(
+            self._body,
+            call,
+            [self.value(atom) for atom in equation.inputs],
+        )
         for name, value in zip(equation.outputs, results, strict=True):
             self._env[name] = value
             if _is_known(value):
@@ -447,7 +570,9 @@ class _Equations:
     def _compute(self, equation: Equation) -> None:
         body = self._body
         give = body.rows if equation.draws else body.operand
-        operands = [give(self.value(atom), _type_of(atom)) for atom in equation.inputs]
+        operands = []
+        for atom in equation.inputs:
+            operands.append(give(self.value(atom), _type_of(atom)))
         is_each = [isinstance(each, Rows) and each.room is not None for each in operands]
         room = body.room if any(is_each) or equation.draws else None
         outputs = [Rows(name.aval, room) for name in equation.outputs]
@@ -455,7 +580,9 @@ class _Equations:
         keys = _Keys(body) if equation.draws else None
 
         def compute(run: Run) -> list[Any]:
-            values = [each.value if isinstance(each, Constant) else run.get(each) for each in operands]
+            values = []
+            for each in operands:
+                values.append(each.value if isinstance(each, Constant) else run.get(each))
             if room is None:
                 return equation.evaluate(None, values)
             axes = [0 if each else None for each in is_each]
@@ -465,7 +592,10 @@ class _Equations:
             return jax.vmap(lambda *row: equation.evaluate(None, row), in_axes=axes)(*values)
 
         body.block.add(outputs, compute)
-        self._env |= {name: View(rows, body.space) for name, rows in zip(equation.outputs, outputs, strict=True)}
+        self._env |= {
+            name: View(rows, body.space)
+            for name, rows in zip(equation.outputs, outputs, strict=True)
+        }
 
 
 class _Keys:
@@ -476,19 +606,27 @@ class _Keys:
     """
 
     def __init__(self, body: Body):
-        low, (frame, space) = body.low, body.room.place
+        low = body.low
+        frame, space = body.room.place
         low.n_draws += 1
         self._number = low.n_draws
 
         def numbers(tables: RowTables) -> np.ndarray:
-            return tables.column(frame, space, np.arange(space.n_rows(tables.data), dtype=np.uint32))
+            return tables.column(
+                frame,
+                space,
+                np.arange(space.n_rows(tables.data), dtype=np.uint32),
+            )
 
         self._rows = low.slot(("numbers", space), frame, numbers)
 
     def of(self, run: Run) -> Any:
         """The keys in a run."""
         own = jax.random.fold_in(run.key, self._number)
-        return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(own, run.slots[self._rows])
+        return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(
+            own,
+            run.slots[self._rows],
+        )
 
 
 def _type_of(atom: Atom) -> Any:
@@ -512,7 +650,11 @@ def _is_known(value: Value) -> bool:
     return isinstance(value, Static | Constant)
 
 
-def _note_outputs(value: Value, block: Block, outputs: list[Rows]) -> None:
+def _note_outputs(
+    value: Value,
+    block: Block,
+    outputs: list[Rows],
+) -> None:
     """Notes the arrays of a block that a value is made of."""
     if isinstance(value, Elements):
         _note_outputs(value.element, block, outputs)
@@ -523,5 +665,8 @@ def _note_outputs(value: Value, block: Block, outputs: list[Rows]) -> None:
 def _rows_at(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Rows of a column; anything where there is no such row, which nobody reads."""
     if not len(values):
-        return np.zeros((len(rows), *values.shape[1:]), values.dtype)
+        return np.zeros(
+            (len(rows), *values.shape[1:]),
+            values.dtype,
+        )
     return values[np.clip(rows, 0, len(values) - 1)]

@@ -61,14 +61,26 @@ class RowProgram:
             self._block.give(self._params)
             of_params = [View(rows, root) for rows in self._params]
             of_example = [_example_value(leaf, root, low) for leaf in leaves]
-            values = body.run(traced, [*map(Constant, constants), *of_params, *of_example])
-            self._results = [_result(body, value, kind) for value, kind in zip(values, results, strict=True)]
+            values = body.run(
+                traced,
+                [*map(Constant, constants), *of_params, *of_example],
+            )
+            result = []
+            for value, kind in zip(values, results, strict=True):
+                result.append(_result(body, value, kind))
+            self._results = result
             self._reports = [_report(body, report) for report in self._block.reports]
         self._structure = traced.results
         self._slots = low.slots
-        self.layout = hashlib.sha256(repr([len(self._slots), str(traced.jaxpr)]).encode()).hexdigest()[:16]
+        self.layout = hashlib.sha256(
+            repr([len(self._slots), str(traced.jaxpr)]).encode()
+        ).hexdigest()[:16]
 
-    def pack(self, parts: Sequence[Columns], size: int) -> list[Batch]:
+    def pack(
+        self,
+        parts: Sequence[Columns],
+        size: int,
+    ) -> list[Batch]:
         """Examples as arrays: batches of equal shapes.
 
         Args:
@@ -85,8 +97,13 @@ class RowProgram:
         batches = [self._packed(each, size) for each in tables]
         if len(parts) == 1:
             return batches
-        sizes = {key: max(each.sizes[key] for each in tables) for key in tables[0].sizes}
-        return [self._packed(RowTables(columns, size, sizes), size) for columns in parts]
+        sizes = {}
+        for key in tables[0].sizes:
+            sizes[key] = max(each.sizes[key] for each in tables)
+        result = []
+        for columns in parts:
+            result.append(self._packed(RowTables(columns, size, sizes), size))
+        return result
 
     def _packed(self, tables: RowTables, size: int) -> Batch:
         columns = tables.data
@@ -101,7 +118,12 @@ class RowProgram:
                 missing.append((number, tuple(sorted(read))))
         return Batch(weights, tuple(arrays), self.layout, tuple(missing))
 
-    def missing_for(self, params: Any, batch: Batch, part: Callable[[Reports], Any]) -> list[str]:
+    def missing_for(
+        self,
+        params: Any,
+        batch: Batch,
+        part: Callable[[Reports], Any],
+    ) -> list[str]:
         """The leaves that a batch has not and that a part of what is told depends on.
 
         Args:
@@ -117,13 +139,22 @@ class RowProgram:
             return jax.ShapeDtypeStruct(shape, jnp.result_type(x))
 
         shapes = jax.tree.map(type_of, params), jax.tree.map(kind, batch)
-        closed = jax.make_jaxpr(lambda params, batch: jax.tree.leaves(part(self(params, batch))))(*shapes)
+        closed = jax.make_jaxpr(lambda params, batch: jax.tree.leaves(part(self(params, batch))))(
+            *shapes
+        )
         n = len(self._slots)
         read = inputs_read(closed.jaxpr)[-n - 1 :]
         first = len(read) - n
-        return sorted({path for number, paths in batch.missing if read[first + number] for path in paths})
+        return sorted(
+            {path for number, paths in batch.missing if read[first + number] for path in paths}
+        )
 
-    def __call__(self, params: Any, batch: Batch, key: Any = None) -> Reports:
+    def __call__(
+        self,
+        params: Any,
+        batch: Batch,
+        key: Any = None,
+    ) -> Reports:
         """What the model returns and tells of each example.
 
         Args:
@@ -131,8 +162,15 @@ class RowProgram:
           batch: A batch that this program's `pack` has made.
           key: A PRNG key, if random numbers are to be drawn; else None.
         """
-        run = Run(dict(zip(self._slots, map(jnp.asarray, batch.arrays), strict=True)), ChainMap(), key)
-        run.put(self._params, [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)])
+        run = Run(
+            dict(zip(self._slots, map(jnp.asarray, batch.arrays), strict=True)),
+            ChainMap(),
+            key,
+        )
+        run.put(
+            self._params,
+            [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)],
+        )
         self._block.run(run)
         result = self._structure.unflatten([get(run) for get in self._results])
         metrics: dict[str, tuple[Any, Any]] = {}
@@ -141,7 +179,10 @@ class RowProgram:
             if report.is_metric:
                 own = tuple(each * batch.weights for each in get(run))
                 before = metrics.get(report.name, (0.0, 0.0))
-                metrics[report.name] = (before[0] + own[0], before[1] + own[1])
+                metrics[report.name] = (
+                    before[0] + own[0],
+                    before[1] + own[1],
+                )
             else:
                 outputs[report.name] = get(run)
         return Reports(result, metrics, outputs)
@@ -152,7 +193,11 @@ def _names(structure: Any) -> str:
     return f"spec: {str(structure).removeprefix('PyTreeDef(').removesuffix(')')}"
 
 
-def _result(body: Body, value: Value, kind: Any) -> Callable[[Run], Any]:
+def _result(
+    body: Body,
+    value: Value,
+    kind: Any,
+) -> Callable[[Run], Any]:
     """Gives a result of the model: a row for each example, or rows and how many there are of each."""
     if not isinstance(value, Elements):
         rows = body.rows(value, kind)
@@ -160,9 +205,16 @@ def _result(body: Body, value: Value, kind: Any) -> Callable[[Run], Any]:
     lengths: list[Slot] = []
     while isinstance(value, Elements):
         lengths.append(_lengths(body, value.space))
-        body, value, kind = body.inside(value.space), value.element, element_type(kind)
-    rows, there = body.rows(value, kind), body.room.there
-    return lambda run: RaggedRows(run.get(rows), run.slots[there], [run.slots[slot] for slot in lengths])
+        body = body.inside(value.space)
+        value = value.element
+        kind = element_type(kind)
+    rows = body.rows(value, kind)
+    there = body.room.there
+    return lambda run: RaggedRows(
+        run.get(rows),
+        run.slots[there],
+        [run.slots[slot] for slot in lengths],
+    )
 
 
 def _lengths(body: Body, space: IndexSpace) -> Slot:
@@ -176,25 +228,46 @@ def _lengths(body: Body, space: IndexSpace) -> Slot:
     return body.low.slot(("lengths", space), frame, make)
 
 
-def _report(body: Body, report: Report) -> tuple[Report, Callable[[Run], Any]]:
+def _report(
+    body: Body,
+    report: Report,
+) -> tuple[Report, Callable[[Run], Any]]:
     """Gives what is told of each example: of a metric sums, of an output the rows that count."""
-    low, space = body.low, report.values[0].space
+    low = body.low
+    space = report.values[0].space
     there = body.at(low.room(low.root, space))
     values, counts = (there.rows(view, view.rows.aval) for view in report.values)
 
     def examples(tables: RowTables) -> np.ndarray:
-        own = tables.column(low.root, space, space.instances(tables.data))
-        return np.where(tables.is_there(low.root, space), own, len(tables.rows(low.root, body.space))).astype(np.int32)
+        own = tables.column(
+            low.root,
+            space,
+            space.instances(tables.data),
+        )
+        return np.where(
+            tables.is_there(low.root, space),
+            own,
+            len(tables.rows(low.root, body.space)),
+        ).astype(np.int32)
 
-    of, plain = low.slot(("examples", space), low.root, examples), there.room.there
+    of = low.slot(("examples", space), low.root, examples)
+    plain = there.room.there
 
     def sums(run: Run) -> Any:
         n = run.size(body.room)
-        return [jax.ops.segment_sum(run.get(each), run.slots[of], n) for each in (values, counts)]
+        result = []
+        for each in (values, counts):
+            result.append(jax.ops.segment_sum(run.get(each), run.slots[of], n))
+        return result
 
     def rows(run: Run) -> RaggedRows:
-        is_there, n = run.get(counts) & run.slots[plain], run.size(body.room)
-        lengths = jax.ops.segment_sum(is_there.astype(np.int32), run.slots[of], n)
+        is_there = run.get(counts) & run.slots[plain]
+        n = run.size(body.room)
+        lengths = jax.ops.segment_sum(
+            is_there.astype(np.int32),
+            run.slots[of],
+            n,
+        )
         return RaggedRows(run.get(values), is_there, [lengths])
 
     return report, sums if report.is_metric else rows

@@ -43,11 +43,17 @@ class Frame:
         levels: Callable[[RowTables], np.ndarray] | None = None,
         beside: IndexSpace | None = None,
     ):
-        self.outer, self.space, self.levels, self.beside = outer, space, levels, beside
+        self.outer = outer
+        self.space = space
+        self.levels = levels
+        self.beside = beside
 
     def around(self) -> list[Frame]:
         """This frame and those around it, from the inside."""
-        return [self, *(self.outer.around() if self.outer else ())]
+        return [
+            self,
+            *(self.outer.around() if self.outer else ()),
+        ]
 
 
 Place = tuple[Frame, IndexSpace]
@@ -66,8 +72,15 @@ class RowTables:
       sizes: All sizes, by what they are sizes of.
     """
 
-    def __init__(self, data: Columns, size: int, least: Mapping[Hashable, int] | None = None):
-        self.data, self._size, self._least = data, size, least or {}
+    def __init__(
+        self,
+        data: Columns,
+        size: int,
+        least: Mapping[Hashable, int] | None = None,
+    ):
+        self.data = data
+        self._size = size
+        self._least = least or {}
         self.sizes: dict[Hashable, int] = {}
 
     def rounded(self, key: Hashable, n: int) -> int:
@@ -77,25 +90,43 @@ class RowTables:
           key: What it is the size of.
           n: How many there are.
         """
-        self.sizes[key] = max(rounded(n), self._least.get(key, 0))
+        self.sizes[key] = max(
+            rounded(n),
+            self._least.get(key, 0),
+        )
         return self.sizes[key]
 
-    def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def _once(
+        self,
+        key: Hashable,
+        make: Callable[[], Any],
+    ) -> Any:
         return self.data.once((self, key), make)
 
     def rows(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[..., rows]`: which row of the space lies at each place; -1 where none does."""
-        return self._once((frame, space, "rows"), lambda: self._rows(frame, space))
+        return self._once(
+            (frame, space, "rows"),
+            lambda: self._rows(frame, space),
+        )
 
     def filled(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[..., rows]`: the same with a row that is there where none is, of the same level if that has any."""
-        return self._once((frame, space, "filled"), lambda: _filled(self.rows(frame, space)))
+        return self._once(
+            (frame, space, "filled"),
+            lambda: _filled(self.rows(frame, space)),
+        )
 
     def is_there(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[..., rows]`: whether a row is its own, and no copy."""
         return self.rows(frame, space) >= 0
 
-    def column(self, frame: Frame, space: IndexSpace, values: np.ndarray) -> np.ndarray:
+    def column(
+        self,
+        frame: Frame,
+        space: IndexSpace,
+        values: np.ndarray,
+    ) -> np.ndarray:
         """`[..., rows, *shape]`: a column of the space as it lies in the frame.
 
         Args:
@@ -105,10 +136,18 @@ class RowTables:
         """
         rows = self.filled(frame, space)
         if not len(values):
-            return np.zeros((*rows.shape, *values.shape[1:]), values.dtype)
+            return np.zeros(
+                (*rows.shape, *values.shape[1:]),
+                values.dtype,
+            )
         return values[rows]
 
-    def reads(self, source: Place, place: Place, origin: Origin) -> np.ndarray:
+    def reads(
+        self,
+        source: Place,
+        place: Place,
+        origin: Origin,
+    ) -> np.ndarray:
         """`[..., rows]`: where each row of a place finds the row of another one that it reads.
 
         Args:
@@ -122,7 +161,10 @@ class RowTables:
             return np.zeros(rows.shape, np.int32)
         lies = self._lies(*source)
         n_rows = self.span(source, place[0])
-        at = lies[np.clip(wanted[rows], 0, len(lies) - 1)] if len(lies) else np.zeros(rows.shape, np.int64)
+        if len(lies):
+            at = lies[np.clip(wanted[rows], 0, len(lies) - 1)]
+        else:
+            at = np.zeros(rows.shape, np.int64)
         return (np.maximum(at, 0) % max(n_rows, 1)).astype(np.int32)
 
     def span(self, source: Place, frame: Frame) -> int:
@@ -142,7 +184,11 @@ class RowTables:
         around = space.parent
         assert around is not None
         n = self.rows(frame, around).shape[-1]
-        own = self.reads((frame, around), (frame, space), lambda data: space.parents(data))
+        own = self.reads(
+            (frame, around),
+            (frame, space),
+            lambda data: space.parents(data),
+        )
         return np.where(self.is_there(frame, space), own, n).astype(np.int32)
 
     def _lies(self, frame: Frame, space: IndexSpace) -> np.ndarray:
@@ -167,17 +213,30 @@ class RowTables:
             return rows
         return self._inside(self.rows(frame, space.parent), frame, space)
 
-    def _inside(self, outer: np.ndarray, frame: Frame, space: IndexSpace) -> np.ndarray:
+    def _inside(
+        self,
+        outer: np.ndarray,
+        frame: Frame,
+        space: IndexSpace,
+    ) -> np.ndarray:
         """The rows of a space in the order of the rows around it, level by level."""
-        groups = outer.reshape(int(np.prod(outer.shape[:-1])), outer.shape[-1])
+        groups = outer.reshape(
+            int(np.prod(outer.shape[:-1])),
+            outer.shape[-1],
+        )
         at = np.nonzero(groups >= 0)
         sizes = space.lengths(self.data)[groups[at]]
         group = at[0].repeat(sizes)
         in_group = np.bincount(group, minlength=len(groups))
-        width = self.rounded((frame, space), int(in_group.max(initial=0)))
+        width = self.rounded(
+            (frame, space),
+            int(in_group.max(initial=0)),
+        )
         found = np.full((len(groups), width), -1)
         first = np.cumsum(in_group) - in_group
-        found[group, np.arange(len(group)) - first[group]] = ranges(space.starts(self.data)[groups[at]], sizes)
+        found[group, np.arange(len(group)) - first[group]] = ranges(
+            space.starts(self.data)[groups[at]], sizes
+        )
         return found.reshape(*outer.shape[:-1], width)
 
 
@@ -201,6 +260,14 @@ def _filled(rows: np.ndarray) -> np.ndarray:
     if not rows.size:
         return np.maximum(rows, 0)
     is_there = rows >= 0
-    first = np.take_along_axis(rows, is_there.argmax(-1)[..., None], -1)
+    first = np.take_along_axis(
+        rows,
+        is_there.argmax(-1)[..., None],
+        -1,
+    )
     anywhere = max(int(rows.flat[is_there.argmax()]), 0)
-    return np.where(is_there, rows, np.where(first >= 0, first, anywhere))
+    return np.where(
+        is_there,
+        rows,
+        np.where(first >= 0, first, anywhere),
+    )

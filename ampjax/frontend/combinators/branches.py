@@ -32,9 +32,19 @@ from ampjax.jaxprs.primitives import shape_text
 
 
 @overload
-def cond(pred: Wire, function: StateFn, n: int = 2, name: str | None = None) -> tuple[Wire, ...]: ...
+def cond(
+    pred: Wire,
+    function: StateFn,
+    n: int = 2,
+    name: str | None = None,
+) -> tuple[Wire, ...]: ...
 @overload
-def cond(pred: Any, true: Callable[..., Any], false: Callable[..., Any], *operands: Any) -> Any: ...
+def cond(
+    pred: Any,
+    true: Callable[..., Any],
+    false: Callable[..., Any],
+    *operands: Any,
+) -> Any: ...
 def cond(pred: Any, *rest: Any, **options: Any) -> Any:
     """Runs one of two functions, as `jax.lax.cond` does; on a wire of a graph it is AMPNet's Cond node.
 
@@ -56,15 +66,28 @@ def cond(pred: Any, *rest: Any, **options: Any) -> Any:
         return control_builders.cond(pred, *rest, **options)
     if len(rest) < 2:
         fix = "Give `cond` both, then the operands: `amp.cond(pred, f, g, x)`."
-        raise GraphError(user_line(), "a function for true and one for false", f"{len(rest)} of them", fix)
+        raise GraphError(
+            user_line(), "a function for true and one for false", f"{len(rest)} of them", fix
+        )
     true, false, *operands = rest
-    use, pred = Use(), _one_number("cond", pred)
+    use = Use()
+    pred = _one_number("cond", pred)
     if _is_known(pred):
         return _chosen(use, bool(pred), [false, true], operands)
-    return _choice(jnp.asarray(pred, bool).astype(jnp.int32), [false, true], operands, "cond", use)
+    return _choice(
+        jnp.asarray(pred, bool).astype(jnp.int32),
+        [false, true],
+        operands,
+        "cond",
+        use,
+    )
 
 
-def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+def switch(
+    index: Any,
+    branches: Sequence[Callable[..., Any]],
+    *operands: Any,
+) -> Any:
     """Runs one of several functions, as `jax.lax.switch` does: only the chosen one runs.
 
     Args:
@@ -80,12 +103,30 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     """
     if not isinstance(branches, Sequence) or not branches:
         got = "none" if isinstance(branches, Sequence) else type(branches).__name__
-        fix = "Give `switch` a list of functions, then the operands: `amp.switch(index, [f, g], x)`."
+        fix = (
+            "Give `switch` a list of functions, then the operands: `amp.switch(index, [f, g], x)`."
+        )
         raise GraphError(user_line(), "a list of at least one function", got, fix)
-    use, index = Use(), _one_number("switch", index)
+    use = Use()
+    index = _one_number("switch", index)
     if _is_known(index):
-        return _chosen(use, min(max(int(index), 0), len(branches) - 1), branches, operands)
-    return _choice(jnp.clip(jnp.asarray(index, jnp.int32), 0, len(branches) - 1), branches, operands, "switch", use)
+        return _chosen(
+            use,
+            min(max(int(index), 0), len(branches) - 1),
+            branches,
+            operands,
+        )
+    return _choice(
+        jnp.clip(
+            jnp.asarray(index, jnp.int32),
+            0,
+            len(branches) - 1,
+        ),
+        branches,
+        operands,
+        "switch",
+        use,
+    )
 
 
 def read(x: Any, assume: int = 0) -> Any:
@@ -105,19 +146,32 @@ def read(x: Any, assume: int = 0) -> Any:
     """
     if not isinstance(assume, int | np.integer):
         raise GraphError(
-            user_line(), "an integer or truth value to assume", f"{assume!r}", "Give one of those that can come."
+            user_line(),
+            "an integer or truth value to assume",
+            f"{assume!r}",
+            "Give one of those that can come.",
         )
     value = as_array("to read", x)
     if dimensions() is None:
         return jax.lax.stop_gradient(value)
     if value.shape != () or jnp.issubdtype(value.dtype, jnp.inexact):
         fix = "Compute the choice first, for example by `argmax` or a comparison."
-        raise GraphError(user_line(), "one integer or truth value to read", shape_text(type_of(value)), fix)
+        raise GraphError(
+            user_line(), "one integer or truth value to read", shape_text(type_of(value)), fix
+        )
     result = ShapedArray((), value.dtype)
-    return bind(Call("read", [result], line=user_line(), options={"assume": int(assume)}), [value])[0]
+    return bind(Call("read", [result], line=user_line(), options={"assume": int(assume)}), [value])[
+        0
+    ]
 
 
-def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any, *, most: int) -> Any:
+def while_loop(
+    test: Callable[[Any], Any],
+    body: Callable[[Any], Any],
+    init: Any,
+    *,
+    most: int,
+) -> Any:
     """Runs `body` as long as `test` holds, which reads a value with `amp.read`; at most `most` times.
 
     For a number of rounds that the instance says, use `fori_loop`: it waits for no device.
@@ -137,30 +191,62 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
     line = user_line()
     if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
         raise GraphError(line, "most >= 1", f"{most!r}", "Say how many rounds there can be.")
-    init, use = as_arrays("to begin with", init), Use()
+    init = as_arrays("to begin with", init)
+    use = Use()
     if dimensions() is None:
         return _looped(use, test, body, init, most)
     leaves, structure = jax.tree.flatten(init)
     types = [type_of(leaf) for leaf in leaves]
-    asked, asked_closed, answer = trace(test, structure.unflatten(types), inside=use.inside(0))
-    step, _, results = trace(body, structure.unflatten(types), inside=use.inside(1, EACH))
+    asked, asked_closed, answer = trace(
+        test,
+        structure.unflatten(types),
+        inside=use.inside(0),
+    )
+    step, _, results = trace(
+        body,
+        structure.unflatten(types),
+        inside=use.inside(1, EACH),
+    )
     if [(a.shape, a.dtype) for a in answer] != [((), jnp.dtype(bool))]:
         raise GraphError(
-            line, "a test that gives one truth value", ", ".join(map(shape_text, answer)), "Compare in it."
+            line,
+            "a test that gives one truth value",
+            ", ".join(map(shape_text, answer)),
+            "Compare in it.",
         )
     require_structure(
-        line, "a body that returns the carry, {}", structure, step.results, "Return it as `init` is built."
+        line,
+        "a body that returns the carry, {}",
+        structure,
+        step.results,
+        "Return it as `init` is built.",
     )
     require_same(line, "a carry that keeps its types", types, results)
     carry = structure.unflatten(types)
-    turn, turn_closed, _ = trace(lambda carry: _turn(use, test, body, carry), carry)
+    turn, turn_closed, _ = trace(
+        lambda carry: _turn(use, test, body, carry),
+        carry,
+    )
     same, _, _ = trace(lambda carry: carry, carry)
     closed = (len(asked_closed), len(turn_closed), 0)
-    call = Call("while", results, (asked, turn, same), closed, line, {"most": int(most), "word": "while"})
+    call = Call(
+        "while",
+        results,
+        (asked, turn, same),
+        closed,
+        line,
+        {"most": int(most), "word": "while"},
+    )
     return structure.unflatten(bind(call, [*asked_closed, *turn_closed, *leaves]))
 
 
-def _looped(use: Use, test: Callable[[Any], Any], body: Callable[[Any], Any], carry: Any, most: int) -> Any:
+def _looped(
+    use: Use,
+    test: Callable[[Any], Any],
+    body: Callable[[Any], Any],
+    carry: Any,
+    most: int,
+) -> Any:
     """`while_loop` where the model runs as it is."""
     with use.inside(0):
         goes_on = bool(test(carry))
@@ -171,7 +257,13 @@ def _looped(use: Use, test: Callable[[Any], Any], body: Callable[[Any], Any], ca
     return carry
 
 
-def _turn(use: Use, test: Callable[[Any], Any], body: Callable[[Any], Any], carry: Any, number: int = EACH) -> Any:
+def _turn(
+    use: Use,
+    test: Callable[[Any], Any],
+    body: Callable[[Any], Any],
+    carry: Any,
+    number: int = EACH,
+) -> Any:
     """A round of a `while_loop`, and whether another one follows."""
     with use.inside(1, number):
         carry = body(carry)
@@ -181,10 +273,13 @@ def _turn(use: Use, test: Callable[[Any], Any], body: Callable[[Any], Any], carr
 
 def _one_number(word: str, value: Any) -> Any:
     """Checks what chooses: one number; of `switch` an integer."""
-    value = value if isinstance(value, bool | int | np.generic) else as_array("to choose by", value)
+    if not isinstance(value, bool | int | np.generic):
+        value = as_array("to choose by", value)
     dtype = jnp.result_type(value)
     is_integer = jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_)
-    if jnp.shape(value) != () or not (is_integer or (word == "cond" and jnp.issubdtype(dtype, jnp.number))):
+    if jnp.shape(value) != () or not (
+        is_integer or (word == "cond" and jnp.issubdtype(dtype, jnp.number))
+    ):
         expected = "one truth value" if word == "cond" else "one integer"
         fix = "Compute the choice first, for example by `argmax`, a comparison or `astype(int)`."
         raise GraphError(user_line(), f"{expected} for `{word}`", shape_text(type_of(value)), fix)
@@ -196,12 +291,23 @@ def _is_known(value: Any) -> bool:
     return dimensions() is None or not isinstance(value, Tracer)
 
 
-def _chosen(use: Use, number: int, branches: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> Any:
+def _chosen(
+    use: Use,
+    number: int,
+    branches: Sequence[Callable[..., Any]],
+    operands: Sequence[Any],
+) -> Any:
     with use.inside(number):
         return branches[number](*operands)
 
 
-def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequence[Any], kind: str, use: Use) -> Any:
+def _choice(
+    index: Any,
+    branches: Sequence[Callable[..., Any]],
+    operands: Sequence[Any],
+    kind: str,
+    use: Use,
+) -> Any:
     line = user_line()
     leaves, structure = jax.tree.flatten(tuple(operands))
     leaves = as_arrays("for the functions", leaves)
@@ -214,16 +320,32 @@ def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequen
     n_closed: list[int] = []
     results: list[Any] = []
     for number, branch in enumerate(branches):
-        function, closed, out = trace(branch, *types, inside=use.inside(number))
+        function, closed, out = trace(
+            branch,
+            *types,
+            inside=use.inside(number),
+        )
         if traced:
-            wanted, fix = traced[0].results, "Return the same structure from every branch."
-            what, whose = f"{{}}, as {names[0]} returns", f" from {names[number]}"
+            wanted = traced[0].results
+            fix = "Return the same structure from every branch."
+            what = f"{{}}, as {names[0]} returns"
+            whose = f" from {names[number]}"
             require_structure(line, what, wanted, function.results, fix, whose)
-            require_same(line, f"{names[number]} to return the same types as {names[0]}", results, out)
+            require_same(
+                line, f"{names[number]} to return the same types as {names[0]}", results, out
+            )
         else:
             results = out
         traced.append(function)
         values += closed
         n_closed.append(len(closed))
-    call = Call("switch", results, traced, n_closed, line, {"word": kind}, use.place)
+    call = Call(
+        "switch",
+        results,
+        traced,
+        n_closed,
+        line,
+        {"word": kind},
+        use.place,
+    )
     return traced[0].results.unflatten(bind(call, [*values, index, *leaves]))

@@ -37,7 +37,14 @@ class DrawPlace:
           depth: How deep in the path the use is.
           number: The other one's number.
         """
-        return DrawPlace((*self.path[:depth], number, *self.path[depth + 1 :]), self.elements)
+        return DrawPlace(
+            (
+                *self.path[:depth],
+                number,
+                *self.path[depth + 1 :],
+            ),
+            self.elements,
+        )
 
     def of_each(self, numbers: Iterable[int]) -> DrawPlace:
         """The place for some elements, of those that it stands for.
@@ -46,7 +53,10 @@ class DrawPlace:
           numbers: A number wherever it says `EACH`.
         """
         left = iter(numbers)
-        return DrawPlace(self.path, tuple(next(left) if number == EACH else number for number in self.elements))
+        return DrawPlace(
+            self.path,
+            tuple(next(left) if number == EACH else number for number in self.elements),
+        )
 
 
 KeyOf = Callable[[DrawPlace], Any]
@@ -68,8 +78,13 @@ class _Here:
     n_uses: int = 0
 
 
-_HERE: contextvars.ContextVar[_Here | None] = contextvars.ContextVar("ampjax_here", default=None)
-_KEY_OF: contextvars.ContextVar[KeyOf | None] = contextvars.ContextVar("ampjax_key_of", default=None)
+_HERE: contextvars.ContextVar[_Here | None] = contextvars.ContextVar(
+    "ampjax_here",
+    default=None,
+)
+_KEY_OF: contextvars.ContextVar[KeyOf | None] = contextvars.ContextVar(
+    "ampjax_key_of", default=None
+)
 
 
 class Use:
@@ -81,12 +96,22 @@ class Use:
 
     def __init__(self) -> None:
         self._around = here = _HERE.get()
-        self.place = DrawPlace() if here is None else DrawPlace((*here.path, here.n_uses), here.elements)
+        if here is None:
+            self.place = DrawPlace()
+        else:
+            self.place = DrawPlace(
+                (*here.path, here.n_uses),
+                here.elements,
+            )
         if here is not None:
             here.n_uses += 1
 
     @contextmanager
-    def inside(self, function: int = 0, *elements: int) -> Iterator[None]:
+    def inside(
+        self,
+        function: int = 0,
+        *elements: int,
+    ) -> Iterator[None]:
         """Inside, a function runs that the combinator was given.
 
         Args:

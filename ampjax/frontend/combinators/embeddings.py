@@ -40,7 +40,9 @@ def look_up(table: Any, ids: Any) -> jax.Array:
     """
     ids = jnp.asarray(ids)
     if not jnp.issubdtype(ids.dtype, jnp.integer):
-        raise GraphError(user_line(), "integers as ids of rows", shape_text(ids), 'Declare them as "int32[]".')
+        raise GraphError(
+            user_line(), "integers as ids of rows", shape_text(ids), 'Declare them as "int32[]".'
+        )
     if not isinstance(table, AnyTable):
         from_start = jnp.where(ids < 0, ids + len(table), ids)
         return table[jnp.clip(from_start, 0, len(table) - 1)]
@@ -48,5 +50,13 @@ def look_up(table: Any, ids: Any) -> jax.Array:
     if dimensions() is None:
         return jnp.asarray(table.pull(np.ravel(ids))).reshape(shape)
     options = {"table": table, "ids": ShapedArray(ids.shape, ids.dtype)}
-    (rows,) = bind(Call("look_up", [ShapedArray(shape, table.dtype)], line=user_line(), options=options), [ids])
+    (rows,) = bind(
+        Call(
+            "look_up",
+            [ShapedArray(shape, table.dtype)],
+            line=user_line(),
+            options=options,
+        ),
+        [ids],
+    )
     return rows

@@ -14,7 +14,9 @@ import numpy as np
 from ampjax.frontend.combinators.draw_places import Use
 from ampjax.frontend.combinators.structures import Ragged, is_rows
 
-_LEARNS_TYPES: contextvars.ContextVar[bool] = contextvars.ContextVar("ampjax_learns_types", default=False)
+_LEARNS_TYPES: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "ampjax_learns_types", default=False
+)
 
 
 def learns_types() -> bool:
@@ -58,10 +60,19 @@ def blank(leaf: Any) -> Any:
     if isinstance(leaf, Ragged):
         return leaf.values[0:0]
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return (jnp if is_key else np).zeros(leaf.shape[1:], leaf.dtype)
+    return (jnp if is_key else np).zeros(
+        leaf.shape[1:],
+        leaf.dtype,
+    )
 
 
 def _none(element: Any) -> Any:
     if isinstance(element, Ragged):
-        return Ragged(element[0:0], np.zeros(0, np.int64))
-    return jnp.zeros((0, *jnp.shape(element)), jnp.result_type(element))
+        return Ragged(
+            element[0:0],
+            np.zeros(0, np.int64),
+        )
+    return jnp.zeros(
+        (0, *jnp.shape(element)),
+        jnp.result_type(element),
+    )

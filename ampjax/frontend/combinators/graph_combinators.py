@@ -69,19 +69,33 @@ class Edges:
           DataError: If an array is missing, is not of integers or has another length, or an edge leads out of the graph.
         """
         try:
-            senders, receivers, kinds, n_node = graph.senders, graph.receivers, graph.edges, graph.n_node
+            senders = graph.senders
+            receivers = graph.receivers
+            kinds = graph.edges
+            n_node = graph.n_node
         except AttributeError as error:
             fix = "Give a `jraph.GraphsTuple`, or make `amp.Edges(senders, receivers, kinds)`."
-            raise DataError("Edges.of", "senders, receivers, edges and n_node", f"{error}", fix) from None
+            raise DataError(
+                "Edges.of", "senders, receivers, edges and n_node", f"{error}", fix
+            ) from None
         n = int(np.sum(np.asarray(n_node)))
-        senders, receivers = _column("Edges.of, senders", senders, n), _column("Edges.of, receivers", receivers, n)
+        senders = _column("Edges.of, senders", senders, n)
+        receivers = _column("Edges.of, receivers", receivers, n)
         if kinds is not None:
             kinds = np.asarray(kinds)
-            flat = kinds[:, 0] if kinds.ndim == 2 and kinds.shape[1] == 1 else kinds
+            if kinds.ndim == 2 and kinds.shape[1] == 1:
+                flat = kinds[:, 0]
+            else:
+                flat = kinds
             kinds = _column("Edges.of, edges (the kinds)", flat, None)
-        lengths = [len(column) for column in (senders, receivers, kinds) if column is not None]
+        lengths = []
+        for column in (senders, receivers, kinds):
+            if column is not None:
+                lengths.append(len(column))
         if len(set(lengths)) > 1:
-            raise DataError("Edges.of", "as many senders as receivers and kinds", f"{lengths}", _FIX)
+            raise DataError(
+                "Edges.of", "as many senders as receivers and kinds", f"{lengths}", _FIX
+            )
         return cls(senders, receivers, kinds)
 
     def __repr__(self) -> str:
@@ -90,7 +104,11 @@ class Edges:
         return f"Edges({np.size(self.senders)} edges)"
 
 
-def propagate(sends: Sequence[Callable[[Any], Any]], edges: Edges, h: Any) -> Any:
+def propagate(
+    sends: Sequence[Callable[[Any], Any]],
+    edges: Edges,
+    h: Any,
+) -> Any:
     """Sends values over the edges of a graph: each node gets `sum over edges that lead to it of sends[kind](h[sender])`.
 
     Args:
@@ -110,16 +128,38 @@ def propagate(sends: Sequence[Callable[[Any], Any]], edges: Edges, h: Any) -> An
     leaves, structure = sequences_of("propagate", h)
     _check(functions, edges, leaves)
     rows = structure.unflatten([row_type(x) for x in leaves])
-    line, use = user_line(), Use()
+    line = user_line()
+    use = Use()
     if not is_symbolic(leaves):
         with learning_types(use):
-            sent = [jax.tree.flatten(jax.eval_shape(send, rows)) for send in functions]
-        _check_sent([tree for _, tree in sent], [types for types, _ in sent], line)
-        return _sent(functions, edges, structure.unflatten(leaves), sent[0][1].unflatten(sent[0][0]), (line, use))
-    traced = [trace(send, rows, inside=use.inside(number, EACH)) for number, send in enumerate(functions)]
+            sent = []
+            for send in functions:
+                sent.append(jax.tree.flatten(jax.eval_shape(send, rows)))
+        _check_sent(
+            [tree for _, tree in sent],
+            [types for types, _ in sent],
+            line,
+        )
+        return _sent(
+            functions,
+            edges,
+            structure.unflatten(leaves),
+            sent[0][1].unflatten(sent[0][0]),
+            (line, use),
+        )
+    traced = []
+    for number, send in enumerate(functions):
+        traced.append(trace(send, rows, inside=use.inside(number, EACH)))
     first, _, types = traced[0]
-    _check_sent([function.results for function, _, _ in traced], [results for _, _, results in traced], line)
-    ends = [jnp.asarray(x) for x in (edges.senders, edges.receivers, edges.kinds) if x is not None]
+    _check_sent(
+        [function.results for function, _, _ in traced],
+        [results for _, _, results in traced],
+        line,
+    )
+    ends = []
+    for x in (edges.senders, edges.receivers, edges.kinds):
+        if x is not None:
+            ends.append(jnp.asarray(x))
     call = Call(
         "propagate",
         [along(leaves[0].shape[0], a) for a in types],
@@ -128,11 +168,23 @@ def propagate(sends: Sequence[Callable[[Any], Any]], edges: Edges, h: Any) -> An
         line,
         {"n_ends": len(ends)},
     )
-    return first.results.unflatten(bind(call, [*(x for _, closed, _ in traced for x in closed), *ends, *leaves]))
+    return first.results.unflatten(
+        bind(
+            call,
+            [
+                *(x for _, closed, _ in traced for x in closed),
+                *ends,
+                *leaves,
+            ],
+        )
+    )
 
 
 def wrong_edge(
-    ends: Sequence[np.ndarray], kinds: np.ndarray, n_nodes: np.ndarray | int, n_kinds: int
+    ends: Sequence[np.ndarray],
+    kinds: np.ndarray,
+    n_nodes: np.ndarray | int,
+    n_kinds: int,
 ) -> tuple[int, str, str] | None:
     """Finds an edge that leads out of its graph, or whose kind is none.
 
@@ -145,7 +197,11 @@ def wrong_edge(
     Returns:
       The first wrong edge, what was expected and what came; None where all are right.
     """
-    for name, values, bound in (("sender", ends[0], n_nodes), ("receiver", ends[1], n_nodes), ("kind", kinds, n_kinds)):
+    for name, values, bound in (
+        ("sender", ends[0], n_nodes),
+        ("receiver", ends[1], n_nodes),
+        ("kind", kinds, n_kinds),
+    ):
         wrong = np.flatnonzero((values < 0) | (values >= bound))
         if len(wrong):
             top = np.broadcast_to(bound, values.shape)[wrong[0]]
@@ -153,68 +209,137 @@ def wrong_edge(
     return None
 
 
-def _sent(functions: list[Any], edges: Edges, h: Any, types: Any, where: tuple[str, Use]) -> Any:
+def _sent(
+    functions: list[Any],
+    edges: Edges,
+    h: Any,
+    types: Any,
+    where: tuple[str, Use],
+) -> Any:
     """`propagate` of a concrete graph, kind by kind; `types` are those of what is sent, `where` says which use it is."""
     line, use = where
     n = int(jnp.shape(jax.tree.leaves(h)[0])[0])
-    ends = [np.asarray(edges.senders, np.int64), np.asarray(edges.receivers, np.int64)]
-    kinds = np.zeros(len(ends[0]), np.int64) if edges.kinds is None else np.asarray(edges.kinds, np.int64)
+    ends = [
+        np.asarray(edges.senders, np.int64),
+        np.asarray(edges.receivers, np.int64),
+    ]
+    if edges.kinds is None:
+        kinds = np.zeros(len(ends[0]), np.int64)
+    else:
+        kinds = np.asarray(edges.kinds, np.int64)
     if len({len(column) for column in (*ends, kinds)}) > 1:
         got = f"{len(ends[0])}, {len(ends[1])} and {len(kinds)}"
         raise DataError(line, "as many senders as receivers and kinds", got, _FIX)
     if (bad := wrong_edge(ends, kinds, n, len(functions))) is not None:
         raise DataError(f"{line}, edge {bad[0]}", bad[1], bad[2], _FIX)
-    total = jax.tree.map(lambda t: jnp.zeros((n, *t.shape), t.dtype), types)
+    total = jax.tree.map(
+        lambda t: jnp.zeros((n, *t.shape), t.dtype),
+        types,
+    )
     for kind, send in enumerate(functions):
         picks = np.flatnonzero(kinds == kind)
         if len(picks):
-            given = jax.tree.map(lambda x, at=ends[0][picks]: jnp.asarray(x)[at], h)
-            sent = _each(send, given, len(picks), (use, kind)) if follows() else jax.vmap(send)(given)
+            given = jax.tree.map(
+                lambda x, at=ends[0][picks]: jnp.asarray(x)[at],
+                h,
+            )
+            if follows():
+                sent = _each(send, given, len(picks), (use, kind))
+            else:
+                sent = jax.vmap(send)(given)
             to = ends[1][picks]
-            total = jax.tree.map(lambda a, m, to=to: a + jax.ops.segment_sum(m, to, n), total, sent)
+            total = jax.tree.map(
+                lambda a, m, to=to: a + jax.ops.segment_sum(m, to, n),
+                total,
+                sent,
+            )
     return total
 
 
-def _each(send: Callable[[Any], Any], rows: Any, n: int, where: tuple[Use, int]) -> Any:
+def _each(
+    send: Callable[[Any], Any],
+    rows: Any,
+    n: int,
+    where: tuple[Use, int],
+) -> Any:
     """What a function sends, edge by edge: each draws random numbers of its own."""
     use, kind = where
     results = []
     for i in range(n):
         with use.inside(kind, i):
             results.append(send(jax.tree.map(lambda x, i=i: x[i], rows)))
-    return jax.tree.map(lambda *sent: jnp.stack(sent), *results)
+    return jax.tree.map(
+        lambda *sent: jnp.stack(sent),
+        *results,
+    )
 
 
-def _check(functions: Sequence[Any], edges: Any, leaves: Sequence[Any]) -> None:
+def _check(
+    functions: Sequence[Any],
+    edges: Any,
+    leaves: Sequence[Any],
+) -> None:
     if not isinstance(edges, Edges):
         fix = "Make them with `amp.Edges(senders, receivers, kinds)` or `amp.Edges.of(graph)`."
         raise GraphError(user_line(), "`amp.Edges`", f"{type(edges).__name__}", fix)
     if not functions or (edges.n_kinds is not None and len(functions) != edges.n_kinds):
         wanted = "each kind" if edges.n_kinds is None else f"each of the {edges.n_kinds} kinds"
-        raise GraphError(user_line(), f"a function for {wanted} of edges", f"{len(functions)}", "Give one for each.")
-    lengths = {str(jnp.shape(x)[0]) if not isinstance(x, Ragged) and jnp.ndim(x) else "none" for x in leaves}
+        raise GraphError(
+            user_line(),
+            f"a function for {wanted} of edges",
+            f"{len(functions)}",
+            "Give one for each.",
+        )
+    lengths = set()
+    for x in leaves:
+        lengths.add(str(jnp.shape(x)[0]) if not isinstance(x, Ragged) and jnp.ndim(x) else "none")
     is_others = edges.nodes and is_symbolic(leaves) and lengths != {edges.nodes}
     if len(lengths) != 1 or "none" in lengths or is_others:
         over = f"over the nodes `{edges.nodes}`" if edges.nodes else "of one length, over the nodes"
-        got = ", ".join(shape_text(type_of(x)) if not isinstance(x, Ragged) else repr(x) for x in leaves) or "nothing"
-        raise GraphError(user_line(), f"arrays {over}, as the values to send", got, "Give a value of each node.")
+        got = (
+            ", ".join(
+                shape_text(type_of(x)) if not isinstance(x, Ragged) else repr(x) for x in leaves
+            )
+            or "nothing"
+        )
+        raise GraphError(
+            user_line(), f"arrays {over}, as the values to send", got, "Give a value of each node."
+        )
 
 
-def _check_sent(structures: Sequence[Any], types: Sequence[Sequence[Any]], line: str) -> None:
+def _check_sent(
+    structures: Sequence[Any],
+    types: Sequence[Sequence[Any]],
+    line: str,
+) -> None:
     for number, (structure, own) in enumerate(zip(structures, types, strict=True)):
         fix = "Return the same structure from every function."
-        require_structure(line, "{}, as function 0 returns", structures[0], structure, fix, f" from {number}")
+        require_structure(
+            line, "{}, as function 0 returns", structures[0], structure, fix, f" from {number}"
+        )
         require_same(line, f"function {number} to send the same types as function 0", types[0], own)
     for a in types[0]:
         if not jnp.issubdtype(a.dtype, jnp.floating):
-            raise GraphError(line, "floats to be sent", shape_text(a), "Cast what the functions return with `astype`.")
+            raise GraphError(
+                line,
+                "floats to be sent",
+                shape_text(a),
+                "Cast what the functions return with `astype`.",
+            )
 
 
-def _column(where: str, values: Any, n: int | None) -> np.ndarray:
+def _column(
+    where: str,
+    values: Any,
+    n: int | None,
+) -> np.ndarray:
     column = np.asarray(values)
     if column.ndim != 1 or (column.dtype.kind not in "iu" and column.size):
         raise DataError(where, "integers [e]", f"{column.dtype} {list(column.shape)}", _FIX)
-    wrong = np.flatnonzero((column < 0) | (column >= n)) if n is not None else ()
+    if n is not None:
+        wrong = np.flatnonzero((column < 0) | (column >= n))
+    else:
+        wrong = ()
     for edge in wrong[:1]:
         raise DataError(f"{where}, edge {edge}", f"a node in [0, {n})", f"{column[edge]}", _FIX)
     return column.astype(np.int32)

@@ -28,7 +28,9 @@ from ampjax.frontend.combinators.tracing import (
     user_line,
 )
 
-_KEYS: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("ampjax_keys", default=None)
+_KEYS: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
+    "ampjax_keys", default=None
+)
 
 
 @contextmanager
@@ -53,7 +55,11 @@ def training(key: jax.Array) -> Iterator[None]:
         _KEYS.reset(token)
 
 
-def stochastic(f: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any) -> Any:
+def stochastic(
+    f: Callable[..., Any],
+    otherwise: Callable[..., Any],
+    *operands: Any,
+) -> Any:
     """`f(key, *operands)` in training, `otherwise(*operands)` elsewhere.
 
     A compiled model gives every message a key of its own, the same in forward and backward, and another in each epoch.
@@ -85,17 +91,33 @@ def stochastic(f: Callable[..., Any], otherwise: Callable[..., Any], *operands: 
     leaves = as_arrays("for the functions", leaves)
     types = structure.unflatten([type_of(leaf) for leaf in leaves])
     key_type = jax.eval_shape(lambda: jax.random.key(0))
-    first, first_closed, results = trace(lambda key, args: called(f, key, *args), key_type, types)
-    second, second_closed, others = trace(lambda args: called(otherwise, *args), types)
+    first, first_closed, results = trace(
+        lambda key, args: called(f, key, *args),
+        key_type,
+        types,
+    )
+    second, second_closed, others = trace(
+        lambda args: called(otherwise, *args),
+        types,
+    )
     for function in (first, second):
         for kind in _combinators(function.jaxpr):
             fix = "Draw what is needed in `amp.stochastic`, and use it outside."
-            raise GraphError(line, "arrays alone in the functions of `amp.stochastic`", f"`amp.{kind}`", fix)
+            raise GraphError(
+                line, "arrays alone in the functions of `amp.stochastic`", f"`amp.{kind}`", fix
+            )
     fix = "Return the same structure from both."
     require_structure(line, "{}, as in training", first.results, second.results, fix, " otherwise")
     require_same(line, "the same types in training and otherwise", results, others)
     closed = (len(first_closed), len(second_closed))
-    call = Call("stochastic", results, (first, second), closed, line, place=use.place)
+    call = Call(
+        "stochastic",
+        results,
+        (first, second),
+        closed,
+        line,
+        place=use.place,
+    )
     return first.results.unflatten(bind(call, [*first_closed, *second_closed, *leaves]))
 
 
@@ -129,7 +151,9 @@ def dropout(x: Any, rate: float) -> Any:
     def drop(key: jax.Array, x: Any) -> Any:
         leaves, structure = jax.tree.flatten(x)
         keys = jax.random.split(key, len(leaves))
-        kept = [jax.random.bernoulli(k, 1 - rate, jnp.shape(leaf)) for k, leaf in zip(keys, leaves, strict=True)]
+        kept = []
+        for k, leaf in zip(keys, leaves, strict=True):
+            kept.append(jax.random.bernoulli(k, 1 - rate, jnp.shape(leaf)))
         return structure.unflatten(
             [jnp.where(keep, leaf / (1 - rate), 0) for keep, leaf in zip(kept, leaves, strict=True)]
         )

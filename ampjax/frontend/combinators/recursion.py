@@ -13,7 +13,13 @@ from jax.core import ShapedArray
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.draw_places import EACH, Use
 from ampjax.frontend.combinators.empty_sequences import learns_types, none_of
-from ampjax.frontend.combinators.sequences import dimension_of, is_symbolic, length_of, row_type, sequences_of
+from ampjax.frontend.combinators.sequences import (
+    dimension_of,
+    is_symbolic,
+    length_of,
+    row_type,
+    sequences_of,
+)
 from ampjax.frontend.combinators.structures import stack
 from ampjax.frontend.combinators.tracing import (
     Call,
@@ -35,7 +41,11 @@ _DEEPEST = 50
 """How many elements' functions run inside one another at most, where a model runs as it is."""
 
 
-def recurse(f: Callable[..., Any], init: Any, *xs: Any) -> Any:
+def recurse(
+    f: Callable[..., Any],
+    init: Any,
+    *xs: Any,
+) -> Any:
     """A recursion over the elements of a sequence: each result may be made of other elements' results, whichever the instance names.
 
     So directed acyclic graphs, tables of dynamic programming, and trees by any arrays of numbers are gone through. Each element's result is
@@ -60,17 +70,22 @@ def recurse(f: Callable[..., Any], init: Any, *xs: Any) -> Any:
     [2, 2, 4, 8]
     """
     leaves, structure = sequences_of("recurse", xs)
-    init, use = as_arrays("to begin with", init), Use()
+    init = as_arrays("to begin with", init)
+    use = Use()
     if not is_symbolic(leaves):
         return _recursed(f, init, leaves, structure, use)
-    line, dimension = user_line(), dimension_of("recurse", leaves)
+    line = user_line()
+    dimension = dimension_of("recurse", leaves)
     first, tree = jax.tree.flatten(init)
     recursion = object()
 
     def recur(j: Any) -> Any:
         _require_integer(j)
         call = Call(
-            "recall", [ShapedArray(x.shape, x.dtype) for x in first], line=user_line(), options={"of": recursion}
+            "recall",
+            [ShapedArray(x.shape, x.dtype) for x in first],
+            line=user_line(),
+            options={"of": recursion},
         )
         return tree.unflatten(bind(call, [jnp.asarray(j), *first]))
 
@@ -80,7 +95,14 @@ def recurse(f: Callable[..., Any], init: Any, *xs: Any) -> Any:
         inside=use.inside(0, EACH),
     )
     _require_like_init(line, tree, first, each.results, results)
-    call = Call("recurse", [along(dimension, y) for y in results], (each,), (len(closed),), line, {"of": recursion})
+    call = Call(
+        "recurse",
+        [along(dimension, y) for y in results],
+        (each,),
+        (len(closed),),
+        line,
+        {"of": recursion},
+    )
     return tree.unflatten(bind(call, [*closed, *leaves]))
 
 
@@ -88,9 +110,16 @@ class _TooDeep(Exception):
     """An element has to be done first, from a stack of its own: Python's is not deep enough for a long chain."""
 
 
-def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure: Any, use: Use) -> Any:
+def _recursed(
+    f: Callable[..., Any],
+    init: Any,
+    leaves: Sequence[Any],
+    structure: Any,
+    use: Use,
+) -> Any:
     """`recurse` on a concrete instance: depth first, in the order in which elements are asked for."""
-    n, line = length_of("recurse", leaves), user_line()
+    n = length_of("recurse", leaves)
+    line = user_line()
     results: dict[int, Any] = {}
     first, tree = jax.tree.flatten(init)
     waiting: list[int] = []  # elements whose function runs, or has to run again
@@ -102,10 +131,17 @@ def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure
             return init
         at = int(j)
         if at >= n:
-            raise DataError(user_line(), f"an element below {n}, or a negative number", f"{at}", _MEND_NUMBERS)
+            raise DataError(
+                user_line(), f"an element below {n}, or a negative number", f"{at}", _MEND_NUMBERS
+            )
         if at in waiting:
             way = " -> ".join(map(str, [*waiting[waiting.index(at) :], at]))
-            raise DataError(user_line(), "results that are not made of themselves", f"elements {way}", _MEND_NUMBERS)
+            raise DataError(
+                user_line(),
+                "results that are not made of themselves",
+                f"elements {way}",
+                _MEND_NUMBERS,
+            )
         if at >= 0 and at not in results:
             waiting.append(at)
             if depth == _DEEPEST:
@@ -118,7 +154,10 @@ def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure
         depth += 1
         try:
             with use.inside(0, at):
-                result = f(recur, *structure.unflatten([leaf[at] for leaf in leaves]))
+                result = f(
+                    recur,
+                    *structure.unflatten([leaf[at] for leaf in leaves]),
+                )
         finally:
             depth -= 1
         own, own_tree = jax.tree.flatten(as_arrays("from a function", result))
@@ -143,6 +182,19 @@ def _require_integer(j: Any) -> None:
         raise GraphError(user_line(), "the number of an element", shape_text(type_of(j)), fix)
 
 
-def _require_like_init(line: str, tree: Any, first: Sequence[Any], own: Any, results: Sequence[Any]) -> None:
-    require_structure(line, "a result as `init` is built, {}", tree, own, "Return what `recur` is to give.")
-    require_same(line, "a result of the types of `init`", [type_of(x) for x in first], [type_of(x) for x in results])
+def _require_like_init(
+    line: str,
+    tree: Any,
+    first: Sequence[Any],
+    own: Any,
+    results: Sequence[Any],
+) -> None:
+    require_structure(
+        line, "a result as `init` is built, {}", tree, own, "Return what `recur` is to give."
+    )
+    require_same(
+        line,
+        "a result of the types of `init`",
+        [type_of(x) for x in first],
+        [type_of(x) for x in results],
+    )

@@ -10,7 +10,16 @@ import jax.numpy as jnp
 from jax.core import ShapedArray
 
 from ampjax.errors import GraphError
-from ampjax.frontend.combinators.tracing import Call, as_array, as_arrays, bind, dimensions, trace, type_of, user_line
+from ampjax.frontend.combinators.tracing import (
+    Call,
+    as_array,
+    as_arrays,
+    bind,
+    dimensions,
+    trace,
+    type_of,
+    user_line,
+)
 from ampjax.ir.ops.body_shapes import OF_THE_LOSS
 from ampjax.jaxprs.primitives import shape_text
 
@@ -32,19 +41,35 @@ def metric(name: str, value: Any, count: Any = 1.0) -> None:
     if dimensions() is None:
         return
     if name in OF_THE_LOSS:
-        raise GraphError(user_line(), f"another name than `{name}`", f"`{name}`", "The loss is told anyway.")
+        raise GraphError(
+            user_line(), f"another name than `{name}`", f"`{name}`", "The loss is told anyway."
+        )
     numbers = [as_array(f"for the metric `{name}`", x) for x in (value, count)]
     for x in numbers:
         if jnp.iscomplexobj(x):
             got = shape_text(type_of(x))
             raise GraphError(
-                user_line(), f"one number for the metric `{name}`", got, "Tell its parts: `jnp.real(...)`."
+                user_line(),
+                f"one number for the metric `{name}`",
+                got,
+                "Tell its parts: `jnp.real(...)`.",
             )
         if x.shape != ():
             raise GraphError(
-                user_line(), f"one number for the metric `{name}`", shape_text(type_of(x)), "Sum or average it."
+                user_line(),
+                f"one number for the metric `{name}`",
+                shape_text(type_of(x)),
+                "Sum or average it.",
             )
-    bind(Call("metric", [], line=user_line(), options={"name": name}), [x.astype(jnp.float32) for x in numbers])
+    bind(
+        Call(
+            "metric",
+            [],
+            line=user_line(),
+            options={"name": name},
+        ),
+        [x.astype(jnp.float32) for x in numbers],
+    )
 
 
 def output(name: str, value: Any) -> None:
@@ -63,10 +88,18 @@ def output(name: str, value: Any) -> None:
     if dimensions() is not None:
         value = as_array(f"for the output `{name}`", value)
         options = {"name": name, "type": ShapedArray(value.shape, value.dtype)}
-        bind(Call("output", [], line=user_line(), options=options), [value])
+        bind(
+            Call("output", [], line=user_line(), options=options),
+            [value],
+        )
 
 
-def node(name: str, *, replicas: int = 1, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def node(
+    name: str,
+    *,
+    replicas: int = 1,
+    **options: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes a function one node of the graph, under a name of its own, with the parameters that it reads.
 
     Args:
@@ -81,12 +114,19 @@ def node(name: str, *, replicas: int = 1, **options: Any) -> Callable[[Callable[
       GraphError: If an option is not one of these, or there is no replica.
     """
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
-        raise GraphError(user_line(), "a number of replicas, at least 1", f"{replicas!r}", "1 is no replication.")
+        raise GraphError(
+            user_line(), "a number of replicas, at least 1", f"{replicas!r}", "1 is no replication."
+        )
     _require_name("node", name)
     known = ("tx", "min_update_interval", "max_dispatch_size", "weights", "gradient", "worker")
     for option in options:
         if option not in known:
-            raise GraphError(user_line(), f"options of a node: {', '.join(known)}", f"`{option}`", "Mend its name.")
+            raise GraphError(
+                user_line(),
+                f"options of a node: {', '.join(known)}",
+                f"`{option}`",
+                "Mend its name.",
+            )
 
     def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -94,7 +134,9 @@ def node(name: str, *, replicas: int = 1, **options: Any) -> Callable[[Callable[
                 return function(*args)
             leaves, structure = jax.tree.flatten(args)
             leaves = as_arrays("for the function", leaves)
-            body, closed, results = trace(function, *structure.unflatten([type_of(leaf) for leaf in leaves]))
+            body, closed, results = trace(
+                function, *structure.unflatten([type_of(leaf) for leaf in leaves])
+            )
             spec = Call(
                 "node",
                 results,

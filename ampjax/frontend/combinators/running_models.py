@@ -49,7 +49,10 @@ def remember(model: Callable[..., Any], find: Find) -> None:
 
     with contextlib.suppress(TypeError):  # an object without weak references is not remembered
         own = _Compiled(weakref.ref(model, forget), find)
-        _KNOWN[code] = [*(each for each in _KNOWN.get(code, ()) if each.model() is not model), own]
+        _KNOWN[code] = [
+            *(each for each in _KNOWN.get(code, ()) if each.model() is not model),
+            own,
+        ]
 
 
 def as_specified(part: Any) -> Any:
@@ -82,8 +85,13 @@ def _function_of(model: Any) -> Any:
 
 def _is_running(model: Any, frame: FrameType) -> bool:
     """Whether a frame of a model's code is one of this model: it has the same variables from outside, or is a method of this object."""
-    function, values = _function_of(model), frame.f_locals
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    function = _function_of(model)
+    values = frame.f_locals
+    cells = zip(
+        function.__code__.co_freevars,
+        function.__closure__ or (),
+        strict=True,
+    )
     if any(values[name] is not cell.cell_contents for name, cell in cells if name in values):
         return False
     if isinstance(model, functools.partial) or hasattr(model, "__code__"):
@@ -95,6 +103,11 @@ def _is_running(model: Any, frame: FrameType) -> bool:
 def _arguments(frame: FrameType) -> Iterator[Any]:
     """Yields what a function was called with, as far as its variables still have it."""
     code = frame.f_code
-    n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    n = (
+        code.co_argcount
+        + code.co_kwonlyargcount
+        + bool(code.co_flags & 4)
+        + bool(code.co_flags & 8)
+    )
     for name in code.co_varnames[:n]:
         yield frame.f_locals.get(name)

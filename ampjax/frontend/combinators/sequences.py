@@ -15,7 +15,14 @@ from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.draw_places import EACH, Use
 from ampjax.frontend.combinators.empty_sequences import blank, learns_types, none_of
 from ampjax.frontend.combinators.running_models import as_specified
-from ampjax.frontend.combinators.structures import Ragged, as_sequence, has_values, is_rows, stack, transposed
+from ampjax.frontend.combinators.structures import (
+    Ragged,
+    as_sequence,
+    has_values,
+    is_rows,
+    stack,
+    transposed,
+)
 from ampjax.frontend.combinators.tracing import (
     Call,
     along,
@@ -33,7 +40,13 @@ from ampjax.frontend.combinators.tracing import (
 from ampjax.jaxprs.primitives import shape_text
 
 
-def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, reverse: bool = False) -> tuple[Any, Any]:
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    *,
+    reverse: bool = False,
+) -> tuple[Any, Any]:
     """`jax.lax.scan` over sequences whose length is the instance's, 0 included.
 
     Args:
@@ -49,22 +62,35 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
       GraphError: If the sequences have different lengths, `f` returns no pair, or the carry changes its shape or dtype.
     """
     leaves, structure = sequences_of("scan", xs)
-    init, use = as_arrays("to begin with", init), Use()
+    init = as_arrays("to begin with", init)
+    use = Use()
     if not is_symbolic(leaves):
         n = length_of("scan", leaves)
-        rows = [structure.unflatten([leaf[i] for leaf in leaves]) for i in range(n)]
-        carry, ys = init, [None] * n
+        rows = []
+        for i in range(n):
+            rows.append(structure.unflatten([leaf[i] for leaf in leaves]))
+        carry = init
+        ys = [None] * n
         for i in reversed(range(n)) if reverse else range(n):
             with use.inside(0, i):
                 result = f(carry, rows[i])
             if not isinstance(result, tuple | list) or len(result) != 2:
-                raise _no_pair(user_line(), [type_of(leaf) for leaf in jax.tree.leaves(result)])
+                raise _no_pair(
+                    user_line(),
+                    [type_of(leaf) for leaf in jax.tree.leaves(result)],
+                )
             carry, ys[i] = result
-        return carry, stack(ys) if n else none_of(use, lambda: f(init, _blank(leaves, structure))[1])
-    line, dimension = user_line(), dimension_of("scan", leaves)
+        return carry, stack(ys) if n else none_of(
+            use, lambda: f(init, _blank(leaves, structure))[1]
+        )
+    line = user_line()
+    dimension = dimension_of("scan", leaves)
     carry_leaves, carry_structure = jax.tree.flatten(init)
     step, closed, results = trace(
-        f, jax.tree.map(type_of, init), structure.unflatten([row_type(x) for x in leaves]), inside=use.inside(0, EACH)
+        f,
+        jax.tree.map(type_of, init),
+        structure.unflatten([row_type(x) for x in leaves]),
+        inside=use.inside(0, EACH),
     )
     outer = step.results.children()
     if len(outer) != 2:
@@ -77,9 +103,21 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
             "Return the carry as `init` is built.",
         )
     k = len(carry_leaves)
-    require_same(line, "a carry that keeps its types", [type_of(x) for x in carry_leaves], results[:k])
-    types = [*results[:k], *(along(dimension, y) for y in results[k:])]
-    call = Call("scan", types, (step,), (len(closed),), line, {"n_carry": k, "reverse": reverse})
+    require_same(
+        line, "a carry that keeps its types", [type_of(x) for x in carry_leaves], results[:k]
+    )
+    types = [
+        *results[:k],
+        *(along(dimension, y) for y in results[k:]),
+    ]
+    call = Call(
+        "scan",
+        types,
+        (step,),
+        (len(closed),),
+        line,
+        {"n_carry": k, "reverse": reverse},
+    )
     out = bind(call, [*closed, *carry_leaves, *leaves])
     return carry_structure.unflatten(out[:k]), outer[1].unflatten(out[k:])
 
@@ -106,21 +144,38 @@ def map(f: Callable[..., Any], *xs: Any) -> Any:
     leaves, structure = sequences_of("map", xs)
     use = Use()
     if not is_symbolic(leaves):
-        n, results = length_of("map", leaves), []
+        n = length_of("map", leaves)
+        results = []
         if not n:
             return none_of(use, lambda: f(*_blank(leaves, structure)))
         for i in range(n):
             with use.inside(0, i):
                 results.append(f(*structure.unflatten([leaf[i] for leaf in leaves])))
         return stack(results)
-    line, dimension = user_line(), dimension_of("map", leaves)
-    each, closed, results = trace(f, *structure.unflatten([row_type(x) for x in leaves]), inside=use.inside(0, EACH))
+    line = user_line()
+    dimension = dimension_of("map", leaves)
+    each, closed, results = trace(
+        f,
+        *structure.unflatten([row_type(x) for x in leaves]),
+        inside=use.inside(0, EACH),
+    )
     types = [along(dimension, y) for y in results]
-    call = Call("scan", types, (each,), (len(closed),), line, {"n_carry": 0, "reverse": False})
+    call = Call(
+        "scan",
+        types,
+        (each,),
+        (len(closed),),
+        line,
+        {"n_carry": 0, "reverse": False},
+    )
     return each.results.unflatten(bind(call, [*closed, *leaves]))
 
 
-def fori_loop(n: Any, body: Callable[[Any, Any], Any], init: Any) -> Any:
+def fori_loop(
+    n: Any,
+    body: Callable[[Any, Any], Any],
+    init: Any,
+) -> Any:
     """`body` so many times, a number that the instance says.
 
     Args:
@@ -149,7 +204,10 @@ def count(n: Any) -> Any:
     """
     known = dimensions()
     if known is None:
-        return np.arange(builtins.max(int(n), 0), dtype=np.int32)
+        return np.arange(
+            builtins.max(int(n), 0),
+            dtype=np.int32,
+        )
     if jnp.shape(n) != () or not jnp.issubdtype(jnp.result_type(n), jnp.integer):
         raise GraphError(
             user_line(),
@@ -158,8 +216,19 @@ def count(n: Any) -> Any:
             "Give one of the instance's integers.",
         )
     name = known.fresh("step")
-    result = along(known.get(name), ShapedArray((), jnp.int32))
-    return bind(Call("count", [result], line=user_line(), options={"dimension": name}), [jnp.asarray(n)])[0]
+    result = along(
+        known.get(name),
+        ShapedArray((), jnp.int32),
+    )
+    return bind(
+        Call(
+            "count",
+            [result],
+            line=user_line(),
+            options={"dimension": name},
+        ),
+        [jnp.asarray(n)],
+    )[0]
 
 
 def length(xs: Any) -> Any:
@@ -175,7 +244,15 @@ def length(xs: Any) -> Any:
     if not is_symbolic(leaves):
         return np.int32(length_of("length", leaves))
     options = {"dimension": str(dimension_of("length", leaves))}
-    return bind(Call("length", [ShapedArray((), jnp.int32)], line=user_line(), options=options), leaves[:1])[0]
+    return bind(
+        Call(
+            "length",
+            [ShapedArray((), jnp.int32)],
+            line=user_line(),
+            options=options,
+        ),
+        leaves[:1],
+    )[0]
 
 
 def sum(xs: Any) -> Any:
@@ -188,7 +265,11 @@ def sum(xs: Any) -> Any:
       What one element looks like: arrays of its shapes, `[...]` from `[n, ...]`, and of its dtypes; truth values and short integers are
       counted in int32.
     """
-    return _reduced("sum", xs, lambda x: jnp.sum(jnp.asarray(x), 0))
+    return _reduced(
+        "sum",
+        xs,
+        lambda x: jnp.sum(jnp.asarray(x), 0),
+    )
 
 
 def max(xs: Any) -> Any:
@@ -200,7 +281,15 @@ def max(xs: Any) -> Any:
     Returns:
       What one element looks like, of its dtypes; for an empty sequence of integers the least that there is.
     """
-    return _reduced("max", xs, lambda x: jnp.max(jnp.asarray(x), 0, initial=least(jnp.result_type(x))))
+    return _reduced(
+        "max",
+        xs,
+        lambda x: jnp.max(
+            jnp.asarray(x),
+            0,
+            initial=least(jnp.result_type(x)),
+        ),
+    )
 
 
 def logsumexp(xs: Any) -> Any:
@@ -232,7 +321,10 @@ def mean(xs: Any) -> Any:
     Returns:
       What one element looks like: of its float dtypes, float32 for integers.
     """
-    n = jnp.maximum(jnp.asarray(length(xs), jnp.float32), 1.0)
+    n = jnp.maximum(
+        jnp.asarray(length(xs), jnp.float32),
+        1.0,
+    )
     return jax.tree.map(lambda total: total / n, sum(xs))
 
 
@@ -272,7 +364,9 @@ def take(xs: Any, at: Any) -> Any:
     at = at if isinstance(at, int) else as_array("for the number of an element", at)
     if jnp.shape(at) != () or not jnp.issubdtype(jnp.result_type(at), jnp.integer):
         fix = "Give an integer, such as one that the spec calls `int32[]`; for several elements use `amp.map`."
-        raise GraphError(user_line(), "one integer for the number of an element", shape_text(type_of(at)), fix)
+        raise GraphError(
+            user_line(), "one integer for the number of an element", shape_text(type_of(at)), fix
+        )
     if not is_symbolic(leaves):
         n = length_of("take", leaves)
         if isinstance(at, Tracer) and not any(is_rows(leaf) for leaf in leaves):
@@ -281,24 +375,42 @@ def take(xs: Any, at: Any) -> Any:
             if learns_types():
                 return _blank(leaves, structure)
             fix = "Take what is there; `amp.cond` of `amp.length` chooses what to do without."
-            raise DataError(user_line(), "an element that the sequence has", f"number {int(at)} of {n} elements", fix)
+            raise DataError(
+                user_line(),
+                "an element that the sequence has",
+                f"number {int(at)} of {n} elements",
+                fix,
+            )
         return structure.unflatten([leaf[int(at)] for leaf in leaves])
     types = [ShapedArray(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-    return structure.unflatten(bind(Call("take", types, line=user_line()), [jnp.asarray(at), *leaves]))
+    return structure.unflatten(
+        bind(
+            Call("take", types, line=user_line()),
+            [jnp.asarray(at), *leaves],
+        )
+    )
 
 
-def _reduced(kind: str, xs: Any, eager: Callable[[Any], Any]) -> Any:
+def _reduced(
+    kind: str,
+    xs: Any,
+    eager: Callable[[Any], Any],
+) -> Any:
     leaves, structure = sequences_of(kind, xs)
     for leaf in leaves:
         if isinstance(leaf, Ragged):
             fix = "Reduce the inner sequences in a `map` first."
-            raise GraphError(user_line(), f"a sequence of arrays for `{kind}`", "a sequence of sequences", fix)
+            raise GraphError(
+                user_line(), f"a sequence of arrays for `{kind}`", "a sequence of sequences", fix
+            )
     if not is_symbolic(leaves):
         return structure.unflatten([eager(leaf) for leaf in leaves])
-    one = [jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
-    types = [
-        ShapedArray(leaf.shape[1:], jax.eval_shape(eager, each).dtype) for leaf, each in zip(leaves, one, strict=True)
-    ]
+    one = []
+    for leaf in leaves:
+        one.append(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype))
+    types = []
+    for leaf, each in zip(leaves, one, strict=True):
+        types.append(ShapedArray(leaf.shape[1:], jax.eval_shape(eager, each).dtype))
     operands = [
         leaf if leaf.dtype == result.dtype else map(lambda x, to=result.dtype: x.astype(to), leaf)
         for leaf, result in zip(leaves, types, strict=True)
@@ -314,10 +426,15 @@ def least(dtype: Any) -> Any:
     """
     if jnp.issubdtype(dtype, jnp.inexact):
         return -np.inf
-    return False if jnp.issubdtype(dtype, jnp.bool_) else np.iinfo(dtype).min
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return False
+    return np.iinfo(dtype).min
 
 
-def sequences_of(what: str, xs: Any) -> tuple[list[Any], Any]:
+def sequences_of(
+    what: str,
+    xs: Any,
+) -> tuple[list[Any], Any]:
     """The sequences of pytrees, and the pytrees' structure.
 
     Args:
@@ -327,13 +444,17 @@ def sequences_of(what: str, xs: Any) -> tuple[list[Any], Any]:
     Raises:
       GraphError: If there is none, or a number is among them.
     """
-    leaves, structure = jax.tree.flatten(jax.tree.map(_sequence, xs, is_leaf=is_rows), is_leaf=is_rows)
+    leaves, structure = jax.tree.flatten(
+        jax.tree.map(_sequence, xs, is_leaf=is_rows), is_leaf=is_rows
+    )
     for leaf in leaves:
         if not is_rows(leaf) and not jnp.ndim(leaf):
             fix = "Give arrays whose first axis counts elements."
             raise GraphError(user_line(), f"sequences for `{what}`", shape_text(type_of(leaf)), fix)
     if not leaves:
-        raise GraphError(user_line(), f"at least one sequence for `{what}`", "none", "Give it what to run over.")
+        raise GraphError(
+            user_line(), f"at least one sequence for `{what}`", "none", "Give it what to run over."
+        )
     return leaves, structure
 
 
@@ -351,7 +472,10 @@ def length_of(what: str, leaves: Sequence[Any]) -> int:
     lengths = [len(leaf) for leaf in leaves]
     if len(set(lengths)) > 1:
         raise GraphError(
-            user_line(), f"sequences of one length for `{what}`", f"lengths {lengths}", "Cut or pad them before."
+            user_line(),
+            f"sequences of one length for `{what}`",
+            f"lengths {lengths}",
+            "Cut or pad them before.",
         )
     return lengths[0]
 
@@ -362,7 +486,9 @@ def dimension_of(what: str, leaves: Sequence[Any]) -> Any:
     Raises:
       GraphError: If they have different ones.
     """
-    found = [leaf.shape[0] if not is_rows(leaf) else len(leaf) for leaf in leaves]
+    found = []
+    for leaf in leaves:
+        found.append(leaf.shape[0] if not is_rows(leaf) else len(leaf))
     if any(dimension != found[0] for dimension in found):
         raise GraphError(
             user_line(),
@@ -380,14 +506,18 @@ def row_type(leaf: Any) -> Any:
 
 def _sequence(part: Any) -> Any:
     """A sequence as an array or a `Ragged`, with types as the spec says where it is an instance's; of a list of structures the structure of lists."""
-    is_bare = isinstance(part, list) or (isinstance(part, Ragged | np.ndarray) and not has_values(part))
+    is_bare = isinstance(part, list) or (
+        isinstance(part, Ragged | np.ndarray) and not has_values(part)
+    )
     if is_bare and dimensions() is None and (found := as_specified(part)) is not None:
         return found
     if isinstance(part, list):
         return jax.tree.map(as_sequence, transposed(part), is_leaf=is_rows)
     is_number = not isinstance(part, Ragged) and not jnp.ndim(part)
     # What stands for an element of an empty list may be a number where the model expects a sequence.
-    return np.zeros(0, jnp.result_type(part)) if learns_types() and is_number else part
+    if learns_types() and is_number:
+        return np.zeros(0, jnp.result_type(part))
+    return part
 
 
 def _blank(leaves: Sequence[Any], structure: Any) -> Any:

@@ -33,12 +33,23 @@ class Ragged:
         _require_length("Ragged", self.values)
         sizes = np.asarray(self.sizes)
         are_integers = sizes.dtype.kind in "iu" or not sizes.size
-        if sizes.ndim != 1 or not are_integers or (sizes < 0).any() or sizes.sum() != len(self.values):
+        if (
+            sizes.ndim != 1
+            or not are_integers
+            or (sizes < 0).any()
+            or sizes.sum() != len(self.values)
+        ):
             expected = f"sizes of rows, at least 0, that add up to the {len(self.values)} values"
-            raise DataError("Ragged", expected, f"{sizes.tolist()}"[:60], "Say how many values each row has.")
+            raise DataError(
+                "Ragged", expected, f"{sizes.tolist()}"[:60], "Say how many values each row has."
+            )
 
     @classmethod
-    def of(cls, rows: Sequence[Any], dtype: Any = None) -> Ragged:
+    def of(
+        cls,
+        rows: Sequence[Any],
+        dtype: Any = None,
+    ) -> Ragged:
         """Makes one from lists of lists, to any depth, or from a list of arrays.
 
         Args:
@@ -56,7 +67,10 @@ class Ragged:
 
     def _cast(self, dtype: Any) -> Ragged:
         values = self.values
-        return Ragged(values._cast(dtype) if isinstance(values, Ragged) else values.astype(dtype), self.sizes)
+        return Ragged(
+            values._cast(dtype) if isinstance(values, Ragged) else values.astype(dtype),
+            self.sizes,
+        )
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -67,9 +81,13 @@ class Ragged:
         if isinstance(at, slice):
             start, stop, _ = at.indices(len(self))
             if start >= stop:
-                return Ragged(self.values[0:0], self.sizes[0:0])
+                return Ragged(
+                    self.values[0:0],
+                    self.sizes[0:0],
+                )
             return Ragged(
-                self.values[int(ends[start] - self.sizes[start]) : int(ends[stop - 1])], self.sizes[start:stop]
+                self.values[int(ends[start] - self.sizes[start]) : int(ends[stop - 1])],
+                self.sizes[start:stop],
             )
         at = range(len(self))[at]
         return self.values[int(ends[at] - self.sizes[at]) : int(ends[at])]
@@ -90,7 +108,12 @@ def _require_length(where: str, value: Any) -> None:
     """
     if not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0:
         expected = "arrays, with a row for each entry"
-        raise DataError(where, expected, type(value).__name__, "Put them together: `np.stack`, `np.concatenate`.")
+        raise DataError(
+            where,
+            expected,
+            type(value).__name__,
+            "Put them together: `np.stack`, `np.concatenate`.",
+        )
 
 
 @jax.tree_util.register_dataclass
@@ -115,7 +138,12 @@ class Tree:
     value: Any
 
     @classmethod
-    def of(cls, nested: Any, leaf: Callable[[Any], Any] = lambda x: x, branch: Any = 0) -> Tree:
+    def of(
+        cls,
+        nested: Any,
+        leaf: Callable[[Any], Any] = lambda x: x,
+        branch: Any = 0,
+    ) -> Tree:
         """Makes one from nested tuples or lists: a tuple or list is a branch, its members are its children, anything else is a leaf.
 
         Args:
@@ -135,7 +163,8 @@ class Tree:
         waiting = [(nested, -1, 0)]
         while waiting:
             node, above, place = waiting.pop()
-            at, is_branch = len(parent), isinstance(node, tuple | list)
+            at = len(parent)
+            is_branch = isinstance(node, tuple | list)
             parent.append(above)
             side.append(place)
             values.append(branch if is_branch else leaf(node))
@@ -144,9 +173,18 @@ class Tree:
         for each in values:
             if jax.tree.structure(each) != jax.tree.structure(values[0]):
                 fix = "Give `branch` the structure that `leaf` returns."
-                raise DataError("Tree.of", "values of one structure", f"{values[0]!r} and {each!r}", fix)
-        value = jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *values)
-        return cls(np.array(parent, np.int32), np.array(side, np.int32), value)
+                raise DataError(
+                    "Tree.of", "values of one structure", f"{values[0]!r} and {each!r}", fix
+                )
+        value = jax.tree.map(
+            lambda *rows: np.stack([np.asarray(row) for row in rows]),
+            *values,
+        )
+        return cls(
+            np.array(parent, np.int32),
+            np.array(side, np.int32),
+            value,
+        )
 
     def children(self) -> list[list[int]]:
         """The rows of each node's children, from side 0 on.
@@ -157,7 +195,8 @@ class Tree:
         Raises:
           DataError: If this is no tree: no root, a parent that is no node, or two children on one side.
         """
-        parent, side = np.asarray(self.parent), np.asarray(self.side)
+        parent = np.asarray(self.parent)
+        side = np.asarray(self.side)
         check_trees("the tree", parent, side, np.array([len(parent)]))
         rows: list[list[int]] = [[] for _ in parent]
         for node in np.argsort(side, kind="stable").tolist():
@@ -166,7 +205,12 @@ class Tree:
         return rows
 
 
-def check_trees(where: str, parent: np.ndarray, side: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def check_trees(
+    where: str,
+    parent: np.ndarray,
+    side: np.ndarray,
+    sizes: np.ndarray,
+) -> np.ndarray:
     """Checks that columns are trees.
 
     Args:
@@ -190,16 +234,22 @@ def check_trees(where: str, parent: np.ndarray, side: np.ndarray, sizes: np.ndar
     def tree_of(nodes: Any) -> Any:
         return np.searchsorted(ends, nodes, side="right")
 
-    n_roots = np.bincount(tree_of(np.flatnonzero(parent < 0)), minlength=len(sizes))
+    n_roots = np.bincount(
+        tree_of(np.flatnonzero(parent < 0)),
+        minlength=len(sizes),
+    )
     for tree in np.flatnonzero(n_roots < 1)[:1].tolist():
         refuse(tree, "a node whose parent is -1, the root", "none")
     for node in np.flatnonzero(parent >= sizes.repeat(sizes))[:1].tolist():
         tree = int(tree_of(node))
         refuse(tree, f"parents below {sizes[tree]}, the number of nodes", f"{parent[node]}")
     inner = np.flatnonzero(parent >= 0)
-    above, sides = (first + parent).take(inner), side.take(inner)
+    above = (first + parent).take(inner)
+    sides = side.take(inner)
     n_children = np.bincount(above, minlength=len(parent))
-    places = (np.cumsum(n_children) - n_children).take(above) + sides  # each child's own, if sides count up from 0
+    places = (np.cumsum(n_children) - n_children).take(
+        above
+    ) + sides  # each child's own, if sides count up from 0
     fits = (sides >= 0) & (sides < n_children.take(above))
     if not fits.all() or (np.bincount(places, minlength=len(inner)) > 1).any():
         order = np.lexsort((sides, above))
@@ -210,10 +260,16 @@ def check_trees(where: str, parent: np.ndarray, side: np.ndarray, sizes: np.ndar
     if not ((above > inner).all() or (above < inner).all()):  # else all ways go to one end
         up = np.arange(len(parent))
         up[inner] = above
-        for _ in range(int(max(sizes)).bit_length()):  # twice as far up each time: at the root, if there is no loop
+        for _ in range(
+            int(max(sizes)).bit_length()
+        ):  # twice as far up each time: at the root, if there is no loop
             up = up[up]
         for node in np.flatnonzero(parent[up] >= 0)[:1].tolist():
-            refuse(int(tree_of(node)), "a tree", f"a loop that node {node - first[node]} is in or hangs from")
+            refuse(
+                int(tree_of(node)),
+                "a tree",
+                f"a loop that node {node - first[node]} is in or hangs from",
+            )
     return n_children
 
 
@@ -225,7 +281,10 @@ def stack(rows: Sequence[Any]) -> Any:
     """
 
     def column(*values: Any) -> Any:
-        if any(isinstance(value, Ragged) for value in values) or len({jnp.shape(value) for value in values}) > 1:
+        if (
+            any(isinstance(value, Ragged) for value in values)
+            or len({jnp.shape(value) for value in values}) > 1
+        ):
             return _in_one(values)
         return jnp.stack([jnp.asarray(value) for value in values])
 
@@ -236,8 +295,13 @@ def _in_one(rows: Sequence[Any]) -> Ragged:
     """Sequences as the rows of one `Ragged`; what is known of the values of empty ones stays known."""
     for number, row in enumerate(rows):
         if not isinstance(row, list | tuple | Ragged) and not getattr(row, "ndim", 0):
-            raise DataError(f"Ragged.of, row {number}", "a list or an array", f"{row!r}", "Give a list of rows.")
-    return Ragged(_end_to_end(rows), np.array([len(row) for row in rows], np.int64))
+            raise DataError(
+                f"Ragged.of, row {number}", "a list or an array", f"{row!r}", "Give a list of rows."
+            )
+    return Ragged(
+        _end_to_end(rows),
+        np.array([len(row) for row in rows], np.int64),
+    )
 
 
 def _end_to_end(rows: Sequence[Any]) -> Any:
@@ -245,9 +309,16 @@ def _end_to_end(rows: Sequence[Any]) -> Any:
     parts = [part for row in rows if (part := _typed(row)) is not None]
     filled = [part for part in parts if len(part)]
     if not filled:
-        known = max(parts, key=_depth, default=np.zeros(0, np.int32))
+        known = max(
+            parts,
+            key=_depth,
+            default=np.zeros(0, np.int32),
+        )
         return known[0:0]
-    if not any(isinstance(part, Ragged) for part in filled) and len({jnp.shape(part)[1:] for part in filled}) == 1:
+    if (
+        not any(isinstance(part, Ragged) for part in filled)
+        and len({jnp.shape(part)[1:] for part in filled}) == 1
+    ):
         return jnp.concatenate(filled) if _is_jax(filled) else np.concatenate(filled)
     return _in_one([part[i] for part in filled for i in range(len(part))])
 
@@ -272,7 +343,9 @@ def _is_jax(values: Sequence[Any]) -> bool:
 
 def _depth(part: Any) -> int:
     """How many lengths a sequence has."""
-    return 1 + _depth(part.values) if isinstance(part, Ragged) else jnp.ndim(part)
+    if isinstance(part, Ragged):
+        return 1 + _depth(part.values)
+    return jnp.ndim(part)
 
 
 def is_rows(value: Any) -> bool:
@@ -282,7 +355,9 @@ def is_rows(value: Any) -> bool:
 
 def has_values(value: Any) -> bool:
     """Whether an array, or rows of different lengths, have any values."""
-    return has_values(value.values) if isinstance(value, Ragged) else np.size(value) > 0
+    if isinstance(value, Ragged):
+        return has_values(value.values)
+    return np.size(value) > 0
 
 
 def transposed(rows: Any) -> Any:
@@ -294,7 +369,11 @@ def transposed(rows: Any) -> Any:
         jax.tree.structure(row, is_leaf=is_rows) != structure for row in rows
     ):
         return rows
-    return jax.tree.map(lambda *parts: [*parts], *rows, is_leaf=is_rows)
+    return jax.tree.map(
+        lambda *parts: [*parts],
+        *rows,
+        is_leaf=is_rows,
+    )
 
 
 def as_sequence(value: Any) -> Any:
@@ -302,7 +381,10 @@ def as_sequence(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     typed = _typed(value)
-    return np.zeros(0, np.int32) if typed is None else typed  # floats could not be indices, integers can be either
+    # floats could not be indices, integers can be either
+    if typed is None:
+        return np.zeros(0, np.int32)
+    return typed
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,14 +409,20 @@ class Stacked(Sequence[Any]):
         lengths = {len(leaf) for leaf in self._leaves()}
         if len(lengths) != 1:
             expected = "columns of one length, one entry for each instance"
-            raise DataError("Stacked", expected, f"lengths {sorted(lengths)}", "Let the columns fit each other.")
+            raise DataError(
+                "Stacked", expected, f"lengths {sorted(lengths)}", "Let the columns fit each other."
+            )
 
     def __len__(self) -> int:
         return len(self._leaves()[0])
 
     def __getitem__(self, at: Any) -> Any:
         """An instance; or, for a slice, several as columns."""
-        picked = jax.tree.map(lambda column: column[at], self.columns, is_leaf=is_rows)
+        picked = jax.tree.map(
+            lambda column: column[at],
+            self.columns,
+            is_leaf=is_rows,
+        )
         return Stacked(picked) if isinstance(at, slice) else picked
 
     def __repr__(self) -> str:

@@ -32,7 +32,9 @@ COMBINATOR = jex.Primitive("combinator")
 COMBINATOR.multiple_results = True
 COMBINATOR.def_abstract_eval(lambda *_, call: list(call.results))
 
-_DIMENSIONS: contextvars.ContextVar[Dimensions | None] = contextvars.ContextVar("ampjax_dimensions", default=None)
+_DIMENSIONS: contextvars.ContextVar[Dimensions | None] = contextvars.ContextVar(
+    "ampjax_dimensions", default=None
+)
 
 
 class Dimensions:
@@ -85,7 +87,9 @@ class Traced(HasContent):
     @property
     def used(self) -> set[Any]:
         """Its variables of which an equation or a result reads values; a sequence of which only the length is asked is not among them."""
-        read = [atom for equation in self.jaxpr.eqns for atom in _read_by(equation)] + list(self.jaxpr.outvars)
+        read = [atom for equation in self.jaxpr.eqns for atom in _read_by(equation)] + list(
+            self.jaxpr.outvars
+        )
         return {atom for atom in read if not isinstance(atom, jex.Literal)}
 
 
@@ -93,13 +97,18 @@ def _read_by(equation: Any) -> list[Any]:
     """The operands of which an equation reads values; what a function is given that a combinator has, only if that reads it."""
     if equation.primitive is not COMBINATOR:
         return list(equation.invars)
-    call, start = equation.params["call"], 0
+    call = equation.params["call"]
+    start = 0
     if call.kind == "length":
         return []
     found: list[Any] = []
     for function, n in zip(call.functions, call.n_closed, strict=True):
         used = function.used
-        own = zip(equation.invars[start : start + n], function.jaxpr.constvars, strict=True)
+        own = zip(
+            equation.invars[start : start + n],
+            function.jaxpr.constvars,
+            strict=True,
+        )
         found += [atom for atom, inside in own if inside in used]
         start += n
     return found + list(equation.invars[start:])
@@ -167,7 +176,9 @@ def as_arrays(what: str, tree: Any) -> Any:
             if isinstance(leaf, jax.Array):
                 raise
             fix = "Texts and other objects of Python stay outside of the model."
-            raise GraphError(user_line(), f"arrays or numbers {what}", f"{leaf!r}"[:60], fix) from error
+            raise GraphError(
+                user_line(), f"arrays or numbers {what}", f"{leaf!r}"[:60], fix
+            ) from error
 
     return jax.tree.map(array, tree)
 
@@ -188,7 +199,11 @@ def as_array(what: str, value: Any) -> Any:
     return as_arrays(what, value)
 
 
-def called(function: Callable[..., Any], *args: Any, fix: str = "Mend its arguments.") -> Any:
+def called(
+    function: Callable[..., Any],
+    *args: Any,
+    fix: str = "Mend its arguments.",
+) -> Any:
     """What a user's function returns.
 
     Args:
@@ -204,7 +219,9 @@ def called(function: Callable[..., Any], *args: Any, fix: str = "Mend its argume
     except TypeError as error:
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             raise  # a mistake inside of it
-        raise GraphError(user_line(), f"a function of {counted(len(args), 'argument')}", str(error), fix) from None
+        raise GraphError(
+            user_line(), f"a function of {counted(len(args), 'argument')}", str(error), fix
+        ) from None
 
 
 def trace(
@@ -238,7 +255,11 @@ def trace(
         return out
 
     closed = jax.make_jaxpr(flat)(*leaves)
-    return Traced(closed.jaxpr, result[0], user_line(), _called(function)), list(closed.consts), list(closed.out_avals)
+    return (
+        Traced(closed.jaxpr, result[0], user_line(), _called(function)),
+        list(closed.consts),
+        list(closed.out_avals),
+    )
 
 
 def bind(call: Call, operands: Sequence[Any]) -> list[Any]:
@@ -274,7 +295,8 @@ def has_primitive(jaxpr: Any, names: Sequence[str]) -> bool:
       names: The primitives' names.
     """
     return any(
-        equation.primitive.name in names or any(has_primitive(body, names) for body in bodies(equation))
+        equation.primitive.name in names
+        or any(has_primitive(body, names) for body in bodies(equation))
         for equation in jaxpr.eqns
     )
 
@@ -302,7 +324,14 @@ def structure_text(structure: Any) -> str:
     return "one array" if text == "*" else f"`{text}`"
 
 
-def require_structure(line: str, what: str, wanted: Any, got: Any, fix: str, whose: str = "") -> None:
+def require_structure(
+    line: str,
+    what: str,
+    wanted: Any,
+    got: Any,
+    fix: str,
+    whose: str = "",
+) -> None:
     """Checks that structures agree.
 
     Args:
@@ -317,10 +346,17 @@ def require_structure(line: str, what: str, wanted: Any, got: Any, fix: str, who
       GraphError: If they differ.
     """
     if got != wanted:
-        raise GraphError(line, what.format(structure_text(wanted)), f"{structure_text(got)}{whose}", fix)
+        raise GraphError(
+            line, what.format(structure_text(wanted)), f"{structure_text(got)}{whose}", fix
+        )
 
 
-def require_same(line: str, what: str, wanted: Sequence[Any], got: Sequence[Any]) -> None:
+def require_same(
+    line: str,
+    what: str,
+    wanted: Sequence[Any],
+    got: Sequence[Any],
+) -> None:
     """Checks that types agree.
 
     Args:
@@ -342,7 +378,8 @@ def require_same(line: str, what: str, wanted: Sequence[Any], got: Sequence[Any]
 
 
 def _called(function: Callable[..., Any]) -> str:
-    frame, name = _user_frame(), getattr(function, "__name__", "<none>")
+    frame = _user_frame()
+    name = getattr(function, "__name__", "<none>")
     return (frame and assigned_name(frame)) or ("" if name.startswith("<") else name.strip("_"))
 
 

@@ -27,7 +27,11 @@ from ampjax.frontend.combinators.tracing import (
 
 
 def fold_tree(
-    leaf: Callable[..., Any], branch: Callable[..., Any], tree: Tree, *, arity: int | None = None
+    leaf: Callable[..., Any],
+    branch: Callable[..., Any],
+    tree: Tree,
+    *,
+    arity: int | None = None,
 ) -> tuple[Any, Any]:
     """Computes a state for each node of a tree, from the leaves up.
 
@@ -55,31 +59,56 @@ def fold_tree(
         children = tree.children()
         states: list[Any] = [None] * len(children)
         for node in reversed(_from_roots(children, tree)):
-            value, below = _value(tree, node), [states[child] for child in children[node]]
+            value = _value(tree, node)
+            below = [states[child] for child in children[node]]
             if below and arity and len(below) != arity:
                 raise wrong_arity(user_line(), arity, len(below), node)
             with use.inside(bool(below), node):
-                states[node] = branch(value, *(below if arity else [stack(below)])) if below else leaf(value)
+                if below:
+                    states[node] = branch(
+                        value,
+                        *(below if arity else [stack(below)]),
+                    )
+                else:
+                    states[node] = leaf(value)
         return stack(states), states[_roots(tree)[0]]
-    line, dimension = user_line(), tree.parent.shape[0]
+    line = user_line()
+    dimension = tree.parent.shape[0]
     values, structure = jax.tree.flatten(tree.value)
     value = structure.unflatten([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in values])
-    first, first_closed, types = trace(leaf, value, inside=use.inside(0, EACH))
+    first, first_closed, types = trace(
+        leaf,
+        value,
+        inside=use.inside(0, EACH),
+    )
     state = first.results.unflatten([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in types])
     known = dimensions()
     assert known is not None
     inner = f"{dimension}_child"
-    children_types = (
-        [state] * arity
-        if arity
-        else [jax.tree.map(lambda a: jax.ShapeDtypeStruct((known.get(inner), *a.shape), a.dtype), state)]
-    )
+    if arity:
+        children_types = [state] * arity
+    else:
+        children_types = [
+            jax.tree.map(
+                lambda a: jax.ShapeDtypeStruct(
+                    (known.get(inner), *a.shape),
+                    a.dtype,
+                ),
+                state,
+            )
+        ]
     fix = (
         "Mend its arguments."
         if arity
         else "Take the children as one sequence, or pass `arity`, the number of children."
     )
-    second, second_closed, results = trace(branch, value, *children_types, inside=use.inside(1, EACH), fix=fix)
+    second, second_closed, results = trace(
+        branch,
+        value,
+        *children_types,
+        inside=use.inside(1, EACH),
+        fix=fix,
+    )
     fix = "Return the same structure from both."
     require_structure(line, "{} from branch, as leaf returns", first.results, second.results, fix)
     require_same(line, "branch to return the same types as leaf", types, results)
@@ -91,11 +120,19 @@ def fold_tree(
         line,
         {"arity": arity, "inner": inner},
     )
-    out = bind(call, [*first_closed, *second_closed, tree.parent, tree.side, *values])
+    out = bind(
+        call,
+        [*first_closed, *second_closed, tree.parent, tree.side, *values],
+    )
     return first.results.unflatten(out[: len(types)]), first.results.unflatten(out[len(types) :])
 
 
-def wrong_arity(where: str, arity: int, n_children: int, node: int) -> DataError:
+def wrong_arity(
+    where: str,
+    arity: int,
+    n_children: int,
+    node: int,
+) -> DataError:
     """The error of a branch with another number of children.
 
     Args:
@@ -112,7 +149,11 @@ def wrong_arity(where: str, arity: int, n_children: int, node: int) -> DataError
     )
 
 
-def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:
+def scan_tree(
+    f: Callable[[Any, Any], Any],
+    init: Any,
+    tree: Tree,
+) -> Any:
     """Computes a state for each node of a tree, from the root down.
 
     Args:
@@ -126,28 +167,48 @@ def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:
     Raises:
       GraphError: If the state changes its types.
     """
-    init, use = as_arrays("to begin with", init), Use()
+    init = as_arrays("to begin with", init)
+    use = Use()
     if not _is_traced(tree):
         tree = _with_arrays(tree)
         if learns_types() and not len(tree.parent):
             return none_of(use, lambda: init)
-        children, parent = tree.children(), [int(p) for p in tree.parent]
+        children = tree.children()
+        parent = [int(p) for p in tree.parent]
         states: list[Any] = [None] * len(children)
         for node in _from_roots(children, tree):
             with use.inside(0, node):
-                states[node] = f(init if parent[node] < 0 else states[parent[node]], _value(tree, node))
+                states[node] = f(
+                    init if parent[node] < 0 else states[parent[node]],
+                    _value(tree, node),
+                )
         return stack(states)
-    line, dimension = user_line(), tree.parent.shape[0]
+    line = user_line()
+    dimension = tree.parent.shape[0]
     leaves, structure = jax.tree.flatten(init)
     values, value_structure = jax.tree.flatten(tree.value)
     value = value_structure.unflatten([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in values])
-    step, closed, results = trace(f, jax.tree.map(type_of, init), value, inside=use.inside(0, EACH))
+    step, closed, results = trace(
+        f,
+        jax.tree.map(type_of, init),
+        value,
+        inside=use.inside(0, EACH),
+    )
     require_structure(
-        line, "a function that returns the state, {}", structure, step.results, "Return it as `init` is built."
+        line,
+        "a function that returns the state, {}",
+        structure,
+        step.results,
+        "Return it as `init` is built.",
     )
     require_same(line, "a state that keeps its types", [type_of(x) for x in leaves], results)
     call = Call(
-        "scan_tree", [along(dimension, a) for a in results], (step,), (len(closed),), line, {"n_carry": len(leaves)}
+        "scan_tree",
+        [along(dimension, a) for a in results],
+        (step,),
+        (len(closed),),
+        line,
+        {"n_carry": len(leaves)},
     )
     return structure.unflatten(bind(call, [*closed, *leaves, tree.parent, tree.side, *values]))
 
@@ -165,11 +226,16 @@ def _is_traced(tree: Tree) -> bool:
 
 def _with_arrays(tree: Tree) -> Tree:
     """A tree whose columns are arrays, or rows of different lengths."""
-    (parent, side, *values), structure = sequences_of("a tree", (tree.parent, tree.side, tree.value))
+    (parent, side, *values), structure = sequences_of(
+        "a tree", (tree.parent, tree.side, tree.value)
+    )
     return Tree(*structure.unflatten([parent, side, *values]))
 
 
-def _from_roots(children: list[list[int]], tree: Tree) -> list[int]:
+def _from_roots(
+    children: list[list[int]],
+    tree: Tree,
+) -> list[int]:
     order = [*_roots(tree)]
     for node in order:
         order += children[node]
@@ -181,7 +247,11 @@ def _roots(tree: Tree) -> list[int]:
 
 
 def _value(tree: Tree, node: int) -> Any:
-    return jax.tree.map(lambda x: x[node], tree.value, is_leaf=is_rows)
+    return jax.tree.map(
+        lambda x: x[node],
+        tree.value,
+        is_leaf=is_rows,
+    )
 
 
 def _blank(tree: Tree) -> Any:

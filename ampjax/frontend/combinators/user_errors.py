@@ -37,7 +37,11 @@ _HELP: dict[str, tuple[str, str, str]] = {
         "`range()` of one, or one as the index of a list",
         "Use `amp.fori_loop` to count, and `amp.switch` to choose.",
     ),
-    "TracerArrayConversionError": (_TRACED, "NumPy's on one", "Use the function of `jnp` or `jax` of the same name."),
+    "TracerArrayConversionError": (
+        _TRACED,
+        "NumPy's on one",
+        "Use the function of `jnp` or `jax` of the same name.",
+    ),
     "ConcretizationTypeError": (
         _TRACED,
         "`int()`, `float()` or another use of one as a number of Python",
@@ -123,16 +127,33 @@ def in_users_words(keys: str) -> Iterator[None]:
         names = [cls.__name__ for cls in type(error).__mro__]
         if isinstance(error, KeyError) and isinstance(error.args[0], str):
             fix = "Add it, or mend its name. A model takes the parameters first, then the example."
-            raise GraphError(_line(error.__traceback__), f"a key that is there ({keys})", f"{error}", fix) from None
+            raise GraphError(
+                _line(error.__traceback__), f"a key that is there ({keys})", f"{error}", fix
+            ) from None
         words = [word for word in _WORDS if word in str(error)]
-        kind = next((name for name in [*names, *words, *(word.strip("'") for word in words)] if name in _HELP), None)
+        kind = next(
+            (
+                name
+                for name in [*names, *words, *(word.strip("'") for word in words)]
+                if name in _HELP
+            ),
+            None,
+        )
         if kind is None and "FlaxError" in names:
             told = str(error).partition(" (https:")[0].rstrip(".")
-            raise GraphError(_line(error.__traceback__), "a call that flax accepts", told, "Mend the call.") from None
-        if kind is None and isinstance(error, TypeError | AttributeError) and _is_ours(error.__traceback__):
+            raise GraphError(
+                _line(error.__traceback__), "a call that flax accepts", told, "Mend the call."
+            ) from None
+        if (
+            kind is None
+            and isinstance(error, TypeError | AttributeError)
+            and _is_ours(error.__traceback__)
+        ):
             got = f"{type(error).__name__}: {error}".rstrip(".")
             where = _line(error.__traceback__)
-            raise GraphError(where, "arguments that a combinator takes", got, "Mend the call.") from None
+            raise GraphError(
+                where, "arguments that a combinator takes", got, "Mend the call."
+            ) from None
         if kind is None:
             raise
         raise GraphError(_line(error.__traceback__), *_HELP[kind]) from None
@@ -170,12 +191,22 @@ def refuse_callbacks(jaxpr: Any, line: str) -> None:
     """
     for equation in jaxpr.eqns:
         here = source_line(equation) or line
-        if equation.primitive.name == "pure_callback" and equation.params.get("vmap_method") is None:
+        if (
+            equation.primitive.name == "pure_callback"
+            and equation.params.get("vmap_method") is None
+        ):
             fix = 'Say how: `jax.pure_callback(..., vmap_method="sequential")`.'
-            raise GraphError(here, "a callback that takes many messages together", "one without `vmap_method`", fix)
+            raise GraphError(
+                here,
+                "a callback that takes many messages together",
+                "one without `vmap_method`",
+                fix,
+            )
         if equation.primitive.name == "io_callback" and equation.params.get("ordered"):
             fix = "Leave `ordered=True` out."
-            raise GraphError(here, "a callback that takes many messages together", "one in an order", fix)
+            raise GraphError(
+                here, "a callback that takes many messages together", "one in an order", fix
+            )
         for body in bodies(equation):
             refuse_callbacks(body, here)
 
@@ -187,9 +218,12 @@ def _reader(jaxpr: Any, variable: Any) -> str:
             continue
         if equation.primitive is not COMBINATOR:
             return source_line(equation)
-        call, start = equation.params["call"], 0
+        call = equation.params["call"]
+        start = 0
         for function, n in zip(call.functions, call.n_closed, strict=True):
-            for atom, inside in zip(equation.invars[start : start + n], function.jaxpr.constvars, strict=True):
+            for atom, inside in zip(
+                equation.invars[start : start + n], function.jaxpr.constvars, strict=True
+            ):
                 if atom is variable and (line := _reader(function.jaxpr, inside)):
                     return line
             start += n
@@ -213,7 +247,8 @@ def _line(traceback: TracebackType | None) -> str:
     """The last line of the user's code in a traceback."""
     found = "the model"
     while traceback is not None:
-        code, file = traceback.tb_frame.f_code, Path(traceback.tb_frame.f_code.co_filename)
+        code = traceback.tb_frame.f_code
+        file = Path(traceback.tb_frame.f_code.co_filename)
         if not is_library_file(str(file)) and "site-packages" not in file.parts:
             found = f"{file.name}:{traceback.tb_lineno}, `{code.co_name}`"
         traceback = traceback.tb_next

@@ -24,7 +24,10 @@ def assigned_name(frame: FrameType) -> str:
     """
     instructions = dis.get_instructions(frame.f_code)
     following = dropwhile(lambda each: each.offset <= frame.f_lasti, instructions)
-    return next((name for name in _stored(following) if name.isidentifier() and not name.startswith("_")), "")
+    return next(
+        (name for name in _stored(following) if name.isidentifier() and not name.startswith("_")),
+        "",
+    )
 
 
 def _stored(instructions: Iterator[Any]) -> Iterator[str]:

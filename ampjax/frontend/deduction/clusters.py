@@ -62,7 +62,13 @@ class Clusters:
         cluster.is_loss = True
         self._put(cluster, equation, is_call=False)
 
-    def add(self, equation: Equation, owner: str | None, entries: set[int], is_late: bool) -> None:
+    def add(
+        self,
+        equation: Equation,
+        owner: str | None,
+        entries: set[int],
+        is_late: bool,
+    ) -> None:
         """Adds an operation.
 
         An operation that reads parameters joins its owner's cluster, or takes over the one before it if that reads none. Any other joins
@@ -78,13 +84,31 @@ class Clusters:
         producers = self._producers(equation)
         last = self._last(producers)
         if owner is None:
-            joins = last is not None and last.call is None and (entries <= last.entries or last.is_late)
-            beside = [c for c in self._all if not producers and not c.call and not c.owner and c.entries == entries]
-            cluster = last if joins and last is not None else beside[0] if beside else self._new()
+            joins = (
+                last is not None and last.call is None and (entries <= last.entries or last.is_late)
+            )
+            beside = []
+            for c in self._all:
+                if not producers and not c.call and not c.owner and c.entries == entries:
+                    beside.append(c)
+            if joins and last is not None:
+                cluster = last
+            elif beside:
+                cluster = beside[0]
+            else:
+                cluster = self._new()
         else:
-            same = [c for c in self._all if c.owner == owner and not self._would_loop(c, producers)]
+            same = []
+            for c in self._all:
+                if c.owner == owner and not self._would_loop(c, producers):
+                    same.append(c)
             is_free = last is not None and last.call is None and last.owner is None
-            cluster = same[0] if same else last if is_free and last is not None else self._new()
+            if same:
+                cluster = same[0]
+            elif is_free and last is not None:
+                cluster = last
+            else:
+                cluster = self._new()
             cluster.owner = owner
         cluster.entries |= entries
         cluster.is_late |= is_late
@@ -99,7 +123,9 @@ class Clusters:
         outside = {self.made_in[name].number for name in results if name in self.made_in}
         for cluster in reversed(self._all):
             readers = [c for c in self._all if cluster.number in c.before]
-            is_light = not (cluster.call or cluster.owner or cluster.is_loss or cluster.number in outside)
+            is_light = not (
+                cluster.call or cluster.owner or cluster.is_loss or cluster.number in outside
+            )
             if not is_light or len(readers) != 1 or readers[0].call or readers[0].is_loss:
                 continue
             self._merge(cluster, readers[0])
@@ -141,7 +167,10 @@ class Clusters:
         self.made_in |= dict.fromkeys(equation.outputs, cluster)
 
     def _producers(self, equation: Equation) -> list[Cluster]:
-        made = [self.made_in[atom] for atom in equation.inputs if isinstance(atom, Name) and atom in self.made_in]
+        made = []
+        for atom in equation.inputs:
+            if isinstance(atom, Name) and atom in self.made_in:
+                made.append(self.made_in[atom])
         return list({cluster.number: cluster for cluster in made}.values())
 
     def _ancestors(self, cluster: Cluster) -> set[int]:
@@ -170,4 +199,5 @@ class Clusters:
         reader.before = (reader.before | light.before) - {light.number, reader.number}
         for equation in light.equations:
             self.made_in |= dict.fromkeys(equation.outputs, reader)
-        light.equations, light.before = [], set()
+        light.equations = []
+        light.before = set()

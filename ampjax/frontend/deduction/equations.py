@@ -78,7 +78,9 @@ class Place:
           source: JAX's equation.
         """
         frame = None
-        for frame in (each for equation in (source, *self.callers) for each in users_frames(equation)):
+        for frame in (
+            each for equation in (source, *self.callers) for each in users_frames(equation)
+        ):
             yield line_text(Path(frame.file_name), frame.line_num)
         if frame is None:
             yield self.line
@@ -124,14 +126,22 @@ class Equation:
     @property
     def line(self) -> str:
         """The user's line."""
-        return self._used.line if self._used else next(self.place.lines(self.source))
+        if self._used:
+            return self._used.line
+        return next(self.place.lines(self.source))
 
     @property
     def origin(self) -> str:
         """The user's lines that lead to it, from the outermost: `model.py:23 > layers.py:9`."""
-        return self._used.line if self._used else " > ".join(reversed([*self.place.lines(self.source)]))
+        if self._used:
+            return self._used.line
+        return " > ".join(reversed([*self.place.lines(self.source)]))
 
-    def evaluate(self, key: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(
+        self,
+        key: Any,
+        operands: Sequence[Any],
+    ) -> list[Any]:
         """Computes its results.
 
         Args:
@@ -143,7 +153,8 @@ class Equation:
         if not self.draws:
             return bind(self.source, operands)
         call = self.source.params["call"]
-        (n_first, n_second), (first, second) = call.n_closed, call.functions
+        n_first, n_second = call.n_closed
+        first, second = call.functions
         given = list(operands[n_first + n_second :])
         if key is None:
             return _run(second, [*operands[n_first : n_first + n_second], *given])
@@ -167,17 +178,32 @@ class Equation:
 class Equations:
     """Some equations as a function of what they read."""
 
-    def __init__(self, steps: Sequence[Equation], roots: Sequence[Name], results: Sequence[Atom]):
-        self.steps, self.roots, self.results = steps, roots, results
+    def __init__(
+        self,
+        steps: Sequence[Equation],
+        roots: Sequence[Name],
+        results: Sequence[Atom],
+    ):
+        self.steps = steps
+        self.roots = roots
+        self.results = results
 
     def __call__(self, key: Any, *inputs: Any) -> list[Any]:
         """Computes the results from what is read."""
         known: dict[Name, Any] = dict(zip(self.roots, inputs, strict=True))
         for number, step in enumerate(self.steps):
-            operands = [atom.value if isinstance(atom, Known) else known[atom] for atom in step.inputs]
-            own = jax.random.fold_in(key, number) if step.draws and key is not None else None
+            operands = []
+            for atom in step.inputs:
+                operands.append(atom.value if isinstance(atom, Known) else known[atom])
+            if step.draws and key is not None:
+                own = jax.random.fold_in(key, number)
+            else:
+                own = None
             known |= dict(zip(step.outputs, step.evaluate(own, operands), strict=True))
-        return [atom.value if isinstance(atom, Known) else known[atom] for atom in self.results]
+        result = []
+        for atom in self.results:
+            result.append(atom.value if isinstance(atom, Known) else known[atom])
+        return result
 
 
 def places_of(steps: Sequence[Equation]) -> list[tuple[int, DrawPlace]]:
@@ -186,10 +212,17 @@ def places_of(steps: Sequence[Equation]) -> list[tuple[int, DrawPlace]]:
     Args:
       steps: The steps of a node's body, as `Equations` numbers them.
     """
-    return [(number, step.source.params["call"].place) for number, step in enumerate(steps) if step.draws]
+    result = []
+    for number, step in enumerate(steps):
+        if step.draws:
+            result.append((number, step.source.params["call"].place))
+    return result
 
 
-def flatten(function: Traced, operands: Mapping[Any, Atom]) -> tuple[list[Equation], list[Atom]]:
+def flatten(
+    function: Traced,
+    operands: Mapping[Any, Atom],
+) -> tuple[list[Equation], list[Atom]]:
     """Makes the flat list.
 
     Args:
@@ -205,7 +238,9 @@ def flatten(function: Traced, operands: Mapping[Any, Atom]) -> tuple[list[Equati
     return _flattened(function.jaxpr, operands, Place(function.line))
 
 
-def _flattened(jaxpr: Any, operands: Mapping[Any, Atom], place: Place) -> tuple[list[Equation], list[Atom]]:
+def _flattened(
+    jaxpr: Any, operands: Mapping[Any, Atom], place: Place
+) -> tuple[list[Equation], list[Atom]]:
     known = dict(operands)
     equations: list[Equation] = []
 
@@ -216,12 +251,20 @@ def _flattened(jaxpr: Any, operands: Mapping[Any, Atom], place: Place) -> tuple[
         inputs = tuple(read(atom) for atom in source.invars)
         if source.primitive.name in CALLS:
             body, constants = opened(called(source))
-            given = dict(zip([*body.constvars, *body.invars], [*map(Known, constants), *inputs], strict=True))
+            given = dict(
+                zip(
+                    [*body.constvars, *body.invars],
+                    [*map(Known, constants), *inputs],
+                    strict=True,
+                )
+            )
             inside, results = _flattened(body, given, place.within(source))
             equations += inside
             known |= dict(zip(source.outvars, results, strict=True))
             continue
-        if source.primitive is not COMBINATOR and any(_has_combinator(body) for body in inner(source)):
+        if source.primitive is not COMBINATOR and any(
+            _has_combinator(body) for body in inner(source)
+        ):
             raise GraphError(
                 next(place.lines(source)),
                 "combinators inside combinators only",
@@ -234,7 +277,10 @@ def _flattened(jaxpr: Any, operands: Mapping[Any, Atom], place: Place) -> tuple[
     return equations, [read(atom) for atom in jaxpr.outvars]
 
 
-def needed(equations: Sequence[Equation], wanted: Sequence[Atom]) -> list[Equation]:
+def needed(
+    equations: Sequence[Equation],
+    wanted: Sequence[Atom],
+) -> list[Equation]:
     """The equations that the wanted results, metrics or outputs need, in order."""
     alive = {atom for atom in wanted if isinstance(atom, Name)}
     kept = []
@@ -260,7 +306,12 @@ def calls(jaxpr: Any) -> Iterator[Call]:
 
 def _run(function: Traced, values: Sequence[Any]) -> list[Any]:
     n = len(function.jaxpr.constvars)
-    return evaluate(function.jaxpr, values[:n], values[n:], bind)
+    return evaluate(
+        function.jaxpr,
+        values[:n],
+        values[n:],
+        bind,
+    )
 
 
 def _has_report(jaxpr: Any) -> bool:
@@ -269,5 +320,6 @@ def _has_report(jaxpr: Any) -> bool:
 
 def _has_combinator(jaxpr: Any) -> bool:
     return any(
-        equation.primitive is COMBINATOR or any(map(_has_combinator, inner(equation))) for equation in jaxpr.eqns
+        equation.primitive is COMBINATOR or any(map(_has_combinator, inner(equation)))
+        for equation in jaxpr.eqns
     )

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
-from ampjax.frontend.deduction.equations import Atom, Equation, Equations, Known, Name, needed, places_of
+from ampjax.frontend.deduction.equations import (
+    Atom,
+    Equation,
+    Equations,
+    Known,
+    Name,
+    needed,
+    places_of,
+)
 from ampjax.frontend.deduction.joined_calls import joined, numbers_of
 from ampjax.frontend.deduction.known_values import KnownValues
 from ampjax.frontend.deduction.loss_terms import LossTerms
@@ -40,8 +48,12 @@ class FunctionLowering:
     """
 
     def __init__(self, lowering: Lowering, region: Region, function: Opened):
-        self.lowering, self.region, self.known = lowering, region, KnownValues(lowering, region, function)
-        self.equations, self.results, self.called = function.equations, function.results, function.called
+        self.lowering = lowering
+        self.region = region
+        self.known = KnownValues(lowering, region, function)
+        self.equations = function.equations
+        self.results = function.results
+        self.called = function.called
         self.losses = LossTerms(self.known, region, function, lowering.terms)
         self.metrics: list[Atom] = []
         self.of_losses: dict[Atom, Any] = {}
@@ -52,11 +64,25 @@ class FunctionLowering:
         late = [equation for equation in self.equations if not self.known.take_early(equation)]
         for i, weights in wanted.losses.items():
             self.losses.take(self.results[i], weights)
-        read = [atom for i, atom in enumerate(self.results) if i in wanted.values and isinstance(atom, Name)]
+        read = []
+        for i, atom in enumerate(self.results):
+            if i in wanted.values and isinstance(atom, Name):
+                read.append(atom)
         self.metrics = [self.results[i] for i in wanted.metrics]
-        outside = {*read, *self.losses.weights, *(atom for atom in self.metrics if isinstance(atom, Name))}
-        kept = joined(needed(late, [*outside, *self.losses.element_weights]), self.known.is_computed)
-        self.choosers = {atom: each for each in kept for atom in numbers_of(each)}
+        outside = {
+            *read,
+            *self.losses.weights,
+            *(atom for atom in self.metrics if isinstance(atom, Name)),
+        }
+        kept = joined(
+            needed(late, [*outside, *self.losses.element_weights]),
+            self.known.is_computed,
+        )
+        choosers = {}
+        for each in kept:
+            for atom in numbers_of(each):
+                choosers[atom] = each
+        self.choosers = choosers
         clusters = self._clusters(kept, self._of_losses(kept, read))
         order = clusters.in_order(outside)
         readers = clusters.readers()
@@ -68,10 +94,22 @@ class FunctionLowering:
             if cluster.call is None and not cluster.is_loss:
                 self._compute(cluster, set(read), readers, wanted.groups)
         self.losses.note()
-        told = {i: self.of_losses.get(self.results[i], self.known.value(self.results[i])) for i in wanted.metrics}
-        return [self.known.value(atom) if i in wanted.values else told.get(i) for i, atom in enumerate(self.results)]
+        told = {}
+        for i in wanted.metrics:
+            told[i] = self.of_losses.get(
+                self.results[i],
+                self.known.value(self.results[i]),
+            )
+        result = []
+        for i, atom in enumerate(self.results):
+            result.append(self.known.value(atom) if i in wanted.values else told.get(i))
+        return result
 
-    def _clusters(self, equations: Sequence[Equation], of_losses: set[Equation]) -> Clusters:
+    def _clusters(
+        self,
+        equations: Sequence[Equation],
+        of_losses: set[Equation],
+    ) -> Clusters:
         clusters = Clusters()
         for equation in equations:
             if equation.call is not None:
@@ -81,19 +119,34 @@ class FunctionLowering:
                 clusters.add_loss(equation)
                 continue
             leaves = self.known.leaves(equation)
-            owner = self.lowering.draft.params.owner_name(leaves, equation.line) if leaves else None
+            if leaves:
+                owner = self.lowering.draft.params.owner_name(leaves, equation.line)
+            else:
+                owner = None
             values = [self.known.get(atom) for atom in equation.inputs]
             flows = [value.flow for value in values if isinstance(value, Computed)]
-            clusters.add(equation, owner, set(map(id, flows)), any(flow.is_late for flow in flows))
+            clusters.add(
+                equation,
+                owner,
+                set(map(id, flows)),
+                any(flow.is_late for flow in flows),
+            )
         return clusters
 
-    def _of_losses(self, equations: Sequence[Equation], read: Sequence[Name]) -> set[Equation]:
+    def _of_losses(
+        self,
+        equations: Sequence[Equation],
+        read: Sequence[Name],
+    ) -> set[Equation]:
         """Operations without parameters that only losses and metrics need: the loss does them itself."""
-        elsewhere, found = set(read), set()
+        elsewhere = set(read)
+        found = set()
         for equation in reversed(equations):
             is_metric = equation.call is not None and equation.call.kind == "metric"
             if equation.call is None and not (
-                equation.draws or self.known.leaves(equation) or any(name in elsewhere for name in equation.outputs)
+                equation.draws
+                or self.known.leaves(equation)
+                or any(name in elsewhere for name in equation.outputs)
             ):
                 found.add(equation)
             elif not is_metric:
@@ -102,15 +155,27 @@ class FunctionLowering:
 
     def _leave_to_losses(self, cluster: Cluster, equations: Sequence[Equation]) -> None:
         """What only losses and metrics read; with it goes what metrics know from the instance, such as how much a value counts."""
-        told = [atom for e in equations if e.call is not None and e.call.kind == "metric" for atom in e.inputs]
+        told = []
+        for e in equations:
+            if e.call is not None and e.call.kind == "metric":
+                for atom in e.inputs:
+                    told.append(atom)
         told += self.metrics
-        static = [atom for atom in told if isinstance(atom, Name) and isinstance(self.known.env.get(atom), Static)]
-        made = [name for equation in cluster.equations for name in equation.outputs]
+        static = []
+        for atom in told:
+            if isinstance(atom, Name) and isinstance(self.known.env.get(atom), Static):
+                static.append(atom)
+        made = []
+        for equation in cluster.equations:
+            for name in equation.outputs:
+                made.append(name)
         results = [name for name in made if name in told or name in self.losses.weights]
         results += dict.fromkeys(static)
         steps, roots = self._steps(cluster.equations, results)
         if any(isinstance(self.known.env[name], OfParams) for name in roots):
-            cluster.is_loss = False  # a combinator has given what follows from parameters alone: a loss has none
+            cluster.is_loss = (
+                False  # a combinator has given what follows from parameters alone: a loss has none
+            )
             return
         note = NodeNote(
             name="loss",
@@ -125,55 +190,105 @@ class FunctionLowering:
         self.of_losses = {name: LossPart(note, number) for number, name in enumerate(results)}
         self.known.env |= {name: self.of_losses[name] for name in results if name not in static}
 
-    def _call(self, equation: Equation, outside: set[Name], readers: Mapping[Name, set[int]]) -> None:
-        read = {i for i, name in enumerate(equation.outputs) if name in readers or name in outside}
-        losses = {
-            i: self.losses.element_weights[name][0]
-            for i, name in enumerate(equation.outputs)
-            if i not in read and len(self.losses.element_weights.get(name, ())) == 1 and _can_lose(equation, i)
-        }
+    def _call(
+        self,
+        equation: Equation,
+        outside: set[Name],
+        readers: Mapping[Name, set[int]],
+    ) -> None:
+        read = set()
+        for i, name in enumerate(equation.outputs):
+            if name in readers or name in outside:
+                read.add(i)
+        losses = {}
+        for i, name in enumerate(equation.outputs):
+            if (
+                i not in read
+                and len(self.losses.element_weights.get(name, ())) == 1
+                and _can_lose(equation, i)
+            ):
+                losses[i] = self.losses.element_weights[name][0]
         read |= {
-            i for i, name in enumerate(equation.outputs) if name in self.losses.element_weights and i not in losses
+            i
+            for i, name in enumerate(equation.outputs)
+            if name in self.losses.element_weights and i not in losses
         }
         names = [equation.outputs[i] for i in sorted(read)]
-        bundles = together(names, lambda name: set(readers.get(name, ())) or {name})
-        wanted = Wanted(read, losses, [[equation.outputs.index(name) for name in bundle] for bundle in bundles])
+        bundles = together(
+            names,
+            lambda name: set(readers.get(name, ())) or {name},
+        )
+        wanted = Wanted(
+            read,
+            losses,
+            [[equation.outputs.index(name) for name in bundle] for bundle in bundles],
+        )
         operands = [self.known.value(atom) for atom in equation.inputs]
         if equation.call is not None and equation.call.kind == "metric":
-            operands = [self.of_losses.get(a, v) for a, v in zip(equation.inputs, operands, strict=True)]
+            operands = [
+                self.of_losses.get(a, v) for a, v in zip(equation.inputs, operands, strict=True)
+            ]
         results = self.lowering.call(equation, operands, self.region, wanted)
         self.known.env |= {
-            name: value for name, value in zip(equation.outputs, results, strict=True) if value is not None
+            name: value
+            for name, value in zip(equation.outputs, results, strict=True)
+            if value is not None
         }
 
     def _compute(
-        self, cluster: Cluster, read: set[Name], readers: Mapping[Name, set[int]], groups: Sequence[Sequence[int]]
+        self,
+        cluster: Cluster,
+        read: set[Name],
+        readers: Mapping[Name, set[int]],
+        groups: Sequence[Sequence[int]],
     ) -> None:
         """A node for some equations; what the instance says is computed again in it from the instance's own values."""
 
         def readers_of(name: Name) -> set[Any]:
             """Who reads a result: other clusters, losses, and whoever gets it from the function."""
             is_told = name in self.losses.weights or name in self.metrics
-            loss, out = {OUTSIDE} if is_told else set(), {name} if name in read else set()
+            loss = {OUTSIDE} if is_told else set()
+            out = {name} if name in read else set()
             return {*readers.get(name, ()), *loss, *out}
 
-        own = [name for equation in cluster.equations for name in equation.outputs if readers_of(name)]
+        own = []
+        for equation in cluster.equations:
+            for name in equation.outputs:
+                if readers_of(name):
+                    own.append(name)
         if not own:
             return
-        inside = {name for equation in cluster.equations for name in equation.outputs}
+        inside = set()
+        for equation in cluster.equations:
+            for name in equation.outputs:
+                inside.add(name)
         steps, roots = self._steps(cluster.equations)
         bundles = [[self.results[i] for i in group] for group in groups]
-        bundles = [b for b in bundles if all(isinstance(a, Name) and a in inside for a in b) and len(set(b)) == len(b)]
+        bundles = [
+            b
+            for b in bundles
+            if all(isinstance(a, Name) and a in inside for a in b) and len(set(b)) == len(b)
+        ]
         names: list[list[Name]] = [list(b) for b in bundles]  # type: ignore[arg-type]
         rest = [name for name in own if not any(name in bundle for bundle in names)]
         reads = self._reads(steps)
-        names += together(rest, lambda name: {self.choosers.get(name, name)} if name in reads else readers_of(name))
-        flat = [name for bundle in names for name in bundle]
+        names += together(
+            rest,
+            lambda name: {self.choosers.get(name, name)} if name in reads else readers_of(name),
+        )
+        flat = []
+        for bundle in names:
+            for name in bundle:
+                flat.append(name)
         values = [self.known.env[name] for name in roots]
-        leaves, maker = leaves_of(values), self._maker_of(cluster)
+        leaves = leaves_of(values)
+        maker = self._maker_of(cluster)
         ends = np.cumsum([len(bundle) for bundle in names]).tolist()
         note = NodeNote(
-            name=cluster.equations[-1].function or self.called or self.region.space.dimension or "node",
+            name=cluster.equations[-1].function
+            or self.called
+            or self.region.space.dimension
+            or "node",
             region=self.region,
             inputs=values,
             types=[name.aval for name in roots],
@@ -185,8 +300,12 @@ class FunctionLowering:
             leaves=leaves,
             draws=places_of(steps),
         )
-        for bundle, flow in zip(names, payload_notes.compute(self.lowering.draft, note), strict=True):
-            self.known.env |= {name: Computed(flow, part, reads.get(name)) for part, name in enumerate(bundle)}
+        for bundle, flow in zip(
+            names, payload_notes.compute(self.lowering.draft, note), strict=True
+        ):
+            self.known.env |= {
+                name: Computed(flow, part, reads.get(name)) for part, name in enumerate(bundle)
+            }
 
     def _reads(self, steps: Sequence[Equation]) -> dict[Name, int]:
         """Results that follow from what `amp.read` reads back, with what is to be assumed for it."""
@@ -197,16 +316,24 @@ class FunctionLowering:
             return found.get(atom) if value is None else read_of(value)  # type: ignore[arg-type]
 
         for step in steps:
-            values = [of(a) for a in step.inputs if not isinstance(self.known.get(a), Static | Constant)]
+            values = []
+            for a in step.inputs:
+                if not isinstance(self.known.get(a), Static | Constant):
+                    values.append(of(a))
             if step.reads is not None:
                 found |= dict.fromkeys(step.outputs, step.reads)
             elif values and all(value is not None for value in values):
                 found |= dict.fromkeys(step.outputs, values[0])  # type: ignore[arg-type]
         return found
 
-    def _steps(self, equations: Sequence[Equation], results: Sequence[Atom] = ()) -> tuple[list[Equation], list[Name]]:
+    def _steps(
+        self, equations: Sequence[Equation], results: Sequence[Atom] = ()
+    ) -> tuple[list[Equation], list[Name]]:
         """Equations with those that compute from the instance's own values what they, or results, read; and what all these read."""
-        inside = {name for equation in equations for name in equation.outputs}
+        inside = set()
+        for equation in equations:
+            for name in equation.outputs:
+                inside.add(name)
         steps: list[Equation] = []
         roots: list[Name] = []
 
@@ -231,13 +358,20 @@ class FunctionLowering:
 
     def _maker_of(self, cluster: Cluster) -> Equation:
         """The equation that reads parameters; without any, the last one."""
-        reads = [e for e in cluster.equations if any(isinstance(self.known.get(atom), OfParams) for atom in e.inputs)]
+        reads = []
+        for e in cluster.equations:
+            if any(isinstance(self.known.get(atom), OfParams) for atom in e.inputs):
+                reads.append(e)
         return (reads or cluster.equations[-1:])[0]
 
 
-def together(names: Sequence[Name], readers: Callable[[Name], set[Any]]) -> list[list[Name]]:
+def together(
+    names: Sequence[Name],
+    readers: Callable[[Name], set[Any]],
+) -> list[list[Name]]:
     """Results that travel in one message: of one dtype, and with a reader in common."""
-    waiting, found = list(names), []
+    waiting = list(names)
+    found = []
     while waiting:
         bundle = [waiting.pop(0)]
         who = readers(bundle[0])

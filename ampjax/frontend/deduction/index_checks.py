@@ -42,16 +42,25 @@ class Index:
     operand: Atom | None
 
 
-def indices(equation: Equation, makers: Mapping[Any, Equation]) -> Iterator[Index]:
+def indices(
+    equation: Equation,
+    makers: Mapping[Any, Equation],
+) -> Iterator[Index]:
     """Yields the numbers by which an operation reads single rows or entries.
 
     Args:
       equation: The operation.
       makers: For what follows from the instance, the equation that computes it.
     """
-    name, params, inputs = equation.source.primitive.name, equation.source.params, equation.inputs
+    name = equation.source.primitive.name
+    params = equation.source.params
+    inputs = equation.inputs
     if name == "dynamic_slice":
-        sizes = zip(inputs[1:], inputs[0].aval.shape if isinstance(inputs[0], Name) else _shape(inputs[0]), strict=True)
+        sizes = zip(
+            inputs[1:],
+            inputs[0].aval.shape if isinstance(inputs[0], Name) else _shape(inputs[0]),
+            strict=True,
+        )
         for (atom, n), size in zip(sizes, params["slice_sizes"], strict=True):
             if size == 1:
                 yield Index(atom, n, inputs[0])
@@ -63,10 +72,17 @@ def indices(equation: Equation, makers: Mapping[Any, Equation]) -> Iterator[Inde
                 yield Index(atom, shape[axis], inputs[0])
     elif name == "eq" and _is_one_hot(equation):
         given, _ = base(inputs[0], makers)
-        yield Index(given, math.prod(equation.outputs[0].aval.shape) // max(math.prod(_shape(given)), 1), None)
+        yield Index(
+            given,
+            math.prod(equation.outputs[0].aval.shape) // max(math.prod(_shape(given)), 1),
+            None,
+        )
 
 
-def base(atom: Atom, makers: Mapping[Any, Equation]) -> tuple[Atom, bool]:
+def base(
+    atom: Atom,
+    makers: Mapping[Any, Equation],
+) -> tuple[Atom, bool]:
     """What a number was before its shape was changed and before JAX added the length to a negative one.
 
     Args:
@@ -82,7 +98,8 @@ def base(atom: Atom, makers: Mapping[Any, Equation]) -> tuple[Atom, bool]:
         if name in _SHAPES or (name == "convert_element_type" and _is_integer(maker.inputs[0])):
             atom = maker.inputs[0]
         elif name == "select_n" and _wraps(maker, makers):
-            atom, wraps = maker.inputs[1], True
+            atom = maker.inputs[1]
+            wraps = True
         else:
             break
     return atom, wraps
@@ -96,10 +113,20 @@ def is_cheap(atom: Atom, makers: Mapping[Any, Equation]) -> bool:
       makers: For what follows from the instance, the equation that computes it.
     """
     maker = makers.get(atom)
-    return maker is None or (is_exact(maker.source) and all(is_cheap(each, makers) for each in maker.inputs))
+    return maker is None or (
+        is_exact(maker.source) and all(is_cheap(each, makers) for each in maker.inputs)
+    )
 
 
-def check(data: Columns, column: Column, region: Region, least: int | None, n: int, where: str, expected: str) -> None:
+def check(
+    data: Columns,
+    column: Column,
+    region: Region,
+    least: int | None,
+    n: int,
+    where: str,
+    expected: str,
+) -> None:
     """Checks numbers of all instances.
 
     Args:
@@ -114,43 +141,63 @@ def check(data: Columns, column: Column, region: Region, least: int | None, n: i
     Raises:
       DataError: If one is outside; names the instance.
     """
-    space, values = region.space, column.of(data)
+    space = region.space
+    values = column.of(data)
     outside = np.asarray(values >= n if least is None else (values < least) | (values >= n))
     if not outside.any():
         return
     rows = region.rows(data)
-    rows = np.arange(space.n_rows(data)) if rows is None else rows
+    if rows is None:
+        rows = np.arange(space.n_rows(data))
     own = space.rows_of(data, column.space, np.arange(len(values)))[rows]
     is_wrong: np.ndarray = outside.reshape(len(values), -1).max(axis=1)
     for at in np.flatnonzero(is_wrong[own])[:1]:
         got = np.extract(outside[own[at]], values[own[at]])[0]
         fix = "Mend the data, or make what it indexes larger. Where it stands for none, choose with `amp.cond`, or clip it before."
-        raise DataError(f"{where}, instance {space.instances(data)[rows[at]]}", expected, f"{got}", fix)
+        raise DataError(
+            f"{where}, instance {space.instances(data)[rows[at]]}", expected, f"{got}", fix
+        )
 
 
 def _shape(atom: Atom) -> Sequence[int]:
-    return atom.aval.shape if isinstance(atom, Name) else jnp.shape(atom.value)
+    if isinstance(atom, Name):
+        return atom.aval.shape
+    return jnp.shape(atom.value)
 
 
 def _is_integer(atom: Atom) -> bool:
-    dtype = atom.aval.dtype if isinstance(atom, Name) else jnp.result_type(atom.value)
+    if isinstance(atom, Name):
+        dtype = atom.aval.dtype
+    else:
+        dtype = jnp.result_type(atom.value)
     return jnp.issubdtype(dtype, jnp.integer)
 
 
 def _is_strict(params: Mapping[str, Any]) -> bool:
     """Whether a gather takes it for granted that numbers are inside: nobody has said what else to read."""
-    mode, fill = params["mode"], params["fill_value"]
+    mode = params["mode"]
+    fill = params["fill_value"]
     if mode == jax.lax.GatherScatterMode.CLIP:
         return False
-    return mode == jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS or fill is None or bool(np.isnan(fill))
+    return (
+        mode == jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS or fill is None or bool(np.isnan(fill))
+    )
 
 
-def _parts(atom: Atom, n: int, makers: Mapping[Any, Equation]) -> list[Atom]:
+def _parts(
+    atom: Atom,
+    n: int,
+    makers: Mapping[Any, Equation],
+) -> list[Atom]:
     """The numbers for each of n axes, along the last axis of a gather's indices; none where that can't be told."""
     if n == 1:
         return [atom]
     maker = makers.get(atom)
-    joins = maker is not None and maker.source.primitive.name == "concatenate" and len(maker.inputs) == n
+    joins = (
+        maker is not None
+        and maker.source.primitive.name == "concatenate"
+        and len(maker.inputs) == n
+    )
     return [*maker.inputs] if maker is not None and joins else []
 
 

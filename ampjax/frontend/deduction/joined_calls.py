@@ -28,7 +28,10 @@ class _Joined:
     primitive: Any = COMBINATOR
 
 
-def joined(equations: Sequence[Equation], is_computed: Callable[[Atom], bool]) -> list[Equation]:
+def joined(
+    equations: Sequence[Equation],
+    is_computed: Callable[[Atom], bool],
+) -> list[Equation]:
     """The equations, with one call for all that can be one.
 
     Args:
@@ -60,14 +63,23 @@ def _is_reduction(equation: Equation) -> bool:
 
 def _is_of_same_length(one: Equation, other: Equation) -> bool:
     """Whether two reductions are of sequences of one length."""
-    lengths = [atom.aval.shape[0] for each in (one, other) for atom in each.inputs if isinstance(atom, Name)]
-    return len(lengths) == len(one.inputs) + len(other.inputs) and all(n == lengths[0] for n in lengths)
+    lengths = []
+    for each in (one, other):
+        for atom in each.inputs:
+            if isinstance(atom, Name):
+                lengths.append(atom.aval.shape[0])
+    return len(lengths) == len(one.inputs) + len(other.inputs) and all(
+        n == lengths[0] for n in lengths
+    )
 
 
 def _as_one_reduction(group: Sequence[Equation]) -> Equation:
     """Reductions as one: of each operand the call says which it is."""
     calls = [each.call for each in group if each.call is not None]
-    kinds = [call.kind for call, each in zip(calls, group, strict=True) for _ in each.inputs]
+    kinds = []
+    for call, each in zip(calls, group, strict=True):
+        for _ in each.inputs:
+            kinds.append(call.kind)
     whole = replace(
         calls[0],
         kind="reductions",
@@ -82,7 +94,10 @@ def _as_one_reduction(group: Sequence[Equation]) -> Equation:
     )
 
 
-def _can_join(equation: Equation, is_computed: Callable[[Atom], bool]) -> bool:
+def _can_join(
+    equation: Equation,
+    is_computed: Callable[[Atom], bool],
+) -> bool:
     call = equation.call
     if call is None or call.kind != "switch" or equation.tells:
         return False
@@ -91,18 +106,27 @@ def _can_join(equation: Equation, is_computed: Callable[[Atom], bool]) -> bool:
 
 def _is_alike(one: Equation, other: Equation) -> bool:
     """Whether two choices are between the same functions of the same values."""
-    first, second = one.call, other.call
+    first = one.call
+    second = other.call
     assert first is not None and second is not None
     at = sum(first.n_closed)
     if first.n_closed != second.n_closed or len(one.inputs) != len(other.inputs):
         return False
-    number, another = one.inputs[at], other.inputs[at]
-    if not isinstance(number, Name) or not isinstance(another, Name) or number.aval.dtype != another.aval.dtype:
+    number = one.inputs[at]
+    another = other.inputs[at]
+    if (
+        not isinstance(number, Name)
+        or not isinstance(another, Name)
+        or number.aval.dtype != another.aval.dtype
+    ):
         return False
-    pairs = [pair for i, pair in enumerate(zip(one.inputs, other.inputs, strict=True)) if i != at]
-    return all(_is_same(*pair) for pair in pairs) and [content(f.content()) for f in first.functions] == [
-        content(f.content()) for f in second.functions
-    ]
+    pairs = []
+    for i, pair in enumerate(zip(one.inputs, other.inputs, strict=True)):
+        if i != at:
+            pairs.append(pair)
+    return all(_is_same(*pair) for pair in pairs) and [
+        content(f.content()) for f in first.functions
+    ] == [content(f.content()) for f in second.functions]
 
 
 def _is_same(one: Atom, other: Atom) -> bool:
@@ -111,7 +135,10 @@ def _is_same(one: Atom, other: Atom) -> bool:
     return one is other
 
 
-def _independent(group: Sequence[Equation], equations: Sequence[Equation]) -> list[Equation]:
+def _independent(
+    group: Sequence[Equation],
+    equations: Sequence[Equation],
+) -> list[Equation]:
     """Those of some equations that need nothing of one another, with the first one."""
     found = [group[0]]
     for equation in group[1:]:
@@ -120,9 +147,15 @@ def _independent(group: Sequence[Equation], equations: Sequence[Equation]) -> li
     return found
 
 
-def _after(group: Sequence[Equation], equations: Sequence[Equation]) -> list[Equation]:
+def _after(
+    group: Sequence[Equation],
+    equations: Sequence[Equation],
+) -> list[Equation]:
     """The equations that need what some give."""
-    made = {name for equation in group for name in equation.outputs}
+    made = set()
+    for equation in group:
+        for name in equation.outputs:
+            made.add(name)
     found = []
     for equation in equations:
         if any(atom in made for atom in equation.inputs):
@@ -131,11 +164,21 @@ def _after(group: Sequence[Equation], equations: Sequence[Equation]) -> list[Equ
     return found
 
 
-def _in_one_place(equations: Sequence[Equation], group: Sequence[Equation], one: Equation) -> list[Equation]:
+def _in_one_place(
+    equations: Sequence[Equation], group: Sequence[Equation], one: Equation
+) -> list[Equation]:
     """The equations with one call for a group; what needs its results comes after it."""
-    later, last = _after(group, equations), max(map(equations.index, group))
-    before = [each for each in equations[:last] if each not in later and each not in group]
-    return [*before, one, *(each for each in equations if each not in before and each not in group)]
+    later = _after(group, equations)
+    last = max(map(equations.index, group))
+    before = []
+    for each in equations[:last]:
+        if each not in later and each not in group:
+            before.append(each)
+    return [
+        *before,
+        one,
+        *(each for each in equations if each not in before and each not in group),
+    ]
 
 
 def _as_one_choice(group: Sequence[Equation]) -> Equation:
@@ -144,13 +187,24 @@ def _as_one_choice(group: Sequence[Equation]) -> Equation:
     call = first.call
     assert call is not None
     at = sum(call.n_closed)
-    inputs = (*first.inputs[:at], *(each.inputs[at] for each in group), *first.inputs[at + 1 :])
-    results = [kind for each in group if each.call is not None for kind in each.call.results]
+    inputs = (
+        *first.inputs[:at],
+        *(each.inputs[at] for each in group),
+        *first.inputs[at + 1 :],
+    )
+    results = []
+    for each in group:
+        if each.call is not None:
+            for kind in each.call.results:
+                results.append(kind)
     places = [each.call.place for each in group if each.call is not None]
     options = {**call.options, "n": len(group), "places": places}
     whole = replace(call, kind="switches", results=results, options=options)
     return replace(
-        first, source=_Joined({"call": whole}), inputs=inputs, outputs=tuple(n for each in group for n in each.outputs)
+        first,
+        source=_Joined({"call": whole}),
+        inputs=inputs,
+        outputs=tuple(n for each in group for n in each.outputs),
     )
 
 

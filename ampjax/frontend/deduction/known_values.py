@@ -14,7 +14,17 @@ from ampjax.frontend.deduction.index_checks import Index, base, check, indices, 
 from ampjax.frontend.deduction.opened_functions import Opened, constant_results
 from ampjax.frontend.draft.carried_columns import EquationColumn
 from ampjax.frontend.draft.index_spaces import Column, Region
-from ampjax.frontend.draft.values import Computed, Constant, Elements, Leaf, OfParams, Static, Value, Wanted, leaves_of
+from ampjax.frontend.draft.values import (
+    Computed,
+    Constant,
+    Elements,
+    Leaf,
+    OfParams,
+    Static,
+    Value,
+    Wanted,
+    leaves_of,
+)
 from ampjax.jaxprs.primitives import bind
 
 if TYPE_CHECKING:
@@ -35,8 +45,11 @@ class KnownValues:
     """
 
     def __init__(self, lowering: Lowering, region: Region, function: Opened):
-        self.env, self.statics = dict(function.values), dict[Name, Equation]()
-        self._lowering, self._region, self._equations = lowering, region, function.equations
+        self.env = dict(function.values)
+        self.statics = dict[Name, Equation]()
+        self._lowering = lowering
+        self._region = region
+        self._equations = function.equations
 
     def value(self, atom: Atom) -> Value:
         """What an atom stands for, which must be known."""
@@ -44,7 +57,9 @@ class KnownValues:
 
     def get(self, atom: Atom) -> Value | None:
         """What an atom stands for; None if it is still to be computed."""
-        return Constant(atom.value) if isinstance(atom, Known) else self.env.get(atom)
+        if isinstance(atom, Known):
+            return Constant(atom.value)
+        return self.env.get(atom)
 
     def is_computed(self, atom: Atom) -> bool:
         """Whether a value comes in a message."""
@@ -76,7 +91,10 @@ class KnownValues:
             return True
         if equation.source.primitive.name == "dim_as_value":
             self.env[equation.outputs[0]] = Static(
-                self._lowering.length_of(str(equation.source.params["dim"]), equation.line)
+                self._lowering.length_of(
+                    str(equation.source.params["dim"]),
+                    equation.line,
+                )
             )
             return True
         if equation.reads is not None and isinstance(values[0], Static | Constant):
@@ -84,7 +102,11 @@ class KnownValues:
             return True
         self._refuse_sequences(equation, values)
         leaves = leaves_of(values)
-        is_computed = equation.draws or equation.reads is not None or any(map(self.is_computed, equation.inputs))
+        is_computed = (
+            equation.draws
+            or equation.reads is not None
+            or any(map(self.is_computed, equation.inputs))
+        )
         if is_computed or (leaves and any(isinstance(value, Static) for value in values)):
             return False
         self._early(equation, values, leaves)
@@ -92,13 +114,29 @@ class KnownValues:
 
     def _check_indices(self, equation: Equation) -> None:
         """Notes checks of the instance's numbers by which an equation indexes something."""
-        for index in indices(equation, self.statics) if self._region.is_known and equation.call is None else ():
+        for index in (
+            indices(equation, self.statics)
+            if self._region.is_known and equation.call is None
+            else ()
+        ):
             atom, wraps = base(index.atom, self.statics)
             number = self.get(atom)
             if not isinstance(number, Static) or not is_cheap(atom, self.statics):
                 continue
-            least = None if index.operand is None else -index.n if wraps else 0
-            one = number.column, self._region, least, index.n, equation.line, self._allowed(index, least)
+            if index.operand is None:
+                least = None
+            elif wraps:
+                least = -index.n
+            else:
+                least = 0
+            one = (
+                number.column,
+                self._region,
+                least,
+                index.n,
+                equation.line,
+                self._allowed(index, least),
+            )
             self._lowering.draft.checks.append(lambda data, one=one: check(data, *one))
 
     def _allowed(self, index: Index, least: int | None) -> str:
@@ -108,13 +146,21 @@ class KnownValues:
         value = self.get(index.operand)
         what = f"one of {index.n} entries"
         if isinstance(value, OfParams) and len(value.leaves) == 1:
-            (leaf,), params = value.leaves, self._lowering.draft.params
+            (leaf,) = value.leaves
+            params = self._lowering.draft.params
             if np.shape(params.leaf(leaf))[:1] == (index.n,):
                 what = f"a row of the parameters `{params.leaf_name(leaf)}`"
         return f"a number from {least} to {index.n - 1}, of {what}"
 
-    def _refuse_sequences(self, equation: Equation, values: Sequence[Value | None]) -> None:
-        shapes = [atom.aval.shape for atom in (*equation.inputs, *equation.outputs) if isinstance(atom, Name)]
+    def _refuse_sequences(
+        self,
+        equation: Equation,
+        values: Sequence[Value | None],
+    ) -> None:
+        shapes = []
+        for atom in (*equation.inputs, *equation.outputs):
+            if isinstance(atom, Name):
+                shapes.append(atom.aval.shape)
         if any(isinstance(value, Elements) for value in values) or any(
             not isinstance(n, int) for shape in shapes for n in shape
         ):
@@ -126,11 +172,23 @@ class KnownValues:
 
     def _users_word(self, equation: Equation) -> str:
         """What the user has written: JAX makes several operations of `x[i]`, of which a comparison comes first."""
-        on_line = {other.source.primitive.name for other in self._equations if other.line == equation.line}
+        on_line = set()
+        for other in self._equations:
+            if other.line == equation.line:
+                on_line.add(other.source.primitive.name)
         word = equation.source.primitive.name
-        return "indexing (`gather`)" if word in ("lt", "add", "select_n") and "gather" in on_line else f"`{word}`"
+        return (
+            "indexing (`gather`)"
+            if word in ("lt", "add", "select_n") and "gather" in on_line
+            else f"`{word}`"
+        )
 
-    def _early(self, equation: Equation, values: Sequence[Any], leaves: frozenset[Leaf]) -> None:
+    def _early(
+        self,
+        equation: Equation,
+        values: Sequence[Any],
+        leaves: frozenset[Leaf],
+    ) -> None:
         """An operation that needs no message: on constants, parameters, or the instance's values."""
         if leaves:
             for i, name in enumerate(equation.outputs):
@@ -139,14 +197,19 @@ class KnownValues:
             self.statics |= dict.fromkeys(equation.outputs, equation)
             spaces = [value.column.space for value in values if isinstance(value, Static)]
             space = max(spaces, key=lambda s: len(s.around()))
-            operands = [v.column.inside(space) if isinstance(v, Static) else v.value for v in values]
+            operands = []
+            for v in values:
+                operands.append(v.column.inside(space) if isinstance(v, Static) else v.value)
             whole = Column(space, lambda data: data.equation(equation.source, operands))  # type: ignore[arg-type]
             own = [v.column if isinstance(v, Static) else v.value for v in values]  # type: ignore[union-attr]
             for i, name in enumerate(equation.outputs):
                 self.env[name] = Static(EquationColumn(whole, i, equation.source, own))
         else:
             results = constant_results(equation.source, [value.value for value in values])
-            self.env |= {name: Constant(result) for name, result in zip(equation.outputs, results, strict=True)}
+            self.env |= {
+                name: Constant(result)
+                for name, result in zip(equation.outputs, results, strict=True)
+            }
 
 
 def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
@@ -157,14 +220,22 @@ def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
 
 
 def _has_static_rule(call: Call) -> bool:
-    is_simple = call.kind in ("count", "length", "sum", "max", "logsumexp", "take", "read", "switch")
+    is_simple = call.kind in (
+        "count",
+        "length",
+        "sum",
+        "max",
+        "logsumexp",
+        "take",
+        "read",
+        "switch",
+    )
     if not is_simple and (call.kind != "scan" or call.options["n_carry"]):
         return False
-    equations = [
-        equation
-        for function in call.functions
-        for equation in flatten(function, dict.fromkeys(function.variables, Known(None)))[0]
-    ]
+    equations = []
+    for function in call.functions:
+        for equation in flatten(function, dict.fromkeys(function.variables, Known(None)))[0]:
+            equations.append(equation)
     return all(not e.draws and (e.call is None or _has_static_rule(e.call)) for e in equations)
 
 
@@ -173,9 +244,13 @@ def _is_static(value: Value | None) -> bool:
     return isinstance(known, Static | Constant)
 
 
-def _of_params(equation: Equation, values: Sequence[Any], number: int) -> Callable[[Mapping[Leaf, Any]], Any]:
+def _of_params(
+    equation: Equation, values: Sequence[Any], number: int
+) -> Callable[[Mapping[Leaf, Any]], Any]:
     def compute(given: Mapping[Leaf, Any]) -> Any:
-        operands = [value.compute(given) if isinstance(value, OfParams) else value.value for value in values]
+        operands = []
+        for value in values:
+            operands.append(value.compute(given) if isinstance(value, OfParams) else value.value)
         return bind(equation.source, operands)[number]
 
     return compute

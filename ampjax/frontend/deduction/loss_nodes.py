@@ -33,7 +33,12 @@ def note_losses(low: Lowering, dtype: Any) -> None:
         _note(low, region, terms, number)
 
 
-def _note(low: Lowering, region: Region, terms: Sequence[LossTerm], kind: Any) -> None:
+def _note(
+    low: Lowering,
+    region: Region,
+    terms: Sequence[LossTerm],
+    kind: Any,
+) -> None:
     inputs: list[Value] = []
     types: list[Any] = []
     parts: list[tuple[NodeNote, list[int]]] = []
@@ -52,25 +57,41 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm], kind: Any) -
             return None, number(value, kind)
         if all(value.note is not note for note, _ in parts):
             note = value.note
-            parts.append((note, [number(x, one) for x, one in zip(note.inputs, note.types, strict=True)]))
+            parts.append(
+                (
+                    note,
+                    [number(x, one) for x, one in zip(note.inputs, note.types, strict=True)],
+                )
+            )
         return next(i for i, (note, _) in enumerate(parts) if note is value.note), value.result
 
-    values = [_plain(low, term.value, region, kind, term.line) for term in terms]
-    summands = [
-        (source(value), [source(weight) for weight in term.weights])
-        for value, term in zip(values, terms, strict=True)
-        if term.metric is None
-    ]
-    metrics = [
-        (term.metric, source(value), source(term.count or Constant(np.float32(1.0))))
-        for value, term in zip(values, terms, strict=True)
-        if term.metric is not None
-    ]
+    values = []
+    for term in terms:
+        values.append(_plain(low, term.value, region, kind, term.line))
+    summands = []
+    for value, term in zip(values, terms, strict=True):
+        if term.metric is None:
+            summands.append((source(value), [source(weight) for weight in term.weights]))
+    metrics = []
+    for value, term in zip(values, terms, strict=True):
+        if term.metric is not None:
+            metrics.append(
+                (
+                    term.metric,
+                    source(value),
+                    source(term.count or Constant(np.float32(1.0))),
+                )
+            )
     names = list(dict.fromkeys(name for name, *_ in metrics))
 
     def function(_: Any, *given: Any) -> list[Any]:
         computed = [note.function(None, *(given[i] for i in own)) for note, own in parts]
-        get = lambda place: given[place[1]] if place[0] is None else computed[place[0]][place[1]]
+
+        def get(place):
+            if place[0] is None:
+                return given[place[1]]
+            return computed[place[0]][place[1]]
+
         total = jnp.zeros((), kind.dtype)
         for value, weights in summands:
             part = get(value)
@@ -78,19 +99,47 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm], kind: Any) -
                 part = part * get(weight)
             total = total + part
         told = {name: jnp.zeros(2, kind.dtype) for name in names}
-        for name, value, count in metrics:  # one that is told at several places is the mean over all of them
-            told[name] += jnp.stack([jnp.asarray(get(place), kind.dtype) for place in (value, count)])
-        return [total, *(x for pair in told.values() for x in pair)]
+        for (
+            name,
+            value,
+            count,
+        ) in metrics:  # one that is told at several places is the mean over all of them
+            told[name] += jnp.stack(
+                [jnp.asarray(get(place), kind.dtype) for place in (value, count)]
+            )
+        return [
+            total,
+            *(x for pair in told.values() for x in pair),
+        ]
 
     n = 1 + 2 * len(names)
-    note = NodeNote("loss", region, inputs, types, function, [kind] * n, [range(n)], terms[0].line)
-    payload_notes.loss(low.draft, note, [(name, 1 + 2 * i, 2 + 2 * i) for i, name in enumerate(names)])
+    note = NodeNote(
+        "loss",
+        region,
+        inputs,
+        types,
+        function,
+        [kind] * n,
+        [range(n)],
+        terms[0].line,
+    )
+    payload_notes.loss(
+        low.draft,
+        note,
+        [(name, 1 + 2 * i, 2 + 2 * i) for i, name in enumerate(names)],
+    )
 
 
 _Source = tuple[int | None, int]
 
 
-def _plain(low: Lowering, value: Value, region: Region, kind: Any, line: str) -> Value:
+def _plain(
+    low: Lowering,
+    value: Value,
+    region: Region,
+    kind: Any,
+    line: str,
+) -> Value:
     """A value that a node without parameters can read."""
     if not isinstance(value, OfParams):
         return value
@@ -99,5 +148,7 @@ def _plain(low: Lowering, value: Value, region: Region, kind: Any, line: str) ->
 
 def _is_same_part(one: Value, other: Value) -> bool:
     return (
-        isinstance(one, Computed) and isinstance(other, Computed) and (one.flow, one.part) == (other.flow, other.part)
+        isinstance(one, Computed)
+        and isinstance(other, Computed)
+        and (one.flow, one.part) == (other.flow, other.part)
     )

@@ -48,7 +48,11 @@ class Lowering:
       recursions: Those that are being lowered, by the object that their calls name them with.
     """
 
-    def __init__(self, params: Mapping[str, Any], rules: Mapping[str, Rule]):
+    def __init__(
+        self,
+        params: Mapping[str, Any],
+        rules: Mapping[str, Rule],
+    ):
         self.draft = GraphDraft(params)
         self.terms: list[LossTerm] = []
         self.lengths: dict[str, Column] = {}
@@ -62,7 +66,11 @@ class Lowering:
         self._numbers[prefix] = self._numbers.get(prefix, 0) + 1
         return f"{prefix}_{self._numbers[prefix]}"
 
-    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def once(
+        self,
+        key: Hashable,
+        make: Callable[[], Any],
+    ) -> Any:
         """What several places need, made where it is first needed.
 
         Args:
@@ -93,11 +101,18 @@ class Lowering:
         """
         return self.run_opened(opened(function, values), region, wanted)
 
-    def run_opened(self, function: Opened, region: Region, wanted: Wanted) -> list[Any]:
+    def run_opened(
+        self,
+        function: Opened,
+        region: Region,
+        wanted: Wanted,
+    ) -> list[Any]:
         """Lowers a function's equations; see `run`."""
         return FunctionLowering(self, region, function).lower(wanted)
 
-    def call(self, equation: Equation, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    def call(
+        self, equation: Equation, operands: Sequence[Value], region: Region, wanted: Wanted
+    ) -> list[Any]:
         """Lowers a combinator.
 
         Args:
@@ -111,12 +126,24 @@ class Lowering:
         if region.space.is_ragged and call.kind not in ("metric", "output", "node", "length"):
             word = call.options.get("word", call.kind)
             fix = "Choose with `jnp.where`; put what has a length, or rounds, outside of the `map` over the nodes."
-            raise GraphError(call.line, "arrays alone in what is computed for each node of a graph", f"`{word}`", fix)
+            raise GraphError(
+                call.line,
+                "arrays alone in what is computed for each node of a graph",
+                f"`{word}`",
+                fix,
+            )
         return self._rules[call.kind](self, call, operands, region, wanted)
 
     # -- values in another place
 
-    def into(self, value: Value, region: Region, space: IndexSpace, name: str, line: str) -> Value:
+    def into(
+        self,
+        value: Value,
+        region: Region,
+        space: IndexSpace,
+        name: str,
+        line: str,
+    ) -> Value:
         """A value of a region, in a space of elements inside it.
 
         Args:
@@ -130,16 +157,29 @@ class Lowering:
           GraphError: If it is a sequence of sequences that is computed.
         """
         if isinstance(value, Computed):
-            return Computed(payload_notes.send_in(self.draft, value.flow, space, name), value.part, value.was_read)
+            return Computed(
+                payload_notes.send_in(self.draft, value.flow, space, name),
+                value.part,
+                value.was_read,
+            )
         if isinstance(value, Elements):
             outer = region.space
             return self._copied(
-                value, region, space, lambda data: space.rows_of(data, outer, np.arange(outer.n_rows(data))), line
+                value,
+                region,
+                space,
+                lambda data: space.rows_of(data, outer, np.arange(outer.n_rows(data))),
+                line,
             )
         return value
 
     def closures(
-        self, call: Call, operands: Sequence[Value], region: Region, spaces: Sequence[IndexSpace], name: str
+        self,
+        call: Call,
+        operands: Sequence[Value],
+        region: Region,
+        spaces: Sequence[IndexSpace],
+        name: str,
     ) -> Iterator[list[Value]]:
         """For each function of a combinator the values that it closes over, in the space where it runs. Values that it does not use stay as they are.
 
@@ -155,8 +195,16 @@ class Lowering:
         """
         start = 0
         for function, n, space in zip(call.functions, call.n_closed, spaces, strict=True):
-            used, own = function.used, zip(operands[start : start + n], function.variables[:n], strict=True)
-            yield [self.into(value, region, space, name, call.line) if v in used else value for value, v in own]
+            used = function.used
+            own = zip(
+                operands[start : start + n],
+                function.variables[:n],
+                strict=True,
+            )
+            yield [
+                self.into(value, region, space, name, call.line) if v in used else value
+                for value, v in own
+            ]
             start += n
 
     def length_of(self, dimension: str, line: str) -> Column:
@@ -171,11 +219,18 @@ class Lowering:
         """
         if dimension not in self.lengths:
             fix = "Use `amp.length` of one of the instance's sequences."
-            raise GraphError(line, "a length that follows from the instance", f"the length `{dimension}`", fix)
+            raise GraphError(
+                line, "a length that follows from the instance", f"the length `{dimension}`", fix
+            )
         return self.lengths[dimension]
 
     def packed(
-        self, values: Sequence[Value], types: Sequence[Any], region: Region, name: str, line: str
+        self,
+        values: Sequence[Value],
+        types: Sequence[Any],
+        region: Region,
+        name: str,
+        line: str,
     ) -> list[Computed]:
         """The same values as parts of messages: those of one dtype in one message.
 
@@ -191,11 +246,24 @@ class Lowering:
         """
         found: dict[int, Computed] = {}
         for members in by_dtype(types):
-            flow = self.pack([values[i] for i in members], [types[i] for i in members], region, name, line)
+            flow = self.pack(
+                [values[i] for i in members],
+                [types[i] for i in members],
+                region,
+                name,
+                line,
+            )
             found |= {i: Computed(flow, part, read_of(values[i])) for part, i in enumerate(members)}
         return [found[i] for i in range(len(values))]
 
-    def pack(self, values: Sequence[Value], types: Sequence[Any], region: Region, name: str, line: str) -> Flow:
+    def pack(
+        self,
+        values: Sequence[Value],
+        types: Sequence[Any],
+        region: Region,
+        name: str,
+        line: str,
+    ) -> Flow:
         """Values of one dtype as one message, in order.
 
         Args:
@@ -209,16 +277,40 @@ class Lowering:
         first = values[0]
         if isinstance(first, Computed) and len(first.flow.types) == len(values):
             flow = first.flow
-            if all(isinstance(v, Computed) and v.flow is flow and v.part == i for i, v in enumerate(values)):
+            if all(
+                isinstance(v, Computed) and v.flow is flow and v.part == i
+                for i, v in enumerate(values)
+            ):
                 return flow
         for value in values:
             if isinstance(value, Elements):
-                raise GraphError(line, "an array", "a sequence", "Carry what has a fixed shape: a sum, or one element.")
+                raise GraphError(
+                    line,
+                    "an array",
+                    "a sequence",
+                    "Carry what has a fixed shape: a sum, or one element.",
+                )
         leaves = leaves_of(values)
-        if region.is_known and not leaves and all(isinstance(value, Static | Constant) for value in values):
-            columns = [self.column(value, region, kind) for value, kind in zip(values, types, strict=True)]
+        if (
+            region.is_known
+            and not leaves
+            and all(isinstance(value, Static | Constant) for value in values)
+        ):
+            columns = []
+            for value, kind in zip(values, types, strict=True):
+                columns.append(self.column(value, region, kind))
             return self.draft.pump(name, region, columns, list(types), line)
-        note = NodeNote(name, region, values, types, as_it_is, types, [range(len(values))], line, leaves)
+        note = NodeNote(
+            name,
+            region,
+            values,
+            types,
+            as_it_is,
+            types,
+            [range(len(values))],
+            line,
+            leaves,
+        )
         return payload_notes.compute(self.draft, note)[0]
 
     def column(self, value: Value, region: Region, kind: Any) -> Column:
@@ -236,9 +328,18 @@ class Lowering:
         lies = raw_type(kind)
         one = np.asarray(raw(value.value), lies.dtype)
         key = (space, one.dtype, lies.shape, one.tobytes())
-        return self.same_column(key, space, lambda data: np.broadcast_to(one, (space.n_rows(data), *lies.shape)))
+        return self.same_column(
+            key,
+            space,
+            lambda data: np.broadcast_to(one, (space.n_rows(data), *lies.shape)),
+        )
 
-    def same_column(self, key: Hashable, space: IndexSpace, compute: Callable[[Any], np.ndarray]) -> Column:
+    def same_column(
+        self,
+        key: Hashable,
+        space: IndexSpace,
+        compute: Callable[[Any], np.ndarray],
+    ) -> Column:
         """A column that several places ask for: the same for the same key.
 
         Args:
@@ -249,7 +350,12 @@ class Lowering:
         return self.once(key, lambda: Column(space, compute))
 
     def _copied(
-        self, value: Elements, region: Region, around: IndexSpace, origin: Callable[[Any], np.ndarray], line: str
+        self,
+        value: Elements,
+        region: Region,
+        around: IndexSpace,
+        origin: Callable[[Any], np.ndarray],
+        line: str,
     ) -> Elements:
         """A sequence from outside, once more for each row of a space.
 
@@ -260,22 +366,37 @@ class Lowering:
           origin: For each of its rows, the row of the sequence's own surrounding space.
           line: The user's line.
         """
-        outer, sizes = value.space, value.space.sizes
+        outer = value.space
+        sizes = value.space.sizes
         inner = around.along(
             outer.dimension,
-            None if sizes is None else Column(around, lambda data: sizes.of(data)[origin(data)], _still(sizes, around)),
+            None
+            if sizes is None
+            else Column(around, lambda data: sizes.of(data)[origin(data)], _still(sizes, around)),
             outer.is_ragged,
         )
         known = value.source
-        rows = origin if known is None else lambda data: known.rows(data)[origin(data)]
+        if known is None:
+            rows = origin
+        else:
+            rows = lambda data: known.rows(data)[origin(data)]
         source = Source(value if known is None else known.elements, rows)
-        return Elements(inner, lambda: self._copied_element(value, region, inner, origin, line), source)
+        return Elements(
+            inner, lambda: self._copied_element(value, region, inner, origin, line), source
+        )
 
     def _copied_element(
-        self, value: Elements, region: Region, inner: IndexSpace, origin: Callable[[Any], np.ndarray], line: str
+        self,
+        value: Elements,
+        region: Region,
+        inner: IndexSpace,
+        origin: Callable[[Any], np.ndarray],
+        line: str,
     ) -> Value:
         """An element of a sequence from outside, once more for each row around the space of the copies; see `_copied`."""
-        outer, element, around = value.space, value.element, inner.parent
+        outer = value.space
+        element = value.element
+        around = inner.parent
         assert around is not None
 
         def origin_of_elements(data: Any) -> np.ndarray:
@@ -284,20 +405,34 @@ class Lowering:
         if isinstance(element, Static):
             column = element.column.inside(outer)
             repeated = column.origin if outer.known.parent in around.known.around() else None
-            return Static(Column(inner, lambda data: column.of(data)[origin_of_elements(data)], repeated))
+            return Static(
+                Column(
+                    inner,
+                    lambda data: column.of(data)[origin_of_elements(data)],
+                    repeated,
+                )
+            )
         if isinstance(element, Computed):
             if outer.parent is not region.space:
                 fix = "Pass it to `map` as an argument, or sum the inner sequences before."
-                raise GraphError(line, "sequences of arrays from outside", "a computed sequence of sequences", fix)
+                raise GraphError(
+                    line,
+                    "sequences of arrays from outside",
+                    "a computed sequence of sequences",
+                    fix,
+                )
             if inner.is_ragged:
                 sent = payload_notes.send_in(self.draft, element.flow, around, outer.dimension)
                 sent.region = region.within(inner)
                 return Computed(sent, element.part)
-            flow, name = (
-                payload_notes.fresh(self.draft, element.flow, outer.dimension, line),
-                self.draft.name(f"{outer.dimension}/each"),
+            flow = payload_notes.fresh(self.draft, element.flow, outer.dimension, line)
+            name = self.draft.name(f"{outer.dimension}/each")
+            pairs = self.draft.pair(
+                flow,
+                region.within(inner),
+                (around.size, around.index, outer.index),
+                name,
             )
-            pairs = self.draft.pair(flow, region.within(inner), (around.size, around.index, outer.index), name)
             return Computed(pairs, element.part)
         assert isinstance(element, Elements)
         return self._copied(element, region, inner, origin_of_elements, line)

@@ -24,7 +24,10 @@ def _smallest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.minimum(x, y)
 
 
-def select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+def select(
+    which: np.ndarray,
+    *cases: np.ndarray,
+) -> np.ndarray:
     """One of several columns for each row, of as many as there are: `np.choose` takes 64 at most.
 
     Args:
@@ -50,12 +53,17 @@ _SAME: Mapping[str, Callable[..., np.ndarray]] = {
     "ne": np.not_equal,
     "neg": np.negative,
     "or": np.bitwise_or,
-    "select_n": lambda which, *cases: np.where(which, *cases[::-1]) if len(cases) == 2 else select(which, *cases),
+    "select_n": lambda which, *cases: (
+        np.where(which, *cases[::-1]) if len(cases) == 2 else select(which, *cases)
+    ),
     "sub": np.subtract,
 }
 
 
-def numpy_results(source: Any, values: Sequence[Any]) -> list[np.ndarray] | None:
+def numpy_results(
+    source: Any,
+    values: Sequence[Any],
+) -> list[np.ndarray] | None:
     """What an operation gives, if NumPy gives the same.
 
     Args:
@@ -67,8 +75,11 @@ def numpy_results(source: Any, values: Sequence[Any]) -> list[np.ndarray] | None
     """
     if not is_exact(source):
         return None
-    (result,), name = source.outvars, source.primitive.name
-    given = [np.asarray(value, atom.aval.dtype) for value, atom in zip(values, source.invars, strict=True)]
+    (result,) = source.outvars
+    name = source.primitive.name
+    given = []
+    for value, atom in zip(values, source.invars, strict=True):
+        given.append(np.asarray(value, atom.aval.dtype))
     if name != "convert_element_type":
         return [np.asarray(_SAME[name](*given), result.aval.dtype)]
     return [given[0].astype(result.aval.dtype)]
@@ -83,7 +94,12 @@ def is_exact(source: Any) -> bool:
     name = source.primitive.name
     if len(source.outvars) != 1 or (name not in _SAME and name != "convert_element_type"):
         return False
-    kinds = [(t.shape, t.dtype.kind) for t in (*(atom.aval for atom in source.invars), source.outvars[0].aval)]
+    kinds = [
+        (t.shape, t.dtype.kind)
+        for t in (*(atom.aval for atom in source.invars), source.outvars[0].aval)
+    ]
     if name == "convert_element_type" and kinds[0][1] == "f" and kinds[1][1] != "f":
         return False  # what is out of range differs
-    return all(shape == () and (kind in "biu" or name == "convert_element_type") for shape, kind in kinds)
+    return all(
+        shape == () and (kind in "biu" or name == "convert_element_type") for shape, kind in kinds
+    )

@@ -40,17 +40,22 @@ class Opened:
           results: Their numbers.
         """
         wanted = [self.results[i] for i in results]
-        read = {atom for equation in needed(self.equations, wanted) for atom in equation.inputs} | set(wanted)
-        return any(isinstance(self.values.get(atom), OfParams) for atom in read if isinstance(atom, Name))
+        read = {
+            atom for equation in needed(self.equations, wanted) for atom in equation.inputs
+        } | set(wanted)
+        return any(
+            isinstance(self.values.get(atom), OfParams) for atom in read if isinstance(atom, Name)
+        )
 
     def folded(self) -> Opened:
         """What is left of it where variables are constants: what follows from these is known, and what only adds zero is left out.
 
         A product with zeros is zero here, also where the other factor is not finite. Functions made with `amp.node` are equations like others.
         """
-        known: dict[Name, Atom] = {
-            name: Known(value.value) for name, value in self.values.items() if isinstance(value, Constant)
-        }
+        known: dict[Name, Atom] = {}
+        for name, value in self.values.items():
+            if isinstance(value, Constant):
+                known[name] = Known(value.value)
         left: list[Equation] = []
 
         def read(atom: Atom) -> Atom:
@@ -61,7 +66,9 @@ class Opened:
                 inputs = tuple(map(read, equation.inputs))
                 if equation.call is not None and equation.call.kind == "node":
                     (function,) = equation.call.functions
-                    inside, results = flatten(function, dict(zip(function.variables, inputs, strict=True)))
+                    inside, results = flatten(
+                        function, dict(zip(function.variables, inputs, strict=True))
+                    )
                     fold(inside)
                     known.update(zip(equation.outputs, map(read, results), strict=True))
                 elif (folded := _folded(equation, inputs)) is None:
@@ -70,7 +77,11 @@ class Opened:
                     known.update(zip(equation.outputs, folded, strict=True))
 
         fold(self.equations)
-        return replace(self, equations=left, results=[read(atom) for atom in self.results])
+        return replace(
+            self,
+            equations=left,
+            results=[read(atom) for atom in self.results],
+        )
 
 
 def opened(function: Traced, values: Sequence[Value]) -> Opened:
@@ -82,7 +93,12 @@ def opened(function: Traced, values: Sequence[Value]) -> Opened:
     """
     atoms = {variable: Name(variable.aval) for variable in function.variables}
     equations, results = flatten(function, atoms)
-    return Opened(equations, results, dict(zip(atoms.values(), values, strict=True)), function.called)
+    return Opened(
+        equations,
+        results,
+        dict(zip(atoms.values(), values, strict=True)),
+        function.called,
+    )
 
 
 def constant_results(source: Any, values: Sequence[Any]) -> list[Any]:
@@ -99,18 +115,30 @@ def constant_results(source: Any, values: Sequence[Any]) -> list[Any]:
     return [result if is_key(result) else np.asarray(result) for result in results]
 
 
-def _folded(equation: Equation, inputs: Sequence[Atom]) -> list[Atom] | None:
+def _folded(
+    equation: Equation,
+    inputs: Sequence[Atom],
+) -> list[Atom] | None:
     """What an equation's results are, if nothing has to be computed for them when the model runs."""
     if equation.draws or equation.reads is not None or equation.call is not None:
         return None
     if all(isinstance(atom, Known) for atom in inputs):
-        return [Known(x) for x in constant_results(equation.source, [a.value for a in inputs if isinstance(a, Known)])]
-    zeros, name, kind = [_is_zero(atom) for atom in inputs], equation.source.primitive.name, equation.outputs[0].aval
+        result = []
+        for x in constant_results(
+            equation.source, [a.value for a in inputs if isinstance(a, Known)]
+        ):
+            result.append(Known(x))
+        return result
+    zeros = [_is_zero(atom) for atom in inputs]
+    name = equation.source.primitive.name
+    kind = equation.outputs[0].aval
     if name in ("mul", "dot_general", "conv_general_dilated") and any(zeros):
         return [Known(np.zeros(kind.shape, kind.dtype))]
     if name in ("add", "add_any", "sub") and any(zeros) and not (name == "sub" and zeros[0]):
         other = inputs[1 if zeros[0] else 0]
-        return [other] if isinstance(other, Name) and other.aval.shape == kind.shape else None
+        if isinstance(other, Name) and other.aval.shape == kind.shape:
+            return [other]
+        return None
     return None
 
 

@@ -11,9 +11,13 @@ from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.values import Constant, Static, Value
 
 
-def summands(equation: Equation, values: Sequence[Value | None]) -> list[tuple[Atom, Value | None]]:
+def summands(
+    equation: Equation,
+    values: Sequence[Value | None],
+) -> list[tuple[Atom, Value | None]]:
     """Of what a result is a weighted sum: atoms with their factors (None: 1); empty if it is none."""
-    name, minus = equation.source.primitive.name, Constant(np.float32(-1.0))
+    name = equation.source.primitive.name
+    minus = Constant(np.float32(-1.0))
     if name in ("add", "sub", "add_any"):
         left, right = equation.inputs
         return [(left, None), (right, minus if name == "sub" else None)]

@@ -26,12 +26,26 @@ class EquationColumn(Column):
       operands: Columns, or values that are the same for all rows.
     """
 
-    def __init__(self, whole: Column, number: int, source: Any, operands: Sequence[Any]):
-        super().__init__(whole.space, lambda data: data.once(whole, lambda: whole._compute(data))[number])
-        self.number, self.source, self.operands = number, source, operands
+    def __init__(
+        self,
+        whole: Column,
+        number: int,
+        source: Any,
+        operands: Sequence[Any],
+    ):
+        super().__init__(
+            whole.space,
+            lambda data: data.once(whole, lambda: whole._compute(data))[number],
+        )
+        self.number = number
+        self.source = source
+        self.operands = operands
 
 
-def from_carried(note: NodeNote, carried: Callable[[Value], Value]) -> NodeNote:
+def from_carried(
+    note: NodeNote,
+    carried: Callable[[Value], Value],
+) -> NodeNote:
     """A node that computes from the values that messages bring what follows from them.
 
     Args:
@@ -50,10 +64,14 @@ def from_carried(note: NodeNote, carried: Callable[[Value], Value]) -> NodeNote:
 
     def computed(column: EquationColumn) -> _Recipe:
         """What an operation gives."""
-        parts = [
-            recipe(Static(each) if isinstance(each, Column) else Constant(each), atom.aval)
-            for each, atom in zip(column.operands, column.source.invars, strict=True)
-        ]
+        parts = []
+        for each, atom in zip(column.operands, column.source.invars, strict=True):
+            parts.append(
+                recipe(
+                    Static(each) if isinstance(each, Column) else Constant(each),
+                    atom.aval,
+                )
+            )
         return lambda values: bind(column.source, [part(values) for part in parts])[column.number]
 
     def recipe(value: Value, kind: Any) -> _Recipe:
@@ -63,15 +81,23 @@ def from_carried(note: NodeNote, carried: Callable[[Value], Value]) -> NodeNote:
             return computed(column)
         return given(there, kind)
 
-    recipes = [recipe(value, kind) for value, kind in zip(note.inputs, note.types, strict=True)]
+    recipes = []
+    for value, kind in zip(note.inputs, note.types, strict=True):
+        recipes.append(recipe(value, kind))
     if len(inputs) == len(recipes) and all(map(is_, note.inputs, inputs)):
         return note
     function = note.function
-    whole = lambda key, *values: function(key, *(part(values) for part in recipes))
+
+    def whole(key, *values):
+        return function(key, *(part(values) for part in recipes))
+
     return replace(note, inputs=inputs, types=types, function=whole)
 
 
-def _follows(column: Column, carried: Callable[[Value], Value]) -> bool:
+def _follows(
+    column: Column,
+    carried: Callable[[Value], Value],
+) -> bool:
     """Whether a column follows from values that messages bring."""
     if isinstance(carried(Static(column)), Computed):
         return True

@@ -23,8 +23,15 @@ class Decision:
       guards: For each branch, where it is chosen; none for rounds.
     """
 
-    def __init__(self, region: Region, make: Callable[[Flow, Region], list[Flow]], space: IndexSpace | None = None):
-        self.region, self.space, self._make = region, space, make
+    def __init__(
+        self,
+        region: Region,
+        make: Callable[[Flow, Region], list[Flow]],
+        space: IndexSpace | None = None,
+    ):
+        self.region = region
+        self.space = space
+        self._make = make
         self.guards: Sequence[Guard] = ()
         self._sent: dict[int, tuple[Flow, list[Flow]]] = {}
         if space is not None:
@@ -47,7 +54,10 @@ class Decision:
           flow: The messages, of the place where the decision is made or of a space inside.
         """
         if id(flow) not in self._sent:
-            there = Region(self.inside(flow.region.space), flow.region.guards)
+            there = Region(
+                self.inside(flow.region.space),
+                flow.region.guards,
+            )
             self._sent[id(flow)] = flow, self._make(flow, there)
         return self._sent[id(flow)][1]
 
@@ -71,7 +81,11 @@ class Decision:
         """
         if not isinstance(value, Elements):
             return value
-        space, element = self.inside(value.space), value.element
+        space = self.inside(value.space)
+        element = value.element
         if isinstance(element, Computed):
-            return Elements(space, Computed(self.send(element.flow)[branch], element.part))
+            return Elements(
+                space,
+                Computed(self.send(element.flow)[branch], element.part),
+            )
         return Elements(space, self.take(element, branch))

@@ -49,7 +49,9 @@ class EdgePlan:
 
     def is_like(self, other: EdgePlan) -> bool:
         """Whether both are about the same edges."""
-        mine, theirs = ((p.senders, p.receivers, p.kinds, p.n_kinds, p.n_nodes) for p in (self, other))
+        mine, theirs = (
+            (p.senders, p.receivers, p.kinds, p.n_kinds, p.n_nodes) for p in (self, other)
+        )
         return mine == theirs
 
     def kind_space(self, kind: int, around: IndexSpace) -> IndexSpace:
@@ -59,15 +61,21 @@ class EdgePlan:
           kind: The kind.
           around: The space in which something is sent.
         """
-        space, kinds = self.space, self.kinds
+        space = self.space
+        kinds = self.kinds
         outer = space.parent
         assert outer is not None
 
         def count(data: Columns) -> np.ndarray:
-            chosen = space.parents(data) if kinds is None else space.parents(data)[kinds.of(data) == kind]
+            if kinds is None:
+                chosen = space.parents(data)
+            else:
+                chosen = space.parents(data)[kinds.of(data) == kind]
             return np.bincount(chosen, minlength=outer.n_rows(data))
 
-        return around.along(f"{self.name}_{kind}", Column(outer, count).inside(around), is_ragged=True)
+        return around.along(
+            f"{self.name}_{kind}", Column(outer, count).inside(around), is_ragged=True
+        )
 
 
 def noted(draft: GraphDraft, plan: EdgePlan) -> EdgePlan:
@@ -87,13 +95,22 @@ def noted(draft: GraphDraft, plan: EdgePlan) -> EdgePlan:
     draft.topologies[plan.name] = plan
 
     def build() -> None:
-        plan.wire = draft.enter(plan.name, lambda: pump_builders.topology(plan.name))
+        plan.wire = draft.enter(
+            plan.name,
+            lambda: pump_builders.topology(plan.name),
+        )
 
     draft.then(build)
     return plan
 
 
-def distribute(draft: GraphDraft, flow: Flow, plan: EdgePlan, regions: Sequence[Region], name: str) -> list[Flow]:
+def distribute(
+    draft: GraphDraft,
+    flow: Flow,
+    plan: EdgePlan,
+    regions: Sequence[Region],
+    name: str,
+) -> list[Flow]:
     """Notes a Distribute.
 
     Args:
@@ -106,11 +123,17 @@ def distribute(draft: GraphDraft, flow: Flow, plan: EdgePlan, regions: Sequence[
     Returns:
       For each kind, the senders' rows.
     """
-    flows, called = [Flow(region, flow.types, flow.is_fresh) for region in regions], draft.name(name)
+    flows = [Flow(region, flow.types, flow.is_fresh) for region in regions]
+    called = draft.name(name)
 
     def build() -> None:
         assert flow.wire is not None and plan.wire is not None
-        wires = ragged_builders.distribute(flow.wire, plan.wire, len(flows), name=called)
+        wires = ragged_builders.distribute(
+            flow.wire,
+            plan.wire,
+            len(flows),
+            name=called,
+        )
         for out, wire in zip(flows, wires, strict=True):
             out.wire = wire
 
@@ -118,7 +141,13 @@ def distribute(draft: GraphDraft, flow: Flow, plan: EdgePlan, regions: Sequence[
     return flows
 
 
-def collect(draft: GraphDraft, flows: Sequence[Flow], plan: EdgePlan, region: Region, name: str) -> Flow:
+def collect(
+    draft: GraphDraft,
+    flows: Sequence[Flow],
+    plan: EdgePlan,
+    region: Region,
+    name: str,
+) -> Flow:
     """Notes a Collect.
 
     Args:
@@ -138,4 +167,9 @@ def collect(draft: GraphDraft, flows: Sequence[Flow], plan: EdgePlan, region: Re
         assert plan.wire is not None
         return ragged_builders.collect(wires, plan.wire, name=called)
 
-    return draft.control(region, flows[0].types, make, all(flow.is_fresh for flow in flows))
+    return draft.control(
+        region,
+        flows[0].types,
+        make,
+        all(flow.is_fresh for flow in flows),
+    )

@@ -127,9 +127,11 @@ class GraphDraft:
         if is_users and wanted in self._reserved:
             self._reserved.remove(wanted)
             return wanted
-        free, number = wanted, 2
+        free = wanted
+        number = 2
         while free in self._names:
-            free, number = f"{wanted}_{number}", number + 1
+            free = f"{wanted}_{number}"
+            number = number + 1
         self._names.add(free)
         return free
 
@@ -150,21 +152,31 @@ class GraphDraft:
                 pumps = [make() for make in self._entrances.values()]
                 replicate(self._build_all, copies, name="copy")(*pumps)
         self.params.note_copies(graph)
-        graph.form, graph.unread = self.params.form(), self.params.unread()
+        graph.form = self.params.form()
+        graph.unread = self.params.unread()
         return graph
 
     def _build_all(self, *entries: Wire) -> None:
         """Builds all nodes; given wires take the place of the pumps."""
         graph = current_graph()
-        before, self._entries = set(graph.nodes), dict(zip(self._entrances, entries, strict=False))
+        before = set(graph.nodes)
+        self._entries = dict(zip(self._entrances, entries, strict=False))
         for step in self._steps:
             step()
-        made = [wire for name, node in graph.nodes.items() if name not in before for wire in node.outputs]
+        made = []
+        for name, node in graph.nodes.items():
+            if name not in before:
+                for wire in node.outputs:
+                    made.append(wire)
         for wire in (*entries, *made):
             if not wire.consumers and not wire.is_topology:
                 pump_builders.discard(wire)
 
-    def enter(self, name: str, make: Callable[[], Wire]) -> Wire:
+    def enter(
+        self,
+        name: str,
+        make: Callable[[], Wire],
+    ) -> Wire:
         """The wire of a pump, while the graph is built: the pump's own, or the one that leads from there into a copy.
 
         Args:
@@ -175,7 +187,13 @@ class GraphDraft:
         return self._entries[name] if self._entries else make()
 
     def pump(
-        self, name: str, region: Region, payload: Sequence[Column], types: list[Any], line: str, origin: str = ""
+        self,
+        name: str,
+        region: Region,
+        payload: Sequence[Column],
+        types: list[Any],
+        line: str,
+        origin: str = "",
     ) -> Flow:
         """Notes a pump; what is pumped already serves again.
 
@@ -187,10 +205,16 @@ class GraphDraft:
           line: The user's line.
           origin: The lines that lead to it, for people; empty where that is the line alone.
         """
-        key = (region, tuple(payload), types[0].dtype, tuple(tuple(kind.shape) for kind in types))
+        key = (
+            region,
+            tuple(payload),
+            types[0].dtype,
+            tuple(tuple(kind.shape) for kind in types),
+        )
         if key in self._pumped:
             return self._pumped[key]
-        flow, called = Flow(region, types), self.name(name)
+        flow = Flow(region, types)
+        called = self.name(name)
         self._pumped[key] = flow
         self.origins[called] = Origin(origin or line, region)
         self.pumps[called] = PumpPlan(region, payload, flow.dtype)
@@ -209,9 +233,17 @@ class GraphDraft:
 
     def carried(self, value: Value, region: Region) -> Value:
         """A value; one of the instances as a part of the message that brings it, where there is one."""
-        return self._carried.get((region, value.column.outer), value) if isinstance(value, Static) else value
+        if isinstance(value, Static):
+            return self._carried.get((region, value.column.outer), value)
+        return value
 
-    def control(self, region: Region, types: list[Any], make: Callable[[], Wire], is_fresh: bool = True) -> Flow:
+    def control(
+        self,
+        region: Region,
+        types: list[Any],
+        make: Callable[[], Wire],
+        is_fresh: bool = True,
+    ) -> Flow:
         """Notes a node that moves messages.
 
         Args:
@@ -224,7 +256,14 @@ class GraphDraft:
         self.then(lambda: _set(flow, make()))
         return flow
 
-    def relabel(self, flow: Flow, region: Region, change: Callable[[State], State], name: str, is_fresh: bool) -> Flow:
+    def relabel(
+        self,
+        flow: Flow,
+        region: Region,
+        change: Callable[[State], State],
+        name: str,
+        is_fresh: bool,
+    ) -> Flow:
         """Notes a change of states; gradients find the way back by themselves.
 
         Args:
@@ -236,10 +275,15 @@ class GraphDraft:
         """
         called = self.name(name)
         return self.control(
-            region, flow.types, lambda: control_builders.relabel(built(flow), change, name=called), is_fresh
+            region,
+            flow.types,
+            lambda: control_builders.relabel(built(flow), change, name=called),
+            is_fresh,
         )
 
-    def split(self, flow: Flow, choose: StateFn, regions: Sequence[Region], name: str) -> list[Flow]:
+    def split(
+        self, flow: Flow, choose: StateFn, regions: Sequence[Region], name: str
+    ) -> list[Flow]:
         """Notes a Cond.
 
         Args:
@@ -248,22 +292,37 @@ class GraphDraft:
           regions: Where each output's messages are.
           name: The node's name.
         """
-        flows = [
-            Flow(region, flow.types, flow.is_fresh, flow.is_late, knows_outer=flow.knows_outer, kept=flow.kept)
-            for region in regions
-        ]
+        flows = []
+        for region in regions:
+            flows.append(
+                Flow(
+                    region,
+                    flow.types,
+                    flow.is_fresh,
+                    flow.is_late,
+                    knows_outer=flow.knows_outer,
+                    kept=flow.kept,
+                )
+            )
         called = self.name(name)
 
         def step() -> None:
             for out, wire in zip(
-                flows, control_builders.cond(built(flow), choose, len(flows), name=called), strict=True
+                flows,
+                control_builders.cond(built(flow), choose, len(flows), name=called),
+                strict=True,
             ):
                 out.wire = wire
 
         self.then(step)
         return flows
 
-    def merge(self, region: Region, flows: Sequence[Flow], name: str) -> Flow:
+    def merge(
+        self,
+        region: Region,
+        flows: Sequence[Flow],
+        name: str,
+    ) -> Flow:
         """Notes a Phi.
 
         Args:
@@ -272,14 +331,31 @@ class GraphDraft:
           name: The node's name.
         """
         called = self.name(name)
-        make = lambda: control_builders.phi(called, *(built(flow) for flow in flows))
-        merged = self.control(region, flows[0].types, make, all(flow.is_fresh for flow in flows))
+
+        def make():
+            return control_builders.phi(called, *(built(flow) for flow in flows))
+
+        merged = self.control(
+            region,
+            flows[0].types,
+            make,
+            all(flow.is_fresh for flow in flows),
+        )
         merged.knows_outer = all(flow.knows_outer for flow in flows)
         stale = [flow.kept for flow in flows if not flow.is_fresh]
-        merged.kept = stale[0] if stale and all(kept is stale[0] for kept in stale) else ()
+        if stale and all(kept is stale[0] for kept in stale):
+            merged.kept = stale[0]
+        else:
+            merged.kept = ()
         return merged
 
-    def loop(self, region: Region, types: list[Any], name: str, is_fresh: bool = False) -> Flow:
+    def loop(
+        self,
+        region: Region,
+        types: list[Any],
+        name: str,
+        is_fresh: bool = False,
+    ) -> Flow:
         """Notes a Phi whose inputs `close_loop` gives.
 
         Args:
@@ -289,7 +365,12 @@ class GraphDraft:
           is_fresh: Whether their states will be those of their place.
         """
         called = self.name(name)
-        flow = self.control(region, types, lambda: control_builders.phi(called), is_fresh)
+        flow = self.control(
+            region,
+            types,
+            lambda: control_builders.phi(called),
+            is_fresh,
+        )
         flow.is_late = True
         return flow
 
@@ -323,14 +404,28 @@ class GraphDraft:
           GraphError: If another output or a node with parameters has this name.
         """
         if name in self._sinks or name in self._users or name in self.params.initial:
-            taken = (
-                "an output" if name in self._sinks else "a node" if name in self._users else "a key of the parameters"
+            if name in self._sinks:
+                taken = "an output"
+            elif name in self._users:
+                taken = "a node"
+            else:
+                taken = "a key of the parameters"
+            raise GraphError(
+                line,
+                "a name of its own for each output",
+                f"`{name}`, as {taken} is called",
+                "Rename it.",
             )
-            raise GraphError(line, "a name of its own for each output", f"`{name}`, as {taken} is called", "Rename it.")
         self._sinks.add(name)
         self.then(lambda: (pump_builders.sink(name, built(flow)), None)[1])
 
-    def pair(self, flow: Flow, region: Region, fields: tuple[str, str, str], name: str) -> Flow:
+    def pair(
+        self,
+        flow: Flow,
+        region: Region,
+        fields: tuple[str, str, str],
+        name: str,
+    ) -> Flow:
         """Notes copies of each element's message for every element of another sequence of the same row.
 
         Args:
@@ -343,19 +438,36 @@ class GraphDraft:
         size, other, own = fields
         inner = region.space
         assert inner.parent is not None
-        space, drop = inner.parent, flow.region.space
+        space = inner.parent
+        drop = flow.region.space
 
         def change(s: State, i: Any) -> State:
             facts = dict.fromkeys([*space.facts, *inner.facts], 0)
-            kept = s.drop(*drop.facts) if own == inner.index else s.drop(own, *drop.facts)
-            return kept.replace(**facts, **{inner.index: getattr(s, own), other: i})
+            if own == inner.index:
+                kept = s.drop(*drop.facts)
+            else:
+                kept = s.drop(own, *drop.facts)
+            return kept.replace(
+                **facts,
+                **{inner.index: getattr(s, own), other: i},
+            )
 
-        make = lambda: ragged_builders.flatmap(built(flow), lambda s: getattr(s, size), change, name=name)
+        def make():
+            return ragged_builders.flatmap(
+                built(flow), lambda s: getattr(s, size), change, name=name
+            )
+
         pairs = self.control(region, flow.types, make, is_fresh=False)
         pairs.knows_outer = False
         return pairs
 
-    def place_now(self, region: Region, name: str, line: str, told: Mapping[str, Column]) -> Flow:
+    def place_now(
+        self,
+        region: Region,
+        name: str,
+        line: str,
+        told: Mapping[str, Column],
+    ) -> Flow:
         """A pump of places that is noted while others are built: whether it is needed depends on the fields that there are.
 
         Args:
@@ -366,7 +478,11 @@ class GraphDraft:
         """
         if name not in self._places:
             called = self.name(f"{name}/place")
-            place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)], is_fresh=not told)
+            place = Flow(
+                region,
+                [jax.ShapeDtypeStruct((), np.int32)],
+                is_fresh=not told,
+            )
             self.pumps[called] = PumpPlan(region, (), place.dtype, told)
             self.origins[called] = Origin(line, region)
             self._places[name] = called, place
@@ -375,7 +491,16 @@ class GraphDraft:
 
     def _build_pump(self, name: str, flow: Flow) -> None:
         space = flow.region.space
-        make = lambda: pump_builders.pump(name, flow.shape, flow.dtype, space.fields, space.is_ragged)
+
+        def make():
+            return pump_builders.pump(
+                name,
+                flow.shape,
+                flow.dtype,
+                space.fields,
+                space.is_ragged,
+            )
+
         flow.wire = self.enter(name, make)
 
 

@@ -39,19 +39,33 @@ class Column:
       outer: The column of a space around that says the same of all rows within one of its own; often itself.
     """
 
-    def __init__(self, space: IndexSpace, compute: Callable[[Columns], np.ndarray], origin: Column | None = None):
-        self.space, self._compute, self.origin = space.known, compute, origin or self
+    def __init__(
+        self,
+        space: IndexSpace,
+        compute: Callable[[Columns], np.ndarray],
+        origin: Column | None = None,
+    ):
+        self.space = space.known
+        self._compute = compute
+        self.origin = origin or self
         self.outer = self
 
     def of(self, data: Columns) -> np.ndarray:
         """Its values for a data set, `[rows, ...]`."""
-        return data.once(self, lambda: np.asarray(self._compute(data)))
+        return data.once(
+            self,
+            lambda: np.asarray(self._compute(data)),
+        )
 
     def inside(self, space: IndexSpace) -> Column:
         """The same, for each row of a space inside its own."""
         if space.known is self.space:
             return self
-        found = Column(space, lambda data: space.rows_of(data, self.space, self.of(data)), self.origin)
+        found = Column(
+            space,
+            lambda data: space.rows_of(data, self.space, self.of(data)),
+            self.origin,
+        )
         found.outer = self.outer
         return found
 
@@ -84,8 +98,14 @@ class IndexSpace:
         is_ragged: bool = False,
         copied: IndexSpace | None = None,
     ):
-        self.parent, self.dimension, self.sizes, self.is_ragged = parent, dimension, sizes, is_ragged
-        self.facts: MutableMapping[str, Column | None] = {} if copied is None else ChainMap({}, copied.facts)
+        self.parent = parent
+        self.dimension = dimension
+        self.sizes = sizes
+        self.is_ragged = is_ragged
+        if copied is None:
+            self.facts: MutableMapping[str, Column | None] = {}
+        else:
+            self.facts = ChainMap({}, copied.facts)
         if parent is not None and is_ragged:
             self.facts = parent.facts
         self.copied = copied
@@ -100,7 +120,12 @@ class IndexSpace:
                 "number of the round" if is_loop else f"number of the element along `{dimension}`"
             )
 
-    def along(self, dimension: str, sizes: Column | None, is_ragged: bool = False) -> IndexSpace:
+    def along(
+        self,
+        dimension: str,
+        sizes: Column | None,
+        is_ragged: bool = False,
+    ) -> IndexSpace:
         """The space of the elements of a sequence that each row has; one for each dimension.
 
         Args:
@@ -114,7 +139,9 @@ class IndexSpace:
             # Messages carry fields of all spaces around: `w_n` of an outer sequence `w` is not that of an inner one.
             taken = {space.dimension for space in self.around()}
             taken |= {inner.dimension for space in self.around() for inner in space._inner.values()}
-            taken |= {inner.dimension for inner in self._below()}  # they have the field of this one's length, too
+            taken |= {
+                inner.dimension for inner in self._below()
+            }  # they have the field of this one's length, too
             name = dimension
             while name in taken and not is_ragged:
                 name = f"{name}_"
@@ -128,7 +155,9 @@ class IndexSpace:
           space: The sequence's space; its parent is `outside`.
         """
         if space not in self._copies:
-            self._copies[space] = IndexSpace(self, space.dimension, space.sizes, space.is_ragged, space)
+            self._copies[space] = IndexSpace(
+                self, space.dimension, space.sizes, space.is_ragged, space
+            )
         return self._copies[space]
 
     @property
@@ -145,11 +174,18 @@ class IndexSpace:
 
     def around(self) -> list[IndexSpace]:
         """This space and those around it, from the inside."""
-        return [self, *(self.parent.around() if self.parent else ())]
+        return [
+            self,
+            *(self.parent.around() if self.parent else ()),
+        ]
 
     def _below(self) -> list[IndexSpace]:
         """The spaces within this one."""
-        return [below for inner in self._inner.values() for below in (inner, *inner._below())]
+        result = []
+        for inner in self._inner.values():
+            for below in (inner, *inner._below()):
+                result.append(below)
+        return result
 
     @property
     def carrier(self) -> IndexSpace:
@@ -168,22 +204,28 @@ class IndexSpace:
         For a ragged space it is put where it does not change from round to round of a loop, so that states stay as they are in loops.
         """
         assert self.parent is not None
-        where, sizes = self.parent, self.sizes
+        where = self.parent
+        sizes = self.sizes
         if self.is_ragged and sizes is not None:
-            where, sizes = sizes.origin.space, sizes.origin
+            where = sizes.origin.space
+            sizes = sizes.origin
         return where.fact(f"{self.dimension}_n", sizes, f"elements along `{self.dimension}`")
 
     @property
     def key(self) -> tuple[str, ...]:
         """The state fields that tell its messages apart, beside the instance."""
         space = self.carrier
-        return () if space.parent is None else (*space.parent.key, space.index)
+        if space.parent is None:
+            return ()
+        return (*space.parent.key, space.index)
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The state fields that its messages carry."""
         space = self.carrier
-        return (*space.parent.fields, space.index, *space.facts) if space.parent else tuple(space.facts)
+        if space.parent:
+            return (*space.parent.fields, space.index, *space.facts)
+        return tuple(space.facts)
 
     @property
     def is_known(self) -> bool:
@@ -193,9 +235,16 @@ class IndexSpace:
     @property
     def is_set(self) -> bool:
         """Whether the instances say the values of all fields, so that all messages of a row have the same."""
-        return self.is_known and all(c is not None for space in self.around() for c in space.facts.values())
+        return self.is_known and all(
+            c is not None for space in self.around() for c in space.facts.values()
+        )
 
-    def fact(self, name: str, column: Column | None, meaning: str) -> str:
+    def fact(
+        self,
+        name: str,
+        column: Column | None,
+        meaning: str,
+    ) -> str:
         """Puts a state field into all of its messages; in a loop that reads a value, what the instances say comes in from outside.
 
         Args:
@@ -213,30 +262,55 @@ class IndexSpace:
 
     def n_rows(self, data: Columns) -> int:
         """How many rows a data set has here."""
-        return len(data) if self.known.parent is None else int(self.lengths(data).sum())
+        if self.known.parent is None:
+            return len(data)
+        return int(self.lengths(data).sum())
 
     def parents(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's row in the space around it."""
         around = self.known.parent
         assert around is not None
-        return data.once((self.known, "parents"), lambda: np.repeat(np.arange(around.n_rows(data)), self.lengths(data)))
+        return data.once(
+            (self.known, "parents"),
+            lambda: np.repeat(
+                np.arange(around.n_rows(data)),
+                self.lengths(data),
+            ),
+        )
 
     def lengths(self, data: Columns) -> np.ndarray:
         """`[parent's rows]`: how many rows each of them has here."""
         sizes = self.known.sizes
         assert sizes is not None
-        return data.once((self.known, "lengths"), lambda: np.maximum(sizes.of(data), 0))
+        return data.once(
+            (self.known, "lengths"),
+            lambda: np.maximum(sizes.of(data), 0),
+        )
 
     def starts(self, data: Columns) -> np.ndarray:
         """`[parent's rows]`: the first row of each of them."""
-        return data.once((self.known, "starts"), lambda: np.cumsum(self.lengths(data)) - self.lengths(data))
+        return data.once(
+            (self.known, "starts"),
+            lambda: np.cumsum(self.lengths(data)) - self.lengths(data),
+        )
 
     def numbers(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's number among those of its parent."""
-        first = lambda: np.repeat(self.starts(data), self.lengths(data))
-        return data.once((self.known, "numbers"), lambda: np.arange(self.n_rows(data)) - first())
 
-    def rows_of(self, data: Columns, outer: IndexSpace, values: np.ndarray) -> np.ndarray:
+        def first():
+            return np.repeat(self.starts(data), self.lengths(data))
+
+        return data.once(
+            (self.known, "numbers"),
+            lambda: np.arange(self.n_rows(data)) - first(),
+        )
+
+    def rows_of(
+        self,
+        data: Columns,
+        outer: IndexSpace,
+        values: np.ndarray,
+    ) -> np.ndarray:
         """A column of a space around this one, for each row here.
 
         Args:
@@ -252,10 +326,18 @@ class IndexSpace:
 
     def instances(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's instance."""
-        return self.rows_of(data, self.around()[-1], np.arange(len(data)))
+        return self.rows_of(
+            data,
+            self.around()[-1],
+            np.arange(len(data)),
+        )
 
     def __repr__(self) -> str:
-        words = [f"{'all' if space.is_ragged else 'each'} {space.dimension}" for space in self.around() if space.parent]
+        words = [
+            f"{'all' if space.is_ragged else 'each'} {space.dimension}"
+            for space in self.around()
+            if space.parent
+        ]
         return " of ".join([*words, "an instance"])
 
 
@@ -304,14 +386,19 @@ class Region:
     @property
     def decisions(self) -> set[Decision]:
         """What only the run decides about its rows."""
-        found = {guard.decision for guard in self.guards} | {space.decision for space in self.space.around()}
+        found = {guard.decision for guard in self.guards} | {
+            space.decision for space in self.space.around()
+        }
         return {decision for decision in found if decision is not None}
 
     @property
     def known(self) -> Region:
         """The rows of the known space that it may have: those that no guard excludes which the instances tell."""
-        return (
-            self if self.is_known else Region(self.space.known, tuple(g for g in self.guards if g.column is not None))
+        if self.is_known:
+            return self
+        return Region(
+            self.space.known,
+            tuple(g for g in self.guards if g.column is not None),
         )
 
     @property
@@ -330,7 +417,9 @@ class Region:
           data: The data set.
         """
         known = self.known
-        return data.once((known, "rows"), lambda: known._rows(data)) if known.guards else None
+        if known.guards:
+            return data.once((known, "rows"), lambda: known._rows(data))
+        return None
 
     def _rows(self, data: Columns) -> np.ndarray | None:
         holds: np.ndarray | None = None

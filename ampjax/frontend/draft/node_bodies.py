@@ -95,19 +95,37 @@ class PackedBody:
     @property
     def payloads(self) -> list[Any]:
         """The payloads' types, by port."""
-        return [jax.ShapeDtypeStruct(packed_shape(list(types)), raw_type(types[0]).dtype) for types in self.layouts]
+        result = []
+        for types in self.layouts:
+            result.append(jax.ShapeDtypeStruct(packed_shape(list(types)), raw_type(types[0]).dtype))
+        return result
 
     def __call__(self, *args: Any, key: Any = None) -> Any:
         """Computes the payloads of the groups; the first argument is the parameters, where there are any."""
-        params, payloads = (args[0], args[1:]) if self.leaves else ((), args)
+        if self.leaves:
+            params = args[0]
+            payloads = args[1:]
+        else:
+            params = ()
+            payloads = args
         given = dict(zip(self.leaves, jax.tree.leaves(params), strict=True))
-        parts = [unpack(payload, types) for payload, types in zip(payloads, self.layouts, strict=True)]
-        inputs = [self._input(i, value, parts, given) for i, value in enumerate(self.note.inputs)]
+        parts = []
+        for payload, types in zip(payloads, self.layouts, strict=True):
+            parts.append(unpack(payload, types))
+        inputs = []
+        for i, value in enumerate(self.note.inputs):
+            inputs.append(self._input(i, value, parts, given))
         results = self.note.function(key, *inputs)
         rows = tuple(pack([results[i] for i in group]) for group in self.note.groups)
         return rows[0] if len(rows) == 1 else rows
 
-    def _input(self, i: int, value: Value, parts: Sequence[Sequence[Any]], given: Mapping[Leaf, Any]) -> Any:
+    def _input(
+        self,
+        i: int,
+        value: Value,
+        parts: Sequence[Sequence[Any]],
+        given: Mapping[Leaf, Any],
+    ) -> Any:
         if i in self.places:
             port, part = self.places[i]
             return parts[port][part]
@@ -134,8 +152,14 @@ def unpack(payload: Any, types: Sequence[Any]) -> list[Any]:
     if len(types) == 1:
         return [from_raw(payload, types[0].dtype)]
     shapes = [raw_type(kind).shape for kind in types]
-    parts = jnp.split(payload, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1].tolist())
-    return [from_raw(part.reshape(shape), t.dtype) for part, shape, t in zip(parts, shapes, types, strict=True)]
+    parts = jnp.split(
+        payload,
+        np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1].tolist(),
+    )
+    result = []
+    for part, shape, t in zip(parts, shapes, types, strict=True):
+        result.append(from_raw(part.reshape(shape), t.dtype))
+    return result
 
 
 def as_it_is(_: Any, *values: Any) -> Sequence[Any]:

@@ -54,7 +54,12 @@ class ParamsNodes:
         self._owners: dict[Leaf, ParamsNode] = {}
         self._nodes: dict[str, ParamsNode] = {}
 
-    def owner(self, leaves: frozenset[Leaf], name: str | None, line: str) -> ParamsNode:
+    def owner(
+        self,
+        leaves: frozenset[Leaf],
+        name: str | None,
+        line: str,
+    ) -> ParamsNode:
         """The node that owns some leaves; they become its own at first use.
 
         Args:
@@ -90,11 +95,17 @@ class ParamsNodes:
         Raises:
           GraphError: If it is none of the parameters.
         """
-        key = next((key for key, value in self.initial.items() if value is table), None)
+        key = next(
+            (key for key, value in self.initial.items() if value is table),
+            None,
+        )
         if key is None:
             fix = 'Give it to `amp.compile` with the parameters, `{"embed": table, ...}`, and read `params["embed"]`.'
             raise GraphError(line, "a table that is one of the parameters", "another one", fix)
-        self._nodes.setdefault(key, ParamsNode(key, line, [(key, 0)]))
+        self._nodes.setdefault(
+            key,
+            ParamsNode(key, line, [(key, 0)]),
+        )
         return key
 
     def owner_name(self, leaves: frozenset[Leaf], line: str) -> str:
@@ -117,7 +128,10 @@ class ParamsNodes:
             )
         return keys[0]
 
-    def of(self, owner: ParamsNode) -> tuple[Any, tuple[Leaf, ...]]:
+    def of(
+        self,
+        owner: ParamsNode,
+    ) -> tuple[Any, tuple[Leaf, ...]]:
         """The initial parameters of a node, and the leaves in their order: all of its key's, if no other node has one of them."""
         key = owner.leaves[0][0]
         n_leaves = len(jax.tree.leaves(self.initial[key]))
@@ -126,7 +140,9 @@ class ParamsNodes:
             return self.initial[key], whole
         leaves = tuple(sorted(owner.leaves))
         return {self.leaf_name(leaf): self.leaf(leaf) for leaf in leaves}, tuple(
-            sorted(leaves, key=self.leaf_name)  # dictionaries are flattened in the order of their keys
+            sorted(
+                leaves, key=self.leaf_name
+            )  # dictionaries are flattened in the order of their keys
         )
 
     def note_copies(self, graph: Graph) -> None:
@@ -136,19 +152,34 @@ class ParamsNodes:
           graph: The graph that they have been built in.
         """
         for node in self._nodes.values():
-            node.names = [name for name, one in graph.parameterised.items() if one.role == node.name]
+            names = []
+            for name, one in graph.parameterised.items():
+                if one.role == node.name:
+                    names.append(name)
+            node.names = names
 
     def form(self) -> ParamsForm:
         """The structure of the model's parameters, and which leaves each node has."""
         structure = jax.tree.structure(dict(self.initial))
         numbers = structure.unflatten(range(structure.num_leaves))
-        places = {(key, i): place for key in self.initial for i, place in enumerate(jax.tree.leaves(numbers[key]))}
+        places = {}
+        for key in self.initial:
+            for i, place in enumerate(jax.tree.leaves(numbers[key])):
+                places[(key, i)] = place
         owners = []
         for node in self._nodes.values():
             tree, leaves = self.of(node)
-            owners.append((node.name, tuple(places[leaf] for leaf in leaves), jax.tree.structure(tree)))
+            owners.append(
+                (
+                    node.name,
+                    tuple(places[leaf] for leaf in leaves),
+                    jax.tree.structure(tree),
+                )
+            )
         return ParamsForm(
-            structure, tuple(owners), tuple((self.leaf_name(leaf), places[leaf]) for leaf in self._unread)
+            structure,
+            tuple(owners),
+            tuple((self.leaf_name(leaf), places[leaf]) for leaf in self._unread),
         )
 
     def unread(self) -> dict[str, Any]:
@@ -157,11 +188,24 @@ class ParamsNodes:
 
     @property
     def _unread(self) -> list[Leaf]:
-        read = {leaf for node in self._nodes.values() for leaf in self.of(node)[1]}
-        every = [(key, i) for key, value in self.initial.items() for i in range(len(jax.tree.leaves(value)))]
-        return [leaf for leaf in every if leaf not in read and not isinstance(self.leaf(leaf), Table)]
+        read = set()
+        for node in self._nodes.values():
+            for leaf in self.of(node)[1]:
+                read.add(leaf)
+        every = []
+        for key, value in self.initial.items():
+            for i in range(len(jax.tree.leaves(value))):
+                every.append((key, i))
+        result = []
+        for leaf in every:
+            if leaf not in read and not isinstance(self.leaf(leaf), Table):
+                result.append(leaf)
+        return result
 
-    def original(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+    def original(
+        self,
+        nodes: Mapping[str, Any],
+    ) -> dict[str, Any]:
         """Parameters of the graph's nodes in the structure of the model's parameters.
 
         Args:
@@ -173,10 +217,17 @@ class ParamsNodes:
         """
         unread = nodes.get(UNREAD, {})
         mean = lambda copies: np.asarray(average(copies)[0])
-        found = self._restored(nodes, mean, lambda leaf, value: unread.get(self.leaf_name(leaf), value))
+        found = self._restored(
+            nodes,
+            mean,
+            lambda leaf, value: unread.get(self.leaf_name(leaf), value),
+        )
         return jax.tree.map(jnp.asarray, found)  # of JAX, so that a traced number can index them
 
-    def gradients(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+    def gradients(
+        self,
+        nodes: Mapping[str, Any],
+    ) -> dict[str, Any]:
         """Gradients of the graph's nodes in the structure of the model's parameters.
 
         Args:
@@ -185,10 +236,17 @@ class ParamsNodes:
         Raises:
           ParameterError: If those of a node are missing, or do not fit.
         """
-        return self._restored(nodes, lambda copies: np.sum(copies, axis=0), lambda leaf, value: np.zeros_like(value))
+        return self._restored(
+            nodes,
+            lambda copies: np.sum(copies, axis=0),
+            lambda leaf, value: np.zeros_like(value),
+        )
 
     def _restored(
-        self, nodes: Mapping[str, Any], together: Callable[[Any], Any], unread: Callable[[Leaf, Any], Any]
+        self,
+        nodes: Mapping[str, Any],
+        together: Callable[[Any], Any],
+        unread: Callable[[Leaf, Any], Any],
     ) -> dict[str, Any]:
         """Values of the nodes in the structure of the parameters, with `together` those of copies, and `unread` of other leaves and initial values."""
         values: dict[Leaf, Any] = {}
@@ -197,20 +255,31 @@ class ParamsNodes:
             for name in node.names:
                 if name not in nodes:
                     fix = "Pass all that `trainer.params` or `trainer.gradients` gives."
-                    raise ParameterError(f"parameters of `{name}`", "a value for each node", f"{sorted(nodes)}", fix)
+                    raise ParameterError(
+                        f"parameters of `{name}`", "a value for each node", f"{sorted(nodes)}", fix
+                    )
                 require_like(name, tree, nodes[name])
             copies = [jax.tree.leaves(nodes[name]) for name in node.names]
-            joined = copies[0] if len(copies) == 1 else [together(each) for each in zip(*copies, strict=True)]
+            if len(copies) == 1:
+                joined = copies[0]
+            else:
+                joined = [together(each) for each in zip(*copies, strict=True)]
             values |= zip(leaves, joined, strict=True)
         found: dict[str, Any] = {}
         for key, value in self.initial.items():
             leaves, structure = jax.tree.flatten(value)
             found[key] = structure.unflatten(
-                [values[key, i] if (key, i) in values else unread((key, i), _as_array(x)) for i, x in enumerate(leaves)]
+                [
+                    values[key, i] if (key, i) in values else unread((key, i), _as_array(x))
+                    for i, x in enumerate(leaves)
+                ]
             )
         return found
 
-    def by_node(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def by_node(
+        self,
+        params: Mapping[str, Any],
+    ) -> dict[str, Any]:
         """Parameters of the model's structure, by node name, as `Trainer(params=...)` takes them.
 
         Args:
@@ -222,7 +291,9 @@ class ParamsNodes:
         for key, value in self.initial.items():
             if key not in params:
                 fix = "Pass parameters of the structure that the model was compiled with."
-                raise ParameterError("node_params", f"the keys {sorted(self.initial)}", f"{sorted(params)}", fix)
+                raise ParameterError(
+                    "node_params", f"the keys {sorted(self.initial)}", f"{sorted(params)}", fix
+                )
             require_like(key, value, params[key])
         found: dict[str, Any] = {}
         for node in self._nodes.values():
@@ -230,9 +301,16 @@ class ParamsNodes:
             if isinstance(tree, Table):
                 _require_own_rows(node.name, tree, params[node.name])
                 continue
-            values = [jax.tree.leaves(params[key])[i] for key, i in leaves]
-            found |= dict.fromkeys(node.names, jax.tree.structure(tree).unflatten(values))
-        unread = {self.leaf_name((key, i)): jax.tree.leaves(params[key])[i] for key, i in self._unread}
+            values = []
+            for key, i in leaves:
+                values.append(jax.tree.leaves(params[key])[i])
+            found |= dict.fromkeys(
+                node.names,
+                jax.tree.structure(tree).unflatten(values),
+            )
+        unread = {}
+        for key, i in self._unread:
+            unread[self.leaf_name((key, i))] = jax.tree.leaves(params[key])[i]
         return found | ({UNREAD: unread} if unread else {})
 
     def leaf(self, leaf: Leaf) -> Any:
@@ -242,7 +320,12 @@ class ParamsNodes:
     def leaf_name(self, leaf: Leaf) -> str:
         """A leaf's path: `embed/w`."""
         path, _ = jax.tree_util.tree_flatten_with_path(self.initial[leaf[0]])[0][leaf[1]]
-        return "/".join([leaf[0], *(str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path)])
+        return "/".join(
+            [
+                leaf[0],
+                *(str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path),
+            ]
+        )
 
 
 def _as_array(leaf: Any) -> Any:
@@ -253,4 +336,6 @@ def _require_own_rows(name: str, table: Table, given: Any) -> None:
     """Checks that what was given for a table is that table, or the rows that it has: no others can be put into it."""
     if given is not table and not np.array_equal(given, table.dense()):
         fix = "Make the table from these rows, and compile with it."
-        raise ParameterError(f"parameters of `{name}`", "the rows that its table has", "others", fix)
+        raise ParameterError(
+            f"parameters of `{name}`", "the rows that its table has", "others", fix
+        )

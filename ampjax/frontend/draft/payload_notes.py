@@ -31,7 +31,12 @@ _MOST_COPIED = 16
 """Entries of a value of an outer space that are pumped anew for each element at most; larger ones are pumped once and sent to each."""
 
 
-def fresh(draft: GraphDraft, flow: Flow, name: str, line: str) -> Flow:
+def fresh(
+    draft: GraphDraft,
+    flow: Flow,
+    name: str,
+    line: str,
+) -> Flow:
     """The same messages with the states of their place."""
     if flow.is_fresh:
         return flow
@@ -40,7 +45,13 @@ def fresh(draft: GraphDraft, flow: Flow, name: str, line: str) -> Flow:
     return copy
 
 
-def tell(draft: GraphDraft, flow: Flow, told: Mapping[str, Column], name: str, line: str) -> Flow:
+def tell(
+    draft: GraphDraft,
+    flow: Flow,
+    told: Mapping[str, Column],
+    name: str,
+    line: str,
+) -> Flow:
     """The same messages with the states of their place, but for some fields.
 
     Args:
@@ -65,10 +76,14 @@ def compute(draft: GraphDraft, note: NodeNote) -> list[Flow]:
     Returns:
       A wire for each of its groups of results.
     """
-    flows = [Flow(note.region, [note.results[i] for i in group]) for group in note.groups]
+    flows = []
+    for group in note.groups:
+        flows.append(Flow(note.region, [note.results[i] for i in group]))
 
     def connect(outputs: Any) -> None:
-        for flow, wire in zip(flows, outputs if isinstance(outputs, tuple) else (outputs,), strict=True):
+        for flow, wire in zip(
+            flows, outputs if isinstance(outputs, tuple) else (outputs,), strict=True
+        ):
             flow.wire = wire
 
     if note.table is not None:
@@ -79,7 +94,11 @@ def compute(draft: GraphDraft, note: NodeNote) -> list[Flow]:
     return flows
 
 
-def loss(draft: GraphDraft, note: NodeNote, metrics: Sequence[tuple[str, int, int]]) -> None:
+def loss(
+    draft: GraphDraft,
+    note: NodeNote,
+    metrics: Sequence[tuple[str, int, int]],
+) -> None:
     """Notes a loss.
 
     Args:
@@ -91,14 +110,23 @@ def loss(draft: GraphDraft, note: NodeNote, metrics: Sequence[tuple[str, int, in
     def builder(name: str, body: PackedBody, join: Any) -> Any:
         def with_metrics(*payloads: Any) -> Any:
             results = unpack(body(*payloads), note.results)
-            return results[0], {metric: (results[value], results[count]) for metric, value, count in metrics}
+            return results[0], {
+                metric: (results[value], results[count]) for metric, value, count in metrics
+            }
 
-        return payload_builders.loss(name, traced(with_metrics, body.payloads, draws=False), join=join)
+        return payload_builders.loss(
+            name, traced(with_metrics, body.payloads, draws=False), join=join
+        )
 
     _noted(draft, note, builder, lambda _: None)
 
 
-def place(draft: GraphDraft, region: Region, name: str, line: str) -> Flow:
+def place(
+    draft: GraphDraft,
+    region: Region,
+    name: str,
+    line: str,
+) -> Flow:
     """Messages that bring nothing but the state of each row of a region.
 
     Args:
@@ -110,7 +138,14 @@ def place(draft: GraphDraft, region: Region, name: str, line: str) -> Flow:
     there = draft.anchors.get(region)
     if there is not None and there.is_fresh:
         return there
-    return pumped(draft, f"{name}/place", region, (), [jax.ShapeDtypeStruct((), np.int32)], line)
+    return pumped(
+        draft,
+        f"{name}/place",
+        region,
+        (),
+        [jax.ShapeDtypeStruct((), np.int32)],
+        line,
+    )
 
 
 def pumped(
@@ -139,12 +174,20 @@ def pumped(
     spaces = {column.space for column in columns}
     start = spaces.pop() if len(spaces) == 1 else region.space.known
     return _brought(
-        draft, lambda there: draft.pump(name, there, columns, types, line, origin), region, start, (name, line)
+        draft,
+        lambda there: draft.pump(name, there, columns, types, line, origin),
+        region,
+        start,
+        (name, line),
     )
 
 
 def _brought(
-    draft: GraphDraft, make: Callable[[Region], Flow], region: Region, start: IndexSpace, where: tuple[str, str]
+    draft: GraphDraft,
+    make: Callable[[Region], Flow],
+    region: Region,
+    start: IndexSpace,
+    where: tuple[str, str],
 ) -> Flow:
     """Values of a space further out, or of the known one, at each row of a region: sent in to elements, along with what the run decides.
 
@@ -165,7 +208,13 @@ def _brought(
     return flow
 
 
-def _stepped(draft: GraphDraft, flow: Flow, kind: str, step: Any, where: tuple[str, str]) -> Flow:
+def _stepped(
+    draft: GraphDraft,
+    flow: Flow,
+    kind: str,
+    step: Any,
+    where: tuple[str, str],
+) -> Flow:
     name, line = where
     if kind == "into":
         return send_in(draft, flow, step, name)
@@ -179,7 +228,10 @@ def _stepped(draft: GraphDraft, flow: Flow, kind: str, step: Any, where: tuple[s
     return draft.split(known, holds, [flow.region.where(step), flow.region], f"{name}/where")[0]
 
 
-def _way(region: Region, start: IndexSpace) -> tuple[tuple[Guard, ...], list[_Step]]:
+def _way(
+    region: Region,
+    start: IndexSpace,
+) -> tuple[tuple[Guard, ...], list[_Step]]:
     """The way from a known space to a region: the guards that hold where it begins, and the steps."""
     chain = region.space.around()[::-1]
     first = next(number for number, space in enumerate(chain) if space.known is start)
@@ -187,7 +239,10 @@ def _way(region: Region, start: IndexSpace) -> tuple[tuple[Guard, ...], list[_St
     before: list[Guard] = []
     steps: list[_Step] = []
     for number, space in enumerate(chain):
-        own = [guard for guard, level in zip(region.guards, levels, strict=True) if level == number]
+        own = []
+        for guard, level in zip(region.guards, levels, strict=True):
+            if level == number:
+                own.append(guard)
         decision = space.decision
         if decision is not None and not any(guard.decision is decision for guard in own):
             steps.append(("into rounds", space))
@@ -211,8 +266,15 @@ def _levels(region: Region, chain: Sequence[IndexSpace]) -> list[int]:
             assert guard.column is not None
             known = guard.column.space
             level = next(i for i, space in enumerate(chain) if space.known is known)
-        decided = [level for level, other in zip(levels, region.guards, strict=False) if other.decision is not None]
-        rounds = [i for i, s in enumerate(chain) if s.decision and len(s.decision.region.guards) <= number]
+        decided = [
+            level
+            for level, other in zip(levels, region.guards, strict=False)
+            if other.decision is not None
+        ]
+        rounds = []
+        for i, s in enumerate(chain):
+            if s.decision and len(s.decision.region.guards) <= number:
+                rounds.append(i)
         levels.append(max([level, *decided, *rounds]))
     return levels
 
@@ -221,7 +283,13 @@ def _plain_builder(replicas: int) -> Callable[..., Any]:
     def builder(name: str, body: PackedBody, join: Any) -> Any:
         draws = bool(body.note.draws)
         one = traced(body, body.payloads, draws)
-        made = payload_builders.npt(name, one, outputs=len(body.note.groups), join=join, rng=draws)
+        made = payload_builders.npt(
+            name,
+            one,
+            outputs=len(body.note.groups),
+            join=join,
+            rng=draws,
+        )
         return replicate(made, replicas)
 
     return builder
@@ -234,24 +302,39 @@ def _table_builder(table: Table) -> Callable[..., Any]:
 def _params_builder(draft: GraphDraft, note: NodeNote) -> Callable[..., Any]:
     owner = draft.params.owner(note.leaves, note.named_by, note.line)
     owner.users += 1
-    owner.options, owner.replicas = owner.options or note.options, max(owner.replicas, note.replicas)
+    owner.options = owner.options or note.options
+    owner.replicas = max(owner.replicas, note.replicas)
     is_first = owner.users == 1
     if owner.replicas > 1 and not is_first:
-        fix = (
-            "Give each place a name and parameters of its own, or copy the whole network: `amp.compile(..., copies=n)`."
+        fix = "Give each place a name and parameters of its own, or copy the whole network: `amp.compile(..., copies=n)`."
+        raise GraphError(
+            note.line, "one place for a node with replicas", f"another place of `{owner.name}`", fix
         )
-        raise GraphError(note.line, "one place for a node with replicas", f"another place of `{owner.name}`", fix)
 
     def builder(name: str, body: PackedBody, join: Any) -> Any:
         tree, leaves = draft.params.of(owner)
         own = replace(body, leaves=leaves)
-        one = traced(own, [jax.tree.map(type_of, tree), *body.payloads], bool(note.draws))
-        same = {"outputs": len(note.groups), "join": join, "rng": bool(note.draws)}
+        one = traced(
+            own,
+            [jax.tree.map(type_of, tree), *body.payloads],
+            bool(note.draws),
+        )
+        same = {
+            "outputs": len(note.groups),
+            "join": join,
+            "rng": bool(note.draws),
+        }
         if is_first:
             initial = (
                 (lambda _: tree) if callable(tree) else tree
             )  # a module that is a pytree: not what makes parameters
-            made = payload_builders.ppt(owner.name, one, params=initial, **same, **owner.options)
+            made = payload_builders.ppt(
+                owner.name,
+                one,
+                params=initial,
+                **same,
+                **owner.options,
+            )
         else:
             made = payload_builders.ppt(name, one, params_of=owner.name, **same)
         return replicate(made, owner.replicas)
@@ -259,18 +342,34 @@ def _params_builder(draft: GraphDraft, note: NodeNote) -> Callable[..., Any]:
     return builder
 
 
-def _noted(draft: GraphDraft, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
+def _noted(
+    draft: GraphDraft,
+    note: NodeNote,
+    builder: Callable[..., Any],
+    connect: Callable[[Any], None],
+) -> None:
     region = note.region
     if draft.has_loops:
         _refuse_underivable(note)
     if not region.is_known:
         note = from_carried(note, lambda value: draft.carried(value, region))
-    wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
-    name = draft.name(note.named_by or wanted, is_users=bool(note.leaves or note.named_by))
+    if note.leaves:
+        wanted = next(
+            iter({key for key, _ in note.leaves}),
+            note.name,
+        )
+    else:
+        wanted = note.name
+    name = draft.name(
+        note.named_by or wanted,
+        is_users=bool(note.leaves or note.named_by),
+    )
     draft.origins[name] = Origin(note.origin or note.line, region)
     if note.draws:
         draft.drawings[name] = Drawing(region.space, note.draws)
-    values = [_sent_in(draft, value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
+    values = []
+    for value, kind in zip(note.inputs, note.types, strict=True):
+        values.append(_sent_in(draft, value, kind, note))
     places: dict[int, tuple[Flow, int]] = {}
     static: dict[Any, list[tuple[int, Column]]] = {}
     for i, value in enumerate(values):
@@ -284,7 +383,15 @@ def _noted(draft: GraphDraft, note: NodeNote, builder: Callable[..., Any], conne
     for members in static.values():
         types = [note.types[i] for i, _ in members]
         columns = [column for _, column in members]
-        flow = pumped(draft, f"{name}/in", region, columns, types, note.line, note.origin)
+        flow = pumped(
+            draft,
+            f"{name}/in",
+            region,
+            columns,
+            types,
+            note.line,
+            note.origin,
+        )
         ports.append(flow)
         places |= {i: (flow, part) for part, (i, _) in enumerate(members)}
     ports += computed.values()
@@ -296,14 +403,30 @@ def _noted(draft: GraphDraft, note: NodeNote, builder: Callable[..., Any], conne
 
     def step() -> None:
         entries = list(ports)
-        if note.told or not entries or not (entries[0].is_fresh or _has_no_facts(region.space, entries[0])):
-            entries = [draft.place_now(region, name, note.line, note.told), *entries]
+        if (
+            note.told
+            or not entries
+            or not (entries[0].is_fresh or _has_no_facts(region.space, entries[0]))
+        ):
+            entries = [
+                draft.place_now(region, name, note.line, note.told),
+                *entries,
+            ]
         numbers = {id(flow): port for port, flow in enumerate(entries)}
-        where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}
-        body = PackedBody(replace(note, inputs=values), [flow.types for flow in entries], where)
+        where = {}
+        for i, (flow, part) in places.items():
+            where[i] = (numbers[id(flow)], part)
+        body = PackedBody(
+            replace(note, inputs=values),
+            [flow.types for flow in entries],
+            where,
+        )
         # Messages with the same states meet by all of them, so that nodes can be fused; others by what tells rows apart.
         is_same = region.space.is_set and not note.told and all(flow.is_fresh for flow in entries)
-        join = None if len(entries) < 2 or is_same else region.space.key or ("instance",)
+        if len(entries) < 2 or is_same:
+            join = None
+        else:
+            join = region.space.key or ("instance",)
         connect(builder(name, body, join)(*(built(flow) for flow in entries)))
 
     draft.then(step)
@@ -315,11 +438,10 @@ def _refuse_underivable(note: NodeNote) -> None:
     Raises:
       GraphError: If it has none.
     """
-    free = [
-        number
-        for number, (value, kind) in enumerate(zip(note.inputs, note.types, strict=True))
-        if isinstance(value, OfParams | Computed) and jnp.issubdtype(kind.dtype, jnp.inexact)
-    ]
+    free = []
+    for number, (value, kind) in enumerate(zip(note.inputs, note.types, strict=True)):
+        if isinstance(value, OfParams | Computed) and jnp.issubdtype(kind.dtype, jnp.inexact):
+            free.append(number)
     kinds = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in note.types]
 
     def pulled(*inputs: Any) -> Any:
@@ -327,9 +449,16 @@ def _refuse_underivable(note: NodeNote) -> None:
             own = list(inputs)
             for number, value in zip(free, given, strict=True):
                 own[number] = value
-            return [result for result in note.function(None, *own) if jnp.issubdtype(result.dtype, jnp.inexact)]
+            results = []
+            for result in note.function(None, *own):
+                if jnp.issubdtype(result.dtype, jnp.inexact):
+                    results.append(result)
+            return results
 
-        results, pull = jax.vjp(function, *(inputs[number] for number in free))
+        results, pull = jax.vjp(
+            function,
+            *(inputs[number] for number in free),
+        )
         return pull(results)
 
     try:
@@ -337,32 +466,59 @@ def _refuse_underivable(note: NodeNote) -> None:
     except ValueError as error:
         if "Reverse-mode" not in str(error):
             raise
-        fix = (
-            "Use `amp.fori_loop`, or `amp.while_loop` with `amp.read`; or give JAX's loop a constant number of rounds."
-        )
+        fix = "Use `amp.fori_loop`, or `amp.while_loop` with `amp.read`; or give JAX's loop a constant number of rounds."
         got = "`jax.lax.while_loop`, or `fori_loop` with a number of rounds that is computed"
         raise GraphError(note.line, "operations that have a gradient", got, fix) from None
 
 
 def _has_no_facts(space: IndexSpace, flow: Flow) -> bool:
     """Whether messages whose states are not those of their place lack nothing: there are no facts that they do not know."""
-    spaces = [] if flow.knows_outer else space.around()[1:]
-    own = {name: column for name, column in space.facts.items() if name not in flow.kept}
-    return all(column is None for facts in (own, *(each.facts for each in spaces)) for column in facts.values())
+    if flow.knows_outer:
+        spaces = []
+    else:
+        spaces = space.around()[1:]
+    own = {}
+    for name, column in space.facts.items():
+        if name not in flow.kept:
+            own[name] = column
+    return all(
+        column is None
+        for facts in (own, *(each.facts for each in spaces))
+        for column in facts.values()
+    )
 
 
-def _sent_in(draft: GraphDraft, value: Value, kind: Any, note: NodeNote) -> Value:
+def _sent_in(
+    draft: GraphDraft,
+    value: Value,
+    kind: Any,
+    note: NodeNote,
+) -> Value:
     """A value as it comes to a node. A large one of an outer space is pumped once for each of its own rows and sent in from there."""
     region = note.region
     if not isinstance(value, Static) or not region.is_known:
         return value
     if value.column.space is region.space or int(np.prod(kind.shape)) <= _MOST_COPIED:
         return value
-    make = lambda there: draft.pump(f"{note.name}/shared", there, [value.column], [kind], note.line)
+
+    def make(there):
+        return draft.pump(
+            f"{note.name}/shared",
+            there,
+            [value.column],
+            [kind],
+            note.line,
+        )
+
     return Computed(_brought(draft, make, region, value.column.space, (note.name, note.line)))
 
 
-def send_in(draft: GraphDraft, flow: Flow, space: IndexSpace, name: str) -> Flow:
+def send_in(
+    draft: GraphDraft,
+    flow: Flow,
+    space: IndexSpace,
+    name: str,
+) -> Flow:
     """Notes copies of each message for the elements of a sequence that its row has.
 
     Args:
@@ -372,16 +528,28 @@ def send_in(draft: GraphDraft, flow: Flow, space: IndexSpace, name: str) -> Flow
       name: What the node is called after.
     """
     flow = fresh(draft, flow, name, "")
-    size, index, called = space.size, space.index, draft.name(f"{name}/each")
+    size = space.size
+    index = space.index
+    called = draft.name(f"{name}/each")
     inner = flow.region.within(space)
     if space.is_ragged:
-        repeat = lambda: ragged_builders.repeat(built(flow), lambda s: getattr(s, size), called)
+
+        def repeat():
+            return ragged_builders.repeat(
+                built(flow),
+                lambda s: getattr(s, size),
+                called,
+            )
+
         return draft.control(inner, flow.types, repeat)
 
     def make() -> Wire:
         facts = dict.fromkeys(space.facts, 0)
         return ragged_builders.flatmap(
-            built(flow), lambda s: getattr(s, size), lambda s, i: s.replace(**{index: i}, **facts), name=called
+            built(flow),
+            lambda s: getattr(s, size),
+            lambda s, i: s.replace(**{index: i}, **facts),
+            name=called,
         )
 
     return draft.control(inner, flow.types, make, is_fresh=False)
@@ -390,4 +558,13 @@ def send_in(draft: GraphDraft, flow: Flow, space: IndexSpace, name: str) -> Flow
 def _copy(flow: Flow, name: str, line: str) -> NodeNote:
     """A node that gives what it gets."""
     parts = [Computed(flow, i) for i in range(len(flow.types))]
-    return NodeNote(name, flow.region, parts, flow.types, as_it_is, flow.types, [range(len(parts))], line)
+    return NodeNote(
+        name,
+        flow.region,
+        parts,
+        flow.types,
+        as_it_is,
+        flow.types,
+        [range(len(parts))],
+        line,
+    )

@@ -15,7 +15,10 @@ def is_key(value: Any) -> bool:
     Args:
       value: The value or type.
     """
-    return jnp.issubdtype(getattr(value, "dtype", np.dtype(np.float32)), jax.dtypes.prng_key)
+    return jnp.issubdtype(
+        getattr(value, "dtype", np.dtype(np.float32)),
+        jax.dtypes.prng_key,
+    )
 
 
 def raw_type(kind: Any) -> Any:
@@ -24,7 +27,12 @@ def raw_type(kind: Any) -> Any:
     Args:
       kind: The value's type.
     """
-    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(kind.shape, kind.dtype)) if is_key(kind) else kind
+    if is_key(kind):
+        return jax.eval_shape(
+            jax.random.key_data,
+            jax.ShapeDtypeStruct(kind.shape, kind.dtype),
+        )
+    return kind
 
 
 def raw(value: Any) -> Any:

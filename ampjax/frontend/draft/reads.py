@@ -35,9 +35,18 @@ class Reads:
     """
 
     def __init__(
-        self, region: Region, elements: IndexSpace, read: Callable[[Columns], np.ndarray], name: str, line: str
+        self,
+        region: Region,
+        elements: IndexSpace,
+        read: Callable[[Columns], np.ndarray],
+        name: str,
+        line: str,
     ):
-        self.region, self.elements, self._read, self.name, self.line = region, elements, read, name, line
+        self.region = region
+        self.elements = elements
+        self._read = read
+        self.name = name
+        self.line = line
 
     def copies(self, draft: GraphDraft, flow: Flow) -> Flow:
         """Notes what sends copies of the elements to the rows that read them.
@@ -49,27 +58,38 @@ class Reads:
         Returns:
           A copy of what it reads for each row of the region, with the state of that row.
         """
-        name, line, rows = self.name, self.line, self.region.space
+        name = self.name
+        line = self.line
+        rows = self.region.space
         number = rows.fact(f"{name}_i", Column(rows, self._numbers), f"number of the read ({line})")
-        count = self.elements.fact(f"{name}_n", Column(self.elements, self._counts), f"how many read it ({line})")
+        count = self.elements.fact(
+            f"{name}_n", Column(self.elements, self._counts), f"how many read it ({line})"
+        )
         first = self.elements.fact(
             f"{name}_at", Column(self.elements, self._firsts), f"number of its first read ({line})"
         )
         reader = payload_notes.place(draft, self.region, name, line)
-        sent, met = draft.name(f"{name}/copies"), draft.name(f"{name}/gets")
+        sent = draft.name(f"{name}/copies")
+        met = draft.name(f"{name}/gets")
 
         def numbered(s: State, i: Any) -> State:
             return s.replace(**{number: getattr(s, first) + i})
 
         def make() -> Any:
-            copies = ragged_builders.flatmap(built(flow), lambda s: getattr(s, count), numbered, name=sent)
-            return payload_builders.npt(met, _second, join=(number,))(built(reader), copies)
+            copies = ragged_builders.flatmap(
+                built(flow), lambda s: getattr(s, count), numbered, name=sent
+            )
+            return payload_builders.npt(met, _second, join=(number,))(
+                built(reader),
+                copies,
+            )
 
         return draft.control(self.region, flow.types, make)
 
     def _numbers(self, data: Columns) -> np.ndarray:
         """`[rows of the region's space]`: the number of each read among those of its instance; -1 where nothing is read."""
-        rows, read = self.region.rows(data), self._read(data)
+        rows = self.region.rows(data)
+        read = self._read(data)
         order = np.argsort(read, kind="stable")
         starts = _starts(self._counts(data), self.elements.instances(data))
         found = np.empty(len(read), np.int64)
@@ -82,7 +102,10 @@ class Reads:
 
     def _counts(self, data: Columns) -> np.ndarray:
         """`[elements]`: how many rows read each."""
-        return np.bincount(self._read(data), minlength=self.elements.n_rows(data))
+        return np.bincount(
+            self._read(data),
+            minlength=self.elements.n_rows(data),
+        )
 
     def _firsts(self, data: Columns) -> np.ndarray:
         """`[elements]`: the number of the first read of each, among those of its instance."""
@@ -96,7 +119,12 @@ def _starts(counts: np.ndarray, instances: np.ndarray) -> np.ndarray:
     return before[np.searchsorted(instances, instances)]
 
 
-def as_messages(draft: GraphDraft, flow: Flow, name: str, line: str) -> Flow:
+def as_messages(
+    draft: GraphDraft,
+    flow: Flow,
+    name: str,
+    line: str,
+) -> Flow:
     """A graph's nodes, which travel in one message, as a message each.
 
     Args:
@@ -111,11 +139,24 @@ def as_messages(draft: GraphDraft, flow: Flow, name: str, line: str) -> Flow:
     called = draft.name(f"{name}/rows")
 
     def alone(s: State, i: Any) -> State:
-        return s.replace(**dict.fromkeys(each.facts, 0), **{each.index: i})
+        return s.replace(
+            **dict.fromkeys(each.facts, 0),
+            **{each.index: i},
+        )
 
-    make = lambda: ragged_builders.ungroup(built(flow), state=alone, name=called)
+    def make():
+        return ragged_builders.ungroup(built(flow), state=alone, name=called)
+
     return payload_notes.fresh(
-        draft, draft.control(flow.region.within(each), flow.types, make, is_fresh=False), name, line
+        draft,
+        draft.control(
+            flow.region.within(each),
+            flow.types,
+            make,
+            is_fresh=False,
+        ),
+        name,
+        line,
     )
 
 

@@ -119,8 +119,15 @@ class Elements:
       source: Of what it is a copy: who reads single elements reads them there, and none is copied for that. None if it is none.
     """
 
-    def __init__(self, space: IndexSpace, element: Value | Callable[[], Value], source: Source | None = None):
-        self.space, self.source, self._element = space, source, element
+    def __init__(
+        self,
+        space: IndexSpace,
+        element: Value | Callable[[], Value],
+        source: Source | None = None,
+    ):
+        self.space = space
+        self.source = source
+        self._element = element
 
     @property
     def element(self) -> Value:
@@ -177,13 +184,18 @@ class Wanted:
         groups: Sequence[Sequence[int]] = (),
         metrics: Sequence[int] = (),
     ):
-        self.values, self.losses, self.groups, self.metrics = values, dict(losses or {}), groups, metrics
+        self.values = values
+        self.losses = dict(losses or {})
+        self.groups = groups
+        self.metrics = metrics
 
 
 def packed_shape(types: list[Any]) -> tuple[int, ...]:
     """The shape of a payload that holds values of these types: a single one as it is, several flat, one after the other."""
     shapes = [tuple(raw_type(kind).shape) for kind in types]
-    return shapes[0] if len(shapes) == 1 else (sum(int(np.prod(shape)) for shape in shapes),)
+    if len(shapes) == 1:
+        return shapes[0]
+    return (sum(int(np.prod(shape)) for shape in shapes),)
 
 
 def read_of(value: Value) -> int | None:
@@ -199,4 +211,6 @@ def read_of_all(values: Sequence[Value]) -> int | None:
 
 def leaves_of(values: Sequence[Value | None]) -> frozenset[Leaf]:
     """The leaves of the parameters that values read which follow from parameters alone."""
-    return frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+    return frozenset(
+        leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves
+    )

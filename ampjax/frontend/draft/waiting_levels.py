@@ -7,7 +7,11 @@ import numpy as np
 from ampjax.utils.row_ranges import ranges
 
 
-def waiting_levels(n: int, waiting: np.ndarray, awaited: np.ndarray) -> np.ndarray:
+def waiting_levels(
+    n: int,
+    waiting: np.ndarray,
+    awaited: np.ndarray,
+) -> np.ndarray:
     """The level of each row: 0 if it waits for none, else one more than the highest level of those that it waits for.
 
     Args:
@@ -25,7 +29,8 @@ def waiting_levels(n: int, waiting: np.ndarray, awaited: np.ndarray) -> np.ndarr
     order = np.argsort(awaited, kind="stable")
     first = np.searchsorted(awaited[order], np.arange(n + 1))
     left = np.bincount(waiting, minlength=n)
-    ready, level = np.flatnonzero(left == 0), 0
+    ready = np.flatnonzero(left == 0)
+    level = 0
     while len(ready):
         levels[ready] = level
         level += 1

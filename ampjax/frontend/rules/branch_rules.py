@@ -17,42 +17,91 @@ from ampjax.frontend.draft.graph_draft import built
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
 from ampjax.frontend.draft.payload_types import raw_type
-from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Static, Value, Wanted, read_of_all
+from ampjax.frontend.draft.values import (
+    Computed,
+    Constant,
+    Elements,
+    Flow,
+    Static,
+    Value,
+    Wanted,
+    read_of_all,
+)
 from ampjax.ir.builders import control_builders, payload_builders
 from ampjax.ir.state import State
 
 
-def switch(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def switch(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """The branches, each where its number is chosen."""
     n_closed = sum(call.n_closed)
-    index, shared = operands[n_closed], operands[n_closed + 1 :]
+    index = operands[n_closed]
+    shared = operands[n_closed + 1 :]
     ends = np.cumsum(call.n_closed).tolist()
-    given = [[*operands[end - n : end], *shared] for end, n in zip(ends, call.n_closed, strict=True)]
+    given = []
+    for end, n in zip(ends, call.n_closed, strict=True):
+        given.append([*operands[end - n : end], *shared])
     if isinstance(index, Constant):
         chosen = int(index.value)
-        return low.run(call.functions[chosen], given[chosen], region, wanted)
+        return low.run(
+            call.functions[chosen],
+            given[chosen],
+            region,
+            wanted,
+        )
     field = low.number("if")
     if isinstance(index, Static):
         column = index.column.inside(region.space)
         guards = [Guard(field, i, column) for i in range(len(given))]
         if region in low.draft.anchors:
             _route_anchor(low, region, guards, call)
-        inputs = routed(low, call.functions, given, guards, call.options["word"], call.line)
+        inputs = routed(
+            low,
+            call.functions,
+            given,
+            guards,
+            call.options["word"],
+            call.line,
+        )
     elif isinstance(index, Computed) and index.was_read is not None:
         decision = choice_by_value(low, call, field, len(given), region, index)
-        guards, inputs = decision.guards, sent_along(low, call, given, decision)
+        guards = decision.guards
+        inputs = sent_along(low, call, given, decision)
     else:
         raise unread(call)
     results = []
     for function, values, guard in zip(call.functions, inputs, guards, strict=True):
-        results.append(low.run(function, values, region.where(guard), Wanted(wanted.values, groups=wanted.groups)))
-    return merged(low, call.results, call.options["word"], call.line, results, guards, region, wanted)
+        results.append(
+            low.run(
+                function,
+                values,
+                region.where(guard),
+                Wanted(wanted.values, groups=wanted.groups),
+            )
+        )
+    return merged(
+        low,
+        call.results,
+        call.options["word"],
+        call.line,
+        results,
+        guards,
+        region,
+        wanted,
+    )
 
 
 def unread(call: Call) -> GraphError:
     """The error of a choice by a value that is not read back."""
     fix = "Say that it is to be read back: `amp.read(...)`."
-    return GraphError(call.line, "a choice that follows from the instance", "one that depends on parameters", fix)
+    return GraphError(
+        call.line, "a choice that follows from the instance", "one that depends on parameters", fix
+    )
 
 
 def routed(
@@ -91,7 +140,9 @@ def routed(
 
 
 def split_between(
-    functions: Sequence[Traced], given: Sequence[Sequence[Value]], split: Callable[[Flow], list[Flow]]
+    functions: Sequence[Traced],
+    given: Sequence[Sequence[Value]],
+    split: Callable[[Flow], list[Flow]],
 ) -> list[list[Value]]:
     """What each of several functions gets where each message is for one of them; what it does not use stays as it is.
 
@@ -107,24 +158,41 @@ def split_between(
 
     def to(value: Value, which: int) -> Value:
         if isinstance(value, Elements):
-            return Elements(value.space, lambda: to(value.element, which), value.source)
+            return Elements(
+                value.space,
+                lambda: to(value.element, which),
+                value.source,
+            )
         if not isinstance(value, Computed):
             return value
         flow = value.flow
         if id(flow) not in flows:
             flows[id(flow)] = split(flow)
-        return Computed(flows[id(flow)][which], value.part, value.was_read)
+        return Computed(
+            flows[id(flow)][which],
+            value.part,
+            value.was_read,
+        )
 
-    return [
-        [
-            to(value, which) if variable in function.used else value
-            for value, variable in zip(values, function.variables, strict=False)
-        ]
-        for which, (values, function) in enumerate(zip(given, functions, strict=True))
-    ]
+    result = []
+    for which, (values, function) in enumerate(zip(given, functions, strict=True)):
+        result.append(
+            [
+                to(value, which) if variable in function.used else value
+                for value, variable in zip(values, function.variables, strict=False)
+            ]
+        )
+    return result
 
 
-def choice_by_value(low: Lowering, call: Call, field: str, n: int, region: Region, index: Computed) -> Decision:
+def choice_by_value(
+    low: Lowering,
+    call: Call,
+    field: str,
+    n: int,
+    region: Region,
+    index: Computed,
+) -> Decision:
     """A choice that a value makes which is read back.
 
     Args:
@@ -136,17 +204,34 @@ def choice_by_value(low: Lowering, call: Call, field: str, n: int, region: Regio
       index: What chooses.
     """
     region.space.fact(field, None, f"which function is chosen ({call.line})")
-    asked = Asked(low, alone(low, [index], region, call), [field], lambda s: np.full(len(s), index.was_read or 0), call)
+    asked = Asked(
+        low,
+        alone(low, [index], region, call),
+        [field],
+        lambda s: np.full(len(s), index.was_read or 0),
+        call,
+    )
 
     def make(flow: Flow, there: Region) -> list[Flow]:
-        return split_by(low, asked.route(flow), field, decision.guards, call.options["word"])
+        return split_by(
+            low,
+            asked.route(flow),
+            field,
+            decision.guards,
+            call.options["word"],
+        )
 
     decision = Decision(region, make)
     decision.choices(field, n)
     return decision
 
 
-def sent_along(low: Lowering, call: Call, given: Sequence[Sequence[Value]], decision: Decision) -> list[list[Value]]:
+def sent_along(
+    low: Lowering,
+    call: Call,
+    given: Sequence[Sequence[Value]],
+    decision: Decision,
+) -> list[list[Value]]:
     """What each branch gets where values that were read choose: all that any branch needs comes with the message that is sent.
 
     Args:
@@ -158,7 +243,8 @@ def sent_along(low: Lowering, call: Call, given: Sequence[Sequence[Value]], deci
     Returns:
       What the variables of each branch are where it is chosen.
     """
-    region, word = decision.region, call.options["word"]
+    region = decision.region
+    word = call.options["word"]
     needed: list[Value] = []
     types: list[Any] = []
     for values, function in zip(given, call.functions, strict=True):
@@ -168,13 +254,22 @@ def sent_along(low: Lowering, call: Call, given: Sequence[Sequence[Value]], deci
                 needed.append(value)
                 types.append(variable.aval)
     if not needed:
-        needed, types = [Constant(np.int32(0))], [jax.ShapeDtypeStruct((), np.int32)]
+        needed = [Constant(np.int32(0))]
+        types = [jax.ShapeDtypeStruct((), np.int32)]
     places: dict[int, list[Computed]] = {}
     for group in by_dtype(types):
-        flow = low.pack([needed[i] for i in group], [types[i] for i in group], region, word, call.line)
+        flow = low.pack(
+            [needed[i] for i in group],
+            [types[i] for i in group],
+            region,
+            word,
+            call.line,
+        )
         outputs = decision.send(payload_notes.fresh(low.draft, flow, word, call.line))[: len(given)]
         low.draft.anchors |= {out.region: out for out in outputs}
-        places |= {id(needed[i]): [Computed(out, part) for out in outputs] for part, i in enumerate(group)}
+        places |= {
+            id(needed[i]): [Computed(out, part) for out in outputs] for part, i in enumerate(group)
+        }
 
     def to(value: Value, branch: int, is_used: bool) -> Value:
         if id(value) not in places:
@@ -185,13 +280,15 @@ def sent_along(low: Lowering, call: Call, given: Sequence[Sequence[Value]], deci
         low.draft.carry(value.column, there.flow.region, there)
         return value
 
-    return [
-        [
-            to(value, branch, variable in function.used)
-            for value, variable in zip(values, function.variables, strict=True)
-        ]
-        for branch, (values, function) in enumerate(zip(given, call.functions, strict=True))
-    ]
+    result = []
+    for branch, (values, function) in enumerate(zip(given, call.functions, strict=True)):
+        result.append(
+            [
+                to(value, branch, variable in function.used)
+                for value, variable in zip(values, function.variables, strict=True)
+            ]
+        )
+    return result
 
 
 class Asked:
@@ -205,8 +302,19 @@ class Asked:
       call: What asks.
     """
 
-    def __init__(self, low: Lowering, choice: Flow, fields: Sequence[str], assume: Callable[[State], Any], call: Call):
-        self._low, self._choice, self._fields, self._assume, self._call = low, choice, fields, assume, call
+    def __init__(
+        self,
+        low: Lowering,
+        choice: Flow,
+        fields: Sequence[str],
+        assume: Callable[[State], Any],
+        call: Call,
+    ):
+        self._low = low
+        self._choice = choice
+        self._fields = fields
+        self._assume = assume
+        self._call = call
         self._inside = {choice.region.space: choice}
 
     def route(self, flow: Flow) -> Flow:
@@ -215,20 +323,51 @@ class Asked:
         Args:
           flow: The messages, of the place where the values are read or of a space inside.
         """
-        low, space, line = self._low, flow.region.space, self._call.line
+        low = self._low
+        space = flow.region.space
+        line = self._call.line
         if not space.is_ragged:
-            return route_by(low, flow, self._at(space), self._fields, self._assume, self._call)
-        place = payload_notes.place(low.draft, flow.region.carrier, space.dimension, line)
-        told = payload_notes.send_in(low.draft, self.route(place), space, space.dimension)
-        met, key = low.draft.name(f"{space.dimension}/chosen"), space.key or ("instance",)
-        make = lambda: payload_builders.npt(met, second, join=key)(built(told), built(flow))
+            return route_by(
+                low,
+                flow,
+                self._at(space),
+                self._fields,
+                self._assume,
+                self._call,
+            )
+        place = payload_notes.place(
+            low.draft,
+            flow.region.carrier,
+            space.dimension,
+            line,
+        )
+        told = payload_notes.send_in(
+            low.draft,
+            self.route(place),
+            space,
+            space.dimension,
+        )
+        met = low.draft.name(f"{space.dimension}/chosen")
+        key = space.key or ("instance",)
+
+        def make():
+            return payload_builders.npt(met, second, join=key)(
+                built(told),
+                built(flow),
+            )
+
         return low.draft.control(flow.region, flow.types, make)
 
     def _at(self, space: IndexSpace) -> Flow:
         if space not in self._inside:
             assert space.parent is not None
             outer = self._at(space.parent)
-            self._inside[space] = payload_notes.send_in(self._low.draft, outer, space, "read")
+            self._inside[space] = payload_notes.send_in(
+                self._low.draft,
+                outer,
+                space,
+                "read",
+            )
         return self._inside[space]
 
 
@@ -237,21 +376,49 @@ def second(_: Any, state: Any) -> Any:
     return state
 
 
-def _route_anchor(low: Lowering, region: Region, guards: Sequence[Guard], call: Call) -> None:
+def _route_anchor(
+    low: Lowering,
+    region: Region,
+    guards: Sequence[Guard],
+    call: Call,
+) -> None:
     """Gives each branch of a choice by the instance a wire that has its rows, where a value that was read decides around it."""
     column = guards[0].column
     assert column is not None
     field = column.space.fact(guards[0].field, column, f"which function is chosen ({call.line})")
-    flow = payload_notes.fresh(low.draft, low.draft.anchors[region], call.options["word"], call.line)
-    low.draft.anchors |= {out.region: out for out in split_by(low, flow, field, guards, call.options["word"])}
+    flow = payload_notes.fresh(
+        low.draft,
+        low.draft.anchors[region],
+        call.options["word"],
+        call.line,
+    )
+    low.draft.anchors |= {
+        out.region: out for out in split_by(low, flow, field, guards, call.options["word"])
+    }
 
 
-def split_by(low: Lowering, flow: Flow, field: str, guards: Sequence[Guard], name: str) -> list[Flow]:
+def split_by(
+    low: Lowering,
+    flow: Flow,
+    field: str,
+    guards: Sequence[Guard],
+    name: str,
+) -> list[Flow]:
     """A wire for each guard on a field: the messages for which it holds."""
-    return low.draft.split(flow, lambda s: getattr(s, field), [flow.region.where(guard) for guard in guards], name)
+    return low.draft.split(
+        flow,
+        lambda s: getattr(s, field),
+        [flow.region.where(guard) for guard in guards],
+        name,
+    )
 
 
-def alone(low: Lowering, values: Sequence[Computed], region: Region, call: Call) -> Flow:
+def alone(
+    low: Lowering,
+    values: Sequence[Computed],
+    region: Region,
+    call: Call,
+) -> Flow:
     """A wire that carries values that are read, and nothing else.
 
     Args:
@@ -260,15 +427,32 @@ def alone(low: Lowering, values: Sequence[Computed], region: Region, call: Call)
       region: Where they are.
       call: What reads them.
     """
-    flow, kinds = values[0].flow, [value.flow.types[value.part] for value in values]
-    if [(value.flow, value.part) for value in values] == [(flow, part) for part in range(len(flow.types))]:
+    flow = values[0].flow
+    kinds = [value.flow.types[value.part] for value in values]
+    if [(value.flow, value.part) for value in values] == [
+        (flow, part) for part in range(len(flow.types))
+    ]:
         return flow
-    note = NodeNote("read", region, values, kinds, as_it_is, kinds, [range(len(values))], call.line)
+    note = NodeNote(
+        "read",
+        region,
+        values,
+        kinds,
+        as_it_is,
+        kinds,
+        [range(len(values))],
+        call.line,
+    )
     return payload_notes.compute(low.draft, note)[0]
 
 
 def route_by(
-    low: Lowering, flow: Flow, choice: Flow, fields: Sequence[str], assume: Callable[[State], Any], call: Call
+    low: Lowering,
+    flow: Flow,
+    choice: Flow,
+    fields: Sequence[str],
+    assume: Callable[[State], Any],
+    call: Call,
 ) -> Flow:
     """Notes a RouteBy.
 
@@ -280,9 +464,25 @@ def route_by(
       assume: Gives them where nothing is computed.
       call: What chooses.
     """
-    name, join = low.draft.name("read"), flow.region.space.key or ("instance",)
-    make = lambda: control_builders.route_by(built(flow), built(choice), *fields, assume=assume, join=join, name=name)
-    return low.draft.control(flow.region, flow.types, make, flow.is_fresh)
+    name = low.draft.name("read")
+    join = flow.region.space.key or ("instance",)
+
+    def make():
+        return control_builders.route_by(
+            built(flow),
+            built(choice),
+            *fields,
+            assume=assume,
+            join=join,
+            name=name,
+        )
+
+    return low.draft.control(
+        flow.region,
+        flow.types,
+        make,
+        flow.is_fresh,
+    )
 
 
 def merged(
@@ -315,8 +515,18 @@ def merged(
     for i in sorted(wanted.values):
         values = [branch[i] for branch in results]
         if any(isinstance(value, Elements) for value in values):
-            out[i] = _merged_elements(low, name, line, values, guards, region, types[i])
-        elif guards[0].column is not None and all(isinstance(value, Static | Constant) for value in values):
+            out[i] = _merged_elements(
+                low,
+                name,
+                line,
+                values,
+                guards,
+                region,
+                types[i],
+            )
+        elif guards[0].column is not None and all(
+            isinstance(value, Static | Constant) for value in values
+        ):
             out[i] = _merged_columns(low, values, guards, region, types[i])
         else:
             packed.append(i)
@@ -324,18 +534,33 @@ def merged(
         if not group:
             continue
         kinds = [types[i] for i in group]
-        flows = [
-            low.pack([branch[i] for i in group], kinds, region.where(guard), name, line)
-            for branch, guard in zip(results, guards, strict=True)
-        ]
+        flows = []
+        for branch, guard in zip(results, guards, strict=True):
+            flows.append(
+                low.pack(
+                    [branch[i] for i in group],
+                    kinds,
+                    region.where(guard),
+                    name,
+                    line,
+                )
+            )
         flow = low.draft.merge(region, flows, name)
         for part, i in enumerate(group):
-            out[i] = Computed(flow, part, read_of_all([branch[i] for branch in results]))
+            out[i] = Computed(
+                flow,
+                part,
+                read_of_all([branch[i] for branch in results]),
+            )
     return out
 
 
 def _merged_columns(
-    low: Lowering, values: Sequence[Value], guards: Sequence[Guard], region: Region, kind: Any
+    low: Lowering,
+    values: Sequence[Value],
+    guards: Sequence[Guard],
+    region: Region,
+    kind: Any,
 ) -> Static:
     columns = [low.column(value, region, kind) for value in values]
     index = guards[0].column
@@ -344,28 +569,49 @@ def _merged_columns(
 
     def compute(data: Any) -> np.ndarray:
         choice = which.of(data)
-        chosen = [choice.reshape(-1, *(1,) * len(raw_type(kind).shape)) == guard.value for guard in guards]
+        chosen = []
+        for guard in guards:
+            chosen.append(choice.reshape(-1, *(1,) * len(raw_type(kind).shape)) == guard.value)
         return np.select(chosen, [column.of(data) for column in columns])
 
     return Static(Column(region.space, compute))
 
 
 def _merged_elements(
-    low: Lowering, name: str, line: str, values: Sequence[Any], guards: Sequence[Guard], region: Region, aval: Any
+    low: Lowering,
+    name: str,
+    line: str,
+    values: Sequence[Any],
+    guards: Sequence[Guard],
+    region: Region,
+    aval: Any,
 ) -> Elements:
     spaces = [value.space if isinstance(value, Elements) else None for value in values]
     if spaces[0] is None or any(space is not spaces[0] for space in spaces):
         fix = "Return sequences over the same elements from every branch."
-        raise GraphError(line, "sequences with the same elements from every branch", f"{spaces}", fix)
+        raise GraphError(
+            line, "sequences with the same elements from every branch", f"{spaces}", fix
+        )
     inner = region.within(spaces[0])
     row = aval.update(shape=aval.shape[1:])
     elements = [value.element for value in values]
     if any(isinstance(element, Elements) for element in elements):
-        return Elements(spaces[0], _merged_elements(low, name, line, elements, guards, inner, row))
+        return Elements(
+            spaces[0],
+            _merged_elements(low, name, line, elements, guards, inner, row),
+        )
     if guards[0].column is not None and all(isinstance(element, Static) for element in elements):
-        return Elements(spaces[0], _merged_columns(low, elements, guards, inner, row))
-    flows = [
-        low.pack([element], [row], inner.where(guard), name, line)
-        for element, guard in zip(elements, guards, strict=True)
-    ]
-    return Elements(spaces[0], Computed(low.draft.merge(inner, flows, name), was_read=read_of_all(elements)))
+        return Elements(
+            spaces[0],
+            _merged_columns(low, elements, guards, inner, row),
+        )
+    flows = []
+    for element, guard in zip(elements, guards, strict=True):
+        flows.append(low.pack([element], [row], inner.where(guard), name, line))
+    return Elements(
+        spaces[0],
+        Computed(
+            low.draft.merge(inner, flows, name),
+            was_read=read_of_all(elements),
+        ),
+    )

@@ -15,14 +15,25 @@ from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
 from ampjax.frontend.draft.values import Computed, Elements, Static, Value, Wanted
 
 
-def look_up(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Value]:
+def look_up(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Value]:
     """Rows of a table: a node whose parameters are the table, and whose only input are the ids."""
-    (ids,), table = operands, call.options["table"]
+    (ids,) = operands
+    table = call.options["table"]
     if isinstance(ids, Elements):
-        raise GraphError(call.line, "ids of one element", "a sequence of them", "Call `amp.look_up` in a `map`.")
+        raise GraphError(
+            call.line, "ids of one element", "a sequence of them", "Call `amp.look_up` in a `map`."
+        )
     if not isinstance(ids, Static | Computed):
         fix = "Take them from the example; a row that all examples read can be a key of the parameters."
-        raise GraphError(call.line, "ids that depend on the example", "the same for all examples", fix)
+        raise GraphError(
+            call.line, "ids that depend on the example", "the same for all examples", fix
+        )
     key = low.draft.params.key_of(table, call.line)
     if isinstance(ids, Static) and region.is_known:
         allowed = f"a number from 0 to {table.shape[0] - 1}, of a row of the table `{key}`"
@@ -41,5 +52,14 @@ def look_up(low: Lowering, call: Call, operands: Sequence[Value], region: Region
     if isinstance(ids, Computed) and not (ids.flow.is_fresh and len(ids.flow.types) == 1):
         (alone,) = payload_notes.compute(low.draft, note)
         note = replace(note, inputs=[Computed(alone)])
-    (rows,) = payload_notes.compute(low.draft, replace(note, name=key, results=call.results, named_by=key, table=table))
+    (rows,) = payload_notes.compute(
+        low.draft,
+        replace(
+            note,
+            name=key,
+            results=call.results,
+            named_by=key,
+            table=table,
+        ),
+    )
     return [Computed(rows)]

@@ -16,14 +16,27 @@ from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.deduction.opened_functions import Opened, opened
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.index_spaces import Guard, IndexSpace, Region
-from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Value, Wanted, read_of_all
+from ampjax.frontend.draft.values import (
+    Computed,
+    Constant,
+    Elements,
+    Flow,
+    Value,
+    Wanted,
+    read_of_all,
+)
 from ampjax.frontend.rules.branch_rules import merged, split_between
 from ampjax.frontend.rules.loops import Carried, Order, carried, leave
 from ampjax.ir.state import State
 
 
 def first_round(
-    step: Traced, closed: Sequence[Value], init: Sequence[Value], rows: Sequence[Value], region: Region, wanted: Wanted
+    step: Traced,
+    closed: Sequence[Value],
+    init: Sequence[Value],
+    rows: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
 ) -> Opened | None:
     """What is left of a loop's body in the first round, if that is to be compiled for itself.
 
@@ -35,12 +48,17 @@ def first_round(
       region: Where the loop is.
       wanted: What of the loop's results is needed.
     """
-    if wanted.losses or not region.is_known or not all(isinstance(value, Constant) for value in init):
+    if (
+        wanted.losses
+        or not region.is_known
+        or not all(isinstance(value, Constant) for value in init)
+    ):
         return None
-    body, needed = opened(step, [*closed, *init, *rows]), [*range(len(init)), *wanted.values]
-    kinds = {
-        "read" if equation.reads is not None else equation.call and equation.call.kind for equation in body.equations
-    }
+    body = opened(step, [*closed, *init, *rows])
+    needed = [*range(len(init)), *wanted.values]
+    kinds = set()
+    for equation in body.equations:
+        kinds.add("read" if equation.reads is not None else equation.call and equation.call.kind)
     if not kinds <= {None, "node"} or not body.needs_params(needed):
         return None
     first = body.folded()
@@ -70,17 +88,40 @@ def begun_apart(
     Returns:
       What each result is; None where it is not wanted.
     """
-    (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
-    inner, name, order = region.within(space), space.dimension, Order(space.index, space.size, call.options["reverse"])
-    guards, types = _guards(low, space, order.back), [variable.aval for variable in step.jaxpr.outvars]
-    split = lambda flow: _split_at_first(low, flow, guards, order, name, call.line)
+    (step,) = call.functions
+    (n_closed,) = call.n_closed
+    k = call.options["n_carry"]
+    inner = region.within(space)
+    name = space.dimension
+    order = Order(space.index, space.size, call.options["reverse"])
+    guards = _guards(low, space, order.back)
+    types = [variable.aval for variable in step.jaxpr.outvars]
+
+    def split(flow):
+        return _split_at_first(low, flow, guards, order, name, call.line)
+
     at_first, at_others = split_between([step, step], [values, values], split)
     init = values[n_closed : n_closed + k]
-    wires = [_Wire(low, own, inner, guards, order, call) for own in carried(init, types[:k])]
-    carry = {i: value for wire in wires for i, value in wire.named(wire.before).items()}
-    at_others = [*at_others[:n_closed], *(carry[i] for i in range(k)), *at_others[n_closed + k :]]
-    needs = Wanted({*range(k), *wanted.values}, groups=[wire.own.members for wire in wires])
-    begun = replace(first, values=dict(zip(first.values, at_first, strict=True)))
+    wires = []
+    for own in carried(init, types[:k]):
+        wires.append(_Wire(low, own, inner, guards, order, call))
+    carry = {}
+    for wire in wires:
+        for i, value in wire.named(wire.before).items():
+            carry[i] = value
+    at_others = [
+        *at_others[:n_closed],
+        *(carry[i] for i in range(k)),
+        *at_others[n_closed + k :],
+    ]
+    needs = Wanted(
+        {*range(k), *wanted.values},
+        groups=[wire.own.members for wire in wires],
+    )
+    begun = replace(
+        first,
+        values=dict(zip(first.values, at_first, strict=True)),
+    )
     results = [
         low.run_opened(begun, inner.where(guards[0]), needs),
         low.run(step, at_others, inner.where(guards[1]), needs),
@@ -92,12 +133,30 @@ def begun_apart(
         states |= wire.named(wire.states)
         if wanted.values & set(wire.own.members):
             found |= wire.named(wire.last(low, region, space))
-    given = {i: _same_in_carry(i, states, results) for i in wanted.values if i >= k}
+    given = {}
+    for i in wanted.values:
+        if i >= k:
+            given[i] = _same_in_carry(i, states, results)
     rest = {i for i, state in given.items() if state is None}
-    others = Wanted(rest, groups=[[i for i in group if i in rest] for group in wanted.groups])
-    ys = merged(low, types, name, call.line, results, guards, inner, others)
+    others = Wanted(
+        rest,
+        groups=[[i for i in group if i in rest] for group in wanted.groups],
+    )
+    ys = merged(
+        low,
+        types,
+        name,
+        call.line,
+        results,
+        guards,
+        inner,
+        others,
+    )
     found |= {i: Elements(space, ys[i] if state is None else state) for i, state in given.items()}
-    return [found.get(i) if i in wanted.values else None for i in range(len(types))]
+    result = []
+    for i in range(len(types)):
+        result.append(found.get(i) if i in wanted.values else None)
+    return result
 
 
 class _Wire:
@@ -117,24 +176,47 @@ class _Wire:
       before: For each element after the first, the state after the one before.
     """
 
-    def __init__(self, low: Lowering, own: Carried, inner: Region, guards: Sequence[Guard], order: Order, call: Call):
-        self.own, self._name, self._line = own, inner.space.dimension, call.line
+    def __init__(
+        self,
+        low: Lowering,
+        own: Carried,
+        inner: Region,
+        guards: Sequence[Guard],
+        order: Order,
+        call: Call,
+    ):
+        self.own = own
+        self._name = inner.space.dimension
+        self._line = call.line
         self._regions = [inner.where(guard) for guard in guards]
-        self.states = low.draft.loop(inner, own.types, self._name, is_fresh=True)
+        self.states = low.draft.loop(
+            inner,
+            own.types,
+            self._name,
+            is_fresh=True,
+        )
         self.states.is_late = False
-        self._last, more = low.draft.split(self.states, order.ends, [inner, inner], f"{self._name}/end")
+        self._last, more = low.draft.split(
+            self.states, order.ends, [inner, inner], f"{self._name}/end"
+        )
 
         def go_on(s: State) -> State:
             return s.replace(**{order.index: order.after(s)})
 
-        self.before = low.draft.relabel(more, self._regions[1], go_on, f"{self._name}/next", is_fresh=False)
+        self.before = low.draft.relabel(
+            more, self._regions[1], go_on, f"{self._name}/next", is_fresh=False
+        )
         self.before.is_late = True
 
     def named(self, flow: Flow) -> dict[int, Value]:
         """The parts by number in the carry, on a wire that carries them."""
         return self.own.named(flow, None)
 
-    def close(self, low: Lowering, results: Sequence[Sequence[Any]]) -> None:
+    def close(
+        self,
+        low: Lowering,
+        results: Sequence[Sequence[Any]],
+    ) -> None:
         """Sends on what the first round and the others gave.
 
         Args:
@@ -144,7 +226,13 @@ class _Wire:
         flows = []
         for own, region, word in zip(results, self._regions, ("begun", "carry"), strict=True):
             name = f"{self._name}/{word}"
-            flow = low.pack([own[i] for i in self.own.members], self.own.types, region, name, self._line)
+            flow = low.pack(
+                [own[i] for i in self.own.members],
+                self.own.types,
+                region,
+                name,
+                self._line,
+            )
             flows.append(payload_notes.fresh(low.draft, flow, name, self._line))
         low.draft.close_loop(self.states, *flows)
 
@@ -156,41 +244,83 @@ class _Wire:
           region: Where the loop is.
           space: The elements' space.
         """
-        is_empty = low.same_column((space, "is empty"), region.space, lambda data: (space.lengths(data) == 0) * 1)
+        is_empty = low.same_column(
+            (space, "is empty"),
+            region.space,
+            lambda data: (space.lengths(data) == 0) * 1,
+        )
         none = region.where(Guard(f"{self._name}_is_empty", 1, is_empty))
-        start = low.pack(self.own.init, self.own.types, none, f"{self._name}/init", self._line)
+        start = low.pack(
+            self.own.init,
+            self.own.types,
+            none,
+            f"{self._name}/init",
+            self._line,
+        )
         left = leave(low, self._last, space, region, f"{self._name}/leave")
         return low.draft.merge(region, [left, start], f"{self._name}/result")
 
 
-def _guards(low: Lowering, space: IndexSpace, back: bool) -> list[Guard]:
+def _guards(
+    low: Lowering,
+    space: IndexSpace,
+    back: bool,
+) -> list[Guard]:
     """Where the loop begins, and where it goes on."""
 
     def is_later(data: Any) -> np.ndarray:
-        first = space.lengths(data)[space.parents(data)] - 1 if back else 0
+        if back:
+            first = space.lengths(data)[space.parents(data)] - 1
+        else:
+            first = 0
         return (space.numbers(data) != first) * 1
 
     column = low.same_column((space, "is later", back), space, is_later)
-    return [Guard(f"{space.dimension}_{'before_last' if back else 'after_first'}", i, column) for i in (0, 1)]
+    return [
+        Guard(f"{space.dimension}_{'before_last' if back else 'after_first'}", i, column)
+        for i in (0, 1)
+    ]
 
 
 def _split_at_first(
-    low: Lowering, flow: Flow, guards: Sequence[Guard], order: Order, name: str, line: str
+    low: Lowering,
+    flow: Flow,
+    guards: Sequence[Guard],
+    order: Order,
+    name: str,
+    line: str,
 ) -> list[Flow]:
     """The messages for the first round, and those for the others."""
-    known = flow if flow.is_fresh or flow.knows_outer else payload_notes.fresh(low.draft, flow, name, line)
-    return low.draft.split(known, order.begins, [flow.region.where(guard) for guard in guards], f"{name}/begins")
+    if flow.is_fresh or flow.knows_outer:
+        known = flow
+    else:
+        known = payload_notes.fresh(low.draft, flow, name, line)
+    return low.draft.split(
+        known,
+        order.begins,
+        [flow.region.where(guard) for guard in guards],
+        f"{name}/begins",
+    )
 
 
-def _same_in_carry(number: int, states: Mapping[int, Value], results: Sequence[Sequence[Any]]) -> Value | None:
+def _same_in_carry(
+    number: int,
+    states: Mapping[int, Value],
+    results: Sequence[Sequence[Any]],
+) -> Value | None:
     """What the body gave for each element as a part of the carry, if there is one that is the same."""
     for i, state in states.items():
         if isinstance(state, Computed) and all(_is_same(own[number], own[i]) for own in results):
-            return replace(state, was_read=read_of_all([own[number] for own in results]))
+            return replace(
+                state,
+                was_read=read_of_all([own[number] for own in results]),
+            )
     return None
 
 
 def _is_same(one: Any, other: Any) -> bool:
     return (
-        isinstance(one, Computed) and isinstance(other, Computed) and (one.flow, one.part) == (other.flow, other.part)
+        isinstance(one, Computed)
+        and isinstance(other, Computed)
+        and (one.flow, one.part) == (other.flow, other.part)
     )

@@ -41,7 +41,9 @@ class Foresight:
     """
 
     def __init__(self, outer: IndexSpace, space: IndexSpace, back: bool):
-        self._outer, self._space, self._back = outer, space, back
+        self._outer = outer
+        self._space = space
+        self._back = back
         self._choices: dict[str, tuple[Column, int]] = {}
         self.fields: set[str] = set()
         self.at_end = Guard(f"{space.dimension}_word_ends", 1, Column(space, self._is_end))
@@ -57,16 +59,26 @@ class Foresight:
         base = max(n_values, 2)
         self._choices[field] = column, base
         first = Column(self._outer, lambda data: self._first_words(data, field))
-        rest = Column(self._space, lambda data: self._words(data, field)[0])
-        self._outer.fact(f"{field}_word", first, f"`{field}` of the first elements, as digits in base {base}")
-        self._space.fact(f"{field}_rest", rest, f"`{field}` of the next elements, as digits in base {base}")
+        rest = Column(
+            self._space,
+            lambda data: self._words(data, field)[0],
+        )
+        self._outer.fact(
+            f"{field}_word", first, f"`{field}` of the first elements, as digits in base {base}"
+        )
+        self._space.fact(
+            f"{field}_rest", rest, f"`{field}` of the next elements, as digits in base {base}"
+        )
         self.fields |= {field, f"{field}_rest"}
 
     @property
     def next_words(self) -> Mapping[str, Column]:
         """By state field, the words that follow on those that are used up."""
         return {
-            f"{field}_rest": Column(self._space, lambda data, field=field: self._words(data, field)[1])
+            f"{field}_rest": Column(
+                self._space,
+                lambda data, field=field: self._words(data, field)[1],
+            )
             for field in self._choices
         }
 
@@ -81,10 +93,16 @@ class Foresight:
     def is_at_end(self, s: State) -> Any:
         """Whether a word is used up with an element, by its state."""
         at = getattr(s, self._space.index)
-        done = getattr(s, self._space.size) - at if self._back else at + 1
+        if self._back:
+            done = getattr(s, self._space.size) - at
+        else:
+            done = at + 1
         return done % self._per_word == 0
 
-    def _digits(self, words: Mapping[str, Any]) -> dict[str, Any]:
+    def _digits(
+        self,
+        words: Mapping[str, Any],
+    ) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for field, word in words.items():
             base = self._choices[field][1]
@@ -94,7 +112,10 @@ class Foresight:
     @property
     def _per_word(self) -> int:
         """Digits that a word holds: the same for all fields."""
-        return _digits(max(base for _, base in self._choices.values()), BITS)
+        return _digits(
+            max(base for _, base in self._choices.values()),
+            BITS,
+        )
 
     def _powers(self, field: str) -> np.ndarray:
         """What each digit of a word counts for."""
@@ -103,38 +124,77 @@ class Foresight:
     def _steps(self, data: Columns) -> np.ndarray:
         """The step at which the loop comes to each element."""
         numbers = self._space.numbers(data)
-        return self._space.lengths(data)[self._space.parents(data)] - 1 - numbers if self._back else numbers
+        if self._back:
+            return self._space.lengths(data)[self._space.parents(data)] - 1 - numbers
+        return numbers
 
     def _first_words(self, data: Columns, field: str) -> np.ndarray:
         """The first word of each row around."""
-        n, powers, values = self._space.lengths(data), self._powers(field), self._choices[field][0].of(data)
-        if len(n) and 0 < n[0] <= self._per_word and (n == n[0]).all():  # sequences of one length are a matrix
+        n = self._space.lengths(data)
+        powers = self._powers(field)
+        values = self._choices[field][0].of(data)
+        if (
+            len(n) and 0 < n[0] <= self._per_word and (n == n[0]).all()
+        ):  # sequences of one length are a matrix
             own = (powers[n[0] - 1 :: -1] if self._back else powers)[: n[0]]
-            kind = np.float64 if powers[n[0] - 1] * self._choices[field][1] <= EXACT else np.int64  # floats are quicker
-            return (values.reshape(len(n), n[0]).astype(kind) @ own.astype(kind)).astype(np.int64, copy=False)
+            # floats are quicker
+            if powers[n[0] - 1] * self._choices[field][1] <= EXACT:
+                kind = np.float64
+            else:
+                kind = np.int64
+            return (values.reshape(len(n), n[0]).astype(kind) @ own.astype(kind)).astype(
+                np.int64, copy=False
+            )
         steps = self._steps(data)
-        digits = np.where(steps < self._per_word, values * powers[steps % self._per_word], 0)
+        digits = np.where(
+            steps < self._per_word,
+            values * powers[steps % self._per_word],
+            0,
+        )
         words = np.zeros(len(n), np.int64)
         np.add.at(words, self._space.parents(data), digits)
         return words
 
-    def _words(self, data: Columns, field: str) -> tuple[np.ndarray, np.ndarray]:
+    def _words(
+        self,
+        data: Columns,
+        field: str,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """For each element what is left of its word after it, and the word that follows."""
-        return data.once((self, field), lambda: self._make_words(data, field))
+        return data.once(
+            (self, field),
+            lambda: self._make_words(data, field),
+        )
 
-    def _make_words(self, data: Columns, field: str) -> tuple[np.ndarray, np.ndarray]:
-        (column, base), powers, steps = self._choices[field], self._powers(field), self._steps(data)
+    def _make_words(
+        self,
+        data: Columns,
+        field: str,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        column, base = self._choices[field]
+        powers = self._powers(field)
+        steps = self._steps(data)
         n_words = -(-self._space.lengths(data) // self._per_word)
         word = (np.cumsum(n_words) - n_words)[self._space.parents(data)] + steps // self._per_word
         place = steps % self._per_word
-        words = np.zeros(int(n_words.sum()) + 1, np.int64)
-        np.add.at(words, word, column.of(data) * powers[place])
+        words = np.zeros(
+            int(n_words.sum()) + 1,
+            np.int64,
+        )
+        np.add.at(
+            words,
+            word,
+            column.of(data) * powers[place],
+        )
         return words[word] // powers[place] // base, words[word + 1]
 
     def _is_end(self, data: Columns) -> np.ndarray:
         n = self._space.lengths(data)
         if n.max(initial=0) <= self._per_word:
-            return np.broadcast_to(np.int64(0), int(n.sum()))
+            return np.broadcast_to(
+                np.int64(0),
+                int(n.sum()),
+            )
         steps = self._steps(data)
         return ((steps + 1) % self._per_word == 0) & (steps + 1 < n[self._space.parents(data)])
 

@@ -16,31 +16,68 @@ from ampjax.frontend.draft.values import Computed, Elements, Static, Value, Want
 from ampjax.frontend.rules.sequence_rules import elements_space
 
 
-def propagate(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def propagate(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """Sends each node's row to the wire of each of its edges' kinds, and adds up at the receivers what the functions make of the rows."""
-    n_closed, n_ends = sum(call.n_closed), call.options["n_ends"]
+    n_closed = sum(call.n_closed)
+    n_ends = call.options["n_ends"]
     rows = operands[n_closed + n_ends :]
     nodes = elements_space(rows, call)
-    plan = edge_plans.noted(low.draft, _edge_plan(operands[n_closed : n_closed + n_ends], nodes, call))
-    low.draft.origins.setdefault(plan.name, Origin(plan.line, Region(plan.n_nodes.space)))
-    regions = [region.within(plan.kind_space(kind, region.space)) for kind in range(plan.n_kinds)]
+    plan = edge_plans.noted(
+        low.draft, _edge_plan(operands[n_closed : n_closed + n_ends], nodes, call)
+    )
+    low.draft.origins.setdefault(
+        plan.name,
+        Origin(plan.line, Region(plan.n_nodes.space)),
+    )
+    regions = []
+    for kind in range(plan.n_kinds):
+        regions.append(region.within(plan.kind_space(kind, region.space)))
     given: list[dict[int, Value]] = [{} for _ in regions]
     types = [variable.aval for variable in call.functions[0].jaxpr.invars]
     for group in by_dtype(types):
         values = [row.element for i in group if isinstance(row := rows[i], Elements)]
         there = region.within(nodes)
-        flow = low.pack(values, [types[i] for i in group], there, f"{nodes.dimension}/rows", call.line)
+        flow = low.pack(
+            values, [types[i] for i in group], there, f"{nodes.dimension}/rows", call.line
+        )
         outputs = edge_plans.distribute(low.draft, flow, plan, regions, f"{plan.name}/senders")
         for own, out in zip(given, outputs, strict=True):
             own |= {i: Computed(out, part) for part, i in enumerate(group)}
     sent: list[list[Any]] = []
-    members, kinds = sorted(wanted.values), [variable.aval for variable in call.functions[0].jaxpr.outvars]
-    together = [[members[j] for j in group] for group in by_dtype([kinds[i] for i in members])]
-    all_closed = low.closures(call, operands, region, [there.space for there in regions], plan.name)
-    for function, closed, there, own in zip(call.functions, all_closed, regions, given, strict=True):
-        inputs = [*closed, *(own[i] for i in range(len(rows)))]
+    members = sorted(wanted.values)
+    kinds = [variable.aval for variable in call.functions[0].jaxpr.outvars]
+    together = []
+    for group in by_dtype([kinds[i] for i in members]):
+        together.append([members[j] for j in group])
+    all_closed = low.closures(
+        call,
+        operands,
+        region,
+        [there.space for there in regions],
+        plan.name,
+    )
+    for function, closed, there, own in zip(
+        call.functions, all_closed, regions, given, strict=True
+    ):
+        inputs = [
+            *closed,
+            *(own[i] for i in range(len(rows))),
+        ]
         sent.append(low.run(function, inputs, there, Wanted(wanted.values, groups=together)))
-    return _received(low, call, sent, plan, (regions, region.within(nodes)), wanted)
+    return _received(
+        low,
+        call,
+        sent,
+        plan,
+        (regions, region.within(nodes)),
+        wanted,
+    )
 
 
 def _received(
@@ -54,12 +91,20 @@ def _received(
     """The sums at the nodes; `places` are those of what is sent, and the nodes."""
     regions, nodes = places
     out: list[Any] = [None] * len(call.results)
-    types, members = [variable.aval for variable in call.functions[0].jaxpr.outvars], sorted(wanted.values)
+    types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
+    members = sorted(wanted.values)
     for group in by_dtype([types[i] for i in members]):
         own = [members[j] for j in group]
-        kinds, flows = [types[i] for i in own], []
+        kinds = [types[i] for i in own]
+        flows = []
         for results, there in zip(sent, regions, strict=True):
-            flow = low.pack([results[i] for i in own], kinds, there, there.space.dimension, call.line)
+            flow = low.pack(
+                [results[i] for i in own],
+                kinds,
+                there,
+                there.space.dimension,
+                call.line,
+            )
             flows.append(payload_notes.fresh(low.draft, flow, there.space.dimension, call.line))
         total = edge_plans.collect(low.draft, flows, plan, nodes, f"{plan.name}/receivers")
         for part, i in enumerate(own):
@@ -67,7 +112,11 @@ def _received(
     return out
 
 
-def _edge_plan(ends: Sequence[Value], nodes: IndexSpace, call: Call) -> EdgePlan:
+def _edge_plan(
+    ends: Sequence[Value],
+    nodes: IndexSpace,
+    call: Call,
+) -> EdgePlan:
     """Which edges a topology pump gets: those of the instance, in whatever loop they are used.
 
     Raises:
@@ -75,16 +124,30 @@ def _edge_plan(ends: Sequence[Value], nodes: IndexSpace, call: Call) -> EdgePlan
     """
     if not nodes.is_ragged:
         fix = 'Say in the spec what the edges join: `amp.Edges("v", kinds=4)`, with the dimension of these values.'
-        raise GraphError(call.line, "values of the nodes that the spec's `Edges` join", f"{nodes}", fix)
+        raise GraphError(
+            call.line, "values of the nodes that the spec's `Edges` join", f"{nodes}", fix
+        )
     columns: list[Column] = []
     for value in ends:
         element = value.element if isinstance(value, Elements) else None
         column = element.column.origin if isinstance(element, Static) else None
         if column is None or column.space.parent is None or column.space.parent.parent is not None:
             fix = "Take the edges from the instance; edges that come and go can be of kinds of their own."
-            raise GraphError(call.line, "edges that are the same in all rounds", "computed or changing edges", fix)
+            raise GraphError(
+                call.line,
+                "edges that are the same in all rounds",
+                "computed or changing edges",
+                fix,
+            )
         columns.append(column)
     assert nodes.sizes is not None
     senders, receivers, *kinds = columns
     n_nodes = nodes.sizes.origin
-    return EdgePlan(senders, receivers, kinds[0] if kinds else None, len(call.functions), n_nodes, call.line)
+    return EdgePlan(
+        senders,
+        receivers,
+        kinds[0] if kinds else None,
+        len(call.functions),
+        n_nodes,
+        call.line,
+    )

@@ -22,62 +22,129 @@ from ampjax.ir.state import State
 from ampjax.ir.wires import Wire
 
 
-def switches(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def switches(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """The branches, each where one of the numbers chooses it: a copy of the message for each number, in a space of their own."""
-    at, k, word = sum(call.n_closed), call.options["n"], call.options["word"]
-    numbers, shared = operands[at : at + k], operands[at + k :]
-    read = [number for number in numbers if isinstance(number, Computed) and number.was_read is not None]
+    at = sum(call.n_closed)
+    k = call.options["n"]
+    word = call.options["word"]
+    numbers = operands[at : at + k]
+    shared = operands[at + k :]
+    read = []
+    for number in numbers:
+        if isinstance(number, Computed) and number.was_read is not None:
+            read.append(number)
     if len(read) < k:
         raise unread(call)
     ends = np.cumsum(call.n_closed).tolist()
-    given = [[*operands[end - n : end], *shared] for end, n in zip(ends, call.n_closed, strict=True)]
-    field, name = low.number("if"), low.number("visit")
-    fields = [
-        region.space.fact(f"{field}_{i}", None, f"which function is chosen, number {i} ({call.line})") for i in range(k)
-    ]
+    given = []
+    for end, n in zip(ends, call.n_closed, strict=True):
+        given.append([*operands[end - n : end], *shared])
+    field = low.number("if")
+    name = low.number("visit")
+    fields = []
+    for i in range(k):
+        fields.append(
+            region.space.fact(
+                f"{field}_{i}", None, f"which function is chosen, number {i} ({call.line})"
+            )
+        )
     visits = region.space.along(name, None)
-    places, index, visits.uses = region.within(visits), visits.index, call.options["places"]
+    places = region.within(visits)
+    index = visits.index
+    visits.uses = call.options["places"]
     visits.meanings[index] = f"which of the {k} choices ({call.line})"
 
     def assume(s: State) -> Any:
         return tuple(np.full(len(s), number.was_read) for number in read)
 
     def chosen(s: State) -> Any:
-        return select(getattr(s, index), *(getattr(s, one) for one in fields))
+        return select(
+            getattr(s, index),
+            *(getattr(s, one) for one in fields),
+        )
 
-    asked = Asked(low, alone(low, read, region, call), fields, assume, call)
+    asked = Asked(
+        low,
+        alone(low, read, region, call),
+        fields,
+        assume,
+        call,
+    )
 
     def make(flow: Flow, there: Region) -> list[Flow]:
-        sent, called = asked.route(flow), low.draft.name(name)
+        sent = asked.route(flow)
+        called = low.draft.name(name)
 
         def copies() -> Wire:
             facts = dict.fromkeys(visits.facts, 0)
-            turn = lambda s, i: s.replace(**facts, **{index: i})
-            return ragged_builders.flatmap(built(sent), lambda s: k, turn, name=called)
+
+            def turn(s, i):
+                return s.replace(**facts, **{index: i})
+
+            return ragged_builders.flatmap(
+                built(sent),
+                lambda s: k,
+                turn,
+                name=called,
+            )
 
         each = low.draft.control(there, flow.types, copies, flow.is_fresh)
-        return [*low.draft.split(each, chosen, [there.where(guard) for guard in decision.guards], word), each]
+        return [
+            *low.draft.split(each, chosen, [there.where(guard) for guard in decision.guards], word),
+            each,
+        ]
 
     decision = Decision(region, make, visits)
     guards = decision.choices(field, len(given))
     inputs = sent_along(low, call, given, decision)
     types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
     needed = sorted({i % len(types) for i in wanted.values})
-    groups = [[needed[i] for i in group] for group in by_dtype([types[i] for i in needed])]
+    groups = []
+    for group in by_dtype([types[i] for i in needed]):
+        groups.append([needed[i] for i in group])
     of_each = Wanted(set(needed), groups=groups)
-    results = [
-        low.run(function, values, places.where(guard), of_each)
-        for function, values, guard in zip(call.functions, inputs, guards, strict=True)
-    ]
+    results = []
+    for function, values, guard in zip(call.functions, inputs, guards, strict=True):
+        results.append(low.run(function, values, places.where(guard), of_each))
     out: list[Any] = [None] * len(call.results)
-    together = merged(low, types, word, call.line, results, guards, places, of_each)
+    together = merged(
+        low,
+        types,
+        word,
+        call.line,
+        results,
+        guards,
+        places,
+        of_each,
+    )
     for group in groups:
         kinds = [types[i] for i in group]
-        flow = low.pack([together[i] for i in group], kinds, places, word, call.line)
+        flow = low.pack(
+            [together[i] for i in group],
+            kinds,
+            places,
+            word,
+            call.line,
+        )
         flow = payload_notes.fresh(low.draft, flow, word, call.line)
-        ways = low.draft.split(flow, lambda s: getattr(s, index), [places] * k, name)
+        ways = low.draft.split(
+            flow,
+            lambda s: getattr(s, index),
+            [places] * k,
+            name,
+        )
         for number, way in enumerate(ways):
             back = leave(low, way, visits, region, f"{word}/result")
             for part, i in enumerate(group):
-                out[number * len(types) + i] = Computed(back, part, read_of(together[i]))
+                out[number * len(types) + i] = Computed(
+                    back,
+                    part,
+                    read_of(together[i]),
+                )
     return [value if i in wanted.values else None for i, value in enumerate(out)]

@@ -31,11 +31,19 @@ class Carried:
     types: list[Any]
     nodes: IndexSpace | None
 
-    def named(self, flow: Flow, nodes: IndexSpace | None) -> dict[int, Value]:
+    def named(
+        self,
+        flow: Flow,
+        nodes: IndexSpace | None,
+    ) -> dict[int, Value]:
         """The parts by number, on a wire that carries them."""
         parts: list[Value] = [Computed(flow, part) for part in range(len(self.members))]
         return dict(
-            zip(self.members, parts if nodes is None else [Elements(nodes, part) for part in parts], strict=True)
+            zip(
+                self.members,
+                parts if nodes is None else [Elements(nodes, part) for part in parts],
+                strict=True,
+            )
         )
 
 
@@ -55,7 +63,9 @@ class Order:
 
     def first(self, s: State) -> Any:
         """The number of the element with which the loop begins, from a state outside or inside of it."""
-        return getattr(s, self.size) - 1 if self.back else 0
+        if self.back:
+            return getattr(s, self.size) - 1
+        return 0
 
     def begins(self, s: State) -> Any:
         """Whether the loop begins with an element."""
@@ -64,21 +74,31 @@ class Order:
     def ends(self, s: State) -> Any:
         """Whether it ends with an element."""
         at = getattr(s, self.index)
-        return at == 0 if self.back else at + 1 == getattr(s, self.size)
+        if self.back:
+            return at == 0
+        return at + 1 == getattr(s, self.size)
 
     def after(self, s: State) -> Any:
         """The number of the element that comes after one."""
         return getattr(s, self.index) + (-1 if self.back else 1)
 
 
-def carried(init: Sequence[Value], types: Sequence[Any]) -> list[Carried]:
+def carried(
+    init: Sequence[Value],
+    types: Sequence[Any],
+) -> list[Carried]:
     """What of a carry travels together: arrays of one dtype; sequences of one dtype over the nodes of one graph."""
     found: dict[Any, Carried] = {}
     for i, (value, kind) in enumerate(zip(init, types, strict=True)):
         nodes = value.space if isinstance(value, Elements) and value.space.is_ragged else None
-        own = found.setdefault((nodes, kind.dtype), Carried([], [], [], nodes))
+        own = found.setdefault(
+            (nodes, kind.dtype),
+            Carried([], [], [], nodes),
+        )
         own.members.append(i)
-        own.init.append(value.element if nodes is not None and isinstance(value, Elements) else value)
+        own.init.append(
+            value.element if nodes is not None and isinstance(value, Elements) else value
+        )
         own.types.append(kind if nodes is None else kind.update(shape=kind.shape[1:]))
     return list(found.values())
 
@@ -101,27 +121,71 @@ class Loop:
       carry: By number in the carry, what enters the body.
     """
 
-    def __init__(self, low: Lowering, own: Carried, region: Region, space: IndexSpace, call: Call, ahead: Foresight):
-        self._low, self.own, self._space, self._call, self._ahead = low, own, space, call, ahead
-        self._order, self._name = Order(space.index, space.size, call.options["reverse"]), space.dimension
-        self._outer, self._inner, self._nodes = region, region.within(space), None
+    def __init__(
+        self,
+        low: Lowering,
+        own: Carried,
+        region: Region,
+        space: IndexSpace,
+        call: Call,
+        ahead: Foresight,
+    ):
+        self._low = low
+        self.own = own
+        self._space = space
+        self._call = call
+        self._ahead = ahead
+        self._order = Order(
+            space.index,
+            space.size,
+            call.options["reverse"],
+        )
+        self._name = space.dimension
+        self._outer = region
+        self._inner = region.within(space)
+        self._nodes = None
         if own.nodes is not None:
             sizes = own.nodes.sizes
             assert sizes is not None
-            self._nodes = space.along(own.nodes.dimension, sizes.inside(space), is_ragged=True)
-            self._outer, self._inner = region.within(own.nodes), region.within(self._nodes)
-        index, size, name = space.index, space.size, self._name
-        start = low.pack(own.init, own.types, self._outer, f"{name}/init", call.line)
+            self._nodes = space.along(
+                own.nodes.dimension,
+                sizes.inside(space),
+                is_ragged=True,
+            )
+            self._outer = region.within(own.nodes)
+            self._inner = region.within(self._nodes)
+        index = space.index
+        size = space.size
+        name = self._name
+        start = low.pack(
+            own.init,
+            own.types,
+            self._outer,
+            f"{name}/init",
+            call.line,
+        )
         start = payload_notes.fresh(low.draft, start, f"{name}/init", call.line)
         some, self._none = low.draft.split(
-            start, lambda s: getattr(s, size) > 0, [self._outer, self._outer], f"{name}/any"
+            start,
+            lambda s: getattr(s, size) > 0,
+            [self._outer, self._outer],
+            f"{name}/any",
         )
 
         def begin(s: State) -> State:
             facts = dict.fromkeys(space.facts, 0) | ahead.begin(s)
-            return s.replace(**facts, **{index: self._order.first(s)})
+            return s.replace(
+                **facts,
+                **{index: self._order.first(s)},
+            )
 
-        self._enter = low.draft.relabel(some, self._inner, begin, f"{name}/first", is_fresh=False)
+        self._enter = low.draft.relabel(
+            some,
+            self._inner,
+            begin,
+            f"{name}/first",
+            is_fresh=False,
+        )
         self._state = low.draft.loop(self._inner, own.types, name)
         self._state.kept = ahead.fields
         if self._nodes is None and region.is_known:
@@ -137,33 +201,69 @@ class Loop:
         Returns:
           By number in the carry, the last one outside of the loop.
         """
-        draft, space, name, inner = self._low.draft, self._space, self._name, self._inner
+        draft = self._low.draft
+        space = self._space
+        name = self._name
+        inner = self._inner
         values = [results[i] for i in self.own.members]
         if self._nodes is not None:
             values = [value.element for value in values]
-        after = self._low.pack(values, self.own.types, inner, f"{name}/carry", self._call.line)
+        after = self._low.pack(
+            values,
+            self.own.types,
+            inner,
+            f"{name}/carry",
+            self._call.line,
+        )
         is_kept = after.is_fresh or after.kept is self._ahead.fields
         if not after.knows_outer or (self._ahead.fields and not is_kept):
             after = payload_notes.fresh(draft, after, f"{name}/carry", self._call.line)
-        last, more = draft.split(after, self._order.ends, [inner, inner], f"{name}/end")
+        last, more = draft.split(
+            after,
+            self._order.ends,
+            [inner, inner],
+            f"{name}/end",
+        )
         ways = [more]
         if self._ahead.fields:
             at_end = inner.where(self._ahead.at_end)
-            empty, more = draft.split(more, self._ahead.is_at_end, [at_end, inner], f"{name}/word")
-            ways = [more, payload_notes.tell(draft, empty, self._ahead.next_words, f"{name}/word", self._call.line)]
+            empty, more = draft.split(
+                more,
+                self._ahead.is_at_end,
+                [at_end, inner],
+                f"{name}/word",
+            )
+            ways = [
+                more,
+                payload_notes.tell(
+                    draft, empty, self._ahead.next_words, f"{name}/word", self._call.line
+                ),
+            ]
 
         def go_on(s: State) -> State:
-            return s.replace(**{space.index: self._order.after(s)}, **self._ahead.go_on(s))
+            return s.replace(
+                **{space.index: self._order.after(s)},
+                **self._ahead.go_on(s),
+            )
 
         again = [draft.relabel(way, inner, go_on, f"{name}/next", False) for way in ways]
         draft.close_loop(self._state, self._enter, *again)
         # Whoever chooses among the carries from now on comes too late: the way to the next word is built.
         self._state.foresees = None
         left = leave(self._low, last, space, self._outer, f"{name}/leave")
-        return self.own.named(draft.merge(self._outer, [left, self._none], f"{name}/result"), self.own.nodes)
+        return self.own.named(
+            draft.merge(self._outer, [left, self._none], f"{name}/result"),
+            self.own.nodes,
+        )
 
 
-def leave(low: Lowering, flow: Flow, space: IndexSpace, region: Region, name: str) -> Flow:
+def leave(
+    low: Lowering,
+    flow: Flow,
+    space: IndexSpace,
+    region: Region,
+    name: str,
+) -> Flow:
     """Takes messages out of the elements of a sequence: they lose what is said of the element.
 
     Args:
@@ -173,4 +273,10 @@ def leave(low: Lowering, flow: Flow, space: IndexSpace, region: Region, name: st
       region: Where they are afterwards.
       name: The node's name.
     """
-    return low.draft.relabel(flow, region, lambda s: s.drop(space.index, *space.facts), name, is_fresh=True)
+    return low.draft.relabel(
+        flow,
+        region,
+        lambda s: s.drop(space.index, *space.facts),
+        name,
+        is_fresh=True,
+    )

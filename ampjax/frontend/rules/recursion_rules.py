@@ -26,48 +26,101 @@ from ampjax.frontend.rules.sequence_rules import elements_space
 _MEND = "Mend the numbers in the data."
 
 
-def recurse(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def recurse(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """The body for each element; its results go to all places in it that ask for them."""
-    (each,), (n_closed,) = call.functions, call.n_closed
+    (each,) = call.functions
+    (n_closed,) = call.n_closed
     xs = operands[n_closed:]
     space = elements_space(xs, call)
-    inner, name = region.within(space), space.dimension
-    (closed,) = low.closures(call, operands, region, [space], name)
+    inner = region.within(space)
+    name = space.dimension
+    (closed,) = low.closures(
+        call,
+        operands,
+        region,
+        [space],
+        name,
+    )
     rows = [x.element for x in xs if isinstance(x, Elements)]
     types = [variable.aval for variable in each.jaxpr.outvars]
     groups = by_dtype(types)
-    recursion = low.recursions[call.options["of"]] = _Recursion(inner, groups, types)
-    results = low.run(each, [*closed, *rows], inner, Wanted(set(range(len(types))), groups=groups))
+    recursion = low.recursions[call.options["of"]] = _Recursion(
+        inner,
+        groups,
+        types,
+    )
+    results = low.run(
+        each,
+        [*closed, *rows],
+        inner,
+        Wanted(set(range(len(types))), groups=groups),
+    )
     out: dict[int, Computed] = {}
     for number, group in enumerate(groups):
         kinds = [types[i] for i in group]
-        flow = low.pack([results[i] for i in group], kinds, inner, f"{name}/result", call.line)
+        flow = low.pack(
+            [results[i] for i in group],
+            kinds,
+            inner,
+            f"{name}/result",
+            call.line,
+        )
         flow = payload_notes.fresh(low.draft, flow, f"{name}/result", call.line)
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
         for place in recursion.places:
             place.connect(low, flow, number)
     low.draft.checks.append(lambda data: _check_order(data, recursion, call.line))
-    return [Elements(space, out[i]) if i in wanted.values else None for i in range(len(types))]
+    result = []
+    for i in range(len(types)):
+        result.append(Elements(space, out[i]) if i in wanted.values else None)
+    return result
 
 
-def recall(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def recall(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """A place that asks for an element's result: where the number is negative it gets `init`, else a copy of the result."""
-    recursion, (number, *init) = low.recursions.get(call.options["of"]), operands
+    recursion = low.recursions.get(call.options["of"])
+    number, *init = operands
     if recursion is None or recursion.space not in region.space.around():
         fix = "Pass on what it gave; its function is of this recursion alone."
         raise GraphError(
-            call.line, "`recur` inside of the function that `amp.recurse` was given", "a call outside", fix
+            call.line,
+            "`recur` inside of the function that `amp.recurse` was given",
+            "a call outside",
+            fix,
         )
     if region.decisions != recursion.region.decisions:
         fix = "Ask before the choice, and use there what was given."
         raise GraphError(
-            call.line, "`recur` where the instance decides what runs", "a call where a read value does", fix
+            call.line,
+            "`recur` where the instance decides what runs",
+            "a call where a read value does",
+            fix,
         )
     if not isinstance(number, Static | Constant):
         fix = "Take the number from the instance: what the recursion goes through can't depend on parameters."
-        raise GraphError(call.line, "the number of an element, known from the instance", "a computed number", fix)
+        raise GraphError(
+            call.line, "the number of an element, known from the instance", "a computed number", fix
+        )
     kind = jax.ShapeDtypeStruct((), np.int32)
-    place = _Place(recursion, region, low.column(number, region, kind), low.number("recur"), call.line)
+    place = _Place(
+        recursion,
+        region,
+        low.column(number, region, kind),
+        low.number("recur"),
+        call.line,
+    )
     recursion.places.append(place)
     return place.results(low, init)
 
@@ -105,36 +158,78 @@ class _Place:
       line: The user's line.
     """
 
-    def __init__(self, recursion: _Recursion, region: Region, number: Column, name: str, line: str):
-        self.recursion, self.region, self.number, self.name, self.line = recursion, region, number, name, line
-        has = Column(region.space, lambda data: (number.of(data) >= 0).astype(np.int64))
+    def __init__(
+        self,
+        recursion: _Recursion,
+        region: Region,
+        number: Column,
+        name: str,
+        line: str,
+    ):
+        self.recursion = recursion
+        self.region = region
+        self.number = number
+        self.name = name
+        self.line = line
+        has = Column(
+            region.space,
+            lambda data: (number.of(data) >= 0).astype(np.int64),
+        )
         self._guards = [Guard(f"{name}_has", value, has) for value in (0, 1)]
         self.without, self.asking = (region.where(guard) for guard in self._guards)
         self._loops: list[tuple[Flow, Flow]] = []
 
-    def results(self, low: Lowering, init: Sequence[Value]) -> list[Value]:
+    def results(
+        self,
+        low: Lowering,
+        init: Sequence[Value],
+    ) -> list[Value]:
         """What the place gets, to be connected later; and what `init` gives it."""
         own = [self._where_without(low, value) for value in init]
         found: dict[int, Value] = {}
         for group in self.recursion.groups:
             kinds = [self.recursion.types[i] for i in group]
-            first = low.pack([own[i] for i in group], kinds, self.without, f"{self.name}/init", self.line)
-            flow = low.draft.loop(self.region, kinds, self.name, is_fresh=True)
-            self._loops.append((flow, payload_notes.fresh(low.draft, first, f"{self.name}/init", self.line)))
+            first = low.pack(
+                [own[i] for i in group],
+                kinds,
+                self.without,
+                f"{self.name}/init",
+                self.line,
+            )
+            flow = low.draft.loop(
+                self.region,
+                kinds,
+                self.name,
+                is_fresh=True,
+            )
+            self._loops.append(
+                (flow, payload_notes.fresh(low.draft, first, f"{self.name}/init", self.line))
+            )
             found |= {i: Computed(flow, part) for part, i in enumerate(group)}
         return [found[i] for i in range(len(init))]
 
     def _where_without(self, low: Lowering, value: Value) -> Value:
         if not isinstance(value, Computed):
             return value
-        field, guard = self._note_has(), self._guards[0]
-        fresh = payload_notes.fresh(low.draft, value.flow, self.name, self.line)
+        field = self._note_has()
+        guard = self._guards[0]
+        fresh = payload_notes.fresh(
+            low.draft,
+            value.flow,
+            self.name,
+            self.line,
+        )
         assert guard.column is not None
-        return Computed(split_by(low, fresh, field, self._guards, low.draft.name(self.name))[0], value.part)
+        return Computed(
+            split_by(low, fresh, field, self._guards, low.draft.name(self.name))[0],
+            value.part,
+        )
 
     def _note_has(self) -> str:
         guard = self._guards[0]
-        return self.region.space.fact(guard.field, guard.column, f"whether an element is asked ({self.line})")
+        return self.region.space.fact(
+            guard.field, guard.column, f"whether an element is asked ({self.line})"
+        )
 
     def connect(self, low: Lowering, result: Flow, number: int) -> None:
         """Sends copies of the results to the rows that ask for them.
@@ -144,22 +239,54 @@ class _Place:
           result: The results, one for each element.
           number: Which of the groups they are.
         """
-        reads = Reads(self.asking, self.recursion.space, lambda data: self.edges(data)[1], self.name, self.line)
+        reads = Reads(
+            self.asking,
+            self.recursion.space,
+            lambda data: self.edges(data)[1],
+            self.name,
+            self.line,
+        )
         flow, first = self._loops[number]
-        low.draft.close_loop(flow, first, reads.copies(low.draft, result))
+        low.draft.close_loop(
+            flow,
+            first,
+            reads.copies(low.draft, result),
+        )
 
-    def edges(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
+    def edges(
+        self,
+        data: Any,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """`[asking rows]` each: the row of the element that each belongs to, and of the one that it asks."""
-        make = lambda: asked_rows(data, self.recursion.space, self.asking, self.number, self.line)
+
+        def make():
+            return asked_rows(
+                data,
+                self.recursion.space,
+                self.asking,
+                self.number,
+                self.line,
+            )
+
         return data.once((self, "edges"), make)
 
 
 def _check_order(data: Any, recursion: _Recursion, line: str) -> None:
     """Checks that no result is made of itself."""
-    check_order(data, recursion.space, [place.edges(data) for place in recursion.places], line)
+    check_order(
+        data,
+        recursion.space,
+        [place.edges(data) for place in recursion.places],
+        line,
+    )
 
 
-def check_order(data: Any, space: IndexSpace, edges: Sequence[tuple[np.ndarray, np.ndarray]], line: str) -> np.ndarray:
+def check_order(
+    data: Any,
+    space: IndexSpace,
+    edges: Sequence[tuple[np.ndarray, np.ndarray]],
+    line: str,
+) -> np.ndarray:
     """Checks that no result is made of itself.
 
     Args:
@@ -179,7 +306,12 @@ def check_order(data: Any, space: IndexSpace, edges: Sequence[tuple[np.ndarray, 
     levels = waiting_levels(space.n_rows(data), own, asked)
     for row in np.flatnonzero(levels < 0)[:1]:
         where = f"{line}, instance {space.instances(data)[row]}"
-        raise DataError(where, "results that are not made of themselves", f"element {space.numbers(data)[row]}", _MEND)
+        raise DataError(
+            where,
+            "results that are not made of themselves",
+            f"element {space.numbers(data)[row]}",
+            _MEND,
+        )
     return levels
 
 
@@ -201,12 +333,17 @@ def asked_rows(
     Raises:
       DataError: If there is no such element.
     """
-    space, rows = place.space, place.rows(data)
-    rows = np.arange(space.n_rows(data)) if rows is None else rows
+    space = place.space
+    rows = place.rows(data)
+    if rows is None:
+        rows = np.arange(space.n_rows(data))
     own = space.rows_of(data, elements, np.arange(elements.n_rows(data)))[rows]
-    parents, numbers = elements.parents(data)[own], number.of(data)[rows].astype(np.int64)
+    parents = elements.parents(data)[own]
+    numbers = number.of(data)[rows].astype(np.int64)
     n = elements.lengths(data)[parents]
     for wrong in np.flatnonzero(numbers >= n)[:1]:
         where = f"{line}, instance {elements.instances(data)[own[wrong]]}"
-        raise DataError(where, f"an element below {n[wrong]}, or a negative number", f"{numbers[wrong]}", _MEND)
+        raise DataError(
+            where, f"an element below {n[wrong]}, or a negative number", f"{numbers[wrong]}", _MEND
+        )
     return own, elements.starts(data)[parents] + numbers

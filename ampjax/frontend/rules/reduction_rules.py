@@ -22,17 +22,35 @@ from ampjax.frontend.draft.values import Computed, Elements, Flow, Static, Value
 from ampjax.ir.builders import ragged_builders
 
 
-def total(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def total(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """A sum: a group of all elements, and a node that adds them up."""
     return _reduced(low, call, operands, region, segment_sum, _column_sum)
 
 
-def largest(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def largest(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """The largest entries: a group of all elements, and a node that compares them."""
     return _reduced(low, call, operands, region, _segment_max, _column_max)
 
 
-def log_sum_exp(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def log_sum_exp(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """The logarithm of the sum of exponentials: a group of all elements, and a node that computes it."""
     return _reduced(low, call, operands, region, _segment_log_sum_exp, _column_log_sum_exp)
 
@@ -50,27 +68,48 @@ def _reduced(
     for xs, kind in zip(operands, call.results, strict=True):
         if not isinstance(xs, Elements) or isinstance(xs.element, Elements):
             fix = "Sum the inner sequences in a `map` first."
-            raise GraphError(call.line, f"a sequence of arrays for `{call.kind}`", "a sequence of sequences", fix)
-        element, space = xs.element, xs.space
+            raise GraphError(
+                call.line, f"a sequence of arrays for `{call.kind}`", "a sequence of sequences", fix
+            )
+        element = xs.element
+        space = xs.space
         if isinstance(element, Static):
             values = element.column.inside(space)
             outer = space.parent
             assert outer is not None
             results.append(
                 Static(
-                    Column(outer, lambda data, v=values, s=space, k=kind: column(v.of(data), s, data).astype(k.dtype))
+                    Column(
+                        outer,
+                        lambda data, v=values, s=space, k=kind: column(v.of(data), s, data).astype(
+                            k.dtype
+                        ),
+                    )
                 )
             )
             continue
         assert isinstance(element, Computed)
         flow = element.flow
         if id(flow) not in done:
-            done[id(flow)] = group_and_reduce(low, flow, space, region, call, segments)
+            done[id(flow)] = group_and_reduce(
+                low,
+                flow,
+                space,
+                region,
+                call,
+                segments,
+            )
         results.append(Computed(done[id(flow)], element.part))
     return results
 
 
-def several(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def several(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """Several reductions of sequences of one length: those of elements that travel together are one node."""
     jobs: dict[int, list[int]] = {}
     results: list[Any] = [None] * len(operands)
@@ -79,17 +118,38 @@ def several(low: Lowering, call: Call, operands: Sequence[Value], region: Region
         if isinstance(xs, Elements) and isinstance(xs.element, Computed):
             jobs.setdefault(id(xs.element.flow), []).append(i)
         else:
-            one = replace(call, kind=kinds[i], results=[call.results[i]])
-            (results[i],) = _ALONE[kinds[i]](low, one, [xs], region, Wanted({0}))
+            one = replace(
+                call,
+                kind=kinds[i],
+                results=[call.results[i]],
+            )
+            (results[i],) = _ALONE[kinds[i]](
+                low,
+                one,
+                [xs],
+                region,
+                Wanted({0}),
+            )
     for members in jobs.values():
         first = operands[members[0]]
         assert isinstance(first, Elements) and isinstance(first.element, Computed)
         flow, parts = first.element.flow, [operands[i].element.part for i in members]  # type: ignore[union-attr]
         layout = tuple((tuple(kind.shape), str(kind.dtype)) for kind in flow.types)
-        each = Segments(layout, tuple((kinds[i], part) for i, part in zip(members, parts, strict=True)))
+        each = Segments(
+            layout,
+            tuple((kinds[i], part) for i, part in zip(members, parts, strict=True)),
+        )
         types = [flow.types[part] for part in parts]
         name = "_".join(dict.fromkeys(kinds[i] for i in members))
-        reduced = group_and_reduce(low, flow, first.space, region, replace(call, kind=name), each, types)
+        reduced = group_and_reduce(
+            low,
+            flow,
+            first.space,
+            region,
+            replace(call, kind=name),
+            each,
+            types,
+        )
         for place, i in enumerate(members):
             results[i] = Computed(reduced, place)
     return results
@@ -107,11 +167,20 @@ class Segments:
     layout: tuple[tuple[tuple[int, ...], str], ...]
     jobs: tuple[tuple[str, int], ...]
 
-    def __call__(self, rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
+    def __call__(
+        self,
+        rows: jax.Array,
+        ids: jax.Array,
+        n: int,
+    ) -> jax.Array:
         """Reduces rows `[r, ...]` by their sorted segment numbers to rows `[n, ...]` that pack the results."""
-        types = [jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in self.layout]
+        types = []
+        for shape, dtype in self.layout:
+            types.append(jax.ShapeDtypeStruct(shape, np.dtype(dtype)))
         values = jax.vmap(lambda row: unpack(row, types))(rows)
-        results = [_SEGMENTS[kind](values[part], ids, n) for kind, part in self.jobs]
+        results = []
+        for kind, part in self.jobs:
+            results.append(_SEGMENTS[kind](values[part], ids, n))
         return jax.vmap(lambda *parts: pack(parts))(*results)
 
 
@@ -139,9 +208,13 @@ def group_and_reduce(
     reduced = low.draft.name(call.kind)
     if space.is_ragged:
         return low.draft.control(
-            region, results, lambda: ragged_builders.reduce(reduced, segments, built(flow)), flow.is_fresh
+            region,
+            results,
+            lambda: ragged_builders.reduce(reduced, segments, built(flow)),
+            flow.is_fresh,
         )
-    size, index = space.size, space.index
+    size = space.size
+    index = space.index
     place = payload_notes.place(low.draft, region, call.kind, call.line)
     together = low.draft.name(f"{call.kind}/group")
 
@@ -159,12 +232,20 @@ def group_and_reduce(
     return low.draft.control(region, results, make)
 
 
-def segment_sum(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
+def segment_sum(
+    rows: jax.Array,
+    ids: jax.Array,
+    n: int,
+) -> jax.Array:
     """The sum of each segment."""
     return jax.ops.segment_sum(rows, ids, n)
 
 
-def _segment_max(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
+def _segment_max(
+    rows: jax.Array,
+    ids: jax.Array,
+    n: int,
+) -> jax.Array:
     """The largest of each segment, entry by entry; equal ones share the gradient."""
     most = jax.lax.stop_gradient(jax.ops.segment_max(rows, ids, n))
     if not jnp.issubdtype(rows.dtype, jnp.inexact):
@@ -175,31 +256,70 @@ def _segment_max(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
     return jnp.where(many > 0, mean, most)
 
 
-def _segment_log_sum_exp(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
+def _segment_log_sum_exp(
+    rows: jax.Array,
+    ids: jax.Array,
+    n: int,
+) -> jax.Array:
     """Of each segment, entry by entry; entries of minus infinity add nothing, in gradients neither."""
     most = jax.lax.stop_gradient(jax.ops.segment_max(rows, ids, n))
     top = jnp.where(jnp.isfinite(most), most, 0)
-    total = jax.ops.segment_sum(jnp.exp(rows - top[jnp.minimum(ids, n - 1)]), ids, n)
-    return jnp.where(total > 0, top + jnp.log(jnp.where(total > 0, total, 1)), most)
+    total = jax.ops.segment_sum(
+        jnp.exp(rows - top[jnp.minimum(ids, n - 1)]),
+        ids,
+        n,
+    )
+    return jnp.where(
+        total > 0,
+        top + jnp.log(jnp.where(total > 0, total, 1)),
+        most,
+    )
 
 
-def _column_sum(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
+def _column_sum(
+    values: np.ndarray,
+    space: IndexSpace,
+    data: Any,
+) -> np.ndarray:
     assert space.parent is not None
-    out = np.zeros((space.parent.n_rows(data), *values.shape[1:]), values.dtype)
+    out = np.zeros(
+        (space.parent.n_rows(data), *values.shape[1:]),
+        values.dtype,
+    )
     np.add.at(out, space.parents(data), values)
     return out
 
 
-def _column_log_sum_exp(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
+def _column_log_sum_exp(
+    values: np.ndarray,
+    space: IndexSpace,
+    data: Any,
+) -> np.ndarray:
     most = _column_max(values, space, data)
     top = np.where(np.isfinite(most), most, 0)
-    total = _column_sum(np.exp(values - top[space.parents(data)]), space, data)
-    return np.where(total > 0, top + np.log(np.where(total > 0, total, 1)), most)
+    total = _column_sum(
+        np.exp(values - top[space.parents(data)]),
+        space,
+        data,
+    )
+    return np.where(
+        total > 0,
+        top + np.log(np.where(total > 0, total, 1)),
+        most,
+    )
 
 
-def _column_max(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
+def _column_max(
+    values: np.ndarray,
+    space: IndexSpace,
+    data: Any,
+) -> np.ndarray:
     assert space.parent is not None
-    out = np.full((space.parent.n_rows(data), *values.shape[1:]), least(values.dtype), values.dtype)
+    out = np.full(
+        (space.parent.n_rows(data), *values.shape[1:]),
+        least(values.dtype),
+        values.dtype,
+    )
     np.maximum.at(out, space.parents(data), values)
     return out
 

@@ -19,40 +19,85 @@ from ampjax.frontend.draft.values import Computed, Elements, LossTerm, Value, Wa
 from ampjax.ir.builders import ragged_builders
 
 
-def metric(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def metric(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """A metric: told by the loss of its region."""
     value, count = operands
-    low.terms.append(LossTerm(value, region, metric=call.options["name"], count=count, line=call.line))
+    low.terms.append(
+        LossTerm(
+            value,
+            region,
+            metric=call.options["name"],
+            count=count,
+            line=call.line,
+        )
+    )
     return []
 
 
-def output(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def output(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """An output: a sink, which gets a message for each row."""
     (value,) = operands
-    name, aval = call.options["name"], call.options["type"]
+    name = call.options["name"]
+    aval = call.options["type"]
     if isinstance(value, Elements):
-        value, region, aval = value.element, region.within(value.space), aval.update(shape=aval.shape[1:])
+        region = region.within(value.space)
+        value = value.element
+        aval = aval.update(shape=aval.shape[1:])
     if isinstance(value, Elements):
         raise GraphError(
-            call.line, "an array, or a sequence of arrays", "a sequence of sequences", "Tell it in a `map`."
+            call.line,
+            "an array, or a sequence of arrays",
+            "a sequence of sequences",
+            "Tell it in a `map`.",
         )
     if isinstance(value, Computed) and len(value.flow.types) == 1:
         flow = value.flow
     else:
         note = NodeNote(
-            f"{name}/value", region, [value], [aval], as_it_is, [aval], [[0]], call.line, leaves_of([value])
+            f"{name}/value",
+            region,
+            [value],
+            [aval],
+            as_it_is,
+            [aval],
+            [[0]],
+            call.line,
+            leaves_of([value]),
         )
         (flow,) = payload_notes.compute(low.draft, note)
     flow = payload_notes.fresh(low.draft, flow, f"{name}/value", call.line)
     if region.space.is_ragged:  # a row for each node, too, in a message of its own
-        called, index = low.draft.name(f"{name}/rows"), region.space.index
-        rows = lambda: ragged_builders.ungroup(built(whole), index, name=called)
-        whole, flow = flow, low.draft.control(region, flow.types, rows)
+        called = low.draft.name(f"{name}/rows")
+        index = region.space.index
+
+        def rows():
+            return ragged_builders.ungroup(built(whole), index, name=called)
+
+        whole = flow
+        flow = low.draft.control(region, flow.types, rows)
     low.draft.sink(flow, name, call.line)
     return []
 
 
-def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def node(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """A function that is one node, under a name of its own."""
     (function,) = call.functions
     atoms = {variable: Name(variable.aval) for variable in function.variables}
@@ -61,22 +106,42 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         if equation.call is not None:
             fix = "Make several nodes, one for each part between combinators."
             raise GraphError(
-                equation.line, "arrays alone in a function made with `amp.node`", f"`{equation.call.kind}`", fix
+                equation.line,
+                "arrays alone in a function made with `amp.node`",
+                f"`{equation.call.kind}`",
+                fix,
             )
     used = [i for i, variable in enumerate(function.variables) if variable in function.used]
     for i in used:
         if isinstance(operands[i], Elements):
             raise GraphError(
-                call.line, "arrays for a function made with `amp.node`", "a sequence", "Call it in a `map`."
+                call.line,
+                "arrays for a function made with `amp.node`",
+                "a sequence",
+                "Call it in a `map`.",
             )
-    name, leaves = call.options["name"], leaves_of([operands[i] for i in used])
+    name = call.options["name"]
+    leaves = leaves_of([operands[i] for i in used])
     if name in low.draft.params.initial and {key for key, _ in leaves} != {name}:
         fix = "Rename it; only a function that reads the parameters of a key alone can be called like it."
         raise GraphError(
-            call.line, "a name of its own for the node", f"`{name}`, as a key of the parameters is called", fix
+            call.line,
+            "a name of its own for the node",
+            f"`{name}`, as a key of the parameters is called",
+            fix,
         )
-    known = KnownValues(low, region, Opened(equations, results, dict(zip(atoms.values(), operands, strict=True))))
-    for equation in equations:  # finds numbers of the instances that are to be checked; the node computes all by itself
+    known = KnownValues(
+        low,
+        region,
+        Opened(
+            equations,
+            results,
+            dict(zip(atoms.values(), operands, strict=True)),
+        ),
+    )
+    for equation in (
+        equations
+    ):  # finds numbers of the instances that are to be checked; the node computes all by itself
         known.take_early(equation)
     names = list(atoms.values())
     types = [variable.aval for variable in function.jaxpr.outvars]

@@ -18,60 +18,150 @@ from ampjax.frontend.rules.foresight import Foresight
 from ampjax.frontend.rules.loops import Loop, carried
 
 
-def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def scan(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """A loop: Phi, the body, and a Cond that leaves after the last element. Without a carry only the body, one message for each element."""
-    (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
-    closed, init, xs = operands[:n_closed], operands[n_closed : n_closed + k], operands[n_closed + k :]
+    (step,) = call.functions
+    (n_closed,) = call.n_closed
+    k = call.options["n_carry"]
+    closed = operands[:n_closed]
+    init = operands[n_closed : n_closed + k]
+    xs = operands[n_closed + k :]
     space = elements_space(xs, call)
-    inner, name = region.within(space), space.dimension
+    inner = region.within(space)
+    name = space.dimension
     if space.is_ragged:
         used = step.used
-        _check_nodes([value for value, v in zip(closed, step.variables, strict=False) if v in used], k, call)
-    (closed,) = low.closures(call, operands, region, [space], name)
+        _check_nodes(
+            [value for value, v in zip(closed, step.variables, strict=False) if v in used],
+            k,
+            call,
+        )
+    (closed,) = low.closures(
+        call,
+        operands,
+        region,
+        [space],
+        name,
+    )
     rows = [x.element for x in xs if isinstance(x, Elements)]
     ys = {i for i in wanted.values if i >= k}
     if not k:
-        results = low.run(step, [*closed, *rows], inner, Wanted(ys, wanted.losses, wanted.groups))
-        return [as_elements(low, r, v, inner, call) for r, v in zip(results, step.jaxpr.outvars, strict=True)]
+        results = low.run(
+            step,
+            [*closed, *rows],
+            inner,
+            Wanted(ys, wanted.losses, wanted.groups),
+        )
+        result = []
+        for r, v in zip(results, step.jaxpr.outvars, strict=True):
+            result.append(as_elements(low, r, v, inner, call))
+        return result
     if (first := first_round(step, closed, init, rows, region, wanted)) is not None:
-        return begun_apart(low, call, [*closed, *init, *rows], first, region, space, wanted)
+        return begun_apart(
+            low,
+            call,
+            [*closed, *init, *rows],
+            first,
+            region,
+            space,
+            wanted,
+        )
     types = [variable.aval for variable in step.jaxpr.outvars[:k]]
     ahead = Foresight(region.space, space, call.options["reverse"])
-    loops = [Loop(low, own, region, space, call, ahead) for own in carried(init, types)]
+    loops = []
+    for own in carried(init, types):
+        loops.append(Loop(low, own, region, space, call, ahead))
     carry: dict[int, Value] = {}
     for loop in loops:
         carry |= loop.carry
     packed = [loop.own.members for loop in loops if loop.own.nodes is None]
     needs = Wanted(set(range(k)) | ys, wanted.losses, packed)
-    results = low.run(step, [*closed, *(carry[i] for i in range(k)), *rows], inner, needs)
+    results = low.run(
+        step,
+        [
+            *closed,
+            *(carry[i] for i in range(k)),
+            *rows,
+        ],
+        inner,
+        needs,
+    )
     final: dict[int, Value] = {}
     for loop in loops:
         last = loop.close(results)
         if any(i in wanted.values for i in loop.own.members):
             final |= last
-    out = [as_elements(low, r, v, inner, call) for r, v in zip(results, step.jaxpr.outvars, strict=True)]
-    return [*(final.get(i) for i in range(k)), *out[k:]]
+    out = []
+    for r, v in zip(results, step.jaxpr.outvars, strict=True):
+        out.append(as_elements(low, r, v, inner, call))
+    return [
+        *(final.get(i) for i in range(k)),
+        *out[k:],
+    ]
 
 
-def count(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def count(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """The numbers of so many elements: a space of its own."""
-    n, dimension = operands[0], call.options["dimension"]
+    n = operands[0]
+    dimension = call.options["dimension"]
     if not isinstance(n, Static | Constant):
         fix = "Use `amp.while_loop` with `amp.read`, and say how many rounds there can be."
-        raise GraphError(call.line, "a number that follows from the instance", "one that depends on parameters", fix)
-    sizes = low.column(n, region, jax.ShapeDtypeStruct((), np.int32))
+        raise GraphError(
+            call.line,
+            "a number that follows from the instance",
+            "one that depends on parameters",
+            fix,
+        )
+    sizes = low.column(
+        n,
+        region,
+        jax.ShapeDtypeStruct((), np.int32),
+    )
     space = region.space.along(dimension, sizes)
     low.lengths[dimension] = sizes
-    return [Elements(space, Static(Column(space, lambda data: space.numbers(data).astype(np.int32))))]
+    return [
+        Elements(
+            space,
+            Static(Column(space, lambda data: space.numbers(data).astype(np.int32))),
+        )
+    ]
 
 
-def length(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def length(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """How many elements each row has: known from the instance."""
     (xs,) = operands
-    sizes = xs.space.sizes if isinstance(xs, Elements) else low.length_of(call.options["dimension"], call.line)
+    if isinstance(xs, Elements):
+        sizes = xs.space.sizes
+    else:
+        sizes = low.length_of(call.options["dimension"], call.line)
     if sizes is None:
-        raise GraphError(call.line, "a length that follows from the instance", "one that the run tells", "Count in it.")
-    return [Static(Column(sizes.space, lambda data: np.maximum(sizes.of(data), 0).astype(np.int32)))]
+        raise GraphError(
+            call.line,
+            "a length that follows from the instance",
+            "one that the run tells",
+            "Count in it.",
+        )
+    return [
+        Static(Column(sizes.space, lambda data: np.maximum(sizes.of(data), 0).astype(np.int32)))
+    ]
 
 
 def elements_space(xs: Sequence[Value], call: Call) -> IndexSpace:
@@ -87,14 +177,24 @@ def elements_space(xs: Sequence[Value], call: Call) -> IndexSpace:
     spaces = [x.space if isinstance(x, Elements) else None for x in xs]
     if spaces[0] is None or any(space is not spaces[0] for space in spaces):
         fix = "Go through the instance's sequences, or what `map`, `scan` or `fold_tree` gave."
-        raise GraphError(call.line, "sequences with the same elements", f"{', '.join(map(str, spaces))}", fix)
+        raise GraphError(
+            call.line, "sequences with the same elements", f"{', '.join(map(str, spaces))}", fix
+        )
     if spaces[0].is_ragged and call.kind in ("fold", "scan_tree"):
         fix = "Give the graph's nodes and the tree's dimensions of different names."
-        raise GraphError(call.line, "a dimension of its own for the nodes of a tree", "the nodes of a graph", fix)
+        raise GraphError(
+            call.line, "a dimension of its own for the nodes of a tree", "the nodes of a graph", fix
+        )
     return spaces[0]
 
 
-def as_elements(low: Lowering, value: Any, variable: Any, inner: Region, call: Call) -> Any:
+def as_elements(
+    low: Lowering,
+    value: Any,
+    variable: Any,
+    inner: Region,
+    call: Call,
+) -> Any:
     """The sequence of what a body gave for each element; None where that is not wanted."""
     if value is None:
         return None
@@ -103,13 +203,22 @@ def as_elements(low: Lowering, value: Any, variable: Any, inner: Region, call: C
     return Elements(inner.space, value)
 
 
-def _check_nodes(closed: Sequence[Value], n_carry: int, call: Call) -> None:
+def _check_nodes(
+    closed: Sequence[Value],
+    n_carry: int,
+    call: Call,
+) -> None:
     """Checks what is computed for each node of a graph: one after the other, or with a sequence from outside, it can't be."""
     if n_carry:
-        fix = (
-            "Use `amp.map`, `amp.propagate`, `amp.sum`; nodes have no order unless an edge leads from each to the next."
+        fix = "Use `amp.map`, `amp.propagate`, `amp.sum`; nodes have no order unless an edge leads from each to the next."
+        raise GraphError(
+            call.line,
+            "a sequence whose elements come one after the other",
+            "the nodes of a graph",
+            fix,
         )
-        raise GraphError(call.line, "a sequence whose elements come one after the other", "the nodes of a graph", fix)
     if any(isinstance(value, Elements) for value in closed):
         fix = "Reduce or take from it outside; a sequence over the same nodes is an argument of the `map`."
-        raise GraphError(call.line, "arrays beside a node of a graph", "a whole sequence from outside", fix)
+        raise GraphError(
+            call.line, "arrays beside a node of a graph", "a whole sequence from outside", fix
+        )

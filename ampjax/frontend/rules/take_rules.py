@@ -16,54 +16,115 @@ from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import NodeNote
 from ampjax.frontend.draft.reads import Reads, as_messages
-from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Source, Static, Value, Wanted
+from ampjax.frontend.draft.values import (
+    Computed,
+    Constant,
+    Elements,
+    Flow,
+    Source,
+    Static,
+    Value,
+    Wanted,
+)
 from ampjax.frontend.rules.loops import leave
 from ampjax.frontend.rules.reduction_rules import group_and_reduce, segment_sum
 
 
-def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def take(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """One element of each sequence. Of one that comes from outside no copy is made: each row reads its element where the sequence is."""
     at, *sequences = operands
     if not isinstance(at, Static | Constant):
         fix = "Choose by the instance's integers; or weigh all elements, as attention does."
         raise GraphError(
-            call.line, "an element's number that follows from the instance", "one that depends on parameters", fix
+            call.line,
+            "an element's number that follows from the instance",
+            "one that depends on parameters",
+            fix,
         )
-    place = low.column(at, region, jax.ShapeDtypeStruct((), np.int64))
+    place = low.column(
+        at,
+        region,
+        jax.ShapeDtypeStruct((), np.int64),
+    )
     taken: dict[Flow, Flow] = {}
     results: list[Any] = []
     for xs in sequences:
         assert isinstance(xs, Elements)
         number = _number_in(xs.space, place)
-        low.draft.checks.append(lambda data, s=xs.space, n=number: check_taken(data, region, s, n, call.line))
+        low.draft.checks.append(
+            lambda data, s=xs.space, n=number: check_taken(data, region, s, n, call.line)
+        )
         source = xs.source if region.is_known else None
-        original, row = xs if source is None else source.elements, _row_in(xs.space, source, number)
+        original = xs if source is None else source.elements
+        row = _row_in(xs.space, source, number)
         element = original.element
         if isinstance(element, Static):
             column = element.column.inside(original.space)
-            results.append(Static(Column(region.space, lambda data, c=column, r=row: _rows_at(c.of(data), r(data)))))
+            results.append(
+                Static(
+                    Column(
+                        region.space,
+                        lambda data, c=column, r=row: _rows_at(c.of(data), r(data)),
+                    )
+                )
+            )
         elif isinstance(element, Computed):
             flow = element.flow
             if flow not in taken:
                 if original is xs:
-                    taken[flow] = _taken_out(low, flow, xs.space, number, region, call)
+                    taken[flow] = _taken_out(
+                        low,
+                        flow,
+                        xs.space,
+                        number,
+                        region,
+                        call,
+                    )
                 else:
-                    taken[flow] = _read(low, flow, original.space, row, region, call)
+                    taken[flow] = _read(
+                        low,
+                        flow,
+                        original.space,
+                        row,
+                        region,
+                        call,
+                    )
             results.append(Computed(taken[flow], element.part))
         else:
             raise GraphError(
-                call.line, "a sequence of arrays", "a sequence of sequences", "Take an element inside `map`."
+                call.line,
+                "a sequence of arrays",
+                "a sequence of sequences",
+                "Take an element inside `map`.",
             )
     return results
 
 
 def _read(
-    low: Lowering, flow: Flow, space: IndexSpace, row: Callable[[Any], np.ndarray], region: Region, call: Call
+    low: Lowering,
+    flow: Flow,
+    space: IndexSpace,
+    row: Callable[[Any], np.ndarray],
+    region: Region,
+    call: Call,
 ) -> Flow:
     """A copy of an element for each row that reads it."""
-    flow = low.once((flow, "alone"), lambda: _alone(low, flow, call))
+    flow = low.once(
+        (flow, "alone"),
+        lambda: _alone(low, flow, call),
+    )
     reads = Reads(
-        region, flow.region.space, lambda data: _of_region(row(data), region, data), low.number("read"), call.line
+        region,
+        flow.region.space,
+        lambda data: _of_region(row(data), region, data),
+        low.number("read"),
+        call.line,
     )
     return reads.copies(low.draft, flow)
 
@@ -75,53 +136,99 @@ def _alone(low: Lowering, flow: Flow, call: Call) -> Flow:
     return payload_notes.fresh(low.draft, flow, "take", call.line)
 
 
-def _of_region(column: np.ndarray, region: Region, data: Any) -> np.ndarray:
+def _of_region(
+    column: np.ndarray,
+    region: Region,
+    data: Any,
+) -> np.ndarray:
     rows = region.rows(data)
     return column if rows is None else column[rows]
 
 
 def _taken_out(
-    low: Lowering, flow: Flow, space: IndexSpace, number: Callable[[Any], np.ndarray], region: Region, call: Call
+    low: Lowering,
+    flow: Flow,
+    space: IndexSpace,
+    number: Callable[[Any], np.ndarray],
+    region: Region,
+    call: Call,
 ) -> Flow:
     """The element of each row's own sequence: its message goes out, the others end."""
-    is_it = Column(space, lambda data: (space.numbers(data) == number(data)[space.parents(data)]).astype(np.int64))
+    is_it = Column(
+        space,
+        lambda data: (space.numbers(data) == number(data)[space.parents(data)]).astype(np.int64),
+    )
     if space.is_ragged:
         return _row_of(low, flow, is_it, region, call)
     field = space.fact(low.number("taken"), is_it, f"whether the element is taken ({call.line})")
     inner = region.within(space)
-    flow = low.once((flow, "alone"), lambda: _alone(low, flow, call))
-    chosen, _ = low.draft.split(flow, lambda s: getattr(s, field) == 1, [inner, inner], "take")
+    flow = low.once(
+        (flow, "alone"),
+        lambda: _alone(low, flow, call),
+    )
+    chosen, _ = low.draft.split(
+        flow,
+        lambda s: getattr(s, field) == 1,
+        [inner, inner],
+        "take",
+    )
     return leave(low, chosen, space, region, "take/leave")
 
 
-def _row_of(low: Lowering, flow: Flow, is_it: Column, region: Region, call: Call) -> Flow:
+def _row_of(
+    low: Lowering,
+    flow: Flow,
+    is_it: Column,
+    region: Region,
+    call: Call,
+) -> Flow:
     """The chosen row of each ragged message: the sum of all rows, of which all others are made zero."""
     rows: list[Value] = [Computed(flow, part) for part in range(len(flow.types))]
     flag = jax.ShapeDtypeStruct((), np.int32)
 
-    def masked(_: Any, chosen: Any, *values: Any) -> list[Any]:
-        return [jnp.where(chosen == 1, value, jnp.zeros_like(value)) for value in values]
+    def masked(
+        _: Any,
+        chosen: Any,
+        *values: Any,
+    ) -> list[Any]:
+        result = []
+        for value in values:
+            result.append(jnp.where(chosen == 1, value, jnp.zeros_like(value)))
+        return result
 
     group = [range(len(rows))]
     note = NodeNote(
-        "take", flow.region, [Static(is_it), *rows], [flag, *flow.types], masked, flow.types, group, call.line
+        "take",
+        flow.region,
+        [Static(is_it), *rows],
+        [flag, *flow.types],
+        masked,
+        flow.types,
+        group,
+        call.line,
     )
     (chosen,) = payload_notes.compute(low.draft, note)
     return group_and_reduce(low, chosen, flow.region.space, region, call, segment_sum)
 
 
-def _number_in(space: IndexSpace, place: Column) -> Callable[[Any], np.ndarray]:
+def _number_in(
+    space: IndexSpace,
+    place: Column,
+) -> Callable[[Any], np.ndarray]:
     """`[rows]`: which element each row takes of its sequence, counted from the first."""
 
     def numbers(data: Any) -> np.ndarray:
-        at, n = place.of(data).astype(np.int64), space.lengths(data)
+        at = place.of(data).astype(np.int64)
+        n = space.lengths(data)
         return np.where(at < 0, at + n, at)
 
     return numbers
 
 
 def _row_in(
-    space: IndexSpace, source: Source | None, number: Callable[[Any], np.ndarray]
+    space: IndexSpace,
+    source: Source | None,
+    number: Callable[[Any], np.ndarray],
 ) -> Callable[[Any], np.ndarray]:
     """`[rows]`: the row of what each row takes, in the space of its own sequence, or of that of which this is a copy."""
     if source is None:
@@ -129,11 +236,21 @@ def _row_in(
     return lambda data: source.elements.space.starts(data)[source.rows(data)] + number(data)
 
 
-def check_taken(data: Any, region: Region, space: IndexSpace, number: Callable[[Any], np.ndarray], line: str) -> None:
+def check_taken(
+    data: Any,
+    region: Region,
+    space: IndexSpace,
+    number: Callable[[Any], np.ndarray],
+    line: str,
+) -> None:
     """Checks that the elements that are taken are there, wherever they are taken."""
-    at, n, rows = number(data), space.lengths(data), region.rows(data)
+    at = number(data)
+    n = space.lengths(data)
+    rows = region.rows(data)
     is_missing = (at < 0) | (at >= n)
-    for row in (np.flatnonzero(is_missing) if rows is None else rows[is_missing[rows]])[:1].tolist():
+    for row in (np.flatnonzero(is_missing) if rows is None else rows[is_missing[rows]])[
+        :1
+    ].tolist():
         raise DataError(
             f"{line}, instance {region.space.instances(data)[row]}",
             "an element that the sequence has",
@@ -145,5 +262,8 @@ def check_taken(data: Any, region: Region, space: IndexSpace, number: Callable[[
 def _rows_at(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Rows of a column; anything where a row's sequence has no such element, which nobody reads."""
     if not len(values):
-        return np.zeros((len(rows), *values.shape[1:]), values.dtype)
+        return np.zeros(
+            (len(rows), *values.shape[1:]),
+            values.dtype,
+        )
     return values[np.clip(rows, 0, len(values) - 1)]

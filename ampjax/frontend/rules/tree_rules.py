@@ -33,14 +33,29 @@ class TreeFields:
       call: The combinator.
     """
 
-    def __init__(self, parent: Value, side: Value, region: Region, arity: int | None, call: Call):
+    def __init__(
+        self,
+        parent: Value,
+        side: Value,
+        region: Region,
+        arity: int | None,
+        call: Call,
+    ):
         self.space = elements_space([parent, side], call)
         assert isinstance(parent, Elements) and isinstance(side, Elements)
         assert isinstance(parent.element, Static) and isinstance(side.element, Static)
-        self._parent, self._side, self._arity, self._line = parent.element.column, side.element.column, arity, call.line
+        self._parent = parent.element.column
+        self._side = side.element.column
+        self._arity = arity
+        self._line = call.line
         dimension = self.space.dimension
-        self.at, self.up, self.side = self.space.index, f"{dimension}_up", f"{dimension}_side"
-        self.is_leaf = Column(self.space, lambda data: (self.n_children.of(data) == 0).astype(np.int64))
+        self.at = self.space.index
+        self.up = f"{dimension}_up"
+        self.side = f"{dimension}_side"
+        self.is_leaf = Column(
+            self.space,
+            lambda data: (self.n_children.of(data) == 0).astype(np.int64),
+        )
         self.n_children = Column(self.space, self._count)
 
     def parents(self, data: Any) -> np.ndarray:
@@ -50,11 +65,16 @@ class TreeFields:
     def note_up(self) -> None:
         """Puts the parent and the side into all messages of the tree; the first root's side is -1, the next one's -2, and so on."""
         self.space.fact(self.up, self._parent, "number of the parent")
-        self.space.fact(self.side, Column(self.space, self._sides), "which child of its parent; -1 for the root")
+        self.space.fact(
+            self.side, Column(self.space, self._sides), "which child of its parent; -1 for the root"
+        )
 
     def other_roots(self) -> Guard:
         """Where a node is a root, but not the first one of its tree."""
-        is_other = Column(self.space, lambda data: (self._sides(data) < -1).astype(np.int64))
+        is_other = Column(
+            self.space,
+            lambda data: (self._sides(data) < -1).astype(np.int64),
+        )
         return Guard(f"{self.space.dimension}_is_other_root", 1, is_other)
 
     def sides(self, data: Any) -> np.ndarray:
@@ -63,7 +83,10 @@ class TreeFields:
 
     def guards(self, field: str) -> list[Guard]:
         """Where a node is a branch, and where a leaf."""
-        return [Guard(field, 0, self.is_leaf), Guard(field, 1, self.is_leaf)]
+        return [
+            Guard(field, 0, self.is_leaf),
+            Guard(field, 1, self.is_leaf),
+        ]
 
     def roots(self, outer: IndexSpace) -> tuple[Column, Column]:
         """The first root's number in each tree, and how many other roots it has."""
@@ -75,90 +98,171 @@ class TreeFields:
             return found
 
         def others(data: Any) -> np.ndarray:
-            return np.bincount(self.space.parents(data)[self._sides(data) < -1], minlength=outer.n_rows(data))
+            return np.bincount(
+                self.space.parents(data)[self._sides(data) < -1],
+                minlength=outer.n_rows(data),
+            )
 
         return Column(outer, first), Column(outer, others)
 
     def _sides(self, data: Any) -> np.ndarray:
         """`[nodes]`: the side of each; below 0 for roots."""
-        sides, tree = self._side.of(data).astype(np.int64), self.space.parents(data)
+        sides = self._side.of(data).astype(np.int64)
+        tree = self.space.parents(data)
         roots = np.flatnonzero(self._parent.of(data) < 0)
         ranks = np.arange(len(roots)) - np.searchsorted(tree[roots], tree[roots])
         sides[roots] = -1 - ranks
         return sides
 
     def _count(self, data: Any) -> np.ndarray:
-        parent, side, sizes = self._parent.of(data), self._side.of(data), self.space.lengths(data)
-        n = check_trees(f"the tree over `{self.space.dimension}` ({self._line})", parent, side, sizes)
-        wrong = np.flatnonzero((n != 0) & (n != self._arity)) if self._arity else ()
+        parent = self._parent.of(data)
+        side = self._side.of(data)
+        sizes = self.space.lengths(data)
+        n = check_trees(
+            f"the tree over `{self.space.dimension}` ({self._line})", parent, side, sizes
+        )
+        if self._arity:
+            wrong = np.flatnonzero((n != 0) & (n != self._arity))
+        else:
+            wrong = ()
         for node in wrong[:1]:
             assert self._arity is not None
             where = f"{self._line}, instance {self.space.instances(data)[node]}"
-            raise wrong_arity(where, self._arity, int(n[node]), int(self.space.numbers(data)[node]))
+            raise wrong_arity(
+                where,
+                self._arity,
+                int(n[node]),
+                int(self.space.numbers(data)[node]),
+            )
         return n
 
 
-def fold(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def fold(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """From the leaves up: a node's state goes to its parent, where it meets those of its siblings."""
-    (leaf, branch), (n_leaf, n_branch), arity = call.functions, call.n_closed, call.options["arity"]
+    leaf, branch = call.functions
+    n_leaf, n_branch = call.n_closed
+    arity = call.options["arity"]
     n_closed = n_leaf + n_branch
     parent, side, *values = operands[n_closed:]
     tree = TreeFields(parent, side, region, arity, call)
     tree.note_up()
-    space, name = tree.space, tree.space.dimension
+    space = tree.space
+    name = tree.space.dimension
     inner = region.within(space)
     rows = [value.element for value in values if isinstance(value, Elements)]
-    closed = [value for own in low.closures(call, operands, region, [space, space], name) for value in own]
+    closed = [
+        value for own in low.closures(call, operands, region, [space, space], name) for value in own
+    ]
     guards = tree.guards(low.number("leaf"))
-    given = [[*closed[n_leaf:], *rows], [*closed[:n_leaf], *rows]]
-    for_branch, for_leaf = routed(low, [branch, leaf], given, guards, name, call.line)
-    at_branch, at_leaf = inner.where(guards[0]), inner.where(guards[1])
+    given = [
+        [*closed[n_leaf:], *rows],
+        [*closed[:n_leaf], *rows],
+    ]
+    for_branch, for_leaf = routed(
+        low,
+        [branch, leaf],
+        given,
+        guards,
+        name,
+        call.line,
+    )
+    at_branch = inner.where(guards[0])
+    at_leaf = inner.where(guards[1])
 
     types = [variable.aval for variable in leaf.jaxpr.outvars]
-    n, groups = len(types), by_dtype(types)
+    n = len(types)
+    groups = by_dtype(types)
     every = Wanted(set(range(n)), groups=groups)
     of_leaf = low.run(leaf, for_leaf, at_leaf, every)
-    nodes, leaves, roots = [], [], []
+    nodes = []
+    leaves = []
+    roots = []
     children: list[Any] = [None] * (n * (arity or 1))
     for group in groups:
         kinds = [types[i] for i in group]
-        leaves.append(low.pack([of_leaf[i] for i in group], kinds, at_leaf, f"{name}/leaf", call.line))
+        leaves.append(
+            low.pack(
+                [of_leaf[i] for i in group],
+                kinds,
+                at_leaf,
+                f"{name}/leaf",
+                call.line,
+            )
+        )
         node = low.draft.loop(inner, kinds, f"{name}/state", is_fresh=True)
         nodes.append(node)
-        below, root = _upwards(low, node, tree, region, guards[0], call)
+        below, root = _upwards(
+            low,
+            node,
+            tree,
+            region,
+            guards[0],
+            call,
+        )
         roots.append(root)
         for k, flow in enumerate(below):
             for part, i in enumerate(group):
                 value: Value = Computed(flow, part)
-                children[k * n + i] = value if arity else Elements(flow.region.space, value)
+                if arity:
+                    children[k * n + i] = value
+                else:
+                    children[k * n + i] = Elements(flow.region.space, value)
     of_branch = low.run(branch, [*for_branch, *children], at_branch, every)
     states: dict[int, Computed] = {}
     final: dict[int, Computed] = {}
     for group, node, first, root in zip(groups, nodes, leaves, roots, strict=True):
         kinds = [types[i] for i in group]
-        flow = low.pack([of_branch[i] for i in group], kinds, at_branch, f"{name}/branch", call.line)
-        low.draft.close_loop(node, first, payload_notes.fresh(low.draft, flow, f"{name}/branch", call.line))
+        flow = low.pack(
+            [of_branch[i] for i in group], kinds, at_branch, f"{name}/branch", call.line
+        )
+        low.draft.close_loop(
+            node, first, payload_notes.fresh(low.draft, flow, f"{name}/branch", call.line)
+        )
         states |= {i: Computed(node, part) for part, i in enumerate(group)}
         if any(n + i in wanted.values for i in group):
             left = leave(low, root, space, region, f"{name}/root")
             final |= {i: Computed(left, part) for part, i in enumerate(group)}
-    return [*(Elements(space, states[i]) for i in range(n)), *(final.get(i) for i in range(n))]
+    return [
+        *(Elements(space, states[i]) for i in range(n)),
+        *(final.get(i) for i in range(n)),
+    ]
 
 
-def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def scan(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """From the root down: a node's state goes to each of its children, which it meets by its parent's number and its side."""
-    (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
+    (step,) = call.functions
+    (n_closed,) = call.n_closed
+    k = call.options["n_carry"]
     init = operands[n_closed : n_closed + k]
     parent, side, *values = operands[n_closed + k :]
     tree = TreeFields(parent, side, region, None, call)
     tree.note_up()
-    space, name = tree.space, tree.space.dimension
+    space = tree.space
+    name = tree.space.dimension
     inner = region.within(space)
     n_children = space.fact(f"{name}_children", tree.n_children, "children")
     first_root, other_roots = tree.roots(region.space)
     root = region.space.fact(f"{name}_root", first_root, "number of the first root")
     n_others = region.space.fact(f"{name}_roots", other_roots, "other roots")
-    (closed,) = low.closures(call, operands, region, [space], name)
+    (closed,) = low.closures(
+        call,
+        operands,
+        region,
+        [space],
+        name,
+    )
     rows = [value.element for value in values if isinstance(value, Elements)]
     types = [variable.aval for variable in step.jaxpr.outvars]
     groups = by_dtype(types)
@@ -167,84 +271,203 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     for group in groups:
         kinds = [types[i] for i in group]
         start = payload_notes.fresh(
-            low.draft, low.pack([init[i] for i in group], kinds, region, f"{name}/init", call.line), name, call.line
+            low.draft,
+            low.pack(
+                [init[i] for i in group],
+                kinds,
+                region,
+                f"{name}/init",
+                call.line,
+            ),
+            name,
+            call.line,
         )
 
         def begin(s: State) -> State:
-            return s.replace(**dict.fromkeys(space.facts, 0), **{tree.at: getattr(s, root)})
+            return s.replace(
+                **dict.fromkeys(space.facts, 0),
+                **{tree.at: getattr(s, root)},
+            )
 
         first = low.draft.relabel(start, inner, begin, f"{name}/first", is_fresh=False)
         above = low.draft.loop(inner, kinds, f"{name}/above")
         loops.append((first, _to_other_roots(low, start, tree, n_others, call), above))
         carry |= {i: Computed(above, part) for part, i in enumerate(group)}
     results = low.run(
-        step, [*closed, *(carry[i] for i in range(k)), *rows], inner, Wanted(set(range(k)), groups=groups)
+        step,
+        [
+            *closed,
+            *(carry[i] for i in range(k)),
+            *rows,
+        ],
+        inner,
+        Wanted(set(range(k)), groups=groups),
     )
     out: dict[int, Computed] = {}
     for group, (first, others, above) in zip(groups, loops, strict=True):
-        flow = low.pack([results[i] for i in group], [types[i] for i in group], inner, f"{name}/below", call.line)
+        flow = low.pack(
+            [results[i] for i in group],
+            [types[i] for i in group],
+            inner,
+            f"{name}/below",
+            call.line,
+        )
         flow = payload_notes.fresh(low.draft, flow, f"{name}/below", call.line)
-        low.draft.close_loop(above, first, others, _to_children(low, flow, tree, n_children, call))
+        low.draft.close_loop(
+            above,
+            first,
+            others,
+            _to_children(low, flow, tree, n_children, call),
+        )
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
-    return [Elements(space, out[i]) if i in wanted.values else None for i in range(k)]
+    result = []
+    for i in range(k):
+        result.append(Elements(space, out[i]) if i in wanted.values else None)
+    return result
 
 
 def _upwards(
-    low: Lowering, node: Flow, tree: TreeFields, region: Region, is_branch: Guard, call: Call
+    low: Lowering,
+    node: Flow,
+    tree: TreeFields,
+    region: Region,
+    is_branch: Guard,
+    call: Call,
 ) -> tuple[list[Flow], Flow]:
     """The states of each side's children at their parents (for any arity all in one wire), and the first root's; those of other roots end here."""
-    space, name, arity = tree.space, tree.space.dimension, call.options["arity"]
-    at, up, side = tree.at, tree.up, tree.side
+    space = tree.space
+    name = tree.space.dimension
+    arity = call.options["arity"]
+    at = tree.at
+    up = tree.up
+    side = tree.side
     inner = region.within(space)
     if arity:
         choose = lambda s: np.where(
-            getattr(s, side) < 0, np.minimum(arity - 1 - getattr(s, side), arity + 1), getattr(s, side)
+            getattr(s, side) < 0,
+            np.minimum(arity - 1 - getattr(s, side), arity + 1),
+            getattr(s, side),
         )
-        *below, root, _ = low.draft.split(node, choose, [inner] * (arity + 2), f"{name}/side")
-        swap = lambda s: s.replace(**{at: getattr(s, up)})
-        return [low.draft.relabel(flow, inner.where(is_branch), swap, f"{name}/up", False) for flow in below], root
+        *below, root, _ = low.draft.split(
+            node,
+            choose,
+            [inner] * (arity + 2),
+            f"{name}/side",
+        )
+
+        def swap(s):
+            return s.replace(**{at: getattr(s, up)})
+
+        return [
+            low.draft.relabel(
+                flow,
+                inner.where(is_branch),
+                swap,
+                f"{name}/up",
+                False,
+            )
+            for flow in below
+        ], root
     children = space.along(call.options["inner"], tree.n_children)
     low.lengths[call.options["inner"]] = tree.n_children
     index = children.index
     choose = lambda s: np.clip(-getattr(s, side), 0, 2)
-    below, root, _ = low.draft.split(node, choose, [inner] * 3, f"{name}/side")
+    below, root, _ = low.draft.split(
+        node,
+        choose,
+        [inner] * 3,
+        f"{name}/side",
+    )
 
     def rise(s: State) -> State:
-        return s.replace(**{at: getattr(s, up), index: getattr(s, side)}, **dict.fromkeys(children.facts, 0))
+        return s.replace(
+            **{at: getattr(s, up), index: getattr(s, side)},
+            **dict.fromkeys(children.facts, 0),
+        )
 
-    risen = low.draft.relabel(below, inner.where(is_branch).within(children), rise, f"{name}/up", False)
-    risen.knows_outer = False  # the facts of the tree's nodes are still the child's, not its parent's
+    risen = low.draft.relabel(
+        below, inner.where(is_branch).within(children), rise, f"{name}/up", False
+    )
+    risen.knows_outer = (
+        False  # the facts of the tree's nodes are still the child's, not its parent's
+    )
     return [risen], root
 
 
-def _to_other_roots(low: Lowering, start: Flow, tree: TreeFields, n_others: str, call: Call) -> Flow:
+def _to_other_roots(
+    low: Lowering, start: Flow, tree: TreeFields, n_others: str, call: Call
+) -> Flow:
     """What a tree begins with, at each of its roots but the first; they meet by the root's side."""
-    space, name, at, side = tree.space, tree.space.dimension, tree.at, tree.side
+    space = tree.space
+    name = tree.space.dimension
+    at = tree.at
+    side = tree.side
     there = start.region.within(space).where(tree.other_roots())
     place = payload_notes.place(low.draft, there, f"{name}/root", call.line)
-    sent, met = low.draft.name(f"{name}/roots"), low.draft.name(f"{name}/root")
-    key = (*(space.parent.key if space.parent else ()), side)
+    sent = low.draft.name(f"{name}/roots")
+    met = low.draft.name(f"{name}/root")
+    key = (
+        *(space.parent.key if space.parent else ()),
+        side,
+    )
 
     def make() -> Any:
-        to_each = lambda s, i: s.replace(**dict.fromkeys(space.facts, 0), **{at: 0}).replace(**{side: -2 - i})
-        copies = ragged_builders.flatmap(built(start), lambda s: getattr(s, n_others), to_each, name=sent)
-        return payload_builders.npt(met, second, join=key)(built(place), copies)
+        def to_each(s, i):
+            return s.replace(**dict.fromkeys(space.facts, 0), **{at: 0}).replace(**{side: -2 - i})
+
+        copies = ragged_builders.flatmap(
+            built(start), lambda s: getattr(s, n_others), to_each, name=sent
+        )
+        return payload_builders.npt(met, second, join=key)(
+            built(place),
+            copies,
+        )
 
     return low.draft.control(there, start.types, make)
 
 
-def _to_children(low: Lowering, flow: Flow, tree: TreeFields, n_children: str, call: Call) -> Flow:
+def _to_children(
+    low: Lowering,
+    flow: Flow,
+    tree: TreeFields,
+    n_children: str,
+    call: Call,
+) -> Flow:
     """A node's state at each of its children: it meets a message that the child brings, by the parent's number and the side."""
-    space, name = tree.space, tree.space.dimension
-    at, up, side = tree.at, tree.up, tree.side
-    has_parent = Guard(f"{name}_has_parent", 1, Column(space, lambda data: (tree.parents(data) >= 0).astype(np.int64)))
-    place = payload_notes.place(low.draft, flow.region.where(has_parent), f"{name}/child", call.line)
-    sent, met = low.draft.name(f"{name}/children"), low.draft.name(f"{name}/child")
-    key = (*(space.parent.key if space.parent else ()), up, side)
+    space = tree.space
+    name = tree.space.dimension
+    at = tree.at
+    up = tree.up
+    side = tree.side
+    has_parent = Guard(
+        f"{name}_has_parent",
+        1,
+        Column(
+            space,
+            lambda data: (tree.parents(data) >= 0).astype(np.int64),
+        ),
+    )
+    place = payload_notes.place(
+        low.draft, flow.region.where(has_parent), f"{name}/child", call.line
+    )
+    sent = low.draft.name(f"{name}/children")
+    met = low.draft.name(f"{name}/child")
+    key = (
+        *(space.parent.key if space.parent else ()),
+        up,
+        side,
+    )
 
     def make() -> Any:
-        to_each = lambda s, i: s.replace(**{up: getattr(s, at), side: i, at: 0})
-        copies = ragged_builders.flatmap(built(flow), lambda s: getattr(s, n_children), to_each, name=sent)
-        return payload_builders.npt(met, second, join=key)(built(place), copies)
+        def to_each(s, i):
+            return s.replace(**{up: getattr(s, at), side: i, at: 0})
+
+        copies = ragged_builders.flatmap(
+            built(flow), lambda s: getattr(s, n_children), to_each, name=sent
+        )
+        return payload_builders.npt(met, second, join=key)(
+            built(place),
+            copies,
+        )
 
     return low.draft.control(flow.region, flow.types, make)

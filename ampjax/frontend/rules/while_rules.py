@@ -22,34 +22,97 @@ from ampjax.frontend.rules.loops import leave
 from ampjax.ir.state import State
 
 
-def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+def while_loop(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
     """A loop that reads a value to know whether it goes on. The test stands at the end of each round; the first one is a choice before it."""
-    (test, turn, same), (n_test, n_turn, _) = call.functions, call.n_closed
-    closed, init = list(operands[n_test : n_test + n_turn]), list(operands[n_test + n_turn :])
+    test, turn, same = call.functions
+    n_test, n_turn, _ = call.n_closed
+    closed = list(operands[n_test : n_test + n_turn])
+    init = list(operands[n_test + n_turn :])
     asked = [*operands[:n_test], *init]
-    (answer,) = low.run(test, asked, region, Wanted({0}))
+    (answer,) = low.run(
+        test,
+        asked,
+        region,
+        Wanted({0}),
+    )
     if isinstance(answer, Constant):
-        return _around(low, call, closed, init, region, wanted) if answer.value else init
-    answer = replace(_read_answer(low, answer, region, call), was_read=1)  # as many rounds are assumed as there can be
+        if answer.value:
+            return _around(low, call, closed, init, region, wanted)
+        return init
+    answer = replace(
+        _read_answer(low, answer, region, call), was_read=1
+    )  # as many rounds are assumed as there can be
     functions = replace(call, functions=(same, turn))
-    decision = choice_by_value(low, call, low.number("if"), 2, region, answer)
-    ended, goes = sent_along(low, functions, [init, [*closed, *init]], decision)
-    after = _around(low, call, goes[:n_turn], goes[n_turn:], region.where(decision.guards[1]), wanted)
-    return merged(low, call.results, "while", call.line, [ended, after], decision.guards, region, wanted)
+    decision = choice_by_value(
+        low,
+        call,
+        low.number("if"),
+        2,
+        region,
+        answer,
+    )
+    ended, goes = sent_along(
+        low,
+        functions,
+        [init, [*closed, *init]],
+        decision,
+    )
+    after = _around(
+        low,
+        call,
+        goes[:n_turn],
+        goes[n_turn:],
+        region.where(decision.guards[1]),
+        wanted,
+    )
+    return merged(
+        low,
+        call.results,
+        "while",
+        call.line,
+        [ended, after],
+        decision.guards,
+        region,
+        wanted,
+    )
 
 
 def _around(
-    low: Lowering, call: Call, closed: Sequence[Value], init: Sequence[Value], region: Region, wanted: Wanted
+    low: Lowering,
+    call: Call,
+    closed: Sequence[Value],
+    init: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
 ) -> list[Any]:
     """A loop that begins with a round. What the rounds close over goes around as it is; what only the test reads does not."""
-    turn, n, k = call.functions[1], len(call.results), len(closed)
-    variables, rounds = turn.variables, _Rounds(low, call, region)
-    inner, name = region.within(rounds.decision.inside(region.space)), rounds.name
-    kept = [i for i in range(k) if variables[i] in turn.used and isinstance(closed[i], Computed | Static)]
+    turn = call.functions[1]
+    n = len(call.results)
+    k = len(closed)
+    variables = turn.variables
+    rounds = _Rounds(low, call, region)
+    inner = region.within(rounds.decision.inside(region.space))
+    name = rounds.name
+    kept = []
+    for i in range(k):
+        if variables[i] in turn.used and isinstance(closed[i], Computed | Static):
+            kept.append(i)
     there: list[Value] = list(closed)
-    for group in [[kept[i] for i in group] for group in by_dtype([variables[i].aval for i in kept])]:
+    for group in [
+        [kept[i] for i in group] for group in by_dtype([variables[i].aval for i in kept])
+    ]:
         kinds = [variables[i].aval for i in group]
-        flow = rounds.started([closed[i] for i in group], kinds, region)
+        flow = rounds.started(
+            [closed[i] for i in group],
+            kinds,
+            region,
+        )
         for part, i in enumerate(group):
             one = Computed(rounds.decision.send(flow)[0], part)
             value = closed[i]
@@ -60,28 +123,57 @@ def _around(
     for i, variable in enumerate(variables[:k]):
         if variable in turn.used:
             there[i] = rounds.decision.take(there[i], 0)
-    new = [i for i in range(n) if i in wanted.values or variables[k + i] in turn.used]
+    new = []
+    for i in range(n):
+        if i in wanted.values or variables[k + i] in turn.used:
+            new.append(i)
     new = new or [0]  # something must go around
-    groups = [[new[i] for i in group] for group in by_dtype([variables[k + i].aval for i in new])]
-    carry: list[Value] = [_if_read(value, v, turn) for value, v in zip(init, variables[k:], strict=True)]
+    groups = []
+    for group in by_dtype([variables[k + i].aval for i in new]):
+        groups.append([new[i] for i in group])
+    carry: list[Value] = [
+        _if_read(value, v, turn) for value, v in zip(init, variables[k:], strict=True)
+    ]
     loops = []
     for group in groups:
-        flow = rounds.started([carry[i] for i in group], [variables[k + i].aval for i in group], region)
+        flow = rounds.started(
+            [carry[i] for i in group],
+            [variables[k + i].aval for i in group],
+            region,
+        )
         first, loop = rounds.begin(flow, inner)
         loops.append((first, loop))
         for part, i in enumerate(group):
             carry[i] = Computed(loop, part)
     low.draft.anchors[inner] = loops[0][1]
-    results = low.run(turn, [*there, *carry], inner, Wanted({*new, n}, groups=groups))
+    results = low.run(
+        turn,
+        [*there, *carry],
+        inner,
+        Wanted({*new, n}, groups=groups),
+    )
     rounds.ask(_read_answer(low, results[n], inner, call), inner)
     final: dict[int, Computed] = {}
     for group, (first, loop) in zip(groups, loops, strict=True):
         kinds = [variables[k + i].aval for i in group]
-        flow = low.pack([results[i] for i in group], kinds, inner, f"{name}/carry", call.line)
-        out = rounds.end(first, loop, payload_notes.fresh(low.draft, flow, name, call.line))
+        flow = low.pack(
+            [results[i] for i in group],
+            kinds,
+            inner,
+            f"{name}/carry",
+            call.line,
+        )
+        out = rounds.end(
+            first,
+            loop,
+            payload_notes.fresh(low.draft, flow, name, call.line),
+        )
         left = leave(low, out, inner.space, region, f"{name}/leave")
         final |= {i: Computed(left, part) for part, i in enumerate(group)}
-    return [final.get(i) if i in wanted.values else None for i in range(n)]
+    result = []
+    for i in range(n):
+        result.append(final.get(i) if i in wanted.values else None)
+    return result
 
 
 class _Rounds:
@@ -98,14 +190,24 @@ class _Rounds:
     """
 
     def __init__(self, low: Lowering, call: Call, region: Region):
-        self._low, self._call = low, call
+        self._low = low
+        self._call = call
         space = region.space.along(low.number("round"), None)
-        self.decision, self.name = Decision(region, self._go_around, space), space.dimension
-        self._space, self._asked = space, None
-        self._field = space.fact(low.number("go_on"), None, f"whether the loop goes on ({call.line})")
+        self.decision = Decision(region, self._go_around, space)
+        self.name = space.dimension
+        self._space = space
+        self._asked = None
+        self._field = space.fact(
+            low.number("go_on"), None, f"whether the loop goes on ({call.line})"
+        )
         self._waiting: list[tuple[Flow, Flow]] = []
 
-    def started(self, values: Sequence[Value], types: Sequence[Any], region: Region) -> Flow:
+    def started(
+        self,
+        values: Sequence[Value],
+        types: Sequence[Any],
+        region: Region,
+    ) -> Flow:
         """Values as one message before the first round.
 
         Args:
@@ -113,10 +215,20 @@ class _Rounds:
           types: Their types.
           region: Where they are.
         """
-        name, line = f"{self.name}/init", self._call.line
-        return payload_notes.fresh(self._low.draft, self._low.pack(values, types, region, name, line), name, line)
+        name = f"{self.name}/init"
+        line = self._call.line
+        return payload_notes.fresh(
+            self._low.draft,
+            self._low.pack(values, types, region, name, line),
+            name,
+            line,
+        )
 
-    def begin(self, start: Flow, there: Region) -> tuple[Flow, Flow]:
+    def begin(
+        self,
+        start: Flow,
+        there: Region,
+    ) -> tuple[Flow, Flow]:
         """Begins the first round.
 
         Args:
@@ -126,8 +238,15 @@ class _Rounds:
         Returns:
           The messages of the first round, and those of each.
         """
-        space, draft = self._space, self._low.draft
-        number = lambda s: s.replace(**dict.fromkeys(space.facts, 0), **{space.index: 0})
+        space = self._space
+        draft = self._low.draft
+
+        def number(s):
+            return s.replace(
+                **dict.fromkeys(space.facts, 0),
+                **{space.index: 0},
+            )
+
         first = draft.relabel(start, there, number, f"{self.name}/first", start.is_fresh)
         return first, draft.loop(there, start.types, self.name, start.is_fresh)
 
@@ -138,8 +257,18 @@ class _Rounds:
           answer: A number that was read.
           inner: Where a round is.
         """
-        choice, assume = alone(self._low, [answer], inner, self._call), lambda s: self._may_go_on(s).astype(np.int64)
-        self._asked = Asked(self._low, choice, [self._field], assume, self._call)
+        choice = alone(self._low, [answer], inner, self._call)
+
+        def assume(s):
+            return self._may_go_on(s).astype(np.int64)
+
+        self._asked = Asked(
+            self._low,
+            choice,
+            [self._field],
+            assume,
+            self._call,
+        )
         for first, loop in self._waiting:
             self.end(first, loop, loop)
 
@@ -155,11 +284,28 @@ class _Rounds:
           Those that have left the last round.
         """
         assert self._asked is not None
-        draft, index, regions = self._low.draft, self._space.index, [loop.region, loop.region]
-        goes_on = lambda s: (getattr(s, self._field) == 1) & self._may_go_on(s)
-        again, out = draft.split(self._asked.route(after), goes_on, regions, f"{self.name}/again")
-        step = lambda s: s.replace(**{index: getattr(s, index) + 1})
-        draft.close_loop(loop, first, draft.relabel(again, loop.region, step, f"{self.name}/next", after.is_fresh))
+        draft = self._low.draft
+        index = self._space.index
+        regions = [loop.region, loop.region]
+
+        def goes_on(s):
+            return (getattr(s, self._field) == 1) & self._may_go_on(s)
+
+        again, out = draft.split(
+            self._asked.route(after),
+            goes_on,
+            regions,
+            f"{self.name}/again",
+        )
+
+        def step(s):
+            return s.replace(**{index: getattr(s, index) + 1})
+
+        draft.close_loop(
+            loop,
+            first,
+            draft.relabel(again, loop.region, step, f"{self.name}/next", after.is_fresh),
+        )
         return out
 
     def _may_go_on(self, s: State) -> Any:
@@ -178,19 +324,33 @@ class _Rounds:
 
 def _if_read(value: Value, variable: Any, turn: Traced) -> Value:
     """What a round begins with; nothing of it where no round reads it, since it may not have been sent to where rounds are made."""
-    return value if variable in turn.used else Constant(jnp.zeros(variable.aval.shape, variable.aval.dtype))
+    if variable in turn.used:
+        return value
+    return Constant(jnp.zeros(variable.aval.shape, variable.aval.dtype))
 
 
-def _read_answer(low: Lowering, answer: Any, region: Region, call: Call) -> Computed:
+def _read_answer(
+    low: Lowering,
+    answer: Any,
+    region: Region,
+    call: Call,
+) -> Computed:
     """The test's answer as a number that was read. Of one round it may follow from the instance, or be constant, and of the others not."""
     reads = any(used.kind == "read" for used in calls(call.functions[0].jaxpr))
     if reads and isinstance(answer, Static | Constant):
-        (known,) = low.packed([answer], [call.functions[0].jaxpr.outvars[0].aval], region, "while", call.line)
+        (known,) = low.packed(
+            [answer],
+            [call.functions[0].jaxpr.outvars[0].aval],
+            region,
+            "while",
+            call.line,
+        )
         return replace(known, was_read=1)
     if not isinstance(answer, Computed) or answer.was_read is None:
         fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
         got = "a test without `amp.read`"
         if reads:
-            fix, got = "Put `amp.read` around the whole test.", "one that also depends on what is not read"
+            fix = "Put `amp.read` around the whole test."
+            got = "one that also depends on what is not read"
         raise GraphError(call.line, "a test of a value that is read back", got, fix)
     return answer

@@ -60,7 +60,11 @@ def connect(
     Raises:
       HostError: If a host does not start, or has another plan.
     """
-    fleet = Fleet(plan, HostLayout(plan, program.host_of_space), lambda: _greeted(plan, start()))
+    fleet = Fleet(
+        plan,
+        HostLayout(plan, program.host_of_space),
+        lambda: _greeted(plan, start()),
+    )
     store = HostedStore(fleet, program.params, program.training, tables, together)
     try:
         store.send_tables()
@@ -74,24 +78,44 @@ def _greeted(plan: Plan, running: Running) -> Ready:
     """Hears what hosts say first, and checks that they have the same plan."""
     names = running.names
     try:
-        hellos = [_hello(*of_host) for of_host in zip(running.channels, names, running.alive, strict=True)]
+        hellos = [
+            _hello(*of_host) for of_host in zip(running.channels, names, running.alive, strict=True)
+        ]
         for name, hello in zip(names, hellos, strict=True):
             if hello.text != repr(plan):
                 fix = "Make the graph of data alone, and run the same version of ampjax on every host."
-                raise HostError(f"host `{name}`", "the driver's plan", f"another:\n{hello.text}", fix)
+                raise HostError(
+                    f"host `{name}`", "the driver's plan", f"another:\n{hello.text}", fix
+                )
     except BaseException:
         running.end()
         raise
-    parts = zip(names, running.places, running.channels, running.alive, strict=True)
-    links = [HostLink(name, place, channel, Names.of(plan), is_alive) for name, place, channel, is_alive in parts]
-    return Ready(links, frozenset(number for hello in hellos for number in hello.numbers), running.end)
+    parts = zip(
+        names,
+        running.places,
+        running.channels,
+        running.alive,
+        strict=True,
+    )
+    links = []
+    for name, place, channel, is_alive in parts:
+        links.append(HostLink(name, place, channel, Names.of(plan), is_alive))
+    return Ready(
+        links, frozenset(number for hello in hellos for number in hello.numbers), running.end
+    )
 
 
-def _hello(channel: Channel, name: str, is_alive: Callable[[], bool]) -> Message:
+def _hello(
+    channel: Channel,
+    name: str,
+    is_alive: Callable[[], bool],
+) -> Message:
     for _ in range(int(START_S)):
         message = channel.receive(1.0)
         if message is not None:
             return message
         if not is_alive():
             raise HostError(f"host `{name}`", "a start", "an end", "See what it has printed.")
-    raise HostError(f"host `{name}`", f"a start within {START_S:.0f} s", "none", "See what it has printed.")
+    raise HostError(
+        f"host `{name}`", f"a start within {START_S:.0f} s", "none", "See what it has printed."
+    )

@@ -53,15 +53,27 @@ def start_processes(
     )
 
     def main(context: HostContext) -> None:
-        others = {number: name for number, name in enumerate(context.names) if number != context.number}
+        others = {}
+        for number, name in enumerate(context.names):
+            if number != context.number:
+                others[number] = name
         peers = {number: context.peer(name) for number, name in others.items()}
-        devices = [jax.local_devices()[number] for number in numbers[context.number]] if numbers else None
+        if numbers:
+            devices = [jax.local_devices()[number] for number in numbers[context.number]]
+        else:
+            devices = None
         program.serve(context.number, context.driver, peers, devices=devices)
 
     def start() -> Running:
         started = spawn(hosts.n, main, options, hosts.make_launcher())
         places = [Place(host.place, host.process) for host in started]
         alive = [lambda host=host: host.alive for host in started]
-        return Running(hosts.names, [host.channel for host in started], places, alive, started.close)
+        return Running(
+            hosts.names,
+            [host.channel for host in started],
+            places,
+            alive,
+            started.close,
+        )
 
     return connect(program, plan, start, tables, together)

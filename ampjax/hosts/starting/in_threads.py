@@ -39,17 +39,31 @@ def start_threads(
     Returns:
       The executor that lets them carry launches out; they end when it is closed.
     """
-    n, names = hosts.n, hosts.names
+    n = hosts.n
+    names = hosts.names
     of_hosts = hosts.devices or [[devices[number % len(devices)]] for number in range(n)]
 
     def start() -> Running:
         drivers = [memory_pair(DRIVER, name) for name in names]
-        between = {(a, b): memory_pair(names[a], names[b], BETWEEN_HOSTS) for a in range(n) for b in range(a)}
+        between = {}
+        for a in range(n):
+            for b in range(a):
+                between[(a, b)] = memory_pair(
+                    names[a],
+                    names[b],
+                    BETWEEN_HOSTS,
+                )
         threads = []
         for a in range(n):
-            peers = {b: between[a, b][0] for b in range(a)} | {b: between[b, a][1] for b in range(a + 1, n)}
+            peers = {b: between[a, b][0] for b in range(a)} | {
+                b: between[b, a][1] for b in range(a + 1, n)
+            }
             arguments = a, drivers[a][1], peers, plan, of_hosts[a]
-            threads.append(threading.Thread(target=program.serve, args=arguments, name=f"ampjax host {a}", daemon=True))
+            threads.append(
+                threading.Thread(
+                    target=program.serve, args=arguments, name=f"ampjax host {a}", daemon=True
+                )
+            )
             threads[-1].start()
 
         def end() -> None:
@@ -57,6 +71,12 @@ def start_threads(
                 thread.join()
 
         places = [Place(f"thread {number} of this process", os.getpid()) for number in range(n)]
-        return Running(names, [channel for channel, _ in drivers], places, [thread.is_alive for thread in threads], end)
+        return Running(
+            names,
+            [channel for channel, _ in drivers],
+            places,
+            [thread.is_alive for thread in threads],
+            end,
+        )
 
     return connect(program, plan, start, tables, together)

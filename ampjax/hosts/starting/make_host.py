@@ -72,8 +72,13 @@ class HostProgram:
         plan = plan or self.plan()
         layout = HostLayout(plan, self.host_of_space)
         own = list(devices) if devices is not None else jax.local_devices()
-        devices_of = {space: own[n % len(own)] for n, space in enumerate(layout.spaces_of(number))}
-        params = {node: tree for node, tree in self.params.items() if layout.host_of_node[node] == number}
+        devices_of = {}
+        for n, space in enumerate(layout.spaces_of(number)):
+            devices_of[space] = own[n % len(own)]
+        params = {}
+        for node, tree in self.params.items():
+            if layout.host_of_node[node] == number:
+                params[node] = tree
         executor = Executor(plan, params, self.training, devices_of, self.stashed)
         driver.send(Message("hello", tuple(executor.backward_runs.updating), repr(plan)))
         Host(number, executor, layout, driver, peers).serve()

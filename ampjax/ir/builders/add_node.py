@@ -8,7 +8,11 @@ from ampjax.ir.graph import current_graph
 from ampjax.ir.wires import Wire
 
 
-def add_with_one_output(op: Any, inputs: tuple[Wire | None, ...], name: str | None) -> Wire:
+def add_with_one_output(
+    op: Any,
+    inputs: tuple[Wire | None, ...],
+    name: str | None,
+) -> Wire:
     """Adds a node with one output.
 
     Args:

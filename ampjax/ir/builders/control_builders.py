@@ -15,7 +15,12 @@ from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
 
 
-def cond(wire: Wire, function: StateFn, n: int = 2, name: str | None = None) -> tuple[Wire, ...]:
+def cond(
+    wire: Wire,
+    function: StateFn,
+    n: int = 2,
+    name: str | None = None,
+) -> tuple[Wire, ...]:
     """Sends each message to one of several wires by its state (AMPNet §4).
 
     Args:
@@ -62,7 +67,11 @@ def route_by(
     Raises:
       GraphError: If the choices do not fit the fields, or the message is ragged.
     """
-    return add_with_one_output(RouteBy(fields, assume, join), (wire, choice), name=name)
+    return add_with_one_output(
+        RouteBy(fields, assume, join),
+        (wire, choice),
+        name=name,
+    )
 
 
 class PhiWire(Wire):
@@ -83,7 +92,10 @@ class PhiWire(Wire):
         node = self.source
         if node.inputs:
             raise GraphError(
-                f"node `{node.name}`", "one call of connect", "a second one", "Give connect all wires at once."
+                f"node `{node.name}`",
+                "one call of connect",
+                "a second one",
+                "Give connect all wires at once.",
             )
         graph = current_graph()
         for wire in wires:
@@ -108,7 +120,12 @@ def phi(name: str | None = None, *wires: Wire) -> PhiWire:
     Raises:
       GraphError: If the wires carry different payloads or state fields.
     """
-    node = current_graph().add(name, control_nodes.Phi(), (), 1)
+    node = current_graph().add(
+        name,
+        control_nodes.Phi(),
+        (),
+        1,
+    )
     out = PhiWire(node, 0)
     node.outputs = (out,)
     return out.connect(*wires) if wires else out
@@ -137,10 +154,18 @@ def isu(
     Raises:
       GraphError: If the inverse does not invert.
     """
-    return add_with_one_output(control_nodes.Isu(function, inverse, samples), (wire,), name=name)
+    return add_with_one_output(
+        control_nodes.Isu(function, inverse, samples),
+        (wire,),
+        name=name,
+    )
 
 
-def relabel(wire: Wire, function: Callable[[State], State], name: str | None = None) -> Wire:
+def relabel(
+    wire: Wire,
+    function: Callable[[State], State],
+    name: str | None = None,
+) -> Wire:
     """Changes the state by a function that need not have an inverse; for example, it may drop fields.
 
     Payloads and gradients pass unchanged. Two messages that get equal states stay two messages; a join that has to tell them apart raises
@@ -160,7 +185,11 @@ def relabel(wire: Wire, function: Callable[[State], State], name: str | None = N
     return add_with_one_output(control_nodes.Relabel(function), (wire,), name=name)
 
 
-def bcast(wire: Wire, n: int = 2, name: str | None = None) -> tuple[Wire, ...]:
+def bcast(
+    wire: Wire,
+    n: int = 2,
+    name: str | None = None,
+) -> tuple[Wire, ...]:
     """Sends each message to several wires. Using one wire several times does the same.
 
     Args:

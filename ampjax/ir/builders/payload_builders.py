@@ -31,10 +31,23 @@ class NodeBuilder:
     """A payload node that waits for its inputs: call it with wires (None leaves a port open)."""
 
     def __init__(
-        self, name: str, kind: str, body: Body, options: NodeOptions, outputs: int, join: Key, *, params_of: Any = None
+        self,
+        name: str,
+        kind: str,
+        body: Body,
+        options: NodeOptions,
+        outputs: int,
+        join: Key,
+        *,
+        params_of: Any = None,
     ):
-        self.name, self.kind, self.body = name, kind, body
-        self.options, self.outputs, self.join, self.params_of = options, outputs, join, params_of
+        self.name = name
+        self.kind = kind
+        self.body = body
+        self.options = options
+        self.outputs = outputs
+        self.join = join
+        self.params_of = params_of
         self._used = False
 
     def __call__(self, *inputs: Wire | None) -> Any:
@@ -59,18 +72,37 @@ class NodeBuilder:
         self._used = True
         if not inputs:
             raise GraphError(
-                f"node `{self.name}`", "at least one input wire", "none", "Call it with the wires that feed it."
+                f"node `{self.name}`",
+                "at least one input wire",
+                "none",
+                "Call it with the wires that feed it.",
             )
-        _check_arity(self.name, self.body, len(inputs), skip=1 if self.kind == "PPT" else 0)
-        body, options = self.body, self.options
+        _check_arity(
+            self.name,
+            self.body,
+            len(inputs),
+            skip=1 if self.kind == "PPT" else 0,
+        )
+        body = self.body
+        options = self.options
         if self.params_of is not None:
             body, options = self._with_shared_params()
         elif body.table is not None:
             options = options_at_table(current_graph(), self.name, body.table, options)
-        op = Loss(body, self.join) if self.kind == "Loss" else Compute(self.kind, body, self.outputs, self.join)
+        if self.kind == "Loss":
+            op = Loss(body, self.join)
+        else:
+            op = Compute(self.kind, body, self.outputs, self.join)
         ports = tuple(port_names(self.body.apply, len(inputs), 1 if self.kind == "PPT" else 0))
         n_out = 0 if self.kind == "Loss" else self.outputs
-        node = current_graph().add(self.name, op, inputs, n_out, options, ports)
+        node = current_graph().add(
+            self.name,
+            op,
+            inputs,
+            n_out,
+            options,
+            ports,
+        )
         return node.outputs[0] if n_out == 1 else node.outputs or None
 
     def again(self, *inputs: Wire | None) -> Any:
@@ -83,7 +115,12 @@ class NodeBuilder:
         graph = current_graph()
         owner = find_owner(graph, self.name, self.params_of)
         check_no_table(self.name, self.body, owner)
-        options = shared_options(owner, self.name, self.options, graph.users[owner.name])
+        options = shared_options(
+            owner,
+            self.name,
+            self.options,
+            graph.users[owner.name],
+        )
         return replace(self.body, init=owner.op.body.init), options
 
     def __repr__(self) -> str:
@@ -139,7 +176,15 @@ def ppt(
     if params_of is not None:
         check_sharing(name, params, options)
         params = ()  # the owner's come in their place, when the node is called
-    return NodeBuilder(name, "PPT", parameterised(name, body, params, rng), options, outputs, join, params_of=params_of)
+    return NodeBuilder(
+        name,
+        "PPT",
+        parameterised(name, body, params, rng),
+        options,
+        outputs,
+        join,
+        params_of=params_of,
+    )
 
 
 def npt(
@@ -171,10 +216,23 @@ def npt(
     """
     options = NodeOptions(worker=worker, max_dispatch_size=max_dispatch_size)
     _check_options(name, options)
-    return NodeBuilder(name, "NPT", parameterless(name, body, rng), options, outputs, join)
+    return NodeBuilder(
+        name,
+        "NPT",
+        parameterless(name, body, rng),
+        options,
+        outputs,
+        join,
+    )
 
 
-def loss(name: str, body: Callable[..., Any], *, join: Key = None, worker: int | str | None = None) -> NodeBuilder:
+def loss(
+    name: str,
+    body: Callable[..., Any],
+    *,
+    join: Key = None,
+    worker: int | str | None = None,
+) -> NodeBuilder:
     """Makes a loss: the end of the forward pass and the start of the backward pass.
 
     Args:
@@ -190,10 +248,22 @@ def loss(name: str, body: Callable[..., Any], *, join: Key = None, worker: int |
     Raises:
       GraphError: If the body can't be called.
     """
-    return NodeBuilder(name, "Loss", parameterless(name, body), NodeOptions(worker=worker), 1, join)
+    return NodeBuilder(
+        name,
+        "Loss",
+        parameterless(name, body),
+        NodeOptions(worker=worker),
+        1,
+        join,
+    )
 
 
-def concat(*wires: Wire, axis: int = -1, name: str | None = None, join: Key = None) -> Wire:
+def concat(
+    *wires: Wire,
+    axis: int = -1,
+    name: str | None = None,
+    join: Key = None,
+) -> Wire:
     """Concatenates payloads (AMPNet §4).
 
     Args:
@@ -212,7 +282,12 @@ def concat(*wires: Wire, axis: int = -1, name: str | None = None, join: Key = No
     return add_with_one_output(Compute("Concat", body, 1, join), wires, name=name)
 
 
-def split(wire: Wire, sizes: Sequence[int], axis: int = -1, name: str | None = None) -> tuple[Wire, ...]:
+def split(
+    wire: Wire,
+    sizes: Sequence[int],
+    axis: int = -1,
+    name: str | None = None,
+) -> tuple[Wire, ...]:
     """Splits a payload into parts of the given sizes along an axis (AMPNet §4).
 
     Args:
@@ -228,7 +303,16 @@ def split(wire: Wire, sizes: Sequence[int], axis: int = -1, name: str | None = N
       GraphError: If the sizes do not add up to the axis.
     """
     graph = current_graph()
-    node = graph.add(name, Compute("Split", Body(_Split(tuple(sizes), axis)), len(sizes)), (wire,), len(sizes))
+    node = graph.add(
+        name,
+        Compute(
+            "Split",
+            Body(_Split(tuple(sizes), axis)),
+            len(sizes),
+        ),
+        (wire,),
+        len(sizes),
+    )
     return node.outputs
 
 
@@ -261,11 +345,20 @@ class _Split(_Concat):
             raise ValueError(
                 f"sizes {self.sizes} add up to {sum(self.sizes)}, not to axis {self.axis} of shape {x.shape}"
             )
-        parts = jnp.split(x, np.cumsum(self.sizes)[:-1].tolist(), axis=self.axis)
+        parts = jnp.split(
+            x,
+            np.cumsum(self.sizes)[:-1].tolist(),
+            axis=self.axis,
+        )
         return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def _check_arity(name: str, body: Body, n: int, skip: int) -> None:
+def _check_arity(
+    name: str,
+    body: Body,
+    n: int,
+    skip: int,
+) -> None:
     function = getattr(body.apply, "function", body.apply)
     if not accepts(function, n + skip) and not body.rng:
         raise GraphError(
@@ -279,16 +372,28 @@ def _check_arity(name: str, body: Body, n: int, skip: int) -> None:
 def _check_options(name: str, options: NodeOptions) -> None:
     where = f"node `{name}`"
     if options.weights not in (None, *WEIGHTS):
-        raise GraphError(where, f"weights one of {list(WEIGHTS)}", f"{options.weights!r}", "Choose one of these.")
+        raise GraphError(
+            where, f"weights one of {list(WEIGHTS)}", f"{options.weights!r}", "Choose one of these."
+        )
     if options.gradient not in (None, "mean", "sum"):
-        raise GraphError(where, "gradient `mean` or `sum`", f"{options.gradient!r}", "Choose one of the two.")
+        raise GraphError(
+            where, "gradient `mean` or `sum`", f"{options.gradient!r}", "Choose one of the two."
+        )
     for field in ("min_update_interval", "max_dispatch_size"):
         value = getattr(options, field)
         if value is not None and (not isinstance(value, int) or value < 1):
             raise GraphError(
-                where, f"{field} an integer of at least 1", f"{value!r}", "Give a positive number of gradient rows."
+                where,
+                f"{field} an integer of at least 1",
+                f"{value!r}",
+                "Give a positive number of gradient rows.",
             )
-    if options.tx is not None and not (hasattr(options.tx, "init") and hasattr(options.tx, "update")):
+    if options.tx is not None and not (
+        hasattr(options.tx, "init") and hasattr(options.tx, "update")
+    ):
         raise GraphError(
-            where, "an optax transform as `tx`", f"{type(options.tx).__name__}", "Pass for example `optax.adam(1e-3)`."
+            where,
+            "an optax transform as `tx`",
+            f"{type(options.tx).__name__}",
+            "Pass for example `optax.adam(1e-3)`.",
         )

@@ -18,7 +18,11 @@ from ampjax.ir.wires import Wire, WireType
 
 
 def pump(
-    name: str, shape: Sequence[int] = (), dtype: Any = "float32", fields: Sequence[str] = (), ragged: bool = False
+    name: str,
+    shape: Sequence[int] = (),
+    dtype: Any = "float32",
+    fields: Sequence[str] = (),
+    ragged: bool = False,
 ) -> Wire:
     """Makes a source of messages: the data of each instance come in here.
 
@@ -37,11 +41,16 @@ def pump(
         mode).
     """
     if not isinstance(name, str):
-        raise GraphError("pump", "a name, a text", f"{name!r}", "Name it first, then give its shape.")
+        raise GraphError(
+            "pump", "a name, a text", f"{name!r}", "Name it first, then give its shape."
+        )
     sizes = tuple(shape) if isinstance(shape, Iterable) else None
     if sizes is None or not all(isinstance(n, Integral) and n >= 0 for n in sizes):
         raise GraphError(
-            f"pump `{name}`, shape", "a tuple of integers", f"{shape!r}", "Write `shape=(3,)`, also for one."
+            f"pump `{name}`, shape",
+            "a tuple of integers",
+            f"{shape!r}",
+            "Write `shape=(3,)`, also for one.",
         )
     fields = tuple(fields)
     if "instance" in fields or len(set(fields)) != len(fields):
@@ -51,7 +60,11 @@ def pump(
             f"{fields}",
             "Rename the field.",
         )
-    return add_with_one_output(Pump(WireType(sizes, _held_dtype(name, dtype), fields, ragged)), (), name=name)
+    return add_with_one_output(
+        Pump(WireType(sizes, _held_dtype(name, dtype), fields, ragged)),
+        (),
+        name=name,
+    )
 
 
 def topology(name: str) -> Wire:
@@ -63,7 +76,11 @@ def topology(name: str) -> Wire:
     Returns:
       Its wire, which can only be connected to a `distribute` or `collect`.
     """
-    return add_with_one_output(Pump(WireType((), np.dtype("int64"), topology=True)), (), name=name)
+    return add_with_one_output(
+        Pump(WireType((), np.dtype("int64"), topology=True)),
+        (),
+        name=name,
+    )
 
 
 def sink(name: str, wire: Wire) -> Wire:
@@ -95,10 +112,14 @@ def _held_dtype(name: str, dtype: Any) -> np.dtype:
     try:
         declared = jnp.dtype(dtype)
     except TypeError:
-        raise GraphError(where, "a dtype, such as `float32` or `int32`", f"{dtype!r}", "Mend its name.") from None
+        raise GraphError(
+            where, "a dtype, such as `float32` or `int32`", f"{dtype!r}", "Mend its name."
+        ) from None
     held = jax.dtypes.canonicalize_dtype(declared) if declared.kind in "biufcV" else None
     if held is None:
-        raise GraphError(where, "a dtype of numbers", f"{declared}", "Encode what is no number as integers.")
+        raise GraphError(
+            where, "a dtype of numbers", f"{declared}", "Encode what is no number as integers."
+        )
     if held != declared:
         fix = f'Declare it as {held}, or let JAX compute in 64 bits: `jax.config.update("jax_enable_x64", True)`.'
         raise GraphError(where, "a dtype that JAX holds now", f"{declared}", fix)

@@ -16,7 +16,12 @@ from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
 
 
-def flatmap(wire: Wire, count: StateFn, state: Callable[[State, np.ndarray], State], name: str | None = None) -> Wire:
+def flatmap(
+    wire: Wire,
+    count: StateFn,
+    state: Callable[[State, np.ndarray], State],
+    name: str | None = None,
+) -> Wire:
     """Sends each message several times, or not at all, each time with another state (arXiv version, §4).
 
     Args:
@@ -31,10 +36,18 @@ def flatmap(wire: Wire, count: StateFn, state: Callable[[State, np.ndarray], Sta
     Raises:
       GraphError: If a function does not work on the states.
     """
-    return add_with_one_output(control_nodes.Flatmap(count, state), (wire,), name=name)
+    return add_with_one_output(
+        control_nodes.Flatmap(count, state),
+        (wire,),
+        name=name,
+    )
 
 
-def repeat(wire: Wire, count: StateFn, name: str | None = None) -> Wire:
+def repeat(
+    wire: Wire,
+    count: StateFn,
+    name: str | None = None,
+) -> Wire:
     """Turns each row into a ragged message of several equal rows.
 
     Args:
@@ -85,7 +98,11 @@ def group(
             "Leave the opener out: then the members' states give the size.",
         )
     wires = (wire,) if opener is None else (wire, opener)
-    return add_with_one_output(ragged_nodes.Group(key, size, order, opener is not None), wires, name=name)
+    return add_with_one_output(
+        ragged_nodes.Group(key, size, order, opener is not None),
+        wires,
+        name=name,
+    )
 
 
 def ungroup(
@@ -111,13 +128,21 @@ def ungroup(
     """
     if (field is None) == (state is None):
         raise GraphError(
-            "ungroup", "either `field` or `state`", "both" if field else "neither", "Say how the rows' states differ."
+            "ungroup",
+            "either `field` or `state`",
+            "both" if field else "neither",
+            "Say how the rows' states differ.",
         )
     make = state if state is not None else _SetField(str(field))
     return add_with_one_output(ragged_nodes.Ungroup(make), (wire,), name=name)
 
 
-def distribute(wire: Wire, topology: Wire, n: int, name: str | None = None) -> tuple[Wire, ...]:
+def distribute(
+    wire: Wire,
+    topology: Wire,
+    n: int,
+    name: str | None = None,
+) -> tuple[Wire, ...]:
     """Sends rows of a ragged message to several wires by the instance's topology (ICLR version, figure 3).
 
     Args:
@@ -135,7 +160,11 @@ def distribute(wire: Wire, topology: Wire, n: int, name: str | None = None) -> t
     return current_graph().add(name, ragged_nodes.Distribute(n), (wire, topology), n).outputs
 
 
-def collect(wires: Sequence[Wire], topology: Wire, name: str | None = None) -> Wire:
+def collect(
+    wires: Sequence[Wire],
+    topology: Wire,
+    name: str | None = None,
+) -> Wire:
     """Adds rows of several ragged messages into one by the instance's topology (ICLR version, figure 3).
 
     Args:
@@ -152,7 +181,11 @@ def collect(wires: Sequence[Wire], topology: Wire, name: str | None = None) -> W
     return add_with_one_output(Collect(), (*wires, topology), name=name)
 
 
-def reduce(name: str, function: Callable[..., Any], wire: Wire) -> Wire:
+def reduce(
+    name: str,
+    function: Callable[..., Any],
+    wire: Wire,
+) -> Wire:
     """Turns a ragged message into one row.
 
     Args:

@@ -14,7 +14,10 @@ from ampjax.ir.wires import Wire
 
 
 def replicate(
-    part: NodeBuilder | Callable[..., Any], n: int, route: str | StateFn = "round_robin", name: str | None = None
+    part: NodeBuilder | Callable[..., Any],
+    n: int,
+    route: str | StateFn = "round_robin",
+    name: str | None = None,
 ) -> Callable[..., Any]:
     """Makes `n` copies of a part of the graph between a cond and a phi (AMPNet, figure 4b); `replica_sync` keeps their parameters together.
 
@@ -38,7 +41,11 @@ def replicate(
         not return; or if it returns different things in different copies.
     """
     build = part.again if isinstance(part, NodeBuilder) else part
-    called = name or getattr(part, "name", None) or getattr(part, "__name__", "part").replace("<lambda>", "part")
+    called = (
+        name
+        or getattr(part, "name", None)
+        or getattr(part, "__name__", "part").replace("<lambda>", "part")
+    )
     is_named = name is not None or isinstance(part, NodeBuilder)
     where = f"replicate `{called}`"
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
@@ -48,17 +55,27 @@ def replicate(
     in_turn = route == "round_robin"
     if not in_turn and not callable(route):
         raise GraphError(
-            f"{where}, route", "`round_robin` or a state function", f"{route!r}", "Pass a function of the state."
+            f"{where}, route",
+            "`round_robin` or a state function",
+            f"{route!r}",
+            "Pass a function of the state.",
         )
 
     def copies(*inputs: Wire) -> Wire | tuple[Wire, ...] | None:
         graph = current_graph()
-        name, dealt = called if is_named else _free_part(graph, called), graph.copies.dealt
-        choose: StateFn = route if callable(route) else lambda s: s.instance // dealt % n
-        branches = [
-            (wire,) * n if wire.is_topology else cond(wire, choose, n, name=f"{name}/route{i or ''}")
-            for i, wire in enumerate(inputs)
-        ]
+        name = called if is_named else _free_part(graph, called)
+        dealt = graph.copies.dealt
+        if callable(route):
+            choose: StateFn = route
+        else:
+            choose = lambda s: s.instance // dealt % n
+        branches = []
+        for i, wire in enumerate(inputs):
+            branches.append(
+                (wire,) * n
+                if wire.is_topology
+                else cond(wire, choose, n, name=f"{name}/route{i or ''}")
+            )
         results = []
         for i in range(n):
             entries = [branch[i] for branch in branches]
@@ -68,20 +85,33 @@ def replicate(
         outputs = [_as_tuple(result) for result in results]
         if len({len(wires) for wires in outputs}) > 1:
             got = " and ".join(str(len(wires)) for wires in outputs)
-            raise GraphError(where, "as many outputs of each copy", got, "Build the same in every call.")
-        joined = tuple(phi(f"{name}/join{k or ''}", *wires) for k, wires in enumerate(zip(*outputs, strict=True)))
-        return joined if isinstance(results[0], tuple) else (joined or (None,))[0]
+            raise GraphError(
+                where, "as many outputs of each copy", got, "Build the same in every call."
+            )
+        joined = tuple(
+            phi(f"{name}/join{k or ''}", *wires)
+            for k, wires in enumerate(zip(*outputs, strict=True))
+        )
+        if isinstance(results[0], tuple):
+            return joined
+        return (joined or (None,))[0]
 
     return copies
 
 
 def _as_tuple(result: Wire | tuple[Wire, ...] | None) -> tuple[Wire, ...]:
-    return result if isinstance(result, tuple) else () if result is None else (result,)
+    if isinstance(result, tuple):
+        return result
+    if result is None:
+        return ()
+    return (result,)
 
 
 def _free_part(graph: Graph, name: str) -> str:
     """A name that no part has that is copied here, with a number if need be."""
-    free, number = name, 2
+    free = name
+    number = 2
     while graph.copies.full_name(f"{free}/route") in graph.nodes:
-        free, number = f"{name}{number}", number + 1
+        free = f"{name}{number}"
+        number = number + 1
     return free

@@ -31,7 +31,9 @@ def check_sharing(name: str, params: Any, options: NodeOptions) -> None:
     Raises:
       GraphError: If it was given parameters, or options of theirs.
     """
-    given = ["params"] * (params is not None) + [o for o in OWNERS if getattr(options, o) is not None]
+    given = ["params"] * (params is not None) + [
+        o for o in OWNERS if getattr(options, o) is not None
+    ]
     if given:
         raise GraphError(
             f"node `{name}`",
@@ -41,7 +43,11 @@ def check_sharing(name: str, params: Any, options: NodeOptions) -> None:
         )
 
 
-def find_owner(graph: Graph, name: str, params_of: str | Wire | NodeBuilder) -> Node:
+def find_owner(
+    graph: Graph,
+    name: str,
+    params_of: str | Wire | NodeBuilder,
+) -> Node:
     """Finds the node that has the parameters.
 
     Args:
@@ -56,11 +62,17 @@ def find_owner(graph: Graph, name: str, params_of: str | Wire | NodeBuilder) -> 
       GraphError: If there is no such PPT yet, or it is in a copy of a part of the graph in which the other node is not.
     """
     where = f"node `{name}`, params_of"
-    told = params_of.source.name if isinstance(params_of, Wire) else str(getattr(params_of, "name", params_of))
+    if isinstance(params_of, Wire):
+        told = params_of.source.name
+    else:
+        told = str(getattr(params_of, "name", params_of))
     if isinstance(params_of, Wire):
         found = params_of.source if graph.nodes.get(told) is params_of.source else None
     else:
-        found = next((graph.nodes[n] for n in graph.copies.names_from_here(told) if n in graph.nodes), None)
+        found = next(
+            (graph.nodes[n] for n in graph.copies.names_from_here(told) if n in graph.nodes),
+            None,
+        )
     if found is None or not found.has_params:
         owners = [f"`{owner}`" for owner in graph.parameterised]
         raise GraphError(
@@ -80,7 +92,9 @@ def find_owner(graph: Graph, name: str, params_of: str | Wire | NodeBuilder) -> 
     return owner
 
 
-def shared_options(owner: Node, name: str, options: NodeOptions, others: Iterable[Node]) -> NodeOptions:
+def shared_options(
+    owner: Node, name: str, options: NodeOptions, others: Iterable[Node]
+) -> NodeOptions:
     """The options of a node that computes with another's parameters: those of the parameters are the owner's.
 
     Args:
@@ -93,14 +107,21 @@ def shared_options(owner: Node, name: str, options: NodeOptions, others: Iterabl
       GraphError: If it is to be on another worker than they are.
     """
     for other in others:
-        if None not in (options.worker, other.options.worker) and options.worker != other.options.worker:
+        if (
+            None not in (options.worker, other.options.worker)
+            and options.worker != other.options.worker
+        ):
             raise GraphError(
                 f"node `{name}`, worker",
                 f"worker {other.options.worker}, that of `{other.name}`, as the two compute with the parameters of `{owner.name}`",
                 f"worker {options.worker}",
                 "Put the two on one worker, or leave one of them to the affinity rule.",
             )
-    return replace(options, params_of=owner.name, **{option: getattr(owner.options, option) for option in OWNERS})
+    return replace(
+        options,
+        params_of=owner.name,
+        **{option: getattr(owner.options, option) for option in OWNERS},
+    )
 
 
 def check_no_table(name: str, body: Body, owner: Node) -> None:
@@ -123,7 +144,9 @@ def check_no_table(name: str, body: Body, owner: Node) -> None:
         )
 
 
-def with_own_transform(name: str, options: NodeOptions, tx: Any, table: HostTable | None) -> NodeOptions:
+def with_own_transform(
+    name: str, options: NodeOptions, tx: Any, table: HostTable | None
+) -> NodeOptions:
     """The options of a node whose layer has an optimizer of its own, whether its parameters are a table or on the device.
 
     Args:
@@ -140,12 +163,17 @@ def with_own_transform(name: str, options: NodeOptions, tx: Any, table: HostTabl
     """
     if options.tx is not None:
         raise GraphError(
-            f"node `{name}`, tx", "none: its layer has an optimizer of its own", "a transform", "Leave it out."
+            f"node `{name}`, tx",
+            "none: its layer has an optimizer of its own",
+            "a transform",
+            "Leave it out.",
         )
     return options if table is not None else replace(options, tx=tx)
 
 
-def options_at_table(graph: Graph, name: str, table: HostTable, options: NodeOptions) -> NodeOptions:
+def options_at_table(
+    graph: Graph, name: str, table: HostTable, options: NodeOptions
+) -> NodeOptions:
     """The options of a node that looks rows of a table up. All that do so in a graph, copies included, share its parameters.
 
     Args:
@@ -162,12 +190,18 @@ def options_at_table(graph: Graph, name: str, table: HostTable, options: NodeOpt
     """
     if options.tx is not None:
         fix = "Pass it to the table: `Table(values, tx)`."
-        raise GraphError(f"node `{name}`, tx", "none: its table has an optimizer of its own", "a transform", fix)
-    owner = next((node for node in graph.parameterised.values() if node.table is table), None)
+        raise GraphError(
+            f"node `{name}`, tx", "none: its table has an optimizer of its own", "a transform", fix
+        )
+    owner = next(
+        (node for node in graph.parameterised.values() if node.table is table),
+        None,
+    )
     if owner is None:
         return options
     for option in OWNERS:
-        here, there = getattr(options, option), getattr(owner.options, option)
+        here = getattr(options, option)
+        there = getattr(owner.options, option)
         if here not in (None, there):
             raise GraphError(
                 f"node `{name}`, {option}",

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from ampjax.ir.wires import WireType
 
 
-def eval_body(node: Node, body: Body, types: tuple[WireType, ...]) -> Any:
+def eval_body(
+    node: Node,
+    body: Body,
+    types: tuple[WireType, ...],
+) -> Any:
     """Evaluates the shapes of a body's result for one row.
 
     Args:
@@ -35,8 +39,18 @@ def eval_body(node: Node, body: Body, types: tuple[WireType, ...]) -> Any:
     structs = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
     _check_features(node, body, types)
     params = init_shapes(node, body)
-    key = {"key": jax.eval_shape(lambda: jax.random.key(0))} if body.rng else {}
-    return eval_shapes(node, types, lambda p, *xs, **k: body.apply(p, *xs, **k), params, *structs, **key)
+    if body.rng:
+        key = {"key": jax.eval_shape(lambda: jax.random.key(0))}
+    else:
+        key = {}
+    return eval_shapes(
+        node,
+        types,
+        lambda p, *xs, **k: body.apply(p, *xs, **k),
+        params,
+        *structs,
+        **key,
+    )
 
 
 def init_shapes(node: Node, body: Body) -> Any:
@@ -76,7 +90,9 @@ def metric_parts(out: Any) -> tuple[Any, Mapping[str, Any]]:
     Returns:
       The loss, and the metrics by name.
     """
-    return out if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping) else (out, {})
+    if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping):
+        return out
+    return (out, {})
 
 
 def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
@@ -93,7 +109,11 @@ def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
       GraphError: If the loss is not a float scalar, or a metric is neither a scalar nor a pair of scalars, or has no name of its own.
     """
     loss, metrics = metric_parts(out)
-    if not hasattr(loss, "shape") or loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
+    if (
+        not hasattr(loss, "shape")
+        or loss.shape != ()
+        or not jnp.issubdtype(loss.dtype, jnp.floating)
+    ):
         raise GraphError(
             f"node `{node.name}`",
             "a scalar float loss, or (loss, {name: metric})",
@@ -103,7 +123,9 @@ def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
     result = {}
     for name, value in metrics.items():
         if not isinstance(name, str) or not name or name in OF_THE_LOSS:
-            expected = "names for the metrics: texts, and not `loss` or `loss_sum`, which are told anyway"
+            expected = (
+                "names for the metrics: texts, and not `loss` or `loss_sum`, which are told anyway"
+            )
             raise GraphError(f"node `{node.name}`", expected, f"{name!r}", "Rename it.")
         parts = value if isinstance(value, tuple) else (value,)
         if len(parts) > 2 or any(not hasattr(p, "shape") or p.shape != () for p in parts):
@@ -117,7 +139,11 @@ def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
     return result
 
 
-def _check_features(node: Node, body: Body, types: tuple[WireType, ...]) -> None:
+def _check_features(
+    node: Node,
+    body: Body,
+    types: tuple[WireType, ...],
+) -> None:
     """Layers of `ampjax.nn` say how many features they take: the most common mistake gets the clearest message."""
     expected = getattr(body.apply, "n_in", None)
     if expected is None or not types:
@@ -134,7 +160,11 @@ def _check_features(node: Node, body: Body, types: tuple[WireType, ...]) -> None
 
 
 def eval_shapes(
-    node: Node, types: tuple[WireType, ...], function: Callable[..., Any], *args: Any, **kwargs: Any
+    node: Node,
+    types: tuple[WireType, ...],
+    function: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Evaluates the shapes of a function's result.
 
@@ -155,7 +185,10 @@ def eval_shapes(
         return jax.eval_shape(function, *args, **kwargs)
     except Exception as error:
         came = (
-            ", ".join(f"port {i}: {t.payload} from `{node.source_name(i)}`" for i, t in enumerate(types)) or "no inputs"
+            ", ".join(
+                f"port {i}: {t.payload} from `{node.source_name(i)}`" for i, t in enumerate(types)
+            )
+            or "no inputs"
         )
         text = str(error).strip().splitlines()
         raise GraphError(
@@ -175,4 +208,8 @@ def structure(out: Any) -> str:
     Returns:
       The text.
     """
-    return str(jax.tree.map(lambda o: f"{o.dtype}{list(o.shape)}" if hasattr(o, "shape") else type(o).__name__, out))
+    return str(
+        jax.tree.map(
+            lambda o: f"{o.dtype}{list(o.shape)}" if hasattr(o, "shape") else type(o).__name__, out
+        )
+    )

@@ -36,13 +36,22 @@ class Cond(ControlOp):
     function: StateFn
     n: int
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the types of the outputs; tries the condition on sample states.
 
         Raises:
           GraphError: If the condition fails, or gives neither output numbers nor, for two outputs, truth values.
         """
-        chosen = try_column(node, self.function_name, self.function, types[0].fields)
+        chosen = try_column(
+            node,
+            self.function_name,
+            self.function,
+            types[0].fields,
+        )
         if chosen.dtype.kind == "b" and self.n != 2:
             raise GraphError(
                 f"node `{node.name}`, condition",
@@ -65,7 +74,11 @@ class Cond(ControlOp):
         Raises:
           MessageError: If the condition fails, or a number is outside the outputs.
         """
-        chosen = column(where, apply(where, self.function, state), len(state))
+        chosen = column(
+            where,
+            apply(where, self.function, state),
+            len(state),
+        )
         if chosen.dtype.kind == "b":
             return (~chosen).view(np.int8)
         if np.count_nonzero((chosen < 0) | (chosen >= self.n)):
@@ -86,13 +99,20 @@ class Phi(ControlOp):
     kind: ClassVar[str] = "Phi"
     sends_exactly_one: ClassVar[bool] = True
 
-    def infer(self, node: Node, types: tuple[WireType | None, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType | None, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the type of the output: that of every input that is known already.
 
         Raises:
           GraphError: If inputs carry different payloads or state fields.
         """
-        known = [(port, t) for port, t in enumerate(types) if t is not None]
+        known = []
+        for port, t in enumerate(types):
+            if t is not None:
+                known.append((port, t))
         first_port, first = known[0]
         for port, other in known[1:]:
             if (other.shape, other.dtype, other.ragged, other.topology) != (
@@ -133,7 +153,11 @@ class Isu(ControlOp):
     inverse: Callable[[State], State]
     samples: State | None = None
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the type of the output; checks the inverse on sample states.
 
         Raises:
@@ -185,13 +209,22 @@ class Relabel(ControlOp):
     sends_exactly_one: ClassVar[bool] = True
     function: Callable[[State], State]
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the type of the output; tries the function on sample states.
 
         Raises:
           GraphError: If the function fails, or gives no states of the same instances.
         """
-        after, _ = try_states(node, "f", self.function, sample(types[0].fields))
+        after, _ = try_states(
+            node,
+            "f",
+            self.function,
+            sample(types[0].fields),
+        )
         return (replace(types[0], fields=after.fields),)
 
 
@@ -202,7 +235,11 @@ class Bcast(ControlOp):
     kind: ClassVar[str] = "Bcast"
     n: int
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the types of the outputs."""
         return (types[0],) * self.n
 
@@ -221,12 +258,21 @@ class Flatmap(ControlOp):
     count: StateFn
     state: Callable[[State, np.ndarray], State]
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the type of the output; tries both functions on sample states.
 
         Raises:
           GraphError: If a function fails, or gives no integers or no states.
         """
         try_column(node, "count", self.count, types[0].fields)
-        after, _ = try_states(node, "state", lambda s: self.state(s, np.arange(len(s))), sample(types[0].fields))
+        after, _ = try_states(
+            node,
+            "state",
+            lambda s: self.state(s, np.arange(len(s))),
+            sample(types[0].fields),
+        )
         return (replace(types[0], fields=after.fields),)

@@ -15,7 +15,12 @@ Key = tuple[str, ...] | StateFn | None
 """The key by which messages are joined or grouped: fields, a keying function, or (None) the whole state."""
 
 
-def check_key(node: Node, port: int, by: tuple[str, ...] | StateFn | None, wire: WireType) -> None:
+def check_key(
+    node: Node,
+    port: int,
+    by: tuple[str, ...] | StateFn | None,
+    wire: WireType,
+) -> None:
     """Checks a join's or group's key against one port's state fields.
 
     Args:
@@ -35,9 +40,17 @@ def check_key(node: Node, port: int, by: tuple[str, ...] | StateFn | None, wire:
             try:
                 column(where, part, len(states))
             except MessageError as error:
-                raise GraphError(error.where, error.expected, error.got, error.fix) from None
+                raise GraphError(
+                    error.where,
+                    error.expected,
+                    error.got,
+                    error.fix,
+                ) from None
         return
-    missing = [f for f in by or () if f != "instance" and f not in wire.fields]
+    missing = []
+    for f in by or ():
+        if f != "instance" and f not in wire.fields:
+            missing.append(f)
     if missing:
         raise GraphError(
             f"node `{node.name}`, port {port}",
@@ -47,7 +60,11 @@ def check_key(node: Node, port: int, by: tuple[str, ...] | StateFn | None, wire:
         )
 
 
-def check_join(node: Node, types: tuple[WireType, ...], join: Key) -> tuple[str, ...]:
+def check_join(
+    node: Node,
+    types: tuple[WireType, ...],
+    join: Key,
+) -> tuple[str, ...]:
     """Checks that the inputs can be joined.
 
     Args:

@@ -14,7 +14,11 @@ class Op(ABC):
     """What a node does."""
 
     @abstractmethod
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the types of the outputs, and tries users' functions on samples or shapes, so that mistakes show when a graph is built.
 
         Args:

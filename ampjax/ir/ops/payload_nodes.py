@@ -30,7 +30,11 @@ class Pump(Op):
     kind: ClassVar[str] = "Pump"
     type: WireType
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Gives the type of the output, as declared."""
         return (self.type,)
 
@@ -51,7 +55,11 @@ class Compute(PayloadOp):
     n_out: int
     join: Key = None
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the types of the outputs by `jax.eval_shape`.
 
         Raises:
@@ -67,7 +75,10 @@ class Compute(PayloadOp):
                 f"{structure(out)}",
                 "Return an array, or a tuple and say `outputs=`.",
             )
-        return tuple(WireType(tuple(o.shape), np.dtype(o.dtype), fields, types[0].ragged) for o in outs)
+        result = []
+        for o in outs:
+            result.append(WireType(tuple(o.shape), np.dtype(o.dtype), fields, types[0].ragged))
+        return tuple(result)
 
 
 def _first(params: Any, payload: Any, choice: Any) -> Any:
@@ -92,21 +103,37 @@ class RouteBy(PayloadOp):
     assume: StateFn | None = None
     join: Key = None
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the type of the output: that of port 0, with the fields that are read.
 
         Raises:
           GraphError: If the choices do not fit the fields, the message is ragged, or `assume` does not work on sample states.
         """
         where = f"node `{node.name}`"
-        fields, choice = check_join(node, types, self.join), types[1]
+        fields = check_join(node, types, self.join)
+        choice = types[1]
         if not self.names or "instance" in self.names or len(set(self.names)) < len(self.names):
-            raise GraphError(where, "different field names other than `instance`", f"{self.names}", "Name the fields.")
+            raise GraphError(
+                where,
+                "different field names other than `instance`",
+                f"{self.names}",
+                "Name the fields.",
+            )
         if types[0].ragged:
             raise GraphError(
-                f"{where}, port 0", "an ordinary message", f"{types[0].payload}", "Ungroup or reduce the rows first."
+                f"{where}, port 0",
+                "an ordinary message",
+                f"{types[0].payload}",
+                "Ungroup or reduce the rows first.",
             )
-        wanted = () if len(self.names) == 1 else (len(self.names),)
+        if len(self.names) == 1:
+            wanted = ()
+        else:
+            wanted = (len(self.names),)
         if choice.is_float or choice.shape != wanted:
             raise GraphError(
                 f"{where}, port 1",
@@ -131,7 +158,11 @@ class RouteBy(PayloadOp):
           MessageError: If `assume` fails or gives something else.
         """
         where = f"{where}, assume"
-        return self._columns(where, 0 if self.assume is None else apply(where, self.assume, state), len(state))
+        return self._columns(
+            where,
+            0 if self.assume is None else apply(where, self.assume, state),
+            len(state),
+        )
 
     def _try_assume(self, where: str, states: State) -> None:
         if self.assume is None:
@@ -140,13 +171,31 @@ class RouteBy(PayloadOp):
         try:
             self._columns(where, value, len(states))
         except MessageError as error:
-            raise GraphError(error.where, error.expected, error.got, error.fix) from None
+            raise GraphError(
+                error.where,
+                error.expected,
+                error.got,
+                error.fix,
+            ) from None
 
-    def _columns(self, where: str, value: Any, n: int) -> np.ndarray:
-        parts = value if isinstance(value, tuple) else (value,) * (1 if self.assume else len(self.names))
+    def _columns(
+        self,
+        where: str,
+        value: Any,
+        n: int,
+    ) -> np.ndarray:
+        if isinstance(value, tuple):
+            parts = value
+        else:
+            parts = (value,) * (1 if self.assume else len(self.names))
         if len(parts) != len(self.names):
-            raise MessageError(where, f"{len(self.names)} columns", f"{len(parts)}", "Return one for each field.")
-        return np.stack([column(where, part, n) for part in parts], axis=1)
+            raise MessageError(
+                where, f"{len(self.names)} columns", f"{len(parts)}", "Return one for each field."
+            )
+        return np.stack(
+            [column(where, part, n) for part in parts],
+            axis=1,
+        )
 
 
 @dataclass(frozen=True)
@@ -157,7 +206,11 @@ class Loss(PayloadOp):
     body: Body
     join: Key = None
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Checks the body.
 
         Returns:
@@ -183,7 +236,11 @@ class Reduce(PayloadOp):
     kind: ClassVar[str] = "Reduce"
     function: Callable[[jax.Array, jax.Array, int], jax.Array]
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the type of the output by `jax.eval_shape`.
 
         Raises:
@@ -196,9 +253,18 @@ class Reduce(PayloadOp):
                 f"{types[0].payload} from `{node.source_name(0)}`",
                 "Group the messages first.",
             )
-        rows = jax.ShapeDtypeStruct((3, *types[0].shape), types[0].dtype)
+        rows = jax.ShapeDtypeStruct(
+            (3, *types[0].shape),
+            types[0].dtype,
+        )
         ids = jax.ShapeDtypeStruct((3,), np.int32)
-        out = eval_shapes(node, types, lambda r, i: self.function(r, i, 2), rows, ids)
+        out = eval_shapes(
+            node,
+            types,
+            lambda r, i: self.function(r, i, 2),
+            rows,
+            ids,
+        )
         if not hasattr(out, "shape") or out.shape[:1] != (2,):
             raise GraphError(
                 f"node `{node.name}`",
@@ -218,7 +284,11 @@ class Collect(PayloadOp):
 
     kind: ClassVar[str] = "Collect"
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the type of the output.
 
         Raises:
@@ -244,7 +314,11 @@ class Sink(PayloadOp):
 
     kind: ClassVar[str] = "Sink"
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Accepts anything.
 
         Returns:

@@ -30,7 +30,11 @@ class Repeat(ControlOp):
     kind: ClassVar[str] = "Repeat"
     count: StateFn
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the type of the output; tries the count on sample states.
 
         Raises:
@@ -53,14 +57,23 @@ class Ungroup(ControlOp):
     function_name: ClassVar[str] = "state"
     state: Callable[[State, np.ndarray], State]
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the type of the output; tries the state function on sample states.
 
         Raises:
           GraphError: If it fails or gives no states, or the input is not ragged.
         """
         require_ragged(node, types[0], True)
-        after, _ = try_states(node, "state", lambda s: self.state(s, np.arange(len(s))), sample(types[0].fields))
+        after, _ = try_states(
+            node,
+            "state",
+            lambda s: self.state(s, np.arange(len(s))),
+            sample(types[0].fields),
+        )
         return (replace(types[0], ragged=False, fields=after.fields),)
 
 
@@ -84,7 +97,11 @@ class Group(ControlOp):
     order: StateFn | None
     opened: bool
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the type of the output: its state is the opener's, or the key's.
 
         Raises:
@@ -96,7 +113,12 @@ class Group(ControlOp):
         if self.order is not None:
             try_column(node, "order", self.order, types[0].fields)
         try_column(node, "size", self.size, types[-1].fields)
-        fields = types[1].fields if self.opened else self.by if isinstance(self.by, tuple) else types[0].fields
+        if self.opened:
+            fields = types[1].fields
+        elif isinstance(self.by, tuple):
+            fields = self.by
+        else:
+            fields = types[0].fields
         return (replace(types[0], ragged=True, fields=tuple(f for f in fields if f != "instance")),)
 
 
@@ -110,7 +132,11 @@ class Distribute(ControlOp):
     kind: ClassVar[str] = "Distribute"
     n: int
 
-    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+    def infer(
+        self,
+        node: Node,
+        types: tuple[WireType, ...],
+    ) -> tuple[WireType, ...]:
         """Infers the types of the outputs.
 
         Raises:
@@ -155,7 +181,11 @@ def require_ragged(node: Node, wire: WireType, ragged: bool) -> None:
     """
     if wire.ragged == ragged and not wire.topology:
         return
-    fix = "Group the messages first, or pump them with `ragged=True`." if ragged else "Ungroup it first."
+    fix = (
+        "Group the messages first, or pump them with `ragged=True`."
+        if ragged
+        else "Ungroup it first."
+    )
     raise GraphError(
         f"node `{node.name}`, port 0",
         "a ragged message" if ragged else "an ordinary message",

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from ampjax.ir.nodes import Node
 
 
-def tried(where: str, function: Callable[[State], Any], states: State) -> tuple[Any, State]:
+def tried(
+    where: str,
+    function: Callable[[State], Any],
+    states: State,
+) -> tuple[Any, State]:
     """Runs a state function on sample states; if that raises an IndexError, only on the first one, which is all zero.
 
     A state function may look up a table that is too small for the other samples.
@@ -39,7 +43,12 @@ def tried(where: str, function: Callable[[State], Any], states: State) -> tuple[
     return try_function(where, function, first), first
 
 
-def try_column(node: Node, role: str, function: StateFn, fields: tuple[str, ...]) -> np.ndarray:
+def try_column(
+    node: Node,
+    role: str,
+    function: StateFn,
+    fields: tuple[str, ...],
+) -> np.ndarray:
     """Tries a state function on samples and checks that it gives an integer column.
 
     Args:
@@ -59,10 +68,17 @@ def try_column(node: Node, role: str, function: StateFn, fields: tuple[str, ...]
     try:
         return column(where, value, len(states))
     except MessageError as error:
-        raise GraphError(error.where, error.expected, error.got, error.fix) from None
+        raise GraphError(
+            error.where,
+            error.expected,
+            error.got,
+            error.fix,
+        ) from None
 
 
-def try_states(node: Node, role: str, function: Callable[..., Any], states: State) -> tuple[State, State]:
+def try_states(
+    node: Node, role: str, function: Callable[..., Any], states: State
+) -> tuple[State, State]:
     """Tries a function from states to states on samples.
 
     Args:

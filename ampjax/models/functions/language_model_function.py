@@ -31,14 +31,27 @@ def language_model(config: lm.Config) -> Callable[[Any, Any], jax.Array]:
     def model(params: Any, sentence: Any) -> jax.Array:
         net = functional.merge(lm.LanguageModel, config, params)
 
-        def read(state: Any, word: jax.Array) -> tuple[Any, jax.Array]:
+        def read(
+            state: Any,
+            word: jax.Array,
+        ) -> tuple[Any, jax.Array]:
             x = amp.look_up(params["embedding"], word)
             state = net.lstm(state, amp.dropout(x, config.dropout))
             return state, state[1]
 
-        _, outputs = amp.scan(read, net.lstm.start(), sentence["inputs"])
-        nats = amp.node("softmax")(net.softmax.nats)  # one node, so that no message holds the logits of all words
-        each = amp.map(lambda x, word: nats(amp.dropout(x, config.dropout), word), outputs, sentence["targets"])
+        _, outputs = amp.scan(
+            read,
+            net.lstm.start(),
+            sentence["inputs"],
+        )
+        nats = amp.node("softmax")(
+            net.softmax.nats
+        )  # one node, so that no message holds the logits of all words
+        each = amp.map(
+            lambda x, word: nats(amp.dropout(x, config.dropout), word),
+            outputs,
+            sentence["targets"],
+        )
         return amp.sum(each)
 
     return model

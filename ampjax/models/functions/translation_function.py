@@ -20,7 +20,10 @@ SPEC = {"source": "int32[s]", "target_in": "int32[t]", "target_out": "int32[t]"}
 """What an instance looks like: a sentence, its translation after its start mark, and the translation before its end mark."""
 
 
-def init(config: nmt.Config, seed: int = 0) -> dict[str, Any]:
+def init(
+    config: nmt.Config,
+    seed: int = 0,
+) -> dict[str, Any]:
     """Makes the parameters: those of `ampjax.models.nmt`, with a key for each layer.
 
     Args:
@@ -33,7 +36,10 @@ def init(config: nmt.Config, seed: int = 0) -> dict[str, Any]:
     return by_layer(nmt.init(config, seed))
 
 
-def by_layer(params: Any, within: str = "") -> dict[str, Any]:
+def by_layer(
+    params: Any,
+    within: str = "",
+) -> dict[str, Any]:
     """Gives nested parameters of `ampjax.models.nmt` a key for each layer, so that each becomes a node.
 
     Args:
@@ -45,7 +51,9 @@ def by_layer(params: Any, within: str = "") -> dict[str, Any]:
     """
     layers: dict[str, Any] = {}
     for key, part in params.items():
-        is_layer = not isinstance(part, dict) or not any(isinstance(inner, dict) for inner in part.values())
+        is_layer = not isinstance(part, dict) or not any(
+            isinstance(inner, dict) for inner in part.values()
+        )
         layers |= {f"{within}{key}": part} if is_layer else by_layer(part, f"{within}{key}.")
     return layers
 
@@ -82,8 +90,16 @@ def translation(config: nmt.Config) -> Callable[[Any, Any], jax.Array]:
     def drop(x: jax.Array, _: int) -> jax.Array:
         return amp.dropout(x, config.dropout)
 
-    def run(layer: LSTM, xs: Any, site: int, backwards: bool) -> tuple[Any, Any]:
-        def step(state: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+    def run(
+        layer: LSTM,
+        xs: Any,
+        site: int,
+        backwards: bool,
+    ) -> tuple[Any, Any]:
+        def step(
+            state: Any,
+            x: jax.Array,
+        ) -> tuple[Any, jax.Array]:
             state = layer(state, drop(x, site))
             return state, state[1]
 
@@ -91,16 +107,30 @@ def translation(config: nmt.Config) -> Callable[[Any, Any], jax.Array]:
 
     def model(params: Any, pair: Any) -> jax.Array:
         net = functional.merge(nmt.Translator, config, nested(params))
-        source = amp.map(lambda word: amp.look_up(params["source_embedding"], word), pair["source"])
+        source = amp.map(
+            lambda word: amp.look_up(params["source_embedding"], word),
+            pair["source"],
+        )
         values, states = net.encoder.read(source, run, amp.map)
         attend = attention_over(net.decoder.attention, values)
         xent = optax.softmax_cross_entropy_with_integer_labels
-        score = amp.node("output")(lambda x, word: xent(x @ net.output[...], word))  # no message holds all logits
+        score = amp.node("output")(
+            lambda x, word: xent(x @ net.output[...], word)
+        )  # no message holds all logits
 
-        def write(state: Any, word: jax.Array) -> tuple[Any, jax.Array]:
-            return net.decoder.step(attend, state, amp.look_up(params["target_embedding"], word), drop)
+        def write(
+            state: Any,
+            word: jax.Array,
+        ) -> tuple[Any, jax.Array]:
+            return net.decoder.step(
+                attend, state, amp.look_up(params["target_embedding"], word), drop
+            )
 
-        _, outputs = amp.scan(write, net.decoder.start(states), pair["target_in"])
+        _, outputs = amp.scan(
+            write,
+            net.decoder.start(states),
+            pair["target_in"],
+        )
         return amp.sum(amp.map(score, outputs, pair["target_out"]))
 
     return model

@@ -38,7 +38,14 @@ class Attention(nnx.Module):
       rngs: Where keys come from.
     """
 
-    def __init__(self, features: int, units: int, *, initializer: Initializer, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        features: int,
+        units: int,
+        *,
+        initializer: Initializer,
+        rngs: nnx.Rngs,
+    ):
         self.memory = nnx.Param(initializer(rngs.params(), (features, units), jnp.float32))
         self.query = nnx.Param(initializer(rngs.params(), (units, units), jnp.float32))
         self.v = nnx.Param(initializer(rngs.params(), (units,), jnp.float32))
@@ -54,7 +61,10 @@ class Attention(nnx.Module):
         """
         return Memory(self.keys(values), values, present)
 
-    def keys(self, values: Float[Array, "*n features"]) -> Float[Array, "*n units"]:
+    def keys(
+        self,
+        values: Float[Array, "*n features"],
+    ) -> Float[Array, "*n units"]:
         """Computes the values' keys.
 
         Args:
@@ -65,7 +75,10 @@ class Attention(nnx.Module):
         """
         return values @ self.memory[...]
 
-    def ask(self, query: Float[Array, "*n units"]) -> Float[Array, "*n units"]:
+    def ask(
+        self,
+        query: Float[Array, "*n units"],
+    ) -> Float[Array, "*n units"]:
         """Computes what a query adds to each key.
 
         Args:
@@ -76,7 +89,9 @@ class Attention(nnx.Module):
         """
         return query @ self.query[...]
 
-    def energies(self, keys: Float[Array, "*n units"], asked: Float[Array, "*n units"]) -> Float[Array, "*n"]:
+    def energies(
+        self, keys: Float[Array, "*n units"], asked: Float[Array, "*n units"]
+    ) -> Float[Array, "*n"]:
         """Computes how well keys fit what is asked: the logits of the weights.
 
         Args:
@@ -89,7 +104,9 @@ class Attention(nnx.Module):
         v = self.g[...] * self.v[...] * jax.lax.rsqrt(jnp.square(self.v[...]).sum())
         return jnp.tanh(keys + asked + self.b[...]) @ v
 
-    def __call__(self, query: Float[Array, "n units"], memory: Memory) -> Float[Array, "n features"]:
+    def __call__(
+        self, query: Float[Array, "n units"], memory: Memory
+    ) -> Float[Array, "n features"]:
         """Computes the context: the weighted sum of the values.
 
         Args:
@@ -99,6 +116,12 @@ class Attention(nnx.Module):
         Returns:
           `[n, features]`.
         """
-        energies = self.energies(memory.keys, self.ask(query)[:, None])
-        weights = jax.nn.softmax(jnp.where(memory.present, energies, _MASKED), axis=-1)
+        energies = self.energies(
+            memory.keys,
+            self.ask(query)[:, None],
+        )
+        weights = jax.nn.softmax(
+            jnp.where(memory.present, energies, _MASKED),
+            axis=-1,
+        )
         return jnp.einsum("nw,nwf->nf", weights, memory.values)

@@ -14,7 +14,11 @@ from ampjax.utils.threefry import blocks, is_threefry
 MANTISSA_BITS = 23
 
 
-def bernoulli(key: Array, p: float, shape: tuple[int, ...]) -> Array:
+def bernoulli(
+    key: Array,
+    p: float,
+    shape: tuple[int, ...],
+) -> Array:
     """Draws that are true with probability `p`: the same as those of `jax.random.bernoulli`.
 
     Args:
@@ -44,7 +48,10 @@ def _is_known(key: Array) -> bool:
 
 def _bits(key: Array, n: int) -> Array:
     """`[n]`, uint32: the two words of each number's block, one on the other."""
-    counts, half = jax.lax.iota(jnp.uint32, n), -(-n // 2)
+    counts = jax.lax.iota(jnp.uint32, n)
+    half = -(-n // 2)
     # XLA draws anew in every loop that reads the numbers, in some one at a time, unless they are put together from parts.
-    parts = [blocks(key, part) for part in (counts[:half], counts[half:])]
+    parts = []
+    for part in (counts[:half], counts[half:]):
+        parts.append(blocks(key, part))
     return jnp.concatenate([x ^ y for x, y in parts])

@@ -51,19 +51,43 @@ class ConvNorm(nnx.Module):
         epsilon: float = 1e-5,
         rngs: nnx.Rngs,
     ):
-        self.relu, self.n_out = relu, n_out
-        self.conv = nnx.Conv(n_in, n_out, kernel, stride, padding=padding, use_bias=False, kernel_init=_he, rngs=rngs)
+        self.relu = relu
+        self.n_out = n_out
+        self.conv = nnx.Conv(
+            n_in,
+            n_out,
+            kernel,
+            stride,
+            padding=padding,
+            use_bias=False,
+            kernel_init=_he,
+            rngs=rngs,
+        )
         gamma = jax.nn.initializers.constant(scale)
         # Momentum 0: after a call, the layer's statistics are the batch's own.
-        self.norm = nnx.BatchNorm(n_out, momentum=0.0, epsilon=epsilon, scale_init=gamma, rngs=rngs)
+        self.norm = nnx.BatchNorm(
+            n_out,
+            momentum=0.0,
+            epsilon=epsilon,
+            scale_init=gamma,
+            rngs=rngs,
+        )
 
-    def __call__(self, x: Float[Array, "n h w c"], train: bool) -> Float[Array, "n h2 w2 c2"]:
+    def __call__(
+        self,
+        x: Float[Array, "n h w c"],
+        train: bool,
+    ) -> Float[Array, "n h2 w2 c2"]:
         """With the batch's statistics in training, else with the averages."""
         x = self.norm(self.conv(x), use_running_average=not train)
         return jax.nn.relu(x) if self.relu else x
 
 
-def init(kind: type[nnx.Module], config: Hashable, seed: int = 0) -> Any:
+def init(
+    kind: type[nnx.Module],
+    config: Hashable,
+    seed: int = 0,
+) -> Any:
     """Makes initial parameters of a model.
 
     Args:
@@ -91,7 +115,9 @@ def shapes(kind: type[nnx.Module], config: Hashable) -> Any:
 
 
 def make_loss(
-    kind: type[nnx.Module], config: Hashable, objective: Callable[[Any, Any, Any], jax.Array]
+    kind: type[nnx.Module],
+    config: Hashable,
+    objective: Callable[[Any, Any, Any], jax.Array],
 ) -> Callable[[Any, Any], jax.Array]:
     """The training loss `loss_fn(params, batch)`.
 
@@ -112,7 +138,10 @@ def make_loss(
     return loss_fn
 
 
-def make_predict(kind: type[nnx.Module], config: Hashable) -> Callable[[Any, Any], jax.Array]:
+def make_predict(
+    kind: type[nnx.Module],
+    config: Hashable,
+) -> Callable[[Any, Any], jax.Array]:
     """Makes the function that classifies images, with the averaged statistics.
 
     Args:
@@ -130,7 +159,9 @@ def make_predict(kind: type[nnx.Module], config: Hashable) -> Callable[[Any, Any
     return predict
 
 
-def make_optimizer(weights: optax.GradientTransformation, momentum: float) -> optax.GradientTransformation:
+def make_optimizer(
+    weights: optax.GradientTransformation, momentum: float
+) -> optax.GradientTransformation:
     """The optimizer of the weights beside the moving average of the statistics.
 
     Args:
@@ -138,11 +169,16 @@ def make_optimizer(weights: optax.GradientTransformation, momentum: float) -> op
       momentum: How much of the average a step keeps.
     """
     return optax.partition(
-        {"weights": weights, "statistics": optax.sgd(1 - momentum)}, lambda params: {name: name for name in params}
+        {"weights": weights, "statistics": optax.sgd(1 - momentum)},
+        lambda params: {name: name for name in params},
     )
 
 
-def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> jax.Array:
+def cross_entropy(
+    logits: jax.Array,
+    labels: jax.Array,
+    smoothing: float = 0.0,
+) -> jax.Array:
     """Computes the mean cross entropy.
 
     Args:
@@ -167,6 +203,10 @@ def _variables(module: nnx.Module) -> dict[str, Any]:
 def _pull(statistics: Any, batch: Any) -> jax.Array:
     """0, with the gradient `statistics - batch`."""
     targets = jax.lax.stop_gradient(batch)
-    halves = jax.tree.map(lambda s, b: jnp.square(s - b).sum() / 2, statistics, targets)
+    halves = jax.tree.map(
+        lambda s, b: jnp.square(s - b).sum() / 2,
+        statistics,
+        targets,
+    )
     term = jnp.asarray(sum(jax.tree.leaves(halves)))
     return term - jax.lax.stop_gradient(term)

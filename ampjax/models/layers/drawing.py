@@ -8,7 +8,11 @@ from typing import Any
 import ampjax as amp
 
 
-def drawing(draws: bool, body: Callable[..., Any], *args: Any) -> Any:
+def drawing(
+    draws: bool,
+    body: Callable[..., Any],
+    *args: Any,
+) -> Any:
     """Calls a body with a key in training, and without one elsewhere.
 
     Args:
@@ -19,4 +23,10 @@ def drawing(draws: bool, body: Callable[..., Any], *args: Any) -> Any:
     Returns:
       What it returns.
     """
-    return amp.stochastic(lambda key, *xs: body(*xs, key), body, *args) if draws else body(*args)
+    if draws:
+        return amp.stochastic(
+            lambda key, *xs: body(*xs, key),
+            body,
+            *args,
+        )
+    return body(*args)

@@ -14,7 +14,11 @@ import jax.numpy as jnp
 from ampjax.models.layers.bernoulli import bernoulli
 
 
-def dropout(key: Any, x: jax.Array, keep: float) -> jax.Array:
+def dropout(
+    key: Any,
+    x: jax.Array,
+    keep: float,
+) -> jax.Array:
     """Inverted dropout (Srivastava et al. 2014, section 10).
 
     Args:
@@ -27,7 +31,11 @@ def dropout(key: Any, x: jax.Array, keep: float) -> jax.Array:
     """
     if key is None or keep == 1:
         return x
-    return jnp.where(bernoulli(key, keep, x.shape), x / keep, 0.0)
+    return jnp.where(
+        bernoulli(key, keep, x.shape),
+        x / keep,
+        0.0,
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -52,7 +60,13 @@ class Dropout:
         """
         if self.keys is None:
             return x
-        return jax.vmap(lambda key, row: dropout(jax.random.fold_in(key, site), row, 1 - self.rate))(self.keys, x)
+        return jax.vmap(
+            lambda key, row: dropout(
+                jax.random.fold_in(key, site),
+                row,
+                1 - self.rate,
+            )
+        )(self.keys, x)
 
     def at(self, step: Any) -> Dropout:
         """Gives the dropout of another step of a loop, which draws numbers of its own.
@@ -65,7 +79,10 @@ class Dropout:
         """
         if self.keys is None:
             return self
-        return replace(self, keys=jax.vmap(lambda key: jax.random.fold_in(key, step))(self.keys))
+        return replace(
+            self,
+            keys=jax.vmap(lambda key: jax.random.fold_in(key, step))(self.keys),
+        )
 
 
 def from_batch(batch: Any, rate: float) -> Dropout:
@@ -80,4 +97,7 @@ def from_batch(batch: Any, rate: float) -> Dropout:
     """
     if rate == 0 or "dropout_seed" not in batch:
         return Dropout(None, 0.0)
-    return Dropout(jax.vmap(jax.random.key)(batch["dropout_seed"]), rate)
+    return Dropout(
+        jax.vmap(jax.random.key)(batch["dropout_seed"]),
+        rate,
+    )

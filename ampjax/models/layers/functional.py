@@ -16,7 +16,11 @@ from flax import nnx
 Module = TypeVar("Module", bound=nnx.Module)
 
 
-def init(kind: type[Module], config: Hashable, seed: int = 0) -> Any:
+def init(
+    kind: type[Module],
+    config: Hashable,
+    seed: int = 0,
+) -> Any:
     """The parameters of a new `kind(config, rngs)`.
 
     Args:
@@ -30,7 +34,11 @@ def init(kind: type[Module], config: Hashable, seed: int = 0) -> Any:
     return variables(build(kind, config, seed), nnx.Param)
 
 
-def build(kind: type[Module], config: Hashable, seed: int = 0) -> Module:
+def build(
+    kind: type[Module],
+    config: Hashable,
+    seed: int = 0,
+) -> Module:
     """Makes a module. Its values come from XLA's own generator, as threefry would compile for seconds for each shape.
 
     Args:
@@ -55,7 +63,11 @@ def shapes(kind: type[Module], config: Hashable) -> Any:
     return variables(_abstract(kind, config), nnx.Param)
 
 
-def merge(kind: type[Module], config: Hashable, *states: Any) -> Module:
+def merge(
+    kind: type[Module],
+    config: Hashable,
+    *states: Any,
+) -> Module:
     """The module with these variables.
 
     Args:
@@ -63,10 +75,16 @@ def merge(kind: type[Module], config: Hashable, *states: Any) -> Module:
       config: As it was given to `init`.
       *states: Nested dicts, each as from `variables`; together they hold all of the module's variables.
     """
-    return nnx.merge(_graph(kind, config), *(nnx.State(state) for state in states))
+    return nnx.merge(
+        _graph(kind, config),
+        *(nnx.State(state) for state in states),
+    )
 
 
-def variables(module: nnx.Module, kind: type[nnx.Variable[Any]]) -> Any:
+def variables(
+    module: nnx.Module,
+    kind: type[nnx.Variable[Any]],
+) -> Any:
     """Gives the values of a module's variables of one kind.
 
     Args:

@@ -7,7 +7,12 @@ from ampjax.nn import ChosenEmbed
 from ampjax.sparse import Table
 
 
-def check_table(model: str, table: Table | ChosenEmbed, n_rows: int, features: int) -> None:
+def check_table(
+    model: str,
+    table: Table | ChosenEmbed,
+    n_rows: int,
+    features: int,
+) -> None:
     """Checks a table of rows.
 
     Args:
@@ -22,4 +27,6 @@ def check_table(model: str, table: Table | ChosenEmbed, n_rows: int, features: i
     if table.shape[0] < n_rows or table.shape[1:] != (features,):
         wanted = f"at least {n_rows} rows of {features} numbers"
         got = f"{table.shape[0]} rows of shape {table.shape[1:]}"
-        raise SettingsError(f"{model}, `table`", wanted, got, "Make the table as large as the vocabulary.")
+        raise SettingsError(
+            f"{model}, `table`", wanted, got, "Make the table as large as the vocabulary."
+        )

@@ -35,8 +35,10 @@ Branch = tuple[Any, ...]
 """Convolutions one after the other, maybe after a pooling: `"mean"` (3 × 3, keeps the grid) or `"max"` (3 × 3, halves it). Two
 convolutions in a list, at the end, both read what comes before."""
 
-_SMALL, _MIDDLE = (3, 3), (5, 5)
-_ROW, _COLUMN = (1, 7), (7, 1)
+_SMALL = (3, 3)
+_MIDDLE = (5, 5)
+_ROW = (1, 7)
+_COLUMN = (7, 1)
 
 
 def _grid_35(pool: int) -> tuple[Branch, ...]:
@@ -52,21 +54,53 @@ def _grid_17(n: int) -> tuple[Branch, ...]:
     return (
         (Conv(192),),
         (Conv(n), Conv(n, _ROW), Conv(192, _COLUMN)),
-        (Conv(n), Conv(n, _COLUMN), Conv(n, _ROW), Conv(n, _COLUMN), Conv(192, _ROW)),
+        (
+            Conv(n),
+            Conv(n, _COLUMN),
+            Conv(n, _ROW),
+            Conv(n, _COLUMN),
+            Conv(192, _ROW),
+        ),
         ("mean", Conv(192)),
     )
 
 
-_TO_17 = ((Conv(384, _SMALL, 2),), (Conv(64), Conv(96, _SMALL), Conv(96, _SMALL, 2)), ("max",))
+_TO_17 = (
+    (Conv(384, _SMALL, 2),),
+    (
+        Conv(64),
+        Conv(96, _SMALL),
+        Conv(96, _SMALL, 2),
+    ),
+    ("max",),
+)
 _TO_8 = (
     (Conv(192), Conv(320, _SMALL, 2)),
-    (Conv(192), Conv(192, _ROW), Conv(192, _COLUMN), Conv(192, _SMALL, 2)),
+    (
+        Conv(192),
+        Conv(192, _ROW),
+        Conv(192, _COLUMN),
+        Conv(192, _SMALL, 2),
+    ),
     ("max",),
 )
 _GRID_8 = (
     (Conv(320),),
-    (Conv(384), [Conv(384, (1, 3)), Conv(384, (3, 1))]),
-    (Conv(448), Conv(384, _SMALL), [Conv(384, (1, 3)), Conv(384, (3, 1))]),
+    (
+        Conv(384),
+        [
+            Conv(384, (1, 3)),
+            Conv(384, (3, 1)),
+        ],
+    ),
+    (
+        Conv(448),
+        Conv(384, _SMALL),
+        [
+            Conv(384, (1, 3)),
+            Conv(384, (3, 1)),
+        ],
+    ),
     ("mean", Conv(192)),
 )
 
@@ -93,28 +127,60 @@ class Block(nnx.Module):
       rngs: Where keys come from.
     """
 
-    def __init__(self, n_in: int, branches: tuple[Branch, ...], channels: Callable[[int], int], rngs: nnx.Rngs):
-        self.branches = nnx.List([BranchModule(n_in, branch, channels, rngs) for branch in branches])
+    def __init__(
+        self,
+        n_in: int,
+        branches: tuple[Branch, ...],
+        channels: Callable[[int], int],
+        rngs: nnx.Rngs,
+    ):
+        self.branches = nnx.List(
+            [BranchModule(n_in, branch, channels, rngs) for branch in branches]
+        )
         self.n_out = sum(branch.n_out for branch in self.branches)
 
-    def __call__(self, x: Float[Array, "n h w c"], train: bool) -> Float[Array, "n h2 w2 c2"]:
+    def __call__(
+        self,
+        x: Float[Array, "n h w c"],
+        train: bool,
+    ) -> Float[Array, "n h2 w2 c2"]:
         """All branches' channels."""
-        return jnp.concatenate([branch(x, train) for branch in self.branches], axis=-1)
+        return jnp.concatenate(
+            [branch(x, train) for branch in self.branches],
+            axis=-1,
+        )
 
 
 class BranchModule(nnx.Module):
     """One branch: maybe a pooling, convolutions in a row, maybe two more side by side. Arguments as of `Block`."""
 
-    def __init__(self, n_in: int, branch: Branch, channels: Callable[[int], int], rngs: nnx.Rngs):
+    def __init__(
+        self,
+        n_in: int,
+        branch: Branch,
+        channels: Callable[[int], int],
+        rngs: nnx.Rngs,
+    ):
         self.pool = branch[0] if isinstance(branch[0], str) else None
         last = branch[-1] if isinstance(branch[-1], list) else []
         row = [conv for conv in branch if isinstance(conv, Conv)]
         sizes = [n_in, *(channels(conv.n_out) for conv in row)]
-        self.row = nnx.List([convolution(n, conv, channels, rngs) for n, conv in zip(sizes, row, strict=False)])
-        self.side_by_side = nnx.List([convolution(sizes[-1], conv, channels, rngs) for conv in last])
-        self.n_out = sum(channels(conv.n_out) for conv in last) if last else sizes[-1]
+        self.row = nnx.List(
+            [convolution(n, conv, channels, rngs) for n, conv in zip(sizes, row, strict=False)]
+        )
+        self.side_by_side = nnx.List(
+            [convolution(sizes[-1], conv, channels, rngs) for conv in last]
+        )
+        if last:
+            self.n_out = sum(channels(conv.n_out) for conv in last)
+        else:
+            self.n_out = sizes[-1]
 
-    def __call__(self, x: Float[Array, "n h w c"], train: bool) -> Float[Array, "n h2 w2 c2"]:
+    def __call__(
+        self,
+        x: Float[Array, "n h w c"],
+        train: bool,
+    ) -> Float[Array, "n h2 w2 c2"]:
         """The branch's channels."""
         if self.pool == "max":
             x = nnx.max_pool(x, (3, 3), (2, 2))
@@ -123,12 +189,19 @@ class BranchModule(nnx.Module):
         for conv in self.row:
             x = conv(x, train)
         if len(self.side_by_side):
-            return jnp.concatenate([conv(x, train) for conv in self.side_by_side], axis=-1)
+            return jnp.concatenate(
+                [conv(x, train) for conv in self.side_by_side],
+                axis=-1,
+            )
         return x
 
 
 def convolution(
-    n_in: int, conv: Conv, channels: Callable[[int], int], rngs: nnx.Rngs, padding: str | None = None
+    n_in: int,
+    conv: Conv,
+    channels: Callable[[int], int],
+    rngs: nnx.Rngs,
+    padding: str | None = None,
 ) -> ConvNorm:
     """Makes one convolution of a table.
 
@@ -143,4 +216,12 @@ def convolution(
       The convolution with its normalisation.
     """
     usual = "SAME" if conv.stride == 1 else "VALID"
-    return ConvNorm(n_in, channels(conv.n_out), conv.kernel, conv.stride, padding or usual, epsilon=_EPSILON, rngs=rngs)
+    return ConvNorm(
+        n_in,
+        channels(conv.n_out),
+        conv.kernel,
+        conv.stride,
+        padding or usual,
+        epsilon=_EPSILON,
+        rngs=rngs,
+    )

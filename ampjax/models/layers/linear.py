@@ -18,5 +18,8 @@ def linear(p: Any, *inputs: jax.Array) -> jax.Array:
     Returns:
       `[..., n_out]`.
     """
-    x = inputs[0] if len(inputs) == 1 else jnp.concatenate(inputs, axis=-1)
+    if len(inputs) == 1:
+        x = inputs[0]
+    else:
+        x = jnp.concatenate(inputs, axis=-1)
     return x @ p["w"] + p["b"]

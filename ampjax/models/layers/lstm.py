@@ -41,11 +41,16 @@ class LSTM(nnx.Module):
         rngs: nnx.Rngs,
     ):
         n_out = hidden if projection is None else projection
-        self.n_in, self.hidden, self.n_out, self.forget_bias = n_in, hidden, n_out, forget_bias
+        self.n_in = n_in
+        self.hidden = hidden
+        self.n_out = n_out
+        self.forget_bias = forget_bias
         self.kernel = nnx.Param(initializer(rngs.params(), (n_in + n_out, 4 * hidden), jnp.float32))
         self.bias = nnx.Param(jnp.zeros(4 * hidden))
         if projection is not None:
-            self.projection = nnx.Param(initializer(rngs.params(), (hidden, projection), jnp.float32))
+            self.projection = nnx.Param(
+                initializer(rngs.params(), (hidden, projection), jnp.float32)
+            )
 
     def start(self, *n: int) -> State:
         """The state before the first step: zeros.
@@ -58,11 +63,20 @@ class LSTM(nnx.Module):
         """
         return jnp.zeros((*n, self.hidden)), jnp.zeros((*n, self.n_out))
 
-    def __call__(self, state: State, x: Float[Array, "*n n_in"]) -> State:
+    def __call__(
+        self,
+        state: State,
+        x: Float[Array, "*n n_in"],
+    ) -> State:
         """The state after one step."""
         return self._step(state, self._from_inputs(x))
 
-    def run(self, state: State, xs: Float[Array, "n steps n_in"], lengths: Int[Array, " n"] | None = None) -> tuple:
+    def run(
+        self,
+        state: State,
+        xs: Float[Array, "n steps n_in"],
+        lengths: Int[Array, " n"] | None = None,
+    ) -> tuple:
         """All steps of `n` sequences.
 
         Args:
@@ -77,7 +91,10 @@ class LSTM(nnx.Module):
         gates = jnp.swapaxes(self._from_inputs(xs), 0, 1)
         steps = jnp.arange(xs.shape[1])
 
-        def step(before: State, at: tuple[jax.Array, jax.Array]) -> tuple[State, jax.Array]:
+        def step(
+            before: State,
+            at: tuple[jax.Array, jax.Array],
+        ) -> tuple[State, jax.Array]:
             t, given = at
             after = self._step(before, given)
             if lengths is None:
@@ -94,13 +111,19 @@ class LSTM(nnx.Module):
 
     def _step(self, state: State, gates: jax.Array) -> State:
         c, m = state
-        i, j, f, o = jnp.split(gates + m @ self.kernel[self.n_in :], 4, axis=-1)
+        i, j, f, o = jnp.split(
+            gates + m @ self.kernel[self.n_in :],
+            4,
+            axis=-1,
+        )
         c = jax.nn.sigmoid(f + self.forget_bias) * c + jax.nn.sigmoid(i) * jnp.tanh(j)
         m = jax.nn.sigmoid(o) * jnp.tanh(c)
         return c, m @ self.projection[...] if hasattr(self, "projection") else m
 
 
-def reverse(xs: Float[Array, "n steps features"], lengths: Int[Array, " n"]) -> Float[Array, "n steps features"]:
+def reverse(
+    xs: Float[Array, "n steps features"], lengths: Int[Array, " n"]
+) -> Float[Array, "n steps features"]:
     """Reverses each sequence's first steps; those behind stay where they are.
 
     Args:
@@ -108,5 +131,9 @@ def reverse(xs: Float[Array, "n steps features"], lengths: Int[Array, " n"]) -> 
       lengths: `[n]`: how many steps to reverse.
     """
     steps = jnp.arange(xs.shape[1])
-    places = jnp.where(steps < lengths[:, None], lengths[:, None] - 1 - steps, steps)
+    places = jnp.where(
+        steps < lengths[:, None],
+        lengths[:, None] - 1 - steps,
+        steps,
+    )
     return jnp.take_along_axis(xs, places[:, :, None], axis=1)

@@ -10,10 +10,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-_REMOVED = -1e9  # a logit that no exponential survives, and finite: differences of two of them are no NaN
+_REMOVED = (
+    -1e9
+)  # a logit that no exponential survives, and finite: differences of two of them are no NaN
 
 
-def log_uniform(ids: Int[Array, "*n"], n_classes: int) -> Float[Array, "*n"]:
+def log_uniform(
+    ids: Int[Array, "*n"],
+    n_classes: int,
+) -> Float[Array, "*n"]:
     """Computes the probability `P(k)` with which one draw gives each id.
 
     Args:
@@ -23,7 +28,11 @@ def log_uniform(ids: Int[Array, "*n"], n_classes: int) -> Float[Array, "*n"]:
     return jnp.log1p(1 / (ids + 1.0)) / jnp.log(n_classes + 1.0)
 
 
-def draw(key: jax.Array, n_samples: int, n_classes: int) -> tuple[jax.Array, jax.Array]:
+def draw(
+    key: jax.Array,
+    n_samples: int,
+    n_classes: int,
+) -> tuple[jax.Array, jax.Array]:
     """Draws classes one by one until `n_samples` different ones have come.
 
     Draws are made in blocks of `n_samples`. `arrived` holds when each class came first, which tells the new ones of a block.
@@ -44,17 +53,35 @@ def draw(key: jax.Array, n_samples: int, n_classes: int) -> tuple[jax.Array, jax
         order = i * n_samples + jnp.arange(n_samples)
         arrived = arrived.at[ids].min(order)
         new = arrived[ids] == order
-        place = jnp.where(new, n_found + jnp.cumsum(new) - 1, n_samples)
+        place = jnp.where(
+            new,
+            n_found + jnp.cumsum(new) - 1,
+            n_samples,
+        )
         samples = samples.at[place].set(ids, mode="drop")
         n_draws = jnp.where(place == n_samples - 1, order + 1, n_draws).max()
         return arrived, samples, n_found + new.sum(), n_draws, i + 1
 
-    start = (jnp.full(n_classes, never), jnp.zeros(n_samples, jnp.int32), 0, 0, 0)
-    _, samples, _, n_draws, _ = jax.lax.while_loop(lambda carry: carry[2] < n_samples, block, start)
+    start = (
+        jnp.full(n_classes, never),
+        jnp.zeros(n_samples, jnp.int32),
+        0,
+        0,
+        0,
+    )
+    _, samples, _, n_draws, _ = jax.lax.while_loop(
+        lambda carry: carry[2] < n_samples,
+        block,
+        start,
+    )
     return samples, jnp.asarray(n_draws)
 
 
-def expected_count(ids: Int[Array, "*n"], n_draws: Int[Array, ""], n_classes: int) -> Float[Array, "*n"]:
+def expected_count(
+    ids: Int[Array, "*n"],
+    n_draws: Int[Array, ""],
+    n_classes: int,
+) -> Float[Array, "*n"]:
     """Computes how likely each id is among some draws: `1 - (1 - P)^n_draws`.
 
     Args:
@@ -97,10 +124,18 @@ def sampled_loss(
     return jnp.logaddexp(hit, jax.nn.logsumexp(others, axis=-1)) - hit
 
 
-def _draw_block(key: jax.Array, n: int, n_classes: int) -> jax.Array:
+def _draw_block(
+    key: jax.Array,
+    n: int,
+    n_classes: int,
+) -> jax.Array:
     log_range = jnp.log(n_classes + 1.0)
     coarse, fine = jax.random.uniform(key, (2, n))
     x = jnp.exp(coarse * log_range)
     # A float32 uniform has steps of 2^-23: too few for the rare classes of a large vocabulary. The second number fills each step.
     x = x + x * fine * log_range * 2.0**-23
-    return jnp.clip(x.astype(jnp.int32) - 1, 0, n_classes - 1)
+    return jnp.clip(
+        x.astype(jnp.int32) - 1,
+        0,
+        n_classes - 1,
+    )

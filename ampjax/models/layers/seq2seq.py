@@ -43,28 +43,65 @@ class Encoder(nnx.Module):
       rngs: Where keys come from.
     """
 
-    def __init__(self, architecture: str, layers: int, units: int, initializer: Initializer, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        architecture: str,
+        layers: int,
+        units: int,
+        initializer: Initializer,
+        rngs: nnx.Rngs,
+    ):
         def stack(*sizes: int) -> nnx.List:
-            return nnx.List([LSTM(n_in, units, initializer=initializer, rngs=rngs) for n_in in sizes])
+            return nnx.List(
+                [LSTM(n_in, units, initializer=initializer, rngs=rngs) for n_in in sizes]
+            )
 
         both = layers // 2 if architecture == "bi" else 1
-        self.forward, self.backward = stack(*[units] * both), stack(*[units] * both)
-        self.upper = stack() if architecture == "bi" else stack(2 * units, *[units] * (layers - 2))
+        self.forward = stack(*[units] * both)
+        self.backward = stack(*[units] * both)
+        if architecture == "bi":
+            self.upper = stack()
+        else:
+            self.upper = stack(
+                2 * units,
+                *[units] * (layers - 2),
+            )
         self.n_out = units if len(self.upper) else 2 * units
 
     def __call__(
-        self, x: Float[Array, "n words units"], lengths: Int[Array, " n"], drop: Dropout
+        self,
+        x: Float[Array, "n words units"],
+        lengths: Int[Array, " n"],
+        drop: Dropout,
     ) -> tuple[jax.Array, list[State]]:
         """The outputs `[n, words, n_out]`, and as many last states as the decoder has layers."""
 
-        def run(layer: LSTM, xs: jax.Array, site: int, backwards: bool) -> tuple[State, jax.Array]:
+        def run(
+            layer: LSTM,
+            xs: jax.Array,
+            site: int,
+            backwards: bool,
+        ) -> tuple[State, jax.Array]:
             turned = reverse(xs, lengths) if backwards else xs
-            state, out = layer.run(layer.start(len(x)), drop(turned, site), lengths)
+            state, out = layer.run(
+                layer.start(len(x)),
+                drop(turned, site),
+                lengths,
+            )
             return state, reverse(out, lengths) if backwards else out
 
-        return self.read(x, run, lambda f, *xs: f(*xs))
+        return self.read(
+            x,
+            run,
+            lambda f, *xs: f(*xs),
+        )
 
-    def read(self, x: Any, run: Run, each: Callable[..., Any]) -> tuple[Any, list[State]]:
+    def read(
+        self,
+        x: Any,
+        run: Run,
+        each: Callable[..., Any],
+    ) -> tuple[Any, list[State]]:
         """Reads sentences, however their words are laid out.
 
         Args:
@@ -75,17 +112,31 @@ class Encoder(nnx.Module):
         Returns:
           The words' outputs, and as many last states as the decoder has layers.
         """
-        ahead, behind, states = x, x, []
+        ahead = x
+        behind = x
+        states = []
         for i, (right, left) in enumerate(zip(self.forward, self.backward, strict=True)):
             state, ahead = run(right, ahead, 2 * i, False)
             other, behind = run(left, behind, 2 * i + 1, True)
             states += [state, other]
-        y = each(lambda *sides: jnp.concatenate(sides, axis=-1), ahead, behind)
+        y = each(
+            lambda *sides: jnp.concatenate(sides, axis=-1),
+            ahead,
+            behind,
+        )
         if len(self.upper):
             states = states[-1:]  # GNMT's decoder starts from the backward one
         for i, layer in enumerate(self.upper):
-            state, out = run(layer, y, 2 * len(self.forward) + i, False)
-            y = out if i == 0 else each(jnp.add, out, y)
+            state, out = run(
+                layer,
+                y,
+                2 * len(self.forward) + i,
+                False,
+            )
+            if i == 0:
+                y = out
+            else:
+                y = each(jnp.add, out, y)
             states.append(state)
         return y, states
 
@@ -103,15 +154,29 @@ class Decoder(nnx.Module):
     """
 
     def __init__(
-        self, architecture: str, layers: int, units: int, n_memory: int, initializer: Initializer, rngs: nnx.Rngs
+        self,
+        architecture: str,
+        layers: int,
+        units: int,
+        n_memory: int,
+        initializer: Initializer,
+        rngs: nnx.Rngs,
     ):
         # GNMT's context goes into every layer; the standard model feeds its attention layer's output into the first.
-        sizes = [2 * units, *[units] * (layers - 1)] if architecture == "bi" else [units + n_memory] * layers
-        self.units, self.n_fed = units, units if architecture == "bi" else n_memory
-        self.cells = nnx.List([LSTM(n_in, units, initializer=initializer, rngs=rngs) for n_in in sizes])
+        if architecture == "bi":
+            sizes = [2 * units, *[units] * (layers - 1)]
+        else:
+            sizes = [units + n_memory] * layers
+        self.units = units
+        self.n_fed = units if architecture == "bi" else n_memory
+        self.cells = nnx.List(
+            [LSTM(n_in, units, initializer=initializer, rngs=rngs) for n_in in sizes]
+        )
         self.attention = Attention(n_memory, units, initializer=initializer, rngs=rngs)
         if architecture == "bi":
-            self.join = nnx.Param(initializer(rngs.params(), (units + n_memory, units), jnp.float32))
+            self.join = nnx.Param(
+                initializer(rngs.params(), (units + n_memory, units), jnp.float32)
+            )
 
     def start(self, states: list[State]) -> Any:
         """The state before the first step: the encoder's last states, and zeros in place of a fed-back output.
@@ -124,7 +189,13 @@ class Decoder(nnx.Module):
         """
         return states, jnp.zeros((*states[0][0].shape[:-1], self.n_fed))
 
-    def step(self, attend: Attend, state: Any, x: Float[Array, "*n units"], drop: Drop) -> tuple[Any, jax.Array]:
+    def step(
+        self,
+        attend: Attend,
+        state: Any,
+        x: Float[Array, "*n units"],
+        drop: Drop,
+    ) -> tuple[Any, jax.Array]:
         """One word further.
 
         Args:
@@ -140,7 +211,13 @@ class Decoder(nnx.Module):
         step = self._joined if hasattr(self, "join") else self._gnmt
         return step(attend, states, fed, x, drop)
 
-    def run(self, attend: Attend, state: Any, xs: Float[Array, "n words units"], drop: Dropout) -> jax.Array:
+    def run(
+        self,
+        attend: Attend,
+        state: Any,
+        xs: Float[Array, "n words units"],
+        drop: Dropout,
+    ) -> jax.Array:
         """Runs all steps of given words.
 
         Args:
@@ -153,25 +230,53 @@ class Decoder(nnx.Module):
           What comes out of each step, `[n, words, units]`.
         """
 
-        def step(state: Any, at: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
+        def step(
+            state: Any,
+            at: tuple[jax.Array, jax.Array],
+        ) -> tuple[Any, jax.Array]:
             t, x = at
             return self.step(attend, state, x, drop.at(t))
 
-        inputs = (jnp.arange(xs.shape[1]), jnp.swapaxes(xs, 0, 1))
-        return jnp.swapaxes(jax.lax.scan(step, state, inputs)[1], 0, 1)
+        inputs = (
+            jnp.arange(xs.shape[1]),
+            jnp.swapaxes(xs, 0, 1),
+        )
+        return jnp.swapaxes(
+            jax.lax.scan(step, state, inputs)[1],
+            0,
+            1,
+        )
 
-    def _gnmt(self, attend: Attend, states: Any, context: jax.Array, y: jax.Array, drop: Drop) -> tuple:
+    def _gnmt(
+        self,
+        attend: Attend,
+        states: Any,
+        context: jax.Array,
+        y: jax.Array,
+        drop: Drop,
+    ) -> tuple:
         after = []
         for i, (cell, state) in enumerate(zip(self.cells, states, strict=True)):
-            state = cell(state, drop(jnp.concatenate([y, context], axis=-1), i))
+            state = cell(
+                state,
+                drop(jnp.concatenate([y, context], axis=-1), i),
+            )
             after.append(state)
             y = state[1] if i < 2 else state[1] + y
             if i == 0:
                 context = attend(y)
         return (after, context), y
 
-    def _joined(self, attend: Attend, states: Any, fed: jax.Array, y: jax.Array, drop: Drop) -> tuple:
-        after, y = [], jnp.concatenate([y, fed], axis=-1)
+    def _joined(
+        self,
+        attend: Attend,
+        states: Any,
+        fed: jax.Array,
+        y: jax.Array,
+        drop: Drop,
+    ) -> tuple:
+        after = []
+        y = jnp.concatenate([y, fed], axis=-1)
         for i, (cell, state) in enumerate(zip(self.cells, states, strict=True)):
             after.append(cell(state, drop(y, i)))
             y = after[-1][1]

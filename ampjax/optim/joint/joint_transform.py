@@ -37,16 +37,27 @@ class JointTransform:
     gradients: tuple[tuple[str, str], ...]
     wants_loss: bool = False
 
-    def params(self, nodes: ByRole, unread: Mapping[str, Any]) -> Tree:
+    def params(
+        self,
+        nodes: ByRole,
+        unread: Mapping[str, Any],
+    ) -> Tree:
         """The pytree of parameters that the transform sees: those that are trained, None in place of all others.
 
         Args:
           nodes: Parameters by role.
           unread: Values by path of the leaves that no node reads, if it is to see these.
         """
-        return self.form.whole({role: trainable(nodes[role]) for role, _ in self.gradients}, unread)
+        return self.form.whole(
+            {role: trainable(nodes[role]) for role, _ in self.gradients},
+            unread,
+        )
 
-    def init(self, nodes: ByRole, unread: Mapping[str, Any]) -> Tree:
+    def init(
+        self,
+        nodes: ByRole,
+        unread: Mapping[str, Any],
+    ) -> Tree:
         """The optimizer's state at the beginning.
 
         Args:
@@ -78,18 +89,30 @@ class JointTransform:
           New parameters by role, new values of unread leaves, and the new state.
         """
         old = {role: trainable(nodes[role]) for role, _ in self.gradients}
-        grads = {
-            role: gradient_of(old[role], reduce(_added, sums[role]), examples, kind) for role, kind in self.gradients
-        }
+        grads = {}
+        for role, kind in self.gradients:
+            grads[role] = gradient_of(
+                old[role],
+                reduce(_added, sums[role]),
+                examples,
+                kind,
+            )
         params = self.form.whole(old, unread)
-        gradient = self.form.whole(grads, {path: jnp.zeros_like(value) for path, value in unread.items()})
+        gradient = self.form.whole(
+            grads,
+            {path: jnp.zeros_like(value) for path, value in unread.items()},
+        )
         if self.wants_loss and all(kind == "sum" for _, kind in self.gradients):
             extra["value"] = extra["value"] * examples
         step = optax.with_extra_args_support(self.tx)
         updates, opt_state = step.update(gradient, opt_state, params, **extra)
         changed = optax.apply_updates(params, updates)
         new = self.form.parts(changed, old)
-        return {role: combine(nodes[role], new[role]) for role in old}, self.form.unread_parts(changed), opt_state
+        return (
+            {role: combine(nodes[role], new[role]) for role in old},
+            self.form.unread_parts(changed),
+            opt_state,
+        )
 
 
 def _added(one: Tree, other: Tree) -> Tree:

@@ -38,7 +38,9 @@ class ParamsForm:
         """
         structure = jax.tree.structure(dict(params))
         numbers = structure.unflatten(range(structure.num_leaves))
-        owners = [(role, tuple(jax.tree.leaves(tree)), jax.tree.structure(tree)) for role, tree in numbers.items()]
+        owners = []
+        for role, tree in numbers.items():
+            owners.append((role, tuple(jax.tree.leaves(tree)), jax.tree.structure(tree)))
         return ParamsForm(structure, tuple(owners))
 
     @cached_property
@@ -46,7 +48,11 @@ class ParamsForm:
         """By role, the places of the node's leaves, and the structure of its parameters."""
         return {role: (places, structure) for role, places, structure in self.owners}
 
-    def whole(self, nodes: Mapping[str, Tree], unread: Mapping[str, Any]) -> Tree:
+    def whole(
+        self,
+        nodes: Mapping[str, Tree],
+        unread: Mapping[str, Any],
+    ) -> Tree:
         """The pytree of some nodes' values, with None in the places of all others.
 
         Args:
@@ -62,7 +68,11 @@ class ParamsForm:
             leaves[place] = unread.get(path)
         return self.structure.unflatten(leaves)
 
-    def parts(self, tree: Tree, roles: Iterable[str]) -> dict[str, Tree]:
+    def parts(
+        self,
+        tree: Tree,
+        roles: Iterable[str],
+    ) -> dict[str, Tree]:
         """The nodes' values in a pytree.
 
         Args:
@@ -83,4 +93,8 @@ class ParamsForm:
           tree: A pytree of this form.
         """
         leaves = self.structure.flatten_up_to(tree)
-        return {path: leaves[place] for path, place in self.unread if leaves[place] is not None}
+        result = {}
+        for path, place in self.unread:
+            if leaves[place] is not None:
+                result[path] = leaves[place]
+        return result

@@ -23,7 +23,9 @@ STEPS = 2
 """How many steps are compared: the second one shows what the first has left in the optimizer's state."""
 
 
-def is_separable(tx: optax.GradientTransformation, form: ParamsForm, nodes: Mapping[str, Tree]) -> bool:
+def is_separable(
+    tx: optax.GradientTransformation, form: ParamsForm, nodes: Mapping[str, Tree]
+) -> bool:
     """Tells whether a transform of the whole pytree is the same transform for each node.
 
     Args:
@@ -44,35 +46,60 @@ def is_separable(tx: optax.GradientTransformation, form: ParamsForm, nodes: Mapp
 
 
 @functools.lru_cache(maxsize=256)
-def _is_separable(tx: Any, form: ParamsForm, structure: Any, shapes: tuple[tuple[tuple[int, ...], Any], ...]) -> bool:
+def _is_separable(
+    tx: Any,
+    form: ParamsForm,
+    structure: Any,
+    shapes: tuple[tuple[tuple[int, ...], Any], ...],
+) -> bool:
     leaves = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
     nodes = structure.unflatten(leaves)
 
     def by_node(*trees: Tree) -> list[Tree]:
-        return [form.parts(updates, nodes) for updates in _updates(tx, [form.whole(tree, {}) for tree in trees])]
+        result = []
+        for updates in _updates(tx, [form.whole(tree, {}) for tree in trees]):
+            result.append(form.parts(updates, nodes))
+        return result
 
     together = jax.make_jaxpr(by_node)(*[nodes] * (1 + STEPS))
     alone = functools.lru_cache(maxsize=None)(functools.partial(_alone, tx))
-    n, first = len(leaves), 0
+    n = len(leaves)
+    first = 0
     for own in nodes.values():
         mine, inner = jax.tree.flatten(own)
-        wanted = [i % n in range(first, first + len(mine)) for i in range(STEPS * n)]
+        wanted = []
+        for i in range(STEPS * n):
+            wanted.append(i % n in range(first, first + len(mine)))
         place = functools.partial(_place, n=n, first=first)
-        if mine and _content(together, wanted, place) != alone(inner, shapes[first : first + len(mine)]):
+        if mine and _content(together, wanted, place) != alone(
+            inner, shapes[first : first + len(mine)]
+        ):
             return False
         first += len(mine)
     return True
 
 
-def _alone(tx: Any, structure: Any, shapes: Sequence[Any]) -> Hashable:
+def _alone(
+    tx: Any,
+    structure: Any,
+    shapes: Sequence[Any],
+) -> Hashable:
     """What leads to the updates of one node's parameters, if the transform has only these."""
     own = structure.unflatten([jax.ShapeDtypeStruct(*shape) for shape in shapes])
     closed = jax.make_jaxpr(lambda *trees: _updates(tx, trees))(*[own] * (1 + STEPS))
     n = len(shapes)
-    return _content(closed, [True] * (STEPS * n), functools.partial(_place, n=n, first=0))
+    return _content(
+        closed,
+        [True] * (STEPS * n),
+        functools.partial(_place, n=n, first=0),
+    )
 
 
-def _place(argument: int, n: int, first: int) -> tuple[int, int]:
+def _place(
+    argument: int,
+    n: int,
+    first: int,
+) -> tuple[int, int]:
     """Which tree an argument is of, and which leaf of the node's."""
     return argument // n, argument % n - first
 
@@ -84,12 +111,21 @@ def _updates(tx: Any, trees: Sequence[Tree]) -> list[Tree]:
     state = tx.init(params)
     found = []
     for gradient in gradients:
-        updates, state = step.update(gradient, state, params, staleness=jnp.float32(0))
+        updates, state = step.update(
+            gradient,
+            state,
+            params,
+            staleness=jnp.float32(0),
+        )
         found.append(updates)
     return found
 
 
-def _content(closed: Any, wanted: list[bool], place: Callable[[int], tuple[int, int]]) -> Hashable:
+def _content(
+    closed: Any,
+    wanted: list[bool],
+    place: Callable[[int], tuple[int, int]],
+) -> Hashable:
     """What leads to some results of a jaxpr, and from which of its arguments."""
     jaxpr, used = partial_eval.dce_jaxpr(closed.jaxpr, wanted)
     constants = closed.consts if jaxpr.constvars else ()

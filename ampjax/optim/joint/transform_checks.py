@@ -17,7 +17,12 @@ Tree = Any
 _MISSING = re.compile(r"missing \d+ required keyword-only arguments?: (.*)")
 
 
-def wants_loss(tx: optax.GradientTransformation, params: Tree, where: str, fix: str) -> bool:
+def wants_loss(
+    tx: optax.GradientTransformation,
+    params: Tree,
+    where: str,
+    fix: str,
+) -> bool:
     """Tells whether a transform needs the loss, as its argument `value`.
 
     Args:
@@ -32,18 +37,39 @@ def wants_loss(tx: optax.GradientTransformation, params: Tree, where: str, fix: 
     step = optax.with_extra_args_support(tx)
 
     def update(gradient: Tree, params: Tree, loss: Any) -> Tree:
-        return step.update(gradient, tx.init(params), params, staleness=jnp.float32(0), value=loss)
+        return step.update(
+            gradient,
+            tx.init(params),
+            params,
+            staleness=jnp.float32(0),
+            value=loss,
+        )
 
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+        params,
+    )
     try:
-        closed = jax.make_jaxpr(update)(shapes, shapes, jax.ShapeDtypeStruct((), jnp.float32))
+        closed = jax.make_jaxpr(update)(
+            shapes,
+            shapes,
+            jax.ShapeDtypeStruct((), jnp.float32),
+        )
     except Exception as error:  # a transform may raise anything
         raise does_not_fit(error, where, fix) from error
-    _, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    _, used = partial_eval.dce_jaxpr(
+        closed.jaxpr,
+        [True] * len(closed.jaxpr.outvars),
+    )
     return bool(used[-1])
 
 
-def check_init(tx: optax.GradientTransformation, params: Tree, where: str, fix: str) -> None:
+def check_init(
+    tx: optax.GradientTransformation,
+    params: Tree,
+    where: str,
+    fix: str,
+) -> None:
     """Checks that a transform can make a state for parameters.
 
     Args:
@@ -69,9 +95,14 @@ def draws(tx: optax.GradientTransformation, params: Tree) -> bool:
       params: The parameters, or their shapes.
     """
     step = optax.with_extra_args_support(tx)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+        params,
+    )
     try:
-        closed = jax.make_jaxpr(lambda gradient, params: step.update(gradient, tx.init(params), params))(shapes, shapes)
+        closed = jax.make_jaxpr(
+            lambda gradient, params: step.update(gradient, tx.init(params), params)
+        )(shapes, shapes)
     except Exception:  # it does not fit all of them together
         return False
     return "random_bits" in str(closed) or "threefry" in str(closed)
@@ -85,10 +116,20 @@ def does_not_fit(error: Exception, where: str, fix: str) -> SettingsError:
       where: What the error calls it.
       fix: What the error advises.
     """
-    missing = _MISSING.search(str(error)) if isinstance(error, TypeError) else None
+    if isinstance(error, TypeError):
+        missing = _MISSING.search(str(error))
+    else:
+        missing = None
     if missing is not None:
         expected = "a transform of gradients, parameters and, at most, the loss (`value`)"
         fix = "A line search calls the loss again and again, which the engine can't; take a rule without one."
-        return SettingsError(where, expected, f"one that also needs {missing[1].replace(chr(39), '`')}", fix)
+        return SettingsError(
+            where, expected, f"one that also needs {missing[1].replace(chr(39), '`')}", fix
+        )
     first = str(error).strip().partition("\n")[0]
-    return SettingsError(where, "a transform that fits these parameters", f"{type(error).__name__}: {first:.200}", fix)
+    return SettingsError(
+        where,
+        "a transform that fits these parameters",
+        f"{type(error).__name__}: {first:.200}",
+        fix,
+    )

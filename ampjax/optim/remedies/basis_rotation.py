@@ -31,7 +31,10 @@ class RotationState(NamedTuple):
 
 
 def scale_by_rotated_adam(
-    b1: float = 0.95, b2: float = 0.99, eps: float = 1e-8, every: int = 10
+    b1: float = 0.95,
+    b2: float = 0.99,
+    eps: float = 1e-8,
+    every: int = 10,
 ) -> optax.GradientTransformationExtraArgs:
     """Adam in a rotated basis: its second moments are those of the gradient in the basis of its covariances' eigenvectors.
 
@@ -63,24 +66,42 @@ def scale_by_rotated_adam(
     """
     if not (0 <= b1 < 1 and 0 <= b2 < 1 and eps > 0 and every >= 1):
         got = f"{b1}, {b2}, {eps}, {every}"
-        raise SettingsError("scale_by_rotated_adam", "decays in [0, 1), `eps` > 0, `every` >= 1", got, "Change them.")
+        raise SettingsError(
+            "scale_by_rotated_adam",
+            "decays in [0, 1), `eps` > 0, `every` >= 1",
+            got,
+            "Change them.",
+        )
 
     def init(params: Tree) -> RotationState:
         mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
-        return RotationState(jnp.zeros((), jnp.int32), mu, nu, [_no_sides(p) for p in jax.tree.leaves(params)])
+        return RotationState(
+            jnp.zeros((), jnp.int32),
+            mu,
+            nu,
+            [_no_sides(p) for p in jax.tree.leaves(params)],
+        )
 
-    def update(grads: Tree, state: RotationState, params: Tree = None, **extra: Any) -> tuple[Tree, RotationState]:
+    def update(
+        grads: Tree, state: RotationState, params: Tree = None, **extra: Any
+    ) -> tuple[Tree, RotationState]:
         del params, extra
         count = jnp.asarray(optax.safe_increment(state.count))
         n_steps = count - 1
-        corrections = [1 - b ** jnp.maximum(n_steps, 1) for b in (b1, b2)]
+        corrections = []
+        for b in (b1, b2):
+            corrections.append(1 - b ** jnp.maximum(n_steps, 1))
         leaves, structure = jax.tree.flatten(grads)
         made = []
-        for g, m, v, sides in zip(leaves, *map(jax.tree.leaves, (state.mu, state.nu)), state.sides, strict=True):
+        for g, m, v, sides in zip(
+            leaves, *map(jax.tree.leaves, (state.mu, state.nu)), state.sides, strict=True
+        ):
             used = jnp.where(n_steps > 0, g, 0)
             mean = b1 * m + (1 - b1) * used
             square = b2 * v + (1 - b2) * _rotated(sides, used) ** 2
-            step = (_rotated(sides, mean) / corrections[0]) / (jnp.sqrt(square / corrections[1]) + eps)
+            step = (_rotated(sides, mean) / corrections[0]) / (
+                jnp.sqrt(square / corrections[1]) + eps
+            )
             update = _rotated(sides, step, back=True).astype(g.dtype)
             made.append((update, mean, square, _renewed(sides, g, b2, n_steps % every == 0)))
         updates, mu, nu = (structure.unflatten([parts[i] for parts in made]) for i in range(3))
@@ -92,22 +113,46 @@ def scale_by_rotated_adam(
 def _no_sides(param: jax.Array) -> Any:
     if jnp.ndim(param) != 2:
         return ()
-    return tuple((jnp.zeros((n, n), param.dtype), jnp.eye(n, dtype=param.dtype)) for n in param.shape)
+    result = []
+    for n in param.shape:
+        result.append((jnp.zeros((n, n), param.dtype), jnp.eye(n, dtype=param.dtype)))
+    return tuple(result)
 
 
-def _renewed(sides: Any, g: jax.Array, decay: float, is_due: jax.Array) -> Any:
+def _renewed(
+    sides: Any,
+    g: jax.Array,
+    decay: float,
+    is_due: jax.Array,
+) -> Any:
     """The covariances with a gradient, and their eigenvectors where they are due."""
     if not sides:
         return sides
-    covariances = [decay * old + (1 - decay) * new for (old, _), new in zip(sides, (g @ g.T, g.T @ g), strict=True)]
+    covariances = []
+    for (old, _), new in zip(sides, (g @ g.T, g.T @ g), strict=True):
+        covariances.append(decay * old + (1 - decay) * new)
     return tuple(
-        (covariance, jax.lax.cond(is_due, lambda c, _: jnp.linalg.eigh(c)[1], lambda _, kept: kept, covariance, basis))
+        (
+            covariance,
+            jax.lax.cond(
+                is_due,
+                lambda c, _: jnp.linalg.eigh(c)[1],
+                lambda _, kept: kept,
+                covariance,
+                basis,
+            ),
+        )
         for covariance, (_, basis) in zip(covariances, sides, strict=True)
     )
 
 
-def _rotated(sides: Any, x: jax.Array, back: bool = False) -> jax.Array:
+def _rotated(
+    sides: Any,
+    x: jax.Array,
+    back: bool = False,
+) -> jax.Array:
     if not sides:
         return x
-    left, right = sides[0][1], sides[1][1]
+    left = sides[0][1]
+    right = sides[1][1]
     return left @ x @ right.T if back else left.T @ x @ right

@@ -13,7 +13,9 @@ from ampjax.optim.remedies.extra_arguments import staleness_of
 from ampjax.optim.transform import transform
 
 
-def bounded_staleness(tx: optax.GradientTransformation, most: float) -> optax.GradientTransformationExtraArgs:
+def bounded_staleness(
+    tx: optax.GradientTransformation, most: float
+) -> optax.GradientTransformationExtraArgs:
     """Ignores gradients whose staleness is above a bound: neither parameters nor the transform's state change.
 
     An update of a node has one staleness, the mean over its gradient rows, so it is made as a whole or not at all.
@@ -31,13 +33,31 @@ def bounded_staleness(tx: optax.GradientTransformation, most: float) -> optax.Gr
       SettingsError: If the bound is negative.
     """
     if not most >= 0:
-        raise SettingsError("bounded_staleness, `most`", "at least 0", f"{most}", "0 uses fresh gradients only.")
+        raise SettingsError(
+            "bounded_staleness, `most`", "at least 0", f"{most}", "0 uses fresh gradients only."
+        )
     own = optax.with_extra_args_support(tx)
 
-    def update(updates: Any, state: Any, params: Any = None, *, staleness: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(
+        updates: Any,
+        state: Any,
+        params: Any = None,
+        *,
+        staleness: Any = None,
+        **extra: Any,
+    ) -> tuple[Any, Any]:
         is_fresh = staleness_of("bounded_staleness", staleness) <= most
-        made, new = own.update(updates, state, params, staleness=staleness, **extra)
-        made = jax.tree.map(lambda u: jnp.where(is_fresh, u, jnp.zeros_like(u)), made)
+        made, new = own.update(
+            updates,
+            state,
+            params,
+            staleness=staleness,
+            **extra,
+        )
+        made = jax.tree.map(
+            lambda u: jnp.where(is_fresh, u, jnp.zeros_like(u)),
+            made,
+        )
         return made, jax.tree.map(lambda a, b: jnp.where(is_fresh, a, b), new, state)
 
     return transform(own.init, update)

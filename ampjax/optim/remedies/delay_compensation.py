@@ -30,7 +30,10 @@ class CompensationState(NamedTuple):
 
 
 def compensate_delay(
-    scale: float = 1.0, most: int = 16, adaptive: bool = False, decay: float = 0.95
+    scale: float = 1.0,
+    most: int = 16,
+    adaptive: bool = False,
+    decay: float = 0.95,
 ) -> optax.GradientTransformationExtraArgs:
     """Adds `scale · g² · (w - w_stale)` to each gradient `g`: DC-ASGD (Zheng et al. 2017, arXiv 1609.08326, equation 10).
 
@@ -62,26 +65,62 @@ def compensate_delay(
     """
     if scale < 0 or most < 0 or not 0 <= decay < 1:
         expected = "`scale` and `most` of at least 0, `decay` in [0, 1)"
-        raise SettingsError("compensate_delay", expected, f"{scale}, {most}, {decay}", "Change the setting.")
+        raise SettingsError(
+            "compensate_delay", expected, f"{scale}, {most}, {decay}", "Change the setting."
+        )
 
     def init(params: Tree) -> CompensationState:
-        history = jax.tree.map(lambda p: jnp.broadcast_to(p, (most + 1, *jnp.shape(p))) + jnp.zeros_like(p), params)
-        mean_square = jax.tree.map(jnp.zeros_like, params) if adaptive else None
+        history = jax.tree.map(
+            lambda p: jnp.broadcast_to(p, (most + 1, *jnp.shape(p))) + jnp.zeros_like(p),
+            params,
+        )
+        if adaptive:
+            mean_square = jax.tree.map(jnp.zeros_like, params)
+        else:
+            mean_square = None
         return CompensationState(jnp.zeros((), jnp.int32), history, mean_square)
 
     def update(
-        grads: Tree, state: CompensationState, params: Tree = None, *, staleness: Any = None, **extra: Any
+        grads: Tree,
+        state: CompensationState,
+        params: Tree = None,
+        *,
+        staleness: Any = None,
+        **extra: Any,
     ) -> Any:
         require_params("compensate_delay", params)
         put = state.step % (most + 1)
-        history = jax.tree.map(lambda kept, p: kept.at[put].set(p), state.history, params)
-        age = jnp.round(jnp.clip(staleness_of("compensate_delay", staleness), 0, most)).astype(jnp.int32)
-        stale = jax.tree.map(lambda kept: kept[(state.step - age) % (most + 1)], history)
-        mean_square, by = None, jax.tree.map(lambda g: scale, grads)
+        history = jax.tree.map(
+            lambda kept, p: kept.at[put].set(p),
+            state.history,
+            params,
+        )
+        age = jnp.round(jnp.clip(staleness_of("compensate_delay", staleness), 0, most)).astype(
+            jnp.int32
+        )
+        stale = jax.tree.map(
+            lambda kept: kept[(state.step - age) % (most + 1)],
+            history,
+        )
+        mean_square = None
+        by = jax.tree.map(lambda g: scale, grads)
         if adaptive:
-            mean_square = jax.tree.map(lambda m, g: decay * m + (1 - decay) * g * g, state.mean_square, grads)
-            by = jax.tree.map(lambda m: scale / jnp.sqrt(m + 1e-7), mean_square)
-        made = jax.tree.map(lambda g, b, p, s: (g + b * g * g * (p - s)).astype(g.dtype), grads, by, params, stale)
+            mean_square = jax.tree.map(
+                lambda m, g: decay * m + (1 - decay) * g * g,
+                state.mean_square,
+                grads,
+            )
+            by = jax.tree.map(
+                lambda m: scale / jnp.sqrt(m + 1e-7),
+                mean_square,
+            )
+        made = jax.tree.map(
+            lambda g, b, p, s: (g + b * g * g * (p - s)).astype(g.dtype),
+            grads,
+            by,
+            params,
+            stale,
+        )
         return made, CompensationState(state.step + 1, history, mean_square)
 
     return transform(init, update)

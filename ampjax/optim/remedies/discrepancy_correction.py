@@ -26,7 +26,9 @@ class VelocityState(NamedTuple):
     inner: Any
 
 
-def track_velocity(tx: optax.GradientTransformation, decay: float) -> optax.GradientTransformationExtraArgs:
+def track_velocity(
+    tx: optax.GradientTransformation, decay: float
+) -> optax.GradientTransformationExtraArgs:
     """A transform that also keeps a running mean of its updates; these have the same bits as without it.
 
     PipeMare's T2 (Yang et al. 2021, arXiv 1910.05124): `δ ← γ·δ + (1 - γ)·(w[t+1] - w[t])` with `γ = D ** (1 / staleness)`. There the
@@ -45,15 +47,36 @@ def track_velocity(tx: optax.GradientTransformation, decay: float) -> optax.Grad
     own = optax.with_extra_args_support(tx)
 
     def init(params: Tree) -> VelocityState:
-        return VelocityState(jax.tree.map(jnp.zeros_like, params), own.init(params))
+        return VelocityState(
+            jax.tree.map(jnp.zeros_like, params),
+            own.init(params),
+        )
 
     def update(
-        grads: Tree, state: VelocityState, params: Tree = None, *, staleness: Any = None, **extra: Any
+        grads: Tree,
+        state: VelocityState,
+        params: Tree = None,
+        *,
+        staleness: Any = None,
+        **extra: Any,
     ) -> tuple[Tree, VelocityState]:
         late = staleness_of("track_velocity", staleness)
-        updates, inner = own.update(grads, state.inner, params, staleness=staleness, **extra)
-        kept = jnp.where(late > 0, decay ** (1 / jnp.where(late > 0, late, 1)), 0)
-        mean = lambda v, u: (kept * v + (1 - kept) * u).astype(v.dtype)
+        updates, inner = own.update(
+            grads,
+            state.inner,
+            params,
+            staleness=staleness,
+            **extra,
+        )
+        kept = jnp.where(
+            late > 0,
+            decay ** (1 / jnp.where(late > 0, late, 1)),
+            0,
+        )
+
+        def mean(v, u):
+            return (kept * v + (1 - kept) * u).astype(v.dtype)
+
         return updates, VelocityState(jax.tree.map(mean, state.velocity, updates), inner)
 
     return transform(init, update)
@@ -67,5 +90,15 @@ def params_before(params: Tree, velocity: Tree, versions: Any) -> Tree:
       velocity: What `track_velocity` keeps.
       versions: How many updates ago, a float scalar.
     """
-    before = lambda p, v: p if v is None else (p - versions * v).astype(p.dtype)
-    return jax.tree.map(before, params, velocity, is_leaf=lambda leaf: leaf is None)
+
+    def before(p, v):
+        if v is None:
+            return p
+        return (p - versions * v).astype(p.dtype)
+
+    return jax.tree.map(
+        before,
+        params,
+        velocity,
+        is_leaf=lambda leaf: leaf is None,
+    )

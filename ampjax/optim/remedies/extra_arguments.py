@@ -37,4 +37,6 @@ def require_params(remedy: str, params: Any) -> None:
       SettingsError: If there were none.
     """
     if params is None:
-        raise SettingsError(f"`{remedy}`, update", "the parameters", "None", "Pass them to `tx.update`.")
+        raise SettingsError(
+            f"`{remedy}`, update", "the parameters", "None", "Pass them to `tx.update`."
+        )

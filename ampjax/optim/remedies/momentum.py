@@ -37,19 +37,34 @@ def compensate_spikes(momentum: float = 0.9) -> optax.GradientTransformationExtr
     1.5
     """
     if not 0 <= momentum < 1:
-        raise SettingsError("compensate_spikes, `momentum`", "in [0, 1)", f"{momentum}", "0.9 is usual.")
+        raise SettingsError(
+            "compensate_spikes, `momentum`", "in [0, 1)", f"{momentum}", "0.9 is usual."
+        )
 
     def init(params: Tree) -> optax.TraceState:
         return optax.TraceState(jax.tree.map(jnp.zeros_like, params))
 
     def update(
-        grads: Tree, state: Any, params: Tree = None, *, staleness: Any = None, **extra: Any
+        grads: Tree,
+        state: Any,
+        params: Tree = None,
+        *,
+        staleness: Any = None,
+        **extra: Any,
     ) -> tuple[Tree, Any]:
         del params, extra
         a = momentum ** staleness_of("compensate_spikes", staleness)
         b = (1 - a) / (1 - momentum)
-        trace = jax.tree.map(lambda g, v: momentum * v + g, grads, state.trace)
-        made = jax.tree.map(lambda g, v: (a * v + b * g).astype(g.dtype), grads, trace)
+        trace = jax.tree.map(
+            lambda g, v: momentum * v + g,
+            grads,
+            state.trace,
+        )
+        made = jax.tree.map(
+            lambda g, v: (a * v + b * g).astype(g.dtype),
+            grads,
+            trace,
+        )
         return made, optax.TraceState(trace)
 
     return transform(init, update)
@@ -72,7 +87,10 @@ class DiscountedNadamState(NamedTuple):
 
 
 def scale_by_discounted_nadam(
-    b1: float = 0.99, b2: float = 0.999, eps: float = 1e-8, discount: float = 0.004
+    b1: float = 0.99,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    discount: float = 0.004,
 ) -> optax.GradientTransformationExtraArgs:
     """NAdam whose momentum coefficient grows: `µ_t = b1 · (1 - ½ · 0.96^(t · discount))` (Dozat 2016; the rule of PyTorch's `NAdam`).
 
@@ -95,26 +113,49 @@ def scale_by_discounted_nadam(
     """
     if not (0 <= b1 < 1 and 0 <= b2 < 1 and discount >= 0):
         got = f"{b1}, {b2}, {discount}"
-        raise SettingsError("scale_by_discounted_nadam", "`b1`, `b2` in [0, 1), `discount` >= 0", got, "Change them.")
+        raise SettingsError(
+            "scale_by_discounted_nadam",
+            "`b1`, `b2` in [0, 1), `discount` >= 0",
+            got,
+            "Change them.",
+        )
 
     def coefficient(step: jax.Array) -> jax.Array:
         return b1 * (1 - 0.5 * 0.96 ** (step * discount))
 
     def init(params: Tree) -> DiscountedNadamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
-        return DiscountedNadamState(jnp.zeros((), jnp.int32), jnp.ones(()), zeros, jax.tree.map(jnp.zeros_like, params))
+        return DiscountedNadamState(
+            jnp.zeros((), jnp.int32),
+            jnp.ones(()),
+            zeros,
+            jax.tree.map(jnp.zeros_like, params),
+        )
 
     def update(
         grads: Tree, state: DiscountedNadamState, params: Tree = None, **extra: Any
     ) -> tuple[Tree, DiscountedNadamState]:
         del params, extra
         count = jnp.asarray(optax.safe_increment(state.count))
-        now, following = coefficient(count), coefficient(count + 1)
+        now = coefficient(count)
+        following = coefficient(count + 1)
         product = state.product * now
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
+        mu = jax.tree.map(
+            lambda m, g: b1 * m + (1 - b1) * g,
+            state.mu,
+            grads,
+        )
+        nu = jax.tree.map(
+            lambda v, g: b2 * v + (1 - b2) * g * g,
+            state.nu,
+            grads,
+        )
 
-        def step(g: jax.Array, m: jax.Array, v: jax.Array) -> jax.Array:
+        def step(
+            g: jax.Array,
+            m: jax.Array,
+            v: jax.Array,
+        ) -> jax.Array:
             ahead = following * m / (1 - product * following) + (1 - now) * g / (1 - product)
             return (ahead / (jnp.sqrt(v / (1 - b2**count)) + eps)).astype(g.dtype)
 

@@ -63,7 +63,14 @@ def anneal_by_staleness(n_updates: int) -> optax.GradientTransformationExtraArgs
     def init(params: Any) -> optax.ScaleByScheduleState:
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
 
-    def update(updates: Any, state: Any, params: Any = None, *, staleness: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(
+        updates: Any,
+        state: Any,
+        params: Any = None,
+        *,
+        staleness: Any = None,
+        **extra: Any,
+    ) -> tuple[Any, Any]:
         del params, extra
         exponent = 1 - jnp.minimum(state.count / n_updates, 1.0)
         by = jnp.maximum(staleness_of("anneal_by_staleness", staleness), 1.0) ** -exponent
@@ -72,7 +79,9 @@ def anneal_by_staleness(n_updates: int) -> optax.GradientTransformationExtraArgs
     return transform(init, update)
 
 
-def damp_by_staleness(rate: float = 0.1, cutoff: float = 32.0) -> optax.GradientTransformationExtraArgs:
+def damp_by_staleness(
+    rate: float = 0.1, cutoff: float = 32.0
+) -> optax.GradientTransformationExtraArgs:
     """Multiplies gradients by `cos²(π/2 · min(staleness / cutoff, 1)) · exp(-rate · staleness)`, before an optimizer computes moments from them.
 
     It follows CGAD, whose authors multiply the pseudo-gradients of asynchronous DiLoCo by `γ(staleness) · exp(-rate · staleness)`, with a "cosine
@@ -103,10 +112,19 @@ def damp_by_staleness(rate: float = 0.1, cutoff: float = 32.0) -> optax.Gradient
     return _scaled("damp_by_staleness", scale)
 
 
-def _scaled(name: str, scale: Callable[[jax.Array], jax.Array]) -> optax.GradientTransformationExtraArgs:
+def _scaled(
+    name: str, scale: Callable[[jax.Array], jax.Array]
+) -> optax.GradientTransformationExtraArgs:
     """Updates times a function of staleness."""
 
-    def update(updates: Any, state: Any, params: Any = None, *, staleness: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(
+        updates: Any,
+        state: Any,
+        params: Any = None,
+        *,
+        staleness: Any = None,
+        **extra: Any,
+    ) -> tuple[Any, Any]:
         del params, extra
         return _times(updates, scale(staleness_of(name, staleness))), state
 
@@ -114,9 +132,19 @@ def _scaled(name: str, scale: Callable[[jax.Array], jax.Array]) -> optax.Gradien
 
 
 def _times(updates: Any, by: jax.Array) -> Any:
-    return jax.tree.map(lambda u: (u * by).astype(jnp.result_type(u)), updates)
+    return jax.tree.map(
+        lambda u: (u * by).astype(jnp.result_type(u)),
+        updates,
+    )
 
 
-def _require(where: str, wanted: str, value: float, holds: bool) -> None:
+def _require(
+    where: str,
+    wanted: str,
+    value: float,
+    holds: bool,
+) -> None:
     if not holds or not math.isfinite(value):
-        raise SettingsError(where, f"a number {wanted}", f"{value}", "The docstring says what it does.")
+        raise SettingsError(
+            where, f"a number {wanted}", f"{value}", "The docstring says what it does."
+        )

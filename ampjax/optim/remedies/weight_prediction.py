@@ -27,7 +27,9 @@ class PredictionState(NamedTuple):
     inner: Any
 
 
-def predict_weights(tx: optax.GradientTransformation, scale: float = 1.0) -> optax.GradientTransformationExtraArgs:
+def predict_weights(
+    tx: optax.GradientTransformation, scale: float = 1.0
+) -> optax.GradientTransformationExtraArgs:
     """Predicts weights: models run at `w + scale · staleness · Δw`, where `Δw` is the last update, and gradients are applied to `w`.
 
     So a gradient that comes `staleness` updates late was computed near the place where the parameters are by then. With momentum SGD as the
@@ -53,19 +55,43 @@ def predict_weights(tx: optax.GradientTransformation, scale: float = 1.0) -> opt
     """
     if not scale >= 0:
         raise SettingsError(
-            "predict_weights, `scale`", "at least 0", f"{scale}", "1 predicts as far as gradients are late."
+            "predict_weights, `scale`",
+            "at least 0",
+            f"{scale}",
+            "1 predicts as far as gradients are late.",
         )
     own = optax.with_extra_args_support(tx)
 
     def init(params: Tree) -> PredictionState:
-        return PredictionState(jax.tree.map(jnp.array, params), own.init(params))
+        return PredictionState(
+            jax.tree.map(jnp.array, params),
+            own.init(params),
+        )
 
-    def update(grads: Tree, state: PredictionState, params: Tree = None, *, staleness: Any = None, **extra: Any) -> Any:
+    def update(
+        grads: Tree,
+        state: PredictionState,
+        params: Tree = None,
+        *,
+        staleness: Any = None,
+        **extra: Any,
+    ) -> Any:
         require_params("predict_weights", params)
         ahead = scale * staleness_of("predict_weights", staleness)
-        step, inner = own.update(grads, state.inner, state.params, staleness=staleness, **extra)
+        step, inner = own.update(
+            grads,
+            state.inner,
+            state.params,
+            staleness=staleness,
+            **extra,
+        )
         trained = optax.apply_updates(state.params, step)
-        made = jax.tree.map(lambda w, d, seen: (w - seen + ahead * d).astype(seen.dtype), trained, step, params)
+        made = jax.tree.map(
+            lambda w, d, seen: (w - seen + ahead * d).astype(seen.dtype),
+            trained,
+            step,
+            params,
+        )
         return made, PredictionState(trained, inner)
 
     return transform(init, update)
@@ -82,5 +108,8 @@ def trained_params(state: Any, params: Tree) -> Tree:
       A tree like `params`.
     """
     is_own = lambda part: isinstance(part, PredictionState)
-    own = [part for part in jax.tree.leaves(state, is_leaf=is_own) if is_own(part)]
+    own = []
+    for part in jax.tree.leaves(state, is_leaf=is_own):
+        if is_own(part):
+            own.append(part)
     return own[0].params if own else params

@@ -207,5 +207,9 @@ def _instance(name: str, value: Any, kind: Any) -> None:
 
 
 def _patterns(name: str, value: Any) -> None:
-    if not isinstance(value, tuple | list) or not all(isinstance(pattern, str) and pattern for pattern in value):
-        raise SettingsError(f"setting `{name}`", "a tuple of patterns", f"{value!r}", 'Write `("embedding",)`.')
+    if not isinstance(value, tuple | list) or not all(
+        isinstance(pattern, str) and pattern for pattern in value
+    ):
+        raise SettingsError(
+            f"setting `{name}`", "a tuple of patterns", f"{value!r}", 'Write `("embedding",)`.'
+        )

@@ -54,7 +54,10 @@ def readable(text: str) -> str:
     >>> readable("['layer'][0]"), readable("['a'] and 2 others"), readable("[0].mu['t']")
     ('layer/0', 'a and 2 others', '0/mu/t')
     """
-    return _PATH.sub(lambda path: "/".join(key[2] or key[3] or key[4] for key in re.finditer(_KEY, path[0])), text)
+    return _PATH.sub(
+        lambda path: "/".join(key[2] or key[3] or key[4] for key in re.finditer(_KEY, path[0])),
+        text,
+    )
 
 
 def by_path(tree: Tree) -> dict[str, Any]:
@@ -66,7 +69,10 @@ def by_path(tree: Tree) -> dict[str, Any]:
     >>> by_path({"b": 1, "a": {"c": 2}})
     {'a/c': 2, 'b': 1}
     """
-    return {path_text(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+    result = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        result[path_text(path)] = leaf
+    return result
 
 
 def matches(pattern: str, path: str) -> bool:
@@ -81,6 +87,9 @@ def matches(pattern: str, path: str) -> bool:
     >>> matches("layer_*/kernel", "net/layer_3/kernel")
     True
     """
-    wanted, names = pattern.split("/"), path.split("/")
+    wanted = pattern.split("/")
+    names = path.split("/")
     starts = range(len(names) - len(wanted) + 1)
-    return any(all(map(fnmatchcase, names[start : start + len(wanted)], wanted)) for start in starts)
+    return any(
+        all(map(fnmatchcase, names[start : start + len(wanted)], wanted)) for start in starts
+    )

@@ -54,7 +54,9 @@ class Partitioner:
         return any(matches(part.strip(), path) for part in self.pattern.split(","))
 
 
-def partitioner(pattern: str = "*", min_partitions: int = 1, max_partitions: int | None = None) -> Partitioner:
+def partitioner(
+    pattern: str = "*", min_partitions: int = 1, max_partitions: int | None = None
+) -> Partitioner:
     """Names the leaves that are partitioned together: the paper's `partitioner()` scope, by path.
 
     Args:
@@ -88,7 +90,11 @@ class Group:
     high: int
 
 
-def group_variables(partitioners: Sequence[Partitioner], n_rows: dict[str, int], known: Sequence[str]) -> list[Group]:
+def group_variables(
+    partitioners: Sequence[Partitioner],
+    n_rows: dict[str, int],
+    known: Sequence[str],
+) -> list[Group]:
     """Which variables are split alike. Those that no partitioner names are one group, labelled `others`.
 
     Args:
@@ -102,11 +108,15 @@ def group_variables(partitioners: Sequence[Partitioner], n_rows: dict[str, int],
     Raises:
       SettingsError: If a partitioner names no leaf, two name the same variable, or a minimum is more than a variable's rows.
     """
-    groups, taken = [], {}
+    groups = []
+    taken = {}
     for part in partitioners:
         if not any(part.names(path) for path in known):
             raise SettingsError(
-                f"partitioner `{part.pattern}`", f"a name in one of {list(known)}", "none", "Check the name."
+                f"partitioner `{part.pattern}`",
+                f"a name in one of {list(known)}",
+                "none",
+                "Check the name.",
             )
         named = [path for path in n_rows if part.names(path)]
         for path in named:
@@ -123,7 +133,12 @@ def group_variables(partitioners: Sequence[Partitioner], n_rows: dict[str, int],
     return groups + ([_group(Partitioner(), others, n_rows, "others")] if others else [])
 
 
-def _group(part: Partitioner, paths: list[str], n_rows: dict[str, int], label: str | None = None) -> Group:
+def _group(
+    part: Partitioner,
+    paths: list[str],
+    n_rows: dict[str, int],
+    label: str | None = None,
+) -> Group:
     smallest = min(paths, key=lambda path: n_rows[path])
     if part.min_partitions > n_rows[smallest]:
         raise SettingsError(
@@ -132,5 +147,8 @@ def _group(part: Partitioner, paths: list[str], n_rows: dict[str, int], label: s
             f"{part.min_partitions}",
             "Ask for fewer partitions.",
         )
-    high = n_rows[smallest] if part.max_partitions is None else min(part.max_partitions, n_rows[smallest])
+    if part.max_partitions is None:
+        high = n_rows[smallest]
+    else:
+        high = min(part.max_partitions, n_rows[smallest])
     return Group(label or part.pattern, tuple(paths), part.min_partitions, high)

@@ -29,7 +29,9 @@ def checked_params(params: Tree) -> Tree:
     """
     leaves = by_path(params)
     if not leaves:
-        raise ParameterError("params", "at least one array", "none", "Pass the parameters as a pytree.")
+        raise ParameterError(
+            "params", "at least one array", "none", "Pass the parameters as a pytree."
+        )
     arrays = []
     for path, given in leaves.items():
         leaf = host_array(given, f"parameter `{path}`", ParameterError)
@@ -40,9 +42,13 @@ def checked_params(params: Tree) -> Tree:
                 str(leaf.dtype),
                 "Close over it in the loss function (of a module, `nnx.split` or `equinox.partition` parts it off), or pass it in the batch.",
             )
-        wide = np.result_type(leaf.dtype, np.float32)  # NumPy does not know all of JAX's short floats
+        wide = np.result_type(
+            leaf.dtype, np.float32
+        )  # NumPy does not know all of JAX's short floats
         if not bool(np.isfinite(np.asarray(leaf, wide)).all()):
-            raise ParameterError(f"parameter `{path}`", "finite values", "NaN or infinity", "Initialise it anew.")
+            raise ParameterError(
+                f"parameter `{path}`", "finite values", "NaN or infinity", "Initialise it anew."
+            )
         require_32_bits(leaf, f"parameter `{path}`", ParameterError)
         arrays.append(np.asarray(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype)))
     return jax.tree.unflatten(jax.tree.structure(params), arrays)
@@ -58,7 +64,9 @@ def check_like(params: Tree, first: Tree) -> None:
     Raises:
       ParameterError: If a leaf differs in path, shape or dtype; it names the first.
     """
-    wanted, given = ({path: _described(leaf) for path, leaf in by_path(tree).items()} for tree in (first, params))
+    wanted, given = (
+        {path: _described(leaf) for path, leaf in by_path(tree).items()} for tree in (first, params)
+    )
     for path in [*wanted, *given]:
         if wanted.get(path) != given.get(path):
             raise ParameterError(

@@ -62,7 +62,12 @@ class Losses:
 
 
 def explain_difference(
-    losses: Losses, n: int, config: ParallaxConfig, nearby: bool, find: Callable[[], list[Mixing]], which: str
+    losses: Losses,
+    n: int,
+    config: ParallaxConfig,
+    nearby: bool,
+    find: Callable[[], list[Mixing]],
+    which: str,
 ) -> EquivalenceError:
     """The error for losses that differ, with the likely cause.
 
@@ -87,24 +92,34 @@ def explain_difference(
     )
 
 
-def _cause(losses: Losses, n: int, config: ParallaxConfig, find: Callable[[], list[Mixing]]) -> str:
-    joined, replicas, rounding = losses.joined, losses.replicas, losses.rounding
+def _cause(
+    losses: Losses,
+    n: int,
+    config: ParallaxConfig,
+    find: Callable[[], list[Mixing]],
+) -> str:
+    joined = losses.joined
+    replicas = losses.replicas
+    rounding = losses.rounding
     if not config.sync:
         return f"something is computed across examples. {_ALONE} Train with `sync=True`."
     if config.average_dense == "mean" and abs(joined - n * replicas) <= n * rounding:
-        return (
-            'the loss is a sum over examples: take their mean, or say `average_dense="sum"` and `average_sparse="sum"`.'
-        )
+        return 'the loss is a sum over examples: take their mean, or say `average_dense="sum"` and `average_sparse="sum"`.'
     if config.average_dense == "sum" and abs(n * joined - replicas) <= n * rounding:
-        return (
-            'the loss is a mean over examples: leave `average_dense` and `average_sparse` at "mean", or take the sum.'
-        )
+        return 'the loss is a mean over examples: leave `average_dense` and `average_sparse` at "mean", or take the sum.'
     lines = {mixing.kind: mixing.line for mixing in reversed(find())}
-    advice = [_ADVICE[kind].format(lines[kind] or "the program") for kind in _ADVICE if kind in lines]
+    advice = []
+    for kind in _ADVICE:
+        if kind in lines:
+            advice.append(_ADVICE[kind].format(lines[kind] or "the program"))
     return " Or: ".join(advice) or _UNKNOWN
 
 
-def explain_divisors(lines: Sequence[str], n: int, which: str) -> EquivalenceError:
+def explain_divisors(
+    lines: Sequence[str],
+    n: int,
+    which: str,
+) -> EquivalenceError:
     """The error for parts whose losses are divided by different sums.
 
     Args:
@@ -121,7 +136,9 @@ def explain_divisors(lines: Sequence[str], n: int, which: str) -> EquivalenceErr
 
 
 def explain_shared_keys(
-    draws: Sequence[Draw], whole: Sequence[Draw] | None, varies: Sequence[bool]
+    draws: Sequence[Draw],
+    whole: Sequence[Draw] | None,
+    varies: Sequence[bool],
 ) -> tuple[EquivalenceError, ...]:
     """The errors for draws whose keys all replicas share.
 
@@ -134,25 +151,40 @@ def explain_shared_keys(
       One error for keys that do not come from the batch, one for keys that come from it but are the same for all replicas, or none.
     """
     same_shape = whole is not None and len(whole) == len(draws)
-    fixed = [same_shape and a.shape == b.shape for a, b in zip(draws, whole or draws, strict=False)]
+    fixed = []
+    for a, b in zip(draws, whole or draws, strict=False):
+        fixed.append(same_shape and a.shape == b.shape)
     closed = [draw for draw in draws if not draw.deps]
     # What does not grow with the batch (one set of negatives for all examples) is the same for all examples on one device, too.
-    common = [
-        draw
-        for draw, is_fixed in zip(draws, fixed or [False] * len(draws), strict=False)
-        if draw.deps and not is_fixed and not any(varies[leaf] for leaf in draw.deps if isinstance(leaf, int))
-    ]
+    common = []
+    for draw, is_fixed in zip(draws, fixed or [False] * len(draws), strict=False):
+        if (
+            draw.deps
+            and not is_fixed
+            and not any(varies[leaf] for leaf in draw.deps if isinstance(leaf, int))
+        ):
+            common.append(draw)
     errors = []
     if closed:
         errors.append(
-            _shared_key(closed, "a key that is closed over or made in the loss", ", and the same at every step")
+            _shared_key(
+                closed,
+                "a key that is closed over or made in the loss",
+                ", and the same at every step",
+            )
         )
     if common:
-        errors.append(_shared_key(common, "a key that follows from scalars or a single key of the batch", ""))
+        errors.append(
+            _shared_key(common, "a key that follows from scalars or a single key of the batch", "")
+        )
     return tuple(errors)
 
 
-def _shared_key(draws: Sequence[Draw], key: str, more: str) -> EquivalenceError:
+def _shared_key(
+    draws: Sequence[Draw],
+    key: str,
+    more: str,
+) -> EquivalenceError:
     lines = ", ".join(dict.fromkeys(draw.line for draw in draws if draw.line))
     return EquivalenceError(
         "loss_fn, random numbers" + (f" ({lines})" if lines else ""),
@@ -179,23 +211,40 @@ def find_mixing(part: Any, whole: Any) -> list[Mixing]:
     return list(_mixing(part, whole, ""))
 
 
-def _mixing(part: Any, whole: Any, around: str) -> Iterator[Mixing]:
-    (part, _), (whole, _) = primitives.opened(part), primitives.opened(whole)
+def _mixing(
+    part: Any,
+    whole: Any,
+    around: str,
+) -> Iterator[Mixing]:
+    part, _ = primitives.opened(part)
+    whole, _ = primitives.opened(whole)
     totals: set[Any] = set()  # scalars that follow from sums over examples
     for small, large in zip(part.eqns, whole.eqns, strict=False):
         if small.primitive is not large.primitive:
             return
         line = primitives.source_line(small) or around
         grows = any(_growth(a, b) > 1 for a, b in zip(small.invars, large.invars, strict=False))
-        (out, large_out) = (small.outvars[0], large.outvars[0]) if small.outvars else (None, None)
+        if small.outvars:
+            out = small.outvars[0]
+            large_out = large.outvars[0]
+        else:
+            out = None
+            large_out = None
         inner = list(zip(primitives.inner(small), primitives.inner(large), strict=False))
         if out is not None and not inner:
-            growth = max((_growth(a, b) for a, b in zip(small.invars, large.invars, strict=False)), default=1.0)
+            growth = max(
+                (_growth(a, b) for a, b in zip(small.invars, large.invars, strict=False)),
+                default=1.0,
+            )
             if _growth(out, large_out) > growth > 1:
                 yield Mixing("pairs", line)
             if grows and _growth(out, large_out) == 1 and out.aval.size > 1:
                 yield Mixing("statistics", line)
-            if small.primitive.name == "div" and out.aval.size == 1 and _is_var_in(small.invars[1], totals):
+            if (
+                small.primitive.name == "div"
+                and out.aval.size == 1
+                and _is_var_in(small.invars[1], totals)
+            ):
                 yield Mixing("quotient", line)
         from_totals = grows or any(_is_var_in(v, totals) for v in small.invars)
         totals |= {v for v in small.outvars if from_totals and getattr(v.aval, "size", 0) == 1}

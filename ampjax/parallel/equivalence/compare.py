@@ -56,7 +56,13 @@ class Comparison:
       part: The same for a part.
     """
 
-    def __init__(self, setup: RunnerSetup, plan: VariablePlan, whole: TracedLoss, part: TracedLoss):
+    def __init__(
+        self,
+        setup: RunnerSetup,
+        plan: VariablePlan,
+        whole: TracedLoss,
+        part: TracedLoss,
+    ):
         self._setup = setup
         self._plan = plan
         self._n = len(setup.resources.devices)
@@ -76,12 +82,19 @@ class Comparison:
         smallest = _largest_eps(whole.jaxpr)
         single = float(jnp.finfo(jnp.float32).eps)
         out = float(jnp.finfo(whole.jaxpr.outvars[0].aval.dtype).eps)
-        coarse = smallest / 2 * _coarse_additions(whole.jaxpr) if smallest > single else 0.0
+        if smallest > single:
+            coarse = smallest / 2 * _coarse_additions(whole.jaxpr)
+        else:
+            coarse = 0.0
         self._eps = smallest
         self._unit = 2 * out + UNITS * min(smallest, single) + coarse
 
     def compare(
-        self, step: Step, batch: JoinedBatch, which: str, places: Sequence[tuple[float, float]]
+        self,
+        step: Step,
+        batch: JoinedBatch,
+        which: str,
+        places: Sequence[tuple[float, float]],
     ) -> tuple[causes.Losses, EquivalenceError | None]:
         """Compares the losses of a batch. Nothing is changed, and no traffic counted.
 
@@ -108,8 +121,14 @@ class Comparison:
             total = math.fsum(each)
             over = self._n if config.average_dense == "mean" else 1
             if not config.sync:  # gradients are neither averaged nor summed, so either will do
-                over = min((1, self._n), key=lambda over, one=one, total=total: abs(total / over - one))
-            scale = max(abs(one), math.fsum(map(abs, each)) / over)
+                over = min(
+                    (1, self._n),
+                    key=lambda over, one=one, total=total: abs(total / over - one),
+                )
+            scale = max(
+                abs(one),
+                math.fsum(map(abs, each)) / over,
+            )
             pair = causes.Losses(one, total / over, scale * self._unit)
             is_finite = math.isfinite(one), math.isfinite(pair.replicas)
             if first is None and not any(is_finite):
@@ -118,11 +137,15 @@ class Comparison:
                 break
             if not pair.agree:
                 noise = MARGIN * abs(run.joined(place, self._eps) - one)
-                pair = dataclasses.replace(pair, rounding=pair.rounding + (noise if math.isfinite(noise) else 0.0))
+                pair = dataclasses.replace(
+                    pair, rounding=pair.rounding + (noise if math.isfinite(noise) else 0.0)
+                )
             first = first or pair
             if not pair.agree:
                 find = functools.partial(self._mixing, batch)
-                return pair, causes.explain_difference(pair, self._n, config, place != HERE, find, which)
+                return pair, causes.explain_difference(
+                    pair, self._n, config, place != HERE, find, which
+                )
         assert first is not None
         return first, None
 
@@ -130,25 +153,54 @@ class Comparison:
         """The arguments of both programs."""
         parts = batch.parts
         joined = batch.whole
-        ids = [self._ids[0](joined), *(self._ids[1](part) for part in parts)]
+        ids = [
+            self._ids[0](joined),
+            *(self._ids[1](part) for part in parts),
+        ]
         rows, inverses = self._rows(step, ids)
         dense = _dense(self._setup, step)
         is_here = self._setup.group is None
-        first = jax.tree.map(lambda leaf: leaf.addressable_data(0) if is_here else leaf[:1], dense)
-        joined_input, *part_inputs = [(rows, i, each) for i, each in zip(inverses, (joined, *parts), strict=True)]
-        together = functools.partial(spread_inputs, devices=self._devices) if is_here else _stacked
-        one = (first, *spread_inputs([joined_input], self._devices[:1]))
-        return _Run(self._mapped, (one, (dense, *together(part_inputs))))
+        first = jax.tree.map(
+            lambda leaf: leaf.addressable_data(0) if is_here else leaf[:1],
+            dense,
+        )
+        joined_input, *part_inputs = [
+            (rows, i, each) for i, each in zip(inverses, (joined, *parts), strict=True)
+        ]
+        if is_here:
+            together = functools.partial(spread_inputs, devices=self._devices)
+        else:
+            together = _stacked
+        one = (
+            first,
+            *spread_inputs([joined_input], self._devices[:1]),
+        )
+        return _Run(
+            self._mapped,
+            (one, (dense, *together(part_inputs))),
+        )
 
-    def _rows(self, step: Step, ids: Sequence[dict[str, np.ndarray]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def _rows(
+        self,
+        step: Step,
+        ids: Sequence[dict[str, np.ndarray]],
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """By table the rows that any of some programs reads, padded; and for each of them, where its ids lie among these."""
         rows = {}
         inverses = [{} for _ in ids]
         for name in ids[0]:
             table = self._plan.program.tables[name]
-            unique = unique_rows(np.concatenate([each[name] for each in ids]), table.shape[0])
-            pulled = np.asarray(step.tables[name][0].pull(unique.ids)).astype(table.dtype)  # they may come narrower
-            rows[name] = pad_rows(pulled, self._sizes.at_least(name, len(unique.ids)))
+            unique = unique_rows(
+                np.concatenate([each[name] for each in ids]),
+                table.shape[0],
+            )
+            pulled = np.asarray(step.tables[name][0].pull(unique.ids)).astype(
+                table.dtype
+            )  # they may come narrower
+            rows[name] = pad_rows(
+                pulled,
+                self._sizes.at_least(name, len(unique.ids)),
+            )
             stops = np.cumsum([len(each[name]) for each in ids])[:-1]
             for inverse, positions in zip(inverses, np.split(unique.inverse, stops), strict=True):
                 inverse[name] = positions
@@ -173,13 +225,22 @@ class _Run(NamedTuple):
     programs: Sequence[Callable[..., Any]]
     arguments: tuple[tuple[Any, ...], tuple[Any, ...]]
 
-    def joined(self, place: tuple[float, float], more: float = 0.0) -> float:
+    def joined(
+        self,
+        place: tuple[float, float],
+        more: float = 0.0,
+    ) -> float:
         """The loss of the joined batch, with parameters moved by some parts of themselves more."""
-        return float(np.asarray(_run(self.programs[0], *self.arguments[0], place[0] + more, place[1]))[0])
+        return float(
+            np.asarray(_run(self.programs[0], *self.arguments[0], place[0] + more, place[1]))[0]
+        )
 
     def replicas(self, place: tuple[float, float]) -> list[float]:
         """Each replica's loss."""
-        return [float(loss) for loss in np.asarray(_run(self.programs[1], *self.arguments[1], *place))]
+        result = []
+        for loss in np.asarray(_run(self.programs[1], *self.arguments[1], *place)):
+            result.append(float(loss))
+        return result
 
 
 def _ids_of(program: SplitLoss) -> Callable[[Tree], dict[str, np.ndarray]]:
@@ -191,13 +252,31 @@ def _ids_of(program: SplitLoss) -> Callable[[Tree], dict[str, np.ndarray]]:
     return lambda batch: {table: np.asarray(array) for table, array in compiled(batch).items()}
 
 
-def _mapped(program: SplitLoss, devices: Sequence[Device], axis: str | None) -> Callable[..., Any]:
+def _mapped(
+    program: SplitLoss,
+    devices: Sequence[Device],
+    axis: str | None,
+) -> Callable[..., Any]:
     """The loss alone: `(dense_params, rows, inverse, batch, relative, absolute) -> loss`, mapped; on one device, if none are given."""
 
-    def loss(dense: Tree, rows: Any, inverse: Any, batch: Tree, relative: Any, absolute: Any) -> jax.Array:
-        dense, rows = jax.tree.map(lambda leaf: _moved(leaf, relative, absolute), (dense, rows))
+    def loss(
+        dense: Tree,
+        rows: Any,
+        inverse: Any,
+        batch: Tree,
+        relative: Any,
+        absolute: Any,
+    ) -> jax.Array:
+        dense, rows = jax.tree.map(
+            lambda leaf: _moved(leaf, relative, absolute),
+            (dense, rows),
+        )
         leaves = program.traced.params_tree.flatten_up_to(dense)
-        out = program.loss([*leaves, *jax.tree.leaves(batch)], rows, inverse)
+        out = program.loss(
+            [*leaves, *jax.tree.leaves(batch)],
+            rows,
+            inverse,
+        )
         return out[0] if program.traced.has_aux else out
 
     in_axes = (0, 0, 0, 0, None, None)
@@ -213,7 +292,11 @@ def _run(program: Callable[..., Any], *args: Any) -> Any:
         raise Skipped(f"it could not be computed: {str(error).splitlines()[0]}") from error
 
 
-def _moved(leaf: jax.Array, relative: Any, absolute: Any) -> jax.Array:
+def _moved(
+    leaf: jax.Array,
+    relative: Any,
+    absolute: Any,
+) -> jax.Array:
     """A parameter, each number of it moved by another amount, in some order that no program knows of."""
     wide = jnp.promote_types(leaf.dtype, jnp.float32)
     pattern = jnp.sin(12.9898 * jnp.arange(leaf.size, dtype=wide)).reshape(leaf.shape)
@@ -237,15 +320,23 @@ def _dense(setup: RunnerSetup, step: Step) -> Tree:
 
 def _stacked(trees: Sequence[Tree]) -> Tree:
     """Trees with a leading axis for replicas, on one device."""
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
+    return jax.tree.map(
+        lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]),
+        *trees,
+    )
 
 
 def _largest_eps(jaxpr: Any) -> float:
     """The unit in the last place of the least precise floats that a jaxpr computes with."""
     units = [float(jnp.finfo(jnp.float64).eps)]
     for eqn in primitives.opened(jaxpr)[0].eqns:
-        dtypes = [v.aval.dtype for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "dtype")]
-        units += [float(jnp.finfo(dtype).eps) for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)]
+        dtypes = []
+        for v in (*eqn.invars, *eqn.outvars):
+            if hasattr(v.aval, "dtype"):
+                dtypes.append(v.aval.dtype)
+        units += [
+            float(jnp.finfo(dtype).eps) for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)
+        ]
         units += [_largest_eps(inner) for inner in primitives.inner(eqn)]
     return max(units)
 
@@ -264,4 +355,6 @@ def _coarse_additions(jaxpr: Any) -> int:
 
 
 def _is_coarse(dtype: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).eps > jnp.finfo(jnp.float32).eps)
+    return bool(
+        jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).eps > jnp.finfo(jnp.float32).eps
+    )

@@ -26,7 +26,15 @@ from ampjax.jaxprs.rowwise import ELEMENTWISE
 from ampjax.parallel.equivalence.cut_indexing import INDEXING
 from ampjax.parallel.equivalence.cut_products import PRODUCTS
 from ampjax.parallel.equivalence.cut_rules import RULES, Pair
-from ampjax.parallel.equivalence.cuts import Cut, Value, constant, cut_of, elementwise, grown_axis, moved
+from ampjax.parallel.equivalence.cuts import (
+    Cut,
+    Value,
+    constant,
+    cut_of,
+    elementwise,
+    grown_axis,
+    moved,
+)
 
 Ask = Callable[[Any, Any], Value]
 """From a variable of the program for a part and the same of the program for the joined batch, both of the batch alone, to the cut of its value."""
@@ -60,7 +68,13 @@ class CutFlow:
     ask: Ask
     mixing: Any = None
 
-    def run(self, part: Any, whole: Any, cuts: Sequence[Value], of_batch: Sequence[bool] = ()) -> list[Value]:
+    def run(
+        self,
+        part: Any,
+        whole: Any,
+        cuts: Sequence[Value],
+        of_batch: Sequence[bool] = (),
+    ) -> list[Value]:
         """The cuts of a program's results.
 
         Args:
@@ -69,7 +83,10 @@ class CutFlow:
           cuts: The cuts of its inputs.
           of_batch: By input, whether it follows from the batch alone; nothing is asked where this is not given.
         """
-        (part, constants), (whole, others) = map(_opened, (part, whole))
+        (part, constants), (whole, others) = map(
+            _opened,
+            (part, whole),
+        )
         if len(part.eqns) != len(whole.eqns) or len(constants) != len(others):
             return [None] * len(part.outvars)
         env: dict[Any, Value] = dict(zip(part.invars, cuts, strict=True))
@@ -80,24 +97,40 @@ class CutFlow:
             operands = list(zip(small.invars, large.invars, strict=True))
             ins = [self._value(*pair, env) for pair in operands]
             outs = self._results(small, large, ins)
-            is_alone = of_batch and not small.effects and all(_is_literal(v) or v in alone for v, _ in operands)
+            is_alone = (
+                of_batch
+                and not small.effects
+                and all(_is_literal(v) or v in alone for v, _ in operands)
+            )
             if is_alone:
                 alone |= set(small.outvars)
             elif None in outs:
-                asked = [
-                    self._asked(v, w, cut) if not _is_literal(v) and v in alone else cut
-                    for (v, w), cut in zip(operands, ins, strict=True)
-                ]
-                outs = self._results(small, large, asked) if asked != ins else outs
+                asked = []
+                for (v, w), cut in zip(operands, ins, strict=True):
+                    asked.append(
+                        self._asked(v, w, cut) if not _is_literal(v) and v in alone else cut
+                    )
+                if asked != ins:
+                    outs = self._results(small, large, asked)
             if None in outs and not is_alone and self.mixing is None:
                 self.mixing = small
             env.update(zip(small.outvars, outs, strict=True))
-        return [self._value(v, w, env) for v, w in zip(part.outvars, whole.outvars, strict=True)]
+        result = []
+        for v, w in zip(part.outvars, whole.outvars, strict=True):
+            result.append(self._value(v, w, env))
+        return result
 
-    def _value(self, part: Any, whole: Any, env: dict[Any, Value]) -> Value:
+    def _value(
+        self,
+        part: Any,
+        whole: Any,
+        env: dict[Any, Value],
+    ) -> Value:
         if not _is_literal(part):
             return env[part]
-        return self._of_constant(part.val, whole.val) if _is_literal(whole) else None
+        if _is_literal(whole):
+            return self._of_constant(part.val, whole.val)
+        return None
 
     def _of_constant(self, part: Any, whole: Any) -> Value:
         """The cut of an array or a number in the program. Of numbers that count examples, `np.arange(n)`, it is that of their places."""
@@ -106,38 +139,64 @@ class CutFlow:
         part = np.asarray(part)
         whole = np.asarray(whole)
         if not part.shape:
-            return (
-                constant(*(float(each.astype(np.float64)) for each in (part, whole))) if part.dtype != complex else None
-            )
+            if part.dtype != complex:
+                return constant(*(float(each.astype(np.float64)) for each in (part, whole)))
+            return None
         axis = grown_axis(part.shape, whole.shape)
         if axis is not None and part.shape[axis] == part.size and all(map(_counts, (part, whole))):
             return Cut("place", axis=axis)
         cut = cut_of([part] * self.n, whole)
         is_zero = cut is not None and not part.any() and not whole.any()
-        return dataclasses.replace(cut, number=0.0) if cut is not None and is_zero else cut
+        if cut is not None and is_zero:
+            return dataclasses.replace(cut, number=0.0)
+        return cut
 
     def _asked(self, part: Any, whole: Any, cut: Value) -> Value:
         is_settled = cut is not None and cut.kind != "total"
-        return cut if is_settled or jnp.issubdtype(part.aval.dtype, jax.dtypes.extended) else self.ask(part, whole)
+        if is_settled or jnp.issubdtype(part.aval.dtype, jax.dtypes.extended):
+            return cut
+        return self.ask(part, whole)
 
     # ---- one equation ------------------------------------------------------------------------------------------------
 
-    def _results(self, part: Any, whole: Any, ins: list[Value]) -> list[Value]:
+    def _results(
+        self,
+        part: Any,
+        whole: Any,
+        ins: list[Value],
+    ) -> list[Value]:
         """The cuts of an equation's results."""
         name = part.primitive.name
-        if part.primitive is not whole.primitive or not _are_alike(part.params, whole.params, self.n):
+        if part.primitive is not whole.primitive or not _are_alike(
+            part.params, whole.params, self.n
+        ):
             return [None] * len(part.outvars)
         if name in CALLS:
-            found = self._inside(primitives.called(part), primitives.called(whole), ins)
+            found = self._inside(
+                primitives.called(part),
+                primitives.called(whole),
+                ins,
+            )
         elif name in _LOOPS:
             found = _LOOPS[name](self, part, whole, ins)
         else:
             found = self._applied(part, whole, ins)
-        each = found if isinstance(found, list) else [found] * len(part.outvars)
+        if isinstance(found, list):
+            each = found
+        else:
+            each = [found] * len(part.outvars)
         variables = zip(each, part.outvars, whole.outvars, strict=True)
-        return [self._checked(cut, v.aval.shape, w.aval.shape) for cut, v, w in variables]
+        result = []
+        for cut, v, w in variables:
+            result.append(self._checked(cut, v.aval.shape, w.aval.shape))
+        return result
 
-    def _applied(self, part: Any, whole: Any, ins: list[Value]) -> Any:
+    def _applied(
+        self,
+        part: Any,
+        whole: Any,
+        ins: list[Value],
+    ) -> Any:
         """What the rule of a primitive says."""
         name = part.primitive.name
         if None in ins and name != "select_n":  # which may choose another
@@ -146,50 +205,93 @@ class CutFlow:
             return rule(Pair(part, whole, ins, self.n))
         return elementwise(ins) if name in ELEMENTWISE or name in _MORE else None
 
-    def _checked(self, cut: Value, part: Sequence[int], whole: Sequence[int]) -> Value:
+    def _checked(
+        self,
+        cut: Value,
+        part: Sequence[int],
+        whole: Sequence[int],
+    ) -> Value:
         """A cut, if the shapes agree with it."""
         if cut is None or cut.kind == "columns":
             return cut
         axis = grown_axis(tuple(part), tuple(whole))
         wanted = cut.axis if cut.kind in ("rows", "place") else None
-        expected = [size * self.n if a == wanted else size for a, size in enumerate(part)]
+        expected = []
+        for a, size in enumerate(part):
+            expected.append(size * self.n if a == wanted else size)
         return cut if axis == wanted and expected == list(whole) else None
 
-    def _inside(self, part: Any, whole: Any, ins: Sequence[Value]) -> list[Value]:
+    def _inside(
+        self,
+        part: Any,
+        whole: Any,
+        ins: Sequence[Value],
+    ) -> list[Value]:
         """The results of a jaxpr inside of an equation; nothing is asked there."""
         return CutFlow(self.n, self.ask).run(part, whole, ins)
 
-    def _cond(self, part: Any, whole: Any, ins: list[Value]) -> list[Value]:
+    def _cond(
+        self,
+        part: Any,
+        whole: Any,
+        ins: list[Value],
+    ) -> list[Value]:
         which, *operands = ins
         if which is None or which.kind != "same" or not which.is_plain:
             return [None] * len(part.outvars)
-        branches = zip(part.params["branches"], whole.params["branches"], strict=True)
+        branches = zip(
+            part.params["branches"],
+            whole.params["branches"],
+            strict=True,
+        )
         each = [self._inside(*pair, operands) for pair in branches]
         return [_agreed(cuts) for cuts in zip(*each, strict=True)]
 
-    def _scan(self, part: Any, whole: Any, ins: list[Value]) -> list[Value]:
+    def _scan(
+        self,
+        part: Any,
+        whole: Any,
+        ins: list[Value],
+    ) -> list[Value]:
         consts, carry, xs = primitives.scan_parts(part, ins)
         if part.params["length"] != whole.params["length"]:
             return _mapped(part, whole, consts, carry, xs)
         items = [_item(cut) for cut in xs]
         bodies = part.params["jaxpr"], whole.params["jaxpr"]
-        carry = self._settled(carry, lambda carry: self._inside(*bodies, [*consts, *carry, *items])[: len(carry)])
+        carry = self._settled(
+            carry,
+            lambda carry: self._inside(*bodies, [*consts, *carry, *items])[: len(carry)],
+        )
         ys = self._inside(*bodies, [*consts, *carry, *items])[len(carry) :]
         return [*carry, *map(_stacked, ys)]
 
-    def _while(self, part: Any, whole: Any, ins: list[Value]) -> list[Value]:
+    def _while(
+        self,
+        part: Any,
+        whole: Any,
+        ins: list[Value],
+    ) -> list[Value]:
         test_consts, consts, init = primitives.while_parts(part, ins)
         bodies = part.params["body_jaxpr"], whole.params["body_jaxpr"]
-        carry = self._settled(init, lambda carry: self._inside(*bodies, [*consts, *carry]))
+        carry = self._settled(
+            init,
+            lambda carry: self._inside(*bodies, [*consts, *carry]),
+        )
         tests = part.params["cond_jaxpr"], whole.params["cond_jaxpr"]
         (goes_on,) = self._inside(*tests, [*test_consts, *carry])
         is_same = goes_on is not None and goes_on.kind == "same" and goes_on.is_plain
         return carry if is_same else [None] * len(carry)
 
-    def _settled(self, carry: list[Value], step: Callable[[list[Value]], list[Value]]) -> list[Value]:
+    def _settled(
+        self,
+        carry: list[Value],
+        step: Callable[[list[Value]], list[Value]],
+    ) -> list[Value]:
         """What a loop carries, once another step changes nothing of it."""
         while True:
-            new = [_agreed(pair) for pair in zip(carry, step(carry), strict=True)]
+            new = []
+            for pair in zip(carry, step(carry), strict=True):
+                new.append(_agreed(pair))
             if new == carry:
                 return carry
             carry = new
@@ -197,7 +299,11 @@ class CutFlow:
 
 def _are_alike(part: Any, whole: Any, n: int) -> bool:
     """Whether the parameters of an equation are those of another, or sizes that are n times as large."""
-    return all(_is_alike(value, whole.get(name), n) for name, value in part.items() if name not in _OF_REPLICAS)
+    return all(
+        _is_alike(value, whole.get(name), n)
+        for name, value in part.items()
+        if name not in _OF_REPLICAS
+    )
 
 
 def _is_alike(part: Any, whole: Any, n: int) -> bool:
@@ -240,14 +346,23 @@ def _item(cut: Value) -> Value:
     """The cut of one item of what a scan runs over."""
     if cut is None or cut.kind in ("same", "total"):
         return cut
-    return moved(cut, cut.axis - 1) if cut.kind == "rows" and cut.axis else None
+    if cut.kind == "rows" and cut.axis:
+        return moved(cut, cut.axis - 1)
+    return None
 
 
-def _mapped(part: Any, whole: Any, consts: list[Value], carry: list[Value], xs: list[Value]) -> list[Value]:
+def _mapped(
+    part: Any,
+    whole: Any,
+    consts: list[Value],
+    carry: list[Value],
+    xs: list[Value],
+) -> list[Value]:
     """The results of a loop over examples: where it carries nothing and does the same for each (`jax.lax.map`), they are rows."""
     are_same = all(cut is not None and cut.kind == "same" and cut.is_plain for cut in consts)
     are_rows = all(
-        cut is not None and cut.is_plain and (cut.kind, cut.axis, cut.order) == ("rows", 0, ()) for cut in xs
+        cut is not None and cut.is_plain and (cut.kind, cut.axis, cut.order) == ("rows", 0, ())
+        for cut in xs
     )
     is_map = are_same and are_rows and not carry
     is_map = is_map and content(part.params["jaxpr"]) == content(whole.params["jaxpr"])
@@ -262,7 +377,9 @@ def _stacked(cut: Value) -> Value:
     """The cut of all of a scan's items."""
     if cut is None or cut.kind in ("same", "total"):
         return cut and dataclasses.replace(cut, number=None)
-    return moved(cut, cut.axis + 1) if cut.kind == "rows" else None
+    if cut.kind == "rows":
+        return moved(cut, cut.axis + 1)
+    return None
 
 
 _RULES = {**RULES, **PRODUCTS, **INDEXING}

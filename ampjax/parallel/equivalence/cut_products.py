@@ -25,16 +25,28 @@ def _dot(pair: Pair) -> Value:
         if axes in zip(*contracted, strict=True):
             return Cut("total", scale)
         if axes in zip(*batch, strict=True):
-            return Cut("rows", scale, list(batch[0]).index(first.axis), order=first.order)
+            return Cut(
+                "rows",
+                scale,
+                list(batch[0]).index(first.axis),
+                order=first.order,
+            )
         return None
     if not of_rows:
         return Cut("same", scale)
     (side,) = of_rows
-    free = [[a for a in range(len(pair.shape(s))) if a not in (*contracted[s], *batch[s])] for s in (0, 1)]
+    free = []
+    for s in (0, 1):
+        free.append([a for a in range(len(pair.shape(s))) if a not in (*contracted[s], *batch[s])])
     if cuts[side].axis not in free[side]:
         return None
     before = len(batch[0]) + (len(free[0]) if side else 0)
-    return Cut("rows", scale, before + free[side].index(cuts[side].axis), order=cuts[side].order)
+    return Cut(
+        "rows",
+        scale,
+        before + free[side].index(cuts[side].axis),
+        order=cuts[side].order,
+    )
 
 
 def _convolve(pair: Pair) -> Value:
@@ -45,7 +57,9 @@ def _convolve(pair: Pair) -> Value:
     product = multiply(images, kernel)
     if product is None or product.kind != "rows":
         return product
-    return moved(product, numbers.out_spec[0]) if images.axis == numbers.lhs_spec[0] else None
+    if images.axis == numbers.lhs_spec[0]:
+        return moved(product, numbers.out_spec[0])
+    return None
 
 
 def _sum_over_replicas(pair: Pair) -> list[Value]:
@@ -54,7 +68,10 @@ def _sum_over_replicas(pair: Pair) -> list[Value]:
     def summed(cut: Cut) -> Value:
         if cut.kind not in ("same", "total"):
             return None
-        return Cut("same", cut.scale * (pair.n if cut.kind == "same" else 1))
+        return Cut(
+            "same",
+            cut.scale * (pair.n if cut.kind == "same" else 1),
+        )
 
     return [summed(cut) for cut in pair.cuts]
 
@@ -63,8 +80,13 @@ def _gather_replicas(pair: Pair) -> list[Value]:
     """All replicas' rows in their order: the joined rows."""
     is_tiled = pair.params["tiled"]
     axis = pair.params["all_gather_dimension"]
-    fits = [is_tiled and (cut.kind, cut.axis, cut.order) == ("rows", axis, ()) for cut in pair.cuts]
-    return [Cut("same", cut.scale) if fit else None for fit, cut in zip(fits, pair.cuts, strict=True)]
+    fits = []
+    for cut in pair.cuts:
+        fits.append(is_tiled and (cut.kind, cut.axis, cut.order) == ("rows", axis, ()))
+    result = []
+    for fit, cut in zip(fits, pair.cuts, strict=True):
+        result.append(Cut("same", cut.scale) if fit else None)
+    return result
 
 
 PRODUCTS: dict[str, Callable[[Pair], Any]] = {

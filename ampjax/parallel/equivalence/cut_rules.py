@@ -72,13 +72,17 @@ class Pair(NamedTuple):
 def _linear(pair: Pair) -> Value:
     """An operation that sums and multiples pass through."""
     (cut,) = pair.cuts
-    return dataclasses.replace(cut, number=None) if cut.kind in ("same", "rows", "total") else None
+    if cut.kind in ("same", "rows", "total"):
+        return dataclasses.replace(cut, number=None)
+    return None
 
 
 def _convert(pair: Pair) -> Value:
     """A cast: of a sum, it has to keep fractions."""
     (cut,) = pair.cuts
-    kinds = [v.aval.dtype.kind for v in (pair.part.invars[0], pair.part.outvars[0])]
+    kinds = []
+    for v in (pair.part.invars[0], pair.part.outvars[0]):
+        kinds.append(v.aval.dtype.kind)
     if cut.kind in ("place", "columns"):
         return cut if kinds[1] in "iu" else None
     is_exact = kinds[1] != "b" and (kinds[0] in "iub" or kinds[1] not in "iu")
@@ -108,7 +112,9 @@ def _power(pair: Pair) -> Value:
 def _largest(pair: Pair) -> Value:
     """The larger or smaller of two: as with sums, multiples of both make a multiple."""
     is_known = all(cut.kind != "total" and cut.scale > 0 for cut in pair.cuts)
-    return add(pair.cuts, pair.n) if is_known else None
+    if is_known:
+        return add(pair.cuts, pair.n)
+    return None
 
 
 def _below(pair: Pair) -> Value:
@@ -145,8 +151,15 @@ def _reduce(pair: Pair) -> Value:
         return None
     if cut.kind == "rows" and cut.axis in axes:
         return Cut("total", cut.scale) if is_sum else None
-    left = [a for a in range(len(pair.shape())) if a not in axes]
-    return dataclasses.replace(cut, number=None, axis=left.index(cut.axis) if cut.kind == "rows" else 0)
+    left = []
+    for a in range(len(pair.shape())):
+        if a not in axes:
+            left.append(a)
+    return dataclasses.replace(
+        cut,
+        number=None,
+        axis=left.index(cut.axis) if cut.kind == "rows" else 0,
+    )
 
 
 def _along(name: str) -> Callable[[Pair], Value]:
@@ -155,7 +168,9 @@ def _along(name: str) -> Callable[[Pair], Value]:
     def rule(pair: Pair) -> Value:
         axis = pair.params.get(name, -1) % len(pair.shape())
         cut = elementwise(pair.cuts)
-        return None if cut is None or (cut.kind == "rows" and cut.axis == axis) else cut
+        if cut is None or (cut.kind == "rows" and cut.axis == axis):
+            return None
+        return cut
 
     return rule
 
@@ -166,8 +181,12 @@ def _within_last(n_axes: int | Callable[[Any], int]) -> Callable[[Pair], Value]:
     def rule(pair: Pair) -> Value:
         cut = elementwise(pair.cuts)
         last = n_axes(pair.params) if callable(n_axes) else n_axes
-        ranks = [len(v.aval.shape) for v in (*pair.part.invars, *pair.part.outvars)]
-        return None if cut is None or (cut.kind == "rows" and cut.axis >= min(ranks) - last) else cut
+        ranks = []
+        for v in (*pair.part.invars, *pair.part.outvars):
+            ranks.append(len(v.aval.shape))
+        if cut is None or (cut.kind == "rows" and cut.axis >= min(ranks) - last):
+            return None
+        return cut
 
     return rule
 
@@ -179,7 +198,9 @@ def _broadcast(pair: Pair) -> Value:
         return None
     if cut.kind in ("rows", "place"):
         return moved(cut, int(target[cut.axis]))
-    return cut if pair.grown is None else dataclasses.replace(cut, kind="rows", axis=pair.grown)
+    if pair.grown is None:
+        return cut
+    return dataclasses.replace(cut, kind="rows", axis=pair.grown)
 
 
 def _reshape(pair: Pair) -> Value:
@@ -199,20 +220,30 @@ def _reshape(pair: Pair) -> Value:
 
 def _fits(order: Any, length: int) -> bool:
     """Whether each piece of a concatenation is whole rows."""
-    return all((share * length).denominator == 1 and _fits(inner, int(share * length)) for share, inner in order)
+    return all(
+        (share * length).denominator == 1 and _fits(inner, int(share * length))
+        for share, inner in order
+    )
 
 
 def _squeeze(pair: Pair) -> Value:
     (cut,) = pair.cuts
     gone = pair.params["dimensions"]
-    left = [a for a in range(len(pair.shape())) if a not in gone]
-    return moved(cut, left.index(cut.axis)) if cut.kind in ("rows", "place") else _kept(cut)
+    left = []
+    for a in range(len(pair.shape())):
+        if a not in gone:
+            left.append(a)
+    if cut.kind in ("rows", "place"):
+        return moved(cut, left.index(cut.axis))
+    return _kept(cut)
 
 
 def _transpose(pair: Pair) -> Value:
     (cut,) = pair.cuts
     order = list(pair.params["permutation"])
-    return moved(cut, order.index(cut.axis)) if cut.kind in ("rows", "place") else _kept(cut)
+    if cut.kind in ("rows", "place"):
+        return moved(cut, order.index(cut.axis))
+    return _kept(cut)
 
 
 def _kept(cut: Cut) -> Value:
@@ -229,10 +260,17 @@ def _slice(pair: Pair) -> Value:
     starts = pair.whole.params["start_indices"][cut.axis]
     strides = pair.params["strides"] or [1] * len(pair.out)
     is_block = strides[cut.axis] == 1 and starts == pair.n * start
-    return _piece(cut, pair.shape()[cut.axis], start, stop) if is_block else None
+    if is_block:
+        return _piece(cut, pair.shape()[cut.axis], start, stop)
+    return None
 
 
-def _piece(cut: Cut, length: int, start: int, stop: int) -> Value:
+def _piece(
+    cut: Cut,
+    length: int,
+    start: int,
+    stop: int,
+) -> Value:
     """The rows from one to another, if these are all rows, or a piece of a concatenation."""
     if (start, stop) == (0, length):
         return cut
@@ -250,7 +288,10 @@ def _split(pair: Pair) -> Any:
     if cut.kind != "rows" or cut.axis != axis:
         return cut if cut.kind == "rows" else _kept(cut)
     stops = list(itertools.accumulate(pair.params["sizes"]))
-    return [_piece(cut, stops[-1], start, stop) for start, stop in itertools.pairwise([0, *stops])]
+    result = []
+    for start, stop in itertools.pairwise([0, *stops]):
+        result.append(_piece(cut, stops[-1], start, stop))
+    return result
 
 
 def _unstack(pair: Pair) -> Value:
@@ -258,13 +299,17 @@ def _unstack(pair: Pair) -> Value:
     axis = pair.params["axis"]
     if cut.kind != "rows":
         return _kept(cut)
-    return moved(cut, cut.axis - (axis < cut.axis)) if axis != cut.axis else None
+    if axis != cut.axis:
+        return moved(cut, cut.axis - (axis < cut.axis))
+    return None
 
 
 def _stack(pair: Pair) -> Value:
     cut = add(pair.cuts, pair.n)
     axis = pair.params["axis"]
-    return moved(cut, cut.axis + (axis <= cut.axis)) if cut is not None and cut.kind == "rows" else cut
+    if cut is not None and cut.kind == "rows":
+        return moved(cut, cut.axis + (axis <= cut.axis))
+    return cut
 
 
 def _tile(pair: Pair) -> Value:
@@ -282,7 +327,9 @@ def _reverse(pair: Pair) -> Value:
 def _pad(pair: Pair) -> Value:
     cut, filling = pair.cuts
     is_kept = cut.kind != "rows" or not any(pair.params["padding_config"][cut.axis])
-    return add([cut, filling], pair.n) if is_kept else None
+    if is_kept:
+        return add([cut, filling], pair.n)
+    return None
 
 
 def _concatenate(pair: Pair) -> Value:
@@ -290,14 +337,18 @@ def _concatenate(pair: Pair) -> Value:
     is_last = pair.params["dimension"] == len(pair.out) - 1
     if any(cut.kind == "place" for cut in pair.cuts):
         ones = all(v.aval.shape[-1] == 1 for v in pair.part.invars)
-        return Cut("columns", columns=tuple(pair.cuts)) if is_last and ones else None
+        if is_last and ones:
+            return Cut("columns", columns=tuple(pair.cuts))
+        return None
     along = [cut.kind == "rows" and cut.axis == axis for cut in pair.cuts]
     if not any(along):
         return add(pair.cuts, pair.n)
     if not all(along) or len({cut.scale for cut in pair.cuts}) > 1:
         return None
     length = pair.out[axis]
-    shares = [Fraction(pair.shape(i)[axis], length) for i in range(len(pair.cuts))]
+    shares = []
+    for i in range(len(pair.cuts)):
+        shares.append(Fraction(pair.shape(i)[axis], length))
     order = tuple(zip(shares, (cut.order for cut in pair.cuts), strict=True))
     return Cut("rows", pair.cuts[0].scale, axis, order=order)
 
@@ -305,7 +356,10 @@ def _concatenate(pair: Pair) -> Value:
 def _iota(pair: Pair) -> Value:
     if pair.grown is None:
         return SAME
-    return Cut("place" if pair.params["dimension"] == pair.grown else "rows", axis=pair.grown)
+    return Cut(
+        "place" if pair.params["dimension"] == pair.grown else "rows",
+        axis=pair.grown,
+    )
 
 
 def _window(pair: Pair) -> Value:
@@ -313,13 +367,35 @@ def _window(pair: Pair) -> Value:
     cut = elementwise(pair.cuts)
     if cut is None or cut.kind != "rows":
         return cut
-    is_other = pair.params["window_dimensions"][cut.axis] == 1 and pair.out[cut.axis] == pair.shape()[cut.axis]
+    is_other = (
+        pair.params["window_dimensions"][cut.axis] == 1
+        and pair.out[cut.axis] == pair.shape()[cut.axis]
+    )
     return cut if is_other else None
 
 
-_FOLDS = ("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin")
+_FOLDS = (
+    "reduce_max",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_and",
+    "reduce_or",
+    "reduce_xor",
+    "argmax",
+    "argmin",
+)
 _MATRICES = ("cholesky", "triangular_solve", "qr", "eigh", "svd", "lu", "householder_product")
-_KEPT = ("neg", "copy", "copy_p", "real", "imag", "conj", "reduce_precision", "stop_gradient", "sharding_constraint")
+_KEPT = (
+    "neg",
+    "copy",
+    "copy_p",
+    "real",
+    "imag",
+    "conj",
+    "reduce_precision",
+    "stop_gradient",
+    "sharding_constraint",
+)
 
 RULES: dict[str, Callable[[Pair], Any]] = {
     **dict.fromkeys(_KEPT, _linear),
@@ -329,7 +405,9 @@ RULES: dict[str, Callable[[Pair], Any]] = {
     **dict.fromkeys(("reduce_sum", *_FOLDS), _reduce),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _along("axis")),
     **dict.fromkeys(_MATRICES, _within_last(2)),
-    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _window),
+    **dict.fromkeys(
+        ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _window
+    ),
     "mul": _multiply,
     "div": _divide,
     "lt": _below,

@@ -74,7 +74,10 @@ def constant(part: float, whole: float) -> Value:
     return Cut("same", simple if abs(simple / exact - 1) < _ROUNDING else exact)
 
 
-def cut_of(parts: Sequence[np.ndarray], whole: np.ndarray) -> Value:
+def cut_of(
+    parts: Sequence[np.ndarray],
+    whole: np.ndarray,
+) -> Value:
     """The cut of a value that is known, up to rounding.
 
     Args:
@@ -87,25 +90,54 @@ def cut_of(parts: Sequence[np.ndarray], whole: np.ndarray) -> Value:
         return None
     if axis is not None and whole.shape[axis] != n * parts[0].shape[axis]:
         return None
-    blocks = [whole] * n if axis is None else np.split(whole, n, axis)
+    if axis is None:
+        blocks = [whole] * n
+    else:
+        blocks = np.split(whole, n, axis)
     like = SAME if axis is None else Cut("rows", axis=axis)
     scales = ONE, Fraction(1, n), Fraction(n)
-    return next((dataclasses.replace(like, scale=each) for each in scales if _is_scaled(parts, blocks, each)), None)
+    return next(
+        (
+            dataclasses.replace(like, scale=each)
+            for each in scales
+            if _is_scaled(parts, blocks, each)
+        ),
+        None,
+    )
 
 
-def _is_scaled(parts: Sequence[np.ndarray], blocks: Sequence[np.ndarray], scale: Fraction) -> bool:
+def _is_scaled(
+    parts: Sequence[np.ndarray],
+    blocks: Sequence[np.ndarray],
+    scale: Fraction,
+) -> bool:
     """Whether all values are a number of times as large as others."""
     if scale == ONE and parts[0].dtype.kind in "iub":
         return all(map(np.array_equal, parts, blocks))
-    return all(_is_close(part, block, float(scale)) for part, block in zip(parts, blocks, strict=True))
+    return all(
+        _is_close(part, block, float(scale)) for part, block in zip(parts, blocks, strict=True)
+    )
 
 
-def _is_close(part: np.ndarray, block: np.ndarray, scale: float) -> bool:
+def _is_close(
+    part: np.ndarray,
+    block: np.ndarray,
+    scale: float,
+) -> bool:
     """Whether numbers are some times as large as others, each up to its rounding: one may divide by any of them."""
-    return np.allclose(part.astype(np.float64), block.astype(np.float64) * scale, _ROUNDING, 0, equal_nan=True)
+    return np.allclose(
+        part.astype(np.float64),
+        block.astype(np.float64) * scale,
+        _ROUNDING,
+        0,
+        equal_nan=True,
+    )
 
 
-def grown_axis(part: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
+def grown_axis(
+    part: tuple[int, ...],
+    whole: tuple[int, ...],
+) -> int | None:
     """The axis that is longer for the joined batch.
 
     Args:
@@ -115,7 +147,10 @@ def grown_axis(part: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
     Returns:
       The axis; None if there is none.
     """
-    return next((a for a, (short, long) in enumerate(zip(part, whole, strict=True)) if short != long), None)
+    return next(
+        (a for a, (short, long) in enumerate(zip(part, whole, strict=True)) if short != long),
+        None,
+    )
 
 
 def add(cuts: Sequence[Value], n: int) -> Value:
@@ -138,7 +173,9 @@ def add(cuts: Sequence[Value], n: int) -> Value:
         return _joined(known, scale)
     # What all parts have is the mean of what they have.
     others = [cut for cut in some if cut.kind != "total"]
-    fits = all(cut.kind == "same" and cut.scale == ONE for cut in others) and (scale == n or not others)
+    fits = all(cut.kind == "same" and cut.scale == ONE for cut in others) and (
+        scale == n or not others
+    )
     return Cut("total", scale) if fits else None
 
 
@@ -153,7 +190,9 @@ def multiply(first: Value, second: Value) -> Value:
         return None
     if "total" in (first.kind, second.kind):
         total, other = (first, second) if first.kind == "total" else (second, first)
-        return Cut("total", total.scale * other.scale) if other.kind == "same" else None
+        if other.kind == "same":
+            return Cut("total", total.scale * other.scale)
+        return None
     return _joined([first, second], first.scale * second.scale)
 
 
@@ -167,7 +206,9 @@ def divide(first: Value, second: Value) -> Value:
     if first is None or second is None or second.kind == "total":
         return None
     if first.kind == "total":
-        return Cut("total", first.scale / second.scale) if second.kind == "same" else None
+        if second.kind == "same":
+            return Cut("total", first.scale / second.scale)
+        return None
     return _joined([first, second], first.scale / second.scale)
 
 
@@ -197,11 +238,19 @@ def _joined(cuts: Sequence[Cut], scale: Fraction) -> Value:
     """The cut of a result whose operands lie in one way."""
     if any(cut.kind not in ("same", "rows") for cut in cuts):
         return None
-    lying = {(cut.axis, cut.order) for cut in cuts if cut.kind == "rows" and (cut.number is None or cut.order)}
-    lying = lying or {(cut.axis, ()) for cut in cuts if cut.kind == "rows"}  # rows that are all equal lie as one likes
+    lying = set()
+    for cut in cuts:
+        if cut.kind == "rows" and (cut.number is None or cut.order):
+            lying.add((cut.axis, cut.order))
+    lying = lying or {
+        (cut.axis, ()) for cut in cuts if cut.kind == "rows"
+    }  # rows that are all equal lie as one likes
     if len(lying) > 1:
         return None
-    return next((Cut("rows", scale, axis, order=order) for axis, order in lying), Cut("same", scale))
+    return next(
+        (Cut("rows", scale, axis, order=order) for axis, order in lying),
+        Cut("same", scale),
+    )
 
 
 def moved(cut: Value, axis: int) -> Value:
@@ -211,4 +260,6 @@ def moved(cut: Value, axis: int) -> Value:
       cut: A cut that has an axis.
       axis: The new one.
     """
-    return None if cut is None else dataclasses.replace(cut, axis=axis)
+    if cut is None:
+        return None
+    return dataclasses.replace(cut, axis=axis)

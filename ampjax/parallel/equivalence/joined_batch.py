@@ -35,7 +35,10 @@ class JoinedBatch:
         self._structure = jax.tree.structure(parts[0])
         is_cut = [not is_shared for is_shared in are_shared(parts[0], shared)]
         #: By leaf, whether each replica has its own rows of it; if not, all have the same.
-        self.are_rows = [own and bool(np.ndim(leaf)) for own, leaf in zip(is_cut, self.leaves[0], strict=True)]
+        are_rows = []
+        for own, leaf in zip(is_cut, self.leaves[0], strict=True):
+            are_rows.append(own and bool(np.ndim(leaf)))
+        self.are_rows = are_rows
 
     def leaf(self, number: int) -> Any:
         """One leaf of the joined batch.
@@ -46,28 +49,42 @@ class JoinedBatch:
         each = [leaves[number] for leaves in self.leaves]
         if not self.are_rows[number]:
             return each[0]
-        return jnp.concatenate(each) if is_key(each[0]) else np.concatenate([np.asarray(leaf) for leaf in each])
+        if is_key(each[0]):
+            return jnp.concatenate(each)
+        return np.concatenate([np.asarray(leaf) for leaf in each])
 
     @cached_property
     def whole(self) -> Tree:
         """The joined batch."""
-        return jax.tree.unflatten(self._structure, [self.leaf(i) for i in range(len(self.are_rows))])
+        return jax.tree.unflatten(
+            self._structure,
+            [self.leaf(i) for i in range(len(self.are_rows))],
+        )
 
     @property
     def shapes(self) -> Tree:
         """Its shapes and dtypes."""
         n = len(self.parts)
         leaves = jax.tree.leaves(abstract(self.parts[0]))
-        joined = [
-            jax.ShapeDtypeStruct((n * leaf.shape[0], *leaf.shape[1:]), leaf.dtype) if own else leaf
-            for leaf, own in zip(leaves, self.are_rows, strict=True)
-        ]
+        joined = []
+        for leaf, own in zip(leaves, self.are_rows, strict=True):
+            joined.append(
+                jax.ShapeDtypeStruct(
+                    (n * leaf.shape[0], *leaf.shape[1:]),
+                    leaf.dtype,
+                )
+                if own
+                else leaf
+            )
         return jax.tree.unflatten(self._structure, joined)
 
     @property
     def is_one_batch(self) -> bool:
         """Whether all leaves that are cut have one leading size; else parts are batches of their own, with offsets for example."""
-        sizes = {len(leaf) for leaf, own in zip(self.leaves[0], self.are_rows, strict=True) if own and not is_key(leaf)}
+        sizes = set()
+        for leaf, own in zip(self.leaves[0], self.are_rows, strict=True):
+            if own and not is_key(leaf):
+                sizes.add(len(leaf))
         return len(sizes) <= 1
 
     def require_same_scalars(self) -> None:
@@ -77,16 +94,24 @@ class JoinedBatch:
           Skipped: If they have not.
         """
         if any(varies and not own for varies, own in zip(self.varies, self.are_rows, strict=True)):
-            raise Skipped("the parts differ in a scalar or in a single random key, so there is no joined batch")
+            raise Skipped(
+                "the parts differ in a scalar or in a single random key, so there is no joined batch"
+            )
 
     @property
     def varies(self) -> list[bool]:
         """By leaf, whether replicas have their own: rows of it, or another scalar."""
-        return [own or self._differs(i) for i, own in enumerate(self.are_rows)]
+        result = []
+        for i, own in enumerate(self.are_rows):
+            result.append(own or self._differs(i))
+        return result
 
     def _differs(self, number: int) -> bool:
         first, *others = (leaves[number] for leaves in self.leaves)
         if all(leaf is first for leaf in others):
             return False
-        data = (lambda leaf: np.asarray(jax.random.key_data(leaf))) if is_key(first) else np.asarray
+        if is_key(first):
+            data = lambda leaf: np.asarray(jax.random.key_data(leaf))
+        else:
+            data = np.asarray
         return any(not np.array_equal(data(leaf), data(first)) for leaf in others)

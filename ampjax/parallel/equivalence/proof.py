@@ -46,7 +46,14 @@ class Proof:
       are_rows: By leaf of the batch, whether each replica has its own rows of it; if not, all have the same.
     """
 
-    def __init__(self, part: TracedLoss, whole: TracedLoss, n: int, scales: Sequence[int], are_rows: Sequence[bool]):
+    def __init__(
+        self,
+        part: TracedLoss,
+        whole: TracedLoss,
+        n: int,
+        scales: Sequence[int],
+        are_rows: Sequence[bool],
+    ):
         self._n = n
         self._n_params = len(part.leaves)
         self._traced = part, whole
@@ -57,7 +64,11 @@ class Proof:
         self._verdicts: dict[tuple[Value, ...], Verdict] = {}
         self._values: tuple[Values, Values] | None = None
 
-    def verdict(self, parts: Sequence[Sequence[Leaf]], joined: Callable[[int], Leaf]) -> Verdict:
+    def verdict(
+        self,
+        parts: Sequence[Sequence[Leaf]],
+        joined: Callable[[int], Leaf],
+    ) -> Verdict:
         """What is known of a batch.
 
         Args:
@@ -76,7 +87,10 @@ class Proof:
                 self._verdicts[answers] = found
             return self._verdicts[answers]
 
-    def _follow(self, known: dict[Any, Value]) -> tuple[Verdict, list[tuple[Any, Any]]]:
+    def _follow(
+        self,
+        known: dict[Any, Value],
+    ) -> tuple[Verdict, list[tuple[Any, Any]]]:
         """The verdict with some answers; and what else would have to be known."""
         new: dict[Any, Any] = {}
 
@@ -92,25 +106,37 @@ class Proof:
         if holds or flow.mixing is None:
             return Verdict(holds), list(new.items())
         line = primitives.source_line(flow.mixing)
-        return Verdict(holds, f"`{flow.mixing.primitive.name}`" + (f" ({line})" if line else "")), list(new.items())
+        return Verdict(
+            holds, f"`{flow.mixing.primitive.name}`" + (f" ({line})" if line else "")
+        ), list(new.items())
 
     def _is_whole(self, loss: Cut) -> bool:
         """Whether the joined loss is what is made of the parts' losses. One that all replicas have is its own mean."""
         is_same = loss.kind == "same" and loss.scale == 1 and self._n in self._scales
         return is_same or (loss.kind == "total" and loss.scale in self._scales)
 
-    def _answers(self, parts: Sequence[Sequence[Leaf]], joined: Callable[[int], Leaf]) -> tuple[Value, ...]:
+    def _answers(
+        self,
+        parts: Sequence[Sequence[Leaf]],
+        joined: Callable[[int], Leaf],
+    ) -> tuple[Value, ...]:
         """The cuts of all that has been asked for."""
         if not self._asked:
             return ()
         if self._values is None:
             first, second = zip(*self._asked, strict=True)
             part, whole = self._programs
-            self._values = Values(part, first, self._n_params), Values(whole, second, self._n_params)
+            self._values = (
+                Values(part, first, self._n_params),
+                Values(whole, second, self._n_params),
+            )
         of_part, of_whole = self._values
         whole = of_whole(joined)
         each = [of_part(leaves.__getitem__) for leaves in parts]
-        return tuple(cut_of(own, value) for own, value in zip(zip(*each, strict=True), whole, strict=True))
+        result = []
+        for own, value in zip(zip(*each, strict=True), whole, strict=True):
+            result.append(cut_of(own, value))
+        return tuple(result)
 
     @cached_property
     def _programs(self) -> tuple[Program, Program]:
@@ -119,7 +145,10 @@ class Proof:
         return part, whole
 
 
-def uneven_divisors(part: TracedLoss, parts: Sequence[Sequence[Leaf]]) -> list[str]:
+def uneven_divisors(
+    part: TracedLoss,
+    parts: Sequence[Sequence[Leaf]],
+) -> list[str]:
     """The user's lines that divide by a number which follows from the batch alone and is not the same for all replicas.
 
     Args:
@@ -134,12 +163,24 @@ def uneven_divisors(part: TracedLoss, parts: Sequence[Sequence[Leaf]]) -> list[s
     for eqn in jaxpr.eqns:
         if not eqn.effects and all(hasattr(v, "val") or v in alone for v in eqn.invars):
             alone |= set(eqn.outvars)
-        elif eqn.primitive.name == "div" and not eqn.invars[1].aval.shape and not hasattr(eqn.invars[1], "val"):
-            found |= {eqn.invars[1]: eqn} if eqn.invars[1] in alone else {}
+        elif (
+            eqn.primitive.name == "div"
+            and not eqn.invars[1].aval.shape
+            and not hasattr(eqn.invars[1], "val")
+        ):
+            if eqn.invars[1] in alone:
+                found |= {eqn.invars[1]: eqn}
+            else:
+                found |= {}
     values = Values(program, list(found), n_params)
     each = [values(leaves.__getitem__) for leaves in parts]
-    uneven = [not np.allclose(own, own[0], equal_nan=True) for own in zip(*each, strict=True)]
-    lines = [primitives.source_line(eqn) for eqn, is_uneven in zip(found.values(), uneven, strict=True) if is_uneven]
+    uneven = []
+    for own in zip(*each, strict=True):
+        uneven.append(not np.allclose(own, own[0], equal_nan=True))
+    lines = []
+    for eqn, is_uneven in zip(found.values(), uneven, strict=True):
+        if is_uneven:
+            lines.append(primitives.source_line(eqn))
     return list(dict.fromkeys(line or "the program" for line in lines))
 
 
@@ -152,7 +193,12 @@ class Values:
       n_params: How many of its inputs are parameters.
     """
 
-    def __init__(self, program: Program, wanted: Sequence[Any], n_params: int):
+    def __init__(
+        self,
+        program: Program,
+        wanted: Sequence[Any],
+        n_params: int,
+    ):
         jaxpr, constants = program
         needed = set(wanted)
         equations = []
@@ -160,26 +206,41 @@ class Values:
             if any(v in needed for v in eqn.outvars):
                 equations.append(eqn)
                 needed |= {v for v in eqn.invars if not hasattr(v, "val")}
-        inputs = {v: i - n_params for i, v in enumerate(jaxpr.invars) if v in needed}
+        inputs = {}
+        for i, v in enumerate(jaxpr.invars):
+            if v in needed:
+                inputs[v] = i - n_params
         self._leaves = list(inputs.values())
-        first = {v: value for v, value in zip(jaxpr.constvars, constants, strict=True) if v in needed}
+        first = {}
+        for v, value in zip(jaxpr.constvars, constants, strict=True):
+            if v in needed:
+                first[v] = value
 
         def values(leaves: Sequence[Any]) -> list[Any]:
             env = first | dict(zip(inputs, leaves, strict=True))
             for eqn in reversed(equations):
-                found = primitives.bind(eqn, [primitives.value_of(v, env) for v in eqn.invars])
+                found = primitives.bind(
+                    eqn,
+                    [primitives.value_of(v, env) for v in eqn.invars],
+                )
                 env.update(zip(eqn.outvars, found, strict=True))
             return [env[v] for v in wanted]
 
         self._compiled = jax.jit(values)
 
-    def __call__(self, leaf: Callable[[int], Leaf]) -> list[np.ndarray]:
+    def __call__(
+        self,
+        leaf: Callable[[int], Leaf],
+    ) -> list[np.ndarray]:
         """The values for a batch.
 
         Args:
           leaf: Gives a leaf of the batch, by its number.
         """
-        return [np.asarray(value) for value in self._compiled([leaf(i) for i in self._leaves])]
+        result = []
+        for value in self._compiled([leaf(i) for i in self._leaves]):
+            result.append(np.asarray(value))
+        return result
 
 
 def _flat(traced: TracedLoss) -> Program:

@@ -91,9 +91,18 @@ class _Shape:
         """
         mapped = ((AXIS, 1),) if self.setup.config.sync else ()
         try:
-            return trace_loss(self.setup.loss_fn, self.plan.program.params, self.shapes, mapped)
-        except Exception as error:  # whatever the user's program raises: it may take parts of one size only
-            raise Skipped(f"the loss function does not take it ({type(error).__name__}: {error})") from error
+            return trace_loss(
+                self.setup.loss_fn,
+                self.plan.program.params,
+                self.shapes,
+                mapped,
+            )
+        except (
+            Exception
+        ) as error:  # whatever the user's program raises: it may take parts of one size only
+            raise Skipped(
+                f"the loss function does not take it ({type(error).__name__}: {error})"
+            ) from error
 
     @cached_property
     def without_chance(self) -> tuple[TracedLoss, TracedLoss]:
@@ -113,7 +122,10 @@ class _Shape:
     def _proof(self) -> Proof:
         config = self.setup.config
         n = self.parts
-        scales = (n if config.average_dense == "mean" else 1,) if config.sync else (1, n)
+        if config.sync:
+            scales = (n if config.average_dense == "mean" else 1,)
+        else:
+            scales = (1, n)
         return Proof(*self.without_chance, n, scales, self.are_rows)
 
     @cached_property
@@ -138,7 +150,9 @@ class _Shape:
         proof = self._proof
         try:
             return proof.verdict(batch.leaves, batch.leaf)
-        except Exception as error:  # a program with something in it that nobody foresaw shall train all the same
+        except (
+            Exception
+        ) as error:  # a program with something in it that nobody foresaw shall train all the same
             return Verdict(False, f"{type(error).__name__}: {error}")
 
 
@@ -155,12 +169,16 @@ class EquivalenceWatch:
       is_told: Whether the user has been told that losses differ: a warning comes once.
     """
 
-    def __init__(self, setup: RunnerSetup, plan: VariablePlan, before: EquivalenceWatch | None = None):
+    def __init__(
+        self, setup: RunnerSetup, plan: VariablePlan, before: EquivalenceWatch | None = None
+    ):
         self._setup = setup
         self._plan = plan
         self._shapes: dict[Hashable, _Shape] = {}
         self._seen: Sequence[Tree] | None = None  # the batch that was looked at last
-        self.found = Equivalence(skipped="there was no batch yet") if before is None else before.found
+        self.found = (
+            Equivalence(skipped="there was no batch yet") if before is None else before.found
+        )
         self.is_told = before is not None and before.is_told
 
     def first(self, step: Step, parts: Sequence[Tree]) -> None:
@@ -177,7 +195,12 @@ class EquivalenceWatch:
         self._require_allowed(self.found.errors)
         self._seen = parts
 
-    def later(self, number: int, step: Step, parts: Sequence[Tree]) -> Sequence[EquivalenceError]:
+    def later(
+        self,
+        number: int,
+        step: Step,
+        parts: Sequence[Tree],
+    ) -> Sequence[EquivalenceError]:
         """Looks at a later batch, unless it is the one that was looked at last. Nothing is changed.
 
         Args:
@@ -191,7 +214,12 @@ class EquivalenceWatch:
         Raises:
           EquivalenceError: If something is found, and that is to be an error.
         """
-        if parts is self._seen or self._is_off or len(parts) == 1 or (self.is_told and self._only_warns):
+        if (
+            parts is self._seen
+            or self._is_off
+            or len(parts) == 1
+            or (self.is_told and self._only_warns)
+        ):
             return ()
         errors = self._later(f"the batch of step {number}", step, parts)
         self.is_told = self.is_told or bool(errors)
@@ -213,25 +241,48 @@ class EquivalenceWatch:
             whole = shape.whole
         except Skipped as reason:
             why = str(reason)
-        shared = causes.explain_shared_keys(draws_of(shape.part), whole and draws_of(whole), batch.varies)
+        shared = causes.explain_shared_keys(
+            draws_of(shape.part), whole and draws_of(whole), batch.varies
+        )
         if whole is None:
             return Equivalence(skipped=why, errors=shared)
         try:
-            losses, error = self._compared(step, batch, shape, "the first batch", (HERE, NEARBY))
+            losses, error = self._compared(
+                step,
+                batch,
+                shape,
+                "the first batch",
+                (HERE, NEARBY),
+            )
         except Skipped as reason:
             return Equivalence(skipped=str(reason), errors=shared)
         self.is_told = error is not None
         errors = shared if error is None else (error, *shared)
-        return Equivalence(*dataclasses.astuple(losses), errors=errors, later=_of_later(shape.verdict(batch)))
+        return Equivalence(
+            *dataclasses.astuple(losses),
+            errors=errors,
+            later=_of_later(shape.verdict(batch)),
+        )
 
-    def _later(self, which: str, step: Step, parts: Sequence[Tree]) -> Sequence[EquivalenceError]:
+    def _later(
+        self,
+        which: str,
+        step: Step,
+        parts: Sequence[Tree],
+    ) -> Sequence[EquivalenceError]:
         """What is found of a later batch."""
         batch, shape = self._of(parts)
         try:
             batch.require_same_scalars()
             if shape.verdict(batch).holds:
                 return ()
-            _, error = self._compared(step, batch, shape, which, (HERE,))
+            _, error = self._compared(
+                step,
+                batch,
+                shape,
+                which,
+                (HERE,),
+            )
         except Skipped:
             return ()
         return () if error is None else (error,)
@@ -256,11 +307,21 @@ class EquivalenceWatch:
             if len(self._shapes) >= MAX_SHAPES:
                 del self._shapes[next(iter(self._shapes))]
             shapes = abstract(parts[0]), batch.shapes, batch.are_rows
-            self._shapes[key] = _Shape(self._setup, self._plan, len(parts), *shapes)
+            self._shapes[key] = _Shape(
+                self._setup,
+                self._plan,
+                len(parts),
+                *shapes,
+            )
         return batch, self._shapes[key]
 
     def _compared(
-        self, step: Step, batch: JoinedBatch, shape: _Shape, which: str, places: Sequence[tuple[float, float]]
+        self,
+        step: Step,
+        batch: JoinedBatch,
+        shape: _Shape,
+        which: str,
+        places: Sequence[tuple[float, float]],
     ) -> tuple[causes.Losses, EquivalenceError | None]:
         """Compares losses. Of parts that are batches of their own, such as bags with offsets, nobody knows the joined batch."""
         losses, error = shape.comparison.compare(step, batch, which, places)

@@ -58,7 +58,11 @@ class VariableHomes:
     load: Sequence[int]
     n_updates: int = field(default=0, init=False)
 
-    def push_rows(self, pulled: Mapping[str, Sequence[PulledRows]], grads: Callable[[str], Grads]) -> Waiting:
+    def push_rows(
+        self,
+        pulled: Mapping[str, Sequence[PulledRows]],
+        grads: Callable[[str], Grads],
+    ) -> Waiting:
         """Pushes gradients of the rows that were pulled.
 
         Args:
@@ -73,10 +77,19 @@ class VariableHomes:
         """
 
         def push(path: str) -> Sequence[PendingUpdate]:
-            return naming_variable(path, lambda: self.rows[path].push(pulled[path], grads(path)))
+            return naming_variable(
+                path,
+                lambda: self.rows[path].push(pulled[path], grads(path)),
+            )
 
         nbytes = sum(rows.rows.nbytes for each in pulled.values() for rows in each)
-        return dict(zip(self.rows, all_of([partial(push, path) for path in self.rows], nbytes), strict=True))
+        return dict(
+            zip(
+                self.rows,
+                all_of([partial(push, path) for path in self.rows], nbytes),
+                strict=True,
+            )
+        )
 
     def update(self, grads: Tree, waiting: Waiting) -> None:
         """Makes one update of everything: exactly once, triggered by the chief (Parallax §3.3).
@@ -88,9 +101,17 @@ class VariableHomes:
         Raises:
           TableError: If row gradients can't be applied; then nothing has changed.
         """
-        rows = {path: _HomeRows(path, home, waiting[path], self.server_totals) for path, home in self.rows.items()}
+        rows = {}
+        for path, home in self.rows.items():
+            rows[path] = _HomeRows(path, home, waiting[path], self.server_totals)
         nbytes = sum(pending.nbytes for each in waiting.values() for pending in each)
-        commit = prepare_update(self.split.n_rounds, self.dense, grads, rows, lambda calls: all_of(calls, nbytes))
+        commit = prepare_update(
+            self.split.n_rounds,
+            self.dense,
+            grads,
+            rows,
+            lambda calls: all_of(calls, nbytes),
+        )
         with uninterrupted():
             commit()
             self.n_updates += 1
@@ -102,16 +123,28 @@ class VariableHomes:
 
     def parts(self) -> dict[str, TablePart]:
         """By variable its rows in its table, in the order of the parameters."""
-        result, states = {}, self.split.state
+        result = {}
+        states = self.split.state
         for name, stack in self.stacks.items():
             table = self.rows[name].table
             for path, (first, end) in stack.spans.items():
                 names = [states.names[place] for place in states.places(path)]
-                state = [replace(of_rule, name=own) for of_rule, own in zip(table.rule.state, names, strict=True)]
+                state = []
+                for of_rule, own in zip(table.rule.state, names, strict=True):
+                    state.append(replace(of_rule, name=own))
                 result[path] = TablePart(table, first, end, tuple(state))
-        return {path: result[path] for path in self.split.params.names if path in result}
+        results = {}
+        for path in self.split.params.names:
+            if path in result:
+                results[path] = result[path]
+        return results
 
-    def write(self, params: Tree, state: Tree, tables: Mapping[str, list[Table]]) -> None:
+    def write(
+        self,
+        params: Tree,
+        state: Tree,
+        tables: Mapping[str, list[Table]],
+    ) -> None:
         """Replaces all variables and the optimizer's state.
 
         Args:
@@ -131,13 +164,24 @@ class VariableHomes:
         """
         names = self.split.state
         params, state = self.dense.read()
-        shared = dict(zip([names.names[place] for place in names.places(None)], jax.tree.leaves(state), strict=True))
+        shared = dict(
+            zip(
+                [names.names[place] for place in names.places(None)],
+                jax.tree.leaves(state),
+                strict=True,
+            )
+        )
         if shared.keys() & leaves.keys():
-            self.dense.write(params, names.fill([leaves.get(name, old) for name, old in shared.items()]))
+            self.dense.write(
+                params,
+                names.fill([leaves.get(name, old) for name, old in shared.items()]),
+            )
         for path, part in self.parts().items():
             own = [leaves.get(state.name) for state in part.state]
             if any(new is not None for new in own):
-                states = [old if new is None else new for old, new in zip(part.arrays()[1:], own, strict=True)]
+                states = []
+                for old, new in zip(part.arrays()[1:], own, strict=True):
+                    states.append(old if new is None else new)
                 for table in self.rows[self._table_of(path)].tables:
                     table.set_state(part.first, states)
 
@@ -159,14 +203,20 @@ class VariableHomes:
           counts: By table its number of partitions.
         """
         counts = {path: home.table.n_partitions for path, home in self.rows.items()} | dict(counts)
-        sizes = {path: (home.table.n_rows, row_bytes(home.table)) for path, home in self.rows.items()}
+        sizes = {}
+        for path, home in self.rows.items():
+            sizes[path] = (home.table.n_rows, row_bytes(home.table))
         servers = place_variables(sizes, counts, len(self.load), self.load)
         for path, home in self.rows.items():
             is_placed = home.table.placement == servers[path] or not home.is_served
             if home.table.n_partitions != counts[path] or not is_placed:
                 home.resplit(counts[path], servers[path])
 
-    def gradients(self, grads: Tree, waiting: Waiting) -> dict[str, Any]:
+    def gradients(
+        self,
+        grads: Tree,
+        waiting: Waiting,
+    ) -> dict[str, Any]:
         """Reads aggregated gradients.
 
         Args:
@@ -178,7 +228,10 @@ class VariableHomes:
         """
         result: dict[str, Any] = by_path(self.dense.fetch(grads))
         for name, home in self.rows.items():
-            result |= {path: RowGrads(*of_one) for path, *of_one in self.stacks[name].parts(*home.fetch(waiting[name]))}
+            result |= {
+                path: RowGrads(*of_one)
+                for path, *of_one in self.stacks[name].parts(*home.fetch(waiting[name]))
+            }
         return result
 
 
@@ -198,15 +251,27 @@ class _HomeRows:
     pending: Sequence[PendingUpdate]
     server_totals: ServerTotals
 
-    def partials(self, turn: int, shared: Values) -> list[np.ndarray]:
+    def partials(
+        self,
+        turn: int,
+        shared: Values,
+    ) -> list[np.ndarray]:
         def totals() -> list[np.ndarray]:
-            return self.server_totals.totals(turn, self.path, self.home, self.pending[0], shared)
+            return self.server_totals.totals(
+                turn,
+                self.path,
+                self.home,
+                self.pending[0],
+                shared,
+            )
 
         return naming_variable(self.path, totals)
 
     def prepare(self, shared: Values) -> Callable[[], None]:
         self.server_totals.announce(self.home, shared)
-        writes = naming_variable(self.path, lambda: [pending.prepare(shared) for pending in self.pending])
+        writes = naming_variable(
+            self.path, lambda: [pending.prepare(shared) for pending in self.pending]
+        )
 
         def commit() -> None:
             for write in writes:
@@ -232,5 +297,8 @@ def naming_variable(path: str, call: Any) -> Any:
         return call()
     except TableError as error:
         raise TableError(
-            f"variable `{readable(path)}`, {error.where}", error.expected, readable(error.got), error.fix
+            f"variable `{readable(path)}`, {error.where}",
+            error.expected,
+            readable(error.got),
+            error.fix,
         ) from error

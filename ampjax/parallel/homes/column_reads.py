@@ -33,7 +33,8 @@ class Readings:
     """
 
     def __init__(self, program: SparseProgram, narrow: bool):
-        self._program, self._narrow = program, narrow
+        self._program = program
+        self._narrow = narrow
         self._known: dict[Any, dict[str, Reading]] = {}
 
     def for_batch(self, batch: Tree) -> dict[str, Reading]:
@@ -45,13 +46,20 @@ class Readings:
         Returns:
           By table the dtype and the columns that have to travel.
         """
-        shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch)) if self._narrow else ()
+        if self._narrow:
+            shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch))
+        else:
+            shapes = ()
         if shapes not in self._known:
-            self._known[shapes] = {table: self._read(table, batch) for table in self._program.tables}
+            self._known[shapes] = {
+                table: self._read(table, batch) for table in self._program.tables
+            }
         return self._known[shapes]
 
     def _read(self, table: str, batch: Tree) -> Reading:
-        first, *others = {self.of_variable(path, batch) for path in self._program.stacks[table].paths}
+        first, *others = {
+            self.of_variable(path, batch) for path in self._program.stacks[table].paths
+        }
         return WHOLE if others else first
 
     def of_variable(self, path: str, batch: Tree) -> Reading:
@@ -61,7 +69,9 @@ class Readings:
           path: The variable.
           batch: The batch.
         """
-        return reading(self._program, path, batch) if self._narrow else WHOLE
+        if self._narrow:
+            return reading(self._program, path, batch)
+        return WHOLE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,23 +114,46 @@ def reading(program: SparseProgram, path: str, batch: Tree) -> Reading:
     jaxpr, _ = opened(split.traced.jaxpr)
     place = [leaf.path for leaf in split.traced.leaves].index(path)
     table = split.traced.leaves[place]
-    width = table_shape(table.shape, program.axes[path])[-1] if len(table.shape) > 1 else 0
+    if len(table.shape) > 1:
+        width = table_shape(table.shape, program.axes[path])[-1]
+    else:
+        width = 0
     is_last = width > 0 and len(table.shape) - 1 not in program.axes[path]
     uses = _first_uses(
-        jaxpr, jaxpr.invars[place], _Part(0, width, is_last), lambda number, part: {_all(table.dtype, part)}
+        jaxpr,
+        jaxpr.invars[place],
+        _Part(0, width, is_last),
+        lambda number, part: {_all(table.dtype, part)},
     )
     dtypes = {dtype for dtype, _, _ in uses}
-    only = dtypes.pop() if len(dtypes) == 1 else np.dtype(table.dtype)
+    if len(dtypes) == 1:
+        only = dtypes.pop()
+    else:
+        only = np.dtype(table.dtype)
     narrower = only in DTYPES and only.itemsize < np.dtype(table.dtype).itemsize
-    columns = (min(first for _, first, _ in uses), max(end for _, _, end in uses)) if uses else (0, width)
-    return Reading(only if narrower else None, columns if columns != (0, width) else None)
+    if uses:
+        columns = (
+            min(first for _, first, _ in uses),
+            max(end for _, _, end in uses),
+        )
+    else:
+        columns = (0, width)
+    return Reading(
+        only if narrower else None,
+        columns if columns != (0, width) else None,
+    )
 
 
 def _all(dtype: Any, part: _Part) -> Use:
     return np.dtype(dtype), part.first, part.end
 
 
-def _first_uses(jaxpr: Any, var: Any, part: _Part, outside: Outside) -> set[Use]:
+def _first_uses(
+    jaxpr: Any,
+    var: Any,
+    part: _Part,
+    outside: Outside,
+) -> set[Use]:
     """The first uses of a value. `outside` gives those of a jaxpr's outputs."""
     found: set[Use] = set()
     for number, out in enumerate(jaxpr.outvars):
@@ -131,7 +164,13 @@ def _first_uses(jaxpr: Any, var: Any, part: _Part, outside: Outside) -> set[Use]
     return found
 
 
-def _uses_by(eqn: Any, place: int, jaxpr: Any, part: _Part, outside: Outside) -> set[Use]:
+def _uses_by(
+    eqn: Any,
+    place: int,
+    jaxpr: Any,
+    part: _Part,
+    outside: Outside,
+) -> set[Use]:
     """How one equation uses one of its operands."""
     if eqn.primitive.name in (*CALLS, *REMATERIALIZED):
         inner, _ = opened(called(eqn))
@@ -148,15 +187,24 @@ def _uses_by(eqn: Any, place: int, jaxpr: Any, part: _Part, outside: Outside) ->
 
 def _moved(eqn: Any, part: _Part) -> _Part | None:
     """The part that the result of an equation holds, if the equation only casts or moves numbers; None for any other."""
-    name, params = eqn.primitive.name, eqn.params
-    old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    name = eqn.primitive.name
+    params = eqn.params
+    old = eqn.invars[0].aval.shape
+    new = eqn.outvars[0].aval.shape
     match name:
         case "copy":
             stays = True
         case "convert_element_type":
-            return None if part.is_cast else dataclasses.replace(part, is_cast=True)
+            if part.is_cast:
+                return None
+            return dataclasses.replace(part, is_cast=True)
         case "slice":
-            return _cut(part, params["start_indices"][-1:], params["limit_indices"][-1:], params["strides"])
+            return _cut(
+                part,
+                params["start_indices"][-1:],
+                params["limit_indices"][-1:],
+                params["strides"],
+            )
         case "reshape":
             stays = old[-1:] == new[-1:] and params["dimensions"] is None
         case "squeeze":
@@ -174,16 +222,35 @@ def _moved(eqn: Any, part: _Part) -> _Part | None:
     return dataclasses.replace(part, is_last=part.is_last and stays)
 
 
-def _gathers_whole(params: Any, old: tuple[int, ...], new: tuple[int, ...]) -> bool:
+def _gathers_whole(
+    params: Any,
+    old: tuple[int, ...],
+    new: tuple[int, ...],
+) -> bool:
     """Whether the last axis of a gather's operand is that of its result."""
-    numbers, last = params["dimension_numbers"], len(old) - 1
+    numbers = params["dimension_numbers"]
+    last = len(old) - 1
     gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-    return tuple(params["slice_sizes"][-1:]) == old[-1:] and last not in gone and len(new) - 1 in numbers.offset_dims
+    return (
+        tuple(params["slice_sizes"][-1:]) == old[-1:]
+        and last not in gone
+        and len(new) - 1 in numbers.offset_dims
+    )
 
 
-def _cut(part: _Part, start: tuple[int, ...], limit: tuple[int, ...], strides: tuple[int, ...] | None) -> _Part:
+def _cut(
+    part: _Part,
+    start: tuple[int, ...],
+    limit: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+) -> _Part:
     """The part that a slice of a value holds."""
     if not part.is_last:
         return part
     whole = strides is None or strides[-1] == 1
-    return dataclasses.replace(part, first=part.first + start[0], end=part.first + limit[0], is_last=whole)
+    return dataclasses.replace(
+        part,
+        first=part.first + start[0],
+        end=part.first + limit[0],
+        is_last=whole,
+    )

@@ -91,8 +91,14 @@ class DenseOnDevices:
       devices: The replicas' devices.
     """
 
-    def __init__(self, split: Split, params: Tree, devices: Sequence[Any]):
-        self._split, self._devices = split, list(devices)
+    def __init__(
+        self,
+        split: Split,
+        params: Tree,
+        devices: Sequence[Any],
+    ):
+        self._split = split
+        self._devices = list(devices)
         self._update = mapped(split.update, self._devices, AXIS)
         self.write(params, split.init(params))
 
@@ -103,7 +109,8 @@ class DenseOnDevices:
           params: Dense parameters, None in place of tables.
           state: The optimizer's shared state.
         """
-        self._params, self._state = replicate(params, self._devices), replicate(state, self._devices)
+        self._params = replicate(params, self._devices)
+        self._state = replicate(state, self._devices)
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
@@ -129,7 +136,12 @@ class DenseOnDevices:
         """
         return grads
 
-    def shared(self, turn: int, grads: Tree, totals: Totals) -> dict[str, list[np.ndarray]]:
+    def shared(
+        self,
+        turn: int,
+        grads: Tree,
+        totals: Totals,
+    ) -> dict[str, list[np.ndarray]]:
         """The values that tables need for one round of reductions. Mostly there are none, and then nothing is computed.
 
         Args:
@@ -157,12 +169,23 @@ class DenseOnDevices:
         """
         if not jax.tree.leaves((self._params, self._state, grads, totals)):
             # All variables are tables, and the optimizer has no state for all of them: nothing to map over.
-            params, state, shared = self._split.jitted_update(self._params, self._state, grads, totals)
+            params, state, shared = self._split.jitted_update(
+                self._params, self._state, grads, totals
+            )
             return Proposal(params, state, _on_host(shared))
         # Totals go to each device as mapped arguments: JAX mistakes a tuple of axes for one of leaves if there are as many.
         everywhere = spread([totals] * len(self._devices), self._devices)
-        params, state, shared = self._update(self._params, self._state, grads, everywhere)
-        return Proposal(params, state, jax.tree.map(lambda leaf: shard_of(leaf, 0), shared))
+        params, state, shared = self._update(
+            self._params,
+            self._state,
+            grads,
+            everywhere,
+        )
+        return Proposal(
+            params,
+            state,
+            jax.tree.map(lambda leaf: shard_of(leaf, 0), shared),
+        )
 
     def adopt(self, proposal: Proposal) -> None:
         """Replaces parameters and state by the proposed ones.
@@ -170,7 +193,8 @@ class DenseOnDevices:
         Args:
           proposal: What `propose` gave.
         """
-        self._params, self._state = proposal.params, proposal.state
+        self._params = proposal.params
+        self._state = proposal.state
 
     def fetch(self, grads: Tree) -> Tree:
         """Reads reduced gradients.
@@ -207,7 +231,9 @@ class DenseAtServers:
         wire: Wire,
         local_aggregation: bool,
     ):
-        self._split, self._resources, self._wire = split, resources, wire
+        self._split = split
+        self._resources = resources
+        self._wire = wire
         self._machine = {path: resources.servers[server] for path, server in servers.items()}
         self._together = local_aggregation
         self.write(params, split.init(params))
@@ -219,7 +245,10 @@ class DenseAtServers:
           params: Dense parameters, None in place of tables.
           state: The optimizer's shared state.
         """
-        self._params, self._state = jax.tree.map(copy_leaf, (params, state))
+        self._params, self._state = jax.tree.map(
+            copy_leaf,
+            (params, state),
+        )
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
@@ -259,7 +288,9 @@ class DenseAtServers:
         """
         sums = []
         for machine, replicas in self._clients():
-            replica_grads = [jax.tree.map(lambda leaf, r=r: shard_of(leaf, r), grads) for r in replicas]
+            replica_grads = [
+                jax.tree.map(lambda leaf, r=r: shard_of(leaf, r), grads) for r in replicas
+            ]
             sums.append((machine, jax.tree.map(_sum, *replica_grads)))
         return self.sum_of(sums)
 
@@ -272,7 +303,10 @@ class DenseAtServers:
         Returns:
           A pytree of host arrays.
         """
-        return jax.tree.map(_sum, *(self.push_from(machine, grads) for machine, grads in pushes))
+        return jax.tree.map(
+            _sum,
+            *(self.push_from(machine, grads) for machine, grads in pushes),
+        )
 
     def push_from(self, machine: int, grads: Tree) -> Tree:
         """One client's gradients as they arrive at the servers.
@@ -294,7 +328,12 @@ class DenseAtServers:
         """
         self._state = set_staleness(self._state, staleness)
 
-    def shared(self, turn: int, grads: Tree, totals: Totals) -> dict[str, list[np.ndarray]]:
+    def shared(
+        self,
+        turn: int,
+        grads: Tree,
+        totals: Totals,
+    ) -> dict[str, list[np.ndarray]]:
         """The values that tables need for one round of reductions.
 
         Args:
@@ -317,7 +356,12 @@ class DenseAtServers:
         Returns:
           The update, for `adopt`.
         """
-        params, state, shared = self._split.jitted_update(self._params, self._state, grads, totals)
+        params, state, shared = self._split.jitted_update(
+            self._params,
+            self._state,
+            grads,
+            totals,
+        )
         return Proposal(_on_host(params), _on_host(state), _on_host(shared))
 
     def adopt(self, proposal: Proposal) -> None:
@@ -326,7 +370,8 @@ class DenseAtServers:
         Args:
           proposal: What `propose` gave.
         """
-        self._params, self._state = proposal.params, proposal.state
+        self._params = proposal.params
+        self._state = proposal.state
 
     def fetch(self, grads: Tree) -> Tree:
         """Returns reduced gradients; they are host arrays already.
@@ -350,19 +395,28 @@ class DenseAtServers:
         return self._resources.clients(self._together)
 
     def _for_replicas(self, pulled: list[Tree]) -> list[Tree]:
-        places = {
-            replica: tree for (_, replicas), tree in zip(self._clients(), pulled, strict=True) for replica in replicas
-        }
+        places = {}
+        for (_, replicas), tree in zip(self._clients(), pulled, strict=True):
+            for replica in replicas:
+                places[replica] = tree
         return [places[replica] for replica in range(len(places))]
 
 
-def _sum(first: np.ndarray, *others: np.ndarray) -> np.ndarray:
+def _sum(
+    first: np.ndarray,
+    *others: np.ndarray,
+) -> np.ndarray:
     """A sum in the arrays' dtype, formed in float32 at least."""
     if not others:
         return first
     wide = np.result_type(first.dtype, np.float32)
-    return functools.reduce(np.add, others, first.astype(wide, copy=False)).astype(first.dtype, copy=False)
+    return functools.reduce(np.add, others, first.astype(wide, copy=False)).astype(
+        first.dtype, copy=False
+    )
 
 
 def _on_host(tree: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: wrapped_like(leaf, data_of(leaf)), tree)
+    return jax.tree.map(
+        lambda leaf: wrapped_like(leaf, data_of(leaf)),
+        tree,
+    )

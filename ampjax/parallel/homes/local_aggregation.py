@@ -29,8 +29,16 @@ def share_ids(workers: Sequence[UniqueRows]) -> list[UniqueRows]:
     if len(workers) == 1:
         return list(workers)
     # Without `return_inverse` NumPy finds them by hashing, which is several times slower for thousands of ids.
-    ids, places = np.unique(np.concatenate([worker.ids for worker in workers]), return_inverse=True)
+    ids, places = np.unique(
+        np.concatenate([worker.ids for worker in workers]),
+        return_inverse=True,
+    )
     ends = np.cumsum([len(worker.ids) for worker in workers])
     # The last entry is for reads of no row.
-    tables = [np.append(own, len(ids)).astype(np.int32) for own in np.split(places, ends[:-1])]
-    return [UniqueRows(ids, own[worker.inverse]) for own, worker in zip(tables, workers, strict=True)]
+    tables = []
+    for own in np.split(places, ends[:-1]):
+        tables.append(np.append(own, len(ids)).astype(np.int32))
+    result = []
+    for own, worker in zip(tables, workers, strict=True):
+        result.append(UniqueRows(ids, own[worker.inverse]))
+    return result

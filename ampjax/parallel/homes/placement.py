@@ -8,7 +8,10 @@ from ampjax.sparse.rows.partition_layout import PartitionLayout, place_evenly
 
 
 def place_variables(
-    sizes: Mapping[str, tuple[int, int]], partitions: Mapping[str, int], n_servers: int, load: Sequence[int] = ()
+    sizes: Mapping[str, tuple[int, int]],
+    partitions: Mapping[str, int],
+    n_servers: int,
+    load: Sequence[int] = (),
 ) -> dict[str, tuple[int, ...]]:
     """For each variable the servers of its partitions.
 
@@ -24,11 +27,15 @@ def place_variables(
     >>> place_variables({"table": (10, 4), "w": (1, 24)}, {"table": 2}, 2)
     {'table': (1, 1), 'w': (0,)}
     """
-    parts = [
-        (path, PartitionLayout(n_rows, partitions.get(path, 1)).size(number) * nbytes)
-        for path, (n_rows, nbytes) in sizes.items()
-        for number in range(partitions.get(path, 1))
-    ]
+    parts = []
+    for path, (n_rows, nbytes) in sizes.items():
+        for number in range(partitions.get(path, 1)):
+            parts.append(
+                (
+                    path,
+                    PartitionLayout(n_rows, partitions.get(path, 1)).size(number) * nbytes,
+                )
+            )
     servers = place_evenly([size for _, size in parts], n_servers, load)
     result: dict[str, tuple[int, ...]] = {path: () for path in sizes}
     for (path, _), server in zip(parts, servers, strict=True):
@@ -36,7 +43,10 @@ def place_variables(
     return result
 
 
-def in_turn(servers: Sequence[int], n_partitions: int) -> tuple[int, ...]:
+def in_turn(
+    servers: Sequence[int],
+    n_partitions: int,
+) -> tuple[int, ...]:
     """For each partition of one table its server, in turn.
 
     Args:

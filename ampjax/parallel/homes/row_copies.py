@@ -37,10 +37,18 @@ class RowsOnEveryMachine:
     is_served = False
 
     def __init__(
-        self, path: str, tables: Sequence[Table], resources: Resources, wire: Wire, servers: Sequence[Sequence[int]]
+        self,
+        path: str,
+        tables: Sequence[Table],
+        resources: Resources,
+        wire: Wire,
+        servers: Sequence[Sequence[int]],
     ):
-        self.tables, self._servers = list(tables), servers
-        self._path, self._resources, self._wire = path, resources, wire
+        self.tables = list(tables)
+        self._servers = servers
+        self._path = path
+        self._resources = resources
+        self._wire = wire
 
     @property
     def table(self) -> Table:
@@ -66,7 +74,11 @@ class RowsOnEveryMachine:
         for table, own in zip(self.tables, self._servers, strict=True):
             table.resplit(partitions, in_turn(own, partitions))
 
-    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
+    def pull(
+        self,
+        workers: Sequence[UniqueRows],
+        reading: Reading = WHOLE,
+    ) -> list[PulledRows]:
         """Gives each replica rows of its machine's table. They are whole, since they don't travel.
 
         Args:
@@ -78,11 +90,16 @@ class RowsOnEveryMachine:
         """
         del reading
         homes = self._resources.homes
-        return [
-            PulledRows(unique, self.tables[home].pull(unique.ids)) for unique, home in zip(workers, homes, strict=True)
-        ]
+        result = []
+        for unique, home in zip(workers, homes, strict=True):
+            result.append(PulledRows(unique, self.tables[home].pull(unique.ids)))
+        return result
 
-    def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
+    def push(
+        self,
+        pulled: Sequence[PulledRows],
+        grads: Grads,
+    ) -> list[PendingUpdate]:
         """Lets every machine take all replicas' gradients, as they were gathered on its first replica's device.
 
         Args:
@@ -92,9 +109,15 @@ class RowsOnEveryMachine:
         Returns:
           The waiting gradients, one entry for each machine.
         """
-        return [self._machine_push(machine, pulled, grads) for machine in range(len(self.tables))]
+        result = []
+        for machine in range(len(self.tables)):
+            result.append(self._machine_push(machine, pulled, grads))
+        return result
 
-    def fetch(self, pending: Sequence[PendingUpdate]) -> tuple[np.ndarray, np.ndarray]:
+    def fetch(
+        self,
+        pending: Sequence[PendingUpdate],
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Reads the aggregated gradient, which every machine has.
 
         Args:
@@ -105,17 +128,28 @@ class RowsOnEveryMachine:
         """
         return pending[0].gradients()
 
-    def _machine_push(self, machine: int, pulled: Sequence[PulledRows], grads: Grads) -> PendingUpdate:
+    def _machine_push(
+        self, machine: int, pulled: Sequence[PulledRows], grads: Grads
+    ) -> PendingUpdate:
         ids, rows = grads(self._resources.replicas_of(machine)[0])
         self._count(machine, ids.nbytes, rows.nbytes)
         pending = None
         for replica, rows_of_replica in enumerate(pulled):
             n = len(rows_of_replica.unique.ids)
-            pending = self.tables[machine].aggregate(ids[replica, :n], rows[replica, :n], pending, copy=False)
+            pending = self.tables[machine].aggregate(
+                ids[replica, :n],
+                rows[replica, :n],
+                pending,
+                copy=False,
+            )
         assert pending is not None  # there is a replica
         return pending
 
-    def note_traffic(self, replica: int, counts: Mapping[int, ByteCounts]) -> None:
+    def note_traffic(
+        self,
+        replica: int,
+        counts: Mapping[int, ByteCounts],
+    ) -> None:
         """Puts down what a replica has read from its machine's table and written to it; nothing of that has left the machine.
 
         Args:
@@ -132,13 +166,28 @@ class RowsOnEveryMachine:
         """
         n = len(self._resources.homes)
         for machine in range(len(self.tables)):
-            self._count(machine, n * size * _ID_BYTES, n * size * row_bytes(self.table))
+            self._count(
+                machine,
+                n * size * _ID_BYTES,
+                n * size * row_bytes(self.table),
+            )
 
     def _count(self, machine: int, ids: int, rows: int) -> None:
         """A ring AllGather: each replica sends and receives all entries but one; inside a machine nothing travels."""
-        n, n_local = len(self._resources.homes), len(self._resources.replicas_of(machine))
+        n = len(self._resources.homes)
+        n_local = len(self._resources.replicas_of(machine))
         if n_local == n:
             return
         for end in ("sent", "received"):
-            self._wire.count(end, machine, self._path, rows * (n - 1) // n)
-            self._wire.count("ids", machine, self._path, ids * (n - 1) // n)
+            self._wire.count(
+                end,
+                machine,
+                self._path,
+                rows * (n - 1) // n,
+            )
+            self._wire.count(
+                "ids",
+                machine,
+                self._path,
+                ids * (n - 1) // n,
+            )

@@ -88,7 +88,11 @@ class RowHome(Protocol):
         """
         ...
 
-    def note_traffic(self, replica: int, counts: Mapping[int, ByteCounts]) -> None:
+    def note_traffic(
+        self,
+        replica: int,
+        counts: Mapping[int, ByteCounts],
+    ) -> None:
         """Puts down what a replica has pulled and pushed by itself.
 
         Args:
@@ -106,7 +110,11 @@ class RowHome(Protocol):
         """
         ...
 
-    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
+    def pull(
+        self,
+        workers: Sequence[UniqueRows],
+        reading: Reading = WHOLE,
+    ) -> list[PulledRows]:
         """Gives each replica the rows that it reads.
 
         Args:
@@ -118,7 +126,11 @@ class RowHome(Protocol):
         """
         ...
 
-    def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
+    def push(
+        self,
+        pulled: Sequence[PulledRows],
+        grads: Grads,
+    ) -> list[PendingUpdate]:
         """Takes gradients of the rows that were pulled. They wait for the update.
 
         Args:
@@ -130,7 +142,10 @@ class RowHome(Protocol):
         """
         ...
 
-    def fetch(self, pending: Sequence[PendingUpdate]) -> tuple[np.ndarray, np.ndarray]:
+    def fetch(
+        self,
+        pending: Sequence[PendingUpdate],
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Reads the aggregated gradient, for every machine.
 
         Args:
@@ -167,8 +182,11 @@ class RowsAtServers:
         is_alone: bool = True,
     ):
         self.tables = [table]
-        self._path, self._resources, self._wire = path, resources, wire
-        self._together, self._is_alone = local_aggregation, is_alone
+        self._path = path
+        self._resources = resources
+        self._wire = wire
+        self._together = local_aggregation
+        self._is_alone = is_alone
 
     @property
     def table(self) -> Table:
@@ -193,7 +211,11 @@ class RowsAtServers:
         """
         self.table.resplit(partitions, servers)
 
-    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
+    def pull(
+        self,
+        workers: Sequence[UniqueRows],
+        reading: Reading = WHOLE,
+    ) -> list[PulledRows]:
         """Pulls rows once for each machine, or once for each replica.
 
         Args:
@@ -207,10 +229,17 @@ class RowsAtServers:
         for machine, replicas in self._clients():
             wanted = share_ids([workers[replica] for replica in replicas])
             rows = self.pull_for(machine, wanted[0].ids, reading)
-            result |= {r: PulledRows(unique, rows, reading) for r, unique in zip(replicas, wanted, strict=True)}
+            result |= {
+                r: PulledRows(unique, rows, reading)
+                for r, unique in zip(replicas, wanted, strict=True)
+            }
         return [result[replica] for replica in range(len(workers))]
 
-    def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
+    def push(
+        self,
+        pulled: Sequence[PulledRows],
+        grads: Grads,
+    ) -> list[PendingUpdate]:
         """Pushes gradients once for each machine, or once for each replica.
 
         Args:
@@ -223,12 +252,19 @@ class RowsAtServers:
         pending = None
         for machine, replicas in self._clients():
             first = pulled[replicas[0]]
-            replica_grads = [np.asarray(grads(replica))[: len(first.unique.ids)] for replica in replicas]
+            replica_grads = []
+            for replica in replicas:
+                replica_grads.append(np.asarray(grads(replica))[: len(first.unique.ids)])
             total = _sum(replica_grads)
             pending = self.push_from(machine, first, total, pending)
         return [] if pending is None else [pending]
 
-    def pull_for(self, machine: int, ids: np.ndarray, reading: Reading = WHOLE) -> np.ndarray:
+    def pull_for(
+        self,
+        machine: int,
+        ids: np.ndarray,
+        reading: Reading = WHOLE,
+    ) -> np.ndarray:
         """Rows as they arrive at a machine.
 
         Args:
@@ -239,10 +275,17 @@ class RowsAtServers:
         Returns:
           `[k, *row]` in the table's dtype.
         """
-        return self._counted(machine, lambda: self.table.pull(ids, reading.dtype, reading.columns))
+        return self._counted(
+            machine,
+            lambda: self.table.pull(ids, reading.dtype, reading.columns),
+        )
 
     def push_from(
-        self, machine: int, pulled: PulledRows, grads: np.ndarray, into: PendingUpdate | None = None
+        self,
+        machine: int,
+        pulled: PulledRows,
+        grads: np.ndarray,
+        into: PendingUpdate | None = None,
     ) -> PendingUpdate:
         """Sends a machine's gradients of the rows that it has pulled.
 
@@ -255,10 +298,17 @@ class RowsAtServers:
         Returns:
           All gradients of the update so far.
         """
-        ids, columns = pulled.unique.ids, pulled.reading.columns
-        return self._counted(machine, lambda: self.table.aggregate(ids, grads, into, columns, copy=False))
+        ids = pulled.unique.ids
+        columns = pulled.reading.columns
+        return self._counted(
+            machine,
+            lambda: self.table.aggregate(ids, grads, into, columns, copy=False),
+        )
 
-    def fetch(self, pending: Sequence[PendingUpdate]) -> tuple[np.ndarray, np.ndarray]:
+    def fetch(
+        self,
+        pending: Sequence[PendingUpdate],
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Reads the aggregated gradient, once for every machine.
 
         Args:
@@ -274,7 +324,11 @@ class RowsAtServers:
     def _clients(self) -> list[tuple[int, list[int]]]:
         return self._resources.clients(self._together)
 
-    def _counted(self, machine: int, call: Callable[[], Any]) -> Any:
+    def _counted(
+        self,
+        machine: int,
+        call: Callable[[], Any],
+    ) -> Any:
         """A call to the table; what went to or from other machines is put down for the ends that counted it."""
         homes = self._resources.servers[: self.table.n_servers]
         if all(home == machine for home in homes):
@@ -284,12 +338,17 @@ class RowsAtServers:
         after = self.table.traffic
         for server, home in enumerate(homes):
             if not self._is_alone:
-                before, after = (before[0],) * 2, (after[0],) * 2
+                before = (before[0],) * 2
+                after = (after[0],) * 2
             for end, old, new in zip((machine, home), before, after, strict=True):
                 self._put_down(machine, home, end, new[server] - old[server])
         return result
 
-    def note_traffic(self, replica: int, counts: Mapping[int, ByteCounts]) -> None:
+    def note_traffic(
+        self,
+        replica: int,
+        counts: Mapping[int, ByteCounts],
+    ) -> None:
         """Puts down what a replica has pulled and pushed by itself.
 
         Args:
@@ -302,12 +361,28 @@ class RowsAtServers:
             for end in (machine, self._resources.servers[server]):
                 self._put_down(machine, self._resources.servers[server], end, count)
 
-    def _put_down(self, machine: int, home: int, end: int, count: ByteCounts) -> None:
+    def _put_down(
+        self,
+        machine: int,
+        home: int,
+        end: int,
+        count: ByteCounts,
+    ) -> None:
         """Counts, at one end, what has gone between a machine and a server's machine."""
         if home == machine:
             return
-        self._wire.count("received" if end == machine else "sent", end, self._path, count.pulled)
-        self._wire.count("sent" if end == machine else "received", end, self._path, count.pushed)
+        self._wire.count(
+            "received" if end == machine else "sent",
+            end,
+            self._path,
+            count.pulled,
+        )
+        self._wire.count(
+            "sent" if end == machine else "received",
+            end,
+            self._path,
+            count.pushed,
+        )
         self._wire.count("ids", end, self._path, count.indices)
 
 
@@ -315,7 +390,11 @@ def _sum(grads: Sequence[np.ndarray]) -> np.ndarray:
     """The sum over replicas; of one replica, its own array. Half precision is rounded once, when the sum travels."""
     if len(grads) == 1:
         return grads[0]
-    total = np.add(grads[0], grads[1], dtype=np.result_type(grads[0].dtype, np.float32))
+    total = np.add(
+        grads[0],
+        grads[1],
+        dtype=np.result_type(grads[0].dtype, np.float32),
+    )
     for others in grads[2:]:
         total += others
     return total

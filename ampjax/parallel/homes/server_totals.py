@@ -41,7 +41,14 @@ class ServerTotals:
         """The machine that triggers updates."""
         return self.resources.servers[0]
 
-    def totals(self, turn: int, path: str, home: RowHome, pending: PendingUpdate, shared: Values) -> list[np.ndarray]:
+    def totals(
+        self,
+        turn: int,
+        path: str,
+        home: RowHome,
+        pending: PendingUpdate,
+        shared: Values,
+    ) -> list[np.ndarray]:
         """One round's reductions over a whole table, as the chief gets them.
 
         Args:
@@ -68,7 +75,12 @@ class ServerTotals:
         """
         for machine in self._machines(home):
             for value in shared:
-                self.wire.send(self.chief, machine, np.asarray(value), SCALARS)
+                self.wire.send(
+                    self.chief,
+                    machine,
+                    np.asarray(value),
+                    SCALARS,
+                )
 
     def _machines(self, home: RowHome) -> list[int]:
         if not home.is_served:
@@ -76,12 +88,27 @@ class ServerTotals:
         return sorted({self.resources.servers[server] for server in home.table.placement})
 
     def _exchange(
-        self, machine: int, home: RowHome, pending: PendingUpdate, path: str, totals: Sequence[np.ndarray]
+        self,
+        machine: int,
+        home: RowHome,
+        pending: PendingUpdate,
+        path: str,
+        totals: Sequence[np.ndarray],
     ) -> None:
         if self.among_servers:
             for total in totals:  # one server's part is as large as the total
-                self.wire.send(machine, self.chief, np.asarray(total), SCALARS)
+                self.wire.send(
+                    machine,
+                    self.chief,
+                    np.asarray(total),
+                    SCALARS,
+                )
             return
         for partition, (_, grads) in pending.merged().items():
             if self.resources.servers[home.table.placement[partition]] == machine:
-                self.wire.send(self.chief, machine, self.wire.send(machine, self.chief, grads, path), path)
+                self.wire.send(
+                    self.chief,
+                    machine,
+                    self.wire.send(machine, self.chief, grads, path),
+                    path,
+                )

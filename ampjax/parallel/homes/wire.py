@@ -31,9 +31,20 @@ class Wire:
     n_machines: int
     ends: Counter[End] = field(default_factory=Counter)
     # Tables are pulled and pushed in several threads.
-    _lock: Any = field(default_factory=threading.Lock, init=False, compare=False, repr=False)
+    _lock: Any = field(
+        default_factory=threading.Lock,
+        init=False,
+        compare=False,
+        repr=False,
+    )
 
-    def send(self, source: int, target: int, array: np.ndarray, name: str) -> np.ndarray:
+    def send(
+        self,
+        source: int,
+        target: int,
+        array: np.ndarray,
+        name: str,
+    ) -> np.ndarray:
         """An array as it arrives at another machine.
 
         Args:
@@ -50,11 +61,22 @@ class Wire:
         self.count("sent", source, name, array.nbytes)
         return self._receive(target, array, name)
 
-    def _receive(self, target: int, array: np.ndarray, name: str) -> np.ndarray:
+    def _receive(
+        self,
+        target: int,
+        array: np.ndarray,
+        name: str,
+    ) -> np.ndarray:
         self.count("received", target, name, array.nbytes)
         return array
 
-    def count(self, end: str, machine: int, name: str, nbytes: int) -> None:
+    def count(
+        self,
+        end: str,
+        machine: int,
+        name: str,
+        nbytes: int,
+    ) -> None:
         """Counts bytes at one end only, for what goes another way (a collective, a server process).
 
         Args:
@@ -85,7 +107,10 @@ class MachineBytes:
     ends: Mapping[End, int]
 
     def __sub__(self, earlier: MachineBytes) -> MachineBytes:
-        return MachineBytes(self.n_machines, {end: n - earlier.ends.get(end, 0) for end, n in self.ends.items()})
+        return MachineBytes(
+            self.n_machines,
+            {end: n - earlier.ends.get(end, 0) for end, n in self.ends.items()},
+        )
 
     def of_machine(self, machine: int, name: str | None = None) -> int:
         """The bytes that a machine sent and received, without row ids.
@@ -94,7 +119,11 @@ class MachineBytes:
           machine: The machine's number.
           name: A variable's path, or `scalars`; None for all.
         """
-        return sum(n for (end, m, of), n in self.ends.items() if end != "ids" and m == machine and name in (None, of))
+        return sum(
+            n
+            for (end, m, of), n in self.ends.items()
+            if end != "ids" and m == machine and name in (None, of)
+        )
 
     def per_machine(self, name: str | None = None) -> float:
         """The mean of `of_machine` over machines.
@@ -108,6 +137,7 @@ class MachineBytes:
     def balanced(self) -> bool:
         """Whether what was sent was received."""
         sent, received = (
-            sum(n for (end, _, _), n in self.ends.items() if end == kind) for kind in ("sent", "received")
+            sum(n for (end, _, _), n in self.ends.items() if end == kind)
+            for kind in ("sent", "received")
         )
         return sent == received

@@ -80,33 +80,56 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree) -> Step:
       TableError: If the optimizer does not work row by row on a table.
       SettingsError: If `tx` is no optax transform.
     """
-    config, resources = setup.config, setup.resources
+    config = setup.config
+    resources = setup.resources
     reduction = _reduction(setup, plan)
     if setup.group is None and not plan.tables and reduction.across:
-        step = DenseStep(setup.loss_fn, plan.has_aux, setup.tx, resources.devices, reduction, config.check_finite)
+        step = DenseStep(
+            setup.loss_fn,
+            plan.has_aux,
+            setup.tx,
+            resources.devices,
+            reduction,
+            config.check_finite,
+        )
         step.write(params, setup.tx.init(params))
         return step
     split = plan.split or split_optimizer(setup.tx, plan.program, params, {})
     dense, rows = plan.program.split(params)
-    values = {name: _stacked(paths, rows) for name, paths in plan.program.members.items()}
+    values = {}
+    for name, paths in plan.program.members.items():
+        values[name] = _stacked(paths, rows)
     if setup.group is not None and setup.processes is not None:
-        setup.group.carry(_worker_program(setup, plan, reduction), setup.processes.answer_question)
+        setup.group.carry(
+            _worker_program(setup, plan, reduction),
+            setup.processes.answer_question,
+        )
     homes = VariableHomes(
         split,
         _dense_home(setup, plan, split, dense, names(params)),
-        {name: _row_home(setup, plan, name, split.rules[name], values[name]) for name in plan.program.tables},
+        {
+            name: _row_home(setup, plan, name, split.rules[name], values[name])
+            for name in plan.program.tables
+        },
         plan.program.stacks,
         ServerTotals(resources, setup.wire, config.boundary_among_servers),
         plan.load(len(resources.servers)),
     )
-    shared = (plan.program, plan.has_aux, homes, Readings(plan.program, config.boundary_between_workers_and_servers))
+    shared = (
+        plan.program,
+        plan.has_aux,
+        homes,
+        Readings(plan.program, config.boundary_between_workers_and_servers),
+    )
     if setup.group is not None:
         if config.sync:
             return WorkersStep(*shared, setup.group, resources, config.check_finite)
         at_workers = ReplicasAtWorkers(*shared, setup.group, resources, config.check_finite)
         return AsyncStep(*shared, at_workers, config.max_staleness)
     if not config.sync:
-        return AsyncStep(*shared, ReplicasHere(*shared, resources, config.check_finite), config.max_staleness)
+        return AsyncStep(
+            *shared, ReplicasHere(*shared, resources, config.check_finite), config.max_staleness
+        )
     return SparseStep(*shared, resources.devices, reduction, config.check_finite)
 
 
@@ -121,10 +144,22 @@ def _worker_program(setup: RunnerSetup, plan: VariablePlan, reduction: Reduction
         plan.has_aux,
         reduction,
     )
-    return WorkerProgram(setup.loss_fn, setup.tx, *shared, setup.config.check_finite, setup.config.sync, jax_settings())
+    return WorkerProgram(
+        setup.loss_fn,
+        setup.tx,
+        *shared,
+        setup.config.check_finite,
+        setup.config.sync,
+        jax_settings(),
+    )
 
 
-def restart_step(setup: RunnerSetup, plan: VariablePlan, step: Step, params: Tree) -> None:
+def restart_step(
+    setup: RunnerSetup,
+    plan: VariablePlan,
+    step: Step,
+    params: Tree,
+) -> None:
     """Puts other parameters into a step's homes, with fresh optimizer state; tables stay split as they are.
 
     Args:
@@ -137,17 +172,23 @@ def restart_step(setup: RunnerSetup, plan: VariablePlan, step: Step, params: Tre
         step.write(params, setup.tx.init(params))
         return
     dense, rows = plan.program.split(params)
-    values = {name: _stacked(paths, rows) for name, paths in plan.program.members.items()}
-    tables = {
-        name: [Table(values[name], table.rule, **table.settings) for table in copies]
-        for name, copies in step.tables.items()
-    }
+    values = {}
+    for name, paths in plan.program.members.items():
+        values[name] = _stacked(paths, rows)
+    tables = {}
+    for name, copies in step.tables.items():
+        tables[name] = [Table(values[name], table.rule, **table.settings) for table in copies]
     step.write(dense, step.homes.split.init(dense), tables)
 
 
-def _stacked(paths: Sequence[str], rows: Mapping[str, Any]) -> Any:
+def _stacked(
+    paths: Sequence[str],
+    rows: Mapping[str, Any],
+) -> Any:
     """The rows of a table's variables, one after the other."""
-    return rows[paths[0]] if len(paths) == 1 else StackedValues([rows[path] for path in paths])
+    if len(paths) == 1:
+        return rows[paths[0]]
+    return StackedValues([rows[path] for path in paths])
 
 
 def _reduction(setup: RunnerSetup, plan: VariablePlan) -> Reduction:
@@ -163,32 +204,65 @@ def _reduction(setup: RunnerSetup, plan: VariablePlan) -> Reduction:
     )
 
 
-def _dense_home(setup: RunnerSetup, plan: VariablePlan, split: Split, params: Tree, text: dict[str, str]) -> DenseHome:
-    config, resources = setup.config, setup.resources
+def _dense_home(
+    setup: RunnerSetup,
+    plan: VariablePlan,
+    split: Split,
+    params: Tree,
+    text: dict[str, str],
+) -> DenseHome:
+    config = setup.config
+    resources = setup.resources
     if setup.group is not None and not config.dense_at_servers:
         return DenseAtWorkers(split, params, setup.group)
     if not config.dense_at_servers:
         return DenseOnDevices(split, params, resources.devices)
-    servers = {
-        text[path]: servers_of[0] for path, servers_of in plan.servers.items() if path not in plan.program.tables
-    }
-    together = config.local_aggregation and setup.group is None  # processes pull and push for themselves
+    servers = {}
+    for path, servers_of in plan.servers.items():
+        if path not in plan.program.tables:
+            servers[text[path]] = servers_of[0]
+    together = (
+        config.local_aggregation and setup.group is None
+    )  # processes pull and push for themselves
     return DenseAtServers(split, params, resources, servers, setup.wire, together)
 
 
-def _row_home(setup: RunnerSetup, plan: VariablePlan, path: str, rule: RowRule, values: Any) -> RowHome:
-    config, resources = setup.config, setup.resources
+def _row_home(
+    setup: RunnerSetup, plan: VariablePlan, path: str, rule: RowRule, values: Any
+) -> RowHome:
+    config = setup.config
+    resources = setup.resources
     if config.run_option == "ar":
         # Each machine's table is at its own servers; where these are no processes, a table has one of its own.
-        servers = [(0,) if setup.group is None else resources.servers_of(m) for m in range(len(resources.machines))]
+        servers = []
+        for m in range(len(resources.machines)):
+            servers.append((0,) if setup.group is None else resources.servers_of(m))
         n = plan.partitions[path]
-        tables = [_table(setup, path, rule, values, n, in_turn(own, n)) for own in servers]
+        tables = []
+        for own in servers:
+            tables.append(_table(setup, path, rule, values, n, in_turn(own, n)))
         return RowsOnEveryMachine(path, tables, resources, setup.wire, servers)
-    table = _table(setup, path, rule, values, plan.partitions[path], plan.servers[path])
-    return RowsAtServers(path, table, resources, setup.wire, config.local_aggregation, setup.group is None)
+    table = _table(
+        setup,
+        path,
+        rule,
+        values,
+        plan.partitions[path],
+        plan.servers[path],
+    )
+    return RowsAtServers(
+        path, table, resources, setup.wire, config.local_aggregation, setup.group is None
+    )
 
 
-def _table(setup: RunnerSetup, path: str, rule: RowRule, values: Any, partitions: int, servers: Any) -> Table:
+def _table(
+    setup: RunnerSetup,
+    path: str,
+    rule: RowRule,
+    values: Any,
+    partitions: int,
+    servers: Any,
+) -> Table:
     config = setup.config
     wire_dtype = jnp.dtype(config.wire_dtype) if config.wire_dtype != "float32" else None
     kept = {
@@ -197,4 +271,7 @@ def _table(setup: RunnerSetup, path: str, rule: RowRule, values: Any, partitions
         "folder": config.folder,
         "processes": setup.processes,
     }
-    return naming_variable(path, lambda: Table(values, rule, partitions=partitions, servers=servers, **kept))
+    return naming_variable(
+        path,
+        lambda: Table(values, rule, partitions=partitions, servers=servers, **kept),
+    )

@@ -59,7 +59,12 @@ class Rates:
     def __post_init__(self) -> None:
         for name, rate in vars(self).items():
             if not rate > 0:
-                raise SettingsError(f"cluster, rate `{name}`", "bytes per second above 0", f"{rate!r}", "Measure it.")
+                raise SettingsError(
+                    f"cluster, rate `{name}`",
+                    "bytes per second above 0",
+                    f"{rate!r}",
+                    "Measure it.",
+                )
 
 
 def step_seconds(load: Load, rates: Rates, compute: float) -> float:

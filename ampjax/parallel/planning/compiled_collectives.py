@@ -32,7 +32,10 @@ class Collective:
     @property
     def nbytes(self) -> int:
         """Bytes of the result on one device."""
-        bits = 8 if self.dtype == "pred" else int(re.findall(r"\d+", self.dtype)[0])
+        if self.dtype == "pred":
+            bits = 8
+        else:
+            bits = int(re.findall(r"\d+", self.dtype)[0])
         size = 1
         for n in self.shape:
             size *= n
@@ -49,7 +52,9 @@ class Collective:
         """
         if self.kind == "all-reduce":
             return all_reduce_bytes(self.nbytes, n)
-        return all_gather_bytes(self.nbytes / n, 1.0, n) if self.kind == "all-gather" else 0.0
+        if self.kind == "all-gather":
+            return all_gather_bytes(self.nbytes / n, 1.0, n)
+        return 0.0
 
 
 def collectives(text: str) -> list[Collective]:
@@ -65,13 +70,23 @@ def collectives(text: str) -> list[Collective]:
     [Collective(kind='all-reduce', dtype='f32', shape=()), Collective(kind='all-reduce', dtype='f32', shape=(3, 5))]
     """
     return sorted(
-        collective for line in text.splitlines() if (match := _LINE.match(line)) for collective in _arrays(match)
+        collective
+        for line in text.splitlines()
+        if (match := _LINE.match(line))
+        for collective in _arrays(match)
     )
 
 
 def _arrays(match: re.Match[str]) -> list[Collective]:
     kind = match["kind"]
-    arrays = [(a["dtype"], a["shape"]) for a in _ARRAY.finditer(match["result"])]
-    if match["start"] and kind != "all-reduce":  # the asynchronous form lists operands before results
+    arrays = []
+    for a in _ARRAY.finditer(match["result"]):
+        arrays.append((a["dtype"], a["shape"]))
+    if (
+        match["start"] and kind != "all-reduce"
+    ):  # the asynchronous form lists operands before results
         arrays = arrays[len(arrays) // 2 :]
-    return [Collective(kind, dtype, tuple(int(n) for n in shape.split(",") if n)) for dtype, shape in arrays]
+    result = []
+    for dtype, shape in arrays:
+        result.append(Collective(kind, dtype, tuple(int(n) for n in shape.split(",") if n)))
+    return result

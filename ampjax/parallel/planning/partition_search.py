@@ -44,7 +44,9 @@ class Fit:
     @property
     def minimum(self) -> float | None:
         """Where the model is least, a real number; None where it has no minimum above 0."""
-        return float(np.sqrt(self.theta1 / self.theta2)) if self.theta1 > 0 and self.theta2 > 0 else None
+        if self.theta1 > 0 and self.theta2 > 0:
+            return float(np.sqrt(self.theta1 / self.theta2))
+        return None
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,9 @@ class SearchResult:
     fit: Fit | None
 
     def __str__(self) -> str:
-        tried = ", ".join(f"{count}: {seconds:.3g} s" for count, seconds in sorted(self.samples.items()))
+        tried = ", ".join(
+            f"{count}: {seconds:.3g} s" for count, seconds in sorted(self.samples.items())
+        )
         model = "" if self.fit is None else _formula(self.fit)
         return f"{self.label}: {self.partitions} partitions (tried {tried}{model})"
 
@@ -72,7 +76,12 @@ class SearchResult:
         return str(self)
 
 
-def next_count(samples: Samples, start: int, low: int = 1, high: int = 1 << 20) -> int | None:
+def next_count(
+    samples: Samples,
+    start: int,
+    low: int = 1,
+    high: int = 1 << 20,
+) -> int | None:
     """The next number of partitions to try.
 
     From `start` the number doubles until an iteration takes longer. Only if the first doubling already did, smaller numbers are
@@ -136,7 +145,11 @@ def fit(samples: Samples) -> Fit | None:
     if len(samples) < 3:
         return None
     counts = np.array(list(samples), np.float64)
-    columns, seconds = np.stack([np.ones_like(counts), 1 / counts, counts], axis=1), np.array(list(samples.values()))
+    columns = np.stack(
+        [np.ones_like(counts), 1 / counts, counts],
+        axis=1,
+    )
+    seconds = np.array(list(samples.values()))
     theta = np.linalg.lstsq(columns, seconds, rcond=None)[0]
     theta[np.abs(theta * columns).max(0) < ROUNDING * seconds.max()] = 0
     return Fit(*(float(value) for value in theta))
@@ -155,17 +168,29 @@ def best_count(samples: Samples) -> int:
       SettingsError: If nothing was tried.
     """
     if not samples:
-        raise SettingsError("partition search", "at least one sample", "none", "Time a number of partitions first.")
+        raise SettingsError(
+            "partition search", "at least one sample", "none", "Time a number of partitions first."
+        )
     fastest = min(samples, key=lambda count: samples[count])
     model = fit(samples)
     if model is None or model.minimum is None:
         return fastest
-    low, high = min(samples), max(samples)
+    low = min(samples)
+    high = max(samples)
     floor = int(np.clip(np.floor(model.minimum), low, high))
-    return min((floor, min(floor + 1, high)), key=model.seconds)
+    return min(
+        (floor, min(floor + 1, high)),
+        key=model.seconds,
+    )
 
 
-def search(label: str, time: Callable[[int], float], start: int, low: int = 1, high: int = 1 << 20) -> SearchResult:
+def search(
+    label: str,
+    time: Callable[[int], float],
+    start: int,
+    low: int = 1,
+    high: int = 1 << 20,
+) -> SearchResult:
     """The whole search with a function that times a number of partitions.
 
     Args:
@@ -182,7 +207,9 @@ def search(label: str, time: Callable[[int], float], start: int, low: int = 1, h
       SettingsError: If `low` is above `high`, or a time is not above 0.
     """
     if not 1 <= low <= high:
-        raise SettingsError(f"partition search of `{label}`", "1 <= low <= high", f"{low} and {high}", "Swap them.")
+        raise SettingsError(
+            f"partition search of `{label}`", "1 <= low <= high", f"{low} and {high}", "Swap them."
+        )
     samples: Samples = {}
     while (count := next_count(samples, start, low, high)) is not None:
         samples[count] = check_seconds(label, time(count))
@@ -213,7 +240,9 @@ def check_seconds(label: str, seconds: float) -> float:
       SettingsError: If it is not above 0.
     """
     if not 0 < seconds < float("inf"):
-        raise SettingsError(f"partition search of `{label}`", "a time above 0", f"{seconds!r}", "Check the clock.")
+        raise SettingsError(
+            f"partition search of `{label}`", "a time above 0", f"{seconds!r}", "Check the clock."
+        )
     return seconds
 
 

@@ -28,7 +28,12 @@ class SavedTables:
     folder: str
     axes: Mapping[str, tuple[int, ...]]
 
-    def require_allowed(self, config: ParallaxConfig, may_be_tables: Collection[str], text: Mapping[str, str]) -> None:
+    def require_allowed(
+        self,
+        config: ParallaxConfig,
+        may_be_tables: Collection[str],
+        text: Mapping[str, str],
+    ) -> None:
         """Checks that the user did not choose other kinds by name.
 
         Args:
@@ -43,7 +48,8 @@ class SavedTables:
         for path in self.axes:
             name = text.get(path, path)
             if pattern := next((each for each in config.keep_dense if matches(each, name)), None):
-                where, got = f"setting `keep_dense`, `{pattern}`", f"a checkpoint with table `{name}`, {self.folder}"
+                where = f"setting `keep_dense`, `{pattern}`"
+                got = f"a checkpoint with table `{name}`, {self.folder}"
                 raise SettingsError(where, "a run in which it is dense", got, fix)
         dense = [text[path] for path in may_be_tables if path not in self.axes]
         if config.alpha_threshold > 1 and dense:
@@ -59,4 +65,6 @@ class SavedTables:
           why: What the program does with it.
         """
         where = f"checkpoint {self.folder}, table `{path}`"
-        return DataError(where, "a variable that is read row by row", why, "Restore into the same model.")
+        return DataError(
+            where, "a variable that is read row by row", why, "Restore into the same model."
+        )

@@ -12,7 +12,13 @@ from typing import Any
 
 from ampjax.parallel.config.config import SampleTimes
 from ampjax.parallel.config.partitioner import Group
-from ampjax.parallel.planning.partition_search import Samples, SearchResult, check_seconds, next_count, search_result
+from ampjax.parallel.planning.partition_search import (
+    Samples,
+    SearchResult,
+    check_seconds,
+    next_count,
+    search_result,
+)
 
 
 class Searches:
@@ -26,7 +32,11 @@ class Searches:
     """
 
     def __init__(
-        self, groups: Sequence[Group], start: int, sample: SampleTimes, notes: Mapping[str, Any] | None = None
+        self,
+        groups: Sequence[Group],
+        start: int,
+        sample: SampleTimes,
+        notes: Mapping[str, Any] | None = None,
     ):
         ended = notes["samples"] if notes and notes.get("start") == start else {}
         known = {group.label: _known(group, ended) for group in groups}
@@ -34,14 +44,17 @@ class Searches:
             search_result(label, samples) for label, samples in known.items() if samples
         ]
         self._groups = collections.deque(group for group in groups if not known[group.label])
-        self._start, self._sample = start, sample
+        self._start = start
+        self._sample = sample
         self._samples: Samples = {}
         self._times: list[float] = []
 
     @property
     def notes(self) -> dict[str, Any]:
         """The samples of searches that have ended, in JSON's types."""
-        samples = {result.label: [[*pair] for pair in result.samples.items()] for result in self.results}
+        samples = {}
+        for result in self.results:
+            samples[result.label] = [[*pair] for pair in result.samples.items()]
         return {"start": self._start, "samples": samples}
 
     @property
@@ -74,7 +87,8 @@ class Searches:
         self._times.append(seconds)
         if len(self._times) < self._sample.iterations:
             return None
-        kept, self._times = self._times[self._sample.discarded :], []
+        kept = self._times[self._sample.discarded :]
+        self._times = []
         self._samples[count] = check_seconds(group.label, statistics.fmean(kept))
         if next_count(self._samples, self._start, group.low, group.high) is not None:
             return None
@@ -84,7 +98,12 @@ class Searches:
         return group, self.results[-1].partitions
 
 
-def _known(group: Group, ended: Mapping[str, Sequence[Any]]) -> Samples:
+def _known(
+    group: Group,
+    ended: Mapping[str, Sequence[Any]],
+) -> Samples:
     """The samples of a search that has ended, if the group may still have all of these numbers."""
     samples: Samples = dict(ended.get(group.label, ()))
-    return samples if all(group.low <= count <= group.high for count in samples) else {}
+    if all(group.low <= count <= group.high for count in samples):
+        return samples
+    return {}

@@ -27,7 +27,10 @@ Tree = Any
 Axes = Mapping[str, tuple[int, ...]]
 
 
-def by_shape(analysis: Analysis, axes: Axes) -> dict[str, tuple[str, ...]]:
+def by_shape(
+    analysis: Analysis,
+    axes: Axes,
+) -> dict[str, tuple[str, ...]]:
     """Stacks of tables whose rows have one shape and dtype, whatever the optimizer does to them.
 
     Args:
@@ -40,8 +43,14 @@ def by_shape(analysis: Analysis, axes: Axes) -> dict[str, tuple[str, ...]]:
     groups: dict[Hashable, list[str]] = {}
     for path, kind in _kinds(analysis, axes).items():
         groups.setdefault(kind, []).append(path)
-    stacks = [[each] if len(each) >= FEWEST_STACKED else [[path] for path in each] for each in groups.values()]
-    return {stack_name(paths): tuple(paths) for of_group in stacks for paths in of_group}
+    stacks = []
+    for each in groups.values():
+        stacks.append([each] if len(each) >= FEWEST_STACKED else [[path] for path in each])
+    result = {}
+    for of_group in stacks:
+        for paths in of_group:
+            result[stack_name(paths)] = tuple(paths)
+    return result
 
 
 def split_and_stack(
@@ -85,7 +94,10 @@ def split_and_stack(
 
 
 def split_optimizer(
-    tx: optax.GradientTransformation, program: SparseProgram, params: Tree, alike: Mapping[str, Hashable]
+    tx: optax.GradientTransformation,
+    program: SparseProgram,
+    params: Tree,
+    alike: Mapping[str, Hashable],
 ) -> Split:
     """`split_rows`; where that can't be done, the advice names the setting with the tables in it.
 
@@ -100,7 +112,13 @@ def split_optimizer(
       SettingsError: As `split_rows` does.
     """
     try:
-        return split_rows(tx, program.as_tables(params), tuple(program.axes), program.transposed, alike)
+        return split_rows(
+            tx,
+            program.as_tables(params),
+            tuple(program.axes),
+            program.transposed,
+            alike,
+        )
     except TableError as error:
         text = names(params)
         kept = ", ".join(f'"{text[path]}"' for path in program.axes)
@@ -108,7 +126,12 @@ def split_optimizer(
             f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({kept},))`; "
             "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
         )
-        raise TableError(readable(error.where), error.expected, error.got, fix) from error
+        raise TableError(
+            readable(error.where),
+            error.expected,
+            error.got,
+            fix,
+        ) from error
 
 
 def _kinds(analysis: Analysis, axes: Axes) -> dict[str, Hashable]:
@@ -118,9 +141,15 @@ def _kinds(analysis: Analysis, axes: Axes) -> dict[str, Hashable]:
     for variable in analysis:
         if variable.path in axes:
             row = table_shape(variable.shape, axes[variable.path])[1:]
-            kind, n_rows = (row, variable.dtype), variable.n_rows
+            kind = (row, variable.dtype)
+            n_rows = variable.n_rows
             full, total = divmod(totals.get(kind, 0), MAX_ROWS)
-            full, total = (full + 1, n_rows) if total + n_rows > MAX_ROWS else (full, total + n_rows)
+            if total + n_rows > MAX_ROWS:
+                full = full + 1
+                total = n_rows
+            else:
+                full = full
+                total = total + n_rows
             totals[kind] = full * MAX_ROWS + total
             kinds[variable.path] = kind, full
     return kinds

@@ -96,4 +96,7 @@ def predict_bytes(nbytes: int, alpha: float | None, n: int) -> PredictedBytes:
     """
     if alpha is None:
         return PredictedBytes(all_reduce_bytes(nbytes, n), server_bytes(nbytes, 1.0, n))
-    return PredictedBytes(all_gather_bytes(nbytes, alpha, n), server_bytes(nbytes, alpha, n))
+    return PredictedBytes(
+        all_gather_bytes(nbytes, alpha, n),
+        server_bytes(nbytes, alpha, n),
+    )

@@ -29,7 +29,13 @@ from ampjax.parallel.planning.stacking import by_shape, split_and_stack
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_programs import LossFn
 from ampjax.sparse.detection.detect import MIN_ROWS, Analysis, Variable, analyse
-from ampjax.sparse.detection.loss_jaxpr import MappedAxes, TracedLoss, abstract, signature, trace_loss
+from ampjax.sparse.detection.loss_jaxpr import (
+    MappedAxes,
+    TracedLoss,
+    abstract,
+    signature,
+    trace_loss,
+)
 from ampjax.sparse.rewrite.pulled_step import SparseProgram, rewrite
 from ampjax.sparse.table.table_or_dense import TableOrDense, table_or_dense
 
@@ -70,7 +76,11 @@ class VariablePlan:
     @property
     def table_of(self) -> dict[str, str]:
         """By variable that is kept by rows the table that holds them."""
-        return {path: name for name, paths in self.program.members.items() for path in paths}
+        result = {}
+        for name, paths in self.program.members.items():
+            for path in paths:
+                result[path] = name
+        return result
 
     def load(self, n_servers: int) -> list[int]:
         """Bytes of dense variables at each server. They stay where they are when tables are split anew.
@@ -116,13 +126,28 @@ def plan_variables(
       SettingsError: If the loss is no scalar, a partitioner or a pattern of what stays dense fits nothing, a `Weighted` shall be summed, or
         a setting contradicts the checkpoint.
     """
-    mapped = ((AXIS, len(parts)),) if config.sync else ()  # without a barrier each replica steps alone
+    # without a barrier each replica steps alone
+    if config.sync:
+        mapped = ((AXIS, len(parts)),)
+    else:
+        mapped = ()
     traced = trace_loss(loss_fn, params, parts[0], mapped)
     analysis = _analysis(traced, loss_fn, params, parts[0], mapped)
     text = names(params)
     _check_patterns(config.keep_dense, text)
-    sparse = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
-    program = rewrite(loss_fn, params, parts[0], sparse, mapped, by_shape(analysis, sparse), traced)
+    sparse = {}
+    for v in analysis:
+        if v.sparse and _may_be_table(v, text, config):
+            sparse[v.path] = v.axes
+    program = rewrite(
+        loss_fn,
+        params,
+        parts[0],
+        sparse,
+        mapped,
+        by_shape(analysis, sparse),
+        traced,
+    )
     _check_reductions(traced.is_weighted, config)
     alpha = measure_alpha(program, params, parts)
     return _plan(analysis, program, alpha, resources, config, partitioners, tx, saved)
@@ -154,7 +179,16 @@ def plan_again(
       DataError: As `plan_variables`.
       SettingsError: As `plan_variables`.
     """
-    return _plan(plan.analysis, plan.program, plan.alpha, resources, config, partitioners, tx, saved)
+    return _plan(
+        plan.analysis,
+        plan.program,
+        plan.alpha,
+        resources,
+        config,
+        partitioners,
+        tx,
+        saved,
+    )
 
 
 def _plan(
@@ -169,23 +203,38 @@ def _plan(
 ) -> VariablePlan:
     """Chooses which of the variables that have an alpha are tables, and where all of them live."""
     text = names(program.params)
-    homes = _homes(analysis, alpha, resources, config) if config.run_option == "hybrid" else {}
+    if config.run_option == "hybrid":
+        homes = _homes(analysis, alpha, resources, config)
+    else:
+        homes = {}
     if saved is None:
-        tables = {path: analysis[path].axes for path in alpha if path not in homes or homes[path].is_table}
+        tables = {}
+        for path in alpha:
+            if path not in homes or homes[path].is_table:
+                tables[path] = analysis[path].axes
         program = _on_rows_of(program, tables, by_shape(analysis, tables))
     else:
         saved.require_allowed(config, alpha, text)
         program = _as_saved(program, analysis, saved, text)
     tables = program.axes
-    n_rows = {path: math.prod(analysis[path].shape[a] for a in axes) for path, axes in tables.items()}
+    n_rows = {
+        path: math.prod(analysis[path].shape[a] for a in axes) for path, axes in tables.items()
+    }
     groups = _groups(partitioners, n_rows, text)
     starts = {group: _start(group, resources, config) for group in groups}
     split = None
     if tables:
-        split = split_and_stack(tx, program, analysis, program.params, program.batch, starts, resources, config)
+        split = split_and_stack(
+            tx, program, analysis, program.params, program.batch, starts, resources, config
+        )
         program = _on_rows_of(program, tables, split.members)
-    of_paths = {path: n for group, n in starts.items() for path in group.paths}
-    partitions = {name: of_paths[paths[0]] for name, paths in program.members.items()}
+    of_paths = {}
+    for group, n in starts.items():
+        for path in group.paths:
+            of_paths[path] = n
+    partitions = {}
+    for name, paths in program.members.items():
+        partitions[name] = of_paths[paths[0]]
     return VariablePlan(
         analysis=analysis,
         program=program,
@@ -200,16 +249,31 @@ def _plan(
 
 
 def _on_rows_of(
-    program: SparseProgram, tables: Mapping[str, tuple[int, ...]], stacks: Mapping[str, Sequence[str]]
+    program: SparseProgram,
+    tables: Mapping[str, tuple[int, ...]],
+    stacks: Mapping[str, Sequence[str]],
 ) -> SparseProgram:
     """The loss on pulled rows of other tables, or of other stacks of them."""
-    if tables == program.axes and {name: tuple(paths) for name, paths in stacks.items()} == program.members:
+    if (
+        tables == program.axes
+        and {name: tuple(paths) for name, paths in stacks.items()} == program.members
+    ):
         return program
     traced = program.split_loss(program.batch).traced
-    return rewrite(program.loss_fn, program.params, program.batch, tables, program.mapped, stacks, traced)
+    return rewrite(
+        program.loss_fn,
+        program.params,
+        program.batch,
+        tables,
+        program.mapped,
+        stacks,
+        traced,
+    )
 
 
-def _as_saved(program: SparseProgram, analysis: Analysis, saved: SavedTables, text: Mapping[str, str]) -> SparseProgram:
+def _as_saved(
+    program: SparseProgram, analysis: Analysis, saved: SavedTables, text: Mapping[str, str]
+) -> SparseProgram:
     """The loss on pulled rows of a checkpoint's tables; along other axes than there, if the program reads them so: then it is of another model."""
     known = {v.path: v for v in analysis}
     try:
@@ -217,28 +281,51 @@ def _as_saved(program: SparseProgram, analysis: Analysis, saved: SavedTables, te
     except ParameterError as error:
         unlike = [path for path in saved.axes if path not in known or not known[path].sparse]
         if unlike:
-            why = f"a dense one ({known[unlike[0]].reason})" if unlike[0] in known else "no such variable"
-            raise saved.foreign(text.get(unlike[0], unlike[0]), why) from error
+            why = (
+                f"a dense one ({known[unlike[0]].reason})"
+                if unlike[0] in known
+                else "no such variable"
+            )
+            raise saved.foreign(
+                text.get(unlike[0], unlike[0]),
+                why,
+            ) from error
         axes = {path: known[path].axes for path in saved.axes}
         return _on_rows_of(program, axes, by_shape(analysis, axes))
 
 
-def _analysis(traced: TracedLoss, loss_fn: LossFn, params: Tree, part: Tree, mapped: MappedAxes) -> Analysis:
+def _analysis(
+    traced: TracedLoss, loss_fn: LossFn, params: Tree, part: Tree, mapped: MappedAxes
+) -> Analysis:
     """What is known of the variables, as if each feature had ids: a batch in which one has none must not decide what its table is."""
     shapes = abstract(part)
-    with_ids = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct([n or 1 for n in leaf.shape], leaf.dtype), shapes)
+    with_ids = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct([n or 1 for n in leaf.shape], leaf.dtype),
+        shapes,
+    )
     if signature(with_ids) != signature(shapes):
-        with contextlib.suppress(Exception):  # whatever the user's program raises for sizes that it was not given
+        with contextlib.suppress(
+            Exception
+        ):  # whatever the user's program raises for sizes that it was not given
             return Analysis(analyse(trace_loss(loss_fn, params, with_ids, mapped), MIN_ROWS))
     return Analysis(analyse(traced, MIN_ROWS))
 
 
-def _may_be_table(variable: Variable, text: Mapping[str, str], config: ParallaxConfig) -> bool:
+def _may_be_table(
+    variable: Variable,
+    text: Mapping[str, str],
+    config: ParallaxConfig,
+) -> bool:
     """Whether a sparse variable can be a table: the user does not forbid it, and tables hold such rows."""
-    return not any(matches(p, text[variable.path]) for p in config.keep_dense) and not _is_double(variable)
+    return not any(matches(p, text[variable.path]) for p in config.keep_dense) and not _is_double(
+        variable
+    )
 
 
-def _check_patterns(patterns: Sequence[str], text: Mapping[str, str]) -> None:
+def _check_patterns(
+    patterns: Sequence[str],
+    text: Mapping[str, str],
+) -> None:
     for pattern in patterns:
         if not any(matches(pattern, path) for path in text.values()):
             raise SettingsError(
@@ -264,7 +351,11 @@ def _is_double(variable: Variable) -> bool:
     return variable.dtype.itemsize > 4
 
 
-def measure_alpha(program: SparseProgram, params: Tree, parts: Sequence[Tree]) -> dict[str, float]:
+def measure_alpha(
+    program: SparseProgram,
+    params: Tree,
+    parts: Sequence[Tree],
+) -> dict[str, float]:
     """By table, the share of its rows that a replica touches, the mean over replicas.
 
     Args:
@@ -279,14 +370,34 @@ def measure_alpha(program: SparseProgram, params: Tree, parts: Sequence[Tree]) -
         return {}
     dense, _ = program.split(params)
     ids_of = jax.jit(lambda batch: program.ids(dense, batch))
-    return batch_rows.alphas(program, batch_rows.rows_of_replicas(program, [ids_of(part) for part in parts]))
+    return batch_rows.alphas(
+        program, batch_rows.rows_of_replicas(program, [ids_of(part) for part in parts])
+    )
 
 
-def _groups(partitioners: Sequence[Partitioner], n_rows: Mapping[str, int], text: Mapping[str, str]) -> list[Group]:
+def _groups(
+    partitioners: Sequence[Partitioner],
+    n_rows: Mapping[str, int],
+    text: Mapping[str, str],
+) -> list[Group]:
     """The groups of tables; partitioners know short paths."""
     full = {short: path for path, short in text.items()}
-    groups = group_variables(partitioners, {text[path]: n for path, n in n_rows.items()}, list(full))
-    return [Group(group.label, tuple(full[name] for name in group.paths), group.low, group.high) for group in groups]
+    groups = group_variables(
+        partitioners,
+        {text[path]: n for path, n in n_rows.items()},
+        list(full),
+    )
+    result = []
+    for group in groups:
+        result.append(
+            Group(
+                group.label,
+                tuple(full[name] for name in group.paths),
+                group.low,
+                group.high,
+            )
+        )
+    return result
 
 
 def _start(group: Group, resources: Resources, config: ParallaxConfig) -> int:
@@ -298,13 +409,26 @@ def _homes(
     analysis: Analysis, alpha: Mapping[str, float], resources: Resources, config: ParallaxConfig
 ) -> dict[str, TableOrDense]:
     """By sparse variable that may be a table, whether it is one: a dense variable lies on each replica's device, beside its gradient."""
-    devices = [device for machine in resources.machines for device in machine.devices]
-    room = None if any(isinstance(device, RemoteDevice) for device in devices) else device_bytes(devices)
-    return {
-        v.path: table_or_dense(alpha[v.path], v.dtype, config.alpha_threshold, 2 * _nbytes(v), room)
-        for v in analysis
-        if v.path in alpha
-    }
+    devices = []
+    for machine in resources.machines:
+        for device in machine.devices:
+            devices.append(device)
+    room = (
+        None
+        if any(isinstance(device, RemoteDevice) for device in devices)
+        else device_bytes(devices)
+    )
+    result = {}
+    for v in analysis:
+        if v.path in alpha:
+            result[v.path] = table_or_dense(
+                alpha[v.path],
+                v.dtype,
+                config.alpha_threshold,
+                2 * _nbytes(v),
+                room,
+            )
+    return result
 
 
 def _choice(
@@ -336,7 +460,9 @@ def _servers(
 ) -> dict[str, tuple[int, ...]]:
     """Servers of all that lives at servers, placed together."""
     sizes = {}
-    first = {paths[0]: program.tables[name] for name, paths in program.members.items()}
+    first = {}
+    for name, paths in program.members.items():
+        first[paths[0]] = program.tables[name]
     for variable in analysis:  # in the parameters' order
         if (table := first.get(variable.path)) is not None and config.run_option != "ar":
             sizes[table.path] = (table.shape[0], row_bytes(table))

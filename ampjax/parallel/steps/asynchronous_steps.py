@@ -114,7 +114,12 @@ class AsyncStep(HomedStep):
     version: int = 0
     _underway: collections.deque[InFlight] = field(default_factory=collections.deque)
 
-    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
+    def __call__(
+        self,
+        number: int,
+        parts: Sequence[Tree],
+        keep: bool,
+    ) -> StepOutcome:
         """Lets every replica begin with its part, and applies gradients as the bound demands. Those that can't be applied are dropped.
 
         Args:
@@ -126,15 +131,28 @@ class AsyncStep(HomedStep):
           The losses and the staleness of each update that was made; and why gradients were dropped, if some were.
         """
         del keep
-        staleness, shares, alpha, dropped = [], [], collections.Counter(), []
+        staleness = []
+        shares = []
+        alpha = collections.Counter()
+        dropped = []
         for replica, part in enumerate(parts):
             staleness += self._make_room(replica, dropped)
             share: Share = self.replicas.begin(replica, part)
             self._underway.append(InFlight(number, replica, self.version, share, part))
             shares.append(share)
             alpha.update({path: value / len(parts) for path, value in share.alpha.items()})
-        aux = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[s.aux for s in shares])
-        return StepOutcome([share.loss for share in shares], aux, dict(alpha), dict, staleness, dropped)
+        aux = jax.tree.map(
+            lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]),
+            *[s.aux for s in shares],
+        )
+        return StepOutcome(
+            [share.loss for share in shares],
+            aux,
+            dict(alpha),
+            dict,
+            staleness,
+            dropped,
+        )
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
         """Replaces all variables and the optimizer's state. Gradients of the old ones are dropped.
@@ -166,10 +184,16 @@ class AsyncStep(HomedStep):
         if dropped:
             raise dropped[0].error
 
-    def _make_room(self, replica: int, dropped: list[Dropped]) -> list[int]:
+    def _make_room(
+        self,
+        replica: int,
+        dropped: list[Dropped],
+    ) -> list[int]:
         """Applies the oldest gradients until one more may be under way, and the replica has none."""
         staleness = []
-        while len(self._underway) > self.max_staleness or any(work.replica == replica for work in self._underway):
+        while len(self._underway) > self.max_staleness or any(
+            work.replica == replica for work in self._underway
+        ):
             staleness += self._apply_oldest(dropped)
         return staleness
 
@@ -186,7 +210,12 @@ class AsyncStep(HomedStep):
             raise  # more is lost than these gradients
         except AmpError as error:
             fix = f"The gradients of replica {work.replica} in step {work.number} were dropped, and nothing else."
-            dropped.append(Dropped(type(error)(error.where, error.expected, error.got, fix), work.part))
+            dropped.append(
+                Dropped(
+                    type(error)(error.where, error.expected, error.got, fix),
+                    work.part,
+                )
+            )
             return []
         self.version += 1
         return [staleness]

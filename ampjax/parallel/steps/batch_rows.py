@@ -72,7 +72,10 @@ class PaddedSizes:
           path: The table.
           n: The number of rows.
         """
-        self._sizes[path] = max(self._sizes.get(path, 0), padded_size(n))
+        self._sizes[path] = max(
+            self._sizes.get(path, 0),
+            padded_size(n),
+        )
         return self._sizes[path]
 
 
@@ -85,7 +88,8 @@ class RowFinder:
     """
 
     def __init__(self, program: SparseProgram, device: Any = None):
-        self._program, self._device = program, device
+        self._program = program
+        self._device = device
         shapes = program.split(program.params)[0]
         self._ids = jax.jit(lambda batch: program.ids(shapes, batch))
 
@@ -101,7 +105,10 @@ class RowFinder:
             return rows_of_replicas(self._program, [self._ids(part) for part in parts])
 
 
-def rows_of_replicas(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -> ReplicaRows:
+def rows_of_replicas(
+    program: SparseProgram,
+    ids: Sequence[Mapping[str, Any]],
+) -> ReplicaRows:
     """Finds the distinct rows that each replica reads.
 
     Args:
@@ -111,13 +118,22 @@ def rows_of_replicas(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -
     Returns:
       By table, one entry for each replica.
     """
-    each = {path: [np.asarray(ids_of[path]) for ids_of in ids] for path in program.tables}
+    each = {}
+    for path in program.tables:
+        each[path] = [np.asarray(ids_of[path]) for ids_of in ids]
 
     def distinct(path: str) -> list[UniqueRows]:
-        return [unique_rows(own, program.tables[path].shape[0]) for own in each[path]]
+        result = []
+        for own in each[path]:
+            result.append(unique_rows(own, program.tables[path].shape[0]))
+        return result
 
     # Several threads pay where there are many ids; how many is counted as if their rows were read.
-    nbytes = sum(len(own) * row_bytes(program.tables[path]) for path, of_table in each.items() for own in of_table)
+    nbytes = sum(
+        len(own) * row_bytes(program.tables[path])
+        for path, of_table in each.items()
+        for own in of_table
+    )
     return dict(zip(each, all_of([partial(distinct, path) for path in each], nbytes), strict=True))
 
 
@@ -137,7 +153,9 @@ def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
 
 
 def pull(
-    rows: Mapping[str, RowHome], workers: ReplicaRows, readings: Mapping[str, Reading]
+    rows: Mapping[str, RowHome],
+    workers: ReplicaRows,
+    readings: Mapping[str, Reading],
 ) -> dict[str, list[PulledRows]]:
     """Pulls the rows of all tables for all replicas, as far as they are read.
 
@@ -149,13 +167,22 @@ def pull(
     Returns:
       By table, one entry for each replica.
     """
-    nbytes = sum(len(unique.ids) * row_bytes(home.table) for path, home in rows.items() for unique in workers[path])
-    pulls = [partial(home.pull, workers[path], readings[path]) for path, home in rows.items()]
+    nbytes = sum(
+        len(unique.ids) * row_bytes(home.table)
+        for path, home in rows.items()
+        for unique in workers[path]
+    )
+    pulls = []
+    for path, home in rows.items():
+        pulls.append(partial(home.pull, workers[path], readings[path]))
     return dict(zip(rows, all_of(pulls, nbytes), strict=True))
 
 
 def inputs(
-    n: int, program: SparseProgram, pulled: Mapping[str, Sequence[PulledRows]], sizes: PaddedSizes
+    n: int,
+    program: SparseProgram,
+    pulled: Mapping[str, Sequence[PulledRows]],
+    sizes: PaddedSizes,
 ) -> list[Inputs]:
     """The inputs of all replicas' programs, of equal shapes.
 
@@ -172,19 +199,31 @@ def inputs(
 
     def pad(path: str) -> None:
         each = pulled[path]
-        size = sizes.at_least(path, max(len(replica_rows.unique.ids) for replica_rows in each))
+        size = sizes.at_least(
+            path,
+            max(len(replica_rows.unique.ids) for replica_rows in each),
+        )
         # Replicas of a machine share rows: they are padded once.
-        padded = {id(replica_rows.rows): pad_rows(replica_rows.rows, size) for replica_rows in each}
+        padded = {}
+        for replica_rows in each:
+            padded[id(replica_rows.rows)] = pad_rows(replica_rows.rows, size)
         for replica_rows, given in zip(each, result, strict=True):
-            given.rows[path], given.inverse[path] = padded[id(replica_rows.rows)], replica_rows.unique.inverse
-            given.ids[path] = _padded_ids(replica_rows.unique.ids, size, program.tables[path].shape[0])
+            given.rows[path] = padded[id(replica_rows.rows)]
+            given.inverse[path] = replica_rows.unique.inverse
+            given.ids[path] = _padded_ids(
+                replica_rows.unique.ids, size, program.tables[path].shape[0]
+            )
 
     nbytes = sum(replica_rows.rows.nbytes for each in pulled.values() for replica_rows in each)
     all_of([partial(pad, path) for path in pulled], nbytes)
     return result
 
 
-def _padded_ids(ids: np.ndarray, size: int, n_rows: int) -> np.ndarray:
+def _padded_ids(
+    ids: np.ndarray,
+    size: int,
+    n_rows: int,
+) -> np.ndarray:
     result = np.full(size, n_rows, np.int32)
     result[: len(ids)] = ids
     return result

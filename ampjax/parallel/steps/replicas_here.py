@@ -90,17 +90,30 @@ class ReplicasHere:
         Returns:
           What it computes.
         """
-        device, machine = self.resources.devices[replica], self.resources.homes[replica]
+        device = self.resources.devices[replica]
+        machine = self.resources.homes[replica]
         batch = jax.device_put(batch_rows.owned(part), device)
         workers = batch_rows.rows_of_replicas(self.loss, [self._ids(batch)])
         readings = self.readings.for_batch(part)
-        pulled = {
-            path: PulledRows(unique, self._served(path).pull_for(machine, unique.ids, readings[path]), readings[path])
-            for path, (unique,) in workers.items()
-        }
-        (given,) = batch_rows.inputs(1, self.loss, {path: [rows] for path, rows in pulled.items()}, self._sizes)
+        pulled = {}
+        for path, (unique,) in workers.items():
+            pulled[path] = PulledRows(
+                unique,
+                self._served(path).pull_for(machine, unique.ids, readings[path]),
+                readings[path],
+            )
+        (given,) = batch_rows.inputs(
+            1,
+            self.loss,
+            {path: [rows] for path, rows in pulled.items()},
+            self._sizes,
+        )
         dense = jax.device_put(self._dense.pull_for(machine), device)
-        result = self._gradients(dense, *jax.device_put((given.rows, given.inverse), device), batch)
+        result = self._gradients(
+            dense,
+            *jax.device_put((given.rows, given.inverse), device),
+            batch,
+        )
         return ShareHere(replica, batch_rows.alphas(self.loss, workers), pulled, result)
 
     def apply(self, number: int, share: ShareHere, staleness: int) -> None:
@@ -116,14 +129,27 @@ class ReplicasHere:
           TableError: If a row's gradient is not.
         """
         if self.check_finite:
-            require_finite(number, lambda: share.result.loss, np.asarray(share.result.finite), share.result.grads)
+            require_finite(
+                number,
+                lambda: share.result.loss,
+                np.asarray(share.result.finite),
+                share.result.grads,
+            )
         machine = self.resources.homes[share.replica]
         waiting = {}
         for path, rows in share.pulled.items():
             grads = np.asarray(share.result.rows[path])[: len(rows.unique.ids)]
             served = self._served(path)
-            waiting[path] = [naming_variable(path, lambda s=served, rows=rows, g=grads: s.push_from(machine, rows, g))]
-        grads = self._dense.push_from(machine, jax.tree.map(np.asarray, share.result.grads))
+            waiting[path] = [
+                naming_variable(
+                    path,
+                    lambda s=served, rows=rows, g=grads: s.push_from(machine, rows, g),
+                )
+            ]
+        grads = self._dense.push_from(
+            machine,
+            jax.tree.map(np.asarray, share.result.grads),
+        )
         self._dense.tell(staleness)
         self.homes.update(grads, waiting)
 

@@ -55,7 +55,12 @@ class Metrics:
         return str(self)
 
 
-def require_finite(step: int, loss: Callable[[], Any], finite: np.ndarray, dense: Tree) -> None:
+def require_finite(
+    step: int,
+    loss: Callable[[], Any],
+    finite: np.ndarray,
+    dense: Tree,
+) -> None:
     """Raises if a gradient or the loss is not finite; nothing has changed by then.
 
     Args:
@@ -69,7 +74,11 @@ def require_finite(step: int, loss: Callable[[], Any], finite: np.ndarray, dense
     """
     if finite.all():
         return
-    each = zip(by_path(dense), finite.reshape(-1, finite.shape[-1]).T[1:], strict=True)
+    each = zip(
+        by_path(dense),
+        finite.reshape(-1, finite.shape[-1]).T[1:],
+        strict=True,
+    )
     wrong = [f"`{path}`" for path, is_finite in each if not is_finite.all()]
     got = f"a loss of {np.asarray(loss()).tolist()}" + (
         f" and NaN or infinity in {', '.join(wrong[:4])}" if wrong else ""
@@ -91,12 +100,25 @@ def norms(grads: Mapping[str, Any]) -> dict[str, float]:
     Returns:
       By path, the norm.
     """
-    values = {path: grad.values if isinstance(grad, RowGrads) else grad for path, grad in grads.items()}
-    wide = {path: np.asarray(value, np.result_type(value.dtype, np.float32)) for path, value in values.items()}
-    return {path: float(np.linalg.norm(value.ravel())) for path, value in wide.items()}
+    values = {}
+    for path, grad in grads.items():
+        values[path] = grad.values if isinstance(grad, RowGrads) else grad
+    wide = {}
+    for path, value in values.items():
+        wide[path] = np.asarray(
+            value,
+            np.result_type(value.dtype, np.float32),
+        )
+    result = {}
+    for path, value in wide.items():
+        result[path] = float(np.linalg.norm(value.ravel()))
+    return result
 
 
-def fetched(names: Sequence[str], grads: Mapping[str, Any]) -> dict[str, Any]:
+def fetched(
+    names: Sequence[str],
+    grads: Mapping[str, Any],
+) -> dict[str, Any]:
     """Selects what a user asked to read.
 
     Args:
@@ -107,11 +129,18 @@ def fetched(names: Sequence[str], grads: Mapping[str, Any]) -> dict[str, Any]:
       By name, what was asked for.
     """
     norm_of = norms(grads)
-    known = {"gradients": dict(grads), "norms": norm_of, "global_norm": float(np.linalg.norm(list(norm_of.values())))}
+    known = {
+        "gradients": dict(grads),
+        "norms": norm_of,
+        "global_norm": float(np.linalg.norm(list(norm_of.values()))),
+    }
     return {name: known[name] for name in names}
 
 
-def checked_fetch(fetch: str | Sequence[str], sync: bool) -> tuple[str, ...]:
+def checked_fetch(
+    fetch: str | Sequence[str],
+    sync: bool,
+) -> tuple[str, ...]:
     """The names of what a user wants to read of the gradients.
 
     Args:
@@ -121,10 +150,15 @@ def checked_fetch(fetch: str | Sequence[str], sync: bool) -> tuple[str, ...]:
     Raises:
       SettingsError: If one is unknown, or replicas don't step together.
     """
-    wanted = (fetch,) if isinstance(fetch, str) or not isinstance(fetch, Iterable) else tuple(fetch)
+    if isinstance(fetch, str) or not isinstance(fetch, Iterable):
+        wanted = (fetch,)
+    else:
+        wanted = tuple(fetch)
     for name in wanted:
         if name not in FETCHES:
-            raise SettingsError("fetch", f"some of {list(FETCHES)}", f"{name!r}", "Choose among these.")
+            raise SettingsError(
+                "fetch", f"some of {list(FETCHES)}", f"{name!r}", "Choose among these."
+            )
     if wanted and not sync:
         fix = "Without a barrier no gradient is aggregated over replicas."
         raise SettingsError("fetch", "synchronous training", "sync=False", fix)

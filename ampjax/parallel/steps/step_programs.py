@@ -91,8 +91,15 @@ def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., GradientRe
       A pure function; its gradients are in the dtypes of the parameters and tables.
     """
 
-    def local(dense_params: Tree, rows: dict[str, Any], inverse: dict[str, Any], batch: Tree) -> GradientResult:
-        wide = {path: value.astype(program.tables[path].dtype) for path, value in rows.items()}
+    def local(
+        dense_params: Tree,
+        rows: dict[str, Any],
+        inverse: dict[str, Any],
+        batch: Tree,
+    ) -> GradientResult:
+        wide = {}
+        for path, value in rows.items():
+            wide[path] = value.astype(program.tables[path].dtype)
         out, (grads, row_grads) = program.value_and_grad(dense_params, wide, batch, inverse)
         loss, aux = out if has_aux else (out, None)
         return GradientResult(loss, aux, _finite(loss, grads), grads, row_grads)
@@ -100,7 +107,9 @@ def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., GradientRe
     return local
 
 
-def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[Device], reduction: Reduction) -> Any:
+def mapped_gradients(
+    program: SparseProgram, has_aux: bool, devices: Sequence[Device], reduction: Reduction
+) -> Any:
     """`gradients` of all replicas, mapped: `(dense_params, rows, inverse, ids, batch) -> GradientResult`.
 
     Ids are given only where row gradients are gathered. Where a mean is wanted of what is reduced elsewhere, each replica divides its
@@ -118,17 +127,30 @@ def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[De
     local = gradients(program, has_aux)
 
     def step(
-        dense_params: Tree, rows: dict[str, Any], inverse: dict[str, Any], ids: dict[str, Any], batch: Tree
+        dense_params: Tree,
+        rows: dict[str, Any],
+        inverse: dict[str, Any],
+        ids: dict[str, Any],
+        batch: Tree,
     ) -> GradientResult:
         result = local(dense_params, rows, inverse, batch)
-        row_grads = {path: _share(leaf, reduction.n, reduction.sparse) for path, leaf in result.rows.items()}
+        row_grads = {}
+        for path, leaf in result.rows.items():
+            row_grads[path] = _share(leaf, reduction.n, reduction.sparse)
         if reduction.across:
             loss, grads = reduced(result.loss, result.grads, reduction)
-            result = result._replace(loss=loss, grads=grads, finite=_finite(loss, grads))
+            result = result._replace(
+                loss=loss,
+                grads=grads,
+                finite=_finite(loss, grads),
+            )
         else:
             result = result._replace(grads=_divided(result.grads, reduction))
         if reduction.gather:
-            row_grads = {path: jax.lax.all_gather((ids[path], leaf), AXIS) for path, leaf in row_grads.items()}
+            row_grads = {
+                path: jax.lax.all_gather((ids[path], leaf), AXIS)
+                for path, leaf in row_grads.items()
+            }
         return result._replace(rows=row_grads)
 
     return mapped(step, devices, AXIS)
@@ -163,19 +185,35 @@ def mapped_step(
     """
     update = optax.with_extra_args_support(tx).update
 
-    def step(params: Tree, state: Tree, batch: Tree) -> tuple[Tree, Tree, GradientResult]:
-        out, grads = jax.value_and_grad(scalar(loss_fn), has_aux=has_aux)(params, batch)
+    def step(
+        params: Tree,
+        state: Tree,
+        batch: Tree,
+    ) -> tuple[Tree, Tree, GradientResult]:
+        out, grads = jax.value_and_grad(scalar(loss_fn), has_aux=has_aux)(
+            params,
+            batch,
+        )
         loss, aux = out if has_aux else (out, None)
         loss, grads = reduced(loss, grads, reduction)
         finite = _finite(loss, grads)
 
         def updated(params: Tree, state: Tree) -> tuple[Tree, Tree]:
             updates, new = update(grads, state, params, value=loss, grad=grads)
-            return _typed_like((params, state), (optax.apply_updates(params, updates), new))
+            return _typed_like(
+                (params, state),
+                (optax.apply_updates(params, updates), new),
+            )
 
         if check_finite:
             # A branch is updated in place, where choosing number by number would copy all parameters and state first.
-            params, state = jax.lax.cond(finite.all(), updated, lambda *old: old, params, state)
+            params, state = jax.lax.cond(
+                finite.all(),
+                updated,
+                lambda *old: old,
+                params,
+                state,
+            )
         else:
             params, state = updated(params, state)
         return params, state, GradientResult(loss, aux, finite, grads if keep else None, {})
@@ -183,7 +221,11 @@ def mapped_step(
     return mapped(step, devices, AXIS, donate_argnums=(0, 1))
 
 
-def reduced(loss: jax.Array, grads: Tree, reduction: Reduction) -> tuple[jax.Array, Tree]:
+def reduced(
+    loss: jax.Array,
+    grads: Tree,
+    reduction: Reduction,
+) -> tuple[jax.Array, Tree]:
     """Reduces the loss and the gradients over replicas, by one AllReduce for each leaf, or for all, in float32 at least.
 
     Args:
@@ -195,10 +237,23 @@ def reduced(loss: jax.Array, grads: Tree, reduction: Reduction) -> tuple[jax.Arr
       The loss and the gradients, equal on all replicas, in the dtypes in which they came.
     """
     old = (loss, grads)
-    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), old)
-    totals = _summed_at_once(wide) if reduction.at_once else jax.tree.map(lambda leaf: jax.lax.psum(leaf, AXIS), wide)
+    wide = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)),
+        old,
+    )
+    if reduction.at_once:
+        totals = _summed_at_once(wide)
+    else:
+        totals = jax.tree.map(
+            lambda leaf: jax.lax.psum(leaf, AXIS),
+            wide,
+        )
 
-    def share(total: jax.Array, leaf: jax.Array, kind: str) -> jax.Array:
+    def share(
+        total: jax.Array,
+        leaf: jax.Array,
+        kind: str,
+    ) -> jax.Array:
         return _share(total, reduction.n, kind).astype(leaf.dtype)
 
     return share(totals[0], loss, reduction.dense), tree_map_with_path(
@@ -212,7 +267,10 @@ def _summed_at_once(tree: Tree) -> Tree:
     result: list[Any] = list(leaves)
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
         places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
-        total = jax.lax.psum(jnp.concatenate([leaves[i].ravel() for i in places]), AXIS)
+        total = jax.lax.psum(
+            jnp.concatenate([leaves[i].ravel() for i in places]),
+            AXIS,
+        )
         stops = np.cumsum([leaves[i].size for i in places])
         for i, stop in zip(places, stops, strict=True):
             result[i] = total[stop - leaves[i].size : stop].reshape(leaves[i].shape)
@@ -221,11 +279,20 @@ def _summed_at_once(tree: Tree) -> Tree:
 
 def _divided(grads: Tree, reduction: Reduction) -> Tree:
     """Each variable's share of what is summed over replicas elsewhere."""
-    return tree_map_with_path(lambda path, leaf: _share(leaf, reduction.n, reduction.kind_of(path)), grads)
+    return tree_map_with_path(
+        lambda path, leaf: _share(leaf, reduction.n, reduction.kind_of(path)),
+        grads,
+    )
 
 
-def _share(leaf: jax.Array, n: int, kind: str) -> jax.Array:
-    return (leaf / n).astype(leaf.dtype) if kind == "mean" else leaf
+def _share(
+    leaf: jax.Array,
+    n: int,
+    kind: str,
+) -> jax.Array:
+    if kind == "mean":
+        return (leaf / n).astype(leaf.dtype)
+    return leaf
 
 
 def _finite(loss: jax.Array, grads: Tree) -> jax.Array:
@@ -240,4 +307,8 @@ def _all_finite(leaf: jax.Array) -> jax.Array:
 
 def _typed_like(old: Tree, new: Tree) -> Tree:
     """New values in the dtypes of the old ones: what a transform widens would else be compiled for anew."""
-    return jax.tree.map(lambda o, n: n if n.dtype == o.dtype else n.astype(o.dtype), old, new)
+    return jax.tree.map(
+        lambda o, n: n if n.dtype == o.dtype else n.astype(o.dtype),
+        old,
+        new,
+    )

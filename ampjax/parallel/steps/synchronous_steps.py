@@ -15,7 +15,14 @@ import numpy as np
 import optax
 
 from ampjax.devices.allreduce import issue_collective
-from ampjax.devices.per_replica import Device, replica_entry, replicate, shapes_of, shard_of, spread_inputs
+from ampjax.devices.per_replica import (
+    Device,
+    replica_entry,
+    replicate,
+    shapes_of,
+    shard_of,
+    spread_inputs,
+)
 from ampjax.devices.random_keys import on_host
 from ampjax.errors import AmpError
 from ampjax.parallel.config.leaf_paths import by_path
@@ -23,7 +30,13 @@ from ampjax.parallel.homes.all_homes import VariableHomes
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
-from ampjax.parallel.steps.step_programs import GradientResult, LossFn, Reduction, mapped_gradients, mapped_step
+from ampjax.parallel.steps.step_programs import (
+    GradientResult,
+    LossFn,
+    Reduction,
+    mapped_gradients,
+    mapped_step,
+)
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.table.sharded_table import Table
 
@@ -92,8 +105,9 @@ class DenseStep:
 
     @cached_property
     def _programs(self) -> dict[bool, Any]:
-        return {
-            keep: mapped_step(
+        result = {}
+        for keep in (False, True):
+            result[keep] = mapped_step(
                 self.loss_fn,
                 self.has_aux,
                 self.tx,
@@ -102,8 +116,7 @@ class DenseStep:
                 check_finite=self.check_finite,
                 keep=keep,
             )
-            for keep in (False, True)
-        }
+        return result
 
     def program(self, keep: bool = False) -> Any:
         """The mapped step.
@@ -118,7 +131,12 @@ class DenseStep:
         """There are none."""
         return {}
 
-    def write(self, params: Tree, state: Tree, tables: Any = None) -> None:
+    def write(
+        self,
+        params: Tree,
+        state: Tree,
+        tables: Any = None,
+    ) -> None:
         """Replaces parameters and optimizer state.
 
         Args:
@@ -127,7 +145,8 @@ class DenseStep:
           tables: Not used: there are none.
         """
         del tables  # there are none
-        self.params, self.state = replicate(params, self.devices), replicate(state, self.devices)
+        self.params = replicate(params, self.devices)
+        self.state = replicate(state, self.devices)
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and optimizer state as host arrays of their own."""
@@ -141,7 +160,12 @@ class DenseStep:
         """Returns when the parameters have been computed."""
         jax.block_until_ready(self.params)
 
-    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
+    def __call__(
+        self,
+        number: int,
+        parts: Sequence[Tree],
+        keep: bool,
+    ) -> StepOutcome:
         """One step.
 
         Args:
@@ -160,12 +184,24 @@ class DenseStep:
         arguments = (self.params, self.state, spread_inputs(parts, self.devices))
         self.last_shapes = self.last_shapes or shapes_of(arguments)
         self.params, self.state, result = issue_collective(
-            self.program(keep), *arguments, token=lambda results: results[2].loss
+            self.program(keep),
+            *arguments,
+            token=lambda results: results[2].loss,
         )
         self.n_updates += 1
         if self.check_finite:
-            require_finite(number, lambda: shard_of(result.loss, 0), shard_of(result.finite, 0), self.params)
-        return StepOutcome([Replicated(result.loss)], result.aux, {}, lambda: by_path(replica_entry(result.grads)))
+            require_finite(
+                number,
+                lambda: shard_of(result.loss, 0),
+                shard_of(result.finite, 0),
+                self.params,
+            )
+        return StepOutcome(
+            [Replicated(result.loss)],
+            result.aux,
+            {},
+            lambda: by_path(replica_entry(result.grads)),
+        )
 
 
 @dataclass(frozen=True)
@@ -174,7 +210,11 @@ class Replicated:
 
     value: jax.Array
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+    def __array__(
+        self,
+        dtype: Any = None,
+        copy: Any = None,
+    ) -> np.ndarray:
         del copy
         return np.asarray(shard_of(self.value, 0), dtype)
 
@@ -262,7 +302,10 @@ class SparseStep(HomedStep):
     def _touched(self) -> batch_rows.RowFinder:
         return batch_rows.RowFinder(self.loss, self.devices[0])
 
-    def arguments(self, parts: Sequence[Tree]) -> tuple[tuple[Any, ...], Any, dict[str, float]]:
+    def arguments(
+        self,
+        parts: Sequence[Tree],
+    ) -> tuple[tuple[Any, ...], Any, dict[str, float]]:
         """Pulls rows for a batch and makes the program's arguments.
 
         Args:
@@ -273,14 +316,31 @@ class SparseStep(HomedStep):
         """
         parts = [jax.tree.map(on_host, part) for part in parts]
         workers = self._touched(parts)
-        pulled = batch_rows.pull(self.homes.rows, workers, self.readings.for_batch(parts[0]))
-        given = batch_rows.inputs(len(parts), self.loss, pulled, self._sizes)
+        pulled = batch_rows.pull(
+            self.homes.rows,
+            workers,
+            self.readings.for_batch(parts[0]),
+        )
+        given = batch_rows.inputs(
+            len(parts),
+            self.loss,
+            pulled,
+            self._sizes,
+        )
         if not self.reduction.gather:  # only an AllGatherv sends ids from device to device
             given = [inputs_of._replace(ids={}) for inputs_of in given]
-        inputs = spread_inputs([(*inputs_of, part) for inputs_of, part in zip(given, parts, strict=True)], self.devices)
+        inputs = spread_inputs(
+            [(*inputs_of, part) for inputs_of, part in zip(given, parts, strict=True)],
+            self.devices,
+        )
         return (self.homes.dense.pull(), *inputs), pulled, batch_rows.alphas(self.loss, workers)
 
-    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
+    def __call__(
+        self,
+        number: int,
+        parts: Sequence[Tree],
+        keep: bool,
+    ) -> StepOutcome:
         """One step.
 
         Args:
@@ -298,21 +358,44 @@ class SparseStep(HomedStep):
         del keep
         arguments, pulled, alpha = self.arguments(parts)
         self.last_shapes = self.last_shapes or shapes_of(arguments)
-        result: GradientResult = issue_collective(self.program(), *arguments, token=lambda result: result.loss)
+        result: GradientResult = issue_collective(
+            self.program(), *arguments, token=lambda result: result.loss
+        )
         if self.check_finite:
             finite = np.stack([shard_of(result.finite, replica) for replica in range(len(parts))])
-            require_finite(number, lambda: _loss(result, self.reduction), finite, result.grads)
+            require_finite(
+                number,
+                lambda: _loss(result, self.reduction),
+                finite,
+                result.grads,
+            )
         waiting = self.homes.push_rows(pulled, lambda path: _row_grads(result, path))
         grads = self.homes.dense.push(result.grads)
         self.homes.update(grads, waiting)
-        losses = [Replicated(result.loss)] if self.reduction.across else list(_loss(result, self.reduction))
-        return StepOutcome(losses, result.aux, alpha, lambda: self.homes.gradients(grads, waiting))
+        if self.reduction.across:
+            losses = [Replicated(result.loss)]
+        else:
+            losses = list(_loss(result, self.reduction))
+        return StepOutcome(
+            losses,
+            result.aux,
+            alpha,
+            lambda: self.homes.gradients(grads, waiting),
+        )
 
 
 def _loss(result: GradientResult, reduction: Reduction) -> np.ndarray:
     """The loss, or the replicas' losses where they were not reduced."""
-    return shard_of(result.loss, 0) if reduction.across else np.asarray(result.loss)
+    if reduction.across:
+        return shard_of(result.loss, 0)
+    return np.asarray(result.loss)
 
 
-def _row_grads(result: GradientResult, path: str) -> Callable[[int], Any]:
-    return lambda replica: jax.tree.map(lambda leaf: shard_of(leaf, replica), result.rows[path])
+def _row_grads(
+    result: GradientResult,
+    path: str,
+) -> Callable[[int], Any]:
+    return lambda replica: jax.tree.map(
+        lambda leaf: shard_of(leaf, replica),
+        result.rows[path],
+    )

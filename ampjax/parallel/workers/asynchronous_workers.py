@@ -50,9 +50,14 @@ class Later:
         Args:
           value: A scalar.
         """
-        self._hear, self._value = None, value
+        self._hear = None
+        self._value = value
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+    def __array__(
+        self,
+        dtype: Any = None,
+        copy: Any = None,
+    ) -> np.ndarray:
         del copy
         if self._hear is not None:
             self._hear()
@@ -101,7 +106,10 @@ class ShareThere:
         """The second result; waits for it."""
         if not self.there.has_aux:
             return None
-        return jax.tree.map(lambda leaf: leaf[0], aux_of(self.there, self.part, [self.wait()]))
+        return jax.tree.map(
+            lambda leaf: leaf[0],
+            aux_of(self.there, self.part, [self.wait()]),
+        )
 
 
 @dataclass
@@ -129,8 +137,17 @@ class ReplicasAtWorkers:
     _pulls: collections.defaultdict[Any, collections.Counter[int]] = field(init=False)
 
     def __post_init__(self):
-        self._dealer = Dealer(self.loss, self.homes, self.readings, self.group, self.resources, copies=True)
-        self._pulls = collections.defaultdict(collections.Counter)  # by split and server, how many were announced
+        self._dealer = Dealer(
+            self.loss,
+            self.homes,
+            self.readings,
+            self.group,
+            self.resources,
+            copies=True,
+        )
+        self._pulls = collections.defaultdict(
+            collections.Counter
+        )  # by split and server, how many were announced
         self.group.start()
 
     def begin(self, replica: int, part: Tree) -> ShareThere:
@@ -151,9 +168,18 @@ class ReplicasAtWorkers:
         deal = self._dealer.deal({replica: part})
         params = pulled_leaves(self._dense, self.resources.homes[replica])
         with self.group.exchange():
-            self.group.tell_one(replica, Go(deal.number, deal.works[replica], params=params))
+            self.group.tell_one(
+                replica,
+                Go(deal.number, deal.works[replica], params=params),
+            )
             self._announce(deal)
-        return ShareThere(replica, batch_rows.alphas(self.loss, deal.rows), deal, part, self)
+        return ShareThere(
+            replica,
+            batch_rows.alphas(self.loss, deal.rows),
+            deal,
+            part,
+            self,
+        )
 
     def hear(self, replica: int, deal: Deal) -> StepDone:
         """Waits for what a worker says.
@@ -186,7 +212,8 @@ class ReplicasAtWorkers:
           TableError: If a row's gradient is not.
           HostError: If a process has ended.
         """
-        done, home = share.wait(), self._dense
+        done = share.wait()
+        home = self._dense
         like, _ = home.like()
         if self.check_finite:
             require_finite(number, lambda: done.loss, done.finite, like)
@@ -196,7 +223,10 @@ class ReplicasAtWorkers:
         for path, updates in share.deal.updates.items():
             for update, table in zip(updates, self.homes.rows[path].tables, strict=True):
                 update.wait_for_pulls(self._pulls[table.place.key])
-        grads = jax.tree.unflatten(jax.tree.structure(like), done.grads)
+        grads = jax.tree.unflatten(
+            jax.tree.structure(like),
+            done.grads,
+        )
         grads = home.push_from(self.resources.homes[share.replica], grads)
         home.tell(staleness)
         self.homes.update(grads, share.deal.updates)

@@ -76,8 +76,12 @@ class Dealer:
         resources: Resources,
         copies: bool = False,
     ):
-        self._loss, self._homes, self._readings = loss, homes, readings
-        self._group, self._resources, self._copies = group, resources, copies
+        self._loss = loss
+        self._homes = homes
+        self._readings = readings
+        self._group = group
+        self._resources = resources
+        self._copies = copies
         self._find = batch_rows.RowFinder(loss)
         self._sizes = batch_rows.PaddedSizes()
         self._told: dict[str, list[SplitPlace]] = {}
@@ -89,9 +93,17 @@ class Dealer:
     @property
     def versions(self) -> Versions:
         """Those of the tables now."""
-        return [(table.place.key, table.n_updates) for home in self._homes.rows.values() for table in home.tables]
+        result = []
+        for home in self._homes.rows.values():
+            for table in home.tables:
+                result.append((table.place.key, table.n_updates))
+        return result
 
-    def deal(self, parts: Mapping[int, Tree], after: Deal | None = None) -> Deal:
+    def deal(
+        self,
+        parts: Mapping[int, Tree],
+        after: Deal | None = None,
+    ) -> Deal:
         """Makes the shares of some replicas.
 
         Args:
@@ -104,29 +116,56 @@ class Dealer:
         Raises:
           AmpError: If the batch does not fit the program.
         """
-        own = {replica: jax.tree.map(on_host, part) for replica, part in parts.items()}
+        own = {}
+        for replica, part in parts.items():
+            own[replica] = jax.tree.map(on_host, part)
         leaves = {replica: _leaves(part) for replica, part in own.items()}
-        if self._copies or after is not None:  # the user may write to a batch before it has been sent
+        if (
+            self._copies or after is not None
+        ):  # the user may write to a batch before it has been sent
             leaves = {replica: [leaf.copy() for leaf in each] for replica, each in leaves.items()}
-        rows, first = self._find(list(own.values())), next(iter(own.values()))
+        rows = self._find(list(own.values()))
+        first = next(iter(own.values()))
         readings = self._readings.for_batch(first)
-        updates = {path: [table.expect() for table in self._homes.rows[path].tables] for path in rows}
+        updates = {}
+        for path in rows:
+            updates[path] = [table.expect() for table in self._homes.rows[path].tables]
         tables: dict[int, dict[str, RowWork]] = {replica: {} for replica in own}
         for path, each in rows.items():
             home = self._homes.rows[path]
-            size = self._sizes.at_least(path, max(len(unique.ids) for unique in each))
-            touched = None if after is None else _touched(home, after.rows[path])
+            size = self._sizes.at_least(
+                path,
+                max(len(unique.ids) for unique in each),
+            )
+            if after is None:
+                touched = None
+            else:
+                touched = _touched(home, after.rows[path])
             reading = readings[path] if home.is_served else WHOLE
             for replica, unique in zip(own, each, strict=True):
                 update, seen = self._target(replica, home, updates[path])
-                seen, early = seen + (after is not None), _early(home, unique, touched)
-                tables[replica][path] = RowWork(unique, size, reading, update, seen, early)
+                seen = seen + (after is not None)
+                early = _early(home, unique, touched)
+                tables[replica][path] = RowWork(
+                    unique,
+                    size,
+                    reading,
+                    update,
+                    seen,
+                    early,
+                )
         number = self._group.next_number()
-        works = {replica: StepWork(number, leaves[replica], tables[replica]) for replica in own}
-        versions = [(key, n + (after is not None)) for key, n in self.versions]
+        works = {}
+        for replica in own:
+            works[replica] = StepWork(number, leaves[replica], tables[replica])
+        versions = []
+        for key, n in self.versions:
+            versions.append((key, n + (after is not None)))
         return Deal(number, leaves, rows, updates, works, versions)
 
-    def _target(self, replica: int, home: RowHome, updates: Sequence[PendingUpdate]) -> tuple[int | None, int]:
+    def _target(
+        self, replica: int, home: RowHome, updates: Sequence[PendingUpdate]
+    ) -> tuple[int | None, int]:
         """The number of the update to which a replica pushes, None if it does not; and how many updates its table has seen."""
         machine = self._resources.homes[replica]
         copy = home.copy_of(machine)
@@ -134,16 +173,23 @@ class Dealer:
         pushes = home.is_served or replica == self._resources.replicas_of(machine)[0]
         return (updates[copy].number if pushes else None), home.tables[copy].n_updates
 
-    def is_of(self, deal: Deal, parts: Mapping[int, Tree]) -> bool:
+    def is_of(
+        self,
+        deal: Deal,
+        parts: Mapping[int, Tree],
+    ) -> bool:
         """Whether a deal that was made before is the one for a batch now.
 
         Args:
           deal: The deal.
           parts: By replica its part of the batch.
         """
-        leaves = {replica: _leaves(jax.tree.map(on_host, part)) for replica, part in parts.items()}
+        leaves = {}
+        for replica, part in parts.items():
+            leaves[replica] = _leaves(jax.tree.map(on_host, part))
         return self.versions == deal.versions and all(
-            len(leaves[r]) == len(old) and all(map(_is_same, leaves[r], old)) for r, old in deal.parts.items()
+            len(leaves[r]) == len(old) and all(map(_is_same, leaves[r], old))
+            for r, old in deal.parts.items()
         )
 
     def tell_places(self) -> None:
@@ -152,10 +198,16 @@ class Dealer:
         Raises:
           HostError: If a process has ended.
         """
-        places = {path: [table.place for table in home.tables] for path, home in self._homes.rows.items()}
+        places = {}
+        for path, home in self._homes.rows.items():
+            places[path] = [table.place for table in home.tables]
         if new := {path: own for path, own in places.items() if self._told.get(path) != own}:
-            copies = [{path: self._homes.rows[path].copy_of(m) for path in new} for m in self._resources.homes]
-            self._group.tell_each([Places({path: new[path][i] for path, i in own.items()}) for own in copies])
+            copies = []
+            for m in self._resources.homes:
+                copies.append({path: self._homes.rows[path].copy_of(m) for path in new})
+            self._group.tell_each(
+                [Places({path: new[path][i] for path, i in own.items()}) for own in copies]
+            )
             self._told.update(new)
 
     def note_traffic(self, replica: int, done: StepDone) -> None:
@@ -191,12 +243,21 @@ class Dealer:
             deal.updates[path][copy].note_pushes(clients)
 
 
-def _touched(home: RowHome, rows: Sequence[UniqueRows]) -> np.ndarray | None:
+def _touched(
+    home: RowHome,
+    rows: Sequence[UniqueRows],
+) -> np.ndarray | None:
     """The rows that an update will change; None for all."""
-    return np.concatenate([unique.ids for unique in rows]) if home.table.untouched_rows_stay else None
+    if home.table.untouched_rows_stay:
+        return np.concatenate([unique.ids for unique in rows])
+    return None
 
 
-def _early(home: RowHome, unique: UniqueRows, touched: np.ndarray | None) -> np.ndarray | None:
+def _early(
+    home: RowHome,
+    unique: UniqueRows,
+    touched: np.ndarray | None,
+) -> np.ndarray | None:
     """Which of a replica's rows it may pull before the update; None if that does not pay."""
     nbytes = row_bytes(home.table)
     if touched is None or len(unique.ids) * nbytes < EARLY_BYTES:

@@ -29,7 +29,8 @@ class DenseAtWorkers:
     """
 
     def __init__(self, split: Split, params: Tree, group: ProcessGroup):
-        self._split, self._group = split, group
+        self._split = split
+        self._group = group
         state = split.init(params)
         self._like = jax.tree.map(_without_memory, (params, state))
         self._shared: Mapping[str, Values] | None = None
@@ -45,7 +46,9 @@ class DenseAtWorkers:
         """
         self._group.start()
         self._is_adopted = False
-        leaves = [[data_of(leaf) for leaf in jax.tree.leaves(tree)] for tree in (params, state)]
+        leaves = []
+        for tree in (params, state):
+            leaves.append([data_of(leaf) for leaf in jax.tree.leaves(tree)])
         self._group.tell(Write(*leaves))
 
     def read(self) -> tuple[Tree, Tree]:
@@ -84,7 +87,12 @@ class DenseAtWorkers:
         """
         self._shared = shared
 
-    def shared(self, turn: int, grads: Tree, totals: Totals) -> Mapping[str, Values]:
+    def shared(
+        self,
+        turn: int,
+        grads: Tree,
+        totals: Totals,
+    ) -> Mapping[str, Values]:
         """The values that tables need for one round of reductions. Usually there are none, and then no worker is asked.
 
         Args:
@@ -112,7 +120,10 @@ class DenseAtWorkers:
         """
         shared = self._shared
         if shared is None:
-            shared = self._group.ask(lambda number: Propose(number, totals), everyone=True)
+            shared = self._group.ask(
+                lambda number: Propose(number, totals),
+                everyone=True,
+            )
         return Proposal(grads, None, shared)
 
     def adopt(self, proposal: Proposal) -> None:
@@ -126,7 +137,8 @@ class DenseAtWorkers:
 
     def take_adoption(self) -> bool:
         """Whether there is an update of which workers have not heard; the caller tells them."""
-        result, self._is_adopted = self._is_adopted, False
+        result = self._is_adopted
+        self._is_adopted = False
         return result
 
     def fetch(self, grads: Tree) -> Tree:
@@ -139,12 +151,27 @@ class DenseAtWorkers:
           A pytree of host arrays.
         """
         del grads
-        return self._made(0, self._group.ask(lambda number: Question(number, "gradients")))
+        return self._made(
+            0,
+            self._group.ask(lambda number: Question(number, "gradients")),
+        )
 
-    def _made(self, which: int, leaves: Sequence[np.ndarray]) -> Tree:
-        return jax.tree.map(lambda leaf: leaf if is_key(leaf) else np.array(leaf), tree_of(self._like[which], leaves))
+    def _made(
+        self,
+        which: int,
+        leaves: Sequence[np.ndarray],
+    ) -> Tree:
+        return jax.tree.map(
+            lambda leaf: leaf if is_key(leaf) else np.array(leaf),
+            tree_of(self._like[which], leaves),
+        )
 
 
 def _without_memory(leaf: Any) -> Any:
     """An array of that shape and dtype that takes no memory; keys as they are."""
-    return leaf if is_key(leaf) else np.broadcast_to(np.zeros((), np.asarray(leaf).dtype), np.shape(leaf))
+    if is_key(leaf):
+        return leaf
+    return np.broadcast_to(
+        np.zeros((), np.asarray(leaf).dtype),
+        np.shape(leaf),
+    )

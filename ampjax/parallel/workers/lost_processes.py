@@ -15,7 +15,11 @@ _CAUSE_S = 1.0
 """How long the cause of a worker's error is looked for: another process that has ended, or gives no sign of life."""
 
 
-def cause_of(error: HostError, hosts: Hosts, places: Sequence[str]) -> HostError:
+def cause_of(
+    error: HostError,
+    hosts: Hosts,
+    places: Sequence[str],
+) -> HostError:
     """Finds the cause of an error: the process that was lost first, as far as this is known.
 
     Args:
@@ -30,17 +34,30 @@ def cause_of(error: HostError, hosts: Hosts, places: Sequence[str]) -> HostError
     while True:
         of_host = {i: found for i, host in enumerate(hosts) if (found := _ending(host)) is not None}
         # What a killed process takes along fails or aborts; the cause may be noticed a little later than that.
-        causes = {i: found for i, found in of_host.items() if isinstance(found, _CAUSES) and "SIGABRT" not in found.got}
+        causes = {
+            i: found
+            for i, found in of_host.items()
+            if isinstance(found, _CAUSES) and "SIGABRT" not in found.got
+        }
         if causes or time.monotonic() > start + _CAUSE_S:
             break
         time.sleep(0.02)
-    found = causes or {i: each for i, each in of_host.items() if not isinstance(each, _CAUSES)} or of_host
+    found = (
+        causes
+        or {i: each for i, each in of_host.items() if not isinstance(each, _CAUSES)}
+        or of_host
+    )
     if not found:
         return error
     first = next(iter(found.values()))
     got = "; ".join(dict.fromkeys(each.got for each in found.values()))
     fix = RESTORE if causes else first.fix
-    result = type(first)(", ".join(places[i] for i in found), "a running process", got, fix)
+    result = type(first)(
+        ", ".join(places[i] for i in found),
+        "a running process",
+        got,
+        fix,
+    )
     for note in getattr(first, "__notes__", ()):
         result.add_note(note)
     return result

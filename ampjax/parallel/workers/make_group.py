@@ -12,7 +12,9 @@ from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.workers.process_group import ProcessGroup
 
 
-def process_group(resources: Resources, config: ParallaxConfig, loss_fn: Any, tx: Any) -> ProcessGroup:
+def process_group(
+    resources: Resources, config: ParallaxConfig, loss_fn: Any, tx: Any
+) -> ProcessGroup:
     """The processes of a runner; none is started yet.
 
     Args:
@@ -29,8 +31,13 @@ def process_group(resources: Resources, config: ParallaxConfig, loss_fn: Any, tx
     """
     for number, machine in enumerate(resources.machines):
         if config.run_option == "ar" and not resources.servers_of(number):
-            where, expected = f"machine `{machine.host}`, `servers`", "at least 1 where run_option is `ar`"
-            raise SettingsError(where, expected, "0", "A server on each machine keeps its copy of the tables.")
+            where = f"machine `{machine.host}`, `servers`"
+            expected = "at least 1 where run_option is `ar`"
+            raise SettingsError(
+                where, expected, "0", "A server on each machine keeps its copy of the tables."
+            )
     packed({"loss_fn": loss_fn, "tx": tx}, "the loss function and the optimizer")
-    addresses = [resources.machines[machine].address for machine in (*resources.servers, *resources.homes)]
+    addresses = []
+    for machine in (*resources.servers, *resources.homes):
+        addresses.append(resources.machines[machine].address)
     return ProcessGroup(resources, launcher_for(addresses), config.sync)

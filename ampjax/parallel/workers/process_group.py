@@ -64,20 +64,33 @@ class ProcessGroup:
       is_sync: Whether workers step together, and so join each other.
     """
 
-    def __init__(self, resources: Resources, make_launcher: Callable[[], Launcher], is_sync: bool = True):
+    def __init__(
+        self,
+        resources: Resources,
+        make_launcher: Callable[[], Launcher],
+        is_sync: bool = True,
+    ):
         machines = resources.machines
-        self._n_servers, self._make_launcher = len(resources.servers), make_launcher
+        self._n_servers = len(resources.servers)
+        self._make_launcher = make_launcher
         self._names = [f"server-{i}" for i in range(self._n_servers)]
         self._names += [f"worker-{i}" for i in range(len(resources.homes))]
-        self._machines = [machines[machine].host for machine in (*resources.servers, *resources.homes)]
-        self._devices, self._is_sync = tuple(device.number for device in resources.devices), is_sync
+        result = []
+        for machine in (*resources.servers, *resources.homes):
+            result.append(machines[machine].host)
+        self._machines = result
+        self._devices = tuple(device.number for device in resources.devices)
+        self._is_sync = is_sync
         self._lock = threading.RLock()
-        self._program, self._epoch, self._n_asked = b"", 0, 0
+        self._program = b""
+        self._epoch = 0
+        self._n_asked = 0
         self._asked_before = 0  # the last number of those that were started before
         self._hosts: Hosts | None = None
         self._inbox: dict[int, collections.deque[Any]] = {}
         self._ended: dict[int, str] = {}
-        self._why, self._is_closed = "", False
+        self._why = ""
+        self._is_closed = False
         self._on_question: Callable[[], OnQuestion | None] = lambda: None
 
     @property
@@ -97,11 +110,24 @@ class ProcessGroup:
 
     def _state(self, number: int) -> ProcessState:
         role = "server" if number < self._n_servers else "worker"
-        name, machine = self._names[number], self._machines[number]
+        name = self._names[number]
+        machine = self._machines[number]
         if self._hosts is None:
-            return ProcessState(name, machine, role, None, self._ended.get(number, "not started"))
+            return ProcessState(
+                name,
+                machine,
+                role,
+                None,
+                self._ended.get(number, "not started"),
+            )
         host = self._hosts[number]
-        return ProcessState(name, machine, role, host.process, host.started.ending() or "running")
+        return ProcessState(
+            name,
+            machine,
+            role,
+            host.process,
+            host.started.ending() or "running",
+        )
 
     # ---- start and end -----------------------------------------------------------------------------------------------
 
@@ -116,7 +142,9 @@ class ProcessGroup:
           SettingsError: If something in it can't travel.
         """
         self._program = packed(program, "the loss function and the optimizer")
-        self._on_question = weakref.WeakMethod(on_question)  # its object ends the processes when nobody holds it
+        self._on_question = weakref.WeakMethod(
+            on_question
+        )  # its object ends the processes when nobody holds it
 
     def begin_server(self, number: int) -> Begun:
         """Starts all processes, if they do not run, and gives a server's.
@@ -128,7 +156,11 @@ class ProcessGroup:
           HostError: If one can't be started.
         """
         hosts = self.start()
-        return Begun(hosts[number], functools.partial(self._end_if, hosts), functools.partial(self._watch, hosts))
+        return Begun(
+            hosts[number],
+            functools.partial(self._end_if, hosts),
+            functools.partial(self._watch, hosts),
+        )
 
     def start(self) -> Hosts:
         """Starts all processes, if they do not run.
@@ -144,12 +176,26 @@ class ProcessGroup:
             if self._hosts is not None and all(host.alive for host in self._hosts):
                 return self._hosts
             self.end()
-            self._epoch, self._asked_before = self._epoch + 1, self._n_asked
-            options = HostOptions(tuple(self._names), environment=_environment(), epoch=self._epoch)
-            program = functools.partial(
-                main, n_servers=self._n_servers, devices=self._devices, is_sync=self._is_sync, program=self._program
+            self._epoch = self._epoch + 1
+            self._asked_before = self._n_asked
+            options = HostOptions(
+                tuple(self._names),
+                environment=_environment(),
+                epoch=self._epoch,
             )
-            self._hosts = spawn(len(self._names), program, options, self._make_launcher())
+            program = functools.partial(
+                main,
+                n_servers=self._n_servers,
+                devices=self._devices,
+                is_sync=self._is_sync,
+                program=self._program,
+            )
+            self._hosts = spawn(
+                len(self._names),
+                program,
+                options,
+                self._make_launcher(),
+            )
             self._inbox = {worker: collections.deque() for worker in range(self.n_workers)}
             self._ended.clear()
             return self._hosts
@@ -172,11 +218,17 @@ class ProcessGroup:
           why: What errors say from now on, unless one of them has ended by itself.
         """
         with self._lock:
-            hosts, self._hosts = self._hosts, None
+            hosts = self._hosts
+            self._hosts = None
             if hosts is not None:
                 self._why = why
-                self._ended = {i: host.started.ending() or "ended with the others" for i, host in enumerate(hosts)}
-                for host in reversed(hosts):  # the first worker last: its end would let the others write of theirs
+                ended = {}
+                for i, host in enumerate(hosts):
+                    ended[i] = host.started.ending() or "ended with the others"
+                self._ended = ended
+                for host in reversed(
+                    hosts
+                ):  # the first worker last: its end would let the others write of theirs
                     host.kill()
                 hosts.close()
 
@@ -238,7 +290,11 @@ class ProcessGroup:
         with self.exchange():
             self._send(worker, TREES.pack("work", what))
 
-    def ask(self, make: Callable[[int], Any], everyone: bool = False) -> Any:
+    def ask(
+        self,
+        make: Callable[[int], Any],
+        everyone: bool = False,
+    ) -> Any:
         """Asks the first worker, and lets the others do the same.
 
         Args:
@@ -266,7 +322,11 @@ class ProcessGroup:
         self._n_asked += 1
         return self._n_asked
 
-    def answers(self, number: int, workers: Sequence[int]) -> list[Any]:
+    def answers(
+        self,
+        number: int,
+        workers: Sequence[int],
+    ) -> list[Any]:
         """Waits for answers. Meanwhile what servers ask is answered, and all processes are watched.
 
         Args:
@@ -279,9 +339,12 @@ class ProcessGroup:
         Raises:
           HostError: If a process has ended, or an error was raised there.
         """
-        hosts, found = self._running(), {}
+        hosts = self._running()
+        found = {}
         if number <= self._asked_before:
-            raise HostDiedError("runner", "an answer", "none: its processes were lost, and others started", RESTORE)
+            raise HostDiedError(
+                "runner", "an answer", "none: its processes were lost, and others started", RESTORE
+            )
         while True:
             for worker in workers:
                 while worker not in found and self._inbox[worker]:
@@ -296,7 +359,8 @@ class ProcessGroup:
         numbers = {host.channel: i - self._n_servers for i, host in enumerate(hosts)}
         try:
             for channel in wait_any(list(numbers)):
-                message, worker = channel.receive(0), numbers[channel]
+                message = channel.receive(0)
+                worker = numbers[channel]
                 if message is not None and worker >= 0:
                     self._inbox[worker].append(TREES.unpack(message))
                 elif message is not None and (answer_question := self._on_question()) is not None:
@@ -331,14 +395,18 @@ class ProcessGroup:
         self._require_open()
         if self._hosts is None:
             lost = ", ".join(
-                f"{self._names[i]}: {text}" for i, text in self._ended.items() if "with the others" not in text
+                f"{self._names[i]}: {text}"
+                for i, text in self._ended.items()
+                if "with the others" not in text
             )
             raise HostDiedError("runner", "its processes", f"none ({lost or self._why})", RESTORE)
         return self._hosts
 
     def _failure(self, error: HostError) -> HostError:
         """The error that names the process that was lost first, as far as this is known. All processes are ended then."""
-        places = [f"{name} on machine `{machine}`" for name, machine in zip(self._names, self._machines, strict=True)]
+        places = []
+        for name, machine in zip(self._names, self._machines, strict=True):
+            places.append(f"{name} on machine `{machine}`")
         found = cause_of(error, self._running(), places)
         self.end()
         return found

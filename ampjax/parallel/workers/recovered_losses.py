@@ -19,10 +19,19 @@ class RecoveredLoss:
       recover: Repeats the steps since the last checkpoint, with new processes, or raises the error that it gets.
     """
 
-    def __init__(self, loss: Any, recover: Callable[[HostError | ServerError], None]):
-        self.loss, self._recover = loss, recover
+    def __init__(
+        self,
+        loss: Any,
+        recover: Callable[[HostError | ServerError], None],
+    ):
+        self.loss = loss
+        self._recover = recover
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+    def __array__(
+        self,
+        dtype: Any = None,
+        copy: Any = None,
+    ) -> np.ndarray:
         del copy
         while True:
             try:
@@ -40,9 +49,15 @@ class RecoveredLosses:
 
     def __init__(self, recover: Callable[[HostError | ServerError], None]):
         self._recover = recover
-        self._losses: weakref.WeakValueDictionary[tuple[int, int], RecoveredLoss] = weakref.WeakValueDictionary()
+        self._losses: weakref.WeakValueDictionary[tuple[int, int], RecoveredLoss] = (
+            weakref.WeakValueDictionary()
+        )
 
-    def of(self, step: int, losses: Sequence[Any]) -> list[RecoveredLoss]:
+    def of(
+        self,
+        step: int,
+        losses: Sequence[Any],
+    ) -> list[RecoveredLoss]:
         """Makes losses that outlive their processes.
 
         Args:

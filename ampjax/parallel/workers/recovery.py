@@ -67,7 +67,8 @@ class Recoverer:
         Args:
           base: A checkpoint, or the parameters at step 0.
         """
-        self._base, self._events = base, []
+        self._base = base
+        self._events = []
 
     def note_step(self, parts: Sequence[Tree]) -> None:
         """Keeps the batch of a step that has been taken.
@@ -98,20 +99,30 @@ class Recoverer:
         Raises:
           HostError, ServerError: If processes are lost again and again.
         """
-        noticed, start, text = time.time(), time.monotonic(), str(error)
+        noticed = time.time()
+        start = time.monotonic()
+        text = str(error)
         while True:
             self._n_in_a_row += 1
             if self._n_in_a_row > _MOST:
-                error.add_note(f"That was time {self._n_in_a_row} without a new step, so it was not tried again.")
+                error.add_note(
+                    f"That was time {self._n_in_a_row} without a new step, so it was not tried again."
+                )
                 raise error
             warnings.warn(
-                f"ampjax: {error} Others are started, and go on from the last checkpoint.", RuntimeWarning, stacklevel=5
+                f"ampjax: {error} Others are started, and go on from the last checkpoint.",
+                RuntimeWarning,
+                stacklevel=5,
             )
             try:
                 restored = self._take_again()
                 break
-            except (HostError, ServerError) as another:  # one of those that were started just now was lost, too
-                error, text = another, f"{text} Then {another}"
+            except (
+                HostError,
+                ServerError,
+            ) as another:  # one of those that were started just now was lost, too
+                text = f"{text} Then {another}"
+                error = another
         self.recoveries.append(Recovery(step, restored, text, noticed, time.monotonic() - start))
 
     def _take_again(self) -> int:

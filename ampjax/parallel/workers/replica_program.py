@@ -11,7 +11,12 @@ import numpy as np
 from ampjax.devices.allreduce import issue_collective
 from ampjax.devices.per_replica import Device, shard_of, spread_inputs
 from ampjax.parallel.steps.batch_rows import Inputs
-from ampjax.parallel.steps.step_programs import GradientResult, Reduction, gradients, mapped_gradients
+from ampjax.parallel.steps.step_programs import (
+    GradientResult,
+    Reduction,
+    gradients,
+    mapped_gradients,
+)
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 
 Tree = Any
@@ -32,7 +37,11 @@ class ReplicaProgram(NamedTuple):
 
 
 def together(
-    loss: SparseProgram, has_aux: bool, here: Device, everywhere: Sequence[Device], reduction: Reduction
+    loss: SparseProgram,
+    has_aux: bool,
+    here: Device,
+    everywhere: Sequence[Device],
+    reduction: Reduction,
 ) -> ReplicaProgram:
     """A program that is one with those of all replicas.
 
@@ -52,7 +61,9 @@ def together(
         return issue_collective(program, dense, *inputs, token=lambda result: result.loss)
 
     return ReplicaProgram(
-        lambda params: spread_inputs([params], [here]), run, lambda leaf: np.asarray(shard_of(leaf, 0))
+        lambda params: spread_inputs([params], [here]),
+        run,
+        lambda leaf: np.asarray(shard_of(leaf, 0)),
     )
 
 

@@ -16,7 +16,8 @@ from ampjax.sparse.servers.protocol import Request
 Asked = tuple[int, int]
 """A request that will be answered: the server's number, and its own."""
 
-MOST_ANSWERS, MOST_BYTES = Window().messages // 2, Window().nbytes // 2
+MOST_ANSWERS = Window().messages // 2
+MOST_BYTES = Window().nbytes // 2
 """Answers of one server, and bytes in them, that may wait for a worker while it does something else. Would they fill the channel's window, the server
 waited until the worker takes some, and the worker perhaps until the server takes what it pushes. The window may be a quarter fuller than a server
 knows, since it is not told of each message that is taken."""
@@ -32,14 +33,21 @@ class RowServers:
     def __init__(self, channels: Sequence[Channel]):
         self._channels = channels
         self._n_requests = [0] * len(channels)
-        self._answers: dict[Asked, protocol.Answer | None] = {}  # to requests under way; None where it has not come
+        self._answers: dict[
+            Asked, protocol.Answer | None
+        ] = {}  # to requests under way; None where it has not come
         self._unwanted: set[Asked] = set()
         self._nbytes: dict[
             Asked, int
         ] = {}  # of answers that have not come, wanted or not; below, their totals by server
-        self._n_waiting, self._bytes_waiting = Counter[int](), Counter[int]()
+        self._n_waiting = Counter[int]()
+        self._bytes_waiting = Counter[int]()
 
-    def push(self, key: SplitKey, calls: Mapping[int, Any]) -> dict[int, Any]:
+    def push(
+        self,
+        key: SplitKey,
+        calls: Mapping[int, Any],
+    ) -> dict[int, Any]:
         """Sends row gradients to some servers. There are no answers: who uses their update waits for them.
 
         Args:
@@ -56,7 +64,11 @@ class RowServers:
             self._send(server, key, call, Needs(), is_silent=True)
         return {}
 
-    def has_room(self, nbytes: Mapping[int, int], n: int = 1) -> bool:
+    def has_room(
+        self,
+        nbytes: Mapping[int, int],
+        n: int = 1,
+    ) -> bool:
         """Whether more answers can wait, with those that have not come.
 
         Args:
@@ -64,11 +76,18 @@ class RowServers:
           n: Answers of each of these servers.
         """
         return all(
-            self._n_waiting[server] + n <= MOST_ANSWERS and self._bytes_waiting[server] + size <= MOST_BYTES
+            self._n_waiting[server] + n <= MOST_ANSWERS
+            and self._bytes_waiting[server] + size <= MOST_BYTES
             for server, size in nbytes.items()
         )
 
-    def begin(self, key: SplitKey, calls: Mapping[int, Any], updates: int, nbytes: Mapping[int, int]) -> list[Asked]:
+    def begin(
+        self,
+        key: SplitKey,
+        calls: Mapping[int, Any],
+        updates: int,
+        nbytes: Mapping[int, int],
+    ) -> list[Asked]:
         """Sends requests to some servers, which answer in their own time.
 
         Args:
@@ -83,7 +102,9 @@ class RowServers:
         Raises:
           HostError: If one has ended.
         """
-        asked = [self._send(server, key, call, Needs(updates)) for server, call in calls.items()]
+        asked = []
+        for server, call in calls.items():
+            asked.append(self._send(server, key, call, Needs(updates)))
         self._answers.update(dict.fromkeys(asked))
         for request in asked:
             self._nbytes[request] = nbytes[request[0]]
@@ -109,7 +130,10 @@ class RowServers:
         errors = [answer.error for answer in answers if answer.error is not None]
         if errors:
             raise errors[0]
-        return {server: answer.result for (server, _), answer in zip(asked, answers, strict=True)}
+        result = {}
+        for (server, _), answer in zip(asked, answers, strict=True):
+            result[server] = answer.result
+        return result
 
     def forget(self, asked: Sequence[Asked]) -> None:
         """Gives up the answers to some requests, which may come all the same.
@@ -119,9 +143,17 @@ class RowServers:
         """
         self._unwanted |= {request for request in asked if self._answers.pop(request) is None}
 
-    def _send(self, server: int, key: SplitKey, call: Any, needs: Needs, is_silent: bool = False) -> Asked:
+    def _send(
+        self,
+        server: int,
+        key: SplitKey,
+        call: Any,
+        needs: Needs,
+        is_silent: bool = False,
+    ) -> Asked:
         self._n_requests[server] += 1
-        (method, *args), number = call, self._n_requests[server]
+        method, *args = call
+        number = self._n_requests[server]
         request = Request(key, method, args, number, needs=needs, is_silent=is_silent)
         self._channels[server].send(protocol.TREES.pack("request", request))
         return server, number
@@ -143,6 +175,8 @@ class RowServers:
                 self._unwanted.remove(come)
             else:
                 wanted = f"the answer to request {request[1]}"
-                raise InvariantError(f"server {server}", wanted, f"that to request {answer.number}", "Report this.")
+                raise InvariantError(
+                    f"server {server}", wanted, f"that to request {answer.number}", "Report this."
+                )
         del self._answers[request]
         return found

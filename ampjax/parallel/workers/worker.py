@@ -104,15 +104,24 @@ class Worker:
     """
 
     def __init__(
-        self, program: WorkerProgram, replica: int, here: Device, everywhere: Sequence[Device], servers: RowServers
+        self,
+        program: WorkerProgram,
+        replica: int,
+        here: Device,
+        everywhere: Sequence[Device],
+        servers: RowServers,
     ):
-        self._replica, self._here, self._servers = replica, here, servers
+        self._replica = replica
+        self._here = here
+        self._servers = servers
         self._made = program
         self._loss = program.loss()
         self._split = program.split(self._loss)
         self._shapes = program.shapes(self._loss, self._split)
         if program.is_sync:
-            self._program = together(self._loss, program.has_aux, here, everywhere, program.reduction)
+            self._program = together(
+                self._loss, program.has_aux, here, everywhere, program.reduction
+            )
         else:
             self._program = alone(self._loss, program.has_aux, here)
         self._places: dict[str, SplitPlace] = {}
@@ -138,7 +147,11 @@ class Worker:
             if answer is not None:
                 driver.send(TREES.pack("answer", answer))
 
-    def _do(self, what: Any, heard: Callable[[], Any]) -> Answer | StepDone | None:
+    def _do(
+        self,
+        what: Any,
+        heard: Callable[[], Any],
+    ) -> Answer | StepDone | None:
         """Does one thing that the runner says. `heard` waits for what that says next. Returns what it is told."""
         match what:
             case Go():
@@ -149,11 +162,20 @@ class Worker:
                 self._proposal = self._home.propose(self._grads, totals)
                 return self._answer(number, self._proposal.shared)
             case Question(number, "shared", turn, totals):
-                return self._answer(number, self._home.shared(turn, self._grads, totals))
+                return self._answer(
+                    number,
+                    self._home.shared(turn, self._grads, totals),
+                )
             case Question(number, "gradients"):
-                return self._answer(number, _leaves(self._home.fetch(self._grads)))
+                return self._answer(
+                    number,
+                    _leaves(self._home.fetch(self._grads)),
+                )
             case Question(number, "read"):
-                return self._answer(number, [_leaves(tree) for tree in self._home.read()])
+                return self._answer(
+                    number,
+                    [_leaves(tree) for tree in self._home.read()],
+                )
             case Places(tables):
                 self._places.update(tables)
             case Write(params, state):
@@ -172,8 +194,15 @@ class Worker:
     def _answer(self, number: int, value: Any) -> Answer | None:
         return Answer(number, value) if self._replica == 0 else None
 
-    def _write(self, params: Sequence[np.ndarray], state: Sequence[np.ndarray]) -> None:
-        params, state = (tree_of(shape, leaves) for shape, leaves in zip(self._shapes, (params, state), strict=True))
+    def _write(
+        self,
+        params: Sequence[np.ndarray],
+        state: Sequence[np.ndarray],
+    ) -> None:
+        params, state = (
+            tree_of(shape, leaves)
+            for shape, leaves in zip(self._shapes, (params, state), strict=True)
+        )
         if self._dense is None:
             self._dense = DenseOnDevices(self._split, params, [self._here])
         self._dense.write(params, state)
@@ -181,21 +210,45 @@ class Worker:
 
     # ---- a step ------------------------------------------------------------------------------------------------------
 
-    def _step(self, go: Go, heard: Callable[[], Any]) -> StepDone:
+    def _step(
+        self,
+        go: Go,
+        heard: Callable[[], Any],
+    ) -> StepDone:
         if go.adopts:
             self._adopt()
         share = self._share_of(go)
-        work, (traffic, pushes) = share.work, (share.traffic, {path: {} for path in share.work.tables})
+        work = share.work
+        traffic = share.traffic
+        pushes = {path: {} for path in share.work.tables}
         pulled = {path: self._pulled(path, share) for path in work.tables}
         sizes = _Agreed({path: of_table.size for path, of_table in work.tables.items()})
-        (given,) = batch_rows.inputs(1, self._loss, {path: [rows] for path, rows in pulled.items()}, sizes)
-        result = self._program.run(self._params(go), given, tree_of(self._made.batch, work.batch))
-        self._grads, self._proposal = result.grads, None
+        (given,) = batch_rows.inputs(
+            1,
+            self._loss,
+            {path: [rows] for path, rows in pulled.items()},
+            sizes,
+        )
+        result = self._program.run(
+            self._params(go),
+            given,
+            tree_of(self._made.batch, work.batch),
+        )
+        self._grads = result.grads
+        self._proposal = None
         if go.is_followed:  # while it is computed
             self._ask_ahead(heard())
         entry = self._program.entry
-        finite, aux = entry(result.finite), [entry(leaf) for leaf in jax.tree.leaves(result.aux)]
-        done = StepDone(work.number, entry(result.loss), aux, finite, traffic, pushes)
+        finite = entry(result.finite)
+        aux = [entry(leaf) for leaf in jax.tree.leaves(result.aux)]
+        done = StepDone(
+            work.number,
+            entry(result.loss),
+            aux,
+            finite,
+            traffic,
+            pushes,
+        )
         if go.params is not None:
             done = done._replace(grads=[entry(leaf) for leaf in jax.tree.leaves(result.grads)])
         if self._made.check_finite and not finite.all():
@@ -204,11 +257,15 @@ class Worker:
             for path, of_table in work.tables.items():
                 if of_table.update is not None:
                     grads = jax.tree.map(entry, result.rows[path])
-                    push = functools.partial(self._push, path, share, pulled[path], grads, pushes[path])
+                    push = functools.partial(
+                        self._push, path, share, pulled[path], grads, pushes[path]
+                    )
                     naming_variable(path, push)
         except TableError as error:
             return done._replace(error=error)
-        if go.params is None and self._split.n_rounds == 0:  # nothing has to be known of the tables' gradients first
+        if (
+            go.params is None and self._split.n_rounds == 0
+        ):  # nothing has to be known of the tables' gradients first
             self._proposal = self._home.propose(self._grads, [])
             done = done._replace(shared=self._proposal.shared if self._replica == 0 else None)
         return done
@@ -222,11 +279,14 @@ class Worker:
 
     def _share_of(self, go: Go) -> _Share:
         """The share of a step; some of its rows may have been asked for."""
-        ahead, self._ahead = self._ahead, None
+        ahead = self._ahead
+        self._ahead = None
         if go.work is None:
             assert ahead is not None
             return ahead
-        for pulls in () if ahead is None else ahead.pulls.values():  # the runner has thought better of it
+        for pulls in (
+            () if ahead is None else ahead.pulls.values()
+        ):  # the runner has thought better of it
             for pull in pulls:
                 self._servers.forget(pull.asked)
         return self._new_share(go.work)
@@ -244,7 +304,10 @@ class Worker:
             share.traffic[path] = {server: ByteCounts() for server in place.placement}
             push = functools.partial(self._servers.push, place.key)
             share.clients[path] = RowClient(place, push, share.traffic[path])
-            share.nbytes[path] = place.bytes_at_servers(of_table.rows.ids, *of_table.reading)
+            share.nbytes[path] = place.bytes_at_servers(
+                of_table.rows.ids,
+                *of_table.reading,
+            )
         return share
 
     def _ask(self, share: _Share, wanted: str | None = None) -> None:
@@ -257,46 +320,80 @@ class Worker:
         for path, work in share.work.tables.items():
             if path in share.pulls:
                 continue
-            if path == wanted or self._servers.has_room(share.nbytes[path], 1 if work.early is None else 2):
+            if path == wanted or self._servers.has_room(
+                share.nbytes[path], 1 if work.early is None else 2
+            ):
                 share.pulls[path] = list(self._pulls(share, path))
 
     def _pulls(self, share: _Share, path: str) -> Iterator[_Pull]:
         """Asks for rows of a table: for those that the last update leaves as they are at once, for the others after it."""
-        work, client = share.work.tables[path], share.clients[path]
-        ids, (dtype, columns), place = work.rows.ids, work.reading, client.place
+        work = share.work.tables[path]
+        client = share.clients[path]
+        ids = work.rows.ids
+        dtype, columns = work.reading
+        place = client.place
         parts: list[tuple[np.ndarray | slice, int]] = [(slice(None), work.updates)]
         if work.early is not None:
-            parts = [(work.early, work.updates - 1), (~work.early, work.updates)]
+            parts = [
+                (work.early, work.updates - 1),
+                (~work.early, work.updates),
+            ]
         for places, updates in parts:
             announced = () if self._made.is_sync else (True,)
-            calls, rows_of = client.pull_calls(ids[places], dtype or place.wire, columns, *announced)
-            nbytes = share.nbytes[path] if len(parts) == 1 else place.bytes_at_servers(ids[places], dtype, columns)
+            calls, rows_of = client.pull_calls(
+                ids[places], dtype or place.wire, columns, *announced
+            )
+            if len(parts) == 1:
+                nbytes = share.nbytes[path]
+            else:
+                nbytes = place.bytes_at_servers(ids[places], dtype, columns)
             yield _Pull(places, self._servers.begin(place.key, calls, updates, nbytes), rows_of)
 
     def _pulled(self, path: str, share: _Share) -> PulledRows:
         self._ask(share, path)
-        work, pulls = share.work.tables[path], share.pulls[path]
-        pieces = [pull.rows_of(self._servers.finish(pull.asked)) for pull in pulls]
+        work = share.work.tables[path]
+        pulls = share.pulls[path]
+        pieces = []
+        for pull in pulls:
+            pieces.append(pull.rows_of(self._servers.finish(pull.asked)))
         rows = pieces[0]
         if len(pieces) > 1:
-            rows = np.empty((len(work.rows.ids), *rows.shape[1:]), rows.dtype)
+            rows = np.empty(
+                (len(work.rows.ids), *rows.shape[1:]),
+                rows.dtype,
+            )
             for pull, piece in zip(pulls, pieces, strict=True):
                 rows[pull.places] = piece
         return PulledRows(work.rows, rows, work.reading)
 
-    def _push(self, path: str, share: _Share, pulled: PulledRows, grads: Any, pushes: dict[int, int]) -> None:
+    def _push(
+        self,
+        path: str,
+        share: _Share,
+        pulled: PulledRows,
+        grads: Any,
+        pushes: dict[int, int],
+    ) -> None:
         """Pushes row gradients: its own, or those of all replicas where they were gathered."""
-        work, place = share.work.tables[path], self._places[path]
+        work = share.work.tables[path]
+        place = self._places[path]
         assert work.update is not None
         own = {self._replica: (pulled.unique.ids, grads)}
         if self._made.reduction.gather:
-            own = {
-                i: (ids[ids < place.layout.n_rows], of_one) for i, (ids, of_one) in enumerate(zip(*grads, strict=True))
-            }
+            own = {}
+            for i, (ids, of_one) in enumerate(zip(*grads, strict=True)):
+                own[i] = (ids[ids < place.layout.n_rows], of_one)
         for replica, (ids, of_one) in own.items():
-            ids, sums = ready_to_push(ids, of_one[: len(ids)], self._split.rules[path], place.wire)
+            ids, sums = ready_to_push(
+                ids,
+                of_one[: len(ids)],
+                self._split.rules[path],
+                place.wire,
+            )
             columns = work.reading.columns
-            for server in share.clients[path].push(work.update, ids, sums, columns, replica, copy=False):
+            for server in share.clients[path].push(
+                work.update, ids, sums, columns, replica, copy=False
+            ):
                 pushes[server] = pushes.get(server, 0) + 1
 
 

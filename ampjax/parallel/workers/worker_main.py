@@ -19,7 +19,13 @@ START_S = 120
 """How long the first worker may take to be there for the others."""
 
 
-def main(context: HostContext, n_servers: int, devices: tuple[int, ...], is_sync: bool, program: bytes) -> None:
+def main(
+    context: HostContext,
+    n_servers: int,
+    devices: tuple[int, ...],
+    is_sync: bool,
+    program: bytes,
+) -> None:
     """A process of a group: the first ones are servers, the others workers.
 
     Args:
@@ -31,17 +37,27 @@ def main(context: HostContext, n_servers: int, devices: tuple[int, ...], is_sync
     """
     if context.number < n_servers:
         jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_cpu_enable_async_dispatch", False)  # it waits for each result at once
+        jax.config.update(
+            "jax_cpu_enable_async_dispatch", False
+        )  # it waits for each result at once
         serve(context, context.names[n_servers:])
     else:
         _work(context, n_servers, devices, is_sync, program)
 
 
-def _work(context: HostContext, n_servers: int, devices: tuple[int, ...], is_sync: bool, program: bytes) -> None:
+def _work(
+    context: HostContext,
+    n_servers: int,
+    devices: tuple[int, ...],
+    is_sync: bool,
+    program: bytes,
+) -> None:
     replica = context.number - n_servers
     n = len(context.names) - n_servers if is_sync else 1  # how many have one program
     _join(context, n_servers, replica, n, devices[replica])
-    made = cloudpickle.loads(program)  # after the others were joined: what is in it may use JAX's devices
+    made = cloudpickle.loads(
+        program
+    )  # after the others were joined: what is in it may use JAX's devices
     for name, value in made.jax_settings.items():
         jax.config.update(name, value)
     firsts: dict[int, Any] = {}
@@ -54,7 +70,13 @@ def _work(context: HostContext, n_servers: int, devices: tuple[int, ...], is_syn
     Worker(made, replica, everywhere[replica % n], everywhere, servers).serve(context.driver)
 
 
-def _join(context: HostContext, n_servers: int, replica: int, n: int, device: int) -> None:
+def _join(
+    context: HostContext,
+    n_servers: int,
+    replica: int,
+    n: int,
+    device: int,
+) -> None:
     """Makes the programs of all workers one, which average gradients inside (`jax.distributed`)."""
     if n == 1:
         return

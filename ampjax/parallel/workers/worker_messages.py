@@ -197,6 +197,10 @@ TREES = Trees(
     by_fields(ByteCounts, "pulled", "pushed", "indices"),
     by_fields(PartitionLayout, "n_rows", "n_partitions"),
     by_fields(RowState, "name", "shape", "dtype"),
-    Form(TableError, lambda error: (error.where, error.expected, error.got, error.fix), TableError),
+    Form(
+        TableError,
+        lambda error: (error.where, error.expected, error.got, error.fix),
+        TableError,
+    ),
 )
 """The types that a message may contain."""

@@ -52,7 +52,14 @@ class WorkerProgram:
 
     def loss(self) -> SparseProgram:
         """The loss on pulled rows: the one that the runner has."""
-        return rewrite(self.loss_fn, self.params, self.batch, self.axes, self.mapped, self.members)
+        return rewrite(
+            self.loss_fn,
+            self.params,
+            self.batch,
+            self.axes,
+            self.mapped,
+            self.members,
+        )
 
     def split(self, loss: SparseProgram) -> Split:
         """The optimizer, cut in two as the runner has cut it.
@@ -60,10 +67,23 @@ class WorkerProgram:
         Args:
           loss: The loss on pulled rows.
         """
-        alike = {path: table for table, paths in self.members.items() for path in paths}
-        return split_rows(self.tx, loss.as_tables(self.params), tuple(loss.axes), loss.transposed, alike)
+        alike = {}
+        for table, paths in self.members.items():
+            for path in paths:
+                alike[path] = table
+        return split_rows(
+            self.tx,
+            loss.as_tables(self.params),
+            tuple(loss.axes),
+            loss.transposed,
+            alike,
+        )
 
-    def shapes(self, loss: SparseProgram, split: Split) -> tuple[Tree, Tree]:
+    def shapes(
+        self,
+        loss: SparseProgram,
+        split: Split,
+    ) -> tuple[Tree, Tree]:
         """Shapes and dtypes of dense parameters and of the shared optimizer state.
 
         Args:

@@ -46,7 +46,13 @@ class WorkersStep(HomedStep):
     _ahead: Deal | None = field(default=None, init=False)
 
     def __post_init__(self):
-        self._dealer = Dealer(self.loss, self.homes, self.readings, self.group, self.resources)
+        self._dealer = Dealer(
+            self.loss,
+            self.homes,
+            self.readings,
+            self.group,
+            self.resources,
+        )
         self.group.start()
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
@@ -64,7 +70,12 @@ class WorkersStep(HomedStep):
         """
         self._following = parts
 
-    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
+    def __call__(
+        self,
+        number: int,
+        parts: Sequence[Tree],
+        keep: bool,
+    ) -> StepOutcome:
         """One step.
 
         Args:
@@ -88,8 +99,16 @@ class WorkersStep(HomedStep):
             self._dealer.note_traffic(replica, of_replica)
         self._dealer.note_gathered(deal)
         if self.check_finite:
-            losses = [own.loss for own in done] if self._at_servers else done[0].loss
-            require_finite(number, lambda: losses, np.stack([own.finite for own in done]), self.like()[0])
+            if self._at_servers:
+                losses = [own.loss for own in done]
+            else:
+                losses = done[0].loss
+            require_finite(
+                number,
+                lambda: losses,
+                np.stack([own.finite for own in done]),
+                self.like()[0],
+            )
         for replica, of_replica in enumerate(done):
             self._dealer.note_pushes(replica, deal, of_replica)
         if errors := [own.error for own in done if own.error is not None]:
@@ -105,7 +124,9 @@ class WorkersStep(HomedStep):
 
     def _deal(self, parts: Sequence[Tree]) -> tuple[Deal, bool]:
         """The deal for a batch, and whether workers know it by now."""
-        ahead, self._ahead, own = self._ahead, None, dict(enumerate(parts))
+        ahead = self._ahead
+        self._ahead = None
+        own = dict(enumerate(parts))
         if ahead is not None and self._dealer.is_of(ahead, own):
             return ahead, True
         self._dealer.tell_places()
@@ -113,13 +134,17 @@ class WorkersStep(HomedStep):
 
     def _done(self, deal: Deal, is_known: bool) -> list[StepDone]:
         """Lets workers take the step, and meanwhile deals out the next one."""
-        following, self._following = self._following, None
-        at_workers, replicas = self._at_workers, range(len(deal.works))
+        following = self._following
+        self._following = None
+        at_workers = self._at_workers
+        replicas = range(len(deal.works))
         params = [self._params_for(replica) for replica in replicas]
         with self.group.exchange():
             adopts = at_workers is not None and at_workers.take_adoption()
             works = [None if is_known else deal.works[replica] for replica in replicas]
-            goes = [Go(deal.number, works[r], adopts, params[r], following is not None) for r in replicas]
+            goes = []
+            for r in replicas:
+                goes.append(Go(deal.number, works[r], adopts, params[r], following is not None))
             self.group.tell_each(goes)
             if following is not None:
                 self._deal_ahead(following, deal)
@@ -133,7 +158,10 @@ class WorkersStep(HomedStep):
             raise
         except Exception:  # whatever is wrong with that batch: its own step will say so
             self._ahead = None
-        works = [None] * len(parts) if self._ahead is None else self._ahead.works.values()
+        if self._ahead is None:
+            works = [None] * len(parts)
+        else:
+            works = self._ahead.works.values()
         self.group.tell_each([Ahead(work) for work in works])
 
     @property
@@ -149,7 +177,9 @@ class WorkersStep(HomedStep):
     def _params_for(self, replica: int) -> list[np.ndarray] | None:
         """Dense variables as they arrive at a replica; None where it has them."""
         home = self._at_servers
-        return None if home is None else pulled_leaves(home, self.resources.homes[replica])
+        if home is None:
+            return None
+        return pulled_leaves(home, self.resources.homes[replica])
 
     def _dense_gradients(self, done: Sequence[StepDone]) -> Any:
         """The reduced gradients in the form in which their home keeps them."""
@@ -172,10 +202,17 @@ def pulled_leaves(home: DenseAtServers, machine: int) -> list[np.ndarray]:
     Returns:
       The leaves, of keys their integers.
     """
-    return [data_of(leaf) for leaf in jax.tree.leaves(home.pull_for(machine))]
+    result = []
+    for leaf in jax.tree.leaves(home.pull_for(machine)):
+        result.append(data_of(leaf))
+    return result
 
 
-def aux_of(step: Any, part: Tree, done: Sequence[StepDone]) -> Tree:
+def aux_of(
+    step: Any,
+    part: Tree,
+    done: Sequence[StepDone],
+) -> Tree:
     """The second results of some replicas.
 
     Args:

@@ -103,11 +103,20 @@ class Backlog:
     def _enter(self, policy: Ranked) -> None:
         """Gives queues that have changed their new places; what the heap knew of them before no longer counts."""
         if len(self._heap) > 2 * len(self._since) + MOST_OLD_ENTRIES:
-            self._heap, self._changed = [], dict.fromkeys(self._since)
+            self._heap = []
+            self._changed = dict.fromkeys(self._since)
         for queue in self._changed:
             self._clock += 1
             self._entered[queue] = self._clock
-            heapq.heappush(self._heap, (policy.rank(queue), self._since[queue], self._clock, queue))
+            heapq.heappush(
+                self._heap,
+                (
+                    policy.rank(queue),
+                    self._since[queue],
+                    self._clock,
+                    queue,
+                ),
+            )
         self._changed.clear()
 
 
@@ -121,12 +130,23 @@ class WorkerQueues:
       snapshot: Gives the scheduler's parts.
     """
 
-    def __init__(self, plan: Plan, policy: Policy, worker: int, snapshot: Callable[[], Snapshot]):
-        self._plan, self._worker, self._snapshot = plan, worker, snapshot
+    def __init__(
+        self,
+        plan: Plan,
+        policy: Policy,
+        worker: int,
+        snapshot: Callable[[], Snapshot],
+    ):
+        self._plan = plan
+        self._worker = worker
+        self._snapshot = snapshot
         self._backlog = Backlog(policy)
         self._views: dict[int, Queue] = {}
         self._own = np.zeros(0, np.int32)
-        self._seen = np.zeros((c.N_DIRECTIONS * len(plan.stages), len(VIEW_COLUMNS) + 1), np.int64)
+        self._seen = np.zeros(
+            (c.N_DIRECTIONS * len(plan.stages), len(VIEW_COLUMNS) + 1),
+            np.int64,
+        )
 
     def decide_by(self, policy: Policy) -> None:
         """Changes the policy.
@@ -139,7 +159,8 @@ class WorkerQueues:
     def forget_all(self) -> None:
         """Notes that all queues are empty, and that what they are counted by may begin anew."""
         self._leave(self._own.tolist())
-        self._own, self._seen[:] = np.zeros(0, np.int32), 0
+        self._own = np.zeros(0, np.int32)
+        self._seen[:] = 0
 
     def first(self) -> Queue | None:
         """Gives the queue that a policy with ranks takes, of those that `look` has found.
@@ -160,13 +181,18 @@ class WorkerQueues:
         """
         own = t.active_queues(self._worker).copy()
         lines = t.queues[own]
-        born = np.where(lines[:, c.N_SORTED] > 0, lines[:, c.SORTED_BORN], t.live[lines[:, c.HEAD], c.BORN])
+        born = np.where(
+            lines[:, c.N_SORTED] > 0,
+            lines[:, c.SORTED_BORN],
+            t.live[lines[:, c.HEAD], c.BORN],
+        )
         shown = np.column_stack([lines[:, VIEW_COLUMNS], born])
         entered = self._seen[own, VIEW_COLUMNS.index(c.SINCE)] != lines[:, c.SINCE]
         changed = shown != self._seen[own]
         moved = changed[:, 1:].any(axis=1)
         self._leave([*np.setdiff1d(self._own, own).tolist(), *own[entered].tolist()])
-        self._own, self._seen[own] = own, shown
+        self._own = own
+        self._seen[own] = shown
         order = np.argsort(lines[:, c.SINCE])
         for k in order[changed.any(axis=1)[order]].tolist():
             view = self._view(int(own[k]))

@@ -12,7 +12,11 @@ from ampjax.sched.diagnose.missing_inputs import MOST_LISTED, find_lacking
 from ampjax.sched.diagnose.snapshot import Snapshot
 
 
-def explain(s: Snapshot, worker: int, queues: Sequence[Queue]) -> list[str]:
+def explain(
+    s: Snapshot,
+    worker: int,
+    queues: Sequence[Queue],
+) -> list[str]:
     """What a worker would take next and why, a line each: the choice, its queues, who waits there for something.
 
     Args:
@@ -23,18 +27,28 @@ def explain(s: Snapshot, worker: int, queues: Sequence[Queue]) -> list[str]:
     Returns:
       A line for the choice, one for each queue in order of rank, and some for messages that lack inputs.
     """
-    policy, now = s.settings.policy, int(s.tables.clock[c.NOW])
+    policy = s.settings.policy
+    now = int(s.tables.clock[c.NOW])
     name = getattr(policy, "__name__", repr(policy))
     chosen = policy(queues, now) if queues else None
     if chosen is not None:
         head = f"worker {worker} takes {_words(chosen)} next: `{name}` puts it first"
     elif queues:
         first = backward_first(queues, now)
-        head = f"`{name}` lets worker {worker} wait; if nothing else moves, it takes {_words(first)}"
+        head = (
+            f"`{name}` lets worker {worker} wait; if nothing else moves, it takes {_words(first)}"
+        )
     else:
         head = f"worker {worker} has nothing to take"
-    ordered = sorted(queues, key=policy.rank) if isinstance(policy, Ranked) else queues
-    return [head, *(f"  {_line(q, policy)}" for q in ordered), *(f"  {one}" for one in _lacking(s, worker))]
+    if isinstance(policy, Ranked):
+        ordered = sorted(queues, key=policy.rank)
+    else:
+        ordered = queues
+    return [
+        head,
+        *(f"  {_line(q, policy)}" for q in ordered),
+        *(f"  {one}" for one in _lacking(s, worker)),
+    ]
 
 
 def _words(q: Queue) -> str:
@@ -49,5 +63,10 @@ def _line(q: Queue, policy: Policy) -> str:
 
 def _lacking(s: Snapshot, worker: int) -> list[str]:
     """Who waits for others at a worker's stages."""
-    found = [str(one.waiting) for one in find_lacking(s, InFlight(s)) if one.waiting.stage.worker == worker]
-    return found[:MOST_LISTED] + ([f"{len(found) - MOST_LISTED} more wait there"] if len(found) > MOST_LISTED else [])
+    found = []
+    for one in find_lacking(s, InFlight(s)):
+        if one.waiting.stage.worker == worker:
+            found.append(str(one.waiting))
+    return found[:MOST_LISTED] + (
+        [f"{len(found) - MOST_LISTED} more wait there"] if len(found) > MOST_LISTED else []
+    )

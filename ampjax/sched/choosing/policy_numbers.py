@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from ampjax.sched import columns as c
-from ampjax.sched.decisions.policy import Policy, backward_first, balanced, largest, one_forward_one_backward, wavefront
+from ampjax.sched.decisions.policy import (
+    Policy,
+    backward_first,
+    balanced,
+    largest,
+    one_forward_one_backward,
+    wavefront,
+)
 
 NUMBERS: dict[Policy, int] = {
     backward_first: c.BACKWARD_FIRST,

@@ -34,13 +34,22 @@ class Queue:
       under_way: For a forward queue: messages of the stage that have been dispatched forward but not yet backward.
     """
 
-    def __init__(self, plan: Plan, q: int, states_of: Callable[[int], np.ndarray]):
-        self.stage, self.direction = plan.stages[q // c.N_DIRECTIONS], DIRECTIONS[q % c.N_DIRECTIONS]
+    def __init__(
+        self,
+        plan: Plan,
+        q: int,
+        states_of: Callable[[int], np.ndarray],
+    ):
+        self.stage = plan.stages[q // c.N_DIRECTIONS]
+        self.direction = DIRECTIONS[q % c.N_DIRECTIONS]
         self.backward = q % c.N_DIRECTIONS == c.BACKWARD or (
             q % c.N_DIRECTIONS == c.FORWARD and self.stage.kind.starts_backward
         )
-        self.number, self._states_of = q, states_of
-        self.items = self.rows = self.max_rows = self.longest = self.under_way = self.ready = self.born = 0
+        self.number = q
+        self._states_of = states_of
+        self.items = self.rows = self.max_rows = self.longest = self.under_way = self.ready = (
+            self.born
+        ) = 0
 
     def update(self, shown: Sequence[int]) -> None:
         """Updates the attributes from the queue's line.

@@ -48,9 +48,16 @@ class ReadyQueues:
         moves: Callable[[], bool],
         has_partial_inputs: Callable[[int], bool],
     ):
-        self._tables, self._loops, self._moves, self._has_partial_inputs = tables, loops, moves, has_partial_inputs
-        self._of_workers = [WorkerQueues(plan, policy, worker, snapshot) for worker in range(plan.workers)]
-        self.policy, self.number = policy, number_of(policy)
+        self._tables = tables
+        self._loops = loops
+        self._moves = moves
+        self._has_partial_inputs = has_partial_inputs
+        of_workers = []
+        for worker in range(plan.workers):
+            of_workers.append(WorkerQueues(plan, policy, worker, snapshot))
+        self._of_workers = of_workers
+        self.policy = policy
+        self.number = number_of(policy)
 
     def forget_all(self) -> None:
         """Notes that nothing is in flight."""
@@ -63,7 +70,8 @@ class ReadyQueues:
         Args:
           policy: The new policy.
         """
-        self.policy, self.number = policy, number_of(policy)
+        self.policy = policy
+        self.number = number_of(policy)
         for queues in self._of_workers:
             queues.decide_by(policy)
 
@@ -78,7 +86,10 @@ class ReadyQueues:
         """
         return self._of_workers[worker].look(self._tables.t)
 
-    def lengths(self, worker: int) -> tuple[list[int], list[int]]:
+    def lengths(
+        self,
+        worker: int,
+    ) -> tuple[list[int], list[int]]:
         """Gives how much waits in a worker's queues that are not empty: in a tenth of the time that it takes to bring `Queue` objects up to date.
 
         Args:
@@ -145,8 +156,12 @@ class ReadyQueues:
         Returns:
           If nothing else moves, the queue that `backward_first` takes; else `NO_QUEUE`.
         """
-        others = (self._dispatchable(other) for other in range(len(self._of_workers)) if other != worker)
-        if self._moves() or any(queues and self.policy(queues, self._now) is not None for queues in others):
+        others = (
+            self._dispatchable(other) for other in range(len(self._of_workers)) if other != worker
+        )
+        if self._moves() or any(
+            queues and self.policy(queues, self._now) is not None for queues in others
+        ):
             return NO_QUEUE
         return backward_first(self._dispatchable(worker), self._now).number
 
@@ -156,12 +171,18 @@ class ReadyQueues:
 
     def _dispatchable(self, worker: int) -> list[Queue]:
         """A worker's queues that can be dispatched."""
-        queues, ready = self.waiting_for(worker), self._with_room(worker)
-        return queues if ready is None else [queue for queue in queues if queue.number in ready]
+        queues = self.waiting_for(worker)
+        ready = self._with_room(worker)
+        if ready is None:
+            return queues
+        return [queue for queue in queues if queue.number in ready]
 
     def _with_room(self, worker: int) -> np.ndarray | None:
         """The queues of a worker that have room for what they make; None if all that are not empty have."""
         if not self._tables.limited:
             return None
-        found = np.empty(len(self._tables.t.queues), np.int64)
+        found = np.empty(
+            len(self._tables.t.queues),
+            np.int64,
+        )
         return found[: self._loops.list_ready(worker, self._tables.spare, found, *self._tables.t)]

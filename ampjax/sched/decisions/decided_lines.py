@@ -39,8 +39,14 @@ class Decisions:
       says_all: Whether `decided` says all about them that there is to say, so that nobody needs the objects.
     """
 
-    def __init__(self, decided: DecidedLines, make: Callable[[], list[Dispatch]], says_all: bool):
-        self.decided, self.says_all = decided, says_all
+    def __init__(
+        self,
+        decided: DecidedLines,
+        make: Callable[[], list[Dispatch]],
+        says_all: bool,
+    ):
+        self.decided = decided
+        self.says_all = says_all
         self._make = make
 
     def __len__(self) -> int:

@@ -101,7 +101,9 @@ class Dispatch(NamedTuple):
         if stage.chain is None:
             return self.n_rows
         edge_type = stage.edge_type_of.get(node)
-        return len(self.rows[len(stage.ports)]) if edge_type is None else self.edges[edge_type]
+        if edge_type is None:
+            return len(self.rows[len(stage.ports)])
+        return self.edges[edge_type]
 
     def gradient_rows(self, stage: Stage) -> dict[str, int]:
         """The gradient rows that it brings to each of its stage's `params`, without those that are dropped."""

@@ -37,7 +37,12 @@ def n_lines(n_sections: int, size: int) -> int:
     return n
 
 
-def rows_of(pack: np.ndarray, n_messages: int, n_sections: int, size: int) -> list[np.ndarray]:
+def rows_of(
+    pack: np.ndarray,
+    n_messages: int,
+    n_sections: int,
+    size: int,
+) -> list[np.ndarray]:
     """Gives the slots of each section of a pack, without padding.
 
     Args:
@@ -50,7 +55,10 @@ def rows_of(pack: np.ndarray, n_messages: int, n_sections: int, size: int) -> li
       For each section its slots `[n]`, as views of the pack.
     """
     if size:
-        return [pack[at : at + n_messages] for at in range(N_HEAD * size, (N_HEAD + n_sections) * size, size)]
+        return [
+            pack[at : at + n_messages]
+            for at in range(N_HEAD * size, (N_HEAD + n_sections) * size, size)
+        ]
     at = N_HEAD * n_messages + n_sections
     found = list[np.ndarray]()
     for rows in pack[at - n_sections : at].tolist():
@@ -59,7 +67,11 @@ def rows_of(pack: np.ndarray, n_messages: int, n_sections: int, size: int) -> li
     return found
 
 
-def ids_of(pack: np.ndarray, n_messages: int, size: int) -> np.ndarray:
+def ids_of(
+    pack: np.ndarray,
+    n_messages: int,
+    size: int,
+) -> np.ndarray:
     """Gives the numbers of the instances of a pack's messages.
 
     Args:
@@ -86,7 +98,11 @@ def unpadded(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.array([len(own) for own in rows], np.int32), *rows]).astype(np.int32)
 
 
-def padded(in_rows: Sequence[np.ndarray], out_rows: Sequence[np.ndarray], size: int) -> np.ndarray:
+def padded(
+    in_rows: Sequence[np.ndarray],
+    out_rows: Sequence[np.ndarray],
+    size: int,
+) -> np.ndarray:
     """Makes a padded pack of no messages.
 
     Args:
@@ -98,7 +114,10 @@ def padded(in_rows: Sequence[np.ndarray], out_rows: Sequence[np.ndarray], size: 
       `[n_lines, size]` int32.
     """
     n_sections = len(in_rows) + len(out_rows)
-    pack = np.zeros((n_lines(n_sections, size), size), np.int32)
+    pack = np.zeros(
+        (n_lines(n_sections, size), size),
+        np.int32,
+    )
     for line, slots in enumerate(in_rows, N_HEAD):
         pad_into(pack[line], slots, True)
     for line, slots in enumerate(out_rows, N_HEAD + len(in_rows)):
@@ -107,7 +126,11 @@ def padded(in_rows: Sequence[np.ndarray], out_rows: Sequence[np.ndarray], size: 
     return pack
 
 
-def pad_into(out: np.ndarray, slots: np.ndarray, repeat: bool) -> None:
+def pad_into(
+    out: np.ndarray,
+    slots: np.ndarray,
+    repeat: bool,
+) -> None:
     """Writes slots, padded with the first one, or with the trash slot.
 
     Args:
@@ -125,9 +148,13 @@ class PackMemory:
     """The memory of packs for kernels, one behind the other. Each pack begins at a multiple of 64 bytes, and its place is not written to again."""
 
     def __init__(self) -> None:
-        self._piece, self._end = np.zeros(0, np.int32), 0
+        self._piece = np.zeros(0, np.int32)
+        self._end = 0
 
-    def keep(self, packs: np.ndarray) -> tuple[np.ndarray, int]:
+    def keep(
+        self,
+        packs: np.ndarray,
+    ) -> tuple[np.ndarray, int]:
         """Keeps some packs, one behind the other.
 
         Args:
@@ -136,16 +163,25 @@ class PackMemory:
         Returns:
           The array that they are a part of now, and where they begin in it.
         """
-        start, n = self._end, len(packs)
+        start = self._end
+        n = len(packs)
         if start + n > len(self._piece):
-            self._piece = np.empty(max(n, PIECE_LENGTH) + ALIGNED, np.int32)
+            self._piece = np.empty(
+                max(n, PIECE_LENGTH) + ALIGNED,
+                np.int32,
+            )
             start = -self._piece.ctypes.data // self._piece.itemsize % ALIGNED
         self._end = start + n
         self._piece[start : self._end] = packs
         return self._piece, start
 
 
-def stacked(packs: Sequence[np.ndarray], places: Sequence[int], most: int, size: int) -> np.ndarray:
+def stacked(
+    packs: Sequence[np.ndarray],
+    places: Sequence[int],
+    most: int,
+    size: int,
+) -> np.ndarray:
     """Puts padded packs of one size into one array. No copy is made where they lie one behind the other.
 
     Args:
@@ -157,12 +193,23 @@ def stacked(packs: Sequence[np.ndarray], places: Sequence[int], most: int, size:
     Returns:
       `[most, n_lines, size]` int32; the first ones are these packs, the others are undefined.
     """
-    first, start = packs[0], places[0]
-    whole, length = first.base, len(first)
+    first = packs[0]
+    start = places[0]
+    whole = first.base
+    length = len(first)
     if isinstance(whole, np.ndarray) and start + most * length <= len(whole):
-        behind = zip(packs, places, range(start, start + most * length, length), strict=False)
+        behind = zip(
+            packs,
+            places,
+            range(start, start + most * length, length),
+            strict=False,
+        )
         if all([pack.base is whole and place == expected for pack, place, expected in behind]):
-            return whole[start : start + most * length].reshape(most, -1, size)
+            return whole[start : start + most * length].reshape(
+                most,
+                -1,
+                size,
+            )
     out = np.empty((most, length // size, size), np.int32)
     for place, pack in enumerate(packs):
         out[place] = pack.reshape(-1, size)

@@ -35,8 +35,16 @@ class JointUpdate:
     group: str
     nodes: tuple[str, ...]
     examples: int
-    counts: tuple[int, ...] = field(default=(), compare=False, repr=False)
-    versions: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    counts: tuple[int, ...] = field(
+        default=(),
+        compare=False,
+        repr=False,
+    )
+    versions: tuple[int, ...] = field(
+        default=(),
+        compare=False,
+        repr=False,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,10 @@ def updates_in(change: Change) -> list[Update]:
     if not isinstance(change, JointUpdate):
         return []
     lines = zip(change.nodes, change.counts, change.versions, strict=True)
-    return [Update(node, count, 0.0, version, change.examples) for node, count, version in lines]
+    result = []
+    for node, count, version in lines:
+        result.append(Update(node, count, 0.0, version, change.examples))
+    return result
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,11 @@ def balanced(q: Queue) -> Rank:
     Returns:
       Its rank.
     """
-    return q.born - q.ready * (c.BACKWARD_ROW_WEIGHT if q.backward else c.ROW_WEIGHT), not q.backward, q.born
+    return (
+        q.born - q.ready * (c.BACKWARD_ROW_WEIGHT if q.backward else c.ROW_WEIGHT),
+        not q.backward,
+        q.born,
+    )
 
 
 @Ranked
@@ -137,7 +141,10 @@ def one_forward_one_backward(queues: Sequence[Queue], now: int) -> Queue | None:
     Returns:
       The queue that is taken; None lets the worker wait.
     """
-    open_ones = [q for q in queues if q.direction != FORWARD or q.backward or q.under_way < q.stage.workers_ahead]
+    open_ones = []
+    for q in queues:
+        if q.direction != FORWARD or q.backward or q.under_way < q.stage.workers_ahead:
+            open_ones.append(q)
     return backward_first(open_ones, now) if open_ones else None
 
 
@@ -167,6 +174,9 @@ def find_policy(policy: str | Policy) -> Policy:
         return policy
     if policy not in POLICIES:
         raise SettingsError(
-            "setting `policy`", f"one of {list(POLICIES)}, or a function", f"{policy!r}", "Choose one of these names."
+            "setting `policy`",
+            f"one of {list(POLICIES)}, or a function",
+            f"{policy!r}",
+            "Choose one of these names.",
         )
     return POLICIES[policy]

@@ -62,7 +62,10 @@ def deadlock(s: Snapshot) -> DeadlockError:
         "messages that can move",
         "none: " + (in_one_sentence(who) or "an instance whose pumping has not ended"),
         "\n  ".join(
-            ["Pump what the nodes wait for, or mend the conditions that route it.", *report(s, found, lacking)]
+            [
+                "Pump what the nodes wait for, or mend the conditions that route it.",
+                *report(s, found, lacking),
+            ]
         ),
     )
 
@@ -76,10 +79,16 @@ def waiting(s: Snapshot) -> list[str]:
     Returns:
       A line for each message that has some of its inputs, and for each group that has some of its members.
     """
-    return [str(one.waiting) for one in find_lacking(s, InFlight(s))] + [str(one) for one in _for_more(s)]
+    return [str(one.waiting) for one in find_lacking(s, InFlight(s))] + [
+        str(one) for one in _for_more(s)
+    ]
 
 
-def report(s: Snapshot, found: InFlight | None = None, lacking: list[Lacking] | None = None) -> list[str]:
+def report(
+    s: Snapshot,
+    found: InFlight | None = None,
+    lacking: list[Lacking] | None = None,
+) -> list[str]:
     """Tells what there is to know about what is in flight.
 
     Args:
@@ -92,18 +101,33 @@ def report(s: Snapshot, found: InFlight | None = None, lacking: list[Lacking] | 
     """
     found = InFlight(s) if found is None else found
     lacking = find_lacking(s, found) if lacking is None else lacking
-    lines = dict.fromkeys(line for one in lacking[:MOST_EXAMINED] for line in explain_missing(s, found, one))
-    growing = [line for u in s.unfoldings for line in expected_sources(s.plan, u, u.programs(ArrivalRanks(s.plan)))]
-    return [*lines, *growing, *_throttle(s), *_lately(s, found)]
+    lines = dict.fromkeys(
+        line for one in lacking[:MOST_EXAMINED] for line in explain_missing(s, found, one)
+    )
+    growing = []
+    for u in s.unfoldings:
+        for line in expected_sources(s.plan, u, u.programs(ArrivalRanks(s.plan))):
+            growing.append(line)
+    return [
+        *lines,
+        *growing,
+        *_throttle(s),
+        *_lately(s, found),
+    ]
 
 
 def _for_more(s: Snapshot) -> list[Waiting]:
     """Who waits for what is still to be pumped or chosen: no program has it yet."""
-    return [one for u in s.unfoldings for one in find_waiting(s.plan, u.workspace.joins, u.workspace.groups)]
+    result = []
+    for u in s.unfoldings:
+        for one in find_waiting(s.plan, u.workspace.joins, u.workspace.groups):
+            result.append(one)
+    return result
 
 
 def _throttle(s: Snapshot) -> Iterator[str]:
-    clock, throttle = s.tables.clock, s.settings
+    clock = s.tables.clock
+    throttle = s.settings
     yield (
         f"in flight: {clock[c.N_TRAIN]} training and {clock[c.N_INFER]} inference instance(s), at most {throttle.max_active_keys} of each; "
         f"they enter {throttle.min_admission} at once at least"
@@ -111,7 +135,8 @@ def _throttle(s: Snapshot) -> Iterator[str]:
     items = s.tables.queues[:, c.ITEMS]
     held = np.flatnonzero(items).tolist()
     found = [
-        f"{DIRECTIONS[q % c.N_DIRECTIONS]} of `{s.plan.stages[q // c.N_DIRECTIONS].name}` {items[q]}" for q in held
+        f"{DIRECTIONS[q % c.N_DIRECTIONS]} of `{s.plan.stages[q // c.N_DIRECTIONS].name}` {items[q]}"
+        for q in held
     ]
     yield "queues: " + (", ".join(found[:MOST_LISTED]) if found else "empty")
 
@@ -123,6 +148,8 @@ def _lately(s: Snapshot, found: InFlight) -> Iterator[str]:
     own = s.tables.instances[found.handles]
     oldest = int(own[own[:, c.AGE].argmin(), c.ID])
     lines = story(s, oldest, {})
-    yield f"instance {oldest} is the oldest; " + ("lately:" if lines else "nothing of it has been dispatched lately")
+    yield f"instance {oldest} is the oldest; " + (
+        "lately:" if lines else "nothing of it has been dispatched lately"
+    )
     yield from (f"  {line}" for line in lines[-LAST_STORY_LINES:])
     yield from progress(s, found, oldest)

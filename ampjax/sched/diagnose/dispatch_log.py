@@ -42,7 +42,10 @@ class DispatchLog(Generic[T]):
     """
 
     def __init__(self, n: int, messages: int = MOST_MESSAGES):
-        self._n, self._most, self._messages, self._dispatches = n, messages, 0, 0
+        self._n = n
+        self._most = messages
+        self._messages = 0
+        self._dispatches = 0
         self._chunks: deque[tuple[int, DecidedTogether[T]]] = (
             deque()
         )  # what came together goes together: a step for each chunk, not for each dispatch
@@ -63,14 +66,19 @@ class DispatchLog(Generic[T]):
         """
         if len(dispatches):
             messages = getattr(dispatches, "n_messages", None)
-            self._add(sum([d.n_messages for d in dispatches]) if messages is None else messages, dispatches)
+            self._add(
+                sum([d.n_messages for d in dispatches]) if messages is None else messages,
+                dispatches,
+            )
 
     def _add(self, messages: int, dispatches: DecidedTogether[T]) -> None:
         chunks = self._chunks
         chunks.append((messages, dispatches))
         self._messages += messages
         self._dispatches += len(dispatches)
-        while len(chunks) > 1 and (self._dispatches - len(chunks[0][1]) >= self._n or self._messages > self._most):
+        while len(chunks) > 1 and (
+            self._dispatches - len(chunks[0][1]) >= self._n or self._messages > self._most
+        ):
             messages, oldest = chunks.popleft()
             self._messages -= messages
             self._dispatches -= len(oldest)

@@ -13,7 +13,15 @@ from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.unfold.rules.message_columns import spread
 
-LACKS_INPUTS, QUEUED_FORWARD, RUNS_FORWARD, AWAITS_GRADIENTS, QUEUED_BACKWARD, RUNS_BACKWARD, LIFE_OVER = range(7)
+(
+    LACKS_INPUTS,
+    QUEUED_FORWARD,
+    RUNS_FORWARD,
+    AWAITS_GRADIENTS,
+    QUEUED_BACKWARD,
+    RUNS_BACKWARD,
+    LIFE_OVER,
+) = range(7)
 """How far a message has come.
 
 LACKS_INPUTS: Inputs are missing.
@@ -48,10 +56,14 @@ class InFlight:
     """
 
     def __init__(self, s: Snapshot):
-        self._s, self.t = s, s.tables
+        self._s = s
+        self.t = s.tables
         t = self.t
         free = np.concatenate([t.vacant, t.ended])
-        self.handles = np.setdiff1d(np.arange(len(t.instances)), free)
+        self.handles = np.setdiff1d(
+            np.arange(len(t.instances)),
+            free,
+        )
         own = t.instances[self.handles]
         lengths = np.maximum(own[:, c.N_INVOCATIONS], 0)
         self.messages = spread(own[:, c.FIRST_LIVE], lengths)
@@ -63,7 +75,11 @@ class InFlight:
     @functools.cached_property
     def place(self) -> np.ndarray:
         """For each line of `live` its message's place here; -1 for none."""
-        place = np.full(len(self.t.live), NOT_IN_FLIGHT, np.int64)
+        place = np.full(
+            len(self.t.live),
+            NOT_IN_FLIGHT,
+            np.int64,
+        )
         place[self.messages] = np.arange(len(self.messages))
         return place
 
@@ -86,7 +102,10 @@ class InFlight:
         Returns:
           `[n, width]` int64.
         """
-        return self._s.states(self.ids[places], self.lines[places])
+        return self._s.states(
+            self.ids[places],
+            self.lines[places],
+        )
 
     def state(self, v: int) -> State:
         """Gives the state of a message, with its field names.
@@ -97,7 +116,11 @@ class InFlight:
         Returns:
           One state.
         """
-        return State(self.states(np.array([v])), self._s.plan.layout, self._s.fields(int(self.stage[v])))
+        return State(
+            self.states(np.array([v])),
+            self._s.plan.layout,
+            self._s.fields(int(self.stage[v])),
+        )
 
     @functools.cached_property
     def n_owed(self) -> np.ndarray:
@@ -115,19 +138,27 @@ class InFlight:
         phase = np.where(self.n_owed > 0, AWAITS_GRADIENTS, LIFE_OVER)
         phase[self.n_missing > 0] = LACKS_INPUTS
         for q, own in self.queued.items():
-            phase[self.place[own]] = QUEUED_BACKWARD if q % c.N_DIRECTIONS == c.BACKWARD else QUEUED_FORWARD
+            phase[self.place[own]] = (
+                QUEUED_BACKWARD if q % c.N_DIRECTIONS == c.BACKWARD else QUEUED_FORWARD
+            )
         for d in self._s.under_way:
             if d.stage >= 0:
-                phase[self.place[d.messages]] = RUNS_BACKWARD if d.direction == DIRECTIONS[c.BACKWARD] else RUNS_FORWARD
+                phase[self.place[d.messages]] = (
+                    RUNS_BACKWARD if d.direction == DIRECTIONS[c.BACKWARD] else RUNS_FORWARD
+                )
         return phase
 
     @functools.cached_property
     def queued(self) -> dict[int, np.ndarray]:
         """The messages in each queue that is not empty, in order; of one that goes in a circle each once."""
-        return {q: np.fromiter(self._walk(q), np.int64) for q in np.flatnonzero(self.t.queues[:, c.ITEMS]).tolist()}
+        result = {}
+        for q in np.flatnonzero(self.t.queues[:, c.ITEMS]).tolist():
+            result[q] = np.fromiter(self._walk(q), np.int64)
+        return result
 
     def _walk(self, q: int) -> Iterator[int]:
-        v, seen = int(self.t.queues[q, c.HEAD]), set[int]()
+        v = int(self.t.queues[q, c.HEAD])
+        seen = set[int]()
         while v >= 0 and v not in seen:
             yield v
             seen.add(v)
@@ -138,7 +169,10 @@ class InFlight:
         """All inputs, message by message: whose they are and whose rows they hold, as places here, and their numbers among the consumer's, `[e]` each."""
         counts = self.t.lines[self.lines, c.N_IN].astype(np.int64)
         consumer = np.repeat(np.arange(len(self.lines)), counts)
-        entries = spread(self.t.lines[self.lines, c.FIRST_INPUT].astype(np.int64), counts)
+        entries = spread(
+            self.t.lines[self.lines, c.FIRST_INPUT].astype(np.int64),
+            counts,
+        )
         base = self.t.instances[self.handle[consumer], c.FIRST_LIVE]
         number = np.arange(len(entries)) - np.repeat(np.cumsum(counts) - counts, counts)
         return consumer, self.place[base + self.t.inputs[entries, c.PRODUCER]], number

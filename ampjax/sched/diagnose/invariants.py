@@ -37,7 +37,17 @@ def check(s: Snapshot) -> None:
       InvariantError: If a count is off; it has the story of the message.
     """
     found = InFlight(s)
-    for law in (_queues, _inputs, _gradients, _alive, _under_way, _slots, _throttle, _intervals, _budgets):
+    for law in (
+        _queues,
+        _inputs,
+        _gradients,
+        _alive,
+        _under_way,
+        _slots,
+        _throttle,
+        _intervals,
+        _budgets,
+    ):
         for error in law(s, found):
             raise error
 
@@ -50,18 +60,32 @@ def _queues(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
         for q in t.active_queues(worker).tolist():
             workers.setdefault(q, []).append(worker)
     for q in sorted({*found.queued, *workers}):
-        own, stage = found.queued.get(q, NO_MESSAGES), q // c.N_DIRECTIONS
+        own = found.queued.get(q, NO_MESSAGES)
+        stage = q // c.N_DIRECTIONS
         place = found.place[own]
         is_right = (place >= 0).all() and (found.stage[place] == stage).all()
         rows = int(t.lines[found.lines[place], c.IN_ROWS].sum())
         expected = len(own), rows, True, [int(t.stages[stage, c.WORKER])] if len(own) else []
-        got = int(t.queues[q, c.ITEMS]), int(t.queues[q, c.ITEM_ROWS]), bool(is_right), workers.get(q, [])
+        got = (
+            int(t.queues[q, c.ITEMS]),
+            int(t.queues[q, c.ITEM_ROWS]),
+            bool(is_right),
+            workers.get(q, []),
+        )
         if got != expected:
             what = f"messages, rows, all of this stage, workers: {expected}"
-            yield _broken(f"{DIRECTIONS[q % c.N_DIRECTIONS]} queue of `{s.plan.stages[stage].name}`", what, f"{got}")
+            yield _broken(
+                f"{DIRECTIONS[q % c.N_DIRECTIONS]} queue of `{s.plan.stages[stage].name}`",
+                what,
+                f"{got}",
+            )
     together = np.concatenate([NO_MESSAGES, *found.queued.values()])
     if len(np.unique(together)) < len(together):
-        yield _broken("queues", "each message once", f"{len(together) - len(np.unique(together))} of them again")
+        yield _broken(
+            "queues",
+            "each message once",
+            f"{len(together) - len(np.unique(together))} of them again",
+        )
 
 
 def _inputs(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
@@ -89,32 +113,48 @@ def _alive(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     alive = (found.kind != c.ENDS) & (found.phase != LIFE_OVER)
     counted = np.bincount(found.handle, alive, len(s.tables.instances)).astype(np.int64)
     for i in found.handles.tolist():
-        alive, name = int(s.tables.instances[i, c.N_ALIVE]), f"instance {s.tables.instances[i, c.ID]}"
+        alive = int(s.tables.instances[i, c.N_ALIVE])
+        name = f"instance {s.tables.instances[i, c.ID]}"
         if alive - counted[i] not in (0, 1) or not alive:  # one more while it is pumped to
-            yield _broken(name, f"{counted[i]} messages that have not ended, at least one, or one more", f"{alive}")
+            yield _broken(
+                name,
+                f"{counted[i]} messages that have not ended, at least one, or one more",
+                f"{alive}",
+            )
 
 
 def _under_way(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """Of a stage so many messages are between their dispatches forth and back as its queue says."""
-    counts = np.bincount(found.stage[_is_between(found)], minlength=len(s.plan.stages))
+    counts = np.bincount(
+        found.stage[_is_between(found)],
+        minlength=len(s.plan.stages),
+    )
     for stage in s.plan.stages:
         counted = s.tables.queues[c.N_DIRECTIONS * stage.number + c.FORWARD, c.UNDER_WAY]
         if counted != counts[stage.number]:
-            yield _broken(f"`{stage.name}`", f"{counts[stage.number]} messages under way", f"{counted}")
+            yield _broken(
+                f"`{stage.name}`", f"{counts[stage.number]} messages under way", f"{counted}"
+            )
 
 
 def _slots(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """Each slot of an arena is free or one row's."""
     t = s.tables
-    holds = np.isin(found.phase, (RUNS_FORWARD, AWAITS_GRADIENTS, QUEUED_BACKWARD, RUNS_BACKWARD)) & (
-        found.kind != c.GROUPS
-    )
-    taken: list[list[np.ndarray]] = [[t.free[a, c.FREE : c.FREE + n]] for a, n in enumerate(t.n_free.tolist())]
+    holds = np.isin(
+        found.phase, (RUNS_FORWARD, AWAITS_GRADIENTS, QUEUED_BACKWARD, RUNS_BACKWARD)
+    ) & (found.kind != c.GROUPS)
+    taken: list[list[np.ndarray]] = []
+    for a, n in enumerate(t.n_free.tolist()):
+        taken.append([t.free[a, c.FREE : c.FREE + n]])
     for number in np.unique(found.stage[holds]).tolist():
         own = np.flatnonzero(holds & (found.stage == number))
         sizes = t.lines[found.lines[own], c.OUT_ROWS].astype(np.int64)
         for o in range(t.stages[number, c.N_OUTPUTS]):
-            first = t.instances[found.handle[own], c.FIRST_SLOT] + t.lines[found.lines[own], c.ROW] + o * sizes
+            first = (
+                t.instances[found.handle[own], c.FIRST_SLOT]
+                + t.lines[found.lines[own], c.ROW]
+                + o * sizes
+            )
             taken[t.stages[number, c.ARENA + o]].append(t.slots[spread(first, sizes)])
     for arena, parts in enumerate(taken):
         every = np.sort(np.concatenate(parts))
@@ -134,7 +174,9 @@ def _throttle(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     if counted != counts or max(counts) > s.settings.max_active_keys:
         most = s.settings.max_active_keys
         yield _broken(
-            "throttle", f"{counts} training and inference instances in flight, at most {most} of each", f"{counted}"
+            "throttle",
+            f"{counts} training and inference instances in flight, at most {most} of each",
+            f"{counted}",
         )
 
 
@@ -142,7 +184,11 @@ def _intervals(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """A node that has as many gradient rows as its interval asks for has been updated, unless that is held back or was taken back."""
     del found
     nodes = s.tables.nodes
-    due = (nodes[:, c.INTERVAL] >= 0) & (nodes[:, c.COUNT] >= nodes[:, c.INTERVAL]) & (nodes[:, c.HELD_SINCE] == 0)
+    due = (
+        (nodes[:, c.INTERVAL] >= 0)
+        & (nodes[:, c.COUNT] >= nodes[:, c.INTERVAL])
+        & (nodes[:, c.HELD_SINCE] == 0)
+    )
     for number in np.flatnonzero(due).tolist():
         name = list(s.plan.graph.parameterised)[number]
         if s.overdue.get(name) == nodes[number, c.VERSION]:
@@ -156,8 +202,11 @@ def _intervals(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 def _budgets(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """A node knows how many messages that saw each of its latest versions owe it a gradient; none saw an older one."""
-    t, budgets, counted = s.tables, s.tables.nodes[:, c.BUDGET], s.tables.nodes[:, c.AWAITED :]
-    awaited, between = np.zeros_like(counted), _is_between(found)
+    t = s.tables
+    budgets = s.tables.nodes[:, c.BUDGET]
+    counted = s.tables.nodes[:, c.AWAITED :]
+    awaited = np.zeros_like(counted)
+    between = _is_between(found)
     for stage in np.unique(found.stage[between]).tolist() if counted.size else ():
         own = found.messages[between & (found.stage == stage)]
         for p in range(t.stages[stage, c.N_PARAMS]):
@@ -165,9 +214,17 @@ def _budgets(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
             ages = t.nodes[node, c.VERSION] - t.live[own, c.SEEN + p]
             if 0 <= budgets[node] < ages.max():
                 name = list(s.plan.graph.parameterised)[node]
-                yield _broken(f"node `{name}`", f"messages at most {budgets[node]} versions old", f"{ages.max()}")
+                yield _broken(
+                    f"node `{name}`",
+                    f"messages at most {budgets[node]} versions old",
+                    f"{ages.max()}",
+                )
             if budgets[node] >= 0:
-                np.add.at(awaited[node], t.live[own, c.SEEN + p] % (budgets[node] + 1), 1)
+                np.add.at(
+                    awaited[node],
+                    t.live[own, c.SEEN + p] % (budgets[node] + 1),
+                    1,
+                )
     for node in np.flatnonzero((awaited != counted).any(axis=1)).tolist():
         name = list(s.plan.graph.parameterised)[node]
         expected = f"messages that owe gradients, of `{name}`, by version: {awaited[node].tolist()}"
@@ -181,7 +238,11 @@ def _is_between(found: InFlight) -> np.ndarray:
 
 
 def _differing(
-    s: Snapshot, found: InFlight, expected: np.ndarray, got: np.ndarray, what: str
+    s: Snapshot,
+    found: InFlight,
+    expected: np.ndarray,
+    got: np.ndarray,
+    what: str,
 ) -> Iterator[InvariantError]:
     """That a message's count is off, with its instance's story."""
     for v in np.flatnonzero(expected != got).tolist():
@@ -189,7 +250,9 @@ def _differing(
         state = found.state(v)
         lines = story(s, int(state.instance[0]), {})[-STORY_LINES:]
         what_to_do = "\n  ".join([REPORT, *(["Its instance's story:", *lines] if lines else [])])
-        yield InvariantError(f"{s.name(number)} with {state!r}", f"{expected[v]} {what}", f"{got[v]}", what_to_do)
+        yield InvariantError(
+            f"{s.name(number)} with {state!r}", f"{expected[v]} {what}", f"{got[v]}", what_to_do
+        )
 
 
 def _broken(where: str, expected: str, got: str) -> InvariantError:

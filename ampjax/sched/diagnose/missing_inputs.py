@@ -68,39 +68,86 @@ def find_lacking(s: Snapshot, found: InFlight) -> list[Lacking]:
     for v, begin, end in zip(waiting.tolist(), *(of.tolist() for of in starts), strict=True):
         lacks = found.missing[begin:end]
         tell = _group if found.kind[v] == c.GROUPS else _join
-        one = tell(s, found, v, number[begin:end][lacks], number[begin:end][~lacks])
+        one = tell(
+            s,
+            found,
+            v,
+            number[begin:end][lacks],
+            number[begin:end][~lacks],
+        )
         lacking.append(Lacking(one, tuple(producer[begin:end][lacks].tolist())))
     return lacking
 
 
-def _join(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarray) -> Waiting:
+def _join(
+    s: Snapshot,
+    found: InFlight,
+    v: int,
+    lacks: np.ndarray,
+    has: np.ndarray,
+) -> Waiting:
     """That a message has come to a port, and which ports it waits for."""
     stage = s.plan.stages[found.stage[v]]
-    port, missing = int(has[0]), tuple(lacks.tolist())
-    return Waiting(stage, _known(s, found, v, stage, port), port, missing, missing_ports(stage, missing))
+    port = int(has[0])
+    missing = tuple(lacks.tolist())
+    return Waiting(
+        stage,
+        _known(s, found, v, stage, port),
+        port,
+        missing,
+        missing_ports(stage, missing),
+    )
 
 
-def _group(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarray) -> Waiting:
+def _group(
+    s: Snapshot,
+    found: InFlight,
+    v: int,
+    lacks: np.ndarray,
+    has: np.ndarray,
+) -> Waiting:
     """That some members of a group, or its opener, have come, and what it waits for."""
     stage = s.plan.stages[found.stage[v]]
-    n, size = len(lacks) + len(has), int(s.tables.lines[found.lines[v], c.IN_ROWS])
+    n = len(lacks) + len(has)
+    size = int(s.tables.lines[found.lines[v], c.IN_ROWS])
     opens = n > size and n - 1 in lacks  # the opener stands last
     what = missing_members(len(lacks), None if opens else size)
     port = 0 if len(has[has < size]) else 1
-    return Waiting(stage, found.state(v), port, (1,) if opens else (0,), what)
+    return Waiting(
+        stage,
+        found.state(v),
+        port,
+        (1,) if opens else (0,),
+        what,
+    )
 
 
-def _known(s: Snapshot, found: InFlight, v: int, stage: Stage, port: int) -> State:
+def _known(
+    s: Snapshot,
+    found: InFlight,
+    v: int,
+    stage: Stage,
+    port: int,
+) -> State:
     """What is known of the state of the message at a port: all of it at port 0, at others what the key holds."""
     state = found.state(v)
     if port == 0:
         return state
-    names = stage.join if isinstance(stage.join, tuple) else () if callable(stage.join) else state.fields
+    if isinstance(stage.join, tuple):
+        names = stage.join
+    elif callable(stage.join):
+        names = ()
+    else:
+        names = state.fields
     fields = tuple(name for name in stage.ports[port].type.fields if name in names)
     return State(state.array, s.plan.layout, fields)
 
 
-def explain_missing(s: Snapshot, found: InFlight, one: Lacking) -> Iterator[str]:
+def explain_missing(
+    s: Snapshot,
+    found: InFlight,
+    one: Lacking,
+) -> Iterator[str]:
     """Tells for each message that one lacks where it is, and what it lacks itself.
 
     Args:
@@ -115,7 +162,12 @@ def explain_missing(s: Snapshot, found: InFlight, one: Lacking) -> Iterator[str]
         yield f"what `{one.waiting.stage.name}` lacks comes from {where_is(s, found, v)}"
 
 
-def where_is(s: Snapshot, found: InFlight, v: int, steps: int = 0) -> str:
+def where_is(
+    s: Snapshot,
+    found: InFlight,
+    v: int,
+    steps: int = 0,
+) -> str:
     """Tells where a message is that has not travelled on.
 
     Args:

@@ -31,7 +31,9 @@ def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
     Raises:
       DeadlockError: If messages wait for others that never come: who waits for what, and what else there is to know.
     """
-    if int(programs.owed.sum()) == len(programs.out_to):  # nobody is owed a gradient by others than consumers
+    if int(programs.owed.sum()) == len(
+        programs.out_to
+    ):  # nobody is owed a gradient by others than consumers
         return
     found = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
     report = _Report(plan, unfolding, programs)
@@ -52,7 +54,11 @@ def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
     )
 
 
-def expected_sources(plan: Plan, unfolding: Unfolding, programs: Programs) -> list[str]:
+def expected_sources(
+    plan: Plan,
+    unfolding: Unfolding,
+    programs: Programs,
+) -> list[str]:
     """Tells where what an unfolding's messages wait for should come from: what feeds the port, what of that waits elsewhere, how often it has run.
 
     Args:
@@ -64,7 +70,9 @@ def expected_sources(plan: Plan, unfolding: Unfolding, programs: Programs) -> li
       Lines of text.
     """
     found = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
-    return _Report(plan, unfolding, programs).missing(found) if found else []
+    if found:
+        return _Report(plan, unfolding, programs).missing(found)
+    return []
 
 
 def _listed(ids: list[int]) -> str:
@@ -82,7 +90,8 @@ class _Report:
     """
 
     def __init__(self, plan: Plan, unfolding: Unfolding, programs: Programs):
-        self._plan, self._programs = plan, programs
+        self._plan = plan
+        self._programs = programs
         self._held = list(_held(plan, unfolding))
 
     def missing(self, found: list[Waiting]) -> list[str]:
@@ -101,15 +110,27 @@ class _Report:
     def _doings(self, node: Node, of: State) -> str:
         """What of a node's messages waits for an instance, and how often the node runs for it."""
         numbers = producers_of(self._plan, node)
-        states = [state for number, state in self._held if number in numbers and _slot(state) == _slot(of)]
+        states = []
+        for number, state in self._held:
+            if number in numbers and _slot(state) == _slot(of):
+                states.append(state)
         more = f" and {len(states) - 1} more" if len(states) > 1 else ""
         nothing = f"nothing of instance {int(of.instance[0])} from it waits anywhere"
         waits = f"{states[0]!r}{more} from it waits" if states else nothing
-        kinds = {n: self._plan.stages[n].kind for n in numbers if n >= 0}
-        own = [n for n in numbers if n in kinds and kinds[n].is_dispatched and not kinds[n].is_transfer]
+        kinds = {}
+        for n in numbers:
+            if n >= 0:
+                kinds[n] = self._plan.stages[n].kind
+        own = []
+        for n in numbers:
+            if n in kinds and kinds[n].is_dispatched and not kinds[n].is_transfer:
+                own.append(n)
         if not own:
             return waits
-        runs = [line for line in self._lines(of) if self._programs.stage[line] == own[0]]
+        runs = []
+        for line in self._lines(of):
+            if self._programs.stage[line] == own[0]:
+                runs.append(line)
         if not runs:
             return f"{waits}; it never runs for it"
         return f"{waits}; it runs {len(runs)} time(s) for it, at last with {self._state(runs[-1], of)!r}"
@@ -117,20 +138,33 @@ class _Report:
     def comes_to(self, of: State) -> Iterator[str]:
         """How far an instance comes: the last stages that run for it."""
         stages = self._programs.stage
-        runs = [n for n in self._lines(of) if stages[n] >= 0 and self._plan.stages[stages[n]].kind.is_dispatched]
+        runs = []
+        for n in self._lines(of):
+            if stages[n] >= 0 and self._plan.stages[stages[n]].kind.is_dispatched:
+                runs.append(n)
         yield f"instance {int(of.instance[0])} " + ("comes to:" if runs else "comes to no stage")
-        yield from (f"  `{self._plan.stages[stages[n]].name}`, {self._state(n, of)!r}" for n in runs[-LAST_STAGES:])
+        yield from (
+            f"  `{self._plan.stages[stages[n]].name}`, {self._state(n, of)!r}"
+            for n in runs[-LAST_STAGES:]
+        )
 
     def _lines(self, of: State) -> range:
         """An instance's invocations."""
         first = self._programs.first
-        return range(int(first[_slot(of)]), int(first[_slot(of) + 1]))
+        return range(
+            int(first[_slot(of)]),
+            int(first[_slot(of) + 1]),
+        )
 
     def _state(self, line: int, of: State) -> State:
         """The state of an invocation of an instance."""
         array = of.array.copy()
         array[0, 2:] = self._programs.states[line]
-        return State(array, self._plan.layout, self._plan.stages[self._programs.stage[line]].ports[0].type.fields)
+        return State(
+            array,
+            self._plan.layout,
+            self._plan.stages[self._programs.stage[line]].ports[0].type.fields,
+        )
 
 
 def _slot(state: State) -> int:
@@ -138,16 +172,25 @@ def _slot(state: State) -> int:
     return int(state.array[0, HANDLE])
 
 
-def _held(plan: Plan, unfolding: Unfolding) -> Iterator[tuple[int, State]]:
+def _held(
+    plan: Plan,
+    unfolding: Unfolding,
+) -> Iterator[tuple[int, State]]:
     """The messages that wait in joins and groups: what made each (a stage, or `-1 - p` for pump `p`), and its state."""
-    waiting = [
-        (j, p, state, message) for j, join in unfolding.workspace.joins.items() for p, state, message in join.pending()
-    ]
+    waiting = []
+    for j, join in unfolding.workspace.joins.items():
+        for p, state, message in join.pending():
+            waiting.append((j, p, state, message))
     for g, groups in unfolding.workspace.groups.items():
         for group in groups.open.values():
             waiting += [(g, 0, state, message) for state, message in group.members]
-            waiting += [(g, 1, group.state, group.opener)] if group.state is not None else []
-    producers = unfolding.invocations.producers(np.array([message for *_, message in waiting], np.int64)).tolist()
+            if group.state is not None:
+                waiting += [(g, 1, group.state, group.opener)]
+            else:
+                waiting += []
+    producers = unfolding.invocations.producers(
+        np.array([message for *_, message in waiting], np.int64)
+    ).tolist()
     for producer, (stage, port, state, _) in zip(producers, waiting, strict=True):
         fields = plan.stages[stage].ports[port].type.fields
         yield producer, State(state[None], plan.layout, fields)

@@ -18,10 +18,13 @@ def no_room(s: Snapshot, q: int) -> LimitError:
     Returns:
       The error to be raised.
     """
-    t, stage = s.tables, s.plan.stages[q // c.N_DIRECTIONS]
+    t = s.tables
+    stage = s.plan.stages[q // c.N_DIRECTIONS]
     in_flight = int(t.clock[c.N_TRAIN] + t.clock[c.N_INFER])
     instance = int(t.instances[t.live[t.queues[q, c.HEAD], c.HANDLE], c.ID])
-    _, used, key = min(_room(s, int(arena), key) for arena, key in zip(_arenas(s, q), stage.arenas, strict=True))
+    _, used, key = min(
+        _room(s, int(arena), key) for arena, key in zip(_arenas(s, q), stage.arenas, strict=True)
+    )
     return LimitError(
         f"instance {instance}, stage `{stage.name}`",
         f"room for its rows of shape {key[1]} {key[2]}",
@@ -36,7 +39,11 @@ def _arenas(s: Snapshot, q: int) -> list[int]:
     return stage[c.ARENA : c.ARENA + stage[c.N_OUTPUTS]].tolist()
 
 
-def _room(s: Snapshot, arena: int, key: ArenaKey) -> tuple[int, int, ArenaKey]:
+def _room(
+    s: Snapshot,
+    arena: int,
+    key: ArenaKey,
+) -> tuple[int, int, ArenaKey]:
     """Rows that an arena has room for, growth included; rows in use; its key."""
     used = int(s.capacities[arena] - s.tables.n_free[arena])
     return _limit(s, key) - used, used, key

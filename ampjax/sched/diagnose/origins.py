@@ -11,7 +11,10 @@ from ampjax.plan.stages import Stage
 from ampjax.unfold.incomplete import Waiting
 
 
-def origins(stage: Stage, port: int) -> dict[Node, tuple[Node, ...]]:
+def origins(
+    stage: Stage,
+    port: int,
+) -> dict[Node, tuple[Node, ...]]:
     """Finds the pumps, payload nodes and groups whose messages can arrive at a stage's port.
 
     Args:
@@ -30,7 +33,10 @@ def origins(stage: Stage, port: int) -> dict[Node, tuple[Node, ...]]:
             found.setdefault(node, way)
         elif node.name not in passed:
             passed.add(node.name)
-            wires = [w for w in node.inputs if w is not None and w.type is not None and not w.type.topology]
+            wires = []
+            for w in node.inputs:
+                if w is not None and w.type is not None and not w.type.topology:
+                    wires.append(w)
             stack += [(w.source, (node, *way)) for w in wires]
     return found
 
@@ -46,7 +52,10 @@ def producers_of(plan: Plan, node: Node) -> list[int]:
       The numbers of its stages, or `-1 - p` for pump `p`, and those of the transfers that copy its messages.
     """
     pumps = list(plan.graph.pumps)
-    own = [-1 - pumps.index(node.name)] if node.name in pumps else [x.number for x in plan.stages if node in x.nodes]
+    if node.name in pumps:
+        own = [-1 - pumps.index(node.name)]
+    else:
+        own = [x.number for x in plan.stages if node in x.nodes]
     return own + [x.number for x in plan.stages if x.kind.is_transfer and node in origins(x, 0)]
 
 

@@ -46,7 +46,11 @@ class Snapshot:
     unfoldings: Collection[Unfolding] = ()
     overdue: Mapping[str, int] = field(default_factory=dict)
 
-    def states(self, ids: np.ndarray, lines: np.ndarray) -> np.ndarray:
+    def states(
+        self,
+        ids: np.ndarray,
+        lines: np.ndarray,
+    ) -> np.ndarray:
         """Gives the states of invocations.
 
         Args:
@@ -56,8 +60,12 @@ class Snapshot:
         Returns:
           `[n, width]` int64; the column of handles is 0.
         """
-        states = np.zeros((len(lines), self.plan.layout.width), np.int64)
-        states[:, INSTANCE], states[:, 2:] = ids, self.store.states(lines)
+        states = np.zeros(
+            (len(lines), self.plan.layout.width),
+            np.int64,
+        )
+        states[:, INSTANCE] = ids
+        states[:, 2:] = self.store.states(lines)
         return states
 
     def states_of(self, d: Dispatch) -> np.ndarray:
@@ -69,8 +77,11 @@ class Snapshot:
         Returns:
           `[n, width]` int64; where a message's program has been dropped since, only the instance is known, and other columns are `UNKNOWN_VALUE`.
         """
-        states, places = self.states(d.ids, d.lines), self.store.find(d.lines)[0]
-        states[(places < 0) | (self.store.programs[places, c.P_SINCE] >= d.number), 2:] = UNKNOWN_VALUE
+        states = self.states(d.ids, d.lines)
+        places = self.store.find(d.lines)[0]
+        states[(places < 0) | (self.store.programs[places, c.P_SINCE] >= d.number), 2:] = (
+            UNKNOWN_VALUE
+        )
         return states
 
     def first_of(self, d: Dispatch, states: np.ndarray) -> State:
@@ -83,7 +94,11 @@ class Snapshot:
         Returns:
           The state, with the fields that are known.
         """
-        return State(states[:1], self.plan.layout, () if UNKNOWN_VALUE in states[0] else self.fields(d.stage))
+        return State(
+            states[:1],
+            self.plan.layout,
+            () if UNKNOWN_VALUE in states[0] else self.fields(d.stage),
+        )
 
     def fields(self, number: int) -> tuple[str, ...]:
         """Gives the state fields of a stage's invocations, or of what a pump pumps.
@@ -97,7 +112,9 @@ class Snapshot:
         if number < 0:
             return list(self.plan.graph.pumps.values())[-1 - number].op.type.fields
         stage = self.plan.stages[number]
-        return stage.outputs[0].fields if not stage.kind.is_dispatched else stage.ports[0].type.fields
+        if not stage.kind.is_dispatched:
+            return stage.outputs[0].fields
+        return stage.ports[0].type.fields
 
     def name(self, number: int) -> str:
         """Names a stage or a pump in words.

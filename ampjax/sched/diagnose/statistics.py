@@ -47,7 +47,10 @@ class NodeStats:
     updates: int = 0
     staleness_sum: int = 0
     staleness_max: int = 0
-    histogram: np.ndarray = field(default_factory=lambda: np.zeros(c.N_BINS, np.int64), repr=False)
+    histogram: np.ndarray = field(
+        default_factory=lambda: np.zeros(c.N_BINS, np.int64),
+        repr=False,
+    )
     held_updates: int = 0
     held_for: int = 0
     dropped: int = 0
@@ -98,12 +101,17 @@ class Statistics:
     def staleness_mean(self) -> float:
         """Mean staleness over all gradient rows of all nodes."""
         gradients = sum(n.gradients for n in self.nodes.values())
-        return sum(n.staleness_sum for n in self.nodes.values()) / gradients if gradients else 0.0
+        if gradients:
+            return sum(n.staleness_sum for n in self.nodes.values()) / gradients
+        return 0.0
 
     @property
     def staleness_max(self) -> int:
         """Largest staleness of gradient rows that were accumulated."""
-        return max((n.staleness_max for n in self.nodes.values()), default=0)
+        return max(
+            (n.staleness_max for n in self.nodes.values()),
+            default=0,
+        )
 
     @property
     def dropped(self) -> int:
@@ -123,17 +131,33 @@ class Statistics:
                 f"  {name}: {s.forward} forward, {s.backward} backward, {s.infer} inference; {s.mean_dispatch:.1f} rows a dispatch, at most {s.largest_dispatch}"
             )
         for name, n in self.nodes.items():
-            held = f"; {n.held_updates} held back, {n.held_for} dispatches in all" if n.held_updates else ""
-            dropped = f"; {n.dropped} of {n.gradients + n.dropped} gradient rows dropped" if n.dropped else ""
+            held = (
+                f"; {n.held_updates} held back, {n.held_for} dispatches in all"
+                if n.held_updates
+                else ""
+            )
+            dropped = (
+                f"; {n.dropped} of {n.gradients + n.dropped} gradient rows dropped"
+                if n.dropped
+                else ""
+            )
             lines.append(
                 f"  {name}: {n.updates} updates, staleness mean {n.staleness_mean:.2f}, max {n.staleness_max}{held}{dropped}"
             )
         if self.closed_for:
-            lines.append(f"  no instance admitted during {self.closed_for} dispatches, while updates were held back")
+            lines.append(
+                f"  no instance admitted during {self.closed_for} dispatches, while updates were held back"
+            )
         return "\n".join(lines)
 
 
-_OF_QUEUES = [c.DISPATCHES, c.TAKEN, c.TAKEN_ROWS, c.MOST_TAKEN, c.MOST_TAKEN_ROWS]
+_OF_QUEUES = [
+    c.DISPATCHES,
+    c.TAKEN,
+    c.TAKEN_ROWS,
+    c.MOST_TAKEN,
+    c.MOST_TAKEN_ROWS,
+]
 _OF_CLOCK = [c.N_FINISHED, c.MOST_IN_FLIGHT, c.CLOSED_FOR]
 _GOES_ON = [c.NOW, c.ENTERED, c.ADMITTED]
 """What the clock counts in all runs together; it gives dispatches their numbers."""
@@ -148,7 +172,8 @@ class RunCounts:
     """
 
     def __init__(self, plan: Plan, tables: SchedulerTables):
-        self._plan, self._tables = plan, tables
+        self._plan = plan
+        self._tables = tables
 
     def read(self) -> Statistics:
         """Gives everything that was counted since the last `reset`.
@@ -156,13 +181,21 @@ class RunCounts:
         Returns:
           The counts, as a copy.
         """
-        t, stages = self._tables.t, self._plan.stages
+        t = self._tables.t
+        stages = self._plan.stages
         found = {stage.name: StageStats() for stage in stages if stage.kind.is_dispatched}
         for q in t.queues[:, c.DISPATCHES].nonzero()[0].tolist():
-            _add(found[stages[q // c.N_DIRECTIONS].name], DIRECTIONS[q % c.N_DIRECTIONS], t.queues[q].tolist())
+            _add(
+                found[stages[q // c.N_DIRECTIONS].name],
+                DIRECTIONS[q % c.N_DIRECTIONS],
+                t.queues[q].tolist(),
+            )
         return Statistics(
             found,
-            {node: _node(t.nodes[number]) for number, node in enumerate(self._plan.graph.parameterised)},
+            {
+                node: _node(t.nodes[number])
+                for number, node in enumerate(self._plan.graph.parameterised)
+            },
             *t.clock[_OF_CLOCK].tolist(),
         )
 
@@ -182,9 +215,15 @@ class RunCounts:
         t = self._tables.t
         nodes = t.nodes[:, c.UPDATES : c.AWAITED]
         # Most staleness never occurs, so of the histograms only what does.
-        entries = [[*place, int(nodes[tuple(place)])] for place in np.argwhere(nodes).tolist()]
+        entries = []
+        for place in np.argwhere(nodes).tolist():
+            entries.append([*place, int(nodes[tuple(place)])])
         clock = t.clock[[*_OF_CLOCK, *_GOES_ON]].tolist()
-        return {"queues": t.queues[:, [*_OF_QUEUES, c.LONGEST]].tolist(), "nodes": entries, "clock": clock}
+        return {
+            "queues": t.queues[:, [*_OF_QUEUES, c.LONGEST]].tolist(),
+            "nodes": entries,
+            "clock": clock,
+        }
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Goes on counting from another's `state`.
@@ -194,12 +233,17 @@ class RunCounts:
         """
         self.reset()
         t = self._tables.t
-        t.queues[:, [*_OF_QUEUES, c.LONGEST]], t.clock[[*_OF_CLOCK, *_GOES_ON]] = state["queues"], state["clock"]
+        t.queues[:, [*_OF_QUEUES, c.LONGEST]] = state["queues"]
+        t.clock[[*_OF_CLOCK, *_GOES_ON]] = state["clock"]
         for node, column, count in state["nodes"]:
             t.nodes[node, c.UPDATES + column] = count
 
 
-def _add(stage: StageStats, direction: str, queue: Sequence[int]) -> None:
+def _add(
+    stage: StageStats,
+    direction: str,
+    queue: Sequence[int],
+) -> None:
     """Adds a queue's counts to its stage's; stages that copy one wire share a name."""
     setattr(stage, direction, getattr(stage, direction) + queue[c.TAKEN])
     stage.dispatches += queue[c.DISPATCHES]
@@ -211,5 +255,6 @@ def _add(stage: StageStats, direction: str, queue: Sequence[int]) -> None:
 
 def _node(counts: np.ndarray) -> NodeStats:
     updates, stale_sum, stale_max, held, held_for = counts[c.UPDATES : c.HISTOGRAM].tolist()
-    histogram, dropped = counts[c.HISTOGRAM : c.DROPPED_ROWS].copy(), int(counts[c.DROPPED_ROWS])
+    histogram = counts[c.HISTOGRAM : c.DROPPED_ROWS].copy()
+    dropped = int(counts[c.DROPPED_ROWS])
     return NodeStats(updates, stale_sum, stale_max, histogram, held, held_for, dropped)

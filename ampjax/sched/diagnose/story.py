@@ -34,7 +34,12 @@ PHASE_WORDS = {
 """How far messages have come, in words, the furthest first."""
 
 
-def story(s: Snapshot, instance: int, fields: Mapping[str, int], until: int | None = None) -> list[str]:
+def story(
+    s: Snapshot,
+    instance: int,
+    fields: Mapping[str, int],
+    until: int | None = None,
+) -> list[str]:
     """One line for each dispatch that held messages of an instance with these state fields, as far back as the log goes.
 
     Args:
@@ -79,7 +84,11 @@ def describe(s: Snapshot, d: Dispatch) -> str:
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-def progress(s: Snapshot, found: InFlight, instance: int) -> list[str]:
+def progress(
+    s: Snapshot,
+    found: InFlight,
+    instance: int,
+) -> list[str]:
     """Tells how many of an instance's messages have come how far.
 
     Args:
@@ -95,6 +104,10 @@ def progress(s: Snapshot, found: InFlight, instance: int) -> list[str]:
         counts = Counter(found.phase[found.handle == handle].tolist())
         if not counts:
             continue
-        parts = ", ".join(f"{counts[phase]} {words}" for phase, words in PHASE_WORDS.items() if counts[phase])
-        lines.append(f"of instance {instance}'s {counts.total()} invocations and pumped messages are {parts}")
+        parts = ", ".join(
+            f"{counts[phase]} {words}" for phase, words in PHASE_WORDS.items() if counts[phase]
+        )
+        lines.append(
+            f"of instance {instance}'s {counts.total()} invocations and pumped messages are {parts}"
+        )
     return lines

@@ -30,21 +30,39 @@ def open_all(ids, purpose, train, handles, *tables):
       handles: `[n]` int64, to be written: their handles.
       *tables: The tables.
     """
-    t, n = Tables(*tables), len(ids)
+    t = Tables(*tables)
+    n = len(ids)
     for k in range(n):
         t.clock[c.N_VACANT] -= 1
         i = np.int64(t.idle[c.VACANT, t.clock[c.N_VACANT]])
         handles[k] = i
-        t.instances[i, c.ID], t.instances[i, c.PURPOSE], t.instances[i, c.TRAIN] = ids[k], purpose, train
+        t.instances[i, c.ID] = ids[k]
+        t.instances[i, c.PURPOSE] = purpose
+        t.instances[i, c.TRAIN] = train
         t.instances[i, c.AGE] = t.clock[c.ADMITTED] + k
-        t.instances[i, c.N_ALIVE], t.instances[i, c.N_INVOCATIONS], t.instances[i, c.PROGRAM] = 1, -1, c.NO_PLACE
+        t.instances[i, c.N_ALIVE] = 1
+        t.instances[i, c.N_INVOCATIONS] = -1
+        t.instances[i, c.PROGRAM] = c.NO_PLACE
     t.clock[c.ADMITTED] += n
     t.clock[c.N_TRAIN if train else c.N_INFER] += n
-    t.clock[c.MOST_IN_FLIGHT] = max(t.clock[c.MOST_IN_FLIGHT], t.clock[c.N_TRAIN] + t.clock[c.N_INFER])
+    t.clock[c.MOST_IN_FLIGHT] = max(
+        t.clock[c.MOST_IN_FLIGHT],
+        t.clock[c.N_TRAIN] + t.clock[c.N_INFER],
+    )
 
 
 @entry
-def admit(handles, places, programs, uses, pumps, numbers, rows_at, fed, *tables):
+def admit(
+    handles,
+    places,
+    programs,
+    uses,
+    pumps,
+    numbers,
+    rows_at,
+    fed,
+    *tables,
+):
     """Starts instances that have been given handles: their counters are set, and what is pumped for them gets slots and travels on.
 
     Args:
@@ -69,14 +87,17 @@ def admit(handles, places, programs, uses, pumps, numbers, rows_at, fed, *tables
         return c.LACKS_ROOM
     clear_pumps(pumps)
     for k in range(len(handles)):
-        i, place = handles[k], places[k]
-        length, rows = programs[place, c.P_LENGTH], programs[place, c.P_ROWS]
-        t.instances[i, c.FIRST_LINE], t.instances[i, c.FIRST_PICK] = (
-            programs[place, c.P_LINE],
-            programs[place, c.P_PICK],
-        )
-        t.instances[i, c.PROGRAM], t.instances[i, c.N_INVOCATIONS], t.instances[i, c.N_OUT_ROWS] = place, length, rows
-        t.instances[i, c.FIRST_LIVE], t.instances[i, c.FIRST_SLOT] = take_live(t, length), take_rows(t, rows)
+        i = handles[k]
+        place = places[k]
+        length = programs[place, c.P_LENGTH]
+        rows = programs[place, c.P_ROWS]
+        t.instances[i, c.FIRST_LINE] = programs[place, c.P_LINE]
+        t.instances[i, c.FIRST_PICK] = programs[place, c.P_PICK]
+        t.instances[i, c.PROGRAM] = place
+        t.instances[i, c.N_INVOCATIONS] = length
+        t.instances[i, c.N_OUT_ROWS] = rows
+        t.instances[i, c.FIRST_LIVE] = take_live(t, length)
+        t.instances[i, c.FIRST_SLOT] = take_rows(t, rows)
         rows_at[k] = t.instances[i, c.FIRST_SLOT]
         t.clock[c.ASKED] += 1
         uses[programs[place, c.WAVE], c.USERS] += 1
@@ -102,7 +123,12 @@ def start_more(messages, pumps, numbers, rows_at, fed, *tables):
     t = Tables(*tables)
     clear_pumps(pumps)
     for v in messages:
-        note_pumped(t, np.int64(v), np.int64(t.lines[t.live[v, c.INVOCATION], c.STAGE]), pumps)
+        note_pumped(
+            t,
+            np.int64(v),
+            np.int64(t.lines[t.live[v, c.INVOCATION], c.STAGE]),
+            pumps,
+        )
     feed_all(t, numbers, rows_at, fed)
     emit_pumped(t, pumps)
 
@@ -132,10 +158,12 @@ def report_ended(ended, programs, uses, *tables):
       uses: `ProgramStore.uses`.
       *tables: The tables.
     """
-    t, n = Tables(*tables), len(ended)
+    t = Tables(*tables)
+    n = len(ended)
     for k in range(n):
         i = np.int64(t.idle[c.ENDED, k])
-        ended[k, 0], ended[k, 1] = t.instances[i, c.ID], t.instances[i, c.TRAIN]
+        ended[k, 0] = t.instances[i, c.ID]
+        ended[k, 1] = t.instances[i, c.TRAIN]
         t.idle[c.VACANT, t.clock[c.N_VACANT] + k] = i
         place = t.instances[i, c.PROGRAM]
         if place >= 0 and programs[place, c.WAVE] >= 0:
@@ -154,7 +182,8 @@ def has_room_for(t, places, programs):
       places: `[n]`: the programs' places.
       programs: `ProgramStore.programs`.
     """
-    live, rows = t.clock[c.LIVE_TOP], t.clock[c.ROWS_TOP]
+    live = t.clock[c.LIVE_TOP]
+    rows = t.clock[c.ROWS_TOP]
     for place in places:
         live += np.int64(1) << power_of(programs[place, c.P_LENGTH])
         rows += np.int64(1) << power_of(programs[place, c.P_ROWS])
@@ -181,7 +210,8 @@ def feed_all(t, numbers, rows_at, fed):
     """
     at = 0
     for j in range(len(numbers)):
-        k, n = numbers[j, POSITION], numbers[j, PUMPED_ROWS]
+        k = numbers[j, POSITION]
+        n = numbers[j, PUMPED_ROWS]
         for r in range(n):
             fed[at + r] = t.slots[rows_at[k] + r]
         rows_at[k] += n
@@ -197,15 +227,20 @@ def begin_instance(t, i, pumps):
       i: The instance's handle.
       pumps: See `admit`.
     """
-    alive, line, v = 0, t.instances[i, c.FIRST_LINE], t.instances[i, c.FIRST_LIVE]
+    alive = 0
+    line = t.instances[i, c.FIRST_LINE]
+    v = t.instances[i, c.FIRST_LIVE]
     for _ in range(t.instances[i, c.N_INVOCATIONS]):
-        t.live[v, c.N_MISSING], t.live[v, c.N_OWED] = t.lines[line, c.N_IN], t.lines[line, c.OWED]
-        t.live[v, c.HANDLE], t.live[v, c.INVOCATION] = i, line
+        t.live[v, c.N_MISSING] = t.lines[line, c.N_IN]
+        t.live[v, c.N_OWED] = t.lines[line, c.OWED]
+        t.live[v, c.HANDLE] = i
+        t.live[v, c.INVOCATION] = line
         stage = np.int64(t.lines[line, c.STAGE])
         alive += t.stages[stage, c.KIND] != c.ENDS
         if stage < 0:
             note_pumped(t, v, stage, pumps)
-        line, v = line + 1, v + 1
+        line += 1
+        v += 1
     t.instances[i, c.N_ALIVE] += alive
 
 
@@ -229,8 +264,10 @@ def give_own_slots(t, v, pump):
       v: The message.
       pump: Its pump, as a number of a stage.
     """
-    arena, line = t.stages[pump, c.ARENA], line_of(t, v)
-    at, size = t.instances[handle_of(t, v), c.FIRST_SLOT] + t.lines[line, c.ROW], np.int64(t.lines[line, c.OUT_ROWS])
+    arena = t.stages[pump, c.ARENA]
+    line = line_of(t, v)
+    at = t.instances[handle_of(t, v), c.FIRST_SLOT] + t.lines[line, c.ROW]
+    size = np.int64(t.lines[line, c.OUT_ROWS])
     n = np.int64(t.free[arena, c.N_FREE]) - size
     for r in range(size):
         t.slots[at + r] = t.free[arena, c.FREE + n + r]

@@ -8,13 +8,31 @@ from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.loops.choose import choose
 from ampjax.sched.loops.compiled import entry, inlined
-from ampjax.sched.loops.queues import deactivate, differ, handle_of, line_of, oldest_first, put_alike_first, space_for
+from ampjax.sched.loops.queues import (
+    deactivate,
+    differ,
+    handle_of,
+    line_of,
+    oldest_first,
+    put_alike_first,
+    space_for,
+)
 from ampjax.sched.loops.travel import travel
 from ampjax.sched.loops.versions import count_gradients, note_versions
 
 
 @entry
-def decide(worker, chosen, policy, ahead, spare, decided, pack, due, *tables):
+def decide(
+    worker,
+    chosen,
+    policy,
+    ahead,
+    spare,
+    decided,
+    pack,
+    due,
+    *tables,
+):
     """Decides on a worker's next dispatch, or on several that are done as soon as they have been decided.
 
     It stops where the caller must see to something: an instance has ended or may enter again, a payload must be read, replicas meet, nothing is ready, an arena or a buffer has no
@@ -36,13 +54,20 @@ def decide(worker, chosen, policy, ahead, spare, decided, pack, due, *tables):
       How many dispatches there are.
     """
     t = Tables(*tables)
-    n, at, n_due, goes_on = 0, 0, 0, True
+    n = 0
+    at = 0
+    n_due = 0
+    goes_on = True
     while goes_on and n < max(1, ahead) and (n == 0 or t.clock[c.N_ENDED] == 0):
-        q = chosen if chosen >= 0 and n == 0 else choose(t, worker, policy, spare)
+        if chosen >= 0 and n == 0:
+            q = chosen
+        else:
+            q = choose(t, worker, policy, spare)
         decided[n, c.QUEUE] = q
         if q < 0 or not try_build(t, q, spare, decided[n], pack[at:], due[n_due:]):
             return n
-        decided[n, c.PACK], decided[n, c.DUE] = at, n_due
+        decided[n, c.PACK] = at
+        decided[n, c.DUE] = n_due
         if t.stages[q // c.N_DIRECTIONS, c.ASKS] and q % c.N_DIRECTIONS != c.BACKWARD:
             goes_on = False
         elif ahead:
@@ -71,18 +96,30 @@ def try_build(t, q, spare, decision, pack, due):
     Returns:
       Whether there was room. If not, nothing has been taken.
     """
-    stage, direction = q // c.N_DIRECTIONS, q % c.N_DIRECTIONS
+    stage = q // c.N_DIRECTIONS
+    direction = q % c.N_DIRECTIONS
     if t.queues[q, c.ITEM_ROWS] > t.queues[q, c.MAX_ROWS]:
         oldest_first(t, q)
     goes_forth = direction != c.BACKWARD and t.stages[stage, c.KIND] != c.ENDS
-    most, space = t.queues[q, c.MAX_ITEMS], space_for(t, stage, spare) if goes_forth else np.int64(c.UNLIMITED)
-    if direction == c.BACKWARD and (t.stages[stage, c.STASHES] or (t.stages[stage, c.DROPS] and differ(t, q))):
+    most = t.queues[q, c.MAX_ITEMS]
+    space = space_for(t, stage, spare) if goes_forth else np.int64(c.UNLIMITED)
+    if direction == c.BACKWARD and (
+        t.stages[stage, c.STASHES] or (t.stages[stage, c.DROPS] and differ(t, q))
+    ):
         most = put_alike_first(t, q)
-    n, rows, out, inputs, follower = fit_messages(t, q, most, space, pack)
+    n, rows, out, inputs, follower = fit_messages(
+        t,
+        q,
+        most,
+        space,
+        pack,
+    )
     if goes_forth and lacks_slots(t, stage, out, decision):
         return False
-    n_ports, n_outputs = t.stages[stage, c.N_PORTS], t.stages[stage, c.N_OUTPUTS]
-    size, need = np.int64(0), c.N_HEAD * n + n_ports + n_outputs + inputs + out * n_outputs
+    n_ports = t.stages[stage, c.N_PORTS]
+    n_outputs = t.stages[stage, c.N_OUTPUTS]
+    size = np.int64(0)
+    need = c.N_HEAD * n + n_ports + n_outputs + inputs + out * n_outputs
     if inputs == n_ports * n and (out == n or n_outputs == 0):
         size = padded_size(t, stage, n)
     if size:
@@ -90,11 +127,13 @@ def try_build(t, q, spare, decision, pack, due):
     while need % c.ALIGNED:
         need += max(1, size)
     if need > len(pack) or len(due) < t.stages[stage, c.N_PARAMS]:
-        decision[c.QUEUE], decision[c.N_ROWS_IN] = c.BUFFER_FULL, need
+        decision[c.QUEUE] = c.BUFFER_FULL
+        decision[c.N_ROWS_IN] = need
         return False
     unlink(t, q, n, rows, follower)
     width = max(n, size)
-    messages, lines = pack[:n], pack[width : width + n]
+    messages = pack[:n]
+    lines = pack[width : width + n]
     for k in range(n):
         lines[k] = line_of(t, messages[k])
         pack[2 * width + k] = t.instances[handle_of(t, messages[k]), c.ID]
@@ -106,18 +145,23 @@ def try_build(t, q, spare, decision, pack, due):
         t.queues[q, c.UNDER_WAY] += n
     if direction == c.FORWARD:
         note_versions(t, stage, messages)
-    write_slots(t, stage, messages, lines, pack[c.N_HEAD * width :], size)
+    write_slots(
+        t,
+        stage,
+        messages,
+        lines,
+        pack[c.N_HEAD * width :],
+        size,
+    )
     decision[c.N_DUE] = 0
     if direction == c.BACKWARD or (direction == c.FORWARD and not goes_forth):
         decision[c.N_DUE] = count_gradients(t, stage, messages, lines, due)
     count_dispatch(t, q, n, rows)
     t.clock[c.NOW] += 1
-    decision[c.NUMBER], decision[c.N_MESSAGES], decision[c.N_ROWS_IN], decision[c.N_PACK] = (
-        t.clock[c.NOW],
-        n,
-        rows,
-        need,
-    )
+    decision[c.NUMBER] = t.clock[c.NOW]
+    decision[c.N_MESSAGES] = n
+    decision[c.N_ROWS_IN] = rows
+    decision[c.N_PACK] = need
     decision[c.PADDED_SIZE] = size
     return True
 
@@ -154,18 +198,29 @@ def fit_messages(t, q, most, space, pack):
     Returns:
       The messages; their input rows; the rows of each of their outputs; the rows of all ports together; and who stands behind them.
     """
-    n, rows, out, inputs, v = 0, np.int64(0), np.int64(0), np.int64(0), t.queues[q, c.HEAD]
-    most_rows, most_out = t.queues[q, c.MAX_IN], min(t.queues[q, c.MAX_OUT], space)
+    n = 0
+    rows = np.int64(0)
+    out = np.int64(0)
+    inputs = np.int64(0)
+    v = t.queues[q, c.HEAD]
+    most_rows = t.queues[q, c.MAX_IN]
+    most_out = min(t.queues[q, c.MAX_OUT], space)
     while v >= 0:
         line = line_of(t, v)
-        more_rows, more_out = rows + t.lines[line, c.IN_ROWS], out + t.lines[line, c.OUT_ROWS]
+        more_rows = rows + t.lines[line, c.IN_ROWS]
+        more_out = out + t.lines[line, c.OUT_ROWS]
         if n > 0 and (more_rows > most_rows or n == most or more_out > most_out):
             break
         if n < len(pack):
             pack[n] = v
-        for e in range(t.lines[line, c.FIRST_INPUT], t.lines[line, c.FIRST_INPUT] + t.lines[line, c.N_IN]):
+        for e in range(
+            t.lines[line, c.FIRST_INPUT], t.lines[line, c.FIRST_INPUT] + t.lines[line, c.N_IN]
+        ):
             inputs += t.inputs[e, c.LENGTH]
-        n, rows, out, v = n + 1, more_rows, more_out, np.int64(t.live[v, c.NEXT])
+        n += 1
+        rows = more_rows
+        out = more_out
+        v = np.int64(t.live[v, c.NEXT])
     return n, rows, out, inputs, v
 
 
@@ -182,8 +237,14 @@ def count_dispatch(t, q, n, rows):
     t.queues[q, c.DISPATCHES] += 1
     t.queues[q, c.TAKEN] += n
     t.queues[q, c.TAKEN_ROWS] += rows
-    t.queues[q, c.MOST_TAKEN] = max(t.queues[q, c.MOST_TAKEN], n)
-    t.queues[q, c.MOST_TAKEN_ROWS] = max(t.queues[q, c.MOST_TAKEN_ROWS], rows)
+    t.queues[q, c.MOST_TAKEN] = max(
+        t.queues[q, c.MOST_TAKEN],
+        n,
+    )
+    t.queues[q, c.MOST_TAKEN_ROWS] = max(
+        t.queues[q, c.MOST_TAKEN_ROWS],
+        rows,
+    )
 
 
 @inlined
@@ -197,11 +258,14 @@ def lacks_slots(t, stage, out, decision):
       decision: The dispatch's line: if slots are missing, the arena and how many are needed are written to it.
     """
     for o in range(t.stages[stage, c.N_OUTPUTS]):
-        arena, need = t.stages[stage, c.ARENA + o], np.int64(0)
+        arena = t.stages[stage, c.ARENA + o]
+        need = np.int64(0)
         for other in range(t.stages[stage, c.N_OUTPUTS]):
             need += out if t.stages[stage, c.ARENA + other] == arena else 0
         if need > t.free[arena, c.N_FREE]:
-            decision[c.QUEUE], decision[c.N_MESSAGES], decision[c.N_ROWS_IN] = c.ARENA_FULL, arena, need
+            decision[c.QUEUE] = c.ARENA_FULL
+            decision[c.N_MESSAGES] = arena
+            decision[c.N_ROWS_IN] = need
             return True
     return False
 
@@ -220,7 +284,10 @@ def unlink(t, q, n, rows, follower):
     t.queues[q, c.HEAD] = follower
     t.queues[q, c.ITEMS] -= n
     t.queues[q, c.ITEM_ROWS] -= rows
-    t.queues[q, c.N_SORTED] = max(0, t.queues[q, c.N_SORTED] - n)
+    t.queues[q, c.N_SORTED] = max(
+        0,
+        t.queues[q, c.N_SORTED] - n,
+    )
     if t.queues[q, c.ITEMS] == 0:
         deactivate(t, q)
 
@@ -259,13 +326,16 @@ def write_slots(t, stage, messages, lines, pack, size):
       pack: int32, to be written.
       size: The padded size; 0 if the dispatch is not padded.
     """
-    n_ports, n_outputs = t.stages[stage, c.N_PORTS], t.stages[stage, c.N_OUTPUTS]
+    n_ports = t.stages[stage, c.N_PORTS]
+    n_outputs = t.stages[stage, c.N_OUTPUTS]
     at = np.int64(0) if size else n_ports + n_outputs
     for p in range(n_ports):
         start = at
         for k in range(len(messages)):
-            i, e = handle_of(t, messages[k]), t.lines[np.uint32(lines[k]), c.FIRST_INPUT] + p
-            base, first = t.instances[i, c.FIRST_SLOT], t.inputs[e, c.FIRST_ROW]
+            i = handle_of(t, messages[k])
+            e = t.lines[np.uint32(lines[k]), c.FIRST_INPUT] + p
+            base = t.instances[i, c.FIRST_SLOT]
+            first = t.inputs[e, c.FIRST_ROW]
             if first >= 0:
                 for r in range(t.inputs[e, c.LENGTH]):
                     pack[at + r] = t.slots[base + first + r]
@@ -283,7 +353,11 @@ def write_slots(t, stage, messages, lines, pack, size):
         start = at
         for k in range(len(messages)):
             rows = t.lines[lines[k], c.OUT_ROWS]
-            row = t.instances[handle_of(t, messages[k]), c.FIRST_SLOT] + t.lines[lines[k], c.ROW] + o * rows
+            row = (
+                t.instances[handle_of(t, messages[k]), c.FIRST_SLOT]
+                + t.lines[lines[k], c.ROW]
+                + o * rows
+            )
             for r in range(rows):
                 pack[at + r] = t.slots[row + r]
             at += rows

@@ -23,17 +23,25 @@ def rank(t, q, policy):
       Four integers; the queue of the lowest goes first. The last one says when the queue ceased to be empty, so that of equal ones that which has waited longest
       goes first.
     """
-    stage, direction = q // c.N_DIRECTIONS, q % c.N_DIRECTIONS
+    stage = q // c.N_DIRECTIONS
+    direction = q % c.N_DIRECTIONS
     back = direction == c.BACKWARD or (direction == c.FORWARD and t.stages[stage, c.KIND] == c.ENDS)
-    ready = min(t.queues[q, c.ITEM_ROWS], t.queues[q, c.MAX_ROWS])
-    born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[t.queues[q, c.HEAD], c.BORN])
+    ready = min(
+        t.queues[q, c.ITEM_ROWS],
+        t.queues[q, c.MAX_ROWS],
+    )
+    if t.queues[q, c.N_SORTED]:
+        born = t.queues[q, c.SORTED_BORN]
+    else:
+        born = np.int64(t.live[t.queues[q, c.HEAD], c.BORN])
     second = np.int64(0 if back else 1)
     if policy == c.LARGEST:
         first = -ready
     elif policy == c.BALANCED:
         first = born - ready * (c.BACKWARD_ROW_WEIGHT if back else c.ROW_WEIGHT)
     elif policy == c.WAVEFRONT:
-        first, second = 1 - second, -stage if back else stage
+        first = 1 - second
+        second = -stage if back else stage
     else:
         first = 1 - t.stages[stage, c.IS_TRANSFER]
     return first, second, born, t.queues[q, c.SINCE]
@@ -53,12 +61,19 @@ def choose(t, worker, policy, spare):
       The queue; `NOTHING` if nothing can be dispatched, `WAITS` if the policy wants the worker to wait.
     """
     best = np.int64(c.NOTHING)
-    lowest = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
+    lowest = (
+        np.int64(0),
+        np.int64(0),
+        np.int64(0),
+        np.int64(0),
+    )
     for k in range(t.active[worker, c.N_ACTIVE]):
         q = np.int64(t.active[worker, c.QUEUES + k])
         if not has_room(t, q, spare):
             continue
-        goes_forth = q % c.N_DIRECTIONS == c.FORWARD and t.stages[q // c.N_DIRECTIONS, c.KIND] != c.ENDS
+        goes_forth = (
+            q % c.N_DIRECTIONS == c.FORWARD and t.stages[q // c.N_DIRECTIONS, c.KIND] != c.ENDS
+        )
         if (
             policy == c.ONE_FORWARD_ONE_BACKWARD
             and goes_forth
@@ -68,7 +83,8 @@ def choose(t, worker, policy, spare):
             continue
         own = rank(t, q, policy)
         if best < 0 or own < lowest:
-            best, lowest = q, own
+            best = q
+            lowest = own
     return best
 
 

@@ -19,8 +19,14 @@ from numba.core.registry import CPUDispatcher
 from ampjax.sched import columns
 from ampjax.unfold import program_keys
 
-FILES = (*sorted(Path(__file__).parent.glob("*.py")), Path(columns.__file__), Path(program_keys.__file__))
-DIGEST = hashlib.sha256(b"".join([columns.__name__.encode(), *(file.read_bytes() for file in FILES)])).hexdigest()
+FILES = (
+    *sorted(Path(__file__).parent.glob("*.py")),
+    Path(columns.__file__),
+    Path(program_keys.__file__),
+)
+DIGEST = hashlib.sha256(
+    b"".join([columns.__name__.encode(), *(file.read_bytes() for file in FILES)])
+).hexdigest()
 
 
 def known(**wanted: Any) -> dict[str, Any]:
@@ -39,10 +45,16 @@ def known(**wanted: Any) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if hasattr(options, name)}
 
 
-OPTIONS: dict[str, Any] = {"error_model": "numpy", **known(_nrt=False)}
+OPTIONS: dict[str, Any] = {
+    "error_model": "numpy",
+    **known(_nrt=False),
+}
 ENTRY: dict[str, Any] = known(no_cfunc_wrapper=True)
 INNER: dict[str, Any] = known(no_cfunc_wrapper=True, no_cpython_wrapper=True)
-INLINED: dict[str, Any] = {**INNER, **known(forceinline=True)}
+INLINED: dict[str, Any] = {
+    **INNER,
+    **known(forceinline=True),
+}
 
 
 class _Cache(FunctionCache):
@@ -58,7 +70,9 @@ class _Cache(FunctionCache):
     def __init__(self, function: Callable[..., Any]):
         super().__init__(function)
         name = f"{self._impl.filename_base}-{DIGEST[:16]}"
-        self._cache_file = IndexDataCacheFile(self._cache_path, name, self._impl.locator.get_source_stamp())
+        self._cache_file = IndexDataCacheFile(
+            self._cache_path, name, self._impl.locator.get_source_stamp()
+        )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function for some types of arguments; None if it is not there or can't be read."""
@@ -105,7 +119,10 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     return njit(**OPTIONS, **INLINED)(function)
 
 
-def _kept(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _kept(
+    compiled: Callable[..., Any],
+    function: Callable[..., Any],
+) -> Callable[..., Any]:
     if not isinstance(compiled, CPUDispatcher):  # Numba is switched off
         return np.errstate(over="ignore")(compiled)
     compiled._cache = _Cache(function)  # pyright: ignore[reportAttributeAccessIssue]  # as `cache=True` does, with Numba's own class

@@ -61,13 +61,17 @@ def find(numbers, ids, salt, programs, table, keys, places):
     """
     missing = 0
     for k in range(len(ids)):
-        keys[k, 0], keys[k, 1] = mixed(salt, ids[k], MULTIPLIERS_A), mixed(salt, ids[k], MULTIPLIERS_B)
+        keys[k, 0] = mixed(salt, ids[k], MULTIPLIERS_A)
+        keys[k, 1] = mixed(salt, ids[k], MULTIPLIERS_B)
     for j in range(len(numbers)):
         k = numbers[j, POSITION]
-        a, b = keys[k, 0], keys[k, 1]
+        a = keys[k, 0]
+        b = keys[k, 1]
         for column in range(PUMP, numbers.shape[1]):
-            a, b = mixed(a, numbers[j, column], MULTIPLIERS_A), mixed(b, numbers[j, column], MULTIPLIERS_B)
-        keys[k, 0], keys[k, 1] = a, b
+            a = mixed(a, numbers[j, column], MULTIPLIERS_A)
+            b = mixed(b, numbers[j, column], MULTIPLIERS_B)
+        keys[k, 0] = a
+        keys[k, 1] = b
     for k in range(len(ids)):
         places[k] = table[entry_of(programs, table, keys[k, 0], keys[k, 1])]
         missing += places[k] < 0
@@ -84,7 +88,12 @@ def insert(programs, places, table):
       table: `[2 ** n]` int64: the hash table.
     """
     for place in places:
-        at = entry_of(programs, table, programs[place, c.KEY], programs[place, c.KEY + 1])
+        at = entry_of(
+            programs,
+            table,
+            programs[place, c.KEY],
+            programs[place, c.KEY + 1],
+        )
         table[at] = place
 
 
@@ -98,7 +107,12 @@ def remove(programs, places, table):
       table: `[2 ** n]` int64: the hash table.
     """
     for place in places:
-        at = entry_of(programs, table, programs[place, c.KEY], programs[place, c.KEY + 1])
+        at = entry_of(
+            programs,
+            table,
+            programs[place, c.KEY],
+            programs[place, c.KEY + 1],
+        )
         if table[at] == place:
             table[at] = c.DROPPED
 

@@ -71,7 +71,10 @@ def push(t, q, first, last, n, rows):
     t.queues[q, c.TAIL] = last
     t.queues[q, c.ITEMS] += n
     t.queues[q, c.ITEM_ROWS] += rows
-    t.queues[q, c.LONGEST] = max(t.queues[q, c.LONGEST], t.queues[q, c.ITEMS])
+    t.queues[q, c.LONGEST] = max(
+        t.queues[q, c.LONGEST],
+        t.queues[q, c.ITEMS],
+    )
     t.clock[c.WOKEN + t.stages[q // c.N_DIRECTIONS, c.WORKER]] = 1
 
 
@@ -99,7 +102,8 @@ def deactivate(t, q):
       t: The tables.
       q: The queue.
     """
-    worker, at = t.stages[q // c.N_DIRECTIONS, c.WORKER], t.queues[q, c.ACTIVE_AT]
+    worker = t.stages[q // c.N_DIRECTIONS, c.WORKER]
+    at = t.queues[q, c.ACTIVE_AT]
     t.active[worker, c.N_ACTIVE] -= 1
     last = np.int64(t.active[worker, c.QUEUES + t.active[worker, c.N_ACTIVE]])
     t.active[worker, c.QUEUES + at] = last
@@ -122,9 +126,11 @@ def merge(t, a, b):
     first = last = -1
     while a >= 0 and b >= 0:
         if age_of(t, b) < age_of(t, a):
-            v, b = b, t.live[b, c.NEXT]
+            v = b
+            b = t.live[b, c.NEXT]
         else:
-            v, a = a, t.live[a, c.NEXT]
+            v = a
+            a = t.live[a, c.NEXT]
         if last < 0:
             first = v
         else:
@@ -136,7 +142,8 @@ def merge(t, a, b):
     else:
         t.live[last, c.NEXT] = rest
     while rest >= 0:
-        last, rest = rest, t.live[rest, c.NEXT]
+        last = rest
+        rest = t.live[rest, c.NEXT]
     return first, last
 
 
@@ -152,22 +159,35 @@ def in_order(t, head):
       The first message of the sorted list.
     """
     # Each run is longer than those behind it together, so there are few.
-    runs, lengths, n = t.ranges[c.RUNS], t.ranges[c.RUN_LENGTHS], 0
+    runs = t.ranges[c.RUNS]
+    lengths = t.ranges[c.RUN_LENGTHS]
+    n = 0
     while head >= 0:
-        runs[n], lengths[n] = head, 1
-        last, follower = head, t.live[head, c.NEXT]
+        runs[n] = head
+        lengths[n] = 1
+        last = head
+        follower = t.live[head, c.NEXT]
         while follower >= 0 and age_of(t, last) <= age_of(t, follower):
-            last, follower = follower, t.live[follower, c.NEXT]
+            last = follower
+            follower = t.live[follower, c.NEXT]
             lengths[n] += 1
         t.live[last, c.NEXT] = -1
         head = follower
         n += 1
         while n > 1 and lengths[n - 2] <= 2 * lengths[n - 1]:
-            runs[n - 2], _ = merge(t, runs[n - 2], runs[n - 1])
+            runs[n - 2], _ = merge(
+                t,
+                runs[n - 2],
+                runs[n - 1],
+            )
             lengths[n - 2] += lengths[n - 1]
             n -= 1
     while n > 1:
-        runs[n - 2], _ = merge(t, runs[n - 2], runs[n - 1])
+        runs[n - 2], _ = merge(
+            t,
+            runs[n - 2],
+            runs[n - 1],
+        )
         n -= 1
     return runs[0]
 
@@ -184,12 +204,16 @@ def oldest_first(t, q):
         return
     if t.queues[q, c.N_SORTED] == 0:
         t.queues[q, c.SORTED_BORN] = t.live[t.queues[q, c.HEAD], c.BORN]
-        head, late = np.int64(-1), np.int64(t.queues[q, c.HEAD])
+        head = np.int64(-1)
+        late = np.int64(t.queues[q, c.HEAD])
     else:
-        head, late = np.int64(t.queues[q, c.HEAD]), np.int64(t.live[t.queues[q, c.SORTED], c.NEXT])
+        head = np.int64(t.queues[q, c.HEAD])
+        late = np.int64(t.live[t.queues[q, c.SORTED], c.NEXT])
         t.live[t.queues[q, c.SORTED], c.NEXT] = -1
     late = in_order(t, late)
-    if head >= 0 and age_of(t, t.queues[q, c.SORTED]) <= age_of(t, late):  # all that has come is younger
+    if head >= 0 and age_of(t, t.queues[q, c.SORTED]) <= age_of(
+        t, late
+    ):  # all that has come is younger
         t.live[t.queues[q, c.SORTED], c.NEXT] = late
         last = late
         while t.live[last, c.NEXT] >= 0:
@@ -217,10 +241,14 @@ def space_for(t, stage, spare):
     if len(spare) == 0:
         return space
     for o in range(t.stages[stage, c.N_OUTPUTS]):
-        arena, count = t.stages[stage, c.ARENA + o], 0
+        arena = t.stages[stage, c.ARENA + o]
+        count = 0
         for other in range(t.stages[stage, c.N_OUTPUTS]):
             count += t.stages[stage, c.ARENA + other] == arena
-        space = min(space, (t.free[arena, c.N_FREE] + spare[arena]) // count)
+        space = min(
+            space,
+            (t.free[arena, c.N_FREE] + spare[arena]) // count,
+        )
     return space
 
 
@@ -254,14 +282,19 @@ def are_alike(t, stage, v, w):
       v: A message.
       w: Another one.
     """
-    alike, first = True, t.stages[stage, c.PARAMS]
+    alike = True
+    first = t.stages[stage, c.PARAMS]
     for p in range(t.stages[stage, c.N_PARAMS]):
-        node, one, other = t.params[first + p, c.NODE], t.live[v, c.SEEN + p], t.live[w, c.SEEN + p]
+        node = t.params[first + p, c.NODE]
+        one = t.live[v, c.SEEN + p]
+        other = t.live[w, c.SEEN + p]
         if t.stages[stage, c.STASHES]:
             alike = alike and one == other
         else:
             version = t.nodes[node, c.VERSION]
-            alike = alike and is_dropped(t, node, version - one) == is_dropped(t, node, version - other)
+            alike = alike and is_dropped(t, node, version - one) == is_dropped(
+                t, node, version - other
+            )
     return alike
 
 
@@ -310,17 +343,26 @@ def put_alike_first(t, q):
       q: The queue, which is not empty.
     """
     head = np.int64(t.queues[q, c.HEAD])
-    born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[head, c.BORN])
+    if t.queues[q, c.N_SORTED]:
+        born = t.queues[q, c.SORTED_BORN]
+    else:
+        born = np.int64(t.live[head, c.BORN])
     stage = q // c.N_DIRECTIONS
-    n, rows, last = 1, np.int64(t.lines[line_of(t, head), c.IN_ROWS]), head
+    n = 1
+    rows = np.int64(t.lines[line_of(t, head), c.IN_ROWS])
+    last = head
     first_other = last_other = np.int64(-1)
-    fits, v = True, np.int64(t.live[head, c.NEXT])
+    fits = True
+    v = np.int64(t.live[head, c.NEXT])
     while v >= 0:
-        follower, alike = np.int64(t.live[v, c.NEXT]), fits and are_alike(t, stage, v, head)
+        follower = np.int64(t.live[v, c.NEXT])
+        alike = fits and are_alike(t, stage, v, head)
         own = np.int64(t.lines[line_of(t, v), c.IN_ROWS])
         if alike and rows + own <= t.queues[q, c.MAX_ROWS]:
             t.live[last, c.NEXT] = v
-            last, n, rows = v, n + 1, rows + own
+            last = v
+            n += 1
+            rows += own
         else:
             fits = fits and not alike
             t.live[v, c.BORN] = born

@@ -109,21 +109,25 @@ def widen(handles, lengths, rows, moved, *tables):
     t = Tables(*tables)
     for k in range(len(handles)):
         i = handles[k]
-        old, n = t.instances[i, c.FIRST_LIVE], t.instances[i, c.N_INVOCATIONS]
-        moved[k, 0], moved[k, 1] = old, max(0, n)
+        old = t.instances[i, c.FIRST_LIVE]
+        n = t.instances[i, c.N_INVOCATIONS]
+        moved[k, 0] = old
+        moved[k, 1] = max(0, n)
         if n < 0 or power_of(lengths[k]) != power_of(n):
             t.instances[i, c.FIRST_LIVE] = take_live(t, lengths[k])
             if n >= 0:
                 move_messages(t, old, n, t.instances[i, c.FIRST_LIVE])
                 give_live(t, old, n)
-        old, n_rows = t.instances[i, c.FIRST_SLOT], t.instances[i, c.N_OUT_ROWS]
+        old = t.instances[i, c.FIRST_SLOT]
+        n_rows = t.instances[i, c.N_OUT_ROWS]
         if n < 0 or power_of(rows[k]) != power_of(n_rows):
             t.instances[i, c.FIRST_SLOT] = take_rows(t, rows[k])
             if n >= 0:
                 for r in range(n_rows):
                     t.slots[t.instances[i, c.FIRST_SLOT] + r] = t.slots[old + r]
                 give_rows(t, old, n_rows)
-        t.instances[i, c.N_INVOCATIONS], t.instances[i, c.N_OUT_ROWS] = lengths[k], rows[k]
+        t.instances[i, c.N_INVOCATIONS] = lengths[k]
+        t.instances[i, c.N_OUT_ROWS] = rows[k]
         moved[k, 2] = t.instances[i, c.FIRST_LIVE]
         for v in range(max(0, n)):
             t.live[moved[k, 2] + v, c.INVOCATION] = t.instances[i, c.FIRST_LINE] + v
@@ -146,7 +150,8 @@ def move_messages(t, old, n, new):
     for q in range(len(t.queues)):
         if t.queues[q, c.ITEMS] == 0:
             continue
-        before, v = np.int64(-1), np.int64(t.queues[q, c.HEAD])
+        before = np.int64(-1)
+        v = np.int64(t.queues[q, c.HEAD])
         while v >= 0:
             follower = np.int64(t.live[v, c.NEXT])
             if old <= v < old + n:
@@ -155,7 +160,8 @@ def move_messages(t, old, n, new):
                     t.queues[q, c.HEAD] = v
                 else:
                     t.live[before, c.NEXT] = v
-            before, v = v, follower
+            before = v
+            v = follower
         t.queues[q, c.TAIL] = before
         if t.queues[q, c.N_SORTED] and old <= t.queues[q, c.SORTED] < old + n:
             t.queues[q, c.SORTED] += new - old

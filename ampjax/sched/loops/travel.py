@@ -88,13 +88,18 @@ def emit(t, head):
     Returns:
       Always 0.
     """
-    rank, consumed, v = np.int64(NO_RANK), True, head
+    rank = np.int64(NO_RANK)
+    consumed = True
+    v = head
     while v >= 0:
         t.live[v, c.N_MISSING] = c.TRAVELLED
         line = line_of(t, v)
         consumed = consumed and t.lines[line, c.OWED] > 0
         if t.lines[line, c.N_OUT] > 0:
-            rank = min(rank, np.int64(t.outputs[t.lines[line, c.FIRST_OUTPUT], c.RANK]))
+            rank = min(
+                rank,
+                np.int64(t.outputs[t.lines[line, c.FIRST_OUTPUT], c.RANK]),
+            )
         v = np.int64(t.live[v, c.NEXT_TOGETHER])
     while rank < NO_RANK:
         rank, complete = reach_consumers(t, head, rank)
@@ -117,11 +122,21 @@ def reach_consumers(t, head, rank):
     Returns:
       The next rank that there is, or `NO_RANK`; the first of a list of groups that are complete now, or -1.
     """
-    following, groups, last_group, v = np.int64(NO_RANK), np.int64(-1), np.int64(-1), head
-    q, first, last, n, rows = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(0), np.int64(0)  # who is ready
+    following = np.int64(NO_RANK)
+    groups = np.int64(-1)
+    last_group = np.int64(-1)
+    v = head
+    # who is ready
+    q = np.int64(-1)
+    first = np.int64(-1)
+    last = np.int64(-1)
+    n = np.int64(0)
+    rows = np.int64(0)
     while v >= 0:
-        line, i = line_of(t, v), handle_of(t, v)
-        base, direction = t.instances[i, c.FIRST_LIVE], np.int64(c.FORWARD if t.instances[i, c.TRAIN] else c.INFER)
+        line = line_of(t, v)
+        i = handle_of(t, v)
+        base = t.instances[i, c.FIRST_LIVE]
+        direction = np.int64(c.FORWARD if t.instances[i, c.TRAIN] else c.INFER)
         begin = np.int64(t.lines[line, c.FIRST_OUTPUT])
         for e in range(begin, begin + t.lines[line, c.N_OUT]):  # by rank
             own = np.int64(t.outputs[e, c.RANK])
@@ -147,11 +162,16 @@ def reach_consumers(t, head, rank):
             if c.N_DIRECTIONS * stage + direction != q:
                 if n > 0:
                     push(t, q, first, last, n, rows)
-                q, first, n, rows = c.N_DIRECTIONS * stage + direction, to, np.int64(0), np.int64(0)
+                q = c.N_DIRECTIONS * stage + direction
+                first = to
+                n = np.int64(0)
+                rows = np.int64(0)
             else:
                 t.live[last, c.NEXT] = to
             t.live[to, c.BORN] = t.clock[c.NOW]
-            last, n, rows = to, n + 1, rows + t.lines[at, c.IN_ROWS]
+            last = to
+            n += 1
+            rows += t.lines[at, c.IN_ROWS]
         v = np.int64(t.live[v, c.NEXT_TOGETHER])
     if n > 0:
         push(t, q, first, last, n, rows)
@@ -169,7 +189,9 @@ def unconsumed(t, head):
     Returns:
       The first of a list of them through `NEXT`, or -1.
     """
-    first, last, v = np.int64(-1), np.int64(-1), head
+    first = np.int64(-1)
+    last = np.int64(-1)
+    v = head
     while v >= 0:
         if t.lines[line_of(t, v), c.OWED] == 0:
             first, last = appended(t, first, last, v)
@@ -247,22 +269,37 @@ def settle(t, head):
     while head >= 0:
         stage = np.int64(t.lines[line_of(t, head), c.STAGE])
         others = last_other = np.int64(-1)
-        first, last, n, rows = head, np.int64(-1), np.int64(0), np.int64(0)
+        first = head
+        last = np.int64(-1)
+        n = np.int64(0)
+        rows = np.int64(0)
         while head >= 0:
-            follower, line = np.int64(t.live[head, c.NEXT]), line_of(t, head)
+            follower = np.int64(t.live[head, c.NEXT])
+            line = line_of(t, head)
             if t.lines[line, c.STAGE] != stage:
                 others, last_other = appended(t, others, last_other, head)
             else:
                 if last >= 0:
                     t.live[last, c.NEXT] = head
                 t.live[head, c.BORN] = t.clock[c.NOW]
-                last, n, rows = head, n + 1, rows + t.lines[line, c.IN_ROWS]
+                last = head
+                n += 1
+                rows += t.lines[line, c.IN_ROWS]
             head = follower
         others = closed(t, others, last_other)
         if t.stages[stage, c.KIND] == c.GROUPS:
             settle(t, members_of(t, closed(t, first, last)))
-        elif t.stages[stage, c.KIND] == c.COMPUTES and t.instances[handle_of(t, first), c.TRAIN] != 0:
-            push(t, c.N_DIRECTIONS * stage + c.BACKWARD, first, last, n, rows)
+        elif (
+            t.stages[stage, c.KIND] == c.COMPUTES and t.instances[handle_of(t, first), c.TRAIN] != 0
+        ):
+            push(
+                t,
+                c.N_DIRECTIONS * stage + c.BACKWARD,
+                first,
+                last,
+                n,
+                rows,
+            )
         else:
             end_all(t, closed(t, first, last))
         head = others
@@ -280,9 +317,12 @@ def members_of(t, head):
     Returns:
       The first of a list of the members that are owed none now, or -1.
     """
-    first, last, v = np.int64(-1), np.int64(-1), head
+    first = np.int64(-1)
+    last = np.int64(-1)
+    v = head
     while v >= 0:
-        line, base = line_of(t, v), t.instances[handle_of(t, v), c.FIRST_LIVE]
+        line = line_of(t, v)
+        base = t.instances[handle_of(t, v), c.FIRST_LIVE]
         begin = np.int64(t.lines[line, c.FIRST_INPUT])
         for e in range(begin, begin + t.lines[line, c.N_IN]):
             owner = base + t.inputs[e, c.PRODUCER]
@@ -305,7 +345,8 @@ def end_all(t, head):
     stage = np.int64(t.lines[line_of(t, head), c.STAGE])
     for o in range(t.stages[stage, c.N_OUTPUTS]):
         arena = t.stages[stage, c.ARENA + o]
-        n, v = np.int64(t.free[arena, c.N_FREE]), head
+        n = np.int64(t.free[arena, c.N_FREE])
+        v = head
         while v >= 0:
             line = line_of(t, v)
             size = np.int64(t.lines[line, c.OUT_ROWS])
@@ -316,7 +357,8 @@ def end_all(t, head):
             v = np.int64(t.live[v, c.NEXT])
         t.free[arena, c.N_FREE] = n
     while head >= 0:
-        follower, i = np.int64(t.live[head, c.NEXT]), handle_of(t, head)
+        follower = np.int64(t.live[head, c.NEXT])
+        i = handle_of(t, head)
         t.instances[i, c.N_ALIVE] -= 1
         if t.instances[i, c.N_ALIVE] == 0:
             end_instance(t, i)
@@ -332,8 +374,16 @@ def end_instance(t, i):
       i: Its handle.
     """
     if t.instances[i, c.N_INVOCATIONS] >= 0:  # one for which nothing was ever pumped holds none
-        give_live(t, t.instances[i, c.FIRST_LIVE], t.instances[i, c.N_INVOCATIONS])
-        give_rows(t, t.instances[i, c.FIRST_SLOT], t.instances[i, c.N_OUT_ROWS])
+        give_live(
+            t,
+            t.instances[i, c.FIRST_LIVE],
+            t.instances[i, c.N_INVOCATIONS],
+        )
+        give_rows(
+            t,
+            t.instances[i, c.FIRST_SLOT],
+            t.instances[i, c.N_OUT_ROWS],
+        )
     t.clock[c.N_TRAIN if t.instances[i, c.TRAIN] else c.N_INFER] -= 1
     t.idle[c.ENDED, t.clock[c.N_ENDED]] = i
     t.clock[c.N_ENDED] += 1

@@ -27,7 +27,8 @@ def note_versions(t, stage, messages):
     """
     for p in range(t.stages[stage, c.N_PARAMS]):
         node = t.params[t.stages[stage, c.PARAMS] + p, c.NODE]
-        version, n_kept = t.nodes[node, c.VERSION], t.nodes[node, c.BUDGET] + 1
+        version = t.nodes[node, c.VERSION]
+        n_kept = t.nodes[node, c.BUDGET] + 1
         for v in messages:
             t.live[v, c.SEEN + p] = version
         if n_kept:
@@ -48,34 +49,45 @@ def count_gradients(t, stage, messages, lines, due):
     Returns:
       How many updates are due.
     """
-    n_due, n_params = 0, t.stages[stage, c.N_PARAMS]
+    n_due = 0
+    n_params = t.stages[stage, c.N_PARAMS]
     for p in range(n_params):
         param = t.stages[stage, c.PARAMS] + p
-        node, edge_type = t.params[param, c.NODE], t.params[param, c.EDGE_TYPE]
-        version, age, alike = t.nodes[node, c.VERSION], np.int64(0), np.int64(0)
+        node = t.params[param, c.NODE]
+        edge_type = t.params[param, c.EDGE_TYPE]
+        version = t.nodes[node, c.VERSION]
+        age = np.int64(0)
+        alike = np.int64(0)
         n_kept = t.nodes[node, c.BUDGET] + 1
         for k in range(len(messages)):
             v = messages[k]
-            rows = np.int64(t.lines[lines[k], c.OUT_ROWS if edge_type == c.OF_OUTPUT else c.IN_ROWS])
+            rows = np.int64(
+                t.lines[lines[k], c.OUT_ROWS if edge_type == c.OF_OUTPUT else c.IN_ROWS]
+            )
             if edge_type >= 0:
                 rows = np.int64(t.edges[t.instances[handle_of(t, v), c.PROGRAM], edge_type])
             if version - t.live[v, c.SEEN + p] != age:
                 count_rows(t, node, age, alike)
-                age, alike = version - t.live[v, c.SEEN + p], np.int64(0)
+                age = version - t.live[v, c.SEEN + p]
+                alike = np.int64(0)
             if n_kept:
                 t.nodes[node, c.AWAITED + t.live[v, c.SEEN + p] % n_kept] -= 1
             alike += rows
         count_rows(t, node, age, alike)
         if p + 1 < n_params and t.params[param + 1, c.NODE] == node:
             continue  # the next one has the same parameters: their gradients come together
-        count, stale = t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
+        count = t.nodes[node, c.COUNT]
+        stale = t.nodes[node, c.STALENESS]
         if t.nodes[node, c.INTERVAL] < 0 or count < t.nodes[node, c.INTERVAL]:
             continue
         if n_kept and t.nodes[node, c.AWAITED + (version + 1) % n_kept]:
             hold(t, node)
             continue
         release(t, node)
-        due[n_due, 0], due[n_due, 1], due[n_due, 2], due[n_due, 3] = node, count, stale, version + 1
+        due[n_due, 0] = node
+        due[n_due, 1] = count
+        due[n_due, 2] = stale
+        due[n_due, 3] = version + 1
         n_due += 1
         t.nodes[node, c.COUNT] = t.nodes[node, c.STALENESS] = 0
         t.nodes[node, c.VERSION] += 1
@@ -99,7 +111,10 @@ def count_rows(t, node, age, rows):
     t.nodes[node, c.COUNT] += rows
     t.nodes[node, c.STALENESS] += rows * age
     t.nodes[node, c.STALE_SUM] += rows * age
-    t.nodes[node, c.STALE_MAX] = max(t.nodes[node, c.STALE_MAX], age)
+    t.nodes[node, c.STALE_MAX] = max(
+        t.nodes[node, c.STALE_MAX],
+        age,
+    )
     t.nodes[node, c.HISTOGRAM + min(age, c.N_BINS - 1)] += rows
 
 

@@ -18,7 +18,20 @@ from ampjax.sched.loops.travel import travel
 
 @entry
 def advance(
-    most, chosen, policy, queues, terms, updates, machine, moments, workers, spare, decided, pack, due, *tables
+    most,
+    chosen,
+    policy,
+    queues,
+    terms,
+    updates,
+    machine,
+    moments,
+    workers,
+    spare,
+    decided,
+    pack,
+    due,
+    *tables,
 ):
     """Lets time go on until so many dispatches have been decided, or the caller must see to something, as after `decide`.
 
@@ -42,8 +55,12 @@ def advance(
     Returns:
       How many dispatches there are.
     """
-    t, rates = Tables(*tables), Rates(queues, terms, updates, machine)
-    n, at, n_due, goes_on = 0, 0, 0, True
+    t = Tables(*tables)
+    rates = Rates(queues, terms, updates, machine)
+    n = 0
+    at = 0
+    n_due = 0
+    goes_on = True
     while goes_on and n < most:
         if moments[c.NEXT_ASKED] == moments[c.N_ASKED]:
             if moments[c.LOOKS]:
@@ -58,13 +75,20 @@ def advance(
             end_first(t, moments, workers)
             messages = pack[at : at + workers[c.RUNS_MESSAGES, first]]
             unroll(t, workers[c.RUNS_FIRST, first], messages)
-            if travel(t, messages, workers[c.RUNS_QUEUE, first] % c.N_DIRECTIONS) or t.clock[c.N_ENDED]:
+            if (
+                travel(t, messages, workers[c.RUNS_QUEUE, first] % c.N_DIRECTIONS)
+                or t.clock[c.N_ENDED]
+            ):
                 break
             continue
         worker = workers[c.TO_ASK, moments[c.NEXT_ASKED]]
-        q = np.int64(chosen) if chosen != -1 and n == 0 else choose(t, worker, policy, spare)
+        if chosen != -1 and n == 0:
+            q = np.int64(chosen)
+        else:
+            q = choose(t, worker, policy, spare)
         if q == c.WAITS and moments[c.N_BUSY] == 0 and (chosen != c.WAITS or n > 0):
-            decided[n, c.QUEUE], decided[n, c.DECIDED_FOR] = c.WAITS, worker
+            decided[n, c.QUEUE] = c.WAITS
+            decided[n, c.DECIDED_FOR] = worker
             return n
         chosen = -1
         if q < 0:
@@ -79,9 +103,17 @@ def advance(
                 return n
         if not try_build(t, q, spare, decided[n], pack[at:], due[n_due:]):
             return n
-        decided[n, c.PACK], decided[n, c.DUE], decided[n, c.DECIDED_FOR] = at, n_due, worker
+        decided[n, c.PACK] = at
+        decided[n, c.DUE] = n_due
+        decided[n, c.DECIDED_FOR] = worker
         new = due[n_due : n_due + decided[n, c.N_DUE]]
-        costs = cost_ns(t, decided[n], pack[at:], new, rates)
+        costs = cost_ns(
+            t,
+            decided[n],
+            pack[at:],
+            new,
+            rates,
+        )
         begin_dispatch(moments, workers, column, decided[n], pack[at], costs)
         if column == worker:
             moments[c.NEXT_ASKED] += 1
@@ -112,7 +144,10 @@ def look_who_asks(t, moments, workers):
             if workers[c.END_NS, worker] == c.IDLE:
                 workers[c.TO_ASK, n] = worker
                 n += 1
-    moments[c.N_ASKED], moments[c.NEXT_ASKED], moments[c.N_BLOCKED], moments[c.LOOKS] = n, 0, 0, 0
+    moments[c.N_ASKED] = n
+    moments[c.NEXT_ASKED] = 0
+    moments[c.N_BLOCKED] = 0
+    moments[c.LOOKS] = 0
 
 
 @inlined
@@ -145,16 +180,18 @@ def cost_ns(t, decision, pack, due, rates):
     Returns:
       Nanoseconds, int64.
     """
-    q, n, operations = decision[c.QUEUE], decision[c.N_MESSAGES], 0.0
+    q = decision[c.QUEUE]
+    n = decision[c.N_MESSAGES]
+    operations = 0.0
     first = np.int64(rates.queues[q, c.FIRST_TERM])
     for k in range(first, first + np.int64(rates.queues[q, c.N_TERMS])):
-        edge_type, rows = np.int64(rates.terms[k, c.OF_WHAT]), decision[c.N_ROWS_IN]
+        edge_type = np.int64(rates.terms[k, c.OF_WHAT])
+        rows = decision[c.N_ROWS_IN]
         if edge_type == c.OF_OUTPUT:
-            rows = (
-                n
-                if decision[c.PADDED_SIZE]
-                else np.int64(pack[c.N_HEAD * n + t.stages[q // c.N_DIRECTIONS, c.N_PORTS]])
-            )
+            if decision[c.PADDED_SIZE]:
+                rows = n
+            else:
+                rows = np.int64(pack[c.N_HEAD * n + t.stages[q // c.N_DIRECTIONS, c.N_PORTS]])
         elif edge_type >= 0:
             rows = np.int64(0)
             for v in pack[:n]:
@@ -164,7 +201,9 @@ def cost_ns(t, decision, pack, due, rates):
         operations += rates.updates[due[k, 0]]
     costs = whole_ns(operations / rates.machine[c.PER_S]) + np.int64(rates.queues[q, c.FIXED_NS])
     if rates.queues[q, c.ROW_BYTES] > 0:
-        costs += whole_ns(decision[c.N_ROWS_IN] * rates.queues[q, c.ROW_BYTES] / rates.machine[c.BYTES_PER_S])
+        costs += whole_ns(
+            decision[c.N_ROWS_IN] * rates.queues[q, c.ROW_BYTES] / rates.machine[c.BYTES_PER_S]
+        )
     return costs
 
 
@@ -210,15 +249,11 @@ def begin_dispatch(moments, workers, worker, decision, first, costs):
       first: Its first message.
       costs: What it takes, in nanoseconds.
     """
-    workers[c.END_NS, worker], workers[c.RUNS_NUMBER, worker] = (
-        moments[c.NOW_NS] + max(np.int64(0), costs),
-        decision[c.NUMBER],
-    )
-    workers[c.RUNS_QUEUE, worker], workers[c.RUNS_FIRST, worker], workers[c.RUNS_MESSAGES, worker] = (
-        decision[c.QUEUE],
-        first,
-        decision[c.N_MESSAGES],
-    )
+    workers[c.END_NS, worker] = moments[c.NOW_NS] + max(np.int64(0), costs)
+    workers[c.RUNS_NUMBER, worker] = decision[c.NUMBER]
+    workers[c.RUNS_QUEUE, worker] = decision[c.QUEUE]
+    workers[c.RUNS_FIRST, worker] = first
+    workers[c.RUNS_MESSAGES, worker] = decision[c.N_MESSAGES]
     k = moments[c.N_BUSY]
     while k > 0 and ends_before(workers, worker, workers[c.HEAP, (k - 1) // 2]):
         workers[c.HEAP, k] = workers[c.HEAP, (k - 1) // 2]
@@ -239,15 +274,20 @@ def end_first(t, moments, workers):
     worker = workers[c.HEAP, 0]
     moments[c.NOW_NS] = workers[c.END_NS, worker]
     moments[c.N_BUSY] -= 1
-    n, k, child = moments[c.N_BUSY], 0, 1
+    n = moments[c.N_BUSY]
+    k = 0
+    child = 1
     last = workers[c.HEAP, n]
     while child < n:
-        if child + 1 < n and ends_before(workers, workers[c.HEAP, child + 1], workers[c.HEAP, child]):
+        if child + 1 < n and ends_before(
+            workers, workers[c.HEAP, child + 1], workers[c.HEAP, child]
+        ):
             child += 1
         if not ends_before(workers, workers[c.HEAP, child], last):
             break
         workers[c.HEAP, k] = workers[c.HEAP, child]
-        k, child = child, 2 * child + 1
+        k = child
+        child = 2 * child + 1
     workers[c.HEAP, k] = last
     workers[c.END_NS, worker] = c.IDLE
     moments[c.LOOKS] = 1
@@ -264,8 +304,11 @@ def ends_before(workers, a, b):
       a: A worker that is busy.
       b: Another one.
     """
-    ends, others = workers[c.END_NS, a], workers[c.END_NS, b]
-    return ends < others or (ends == others and workers[c.RUNS_NUMBER, a] < workers[c.RUNS_NUMBER, b])
+    ends = workers[c.END_NS, a]
+    others = workers[c.END_NS, b]
+    return ends < others or (
+        ends == others and workers[c.RUNS_NUMBER, a] < workers[c.RUNS_NUMBER, b]
+    )
 
 
 @inlined

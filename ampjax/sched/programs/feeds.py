@@ -34,15 +34,28 @@ class Feeds:
     """
 
     def __init__(self, plan: Plan, tables: SchedulerTables):
-        self._tables, arenas = tables, tables.arenas
-        pumps = zip(plan.graph.pumps.items(), arenas.of_pump, strict=True)
-        self._pumps = {
-            name: (node.op.type.ragged, arena, arenas.keys[arena])
-            for (name, node), arena in pumps
-            if not node.op.type.topology
-        }
+        self._tables = tables
+        arenas = tables.arenas
+        pumps = zip(
+            plan.graph.pumps.items(),
+            arenas.of_pump,
+            strict=True,
+        )
+        result = {}
+        for (name, node), arena in pumps:
+            if not node.op.type.topology:
+                result[name] = (
+                    node.op.type.ragged,
+                    arena,
+                    arenas.keys[arena],
+                )
+        self._pumps = result
 
-    def of(self, batch: Mapping[str, Messages], slots: np.ndarray) -> list[Feed]:
+    def of(
+        self,
+        batch: Mapping[str, Messages],
+        slots: np.ndarray,
+    ) -> list[Feed]:
         """Where the driver must put payloads, pump by pump.
 
         Args:
@@ -58,7 +71,9 @@ class Feeds:
             if name not in self._pumps or not len(messages.instance):
                 continue
             ragged, arena, key = self._pumps[name]
-            stop = start + (int(np.asarray(messages.sizes).sum()) if ragged else len(messages.instance))
+            stop = start + (
+                int(np.asarray(messages.sizes).sum()) if ragged else len(messages.instance)
+            )
             capacity = int(self._tables.capacities[arena]) + 1
             feeds.append(Feed(name, key, slots[start:stop], messages.payload, capacity))
             start = stop
@@ -85,10 +100,15 @@ def check_payload(feed: Feed) -> None:
             f"Convert the payload to {dtype}, or declare the pump with its dtype.",
         )
     if payload.shape != (len(feed.slots), *shape):
-        rows = payload.shape[1:] if payload.shape[:1] == (len(feed.slots),) else payload.shape
+        if payload.shape[:1] == (len(feed.slots),):
+            rows = payload.shape[1:]
+        else:
+            rows = payload.shape
         raise MessageError(
             where,
             f"rows of shape {tuple(shape)}, as the pump was declared, one for each message",
-            f"{rows} in one message" if rows != payload.shape else f"{rows} for {len(feed.slots)} messages",
+            f"{rows} in one message"
+            if rows != payload.shape
+            else f"{rows} for {len(feed.slots)} messages",
             "Give payloads of the pump's shape.",
         )

@@ -38,8 +38,13 @@ class GrowingPrograms:
       of: The cohort of each instance, and its place there, by handle.
     """
 
-    def __init__(self, tables: SchedulerTables, store: ProgramStore, unfolder: Unfolder, writer: GrowthWriter):
-        self._tables, self._store, self._unfolder, self._writer = tables, store, unfolder, writer
+    def __init__(
+        self, tables: SchedulerTables, store: ProgramStore, unfolder: Unfolder, writer: GrowthWriter
+    ):
+        self._tables = tables
+        self._store = store
+        self._unfolder = unfolder
+        self._writer = writer
         self._newest: dict[str, Cohort] = {}
         self.of: dict[int, tuple[Cohort, int]] = {}
 
@@ -48,7 +53,12 @@ class GrowingPrograms:
         """The unfoldings of the instances in flight."""
         return [cohort.unfolding for cohort in self._cohorts]
 
-    def open(self, handles: np.ndarray, ids: np.ndarray, purpose: str) -> None:
+    def open(
+        self,
+        handles: np.ndarray,
+        ids: np.ndarray,
+        purpose: str,
+    ) -> None:
         """Begins the programs of more instances.
 
         Args:
@@ -59,16 +69,30 @@ class GrowingPrograms:
         cohort = self._newest.get(purpose)
         if cohort is None or len(cohort.handles) + len(handles) > max(COHORT_SIZE, len(handles)):
             unfolding = self._unfolder.start([], purpose)
-            cohort = self._newest[purpose] = Cohort(unfolding, KnownLines(self._unfolder.ranks), purpose)
+            cohort = self._newest[purpose] = Cohort(
+                unfolding, KnownLines(self._unfolder.ranks), purpose
+            )
         places = cohort.unfolding.extend(ids)
         cohort.handles = np.append(cohort.handles, handles)
         cohort.in_flight.update(places)
-        self.of.update((handle, (cohort, place)) for handle, place in zip(handles.tolist(), places, strict=True))
-        t, own = self._store.take_places(self._tables.t, ids, cohort.parts)
+        self.of.update(
+            (handle, (cohort, place))
+            for handle, place in zip(handles.tolist(), places, strict=True)
+        )
+        t, own = self._store.take_places(
+            self._tables.t,
+            ids,
+            cohort.parts,
+        )
         self._tables.t = t
-        t.instances[handles, c.PROGRAM], t.instances[handles, c.FIRST_PICK] = own, 0
+        t.instances[handles, c.PROGRAM] = own
+        t.instances[handles, c.FIRST_PICK] = 0
 
-    def pump(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> np.ndarray:
+    def pump(
+        self,
+        handles: np.ndarray,
+        batch: Mapping[str, Messages],
+    ) -> np.ndarray:
         """Adds what follows from more messages to the programs.
 
         Args:
@@ -82,13 +106,20 @@ class GrowingPrograms:
           MessageError: As `Unfolding.pump` does.
         """
         cohort, _ = self.of[int(handles[0])]
-        places = np.array([self.of[handle][1] for handle in handles.tolist()], np.int64)
-        cohort.unfolding.pump({pump: replace(m, instance=places[m.instance]) for pump, m in batch.items()})
+        places = np.array(
+            [self.of[handle][1] for handle in handles.tolist()],
+            np.int64,
+        )
+        cohort.unfolding.pump(
+            {pump: replace(m, instance=places[m.instance]) for pump, m in batch.items()}
+        )
         growth = self._writer.write(cohort)
         self._writer.count_edges(cohort)
         t = self._tables.t
         pumped = growth.stage < 0
-        messages = t.instances[cohort.handles[growth.place[pumped]], c.FIRST_LIVE] + growth.number[pumped]
+        messages = (
+            t.instances[cohort.handles[growth.place[pumped]], c.FIRST_LIVE] + growth.number[pumped]
+        )
         return messages.astype(np.int32)
 
     def choose(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
@@ -108,9 +139,19 @@ class GrowingPrograms:
         for cohort in dict.fromkeys(cohorts):
             mine = np.array([k for k, other in enumerate(cohorts) if other is cohort])
             invocations = np.array(
-                [cohort.known.invocation(self.of[int(handles[k])][1], int(numbers[k])) for k in mine.tolist()]
+                [
+                    cohort.known.invocation(
+                        self.of[int(handles[k])][1],
+                        int(numbers[k]),
+                    )
+                    for k in mine.tolist()
+                ]
             )
-            cohort.unfolding.choose(dispatch.stage, invocations, None if choices is None else np.asarray(choices)[mine])
+            cohort.unfolding.choose(
+                dispatch.stage,
+                invocations,
+                None if choices is None else np.asarray(choices)[mine],
+            )
             self._writer.write(cohort)
 
     def end(self, handle: int) -> None:
@@ -142,7 +183,10 @@ class GrowingPrograms:
         return any(
             table.waiting and stages[number].worker == worker
             for unfolding in self.unfoldings
-            for number, table in (*unfolding.workspace.joins.items(), *unfolding.workspace.groups.items())
+            for number, table in (
+                *unfolding.workspace.joins.items(),
+                *unfolding.workspace.groups.items(),
+            )
         )
 
     @property

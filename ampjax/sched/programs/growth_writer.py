@@ -30,9 +30,17 @@ class GrowthWriter:
     """
 
     def __init__(
-        self, plan: Plan, tables: SchedulerTables, store: ProgramStore, under_way: UnderWay, loops: ModuleType
+        self,
+        plan: Plan,
+        tables: SchedulerTables,
+        store: ProgramStore,
+        under_way: UnderWay,
+        loops: ModuleType,
     ):
-        self._tables, self._store, self._under_way, self._loops = tables, store, under_way, loops
+        self._tables = tables
+        self._store = store
+        self._under_way = under_way
+        self._loops = loops
         self._chains = [stage for stage in plan.stages if stage.chain is not None]
 
     def write(self, cohort: Cohort) -> Growth:
@@ -64,52 +72,100 @@ class GrowthWriter:
         """
         if not self._chains:
             return
-        t, k = self._tables.t, len(cohort.handles)
+        t = self._tables.t
+        k = len(cohort.handles)
         maps = cohort.unfolding.workspace.topologies
-        counts = np.concatenate([edge_counts(stage, maps, k) for stage in self._chains], axis=1)
+        counts = np.concatenate(
+            [edge_counts(stage, maps, k) for stage in self._chains],
+            axis=1,
+        )
         there = cohort.is_in_flight(np.arange(k))
         t.edges[t.instances[cohort.handles[there], c.PROGRAM]] = counts[there]
 
     def _widen(self, cohort: Cohort, places: np.ndarray) -> np.ndarray:
         """Makes the ranges of instances long enough, of program lines, of messages and of slots. Gives what `loops.widen` says has moved."""
-        handles, lengths, rows = cohort.handles[places], cohort.known.n_lines(places), cohort.known.n_rows(places)
+        handles = cohort.handles[places]
+        lengths = cohort.known.n_lines(places)
+        rows = cohort.known.n_rows(places)
         t = self._tables.t
         old = t.instances[handles, c.N_INVOCATIONS].copy()
-        for handle, length, before in zip(handles.tolist(), lengths.tolist(), old.tolist(), strict=True):
+        for handle, length, before in zip(
+            handles.tolist(), lengths.tolist(), old.tolist(), strict=True
+        ):
             if before < 0 or power_of_two(length) != power_of_two(before):
                 self._tables.t = t = self._store.move(
-                    self._tables.t, int(t.instances[handle, c.PROGRAM]), before, power_of_two(length), cohort.parts
+                    self._tables.t,
+                    int(t.instances[handle, c.PROGRAM]),
+                    before,
+                    power_of_two(length),
+                    cohort.parts,
                 )
-                t.instances[handle, c.FIRST_LINE] = self._store.programs[t.instances[handle, c.PROGRAM], c.P_LINE]
+                t.instances[handle, c.FIRST_LINE] = self._store.programs[
+                    t.instances[handle, c.PROGRAM], c.P_LINE
+                ]
         self._tables.reserve(lengths, rows)
         moved = np.empty((len(handles), 3), np.int64)
-        self._loops.widen(handles, lengths, rows, moved, *self._tables.t)
+        self._loops.widen(
+            handles,
+            lengths,
+            rows,
+            moved,
+            *self._tables.t,
+        )
         return moved
 
     def _write_lines(self, cohort: Cohort, growth: Growth) -> None:
-        store, n = self._store, len(growth.stage)
-        entry, pick = (
-            store.take("inputs", len(growth.in_from), cohort.parts),
-            store.take("picks", len(growth.picks), cohort.parts),
+        store = self._store
+        n = len(growth.stage)
+        entry = store.take("inputs", len(growth.in_from), cohort.parts)
+        pick = store.take("picks", len(growth.picks), cohort.parts)
+        self._tables.t = t = store.with_room(
+            self._tables.t,
+            growth.states.dtype,
         )
-        self._tables.t = t = store.with_room(self._tables.t, growth.states.dtype)
         handles = cohort.handles[growth.place]
         lines = t.instances[handles, c.FIRST_LINE] + growth.number
         begin = starts(growth.fan_in)[:-1] + entry
         zero = np.zeros(n, np.int64)
-        columns = growth.stage, growth.row, growth.size, growth.rows, begin, growth.fan_in, zero, zero, zero
+        columns = (
+            growth.stage,
+            growth.row,
+            growth.size,
+            growth.rows,
+            begin,
+            growth.fan_in,
+            zero,
+            zero,
+            zero,
+        )
         for column, values in enumerate(columns):
             t.lines[lines, column] = values
-        store.note(lines, growth.states, t.instances[handles, c.PROGRAM])
+        store.note(
+            lines,
+            growth.states,
+            t.instances[handles, c.PROGRAM],
+        )
         inputs = t.inputs[entry : entry + len(growth.in_from)]
-        in_row = np.where(growth.in_row < 0, growth.in_row - pick, growth.in_row)  # `~(i + pick)`
-        inputs[:, c.PRODUCER], inputs[:, c.FIRST_ROW], inputs[:, c.LENGTH] = growth.in_from, in_row, growth.in_size
+        in_row = np.where(
+            growth.in_row < 0,
+            growth.in_row - pick,
+            growth.in_row,
+        )  # `~(i + pick)`
+        inputs[:, c.PRODUCER] = growth.in_from
+        inputs[:, c.FIRST_ROW] = in_row
+        inputs[:, c.LENGTH] = growth.in_size
         t.picks[pick : pick + len(growth.picks)] = growth.picks
         messages = t.instances[handles, c.FIRST_LIVE] + growth.number
-        t.live[messages, c.HANDLE], t.live[messages, c.INVOCATION] = handles, lines
-        t.live[messages, c.N_OWED], t.live[messages, c.N_MISSING] = 0, 0
+        t.live[messages, c.HANDLE] = handles
+        t.live[messages, c.INVOCATION] = lines
+        t.live[messages, c.N_OWED] = 0
+        t.live[messages, c.N_MISSING] = 0
         counted = t.stages[growth.stage, c.KIND] != c.ENDS
-        np.add.at(t.instances[:, c.N_ALIVE], handles[counted], 1)
+        np.add.at(
+            t.instances[:, c.N_ALIVE],
+            handles[counted],
+            1,
+        )
 
     def _write_outputs(self, cohort: Cohort, growth: Growth) -> None:
         """Adds consumptions to those that messages have already: each line's stand together, by rank."""
@@ -118,22 +174,33 @@ class GrowthWriter:
         lines = t.instances[handles, c.FIRST_LINE] + growth.owner
         different, own = np.unique(lines, return_inverse=True)
         before = t.lines[different, c.N_OUT].astype(np.int64)
-        old = spread(t.lines[different, c.FIRST_OUTPUT].astype(np.int64), before)
+        old = spread(
+            t.lines[different, c.FIRST_OUTPUT].astype(np.int64),
+            before,
+        )
         of = np.concatenate([np.repeat(np.arange(len(different)), before), own])
         to = np.concatenate([t.outputs[old, c.CONSUMER], growth.out_to])
         ranks = np.concatenate([t.outputs[old, c.RANK], growth.out_rank])
         order = np.lexsort((ranks, of))
         at = self._store.take("outputs", len(to), cohort.parts)
-        self._tables.t = t = self._store.with_room(t, growth.states.dtype)
-        t.outputs[at : at + len(to), c.CONSUMER], t.outputs[at : at + len(to), c.RANK] = to[order], ranks[order]
+        self._tables.t = t = self._store.with_room(
+            t,
+            growth.states.dtype,
+        )
+        t.outputs[at : at + len(to), c.CONSUMER] = to[order]
+        t.outputs[at : at + len(to), c.RANK] = ranks[order]
         counts = np.bincount(of, minlength=len(different))
-        t.lines[different, c.FIRST_OUTPUT], t.lines[different, c.N_OUT] = at + starts(counts)[:-1], counts
+        t.lines[different, c.FIRST_OUTPUT] = at + starts(counts)[:-1]
+        t.lines[different, c.N_OUT] = counts
 
     def _owe(self, cohort: Cohort, growth: Growth) -> None:
         """Notes that messages are owed more gradients."""
-        t, handles = self._tables.t, cohort.handles[growth.owed_place]
+        t = self._tables.t
+        handles = cohort.handles[growth.owed_place]
         alive = cohort.is_in_flight(growth.owed_place)
-        handles, number, more = handles[alive], growth.owed_number[alive], growth.owed_more[alive]
+        handles = handles[alive]
+        number = growth.owed_number[alive]
+        more = growth.owed_more[alive]
         t.lines[t.instances[handles, c.FIRST_LINE] + number, c.OWED] += more.astype(np.int32)
         t.live[t.instances[handles, c.FIRST_LIVE] + number, c.N_OWED] += more.astype(np.int32)
 
@@ -145,4 +212,7 @@ class GrowthWriter:
         consumer = np.repeat(np.arange(len(messages)), growth.fan_in)
         owners = t.instances[handles[consumer], c.FIRST_LIVE] + growth.in_from
         missing = t.live[owners, c.N_MISSING] >= 0
-        t.live[messages, c.N_MISSING] = np.bincount(consumer[missing], minlength=len(messages))
+        t.live[messages, c.N_MISSING] = np.bincount(
+            consumer[missing],
+            minlength=len(messages),
+        )

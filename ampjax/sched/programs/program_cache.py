@@ -56,17 +56,31 @@ class ProgramCache:
       n_unfolded: Programs that have been unfolded.
     """
 
-    def __init__(self, plan: Plan, arenas: Arenas, most_bytes: int, loops: ModuleType):
-        self._plan, self._most, self._loops = plan, most_bytes, loops
+    def __init__(
+        self,
+        plan: Plan,
+        arenas: Arenas,
+        most_bytes: int,
+        loops: ModuleType,
+    ):
+        self._plan = plan
+        self._most = most_bytes
+        self._loops = loops
         self.store = ProgramStore(plan, arenas)
         self.unfolder = Unfolder(plan)
         self._by_id = False
-        self._table, self._entered = np.full(64, c.NOBODY, np.int64), 0
+        self._table = np.full(64, c.NOBODY, np.int64)
+        self._entered = 0
         self._held: dict[int, list[Topology]] = {}
         self._hits = self.n_unfolded = self._dropped = 0
 
     def places(
-        self, t: Tables, ids: np.ndarray, batch: Mapping[str, Messages], numbers: np.ndarray, purpose: int
+        self,
+        t: Tables,
+        ids: np.ndarray,
+        batch: Mapping[str, Messages],
+        numbers: np.ndarray,
+        purpose: int,
     ) -> tuple[Tables, np.ndarray]:
         """Finds the programs of instances, and unfolds those that are not known.
 
@@ -84,18 +98,42 @@ class ProgramCache:
           MessageError: As `Unfolder.unfold` does.
           DeadlockError: If messages wait for others that never come.
         """
-        keys, places = np.empty((len(ids), 2), np.int64), np.empty(len(ids), np.int64)
-        salts = ids if self._by_id else np.zeros(len(ids), np.int64)
-        missing = self._loops.find(numbers, salts, 1 + purpose, self.store.programs, self._table, keys, places)
+        keys = np.empty((len(ids), 2), np.int64)
+        places = np.empty(len(ids), np.int64)
+        if self._by_id:
+            salts = ids
+        else:
+            salts = np.zeros(len(ids), np.int64)
+        missing = self._loops.find(
+            numbers,
+            salts,
+            1 + purpose,
+            self.store.programs,
+            self._table,
+            keys,
+            places,
+        )
         if missing:
             by_id = self._by_id
-            t = self._find_missing(t, ids, batch, PURPOSES[purpose], keys, places)
+            t = self._find_missing(
+                t,
+                ids,
+                batch,
+                PURPOSES[purpose],
+                keys,
+                places,
+            )
             if self._by_id != by_id:
                 return self.places(t, ids, batch, numbers, purpose)
         self._hits += len(ids) - missing
         return t, places
 
-    def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[ArenaRows]:
+    def demands(
+        self,
+        ids: np.ndarray,
+        batches: Sequence[Mapping[str, Messages]],
+        purpose: str,
+    ) -> list[ArenaRows]:
         """Counts the rows that instances need of each device arena, if nothing is freed before they have ended; for the guard of memory limits.
 
         Args:
@@ -109,8 +147,14 @@ class ProgramCache:
         Raises:
           MessageError: As `Unfolder.unfold` does.
         """
-        found = demand(self._plan, self.unfolder.end(self.unfolder.unfold(batches, ids, purpose, assume=True)))
-        return [{key: int(rows[i]) for key, rows in found.items()} for i in range(len(ids))]
+        found = demand(
+            self._plan,
+            self.unfolder.end(self.unfolder.unfold(batches, ids, purpose, assume=True)),
+        )
+        result = []
+        for i in range(len(ids)):
+            result.append({key: int(rows[i]) for key, rows in found.items()})
+        return result
 
     def release_all(self) -> None:
         """Notes that nothing is in flight."""
@@ -124,7 +168,11 @@ class ProgramCache:
             return
         for number in store.unused:
             places = store.waves[number].places
-            self._loops.remove(store.programs, np.arange(places.start, places.stop), self._table)
+            self._loops.remove(
+                store.programs,
+                np.arange(places.start, places.stop),
+                self._table,
+            )
             store.drop(number)
             for place in places:
                 self._held.pop(place, None)
@@ -136,7 +184,11 @@ class ProgramCache:
     def statistics(self) -> CacheStatistics:
         """What has become of programs so far."""
         return CacheStatistics(
-            self._hits, self.n_unfolded, self._dropped, self.n_unfolded - self._dropped, self.store.nbytes
+            self._hits,
+            self.n_unfolded,
+            self._dropped,
+            self.n_unfolded - self._dropped,
+            self.store.nbytes,
         )
 
     def _find_missing(
@@ -151,13 +203,16 @@ class ProgramCache:
         """Unfolds the instances whose places are missing, once for each key; or finds out that keys must hold the instances' numbers."""
         missing = np.flatnonzero(places < 0)
         new: dict[tuple[int, ...], int] = {}
-        of = [new.setdefault(tuple(key), len(new)) for key in keys[missing].tolist()]
+        of = []
+        for key in keys[missing].tolist():
+            of.append(new.setdefault(tuple(key), len(new)))
         wanted = missing[np.unique(of, return_index=True)[1]]
-        own = (
-            batch
-            if len(wanted) == len(ids)
-            else {pump: select_instances(m, wanted.tolist()) for pump, m in batch.items()}
-        )
+        if len(wanted) == len(ids):
+            own = batch
+        else:
+            own = {}
+            for pump, m in batch.items():
+                own[pump] = select_instances(m, wanted.tolist())
         unfolding = self.unfolder.unfold([own], ids[wanted], purpose)
         by_id = unfolding.workspace.reads_instance and not self._by_id
         programs = self.unfolder.programs(unfolding)
@@ -166,13 +221,19 @@ class ProgramCache:
         if by_id:
             self._by_id = True
             return t
-        store, known = self.store, places[places >= 0]
+        store = self.store
+        known = places[places >= 0]
         t, number = store.add(t, programs, keys[wanted])
         wave = store.waves[number]
         places[missing] = np.array(wave.places)[of]
         held = topologies_of(own, len(wanted))
-        store.charge(wave, sum(a.nbytes for kept in held for one in kept for a in (*one.gather, *one.scatter)))
-        self._held.update((place, kept) for place, kept in zip(wave.places, held, strict=True) if kept)
+        store.charge(
+            wave,
+            sum(a.nbytes for kept in held for one in kept for a in (*one.gather, *one.scatter)),
+        )
+        self._held.update(
+            (place, kept) for place, kept in zip(wave.places, held, strict=True) if kept
+        )
         self.n_unfolded += len(wanted)
         self._enter(wave.places)
         for users in (known, places[missing[:1]]):  # not to be given up while room is made
@@ -188,6 +249,14 @@ class ProgramCache:
         if 2 * self._entered > len(self._table):
             kept = self._table[self._table >= 0]
             self._entered = len(kept) + len(places)
-            self._table = np.full(1 << (4 * self._entered).bit_length(), c.NOBODY, np.int64)
+            self._table = np.full(
+                1 << (4 * self._entered).bit_length(),
+                c.NOBODY,
+                np.int64,
+            )
             self._loops.insert(self.store.programs, kept, self._table)
-        self._loops.insert(self.store.programs, np.arange(places.start, places.stop), self._table)
+        self._loops.insert(
+            self.store.programs,
+            np.arange(places.start, places.stop),
+            self._table,
+        )

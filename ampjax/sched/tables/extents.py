@@ -51,7 +51,8 @@ class Extents:
         """
         if not n:
             return
-        k, end = bisect_left(self._starts, start), start + n
+        k = bisect_left(self._starts, start)
+        end = start + n
         if k < len(self._starts) and self._starts[k] == end:
             end = self._ends.pop(k)
             del self._starts[k]

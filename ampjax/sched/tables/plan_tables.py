@@ -35,7 +35,10 @@ class Arenas:
         pumps: list[ArenaKey] = [(HOST, t.shape, t.dtype.name) for t in types]
         self.of_pump = [numbers.setdefault(key, len(numbers)) for key in pumps]
         outputs = [stage.arenas if stage.kind.is_dispatched else () for stage in plan.stages]
-        self.of_stage = [[numbers.setdefault(key, len(numbers)) for key in own] for own in outputs]
+        of_stage = []
+        for own in outputs:
+            of_stage.append([numbers.setdefault(key, len(numbers)) for key in own])
+        self.of_stage = of_stage
         self.keys = list(numbers)
 
 
@@ -51,7 +54,10 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
       The tables.
     """
     params, starts, edge_types = _params(plan)
-    width = max((len(stage.parameterised) for stage in plan.stages), default=0)
+    width = max(
+        (len(stage.parameterised) for stage in plan.stages),
+        default=0,
+    )
     return Tables(
         stages=_stages(plan, settings, arenas, starts),
         params=params,
@@ -66,28 +72,65 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
         queues=_queues(plan, settings),
         clock=np.zeros(c.WOKEN + plan.workers, np.int64),
         slots=np.zeros(0, np.int32),
-        free=np.zeros((len(arenas.keys), c.FREE), np.int32),
-        active=np.zeros((plan.workers, c.QUEUES + c.N_DIRECTIONS * len(plan.stages)), np.int32),
+        free=np.zeros(
+            (len(arenas.keys), c.FREE),
+            np.int32,
+        ),
+        active=np.zeros(
+            (plan.workers, c.QUEUES + c.N_DIRECTIONS * len(plan.stages)),
+            np.int32,
+        ),
         idle=np.zeros((2, 0), np.int32),
         ranges=np.full((4, 64), -1, np.int64),
     )
 
 
-def _stages(plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Mapping[int, int]) -> np.ndarray:
-    n_stages, n_pumps = len(plan.stages), len(arenas.of_pump)
-    width = max((len(own) for own in arenas.of_stage), default=0)
-    table = np.zeros((n_stages + n_pumps, c.ARENA + max(width, 1)), np.int64)
+def _stages(
+    plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Mapping[int, int]
+) -> np.ndarray:
+    n_stages = len(plan.stages)
+    n_pumps = len(arenas.of_pump)
+    width = max(
+        (len(own) for own in arenas.of_stage),
+        default=0,
+    )
+    table = np.zeros(
+        (n_stages + n_pumps, c.ARENA + max(width, 1)),
+        np.int64,
+    )
     for stage, own in zip(plan.stages, arenas.of_stage, strict=True):
-        kind = c.GROUPS if not stage.kind.is_dispatched else c.COMPUTES if stage.outputs else c.ENDS
-        head = kind, stage.worker, len(stage.ports), len(own), stage.kind.is_transfer, stage.workers_ahead
+        if not stage.kind.is_dispatched:
+            kind = c.GROUPS
+        elif stage.outputs:
+            kind = c.COMPUTES
+        else:
+            kind = c.ENDS
+        head = (
+            kind,
+            stage.worker,
+            len(stage.ports),
+            len(own),
+            stage.kind.is_transfer,
+            stage.workers_ahead,
+        )
         stashes = any(node in settings.stashed for node in stage.params)
         drops = any(node in settings.stalest for node in stage.params)
         traits = stashes, drops, stage.route_by is not None, stage.ragged
-        table[stage.number, : c.SIZES] = (*head, starts[stage.number], len(stage.parameterised), *traits)
-        table[stage.number, c.SIZES : c.ARENA] = padded_sizes(stage, c.N_SIZES)
+        table[stage.number, : c.SIZES] = (
+            *head,
+            starts[stage.number],
+            len(stage.parameterised),
+            *traits,
+        )
+        table[stage.number, c.SIZES : c.ARENA] = padded_sizes(
+            stage,
+            c.N_SIZES,
+        )
         table[stage.number, c.ARENA : c.ARENA + len(own)] = own
     for pump, arena in enumerate(arenas.of_pump):
-        table[-1 - pump, c.KIND], table[-1 - pump, c.N_OUTPUTS], table[-1 - pump, c.ARENA] = c.PUMPS, 1, arena
+        table[-1 - pump, c.KIND] = c.PUMPS
+        table[-1 - pump, c.N_OUTPUTS] = 1
+        table[-1 - pump, c.ARENA] = arena
     return table
 
 
@@ -95,13 +138,16 @@ def _params(plan: Plan) -> tuple[np.ndarray, dict[int, int], int]:
     """The parameterised nodes of all stages `[p, 2]`, those that share parameters side by side, where each stage's begin, and how many edge types chains have together."""
     numbers = {node: number for number, node in enumerate(plan.graph.parameterised)}
     rows: list[tuple[int, int]] = []
-    starts, edge_types = {}, 0
+    starts = {}
+    edge_types = 0
     for stage in plan.stages:
         starts[stage.number] = len(rows)
         for node in stage.parameterised:
             edge_type = stage.edge_type_of.get(node.name)
             others = c.OF_INPUT if stage.chain is None else c.OF_OUTPUT
-            rows.append((numbers[node.params_name], others if edge_type is None else edge_types + edge_type))
+            rows.append(
+                (numbers[node.params_name], others if edge_type is None else edge_types + edge_type)
+            )
         edge_types += n_edge_types(stage)
     return np.array(rows, np.int64).reshape(-1, 2), starts, edge_types
 
@@ -120,17 +166,34 @@ def n_edge_types(stage: Stage) -> int:
 
 def _nodes(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
     most_kept = max(settings.budgets.values(), default=c.NO_BUDGET) + 1
-    nodes = np.zeros((len(plan.graph.parameterised), c.AWAITED + most_kept), np.int64)
+    nodes = np.zeros(
+        (len(plan.graph.parameterised), c.AWAITED + most_kept),
+        np.int64,
+    )
     for number, node in enumerate(plan.graph.parameterised):
-        nodes[number, c.INTERVAL] = c.NEVER if settings.flush_every is not None else settings.intervals.get(node, 1)
-        nodes[number, c.BUDGET] = settings.budgets.get(node, c.NO_BUDGET)
-        nodes[number, c.STALEST] = settings.stalest.get(node, c.NO_BUDGET)
-        nodes[number, c.MEETS] = bool(settings.sync.every) and bool(plan.graph.parameterised[node].options.replica_of)
+        if settings.flush_every is not None:
+            nodes[number, c.INTERVAL] = c.NEVER
+        else:
+            nodes[number, c.INTERVAL] = settings.intervals.get(node, 1)
+        nodes[number, c.BUDGET] = settings.budgets.get(
+            node,
+            c.NO_BUDGET,
+        )
+        nodes[number, c.STALEST] = settings.stalest.get(
+            node,
+            c.NO_BUDGET,
+        )
+        nodes[number, c.MEETS] = bool(settings.sync.every) and bool(
+            plan.graph.parameterised[node].options.replica_of
+        )
     return nodes
 
 
 def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
-    queues = np.zeros((c.N_DIRECTIONS * len(plan.stages), c.MOST_TAKEN_ROWS + 1), np.int64)
+    queues = np.zeros(
+        (c.N_DIRECTIONS * len(plan.stages), c.MOST_TAKEN_ROWS + 1),
+        np.int64,
+    )
     queues[:, c.ACTIVE_AT] = -1
     for stage in plan.stages:
         for direction in (c.FORWARD, c.BACKWARD, c.INFER):
@@ -156,7 +219,12 @@ def most_rows(stage: Stage, most: int) -> int:
     return min([most, *(node.options.max_dispatch_size or most for node in stage.nodes)])
 
 
-def limit_queue(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
+def limit_queue(
+    queue: np.ndarray,
+    stage: Stage,
+    direction: int,
+    most: int,
+) -> None:
     """Sets what one dispatch of a queue may hold, counting what makes its kernel large.
 
     Args:
@@ -174,7 +242,11 @@ def limit_queue(queue: np.ndarray, stage: Stage, direction: int, most: int) -> N
     queue[c.MAX_OUT] = most if makes_rows else c.UNLIMITED
 
 
-def lengthened(array: np.ndarray, n: int, axis: int = 0) -> np.ndarray:
+def lengthened(
+    array: np.ndarray,
+    n: int,
+    axis: int = 0,
+) -> np.ndarray:
     """Makes an array long enough.
 
     Args:

@@ -47,17 +47,35 @@ class ProgramStore:
     """
 
     def __init__(self, plan: Plan, arenas: Arenas):
-        self._plan, self._arenas = plan, arenas
+        self._plan = plan
+        self._arenas = arenas
         self.waves: dict[int, Wave] = {}
-        self.uses = np.zeros((0, c.USED + 1), np.int64)
+        self.uses = np.zeros(
+            (0, c.USED + 1),
+            np.int64,
+        )
         self._numbers = Extents()  # of waves
         self.nbytes = 0
-        self.programs = np.zeros((0, c.PUMPED + len(arenas.keys)), np.int64)
-        self._states = np.zeros((0, len(plan.layout.fields)), np.int32)
+        self.programs = np.zeros(
+            (0, c.PUMPED + len(arenas.keys)),
+            np.int64,
+        )
+        self._states = np.zeros(
+            (0, len(plan.layout.fields)),
+            np.int32,
+        )
         self._places = np.zeros(0, np.int32)
-        self._extents = {name: Extents() for name in ("lines", "inputs", "outputs", "picks", "places")}
+        extents = {}
+        for name in ("lines", "inputs", "outputs", "picks", "places"):
+            extents[name] = Extents()
+        self._extents = extents
 
-    def add(self, t: Tables, programs: Programs, keys: np.ndarray) -> tuple[Tables, int]:
+    def add(
+        self,
+        t: Tables,
+        programs: Programs,
+        keys: np.ndarray,
+    ) -> tuple[Tables, int]:
         """Adds a wave of programs.
 
         Args:
@@ -68,10 +86,20 @@ class ProgramStore:
         Returns:
           The tables, some of which may be longer; the wave's number.
         """
-        n, e, k = programs.n_invocations, len(programs.in_from), programs.n_instances
-        counts = {"lines": n, "inputs": e, "outputs": len(programs.out_to), "picks": len(programs.picks), "places": k}
+        n = programs.n_invocations
+        e = len(programs.in_from)
+        k = programs.n_instances
+        counts = {
+            "lines": n,
+            "inputs": e,
+            "outputs": len(programs.out_to),
+            "picks": len(programs.picks),
+            "places": k,
+        }
         parts: Parts = []
-        begin = {name: self.take(name, count, parts) for name, count in counts.items()}
+        begin = {}
+        for name, count in counts.items():
+            begin[name] = self.take(name, count, parts)
         t = self.with_room(t, programs.states.dtype)
         lines = slice(begin["lines"], begin["lines"] + n)
         own = t.lines[lines]
@@ -88,27 +116,50 @@ class ProgramStore:
         ):
             own[:, column] = values
         inputs = t.inputs[begin["inputs"] : begin["inputs"] + e]
-        inputs[:, c.PRODUCER], inputs[:, c.FIRST_ROW], inputs[:, c.LENGTH] = (
-            programs.in_from,
-            programs.in_row,
-            programs.in_size,
-        )
+        inputs[:, c.PRODUCER] = programs.in_from
+        inputs[:, c.FIRST_ROW] = programs.in_row
+        inputs[:, c.LENGTH] = programs.in_size
         outputs = t.outputs[begin["outputs"] : begin["outputs"] + len(programs.out_to)]
-        outputs[:, c.CONSUMER], outputs[:, c.RANK] = programs.out_to, programs.out_rank
+        outputs[:, c.CONSUMER] = programs.out_to
+        outputs[:, c.RANK] = programs.out_rank
         t.picks[begin["picks"] : begin["picks"] + len(programs.picks)] = programs.picks
-        chains = [programs.edges[stage.number] for stage in self._plan.stages if n_edge_types(stage)]
+        chains = []
+        for stage in self._plan.stages:
+            if n_edge_types(stage):
+                chains.append(programs.edges[stage.number])
         places = range(begin["places"], begin["places"] + k)
         if chains:
-            t.edges[places.start : places.stop] = np.concatenate(chains, axis=1)
-        self.note(lines, programs.states, np.repeat(np.arange(places.start, places.stop), np.diff(programs.first)))
+            t.edges[places.start : places.stop] = np.concatenate(
+                chains,
+                axis=1,
+            )
+        self.note(
+            lines,
+            programs.states,
+            np.repeat(
+                np.arange(places.start, places.stop),
+                np.diff(programs.first),
+            ),
+        )
         number = self._numbers.take(1)
-        self._note(places, programs, begin, number, int(t.clock[c.NOW]))
+        self._note(
+            places,
+            programs,
+            begin,
+            number,
+            int(t.clock[c.NOW]),
+        )
         self.programs[places.start : places.stop, c.KEY : c.KEY + 2] = keys
         per_line = 4 * (t.lines.shape[1] + 1) + self._states.itemsize * self._states.shape[1]
         per_place = 4 * t.edges.shape[1] + 8 * self.programs.shape[1]
         sizes = per_line, 4 * t.inputs.shape[1], 4 * t.outputs.shape[1], 4, per_place
-        wave = Wave(parts, sum(size * count for size, count in zip(sizes, counts.values(), strict=True)), places)
-        self.waves[number], self.uses = wave, lengthened(self.uses, number + 1)
+        wave = Wave(
+            parts,
+            sum(size * count for size, count in zip(sizes, counts.values(), strict=True)),
+            places,
+        )
+        self.waves[number] = wave
+        self.uses = lengthened(self.uses, number + 1)
         t.clock[c.ASKED] += 1
         self.uses[number] = 0, t.clock[c.ASKED]
         self.nbytes += wave.nbytes
@@ -165,7 +216,12 @@ class ProgramStore:
             if table == "lines":
                 self._places[start : start + n] = c.NO_PLACE
 
-    def take_places(self, t: Tables, ids: np.ndarray, parts: Parts) -> tuple[Tables, np.ndarray]:
+    def take_places(
+        self,
+        t: Tables,
+        ids: np.ndarray,
+        parts: Parts,
+    ) -> tuple[Tables, np.ndarray]:
         """Takes places for programs that are still empty.
 
         Args:
@@ -179,11 +235,21 @@ class ProgramStore:
         start = self.take("places", len(ids), parts)
         t = self.with_room(t, self._states.dtype)
         own = self.programs[start : start + len(ids)]
-        own[:], own[:, c.P_ID], own[:, c.WAVE], own[:, c.P_SINCE] = 0, ids, c.NO_WAVE, t.clock[c.NOW]
+        own[:] = 0
+        own[:, c.P_ID] = ids
+        own[:, c.WAVE] = c.NO_WAVE
+        own[:, c.P_SINCE] = t.clock[c.NOW]
         t.edges[start : start + len(ids)] = 0
         return t, np.arange(start, start + len(ids))
 
-    def move(self, t: Tables, place: int, n: int, room: int, parts: Parts) -> Tables:
+    def move(
+        self,
+        t: Tables,
+        place: int,
+        n: int,
+        room: int,
+        parts: Parts,
+    ) -> Tables:
         """Gives a program other lines.
 
         Args:
@@ -205,7 +271,12 @@ class ProgramStore:
         self.programs[place, c.P_LINE] = start
         return t
 
-    def note(self, lines: np.ndarray | slice, states: np.ndarray, places: np.ndarray) -> None:
+    def note(
+        self,
+        lines: np.ndarray | slice,
+        states: np.ndarray,
+        places: np.ndarray,
+    ) -> None:
         """Notes to which programs lines belong, and their states.
 
         Args:
@@ -213,12 +284,17 @@ class ProgramStore:
           states: `[n, fields]`: their state fields.
           places: `[n]`: the places of their programs.
         """
-        self._states[lines], self._places[lines] = states, places
+        self._states[lines] = states
+        self._places[lines] = places
 
     @property
     def unused(self) -> list[int]:
         """The waves without programs in flight, the least recently used first."""
-        numbers = np.fromiter(self.waves, np.int64, len(self.waves))
+        numbers = np.fromiter(
+            self.waves,
+            np.int64,
+            len(self.waves),
+        )
         numbers = numbers[self.uses[numbers, c.USERS] == 0]
         return numbers[np.argsort(self.uses[numbers, c.USED])].tolist()
 
@@ -229,9 +305,16 @@ class ProgramStore:
           places: The programs' places; each counts.
           n: How many users more; fewer if it is negative.
         """
-        np.add.at(self.uses[:, c.USERS], self.programs[places, c.WAVE], n)
+        np.add.at(
+            self.uses[:, c.USERS],
+            self.programs[places, c.WAVE],
+            n,
+        )
 
-    def find(self, lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def find(
+        self,
+        lines: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Finds the programs of lines.
 
         Args:
@@ -267,7 +350,8 @@ class ProgramStore:
         top = {name: extents.top for name, extents in self._extents.items()}
         if states.itemsize > self._states.itemsize:
             self._states = self._states.astype(states)
-        self._states, self._places = lengthened(self._states, top["lines"]), lengthened(self._places, top["lines"])
+        self._states = lengthened(self._states, top["lines"])
+        self._places = lengthened(self._places, top["lines"])
         self.programs = lengthened(self.programs, top["places"])
         return t._replace(
             lines=lengthened(t.lines, top["lines"]),
@@ -277,11 +361,22 @@ class ProgramStore:
             edges=lengthened(t.edges, top["places"]),
         )
 
-    def _note(self, places: range, programs: Programs, begin: dict[str, int], wave: int, now: int) -> None:
+    def _note(
+        self,
+        places: range,
+        programs: Programs,
+        begin: dict[str, int],
+        wave: int,
+        now: int,
+    ) -> None:
         own = self.programs[places.start : places.stop]
-        own[:, c.P_LINE], own[:, c.P_LENGTH] = begin["lines"] + programs.first[:-1], np.diff(programs.first)
-        own[:, c.P_PICK], own[:, c.P_ROWS] = begin["picks"] + programs.pick_first[:-1], programs.n_rows
-        own[:, c.P_ID], own[:, c.WAVE], own[:, c.P_SINCE] = programs.ids, wave, now
+        own[:, c.P_LINE] = begin["lines"] + programs.first[:-1]
+        own[:, c.P_LENGTH] = np.diff(programs.first)
+        own[:, c.P_PICK] = begin["picks"] + programs.pick_first[:-1]
+        own[:, c.P_ROWS] = programs.n_rows
+        own[:, c.P_ID] = programs.ids
+        own[:, c.WAVE] = wave
+        own[:, c.P_SINCE] = now
         own[:, c.PUMPED :] = pumped_rows(programs, self._arenas)
 
 
@@ -295,8 +390,15 @@ def pumped_rows(programs: Programs, arenas: Arenas) -> np.ndarray:
     Returns:
       `[k, arenas]` int64.
     """
-    rows = np.zeros((programs.n_instances, len(arenas.keys)), np.int64)
+    rows = np.zeros(
+        (programs.n_instances, len(arenas.keys)),
+        np.int64,
+    )
     pumps = np.flatnonzero(programs.stage < 0)
     arena = np.array(arenas.of_pump, np.int64)[-1 - programs.stage[pumps]]
-    np.add.at(rows, (programs.instance_of[pumps], arena), programs.size[pumps])
+    np.add.at(
+        rows,
+        (programs.instance_of[pumps], arena),
+        programs.size[pumps],
+    )
     return rows

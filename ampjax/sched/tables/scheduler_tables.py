@@ -32,7 +32,8 @@ class SchedulerTables:
     """
 
     def __init__(self, plan: Plan, settings: SchedulerSettings):
-        self._plan, self._most = plan, settings.max_dispatch_size
+        self._plan = plan
+        self._most = settings.max_dispatch_size
         self._caps: dict[tuple[int, int], int] = {}
         self.arenas = Arenas(plan)
         self._numbers = {key: number for number, key in enumerate(self.arenas.keys)}
@@ -47,14 +48,24 @@ class SchedulerTables:
         """
         for stage, direction in [*self._caps]:
             own = self._plan.stages[stage]
-            limit_queue(self.t.queues[c.N_DIRECTIONS * stage + direction], own, direction, most_rows(own, self._most))
+            limit_queue(
+                self.t.queues[c.N_DIRECTIONS * stage + direction],
+                own,
+                direction,
+                most_rows(own, self._most),
+            )
         self._caps.clear()
         keys = self.arenas.keys
         self.limited = min([settings.limit, *settings.limits.values()]) < NO_ROW_LIMIT
-        limits = [max(2, settings.limits.get(key, settings.limit)) - 1 for key in keys]
-        first = [max(2, settings.capacities.get(key, settings.capacity)) - 1 for key in keys]
+        limits = []
+        for key in keys:
+            limits.append(max(2, settings.limits.get(key, settings.limit)) - 1)
+        first = []
+        for key in keys:
+            first.append(max(2, settings.capacities.get(key, settings.capacity)) - 1)
         self._limits = np.array(limits, np.int64)
-        self.capacities, self.n_slots = np.zeros(len(keys), np.int64), 0
+        self.capacities = np.zeros(len(keys), np.int64)
+        self.n_slots = 0
         self.t.free[:, c.N_FREE] = 0
         for arena, capacity in enumerate(np.minimum(first, self._limits).tolist()):
             self._add_slots(arena, capacity)
@@ -89,9 +100,17 @@ class SchedulerTables:
           rows: How many rows, at most.
         """
         number = DIRECTIONS.index(direction)
-        self._caps[stage, number] = most = max(rows, self._caps.get((stage, number), 0))
+        self._caps[stage, number] = most = max(
+            rows,
+            self._caps.get((stage, number), 0),
+        )
         own = self._plan.stages[stage]
-        limit_queue(self.t.queues[c.N_DIRECTIONS * stage + number], own, number, min(most, most_rows(own, self._most)))
+        limit_queue(
+            self.t.queues[c.N_DIRECTIONS * stage + number],
+            own,
+            number,
+            min(most, most_rows(own, self._most)),
+        )
 
     def cap_of(self, stage: int, direction: str) -> int:
         """Gives the cap of a stage's dispatches, in rows.
@@ -125,7 +144,10 @@ class SchedulerTables:
         t = self.t
         live = int(t.clock[c.LIVE_TOP]) + int(_ranges(lengths).sum())
         slots = int(t.clock[c.ROWS_TOP]) + int(_ranges(rows).sum())
-        self.t = t._replace(live=lengthened(t.live, live), slots=lengthened(t.slots, slots))
+        self.t = t._replace(
+            live=lengthened(t.live, live),
+            slots=lengthened(t.slots, slots),
+        )
 
     def reserve_slots(self, rows: np.ndarray) -> None:
         """Makes sure that arenas have free slots.
@@ -146,8 +168,10 @@ class SchedulerTables:
         Raises:
           InvariantError: If its limit does not allow that: the scheduler asks before it takes.
         """
-        free, old = int(self.t.n_free[arena]), int(self.capacities[arena])
-        new, limit = old, int(self._limits[arena])
+        free = int(self.t.n_free[arena])
+        old = int(self.capacities[arena])
+        new = old
+        limit = int(self._limits[arena])
         while new - old + free < need and new < limit:
             new = min(limit, 2 * new + 1)
         if new - old + free < need:
@@ -160,9 +184,16 @@ class SchedulerTables:
         self._add_slots(arena, new)
 
     def _add_slots(self, arena: int, new: int) -> None:
-        t, old, free = self.t, int(self.capacities[arena]), int(self.t.n_free[arena])
-        table, first = lengthened(t.free, c.FREE + new, axis=1), c.FREE + free
-        table[arena, first : first + new - old] = np.arange(new, old, -1)
+        t = self.t
+        old = int(self.capacities[arena])
+        free = int(self.t.n_free[arena])
+        table = lengthened(t.free, c.FREE + new, axis=1)
+        first = c.FREE + free
+        table[arena, first : first + new - old] = np.arange(
+            new,
+            old,
+            -1,
+        )
         table[arena, c.N_FREE] += new - old
         self.capacities[arena] = new
         self.n_slots += new - old
@@ -170,11 +201,17 @@ class SchedulerTables:
 
     def _add_instances(self, n: int) -> None:
         """Makes handles for at least `n` more instances."""
-        t, old, free = self.t, len(self.t.instances), int(self.t.clock[c.N_VACANT])
+        t = self.t
+        old = len(self.t.instances)
+        free = int(self.t.clock[c.N_VACANT])
         instances = lengthened(t.instances, old + n)
         new = len(instances)
         idle = lengthened(t.idle, new, axis=1)
-        idle[c.VACANT, free : free + new - old] = np.arange(new - 1, old - 1, -1)
+        idle[c.VACANT, free : free + new - old] = np.arange(
+            new - 1,
+            old - 1,
+            -1,
+        )
         t.clock[c.N_VACANT] += new - old
         self.t = t._replace(instances=instances, idle=idle)
 

@@ -31,8 +31,10 @@ class UpdateCounters:
     """
 
     def __init__(self, plan: Plan, table: np.ndarray, rounds: UpdateRounds):
-        self._stages, self._names = plan.stages, list(plan.graph.parameterised)
-        self._table, self._rounds = table, rounds
+        self._stages = plan.stages
+        self._names = list(plan.graph.parameterised)
+        self._table = table
+        self._rounds = rounds
         self.overdue: dict[str, int] = {}
 
     @property
@@ -80,7 +82,11 @@ class UpdateCounters:
         Args:
           state: What `state` gave.
         """
-        for column, part in ((c.VERSION, "versions"), (c.COUNT, "counts"), (c.STALENESS, "staleness")):
+        for column, part in (
+            (c.VERSION, "versions"),
+            (c.COUNT, "counts"),
+            (c.STALENESS, "staleness"),
+        ):
             self._table[:, column] = [state[part][name] for name in self._names]
         self._rounds.replicas.resume(state["since"])
         self._rounds.examples = state["examples"]
@@ -102,13 +108,19 @@ class UpdateCounters:
                 brought[node] = brought.get(node, 0) + n
             for change in dispatch.changes:
                 for update in updates_in(change):
-                    held.setdefault(update.node, (update.count - brought.get(update.node, 0), update.mean_staleness))
+                    held.setdefault(
+                        update.node,
+                        (update.count - brought.get(update.node, 0), update.mean_staleness),
+                    )
                     examples = max(examples, update.examples)
         self._rounds.examples += examples
         for number, node in enumerate(self._names):
             count, stale = self._table[number, [c.COUNT, c.STALENESS]].tolist()
             if node in brought:
-                held.setdefault(node, (count - brought[node], stale / max(count, 1)))
+                held.setdefault(
+                    node,
+                    (count - brought[node], stale / max(count, 1)),
+                )
             if node in held:
                 count, mean = held[node]
                 self._table[number, [c.COUNT, c.STALENESS]] = count, round(mean * count)
@@ -138,7 +150,8 @@ def edge_columns(plan: Plan) -> dict[int, slice]:
     Returns:
       For each stage that is a chain, by its number, a slice of columns.
     """
-    found, begin = {}, 0
+    found = {}
+    begin = 0
     for stage in plan.stages:
         if n_edge_types(stage):
             found[stage.number] = slice(begin, begin + n_edge_types(stage))

@@ -33,8 +33,14 @@ class PendingChanges:
         replicas: ReplicaGroups,
         joint: Mapping[str, Sequence[str]],
     ):
-        self._nodes, self._worker_of, self._replicas = nodes, worker_of, replicas
-        self._group_of = {node: group for group, own in joint.items() for node in own}
+        self._nodes = nodes
+        self._worker_of = worker_of
+        self._replicas = replicas
+        group_of = {}
+        for group, own in joint.items():
+            for node in own:
+                group_of[node] = group
+        self._group_of = group_of
         self._waiting: dict[int, deque[tuple[Change, ...]]] = {}
 
     def __len__(self) -> int:
@@ -43,7 +49,12 @@ class PendingChanges:
     def __contains__(self, worker: object) -> bool:
         return worker in self._waiting
 
-    def add(self, t: Tables, worker: int, changes: Sequence[Change]) -> None:
+    def add(
+        self,
+        t: Tables,
+        worker: int,
+        changes: Sequence[Change],
+    ) -> None:
         """Adds changes that wait for a worker.
 
         Args:
@@ -55,7 +66,12 @@ class PendingChanges:
             self._waiting.setdefault(worker, deque()).append(tuple(changes))
             t.clock[c.WOKEN + worker] = 1
 
-    def flush(self, t: Tables, nodes: np.ndarray, examples: int = 0) -> None:
+    def flush(
+        self,
+        t: Tables,
+        nodes: np.ndarray,
+        examples: int = 0,
+    ) -> None:
         """Updates nodes from what they have accumulated, whatever their intervals.
 
         Args:
@@ -66,10 +82,18 @@ class PendingChanges:
         by_worker: dict[int, list[Change]] = {}
         joint: dict[str, list[Update]] = {}
         for number in map(int, nodes):
-            name, node = self._nodes[number], t.nodes[number]
+            name = self._nodes[number]
+            node = t.nodes[number]
             node[c.VERSION] += 1
-            mean, version = float(node[c.STALENESS] / max(node[c.COUNT], 1)), int(node[c.VERSION])
-            update = Update(name, int(node[c.COUNT]), mean, version, examples)
+            mean = float(node[c.STALENESS] / max(node[c.COUNT], 1))
+            version = int(node[c.VERSION])
+            update = Update(
+                name,
+                int(node[c.COUNT]),
+                mean,
+                version,
+                examples,
+            )
             node[c.COUNT] = node[c.STALENESS] = 0
             node[c.UPDATES] += 1
             if name in self._group_of:
@@ -78,7 +102,9 @@ class PendingChanges:
             worker = self._replicas.flushed_by.get(name, self._worker_of[name])
             by_worker.setdefault(worker, []).extend((update, *self._replicas.after(name)))
         for group, updates in joint.items():
-            by_worker.setdefault(self._worker_of[updates[0].node], []).append(_together(group, updates, examples))
+            by_worker.setdefault(self._worker_of[updates[0].node], []).append(
+                _together(group, updates, examples)
+            )
         for worker, changes in by_worker.items():
             self.add(t, worker, changes)
 
@@ -105,17 +131,38 @@ class PendingChanges:
         Returns:
           Dispatches of them, whose number is 0.
         """
-        due = [_dispatch(0, worker, changes) for worker, waiting in self._waiting.items() for changes in waiting]
+        due = []
+        for worker, waiting in self._waiting.items():
+            for changes in waiting:
+                due.append(_dispatch(0, worker, changes))
         self._waiting.clear()
         return due
 
 
-def _together(group: str, updates: Sequence[Update], examples: int) -> JointUpdate:
+def _together(
+    group: str,
+    updates: Sequence[Update],
+    examples: int,
+) -> JointUpdate:
     nodes = tuple(update.node for update in updates)
     counts = tuple(update.count for update in updates)
     versions = tuple(update.version for update in updates)
     return JointUpdate(group, nodes, examples, counts, versions)
 
 
-def _dispatch(number: int, worker: int, changes: tuple[Change, ...]) -> Dispatch:
-    return Dispatch(number, worker, -1, "update", 0, 0, 0, EMPTY_PACK, changes=changes)
+def _dispatch(
+    number: int,
+    worker: int,
+    changes: tuple[Change, ...],
+) -> Dispatch:
+    return Dispatch(
+        number,
+        worker,
+        -1,
+        "update",
+        0,
+        0,
+        0,
+        EMPTY_PACK,
+        changes=changes,
+    )

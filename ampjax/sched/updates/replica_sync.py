@@ -33,17 +33,33 @@ class ReplicaGroups:
     """
 
     def __init__(self, plan: Plan, sync: ReplicaSync, t: Tables):
-        self._sync, self._nodes, self._clock = sync, t.nodes, t.clock
+        self._sync = sync
+        self._nodes = t.nodes
+        self._clock = t.clock
         self._numbers = {node: number for number, node in enumerate(plan.graph.parameterised)}
         self.groups: dict[str, list[str]] = {}
         for node in plan.graph.parameterised.values():
             if node.options.replica_of:
                 self.groups.setdefault(node.options.replica_of, []).append(node.name)
-        self._groups = {name: _Group(tuple(own), dict.fromkeys(own, 0)) for name, own in self.groups.items()}
-        self._group_of = {node: name for name, own in self.groups.items() for node in own}
+        groups = {}
+        for name, own in self.groups.items():
+            groups[name] = _Group(
+                tuple(own),
+                dict.fromkeys(own, 0),
+            )
+        self._groups = groups
+        group_of = {}
+        for name, own in self.groups.items():
+            for node in own:
+                group_of[node] = name
+        self._group_of = group_of
         # One worker flushes those that meet at their updates: nobody may merge what another has yet to hand in.
         meeting = self.groups.values() if sync.every else ()
-        self.flushed_by = {node: plan.worker_of[own[0]] for own in meeting for node in own}
+        flushed_by = {}
+        for own in meeting:
+            for node in own:
+                flushed_by[node] = plan.worker_of[own[0]]
+        self.flushed_by = flushed_by
 
     def after(self, node: str) -> list[Change]:
         """Notes that a node has been updated.
@@ -74,7 +90,11 @@ class ReplicaGroups:
         """
         late = [name for name, group in self._groups.items() if group.is_late]
         self._clock[c.CLOSED] = 0
-        return [(self.flushed_by[self.groups[name][0]], change) for name in late for change in self._met(name)]
+        result = []
+        for name in late:
+            for change in self._met(name):
+                result.append((self.flushed_by[self.groups[name][0]], change))
+        return result
 
     def end_of_epoch(self) -> list[Change]:
         """Notes that an epoch has ended.
@@ -87,12 +107,17 @@ class ReplicaGroups:
         self.forget_handed_in()
         for group in self._groups.values():
             group.since = dict.fromkeys(group.nodes, 0)
-        return [Average(name, group.nodes) for name, group in self._groups.items()]
+        result = []
+        for name, group in self._groups.items():
+            result.append(Average(name, group.nodes))
+        return result
 
     def forget_handed_in(self) -> None:
         """Lets replicas begin their next mean anew: what they have handed in for it is no longer there. Nothing may be in flight."""
         for group in self._groups.values():
-            group.handed_in, group.triggered, group.is_late = {}, False, False
+            group.handed_in = {}
+            group.triggered = False
+            group.is_late = False
         self._clock[[c.N_PUT_OFF, c.CLOSED]] = 0
 
     def state(self) -> dict[str, dict[str, int]]:
@@ -103,7 +128,10 @@ class ReplicaGroups:
         """
         return {name: group.since for name, group in self._groups.items()}
 
-    def resume(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+    def resume(
+        self,
+        state: Mapping[str, Mapping[str, Any]],
+    ) -> None:
         """Goes on from another's `state`.
 
         Args:
@@ -115,7 +143,8 @@ class ReplicaGroups:
 
     def _met(self, name: str) -> list[Change]:
         """The meeting of a group, if that is due and need not be put off."""
-        group, averages = self._groups[name], self._sync.rule == "every_k"
+        group = self._groups[name]
+        averages = self._sync.rule == "every_k"
         if not group.triggered or not (averages or len(group.handed_in) == len(group.nodes)):
             return []
         lines = [self._numbers[node] for node in group.nodes]
@@ -125,7 +154,9 @@ class ReplicaGroups:
             return []
         # Others' updates change these nodes' parameters: a new version, which must not be taken for the old one.
         self._nodes[lines, c.VERSION] += 1
-        group.since, group.handed_in, group.triggered = dict.fromkeys(group.nodes, 0), {}, False
+        group.since = dict.fromkeys(group.nodes, 0)
+        group.handed_in = {}
+        group.triggered = False
         return [Average(name, group.nodes) if averages else Merge(name, group.nodes)]
 
     def _makes_too_stale(self, line: int) -> bool:

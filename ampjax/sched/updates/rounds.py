@@ -29,14 +29,16 @@ class UpdateRounds:
     """
 
     def __init__(self, plan: Plan, settings: SchedulerSettings, tables: SchedulerTables):
-        self._every, self._tables = settings.flush_every, tables
+        self._every = settings.flush_every
+        self._tables = tables
         self.replicas = ReplicaGroups(plan, settings.sync, tables.t)
         nodes = list(plan.graph.parameterised)
         self.changes = PendingChanges(nodes, plan.worker_of, self.replicas, settings.joint)
         self._makes_others_wait = bool(self.replicas.flushed_by or settings.joint)
         self.examples = 0
         self._intervals = tables.t.nodes[:, c.INTERVAL].copy()
-        self._n_begun, self.may_update = 0, True
+        self._n_begun = 0
+        self.may_update = True
 
     @property
     def room(self) -> int:
@@ -64,7 +66,8 @@ class UpdateRounds:
 
     def settle(self) -> None:
         """Once all instances have ended, updates every node if they were a full round, and lets replicas meet that have put it off."""
-        every, t = self._every, self._tables.t
+        every = self._every
+        t = self._tables.t
         if t.clock[c.N_TRAIN]:
             return
         if t.clock[c.N_PUT_OFF]:
@@ -84,9 +87,16 @@ class UpdateRounds:
             return
         t = self._tables.t
         if self._every is None:
-            self.changes.flush(t, np.flatnonzero(t.nodes[:, c.COUNT]))
+            self.changes.flush(
+                t,
+                np.flatnonzero(t.nodes[:, c.COUNT]),
+            )
         else:
-            self.changes.flush(t, np.arange(len(t.nodes)), self.examples)
+            self.changes.flush(
+                t,
+                np.arange(len(t.nodes)),
+                self.examples,
+            )
             self.examples = 0
 
     def end_of_data(self) -> bool:
@@ -103,7 +113,11 @@ class UpdateRounds:
 
     def end_of_epoch(self) -> None:
         """Averages replicas if that is due at the end of an epoch. `Scheduler.next` gives the changes."""
-        self.changes.add(self._tables.t, 0, self.replicas.end_of_epoch())
+        self.changes.add(
+            self._tables.t,
+            0,
+            self.replicas.end_of_epoch(),
+        )
 
     def abandon(self) -> list[Dispatch]:
         """Ends the round that has begun, without an update by the controller.
@@ -112,7 +126,10 @@ class UpdateRounds:
           The parameter changes that were due but held back, or not yet given out.
         """
         nodes = self._tables.t.nodes
-        self.changes.flush(self._tables.t, np.flatnonzero(nodes[:, c.HELD_SINCE]))
+        self.changes.flush(
+            self._tables.t,
+            np.flatnonzero(nodes[:, c.HELD_SINCE]),
+        )
         self.replicas.forget_handed_in()
         self._n_begun = 0
         return self.changes.abandon()

@@ -25,8 +25,16 @@ class WeightAges:
       stages: The stages, by number, that have such nodes.
     """
 
-    def __init__(self, plan: Plan, estimated: Sequence[str], stalest: Mapping[str, int], tables: SchedulerTables):
-        self._tables, self._now, self._stalest = tables, np.zeros(0, np.int64), stalest
+    def __init__(
+        self,
+        plan: Plan,
+        estimated: Sequence[str],
+        stalest: Mapping[str, int],
+        tables: SchedulerTables,
+    ):
+        self._tables = tables
+        self._now = np.zeros(0, np.int64)
+        self._stalest = stalest
         numbers = {node: number for number, node in enumerate(plan.graph.parameterised)}
         self._places: dict[int, list[tuple[str, int, int]]] = {}
         self._estimating = set[int]()
@@ -38,7 +46,9 @@ class WeightAges:
                 and (estimates or not stalest.keys().isdisjoint(stage.params))
             ):
                 users = [node.params_name for node in stage.parameterised]
-                self._places[stage.number] = [(name, numbers[name], users.index(name)) for name in stage.params]
+                self._places[stage.number] = [
+                    (name, numbers[name], users.index(name)) for name in stage.params
+                ]
                 self._estimating |= {stage.number} if estimates else set()
         self.stages = frozenset(self._places)
 
@@ -75,12 +85,23 @@ class WeightAges:
         if d.direction != BACKWARD:
             return d
         seen = self._tables.t.live[d.messages, c.SEEN :]
-        ages = {name: self._now[number] - seen[:, place] for name, number, place in self._places[d.stage]}
+        ages = {}
+        for name, number, place in self._places[d.stage]:
+            ages[name] = self._now[number] - seen[:, place]
         sums = [int(own.sum()) for own in ages.values()]
         if not any(sums):
             return d
         # All messages of a dispatch are alike in what is dropped (`loops.queues.are_alike`).
-        dropped = tuple([name for name, own in ages.items() if 0 <= self._stalest.get(name, c.NO_BUDGET) < own[0]])
+        dropped = tuple(
+            [
+                name
+                for name, own in ages.items()
+                if 0 <= self._stalest.get(name, c.NO_BUDGET) < own[0]
+            ]
+        )
         if d.stage not in self._estimating:
             return d._replace(dropped=dropped)
-        return d._replace(staleness=tuple([each / d.n_messages for each in sums]), dropped=dropped)
+        return d._replace(
+            staleness=tuple([each / d.n_messages for each in sums]),
+            dropped=dropped,
+        )

@@ -80,7 +80,8 @@ class Analysis:
 
     def __str__(self) -> str:
         kinds = [f"{v.dtype}{list(v.shape)}" for v in self.variables]
-        wide, typed = max(len(v.path) for v in self.variables), max(map(len, kinds))
+        wide = max(len(v.path) for v in self.variables)
+        typed = max(map(len, kinds))
         return "\n".join(
             f"{v.path:{wide}}  {kind:{typed}}  {'sparse' if v.sparse else 'dense '}  {v.reason}"
             for v, kind in zip(self.variables, kinds, strict=True)
@@ -91,7 +92,11 @@ class Analysis:
 
 
 def find_sparse(
-    loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_ROWS, mapped: MappedAxes = ()
+    loss_fn: LossFn,
+    params: Any,
+    batch: Any,
+    min_rows: int = MIN_ROWS,
+    mapped: MappedAxes = (),
 ) -> Analysis:
     """Finds the sparse parameter leaves of a single-device loss function. Nothing is computed.
 
@@ -139,7 +144,9 @@ def follow(traced: TracedLoss, axes: Mapping[int, Axes]) -> TableFlow:
       The reads and other uses that were found.
     """
     flow = TableFlow()
-    params: list[Value] = [_start(i, leaf, axes) for i, leaf in enumerate(traced.leaves)]
+    params: list[Value] = []
+    for i, leaf in enumerate(traced.leaves):
+        params.append(_start(i, leaf, axes))
     others: list[Value] = [frozenset()] * (len(traced.jaxpr.invars) - len(params))
     for out in flow.run(traced.jaxpr, [*params, *others], Place()):
         flow.used(out, "the result of the loss function")
@@ -158,13 +165,24 @@ def analyse(traced: TracedLoss, min_rows: int) -> tuple[Variable, ...]:
     """
     search = _Search(traced, max(min_rows, 2))
     search.run()
-    return tuple(
-        Variable(leaf.path, leaf.shape, leaf.dtype, i in search.found, search.reasons[i], search.found.get(i, LEADING))
-        for i, leaf in enumerate(traced.leaves)
-    )
+    result = []
+    for i, leaf in enumerate(traced.leaves):
+        result.append(
+            Variable(
+                leaf.path,
+                leaf.shape,
+                leaf.dtype,
+                i in search.found,
+                search.reasons[i],
+                search.found.get(i, LEADING),
+            )
+        )
+    return tuple(result)
 
 
-def look_again(traced: TracedLoss, known: Mapping[str, Axes]) -> tuple[TableFlow, tuple[Variable, ...]]:
+def look_again(
+    traced: TracedLoss, known: Mapping[str, Axes]
+) -> tuple[TableFlow, tuple[Variable, ...]]:
     """What becomes of leaves that have been found to be sparse, perhaps for batches of other sizes.
 
     Args:
@@ -174,16 +192,31 @@ def look_again(traced: TracedLoss, known: Mapping[str, Axes]) -> tuple[TableFlow
     Returns:
       The reads and other uses of these leaves; and one entry for each leaf, of which others than these are dense.
     """
-    axes = {i: known[leaf.path] for i, leaf in enumerate(traced.leaves) if leaf.path in known}
-    flow, variables = follow(traced, axes), []
+    axes = {}
+    for i, leaf in enumerate(traced.leaves):
+        if leaf.path in known:
+            axes[i] = known[leaf.path]
+    flow = follow(traced, axes)
+    variables = []
     for i, leaf in enumerate(traced.leaves):
         if i not in axes:
-            is_sparse, reason = False, "not looked at"
+            is_sparse = False
+            reason = "not looked at"
         elif i not in flow.uses and not _reads_of(i, flow):  # this batch has no ids for it
-            is_sparse, reason = True, "no row of it is read"
+            is_sparse = True
+            reason = "no row of it is read"
         else:
             is_sparse, reason = _judge(i, axes[i], traced.leaves, flow)
-        variables.append(Variable(leaf.path, leaf.shape, leaf.dtype, is_sparse, reason, axes.get(i, LEADING)))
+        variables.append(
+            Variable(
+                leaf.path,
+                leaf.shape,
+                leaf.dtype,
+                is_sparse,
+                reason,
+                axes.get(i, LEADING),
+            )
+        )
     return flow, tuple(variables)
 
 
@@ -202,21 +235,41 @@ class _Search:
     def __init__(self, traced: TracedLoss, min_rows: int):
         self.found: dict[int, Axes] = {}
         self.reasons: dict[int, str] = {}
-        self._traced, self._min_rows = traced, min_rows
+        self._traced = traced
+        self._min_rows = min_rows
         self._reached: dict[int, tuple[int, bool]] = {}
 
     def run(self) -> None:
         """Tries all leaves along their first axis; then along other axes those leaves whose uses suggest that rows are read along them."""
         leaves = self._traced.leaves
         flow = self._try(dict.fromkeys(range(len(leaves)), LEADING))
-        unsure = {i for i in self.found if all(r.primitive == "slice" for r in _reads_of(i, flow))}
-        unsure |= {i for i, leaf in enumerate(leaves) if i not in self.found and primitives.is_inexact(leaf.dtype)}
+        unsure = set()
+        for i in self.found:
+            if all(r.primitive == "slice" for r in _reads_of(i, flow)):
+                unsure.add(i)
+        unsure |= {
+            i
+            for i, leaf in enumerate(leaves)
+            if i not in self.found and primitives.is_inexact(leaf.dtype)
+        }
         unsure = {i for i in unsure if len(leaves[i].shape) > 1}
-        survey = follow(self._traced, self.found | dict.fromkeys(unsure, ())) if unsure else flow
+        if unsure:
+            survey = follow(
+                self._traced,
+                self.found | dict.fromkeys(unsure, ()),
+            )
+        else:
+            survey = flow
         unsure = {i for i in unsure if survey.uses.get(i, "").startswith(_PICKS)}
         options = {i: _options(len(leaves[i].shape)) for i in unsure}
         for turn in itertools.zip_longest(*options.values()):
-            self._try({i: axes for i, axes in zip(options, turn, strict=True) if axes and self._is_open(i)})
+            self._try(
+                {
+                    i: axes
+                    for i, axes in zip(options, turn, strict=True)
+                    if axes and self._is_open(i)
+                }
+            )
         self._settle()
 
     def _is_open(self, leaf: int) -> bool:
@@ -229,13 +282,28 @@ class _Search:
             for i, leaf_axes in axes.items()
             if (why := _barred(self._traced.leaves[i], leaf_axes, self._min_rows))
         }
-        flow = follow(self._traced, self.found | {i: leaf_axes for i, leaf_axes in axes.items() if i not in barred})
+        flow = follow(
+            self._traced,
+            self.found | {i: leaf_axes for i, leaf_axes in axes.items() if i not in barred},
+        )
         for i, leaf_axes in axes.items():
-            is_sparse, reason = (False, barred[i]) if i in barred else _judge(i, leaf_axes, self._traced.leaves, flow)
+            if i in barred:
+                is_sparse = False
+                reason = barred[i]
+            else:
+                is_sparse, reason = _judge(i, leaf_axes, self._traced.leaves, flow)
             # Among axes that fail, the most useful reason is that of the axes along which most is read, or rows are lost last.
-            reached = len(_reads_of(i, flow)), i in flow.uses and not flow.uses[i].startswith(_READS)
-            if is_sparse or i not in self.reasons or (i not in self.found and reached > self._reached[i]):
-                self.reasons[i], self._reached[i] = reason, reached
+            reached = (
+                len(_reads_of(i, flow)),
+                i in flow.uses and not flow.uses[i].startswith(_READS),
+            )
+            if (
+                is_sparse
+                or i not in self.reasons
+                or (i not in self.found and reached > self._reached[i])
+            ):
+                self.reasons[i] = reason
+                self._reached[i] = reached
             if is_sparse:
                 self.found[i] = leaf_axes
         return flow
@@ -244,7 +312,9 @@ class _Search:
         """Follows all sparse leaves together once more, until none is lost: a leaf may be read together with one that has become dense."""
         while True:
             flow = follow(self._traced, self.found)
-            verdicts = {i: _judge(i, axes, self._traced.leaves, flow) for i, axes in self.found.items()}
+            verdicts = {}
+            for i, axes in self.found.items():
+                verdicts[i] = _judge(i, axes, self._traced.leaves, flow)
             self.reasons |= {i: reason for i, (_, reason) in verdicts.items()}
             lost = [i for i, (is_sparse, _) in verdicts.items() if not is_sparse]
             if not lost:
@@ -256,7 +326,12 @@ class _Search:
 def _options(n_axes: int) -> list[Axes]:
     """Other axes than the first along which rows may be counted. The smallest rows come first, so that no more is read than necessary."""
     sizes = range(min(n_axes, 3), 0, -1)
-    return [axes for size in sizes for axes in itertools.combinations(range(n_axes), size) if axes != LEADING]
+    result = []
+    for size in sizes:
+        for axes in itertools.combinations(range(n_axes), size):
+            if axes != LEADING:
+                result.append(axes)
+    return result
 
 
 def _n_rows(shape: tuple[int, ...], axes: Axes) -> int:
@@ -275,24 +350,43 @@ def _barred(leaf: Leaf, axes: Axes, min_rows: int) -> str:
     return f"{n_rows} rows, more than {MAX_ROWS}" if n_rows > MAX_ROWS else ""
 
 
-def _start(index: int, leaf: Leaf, axes: Mapping[int, Axes]) -> Value:
+def _start(
+    index: int,
+    leaf: Leaf,
+    axes: Mapping[int, Axes],
+) -> Value:
     if not primitives.is_inexact(leaf.dtype):
         return frozenset()  # no step changes it, so it is known before the step
-    return whole_table(index, leaf.shape, axes[index]) if index in axes else frozenset({index})
+    if index in axes:
+        return whole_table(index, leaf.shape, axes[index])
+    return frozenset({index})
 
 
-def _judge(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: TableFlow) -> tuple[bool, str]:
+def _judge(
+    index: int,
+    axes: Axes,
+    leaves: tuple[Leaf, ...],
+    flow: TableFlow,
+) -> tuple[bool, str]:
     reads = _reads_of(index, flow)
     if index in flow.uses:
-        return False, f"used by {flow.uses[index]}" + (f", beside {_counted(reads)}" if reads else "")
+        return False, f"used by {flow.uses[index]}" + (
+            f", beside {_counted(reads)}" if reads else ""
+        )
     unknown = next((read for read in reads if read.deps), None)
     if unknown is not None:
-        return False, f"row ids of {_read_text(unknown)} depend on {_origins(index, unknown.deps, leaves)}"
+        return (
+            False,
+            f"row ids of {_read_text(unknown)} depend on {_origins(index, unknown.deps, leaves)}",
+        )
     if not reads:
         return False, "not used by the loss"
     places = ", ".join(dict.fromkeys(_read_text(read) for read in reads))
     return True, "; ".join(
-        [f"{_counted(reads)}: {places}", *describe_form(leaves, index, axes, [read.view for read in reads])]
+        [
+            f"{_counted(reads)}: {places}",
+            *describe_form(leaves, index, axes, [read.view for read in reads]),
+        ]
     )
 
 
@@ -308,9 +402,16 @@ def _read_text(read: Read) -> str:
     return f"{read.primitive} {read.mode}" + (f" ({read.line})" if read.line else "")
 
 
-def _origins(index: int, deps: Deps, leaves: tuple[Leaf, ...]) -> str:
+def _origins(
+    index: int,
+    deps: Deps,
+    leaves: tuple[Leaf, ...],
+) -> str:
     """Parameters and causes, in the order of the leaves."""
     causes = sorted({d.text for d in deps if isinstance(d, Cause)})
     itself = ["its own rows"] if index in deps else []
-    others = [f"parameter `{leaves[i].path}`" for i in sorted(d for d in deps if isinstance(d, int)) if i != index]
+    others = []
+    for i in sorted(d for d in deps if isinstance(d, int)):
+        if i != index:
+            others.append(f"parameter `{leaves[i].path}`")
     return ", ".join([*itself, *others[:3], *causes])

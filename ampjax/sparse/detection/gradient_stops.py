@@ -17,7 +17,13 @@ from ampjax.jaxprs import primitives
 from ampjax.sparse.detection import strides
 from ampjax.sparse.detection.table_views import Stop, View, with_stop
 
-_MOVES = (prim.broadcast_in_dim_p, prim.reshape_p, prim.transpose_p, prim.squeeze_p, prim.convert_element_type_p)
+_MOVES = (
+    prim.broadcast_in_dim_p,
+    prim.reshape_p,
+    prim.transpose_p,
+    prim.squeeze_p,
+    prim.convert_element_type_p,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +59,18 @@ def is_repeated(eqn: Any) -> bool:
     Args:
       eqn: Any equation.
     """
-    return eqn.primitive is prim.broadcast_in_dim_p and eqn.outvars[0].aval.dtype == bool and len(eqn.invars) == 1
+    return (
+        eqn.primitive is prim.broadcast_in_dim_p
+        and eqn.outvars[0].aval.dtype == bool
+        and len(eqn.invars) == 1
+    )
 
 
-def chosen_value(eqn: Any, operands: Sequence[Any], made: Mapping[Any, Any]) -> Any:
+def chosen_value(
+    eqn: Any,
+    operands: Sequence[Any],
+    made: Mapping[Any, Any],
+) -> Any:
     """What stands for an equation's result, if the equation chooses between a table, or integers, and their `stop_gradient`.
 
     Args:
@@ -79,15 +93,33 @@ def chosen_value(eqn: Any, operands: Sequence[Any], made: Mapping[Any, Any]) -> 
     varies = _varying_axes(which, made)
     if any(value.strides[a] is None for a in varies):
         return None
-    return with_stop(value, _stop(operands[0], which.aval.shape, varies, passes=stopped == 0))
+    return with_stop(
+        value,
+        _stop(
+            operands[0],
+            which.aval.shape,
+            varies,
+            passes=stopped == 0,
+        ),
+    )
 
 
-def _stopped_case(first: Any, second: Any, made: Mapping[Any, Any]) -> int | None:
+def _stopped_case(
+    first: Any,
+    second: Any,
+    made: Mapping[Any, Any],
+) -> int | None:
     """Which of two variables is the other one's `stop_gradient`, moved as that is; None if none is."""
     while True:
-        makers = [None if hasattr(v, "val") else made.get(v) for v in (first, second)]
+        makers = []
+        for v in (first, second):
+            makers.append(None if hasattr(v, "val") else made.get(v))
         for case, (maker, other) in enumerate(zip(makers, (second, first), strict=True)):
-            if maker is not None and maker.primitive is prim.stop_gradient_p and maker.invars[0] is other:
+            if (
+                maker is not None
+                and maker.primitive is prim.stop_gradient_p
+                and maker.invars[0] is other
+            ):
                 return case
         one, other = makers
         if one is None or other is None or not _moves_alike(one, other):
@@ -99,20 +131,34 @@ def _stopped_case(first: Any, second: Any, made: Mapping[Any, Any]) -> int | Non
 def _moves_alike(first: Any, second: Any) -> bool:
     """Whether two equations do the same to two values."""
     are_moves = first.primitive is second.primitive and first.primitive in _MOVES
-    return are_moves and first.params == second.params and len(first.invars) == len(second.invars) == 1
+    return (
+        are_moves and first.params == second.params and len(first.invars) == len(second.invars) == 1
+    )
 
 
-def _varying_axes(atom: Any, made: Mapping[Any, Any]) -> list[int]:
+def _varying_axes(
+    atom: Any,
+    made: Mapping[Any, Any],
+) -> list[int]:
     """The axes along which a value is not known to be the same."""
     eqn = None if hasattr(atom, "val") else made.get(atom)
     shape = atom.aval.shape
     if eqn is None or eqn.primitive is not prim.broadcast_in_dim_p:
         return [a for a, n in enumerate(shape) if n != 1]
-    pairs = zip(eqn.invars[0].aval.shape, eqn.params["broadcast_dimensions"], strict=True)
+    pairs = zip(
+        eqn.invars[0].aval.shape,
+        eqn.params["broadcast_dimensions"],
+        strict=True,
+    )
     return [int(a) for n, a in pairs if n != 1]
 
 
-def _stop(which: Any, shape: Sequence[int], varies: Sequence[int], passes: bool) -> Stop:
+def _stop(
+    which: Any,
+    shape: Sequence[int],
+    varies: Sequence[int],
+    passes: bool,
+) -> Stop:
     """The stop for a choice, kept along those axes only along which it varies."""
     counted = strides.in_one_line([n if a in varies else None for a, n in enumerate(shape)])
     numbers = tuple(stride or 0 for stride in counted), 0
@@ -121,5 +167,7 @@ def _stop(which: Any, shape: Sequence[int], varies: Sequence[int], passes: bool)
     if isinstance(which, Repeated):
         mask = jnp.ravel(which.value)
     else:
-        mask = jnp.asarray(which)[tuple(slice(None) if a in varies else 0 for a in range(len(shape)))].ravel()
+        mask = jnp.asarray(which)[
+            tuple(slice(None) if a in varies else 0 for a in range(len(shape)))
+        ].ravel()
     return Stop(mask if passes else ~mask, *numbers)

@@ -67,7 +67,12 @@ class TracedLoss:
     mapped: MappedAxes = ()
 
 
-def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, mapped: MappedAxes = ()) -> TracedLoss:
+def trace_loss(
+    loss_fn: LossFn,
+    params: Tree,
+    batch: Tree,
+    mapped: MappedAxes = (),
+) -> TracedLoss:
     """Traces a loss function; nothing is computed.
 
     Args:
@@ -95,12 +100,16 @@ def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, mapped: MappedAxes = 
         weighted = is_weighted(out)
         return scalar(lambda: out)()
 
-    closed, out = jax.make_jaxpr(traced, axis_env=list(mapped), return_shape=True)(abstract(params), abstract(batch))
+    closed, out = jax.make_jaxpr(traced, axis_env=list(mapped), return_shape=True)(
+        abstract(params), abstract(batch)
+    )
     has_aux = _has_aux(out)
     jaxpr, consts = primitives.opened(closed)
     jaxpr = inlined(primitives.needed(jaxpr))
     params_tree, batch_tree, out_tree = (jax.tree.structure(tree) for tree in (params, batch, out))
-    return TracedLoss(jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux, weighted, mapped)
+    return TracedLoss(
+        jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux, weighted, mapped
+    )
 
 
 def abstract(tree: Tree) -> Tree:
@@ -120,7 +129,9 @@ def signature(tree: Tree) -> Hashable:
     """
     leaves, treedef = jax.tree.flatten(tree)
     leaves = [_abstract_leaf(leaf) for leaf in leaves]
-    return treedef, tuple((x.shape, x.dtype, x.weak_type) if hasattr(x, "dtype") else type(x) for x in leaves)
+    return treedef, tuple(
+        (x.shape, x.dtype, x.weak_type) if hasattr(x, "dtype") else type(x) for x in leaves
+    )
 
 
 def _abstract_leaf(leaf: Any) -> Any:
@@ -130,7 +141,9 @@ def _abstract_leaf(leaf: Any) -> Any:
     # NumPy's 64 bits are 32 in JAX, unless it is told otherwise. Random keys are no numbers.
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
     return jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype if is_key else jax.dtypes.canonicalize_dtype(leaf.dtype), weak_type=weak
+        leaf.shape,
+        leaf.dtype if is_key else jax.dtypes.canonicalize_dtype(leaf.dtype),
+        weak_type=weak,
     )
 
 
@@ -140,14 +153,29 @@ def _param_leaves(params: Tree) -> tuple[Leaf, ...]:
         if not hasattr(leaf, "dtype"):
             name = _text(path)
             raise ParameterError(
-                f"parameter `{name}`", "an array", f"{type(leaf).__name__} {leaf!r}", "Make arrays of all parameters."
+                f"parameter `{name}`",
+                "an array",
+                f"{type(leaf).__name__} {leaf!r}",
+                "Make arrays of all parameters.",
             )
-        leaves.append(Leaf(jax.tree_util.keystr(path), tuple(leaf.shape), _abstract_leaf(leaf).dtype))
+        leaves.append(
+            Leaf(
+                jax.tree_util.keystr(path),
+                tuple(leaf.shape),
+                _abstract_leaf(leaf).dtype,
+            )
+        )
     if not any(primitives.is_inexact(leaf.dtype) for leaf in leaves):
-        texts = [_text(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
-        kinds = ", ".join(f"`{text}` {leaf.dtype}" for text, leaf in zip(texts[:4], leaves, strict=False))
+        texts = []
+        for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]:
+            texts.append(_text(path))
+        kinds = ", ".join(
+            f"`{text}` {leaf.dtype}" for text, leaf in zip(texts[:4], leaves, strict=False)
+        )
         kinds = kinds or "no leaf at all"
-        raise ParameterError("parameters", "at least one float leaf", kinds, "Pass the parameters to be trained.")
+        raise ParameterError(
+            "parameters", "at least one float leaf", kinds, "Pass the parameters to be trained."
+        )
     return tuple(leaves)
 
 

@@ -37,8 +37,14 @@ def draws_of(traced: TracedLoss) -> list[Draw]:
     """
     flow = TableFlow()
     n_params = len(traced.leaves)
-    batch: list[Value] = [frozenset({i}) for i in range(len(traced.jaxpr.invars) - n_params)]
-    flow.run(traced.jaxpr, [*[NOTHING] * n_params, *batch], Place())
+    batch: list[Value] = []
+    for i in range(len(traced.jaxpr.invars) - n_params):
+        batch.append(frozenset({i}))
+    flow.run(
+        traced.jaxpr,
+        [*[NOTHING] * n_params, *batch],
+        Place(),
+    )
     return [draw for _, draw in sorted(flow.draws.items())]
 
 
@@ -55,7 +61,9 @@ def without_randomness(traced: TracedLoss) -> TracedLoss:
         calls the host.
     """
     jaxpr = _deterministic(traced.jaxpr)
-    return traced if jaxpr is traced.jaxpr else dataclasses.replace(traced, jaxpr=jaxpr)
+    if jaxpr is traced.jaxpr:
+        return traced
+    return dataclasses.replace(traced, jaxpr=jaxpr)
 
 
 def _deterministic(jaxpr: Any) -> Any:
@@ -68,10 +76,15 @@ def _deterministic(jaxpr: Any) -> Any:
         return jaxpr if inner is jaxpr.jaxpr else jaxpr.replace(jaxpr=inner)
     if not hasattr(jaxpr, "eqns"):
         return jaxpr
-    heard = [eqn for eqn in jaxpr.eqns if eqn.outvars or eqn.primitive.name not in primitives.CALLBACKS]
+    heard = []
+    for eqn in jaxpr.eqns:
+        if eqn.outvars or eqn.primitive.name not in primitives.CALLBACKS:
+            heard.append(eqn)
     eqns = [_deterministic_equation(eqn) for eqn in heard]
     is_same = _are_same(eqns, jaxpr.eqns) and _silent(jaxpr.effects) == jaxpr.effects
-    return jaxpr if is_same else jaxpr.replace(eqns=eqns, effects=_silent(jaxpr.effects))
+    if is_same:
+        return jaxpr
+    return jaxpr.replace(eqns=eqns, effects=_silent(jaxpr.effects))
 
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
@@ -84,9 +97,15 @@ def _deterministic_equation(eqn: Any) -> Any:
     if name == "random_bits":
         return _constant(eqn)
     if name == "random_gamma":  # its mean
-        return eqn.replace(primitive=prim.copy_p, invars=eqn.invars[1:], params={})
+        return eqn.replace(
+            primitive=prim.copy_p,
+            invars=eqn.invars[1:],
+            params={},
+        )
     if name in primitives.DRAWS or name == "io_callback":
-        raise SettingsError("loss_fn", "draws by `jax.random` and no `io_callback`", f"`{name}`", _FIX)
+        raise SettingsError(
+            "loss_fn", "draws by `jax.random` and no `io_callback`", f"`{name}`", _FIX
+        )
     if eqn.primitive is prim.while_p and _draws(eqn):
         raise SettingsError("loss_fn", "no random draws in a `while` loop", "some", _FIX)
     if not any(primitives.inner(eqn)):
@@ -118,4 +137,8 @@ def _constant(eqn: Any) -> Any:
     number = np.dtype(aval.dtype).type(int(DRAWN_NUMBER * 2 ** (8 * aval.dtype.itemsize)))
     literal = Literal(number, ShapedArray((), aval.dtype))
     params = {"shape": aval.shape, "broadcast_dimensions": (), "sharding": None}
-    return eqn.replace(primitive=prim.broadcast_in_dim_p, invars=[literal], params=params)
+    return eqn.replace(
+        primitive=prim.broadcast_in_dim_p,
+        invars=[literal],
+        params=params,
+    )

@@ -10,7 +10,12 @@ from ampjax.sparse.detection.row_axes import LEADING, table_shape
 from ampjax.sparse.detection.table_views import View
 
 
-def describe_form(leaves: Sequence[Leaf], leaf: int, axes: tuple[int, ...], read: Sequence[View]) -> list[str]:
+def describe_form(
+    leaves: Sequence[Leaf],
+    leaf: int,
+    axes: tuple[int, ...],
+    read: Sequence[View],
+) -> list[str]:
     """Says in what form a table is read, where that is not simply `table[ids]`.
 
     Args:
@@ -33,7 +38,10 @@ def describe_form(leaves: Sequence[Leaf], leaf: int, axes: tuple[int, ...], read
     return [text for text in words if text]
 
 
-def _rows(shape: tuple[int, ...], axes: tuple[int, ...]) -> str:
+def _rows(
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
+) -> str:
     if axes == LEADING:
         return ""
     *outer, n_rows = (shape[a] for a in axes)

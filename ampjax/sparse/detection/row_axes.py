@@ -17,7 +17,10 @@ LEADING = (0,)
 """Rows along the first axis: leaf and table are the same array."""
 
 
-def table_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+def table_shape(
+    shape: Sequence[int],
+    axes: Sequence[int],
+) -> tuple[int, ...]:
     """The shape of the table, `[n_rows, 1, ..., *row]`.
 
     Args:
@@ -28,7 +31,13 @@ def table_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     ((60, 1, 4), (20, 4))
     """
     row = (n for a, n in enumerate(shape) if a not in axes)
-    return tuple(shape) if not shape else (math.prod(shape[a] for a in axes), *[1] * (len(axes) - 1), *row)
+    if not shape:
+        return tuple(shape)
+    return (
+        math.prod(shape[a] for a in axes),
+        *[1] * (len(axes) - 1),
+        *row,
+    )
 
 
 def to_table(leaf: Any, axes: Sequence[int]) -> Any:
@@ -46,7 +55,11 @@ def to_table(leaf: Any, axes: Sequence[int]) -> Any:
     return leaf.transpose(_order(leaf.shape, axes)).reshape(shape)
 
 
-def from_table(table: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
+def from_table(
+    table: Any,
+    shape: Sequence[int],
+    axes: Sequence[int],
+) -> Any:
     """A table as the leaf that it stands for.
 
     Args:
@@ -60,5 +73,11 @@ def from_table(table: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
     return table.reshape([shape[a] for a in order]).transpose(np.argsort(order))
 
 
-def _order(shape: Sequence[int], axes: Sequence[int]) -> list[int]:
-    return [*axes, *(a for a in range(len(shape)) if a not in axes)]
+def _order(
+    shape: Sequence[int],
+    axes: Sequence[int],
+) -> list[int]:
+    return [
+        *axes,
+        *(a for a in range(len(shape)) if a not in axes),
+    ]

@@ -42,11 +42,21 @@ def is_read(eqn: Any, view: View) -> bool:
       eqn: The equation.
       view: The view that is its first operand.
     """
-    if eqn.primitive not in (prim.gather_p, prim.dynamic_slice_p, prim.slice_p) or not view.row_axes:
+    if (
+        eqn.primitive not in (prim.gather_p, prim.dynamic_slice_p, prim.slice_p)
+        or not view.row_axes
+    ):
         return False
-    shape, is_slice = eqn.invars[0].aval.shape, eqn.primitive is prim.slice_p
-    taken = eqn.outvars[0].aval.shape if is_slice else eqn.params["slice_sizes"]
-    return all(n == (size if s is None else 1) for n, size, s in zip(taken, shape, view.strides, strict=True))
+    shape = eqn.invars[0].aval.shape
+    is_slice = eqn.primitive is prim.slice_p
+    if is_slice:
+        taken = eqn.outvars[0].aval.shape
+    else:
+        taken = eqn.params["slice_sizes"]
+    return all(
+        n == (size if s is None else 1)
+        for n, size, s in zip(taken, shape, view.strides, strict=True)
+    )
 
 
 def read_mode(eqn: Any) -> str:
@@ -60,10 +70,16 @@ def read_mode(eqn: Any) -> str:
     """
     if eqn.primitive is not prim.gather_p:
         return "clip"
-    return {GatherMode.FILL_OR_DROP: "fill", GatherMode.CLIP: "clip"}.get(eqn.params["mode"], "promise_in_bounds")
+    return {GatherMode.FILL_OR_DROP: "fill", GatherMode.CLIP: "clip"}.get(
+        eqn.params["mode"], "promise_in_bounds"
+    )
 
 
-def row_ids(eqn: Any, operands: Sequence[Any], n_rows: Mapping[int, int]) -> dict[int, jax.Array]:
+def row_ids(
+    eqn: Any,
+    operands: Sequence[Any],
+    n_rows: Mapping[int, int],
+) -> dict[int, jax.Array]:
     """The rows that a read touches.
 
     Args:
@@ -77,9 +93,14 @@ def row_ids(eqn: Any, operands: Sequence[Any], n_rows: Mapping[int, int]) -> dic
     """
     view = operands[0]
     number, inside = _numbers(eqn, operands)
-    number = jnp.where(inside, number, -1) if read_mode(eqn) == "fill" else number
+    if read_mode(eqn) == "fill":
+        number = jnp.where(inside, number, -1)
     for write in view.writes:
-        number = jnp.where(_hits(number, write).any(-1), -1, number)
+        number = jnp.where(
+            _hits(number, write).any(-1),
+            -1,
+            number,
+        )
     is_plain = len(view.segments) == 1 and not view.writes and read_mode(eqn) != "fill"
     ids = {}
     for k, (segment, start) in enumerate(zip(view.segments, view.starts, strict=True)):
@@ -87,11 +108,20 @@ def row_ids(eqn: Any, operands: Sequence[Any], n_rows: Mapping[int, int]) -> dic
             offset = number - start
             is_here = (offset >= 0) & (offset < segment.n_rows)
             ids[k] = offset + segment.first
-            ids[k] = ids[k] if is_plain else jnp.where(is_here, ids[k], n_rows[segment.leaf])
+            if not is_plain:
+                ids[k] = jnp.where(
+                    is_here,
+                    ids[k],
+                    n_rows[segment.leaf],
+                )
     return ids
 
 
-def read_rows(eqn: Any, operands: Sequence[Any], positions: Mapping[int, jax.Array]) -> jax.Array:
+def read_rows(
+    eqn: Any,
+    operands: Sequence[Any],
+    positions: Mapping[int, jax.Array],
+) -> jax.Array:
     """What a read gives, out of pulled rows.
 
     Args:
@@ -107,14 +137,30 @@ def read_rows(eqn: Any, operands: Sequence[Any], positions: Mapping[int, jax.Arr
     rows: Any = None
     for k, (segment, start) in enumerate(zip(view.segments, view.starts, strict=True)):
         if segment.n_rows:
-            segment_rows = jnp.take(segment.value, positions.get(k, number - start), axis=0, mode="clip")
-            rows = segment_rows if rows is None else _where(number >= start, segment_rows, rows)
+            segment_rows = jnp.take(
+                segment.value,
+                positions.get(k, number - start),
+                axis=0,
+                mode="clip",
+            )
+            if rows is None:
+                rows = segment_rows
+            else:
+                rows = _where(number >= start, segment_rows, rows)
     for write in view.writes:
         hits = _hits(number, write)
         last = hits.shape[-1] - 1 - jnp.argmax(hits[..., ::-1], axis=-1)
-        rows = _where(hits.any(-1), jnp.take(write.values, last, axis=0, mode="clip"), rows)
+        rows = _where(
+            hits.any(-1),
+            jnp.take(write.values, last, axis=0, mode="clip"),
+            rows,
+        )
     for stop in view.stops:
-        passes = jnp.take(stop.mask, _counted(stop, _index(eqn, operands[1:]), _last(eqn))[0], mode="clip")
+        passes = jnp.take(
+            stop.mask,
+            _counted(stop, _index(eqn, operands[1:]), _last(eqn))[0],
+            mode="clip",
+        )
         rows = _where(passes, rows, _without_gradient(rows, view))
     return _arranged(eqn, _outside(eqn, view, rows, inside), number.ndim)
 
@@ -139,15 +185,31 @@ class LaneReads:
       axes: By operand 0, or None where it is the same for all.
     """
 
-    def __init__(self, eqns: Sequence[Any], views: Sequence[View], indices: Sequence[Any], axes: Sequence[int | None]):
-        self._eqn, self._views = eqns[0], views
+    def __init__(
+        self,
+        eqns: Sequence[Any],
+        views: Sequence[View],
+        indices: Sequence[Any],
+        axes: Sequence[int | None],
+    ):
+        self._eqn = eqns[0]
+        self._views = views
         last = [_last(eqn) for eqn in eqns]
-        bounds = {a: np.array([of_one[a] for of_one in last]) for a in last[0]}
+        bounds = {}
+        for a in last[0]:
+            bounds[a] = np.array([of_one[a] for of_one in last])
 
-        def numbers(bounds: Mapping[int, Any], *indices: Any) -> tuple[jax.Array, jax.Array]:
+        def numbers(
+            bounds: Mapping[int, Any],
+            *indices: Any,
+        ) -> tuple[jax.Array, jax.Array]:
             return _counted(views[0], _index(eqns[0], indices), bounds)
 
-        count = jax.vmap(numbers, in_axes=(0, *axes), axis_size=len(eqns))
+        count = jax.vmap(
+            numbers,
+            in_axes=(0, *axes),
+            axis_size=len(eqns),
+        )
         self._number, self._inside = count(bounds, *indices)
 
     def ids(self, n_rows: int) -> jax.Array:
@@ -156,9 +218,14 @@ class LaneReads:
         Args:
           n_rows: Rows of the table that holds them all.
         """
-        first = np.array([view.segments[0].first for view in self._views], np.int32)
+        first = np.array(
+            [view.segments[0].first for view in self._views],
+            np.int32,
+        )
         ids = self._number + first.reshape(-1, *[1] * (self._number.ndim - 1))
-        return jnp.where(self._inside, ids, n_rows) if read_mode(self._eqn) == "fill" else ids
+        if read_mode(self._eqn) == "fill":
+            return jnp.where(self._inside, ids, n_rows)
+        return ids
 
     def rows(self, positions: jax.Array) -> jax.Array:
         """What they give, `[n, ...]`.
@@ -167,7 +234,12 @@ class LaneReads:
           positions: Where each of the ids lies among the pulled rows, int32, of their shape.
         """
         view = self._views[0]
-        rows = jnp.take(view.segments[0].value, positions, axis=0, mode="clip")
+        rows = jnp.take(
+            view.segments[0].value,
+            positions,
+            axis=0,
+            mode="clip",
+        )
         rows = _outside(self._eqn, view, rows, self._inside)
         return jax.vmap(lambda of_one: _arranged(self._eqn, of_one, self._number.ndim - 1))(rows)
 
@@ -187,28 +259,50 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
     Returns:
       The view after the write; None for any other equation.
     """
-    if eqn.primitive is not prim.scatter_p or not isinstance(operands[0], View) or operands[0].stops:
+    if (
+        eqn.primitive is not prim.scatter_p
+        or not isinstance(operands[0], View)
+        or operands[0].stops
+    ):
         return None
     view, numbers, values = operands
-    shape, windows = eqn.invars[0].aval.shape, _windows(eqn)
+    shape = eqn.invars[0].aval.shape
+    windows = _windows(eqn)
     repeats = any(stride == 0 and n != 1 for stride, n in zip(view.strides, shape, strict=True))
     cuts_rows = any(s is None and windows[a] != shape[a] for a, s in enumerate(view.strides))
     n_ids = math.prod(eqn.invars[1].aval.shape[:-1])
-    if repeats or cuts_rows or not 0 < n_ids * math.prod(windows[a] for a in view.row_axes) <= MAX_WRITTEN:
+    if (
+        repeats
+        or cuts_rows
+        or not 0 < n_ids * math.prod(windows[a] for a in view.row_axes) <= MAX_WRITTEN
+    ):
         return None
-    write = Write(numbers, values) if isinstance(numbers, frozenset) else _write(eqn, view, numbers, values, windows)
+    if isinstance(numbers, frozenset):
+        write = Write(numbers, values)
+    else:
+        write = _write(eqn, view, numbers, values, windows)
     return dataclasses.replace(view, writes=(*view.writes, write))
 
 
 # ---- numbers of rows -------------------------------------------------------------------------------------------------
 
 
-def _numbers(eqn: Any, operands: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
+def _numbers(
+    eqn: Any,
+    operands: Sequence[Any],
+) -> tuple[jax.Array, jax.Array]:
     """By id the number of its row in the row space, int32, the nearest one's for ids outside; and whether it is inside."""
-    return _counted(operands[0], _index(eqn, operands[1:]), _last(eqn))
+    return _counted(
+        operands[0],
+        _index(eqn, operands[1:]),
+        _last(eqn),
+    )
 
 
-def index_of(eqn: Any, operands: Sequence[Any]) -> dict[int, tuple[jax.Array, int]]:
+def index_of(
+    eqn: Any,
+    operands: Sequence[Any],
+) -> dict[int, tuple[jax.Array, int]]:
     """By axis of what a read reads: the indices along it, and the last one that is inside.
 
     Args:
@@ -216,10 +310,16 @@ def index_of(eqn: Any, operands: Sequence[Any]) -> dict[int, tuple[jax.Array, in
       operands: Its operands' values; the first is a view.
     """
     last = _last(eqn)
-    return {a: (jnp.asarray(start), last[a]) for a, start in _index(eqn, operands[1:]).items()}
+    result = {}
+    for a, start in _index(eqn, operands[1:]).items():
+        result[a] = (jnp.asarray(start), last[a])
+    return result
 
 
-def _index(eqn: Any, indices: Sequence[Any]) -> dict[int, Any]:
+def _index(
+    eqn: Any,
+    indices: Sequence[Any],
+) -> dict[int, Any]:
     """By axis of a read's operand the index along it."""
     match eqn.primitive:
         case prim.gather_p:
@@ -228,33 +328,52 @@ def _index(eqn: Any, indices: Sequence[Any]) -> dict[int, Any]:
         case prim.dynamic_slice_p:
             return dict(enumerate(indices))
         case _:
-            return {a: np.int32(start) for a, start in enumerate(eqn.params["start_indices"])}
+            result = {}
+            for a, start in enumerate(eqn.params["start_indices"]):
+                result[a] = np.int32(start)
+            return result
 
 
 def _last(eqn: Any) -> dict[int, int]:
     """By axis of a read's operand the last index that is inside."""
     is_slice = eqn.primitive is prim.slice_p
-    sizes = eqn.outvars[0].aval.shape if is_slice else eqn.params["slice_sizes"]
+    if is_slice:
+        sizes = eqn.outvars[0].aval.shape
+    else:
+        sizes = eqn.params["slice_sizes"]
     shape = eqn.invars[0].aval.shape
     if eqn.primitive is not prim.gather_p:
-        return {a: n - size for a, (n, size) in enumerate(zip(shape, sizes, strict=True))}
+        result = {}
+        for a, (n, size) in enumerate(zip(shape, sizes, strict=True)):
+            result[a] = n - size
+        return result
     numbers = eqn.params["dimension_numbers"]
     axes = (*numbers.start_index_map, *numbers.operand_batching_dims) or (0,)
     return {a: shape[a] - sizes[a] for a in axes}
 
 
-def _counted(numbering: View | Stop, starts: Mapping[int, Any], last: Mapping[int, Any]) -> tuple[jax.Array, jax.Array]:
+def _counted(
+    numbering: View | Stop,
+    starts: Mapping[int, Any],
+    last: Mapping[int, Any],
+) -> tuple[jax.Array, jax.Array]:
     """Numbers in a row space, from an index and the last one that is inside by axis; and whether all are inside."""
-    number, inside = jnp.int32(numbering.offset), jnp.bool_(True)
+    number = jnp.int32(numbering.offset)
+    inside = jnp.bool_(True)
     for a, start in starts.items():
-        stride, start = numbering.strides[a], jnp.asarray(start)
+        stride = numbering.strides[a]
+        start = jnp.asarray(start)
         if stride is not None:
             number = number + stride * _clipped(start, last[a])
         inside = inside & _in_range(start, last[a])
     return jnp.broadcast_arrays(number, inside)  # pyright: ignore[reportReturnType]
 
 
-def _starts(indices: Any, index_map: Sequence[int], numbers: Any) -> dict[int, Any]:
+def _starts(
+    indices: Any,
+    index_map: Sequence[int],
+    numbers: Any,
+) -> dict[int, Any]:
     """By axis of the operand, the index of a gather or scatter along it, from an array of indices `[*ids, n_axes]`."""
     indices = jnp.asarray(indices)
     starts: dict[int, Any] = {a: indices[..., column] for column, a in enumerate(index_map)}
@@ -262,7 +381,11 @@ def _starts(indices: Any, index_map: Sequence[int], numbers: Any) -> dict[int, A
         numbers, "scatter_indices_batching_dims", ()
     )
     for a, place in zip(numbers.operand_batching_dims, batching, strict=True):
-        starts[a] = jax.lax.broadcasted_iota(jnp.int32, indices.shape[:-1], int(place))
+        starts[a] = jax.lax.broadcasted_iota(
+            jnp.int32,
+            indices.shape[:-1],
+            int(place),
+        )
     return starts or {0: jnp.zeros(indices.shape[:-1], jnp.int32)}
 
 
@@ -277,7 +400,9 @@ def _in_range(ids: jax.Array, last: Any) -> jax.Array:
 def _bound(ids: jax.Array, last: Any) -> Any:
     """The last index, in the ids' own dtype: bytes can't name row 1000, so they need no bound there."""
     most = int(jnp.iinfo(ids.dtype).max)
-    return jnp.minimum(last, most).astype(ids.dtype) if isinstance(last, jax.Array) else min(int(last), most)
+    if isinstance(last, jax.Array):
+        return jnp.minimum(last, most).astype(ids.dtype)
+    return min(int(last), most)
 
 
 def _hits(number: jax.Array, write: Write) -> jax.Array:
@@ -288,11 +413,20 @@ def _hits(number: jax.Array, write: Write) -> jax.Array:
 # ---- rows in and out -------------------------------------------------------------------------------------------------
 
 
-def _outside(eqn: Any, view: View, rows: jax.Array, inside: jax.Array) -> jax.Array:
+def _outside(
+    eqn: Any,
+    view: View,
+    rows: jax.Array,
+    inside: jax.Array,
+) -> jax.Array:
     """Rows `[*ids, *row]` with what a read gives for ids outside, and without the gradient that it drops."""
     match read_mode(eqn):
         case "fill":
-            return _where(inside, rows, jnp.full_like(rows, _fill_value(eqn, rows.dtype)))
+            return _where(
+                inside,
+                rows,
+                jnp.full_like(rows, _fill_value(eqn, rows.dtype)),
+            )
         case "promise_in_bounds":
             # A tangent only counts in its transpose, where a zero drops the gradient.
             other = jnp.zeros_like(rows) if view.is_tangent else jax.lax.stop_gradient(rows)
@@ -301,9 +435,20 @@ def _outside(eqn: Any, view: View, rows: jax.Array, inside: jax.Array) -> jax.Ar
             return rows
 
 
-def _where(mask: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+def _where(
+    mask: jax.Array,
+    first: jax.Array,
+    second: jax.Array,
+) -> jax.Array:
     """One choice for each row, for arrays `[*ids, *row]`."""
-    return jnp.where(mask.reshape(*mask.shape, *[1] * (first.ndim - mask.ndim)), first, second)
+    return jnp.where(
+        mask.reshape(
+            *mask.shape,
+            *[1] * (first.ndim - mask.ndim),
+        ),
+        first,
+        second,
+    )
 
 
 def _fill_value(eqn: Any, dtype: Any) -> Any:
@@ -311,41 +456,83 @@ def _fill_value(eqn: Any, dtype: Any) -> Any:
     return jnp.nan if given is None and jnp.issubdtype(dtype, jnp.inexact) else given
 
 
-def _arranged(eqn: Any, rows: jax.Array, n_id_axes: int) -> jax.Array:
+def _arranged(
+    eqn: Any,
+    rows: jax.Array,
+    n_id_axes: int,
+) -> jax.Array:
     """Rows `[*ids, *row]` with their axes where the read's result has them."""
     out = eqn.outvars[0].aval.shape
     if eqn.primitive is not prim.gather_p:
         return rows.reshape(out)
     offset = [int(a) for a in eqn.params["dimension_numbers"].offset_dims]
     ids = [a for a in range(len(out)) if a not in offset]
-    rows = rows.reshape(*rows.shape[:n_id_axes], *(out[a] for a in offset))
+    rows = rows.reshape(
+        *rows.shape[:n_id_axes],
+        *(out[a] for a in offset),
+    )
     return rows.transpose(np.argsort([*ids, *offset]))
 
 
 def _windows(eqn: Any) -> list[int]:
     """How much of each axis one index of a scatter writes over."""
-    numbers, updates = eqn.params["dimension_numbers"], eqn.invars[2].aval.shape
+    numbers = eqn.params["dimension_numbers"]
+    updates = eqn.invars[2].aval.shape
     ones = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     rest = iter(numbers.update_window_dims)
-    return [1 if a in ones else updates[next(rest)] for a in range(len(eqn.invars[0].aval.shape))]
+    result = []
+    for a in range(len(eqn.invars[0].aval.shape)):
+        result.append(1 if a in ones else updates[next(rest)])
+    return result
 
 
-def _write(eqn: Any, view: View, indices: Any, values: Any, windows: Sequence[int]) -> Write:
+def _write(
+    eqn: Any,
+    view: View,
+    indices: Any,
+    values: Any,
+    windows: Sequence[int],
+) -> Write:
     """The rows that a scatter writes over, and what with."""
-    numbers, shape = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
+    numbers = eqn.params["dimension_numbers"]
+    shape = eqn.invars[0].aval.shape
     starts = _starts(indices, numbers.scatter_dims_to_operand_dims, numbers)
-    number, inside = _counted(view, starts, {a: shape[a] - windows[a] for a in starts})
+    number, inside = _counted(
+        view,
+        starts,
+        {a: shape[a] - windows[a] for a in starts},
+    )
     if eqn.params["mode"] is not GatherMode.CLIP:
         number = jnp.where(inside, number, -1)
     # Each index writes over a block of rows: one more axis for each of the rows' axes.
     n_ids = number.ndim
     for a in view.row_axes:
         more = (view.strides[a] or 0) * jnp.arange(windows[a], dtype=jnp.int32)
-        number = jnp.where(number[..., None] < 0, -1, number[..., None] + more)
+        number = jnp.where(
+            number[..., None] < 0,
+            -1,
+            number[..., None] + more,
+        )
     window = [int(a) for a in numbers.update_window_dims]
     ids = [a for a in range(jnp.ndim(values)) if a not in window]
-    values = jnp.transpose(jnp.asarray(values), [*ids, *window])
+    values = jnp.transpose(
+        jnp.asarray(values),
+        [*ids, *window],
+    )
     values = values.reshape(*values.shape[:n_ids], *windows)
     row = [n_ids + a for a, stride in enumerate(view.strides) if stride is None]
-    values = jnp.transpose(values, [*range(n_ids), *(n_ids + a for a in view.row_axes), *row])
-    return Write(number.ravel(), values.reshape(number.size, *(values.shape[len(values.shape) - len(row) :])))
+    values = jnp.transpose(
+        values,
+        [
+            *range(n_ids),
+            *(n_ids + a for a in view.row_axes),
+            *row,
+        ],
+    )
+    return Write(
+        number.ravel(),
+        values.reshape(
+            number.size,
+            *(values.shape[len(values.shape) - len(row) :]),
+        ),
+    )

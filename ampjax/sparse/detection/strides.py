@@ -29,7 +29,10 @@ def in_one_line(sizes: Sequence[int | None]) -> Strides:
     return tuple(reversed(strides))
 
 
-def is_one_line(axes: Sequence[tuple[int | None, int]], stride: int = 1) -> bool:
+def is_one_line(
+    axes: Sequence[tuple[int | None, int]],
+    stride: int = 1,
+) -> bool:
     """Whether numbers rise evenly through several axes, the last one fastest.
 
     Args:
@@ -65,7 +68,12 @@ def without(numbers: Numbers, gone: Sequence[int]) -> Numbers:
     return tuple(s for a, s in enumerate(strides) if a not in gone), offset
 
 
-def broadcast(numbers: Numbers, old: Sequence[int], new: Sequence[int], target: Sequence[int]) -> Numbers:
+def broadcast(
+    numbers: Numbers,
+    old: Sequence[int],
+    new: Sequence[int],
+    target: Sequence[int],
+) -> Numbers:
     """The numbers after new axes, and axes of one, have been repeated.
 
     Args:
@@ -94,7 +102,11 @@ def cut(numbers: Numbers, spans: Sequence[slice]) -> Numbers:
     return tuple(None if s is None else s * spans[a].step for a, s in enumerate(strides)), offset
 
 
-def reversed_along(numbers: Numbers, shape: Sequence[int], turned: Sequence[int]) -> Numbers:
+def reversed_along(
+    numbers: Numbers,
+    shape: Sequence[int],
+    turned: Sequence[int],
+) -> Numbers:
     """The numbers after some axes have been turned.
 
     Args:
@@ -107,7 +119,11 @@ def reversed_along(numbers: Numbers, shape: Sequence[int], turned: Sequence[int]
     return tuple(-s if s is not None and a in turned else s for a, s in enumerate(strides)), offset
 
 
-def reshaped(numbers: Numbers, old: Sequence[int], new: Sequence[int]) -> Numbers | None:
+def reshaped(
+    numbers: Numbers,
+    old: Sequence[int],
+    new: Sequence[int],
+) -> Numbers | None:
     """The numbers after a reshape, if they still rise evenly: axes that are counted may be joined and cut, and so may the others.
 
     Args:
@@ -120,7 +136,9 @@ def reshaped(numbers: Numbers, old: Sequence[int], new: Sequence[int]) -> Number
     for before, after in _groups(old, new):
         kinds = {strides[a] is None for a in before}
         inner = strides[before[-1]]
-        if len(kinds) > 1 or (inner is not None and not is_one_line([(strides[a], old[a]) for a in before], inner)):
+        if len(kinds) > 1 or (
+            inner is not None and not is_one_line([(strides[a], old[a]) for a in before], inner)
+        ):
             return None
         for a in reversed(after):
             result[a] = inner
@@ -128,12 +146,17 @@ def reshaped(numbers: Numbers, old: Sequence[int], new: Sequence[int]) -> Number
     return tuple(result), offset
 
 
-def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
+def _groups(
+    old: Sequence[int],
+    new: Sequence[int],
+) -> Iterator[tuple[list[int], list[int]]]:
     """Axes of two shapes, less those of one, in the smallest groups of equal size."""
     first, second = ([a for a, n in enumerate(shape) if n != 1] for shape in (old, new))
     while first:
         before = [first.pop(0)]
         after = [second.pop(0)]
-        while (size := math.prod(old[a] for a in before)) != (other := math.prod(new[a] for a in after)):
+        while (size := math.prod(old[a] for a in before)) != (
+            other := math.prod(new[a] for a in after)
+        ):
             (before if size < other else after).append((first if size < other else second).pop(0))
         yield before, after

@@ -47,7 +47,12 @@ class TableFlow:
     uses: dict[int, str] = dataclasses.field(default_factory=dict)
     draws: dict[Path, Draw] = dataclasses.field(default_factory=dict)
 
-    def run(self, jaxpr: Any, args: Sequence[Value], place: Place) -> list[Value]:
+    def run(
+        self,
+        jaxpr: Any,
+        args: Sequence[Value],
+        place: Place,
+    ) -> list[Value]:
         """Follows values through a jaxpr.
 
         Args:
@@ -67,7 +72,12 @@ class TableFlow:
 
         made: dict[Any, Any] = {}
         for i, eqn in enumerate(body.eqns):
-            outs = self._step(eqn, [value(v) for v in eqn.invars], place / i, made)
+            outs = self._step(
+                eqn,
+                [value(v) for v in eqn.invars],
+                place / i,
+                made,
+            )
             env.update(zip(eqn.outvars, outs, strict=True))
             made.update(dict.fromkeys(eqn.outvars, eqn))
         return [value(v) for v in body.outvars]
@@ -88,12 +98,27 @@ class TableFlow:
             self.uses.setdefault(leaf, how)
         return origins_of_rows(value) | origins_of_choice(value)
 
-    def _step(self, eqn: Any, ins: list[Value], place: Place, made: Mapping[Any, Any]) -> list[Value]:
+    def _step(
+        self,
+        eqn: Any,
+        ins: list[Value],
+        place: Place,
+        made: Mapping[Any, Any],
+    ) -> list[Value]:
         rule = _RULES.get(eqn.primitive.name)
         if rule is not None:
-            return rule(self, eqn, ins, dataclasses.replace(place, line=place.line_of(eqn)))
+            return rule(
+                self,
+                eqn,
+                ins,
+                dataclasses.replace(place, line=place.line_of(eqn)),
+            )
         if eqn.primitive.name in primitives.DRAWS:
-            self.draws[place.path] = Draw(union(ins[:1]), eqn.outvars[-1].aval.shape, place.line_of(eqn))
+            self.draws[place.path] = Draw(
+                union(ins[:1]),
+                eqn.outvars[-1].aval.shape,
+                place.line_of(eqn),
+            )
         if (chosen := chosen_value(eqn, ins, made)) is not None:
             return [chosen]
         if not any(isinstance(v, View) for v in ins):
@@ -103,52 +128,118 @@ class TableFlow:
             return [self._read(eqn, view, [self._all_used([v], eqn, place) for v in others], place)]
         moved = table_views.views_of_results(eqn, ins)
         if moved is None and isinstance(view, View) and eqn.primitive is prim.scatter_p:
-            written = reads.write_rows(eqn, [view, *(self._all_used([v], eqn, place) for v in others)])
+            written = reads.write_rows(
+                eqn,
+                [
+                    view,
+                    *(self._all_used([v], eqn, place) for v in others),
+                ],
+            )
             moved = written and [written]
-        return list(moved) if moved else self._opaque(eqn, ins, place, _BROKEN.get(eqn.primitive.name, ""))
+        if moved:
+            return list(moved)
+        return self._opaque(
+            eqn,
+            ins,
+            place,
+            _BROKEN.get(eqn.primitive.name, ""),
+        )
 
-    def _read(self, eqn: Any, view: View, indices: list[Value], place: Place) -> Deps:
+    def _read(
+        self,
+        eqn: Any,
+        view: View,
+        indices: list[Value],
+        place: Place,
+    ) -> Deps:
         deps = union(indices) | place.control | origins_of_choice(view)
-        mode, name, line = reads.read_mode(eqn), eqn.primitive.name, place.line_of(eqn)
+        mode = reads.read_mode(eqn)
+        name = eqn.primitive.name
+        line = place.line_of(eqn)
         for k, segment in enumerate(view.segments):
             if segment.leaf is not None:
-                self.reads[(*place.path, k)] = Read(segment.leaf, deps, mode, name, line, view)
+                self.reads[(*place.path, k)] = Read(
+                    segment.leaf,
+                    deps,
+                    mode,
+                    name,
+                    line,
+                    view,
+                )
         return deps | origins_of_rows(view)
 
-    def _opaque(self, eqn: Any, ins: Sequence[Value], place: Place, how: str = "") -> list[Value]:
+    def _opaque(
+        self,
+        eqn: Any,
+        ins: Sequence[Value],
+        place: Place,
+        how: str = "",
+    ) -> list[Value]:
         """An equation that is not known: each result may depend on all operands."""
         deps = self._all_used(ins, eqn, place, how)
         if eqn.effects:
-            does = "reaches over replicas" if primitives.reaches_over_axes(eqn) else "has side effects"
+            does = (
+                "reaches over replicas" if primitives.reaches_over_axes(eqn) else "has side effects"
+            )
             deps |= {Cause(f"`{eqn.primitive.name}`, which {does}", place.path)}
         return [deps] * len(eqn.outvars)
 
-    def _all_used(self, values: Sequence[Value], eqn: Any, place: Place, how: str = "") -> Deps:
+    def _all_used(
+        self,
+        values: Sequence[Value],
+        eqn: Any,
+        place: Place,
+        how: str = "",
+    ) -> Deps:
         """What values depend on. Tables among them are noted as used by the equation."""
         if not any(isinstance(v, View) for v in values):
             return union(values)
         line = place.line_of(eqn)
-        text = f"`{eqn.primitive.name}`" + (f", {how}" if how else "") + (f" ({line})" if line else "")
+        text = (
+            f"`{eqn.primitive.name}`" + (f", {how}" if how else "") + (f" ({line})" if line else "")
+        )
         return union([self.used(v, text) for v in values])
 
     # ---- calls and branches ------------------------------------------------------------------------------------------
 
-    def _call(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+    def _call(
+        self,
+        eqn: Any,
+        ins: list[Value],
+        place: Place,
+    ) -> list[Value]:
         return self.run(primitives.called(eqn), ins, place / 0)
 
-    def _custom_vjp(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+    def _custom_vjp(
+        self,
+        eqn: Any,
+        ins: list[Value],
+        place: Place,
+    ) -> list[Value]:
         if eqn.effects or any(isinstance(v, View) for v in ins):
-            return self._opaque(eqn, ins, place, "whose backward rule gives a gradient for the whole table")
+            return self._opaque(
+                eqn, ins, place, "whose backward rule gives a gradient for the whole table"
+            )
         return self._call(eqn, ins, place)
 
-    def _custom_jvp(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+    def _custom_jvp(
+        self,
+        eqn: Any,
+        ins: list[Value],
+        place: Place,
+    ) -> list[Value]:
         outs = self._call(eqn, ins, place)
         if any(isinstance(v, View) for v in ins):
             outs = [self._all_used([v], eqn, place, "which returns the table") for v in outs]
             self._jvp_rule(eqn, ins, place)
         return list(outs)
 
-    def _jvp_rule(self, eqn: Any, ins: list[Value], place: Place) -> None:
+    def _jvp_rule(
+        self,
+        eqn: Any,
+        ins: list[Value],
+        place: Place,
+    ) -> None:
         """Follows the user's rule, which must only read rows, of the table and of its tangent."""
         primals = list(zip(ins, eqn.invars, strict=True))[eqn.params["num_consts"] :]
         try:
@@ -157,58 +248,129 @@ class TableFlow:
             self._opaque(eqn, ins, place, f"whose rule fails with {type(error).__name__}")
             return
         tangents = [value for value, v in primals if primitives.is_inexact(v.aval.dtype)]
-        outs = self.run(rule, [*(value for value, _ in primals), *tangents], place / 1)
+        outs = self.run(
+            rule,
+            [*(value for value, _ in primals), *tangents],
+            place / 1,
+        )
         self._all_used(outs, eqn, place, "whose rule returns the table")
 
-    def _cond(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+    def _cond(
+        self,
+        eqn: Any,
+        ins: list[Value],
+        place: Place,
+    ) -> list[Value]:
         which = self._all_used(ins[:1], eqn, place)
         inside = dataclasses.replace(place, control=place.control | which)
-        results = [self.run(branch, ins[1:], inside / b) for b, branch in enumerate(eqn.params["branches"])]
+        results = []
+        for b, branch in enumerate(eqn.params["branches"]):
+            results.append(self.run(branch, ins[1:], inside / b))
         outs = zip(*results, strict=True)
-        return [self._all_used(values, eqn, place, "which returns the table") | which for values in outs]
+        return [
+            self._all_used(values, eqn, place, "which returns the table") | which for values in outs
+        ]
 
     # ---- loops -------------------------------------------------------------------------------------------------------
 
-    def _scan(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+    def _scan(
+        self,
+        eqn: Any,
+        ins: list[Value],
+        place: Place,
+    ) -> list[Value]:
         consts, init, xs = primitives.scan_parts(eqn, ins)
         items = [self._all_used([v], eqn, place, "which runs over the table's rows") for v in xs]
         body, _ = primitives.opened(eqn.params["jaxpr"])
 
         def once(carry: list[Value]) -> list[Value]:
-            return self.run(body, [*consts, *carry, *items], place / 0)
+            return self.run(
+                body,
+                [*consts, *carry, *items],
+                place / 0,
+            )
 
-        carry = self._settle(eqn, place, body, len(consts), init, once)
+        carry = self._settle(
+            eqn,
+            place,
+            body,
+            len(consts),
+            init,
+            once,
+        )
         ys = once(carry)[len(init) :]
-        return [*carry, *(self._all_used([v], eqn, place, "which returns the table") for v in ys)]
+        return [
+            *carry,
+            *(self._all_used([v], eqn, place, "which returns the table") for v in ys),
+        ]
 
-    def _while(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+    def _while(
+        self,
+        eqn: Any,
+        ins: list[Value],
+        place: Place,
+    ) -> list[Value]:
         test_consts, consts, init = primitives.while_parts(eqn, ins)
         body, _ = primitives.opened(eqn.params["body_jaxpr"])
         # Nobody knows how many steps there will be: inside, only ids that are the same in all of them can be foreseen.
-        steps = frozenset({Cause("the step of a `while` loop, whose number of steps is unknown", place.path)})
+        steps = frozenset(
+            {Cause("the step of a `while` loop, whose number of steps is unknown", place.path)}
+        )
 
         def once(carry: list[Value]) -> list[Value]:
             return self.run(body, [*consts, *carry], place / 1)
 
         moving = [v if isinstance(v, View) else v | steps for v in init]
-        carry = self._settle(eqn, place, body, len(consts), moving, once)
-        test = self.run(eqn.params["cond_jaxpr"], [*test_consts, *carry], place / 0)
+        carry = self._settle(
+            eqn,
+            place,
+            body,
+            len(consts),
+            moving,
+            once,
+        )
+        test = self.run(
+            eqn.params["cond_jaxpr"],
+            [*test_consts, *carry],
+            place / 0,
+        )
         decides = self._all_used(test, eqn, place)
-        return [v if isinstance(v, View) else (v | decides) - steps for v in carry]
+        result = []
+        for v in carry:
+            result.append(v if isinstance(v, View) else (v | decides) - steps)
+        return result
 
     def _settle(
-        self, eqn: Any, place: Place, body: Any, n_consts: int, init: Sequence[Value], once: Callable
+        self,
+        eqn: Any,
+        place: Place,
+        body: Any,
+        n_consts: int,
+        init: Sequence[Value],
+        once: Callable,
     ) -> list[Value]:
         """What a loop carries, once another step adds nothing to it. Tables must be passed on unchanged."""
 
         def used(value: Value) -> Deps:
-            return self._all_used([value], eqn, place, "which carries the table along and may change it")
+            return self._all_used(
+                [value], eqn, place, "which carries the table along and may change it"
+            )
 
-        same = [primitives.carried_unchanged(body, n_consts, i) for i in range(len(init))]
-        carry = [v if unchanged else used(v) for v, unchanged in zip(init, same, strict=True)]
+        same = []
+        for i in range(len(init)):
+            same.append(primitives.carried_unchanged(body, n_consts, i))
+        carry = []
+        for v, unchanged in zip(init, same, strict=True):
+            carry.append(v if unchanged else used(v))
         while True:
-            pairs = zip(carry, once(carry)[: len(carry)], strict=True)
-            new = [old if isinstance(old, View) else old | used(out) for old, out in pairs]
+            pairs = zip(
+                carry,
+                once(carry)[: len(carry)],
+                strict=True,
+            )
+            new = []
+            for old, out in pairs:
+                new.append(old if isinstance(old, View) else old | used(out))
             if new == carry:
                 return carry
             carry = new

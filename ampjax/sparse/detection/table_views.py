@@ -25,7 +25,9 @@ MAX_ROWS = 2**31 - 1
 """Row numbers are int32."""
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["leaf", "first", "n_rows"])
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["leaf", "first", "n_rows"]
+)
 @dataclasses.dataclass(frozen=True)
 class Segment:
     """Rows of one origin: of a table, or of an ordinary array.
@@ -58,7 +60,9 @@ class Write:
     values: Any
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["mask"], meta_fields=["strides", "offset"])
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["mask"], meta_fields=["strides", "offset"]
+)
 @dataclasses.dataclass(frozen=True)
 class Stop:
     """Rows whose gradients are stopped, by where they are read.
@@ -112,7 +116,10 @@ class View:
     @property
     def starts(self) -> Iterator[int]:
         """The number of each segment's first row."""
-        return itertools.accumulate((s.n_rows for s in self.segments[:-1]), initial=0)
+        return itertools.accumulate(
+            (s.n_rows for s in self.segments[:-1]),
+            initial=0,
+        )
 
     def tangent(self, tangents: View) -> View:
         """The view tangents the tangents tangents rows. Row numbers have no tangents, so they are this view's.
@@ -120,11 +127,25 @@ class View:
         Args:
           tangents: The view that stands for the tangents.
         """
-        writes = tuple(Write(write.rows, t.values) for write, t in zip(self.writes, tangents.writes, strict=True))
-        return dataclasses.replace(tangents, writes=writes, stops=self.stops, is_tangent=True)
+        writes = tuple(
+            Write(write.rows, t.values)
+            for write, t in zip(self.writes, tangents.writes, strict=True)
+        )
+        return dataclasses.replace(
+            tangents,
+            writes=writes,
+            stops=self.stops,
+            is_tangent=True,
+        )
 
 
-def whole_table(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any = None, first: int = 0) -> View:
+def whole_table(
+    leaf: int,
+    shape: Sequence[int],
+    axes: Sequence[int],
+    rows: Any = None,
+    first: int = 0,
+) -> View:
     """A parameter as it is.
 
     Args:
@@ -136,11 +157,21 @@ def whole_table(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any 
     """
     sizes = [n if a in axes else None for a, n in enumerate(shape)]
     if rows is not None:
-        rows = rows.reshape(rows.shape[0], *(n for a, n in enumerate(shape) if a not in axes))
-    return View((Segment(leaf, first, math.prod(shape[a] for a in axes), rows),), (), strides.in_one_line(sizes))
+        rows = rows.reshape(
+            rows.shape[0],
+            *(n for a, n in enumerate(shape) if a not in axes),
+        )
+    return View(
+        (Segment(leaf, first, math.prod(shape[a] for a in axes), rows),),
+        (),
+        strides.in_one_line(sizes),
+    )
 
 
-def views_of_results(eqn: Any, operands: Sequence[Any]) -> list[View] | None:
+def views_of_results(
+    eqn: Any,
+    operands: Sequence[Any],
+) -> list[View] | None:
     """The views of an equation's results, if the equation keeps every row of its views whole; else None.
 
     Args:
@@ -159,14 +190,21 @@ def views_of_results(eqn: Any, operands: Sequence[Any]) -> list[View] | None:
     if eqn.primitive in _KEEP:
         return [_within(view, lambda rows: eqn.primitive.bind(rows, **eqn.params))]
     rule = _RULES.get(eqn.primitive)
-    result = rule(eqn, view, *others) if rule else None
+    if rule:
+        result = rule(eqn, view, *others)
+    else:
+        result = None
     return None if result is None else [result]
 
 
 # ---- one array -------------------------------------------------------------------------------------------------------
 
 
-def _within(view: View, change: Callable[[Any], Any], **fields: Any) -> View:
+def _within(
+    view: View,
+    change: Callable[[Any], Any],
+    **fields: Any,
+) -> View:
     """The view with something done to each of its rows, and other fields."""
 
     def changed(rows: Any) -> Any:
@@ -178,10 +216,14 @@ def _within(view: View, change: Callable[[Any], Any], **fields: Any) -> View:
 
 
 def _moved(
-    view: View, numbers: Callable[[strides.Numbers], strides.Numbers | None], change: Callable[[Any], Any]
+    view: View,
+    numbers: Callable[[strides.Numbers], strides.Numbers | None],
+    change: Callable[[Any], Any],
 ) -> View | None:
     """The view with something done to each of its rows, and its axes moved."""
-    lines = [numbers((each.strides, each.offset)) for each in (view, *view.stops)]
+    lines = []
+    for each in (view, *view.stops):
+        lines.append(numbers((each.strides, each.offset)))
     if None in lines:
         return None
     (first, offset), *others = [line for line in lines if line is not None]
@@ -201,7 +243,10 @@ def with_stop(view: View, stop: Stop) -> View:
 
 def _places(view: View) -> dict[int, int]:
     """For each axis within rows, its place in an array of rows `[m, *row]`."""
-    return {a: place for place, a in enumerate((a for a, s in enumerate(view.strides) if s is None), start=1)}
+    return {
+        a: place
+        for place, a in enumerate((a for a, s in enumerate(view.strides) if s is None), start=1)
+    }
 
 
 def _unchanged(eqn: Any, view: View) -> View:
@@ -211,9 +256,17 @@ def _unchanged(eqn: Any, view: View) -> View:
 
 
 def _transpose(eqn: Any, view: View) -> View | None:
-    order, place = eqn.params["permutation"], _places(view)
-    within = [0, *(place[a] for a in order if a in place)]
-    return _moved(view, lambda numbers: strides.transposed(numbers, order), lambda rows: rows.transpose(within))
+    order = eqn.params["permutation"]
+    place = _places(view)
+    within = [
+        0,
+        *(place[a] for a in order if a in place),
+    ]
+    return _moved(
+        view,
+        lambda numbers: strides.transposed(numbers, order),
+        lambda rows: rows.transpose(within),
+    )
 
 
 def _squeeze(eqn: Any, view: View) -> View | None:
@@ -223,7 +276,11 @@ def _squeeze(eqn: Any, view: View) -> View | None:
 def _without(view: View, gone: Sequence[int]) -> View | None:
     """The view without some axes of one."""
     place = [place for a, place in _places(view).items() if a in gone]
-    return _moved(view, lambda numbers: strides.without(numbers, gone), lambda rows: jax.lax.squeeze(rows, place))
+    return _moved(
+        view,
+        lambda numbers: strides.without(numbers, gone),
+        lambda rows: jax.lax.squeeze(rows, place),
+    )
 
 
 def _broadcast(eqn: Any, view: View) -> View | None:
@@ -239,28 +296,43 @@ def _broadcast(eqn: Any, view: View) -> View | None:
 
 
 def _slice(eqn: Any, view: View) -> View | None:
-    start, limit, step = (eqn.params[name] for name in ("start_indices", "limit_indices", "strides"))
-    return _cut(view, [slice(*span) for span in zip(start, limit, step or [1] * len(start), strict=True)])
+    start, limit, step = (
+        eqn.params[name] for name in ("start_indices", "limit_indices", "strides")
+    )
+    return _cut(
+        view,
+        [slice(*span) for span in zip(start, limit, step or [1] * len(start), strict=True)],
+    )
 
 
 def _split(eqn: Any, view: View) -> list[View | None]:
     """Several parts along one axis; of one each, without that axis, if the array is unstacked."""
-    shape, axis = eqn.invars[0].aval.shape, eqn.params["axis"]
+    shape = eqn.invars[0].aval.shape
+    axis = eqn.params["axis"]
     stops = list(itertools.accumulate(eqn.params.get("sizes", [1] * shape[axis])))
     every = [slice(0, n, 1) for n in shape]
     spans = (slice(start, stop, 1) for start, stop in itertools.pairwise([0, *stops]))
-    parts = [_cut(view, [*every[:axis], span, *every[axis + 1 :]]) for span in spans]
-    return [part and _without(part, [axis]) for part in parts] if eqn.primitive.name == "unstack" else parts
+    parts = []
+    for span in spans:
+        parts.append(_cut(view, [*every[:axis], span, *every[axis + 1 :]]))
+    if eqn.primitive.name == "unstack":
+        return [part and _without(part, [axis]) for part in parts]
+    return parts
 
 
 def _cut(view: View, spans: Sequence[slice]) -> View | None:
     """A part of a view, by axis from where to where and in which steps."""
     row = [spans[a] for a in _places(view)]
-    return _moved(view, lambda numbers: strides.cut(numbers, spans), lambda rows: rows[:, *row])
+    return _moved(
+        view,
+        lambda numbers: strides.cut(numbers, spans),
+        lambda rows: rows[:, *row],
+    )
 
 
 def _rev(eqn: Any, view: View) -> View | None:
-    turned, shape = eqn.params["dimensions"], eqn.invars[0].aval.shape
+    turned = eqn.params["dimensions"]
+    shape = eqn.invars[0].aval.shape
     within = [place for a, place in _places(view).items() if a in turned]
     return _moved(
         view,
@@ -271,11 +343,18 @@ def _rev(eqn: Any, view: View) -> View | None:
 
 def _reshape(eqn: Any, view: View) -> View | None:
     """Rows' axes may be joined and cut, and so may axes within rows, but not one kind with the other."""
-    old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    old = eqn.invars[0].aval.shape
+    new = eqn.outvars[0].aval.shape
     if eqn.params["dimensions"] is not None or 0 in old:
         return None
     row = strides.reshaped((view.strides, view.offset), old, new)
-    sizes = [] if row is None else [n for n, stride in zip(new, row[0], strict=True) if stride is None]
+    if row is None:
+        sizes = []
+    else:
+        sizes = []
+        for n, stride in zip(new, row[0], strict=True):
+            if stride is None:
+                sizes.append(n)
     return _moved(
         view,
         lambda numbers: strides.reshaped(numbers, old, new),
@@ -288,21 +367,37 @@ def _reshape(eqn: Any, view: View) -> View | None:
 
 def _joined(eqn: Any, operands: Sequence[Any]) -> View | None:
     """Views, and ordinary arrays among them, one after the other along the rows' outermost axis, which a stack adds."""
-    parts = [(value, v.aval.shape) for value, v in zip(operands, eqn.invars, strict=True) if 0 not in v.aval.shape]
+    parts = []
+    for value, v in zip(operands, eqn.invars, strict=True):
+        if 0 not in v.aval.shape:
+            parts.append((value, v.aval.shape))
     axis = eqn.params.get("dimension", eqn.params.get("axis"))
     if eqn.primitive.name == "stack":
         parts = [_with_axis(*part, axis) for part in parts]
     axes, *others = {v.row_axes for v, _ in parts if isinstance(v, View)} or {()}
     if others or axis not in axes:
         return None
-    lines = [_line(v, shape) if isinstance(v, View) else _array(v, shape, axes) for v, shape in parts]
+    lines = []
+    for v, shape in parts:
+        lines.append(_line(v, shape) if isinstance(v, View) else _array(v, shape, axes))
     return _in_one_line(lines, eqn, axes, axis)
 
 
-def _with_axis(value: Any, shape: Sequence[int], axis: int) -> tuple[Any, tuple[int, ...]]:
+def _with_axis(
+    value: Any,
+    shape: Sequence[int],
+    axis: int,
+) -> tuple[Any, tuple[int, ...]]:
     """A value with one more axis of one, and its shape."""
     if isinstance(value, View):
-        value = dataclasses.replace(value, strides=(*value.strides[:axis], 0, *value.strides[axis:]))
+        value = dataclasses.replace(
+            value,
+            strides=(
+                *value.strides[:axis],
+                0,
+                *value.strides[axis:],
+            ),
+        )
     elif not isinstance(value, frozenset):
         value = jnp.expand_dims(value, axis)
     return value, (*shape[:axis], 1, *shape[axis:])
@@ -310,16 +405,40 @@ def _with_axis(value: Any, shape: Sequence[int], axis: int) -> tuple[Any, tuple[
 
 def _pad(eqn: Any, view: View, value: Any) -> View | None:
     """Rows that are all equal, before and after the others."""
-    axes, config, shape = view.row_axes, eqn.params["padding_config"], eqn.invars[0].aval.shape
-    padded = [a for a, entry in enumerate(config) if tuple(entry) != (0, 0, 0)]
-    if len(padded) != 1 or padded[0] not in axes or min(config[padded[0]]) < 0 or config[padded[0]][2]:
+    axes = view.row_axes
+    config = eqn.params["padding_config"]
+    shape = eqn.invars[0].aval.shape
+    padded = []
+    for a, entry in enumerate(config):
+        if tuple(entry) != (0, 0, 0):
+            padded.append(a)
+    if (
+        len(padded) != 1
+        or padded[0] not in axes
+        or min(config[padded[0]]) < 0
+        or config[padded[0]][2]
+    ):
         return None
-    (axis,), (before, after, _) = padded, config[padded[0]]
+    (axis,) = padded
+    before, after, _ = config[padded[0]]
     if not isinstance(value, frozenset):
-        value = jnp.broadcast_to(value, (1, *(n for a, n in enumerate(shape) if a not in axes)))
+        value = jnp.broadcast_to(
+            value,
+            (
+                1,
+                *(n for a, n in enumerate(shape) if a not in axes),
+            ),
+        )
     each = math.prod(shape[a] for a in axes if a != axis)
-    edges = [((Segment(None, 0, n * each, value),), ()) for n in (before, after)]
-    return _in_one_line([edges[0], _line(view, shape), edges[1]], eqn, axes, axis)
+    edges = []
+    for n in (before, after):
+        edges.append(((Segment(None, 0, n * each, value),), ()))
+    return _in_one_line(
+        [edges[0], _line(view, shape), edges[1]],
+        eqn,
+        axes,
+        axis,
+    )
 
 
 Line = tuple[tuple[Segment, ...], tuple[Write, ...]]
@@ -328,36 +447,66 @@ Line = tuple[tuple[Segment, ...], tuple[Write, ...]]
 
 def _line(view: View, shape: Sequence[int]) -> Line | None:
     """The row space of a view's own rows, if they lie in one line; None if not."""
-    rows = [(view.strides[a], shape[a]) for a in view.row_axes]
+    rows = []
+    for a in view.row_axes:
+        rows.append((view.strides[a], shape[a]))
     if view.stops or not strides.is_one_line(rows):
         return None
-    start, stop, segments = view.offset, view.offset + math.prod(n for _, n in rows), []
+    start = view.offset
+    stop = view.offset + math.prod(n for _, n in rows)
+    segments = []
     for segment, first in zip(view.segments, view.starts, strict=True):
-        low, high = max(start, first), min(stop, first + segment.n_rows)
+        low = max(start, first)
+        high = min(stop, first + segment.n_rows)
         # Equal rows are one row, wherever they are cut; pulled rows are found by their ids.
         value = segment.value
-        if segment.leaf is None and not isinstance(value, frozenset) and value.shape[0] == segment.n_rows:
+        if (
+            segment.leaf is None
+            and not isinstance(value, frozenset)
+            and value.shape[0] == segment.n_rows
+        ):
             value = value[low - first : max(low, high) - first]
-        segments.append(Segment(segment.leaf, segment.first + low - first, max(0, high - low), value))
+        segments.append(
+            Segment(
+                segment.leaf,
+                segment.first + low - first,
+                max(0, high - low),
+                value,
+            )
+        )
     return tuple(segments), tuple(_shifted(w, start, stop, -start) for w in view.writes)
 
 
-def _array(value: Any, shape: Sequence[int], axes: Sequence[int]) -> Line:
+def _array(
+    value: Any,
+    shape: Sequence[int],
+    axes: Sequence[int],
+) -> Line:
     """An ordinary array as rows."""
     n_rows = math.prod(shape[a] for a in axes)
     if not isinstance(value, frozenset):
         row = [a for a in range(len(shape)) if a not in axes]
-        value = jnp.transpose(value, [*axes, *row]).reshape(n_rows, *(shape[a] for a in row))
+        value = jnp.transpose(value, [*axes, *row]).reshape(
+            n_rows,
+            *(shape[a] for a in row),
+        )
     return (Segment(None, 0, n_rows, value),), ()
 
 
-def _in_one_line(parts: Sequence[Line | None], eqn: Any, axes: Sequence[int], axis: int) -> View | None:
+def _in_one_line(
+    parts: Sequence[Line | None],
+    eqn: Any,
+    axes: Sequence[int],
+    axis: int,
+) -> View | None:
     """The view of row spaces one after the other, if `axis` is the outermost of the rows' axes."""
     shape = eqn.outvars[0].aval.shape
     n_rows = math.prod(shape[a] for a in axes)
     if any(shape[a] != 1 for a in axes if a < axis) or n_rows > MAX_ROWS:
         return None
-    segments, writes, start = [], [], 0
+    segments = []
+    writes = []
+    start = 0
     for part in parts:
         if part is None:
             return None
@@ -366,16 +515,26 @@ def _in_one_line(parts: Sequence[Line | None], eqn: Any, axes: Sequence[int], ax
         writes += [_shifted(w, 0, stop, start) for w in part[1]]
         start += stop
     return View(
-        tuple(segments), tuple(writes), strides.in_one_line([n if a in axes else None for a, n in enumerate(shape)])
+        tuple(segments),
+        tuple(writes),
+        strides.in_one_line([n if a in axes else None for a, n in enumerate(shape)]),
     )
 
 
-def _shifted(write: Write, start: int, stop: int, shift: int) -> Write:
+def _shifted(
+    write: Write,
+    start: int,
+    stop: int,
+    shift: int,
+) -> Write:
     """What is written to rows from start to stop, with other numbers for them."""
     if isinstance(write.rows, frozenset):
         return write
     inside = (write.rows >= start) & (write.rows < stop)
-    return Write(jnp.where(inside, write.rows + shift, -1), write.values)
+    return Write(
+        jnp.where(inside, write.rows + shift, -1),
+        write.values,
+    )
 
 
 _KEEP = (

@@ -23,11 +23,28 @@ if TYPE_CHECKING:
 Result = tuple[list[Any], "FoundIds"]
 
 
-def _call(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
-    return interpreter.run(primitives.called(eqn), ins, positions, (*path, 0))
+def _call(
+    interpreter: RowInterpreter,
+    eqn: Any,
+    ins: list[Any],
+    positions: Positions,
+    path: Path,
+) -> Result:
+    return interpreter.run(
+        primitives.called(eqn),
+        ins,
+        positions,
+        (*path, 0),
+    )
 
 
-def _remat(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
+def _remat(
+    interpreter: RowInterpreter,
+    eqn: Any,
+    ins: list[Any],
+    positions: Positions,
+    path: Path,
+) -> Result:
     if interpreter.collecting:
         return _call(interpreter, eqn, ins, positions, path)
 
@@ -38,17 +55,40 @@ def _remat(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Pos
     return jax.checkpoint(again, **options)(ins, positions), {}
 
 
-def _custom_jvp(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
+def _custom_jvp(
+    interpreter: RowInterpreter,
+    eqn: Any,
+    ins: list[Any],
+    positions: Positions,
+    path: Path,
+) -> Result:
     """A new `custom_jvp` on rows. The user's rule is interpreted in the same way as the function."""
     inner = (*path, 1)
-    rule, consts, zeros = primitives.jvp_rule(eqn) if any(isinstance(v, View) for v in ins) else (None, (), ())
+    if any(isinstance(v, View) for v in ins):
+        rule, consts, zeros = primitives.jvp_rule(eqn)
+    else:
+        rule = None
+        consts = ()
+        zeros = ()
     floats = [primitives.is_inexact(v.aval.dtype) for v in eqn.invars]
 
-    def along(primals: list[Any], tangents: list[Any], positions: Positions) -> Result:
+    def along(
+        primals: list[Any],
+        tangents: list[Any],
+        positions: Positions,
+    ) -> Result:
         skip = eqn.params["num_consts"]
         each = list(zip(primals, tangents, floats, strict=True))[skip:]
-        tangents = [p.tangent(t) if isinstance(p, View) else t for p, t, is_float in each if is_float]
-        return interpreter.run((rule, consts), [*primals[skip:], *tangents], positions, inner)
+        tangents = []
+        for p, t, is_float in each:
+            if is_float:
+                tangents.append(p.tangent(t) if isinstance(p, View) else t)
+        return interpreter.run(
+            (rule, consts),
+            [*primals[skip:], *tangents],
+            positions,
+            inner,
+        )
 
     if interpreter.collecting:
         outs, ids = _call(interpreter, eqn, ins, positions, path)
@@ -59,11 +99,19 @@ def _custom_jvp(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions
         return _call(interpreter, eqn, ins, positions, path)[0]
 
     @function.defjvp
-    def _rule(primals: tuple[list[Any], Positions], tangents: tuple[list[Any], Any]) -> tuple[list[Any], list[Any]]:
-        outs, _ = along(primals[0], tangents[0], primals[1])
+    def _rule(
+        primals: tuple[list[Any], Positions],
+        tangents: tuple[list[Any], Any],
+    ) -> tuple[list[Any], list[Any]]:
+        outs, _ = along(
+            primals[0],
+            tangents[0],
+            primals[1],
+        )
         given = iter(outs[len(zeros) :])
         return outs[: len(zeros)], [
-            _zero_tangent(out) if zero else next(given) for out, zero in zip(outs, zeros, strict=False)
+            _zero_tangent(out) if zero else next(given)
+            for out, zero in zip(outs, zeros, strict=False)
         ]
 
     return function(ins, positions), {}
@@ -76,15 +124,27 @@ def _zero_tangent(value: Any) -> Any:
     return np.zeros(value.shape, jax.dtypes.float0)
 
 
-def _cond(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
+def _cond(
+    interpreter: RowInterpreter,
+    eqn: Any,
+    ins: list[Any],
+    positions: Positions,
+    path: Path,
+) -> Result:
     """When ids are collected the branch is chosen, too: the ids of the other branches say that no row is read."""
-    branches = [_branch(interpreter, jaxpr, (*path, b)) for b, jaxpr in enumerate(eqn.params["branches"])]
+    branches = []
+    for b, jaxpr in enumerate(eqn.params["branches"]):
+        branches.append(_branch(interpreter, jaxpr, (*path, b)))
     blanks: FoundIds = {}
     if interpreter.collecting:
         for branch in branches:
             _, found = jax.eval_shape(branch, ins[1:], positions)
             blanks |= {
-                site: jnp.full(ids.shape, interpreter.n_rows[interpreter.sites[site]], ids.dtype)
+                site: jnp.full(
+                    ids.shape,
+                    interpreter.n_rows[interpreter.sites[site]],
+                    ids.dtype,
+                )
                 for site, ids in found.items()
             }
 
@@ -95,39 +155,87 @@ def _cond(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Posi
 
         return run
 
-    return jax.lax.switch(ins[0], [filled(branch) for branch in branches], ins[1:], positions)
+    return jax.lax.switch(
+        ins[0],
+        [filled(branch) for branch in branches],
+        ins[1:],
+        positions,
+    )
 
 
-def _branch(interpreter: RowInterpreter, jaxpr: Any, path: Path) -> Callable[..., Result]:
+def _branch(
+    interpreter: RowInterpreter,
+    jaxpr: Any,
+    path: Path,
+) -> Callable[..., Result]:
     return lambda operands, positions: interpreter.run(jaxpr, operands, positions, path)
 
 
-def _scan(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
+def _scan(
+    interpreter: RowInterpreter,
+    eqn: Any,
+    ins: list[Any],
+    positions: Positions,
+    path: Path,
+) -> Result:
     """Positions are scanned over, ids are stacked."""
     consts, init, xs = primitives.scan_parts(eqn, ins)
     start, whole = _moving(init)
 
-    def step(carry: list[Any], x: tuple[list[Any], Positions]) -> tuple[list[Any], Result]:
-        outs, ids = interpreter.run(eqn.params["jaxpr"], [*consts, *whole(carry), *x[0]], x[1], (*path, 0))
+    def step(
+        carry: list[Any],
+        x: tuple[list[Any], Positions],
+    ) -> tuple[list[Any], Result]:
+        outs, ids = interpreter.run(
+            eqn.params["jaxpr"],
+            [*consts, *whole(carry), *x[0]],
+            x[1],
+            (*path, 0),
+        )
         return _moving(outs[: len(init)])[0], (outs[len(init) :], ids)
 
     options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    carry, (ys, ids) = jax.lax.scan(step, start, (xs, positions), **options)
+    carry, (ys, ids) = jax.lax.scan(
+        step,
+        start,
+        (xs, positions),
+        **options,
+    )
     return [*whole(carry), *ys], ids
 
 
-def _while(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
+def _while(
+    interpreter: RowInterpreter,
+    eqn: Any,
+    ins: list[Any],
+    positions: Positions,
+    path: Path,
+) -> Result:
     """Ids in a `while` are the same in every step, so those of the first will do."""
     test_consts, consts, init = primitives.while_parts(eqn, ins)
     start, whole = _moving(init)
 
     def test(carry: list[Any]) -> Result:
-        return interpreter.run(eqn.params["cond_jaxpr"], [*test_consts, *whole(carry)], positions, (*path, 0))
+        return interpreter.run(
+            eqn.params["cond_jaxpr"],
+            [*test_consts, *whole(carry)],
+            positions,
+            (*path, 0),
+        )
 
     def step(carry: list[Any]) -> Result:
-        return interpreter.run(eqn.params["body_jaxpr"], [*consts, *whole(carry)], positions, (*path, 1))
+        return interpreter.run(
+            eqn.params["body_jaxpr"],
+            [*consts, *whole(carry)],
+            positions,
+            (*path, 1),
+        )
 
-    carry = jax.lax.while_loop(lambda c: test(c)[0][0], lambda c: _moving(step(c)[0])[0], start)
+    carry = jax.lax.while_loop(
+        lambda c: test(c)[0][0],
+        lambda c: _moving(step(c)[0])[0],
+        start,
+    )
     return whole(carry), (test(start)[1] | step(start)[1] if interpreter.collecting else {})
 
 

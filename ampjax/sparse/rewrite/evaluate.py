@@ -42,7 +42,13 @@ class RowInterpreter:
     collecting: bool
     lanes: Lanes = dataclasses.field(default_factory=Lanes)
 
-    def run(self, jaxpr: Any, args: Sequence[Any], known: Positions, path: Path = ()) -> tuple[list[Any], FoundIds]:
+    def run(
+        self,
+        jaxpr: Any,
+        args: Sequence[Any],
+        known: Positions,
+        path: Path = (),
+    ) -> tuple[list[Any], FoundIds]:
         """Walks a jaxpr.
 
         Args:
@@ -62,7 +68,13 @@ class RowInterpreter:
         made: dict[Any, Any] = {}
         for i, eqn in enumerate(body.eqns):
             ins = [primitives.value_of(v, env) for v in eqn.invars]
-            outs, more = self.step(eqn, ins, known, (*path, i), made)
+            outs, more = self.step(
+                eqn,
+                ins,
+                known,
+                (*path, i),
+                made,
+            )
             env.update(zip(eqn.outvars, outs, strict=True))
             made.update(dict.fromkeys(eqn.outvars, eqn))
             found.update(more)
@@ -77,10 +89,19 @@ class RowInterpreter:
         Returns:
           By the read's place its leaf.
         """
-        return {site: leaf for site, leaf in self.sites.items() if site[: len(path)] == path}
+        result = {}
+        for site, leaf in self.sites.items():
+            if site[: len(path)] == path:
+                result[site] = leaf
+        return result
 
     def step(
-        self, eqn: Any, ins: list[Any], known: Positions, path: Path, made: Mapping[Any, Any]
+        self,
+        eqn: Any,
+        ins: list[Any],
+        known: Positions,
+        path: Path,
+        made: Mapping[Any, Any],
     ) -> tuple[list[Any], FoundIds]:
         """One equation of the walk.
 
@@ -100,25 +121,40 @@ class RowInterpreter:
         touched = any(isinstance(v, View) for v in ins)
         rule = control_flow.RULES.get(eqn.primitive.name)
         if rule is not None and (touched or (self.collecting and eqn.effects)):
-            inside = {site: known[site] for site in self.below(path) if site in known}
+            inside = {}
+            for site in self.below(path):
+                if site in known:
+                    inside[site] = known[site]
             return rule(self, eqn, ins, inside, path)
         if not touched and is_repeated(eqn):
             return [Repeated(eqn, ins[0])], {}
         if not touched:
             silent = self.collecting and eqn.primitive.name in primitives.CALLBACKS
-            return [primitives.blank(v.aval) for v in eqn.outvars] if silent else primitives.bind(eqn, ins), {}
+            return [primitives.blank(v.aval) for v in eqn.outvars] if silent else primitives.bind(
+                eqn, ins
+            ), {}
         if isinstance(ins[0], View) and row_reads.is_read(eqn, ins[0]):
             return self._read(eqn, ins, known, path)
         outs = table_views.views_of_results(eqn, ins) or [row_reads.write_rows(eqn, ins)]
         if outs[0] is None:
             raise InvariantError(
-                f"{eqn.primitive.name} at {path}", "a read of rows", "another use", "Please report this program."
+                f"{eqn.primitive.name} at {path}",
+                "a read of rows",
+                "another use",
+                "Please report this program.",
             )
         return outs, {}
 
-    def _read(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
+    def _read(
+        self, eqn: Any, ins: list[Any], known: Positions, path: Path
+    ) -> tuple[list[Any], FoundIds]:
         if self.collecting:
             ids = row_reads.row_ids(eqn, ins, self.n_rows)
-            return [primitives.blank(eqn.outvars[0].aval)], {(*path, k): row_ids for k, row_ids in ids.items()}
-        positions = {k: known[(*path, k)] for k, segment in enumerate(ins[0].segments) if segment.leaf is not None}
+            return [primitives.blank(eqn.outvars[0].aval)], {
+                (*path, k): row_ids for k, row_ids in ids.items()
+            }
+        positions = {}
+        for k, segment in enumerate(ins[0].segments):
+            if segment.leaf is not None:
+                positions[k] = known[(*path, k)]
         return [row_reads.read_rows(eqn, ins, positions)], {}

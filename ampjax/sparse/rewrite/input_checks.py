@@ -31,11 +31,17 @@ def by_path(like: Tree, tree: Tree) -> dict[str, Any]:
             f"{jax.tree.structure(tree)}",
             "Take them from the program's `split`.",
         ) from error
-    paths = (jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(like)[0])
+    paths = (
+        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(like)[0]
+    )
     return dict(zip(paths, leaves, strict=True))
 
 
-def dense_leaves(params: Tree, sparse: Container[str], dense_params: Tree) -> list[Any]:
+def dense_leaves(
+    params: Tree,
+    sparse: Container[str],
+    dense_params: Tree,
+) -> list[Any]:
     """The leaves of dense parameters, None at the sparse ones.
 
     Args:
@@ -53,7 +59,12 @@ def dense_leaves(params: Tree, sparse: Container[str], dense_params: Tree) -> li
     for wanted, (path, leaf) in zip(jax.tree.leaves(params), leaves.items(), strict=True):
         expected = "none, as the leaf is sparse" if path in sparse else _text(wanted)
         if _text(abstract(leaf)) != expected and not (leaf is None and path in sparse):
-            raise ParameterError(f"parameter `{path}`", expected, _text(leaf), "Take them from the program's `split`.")
+            raise ParameterError(
+                f"parameter `{path}`",
+                expected,
+                _text(leaf),
+                "Take them from the program's `split`.",
+            )
     return list(leaves.values())
 
 
@@ -67,10 +78,14 @@ def check_batch(first: Tree, batch: Tree) -> None:
     Raises:
       DataError: If its structure, a dtype or a rank is another.
     """
-    wanted, structure = jax.tree.structure(first), jax.tree.structure(batch)
+    wanted = jax.tree.structure(first)
+    structure = jax.tree.structure(batch)
     if wanted != structure:
         raise DataError(
-            "batch", f"the structure {wanted} of the first batch", f"{structure}", "Give batches of one structure."
+            "batch",
+            f"the structure {wanted} of the first batch",
+            f"{structure}",
+            "Give batches of one structure.",
         )
     leaves, _ = jax.tree_util.tree_flatten_with_path(first)
     for (path, old), new in zip(leaves, jax.tree.leaves(abstract(batch)), strict=True):
@@ -83,7 +98,12 @@ def check_batch(first: Tree, batch: Tree) -> None:
             )
 
 
-def check_rows(table: Leaf, rows: Any, inverse: Any, n_ids: int) -> None:
+def check_rows(
+    table: Leaf,
+    rows: Any,
+    inverse: Any,
+    n_ids: int,
+) -> None:
     """Checks pulled rows and positions.
 
     Args:
@@ -99,7 +119,10 @@ def check_rows(table: Leaf, rows: Any, inverse: Any, n_ids: int) -> None:
     if rows is None or rows.ndim != len(table.shape) or rows.shape[1:] != table.shape[1:]:
         shape = ", ".join(["m", *map(str, table.shape[1:])])
         raise ParameterError(
-            f"rows of `{table.path}`", f"shape [{shape}]", _text(rows), "Pull the rows of the program's `ids`."
+            f"rows of `{table.path}`",
+            f"shape [{shape}]",
+            _text(rows),
+            "Pull the rows of the program's `ids`.",
         )
     if inverse is None or inverse.shape != (n_ids,):
         raise DataError(
@@ -111,10 +134,14 @@ def check_rows(table: Leaf, rows: Any, inverse: Any, n_ids: int) -> None:
 
 
 def _kind(leaf: Any) -> Any:
-    return (leaf.dtype, len(leaf.shape)) if hasattr(leaf, "dtype") else type(leaf)
+    if hasattr(leaf, "dtype"):
+        return (leaf.dtype, len(leaf.shape))
+    return type(leaf)
 
 
 def _text(leaf: Any) -> str:
     if leaf is None:
         return "none"
-    return primitives.shape_text(leaf) if hasattr(leaf, "dtype") else f"{type(leaf).__name__} {leaf!r}"
+    return (
+        primitives.shape_text(leaf) if hasattr(leaf, "dtype") else f"{type(leaf).__name__} {leaf!r}"
+    )

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
-from ampjax.jaxprs.lanes import Batch, Group, Inputs, Numbers, Of, Run, Same, computed, find_groups, joined, places_of
+from ampjax.jaxprs.lanes import (
+    Batch,
+    Group,
+    Inputs,
+    Numbers,
+    Of,
+    Run,
+    Same,
+    computed,
+    find_groups,
+    joined,
+    places_of,
+)
 from ampjax.sparse.detection.gradient_stops import whole_of
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss
 from ampjax.sparse.detection.row_reads import LaneReads
@@ -40,10 +52,19 @@ class Lanes:
     @property
     def repeated(self) -> set[int]:
         """The reads that are done with others before them."""
-        return {place for group in self.groups.values() if group.given for place in group.places[1:]}
+        result = set()
+        for group in self.groups.values():
+            if group.given:
+                for place in group.places[1:]:
+                    result.add(place)
+        return result
 
 
-def find_lanes(traced: TracedLoss, tables: Mapping[int, str], axes: Mapping[int, tuple[int, ...]]) -> Lanes:
+def find_lanes(
+    traced: TracedLoss,
+    tables: Mapping[int, str],
+    axes: Mapping[int, tuple[int, ...]],
+) -> Lanes:
     """Finds equal equations around reads of stacked tables.
 
     Args:
@@ -60,7 +81,8 @@ def find_lanes(traced: TracedLoss, tables: Mapping[int, str], axes: Mapping[int,
         # Rows that are counted along several axes are numbered by the sizes of these.
         counted = shape if len(axes[leaf]) > 1 else ()
         given[traced.jaxpr.invars[leaf]] = table, axes[leaf], counted
-    reads, casts = [], []
+    reads = []
+    casts = []
     for i, eqn in enumerate(traced.jaxpr.eqns if given else ()):
         first = eqn.invars[0] if eqn.invars else None
         if isinstance(first, Literal) or first not in given:
@@ -71,11 +93,20 @@ def find_lanes(traced: TracedLoss, tables: Mapping[int, str], axes: Mapping[int,
             given[eqn.outvars[0]] = given[first], eqn.primitive.name, eqn.outvars[0].aval.dtype
             casts.append(i)
     batch = traced.jaxpr.invars[len(traced.leaves) :]
-    return Lanes(find_groups(traced.jaxpr, given, reads, batch), tuple(casts)) if reads else Lanes()
+    if reads:
+        return Lanes(
+            find_groups(traced.jaxpr, given, reads, batch),
+            tuple(casts),
+        )
+    return Lanes()
 
 
 def walk_lanes(
-    interpreter: RowInterpreter, lanes: Lanes, jaxpr: tuple[Any, Sequence[Any]], args: Sequence[Any], known: Positions
+    interpreter: RowInterpreter,
+    lanes: Lanes,
+    jaxpr: tuple[Any, Sequence[Any]],
+    args: Sequence[Any],
+    known: Positions,
 ) -> tuple[list[Any], FoundIds]:
     """Walks a loss function's jaxpr.
 
@@ -90,7 +121,12 @@ def walk_lanes(
       The values of its outputs, and the ids that were found, in the places of the positions.
     """
     body, consts = jaxpr
-    walk = _Walk(interpreter, lanes, known, dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True)))
+    walk = _Walk(
+        interpreter,
+        lanes,
+        known,
+        dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True)),
+    )
     places = places_of(lanes.groups.values())
     for i in lanes.casts:
         walk.one(body.eqns[i], i)
@@ -114,8 +150,17 @@ class _Walk:
       env: Values by variable; a `Run` in the place of a lane.
     """
 
-    def __init__(self, interpreter: RowInterpreter, lanes: Lanes, known: Positions, env: dict[Any, Any]):
-        self._interpreter, self._lanes, self._known, self._env = interpreter, lanes, known, env
+    def __init__(
+        self,
+        interpreter: RowInterpreter,
+        lanes: Lanes,
+        known: Positions,
+        env: dict[Any, Any],
+    ):
+        self._interpreter = interpreter
+        self._lanes = lanes
+        self._known = known
+        self._env = env
         self._batches: dict[tuple[int, int], Batch] = {}
         self._numbers = {id(group): number for number, group in lanes.groups.items()}
         self._made: dict[Any, Any] = {}
@@ -134,12 +179,21 @@ class _Walk:
 
     def one(self, eqn: Any, place: int) -> None:
         """Does one equation."""
-        whole = joined(eqn, [self._held(atom) for atom in eqn.invars])
+        whole = joined(
+            eqn,
+            [self._held(atom) for atom in eqn.invars],
+        )
         if whole is not None:
             self._env[eqn.outvars[0]] = whole
             return
         operands = [self._alone(atom) for atom in eqn.invars]
-        outs, more = self._interpreter.step(eqn, operands, self._known, (place,), self._made)
+        outs, more = self._interpreter.step(
+            eqn,
+            operands,
+            self._known,
+            (place,),
+            self._made,
+        )
         self._env.update(zip(eqn.outvars, outs, strict=True))
         self._made.update(dict.fromkeys(eqn.outvars, eqn))
         self.found.update(more)
@@ -147,15 +201,20 @@ class _Walk:
     def together(self, body: Any, group: Group) -> None:
         """Does equal equations."""
         eqns = [body.eqns[place] for place in group.places]
-        results = (
-            computed(group, [self._operand(o) for o in group.operands])
-            if not group.given
-            else [self._read(eqns, group)]
-        )
+        if not group.given:
+            results = computed(
+                group,
+                [self._operand(o) for o in group.operands],
+            )
+        else:
+            results = [self._read(eqns, group)]
         for out, result in enumerate(results):
             batch = self._batches[self._numbers[id(group)], out] = Batch(result)
             for lane, eqn in enumerate(eqns):
-                self._env[eqn.outvars[out]] = Run(batch, (lane,))
+                self._env[eqn.outvars[out]] = Run(
+                    batch,
+                    (lane,),
+                )
                 self._made[eqn.outvars[out]] = eqn
 
     def _operand(self, operand: Any) -> Any:
@@ -173,8 +232,20 @@ class _Walk:
         views = [self._env[var] for var in group.given]
         others = group.operands[1:]
         axes = [None if isinstance(operand, Same) else 0 for operand in others]
-        reads, site = LaneReads(eqns, views, [self._operand(o) for o in others], axes), (group.places[0], 0)
+        reads = LaneReads(
+            eqns,
+            views,
+            [self._operand(o) for o in others],
+            axes,
+        )
+        site = (group.places[0], 0)
         if not self._interpreter.collecting:
             return reads.rows(self._known[site])
         self.found[site] = reads.ids(self._interpreter.n_rows[views[0].leaves[0]])
-        return jnp.zeros((len(eqns), *eqns[0].outvars[0].aval.shape), eqns[0].outvars[0].aval.dtype)
+        return jnp.zeros(
+            (
+                len(eqns),
+                *eqns[0].outvars[0].aval.shape,
+            ),
+            eqns[0].outvars[0].aval.dtype,
+        )

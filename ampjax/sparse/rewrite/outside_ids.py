@@ -54,9 +54,19 @@ class OutsideIds:
         traced = split.traced
         self._reads = follow(traced, split.axes).reads
         self._paths = {read: traced.leaves[found.leaf].path for read, found in self._reads.items()}
-        sites = {(*read, axis): found.leaf for read, found in self._reads.items() for axis in found.view.row_axes}
-        walk = _OutsideWalk(dict.fromkeys(split.axes, INSIDE), sites, collecting=True)
-        views = {i: whole_table(i, traced.leaves[i].shape, axes) for i, axes in split.axes.items()}
+        sites = {
+            (*read, axis): found.leaf
+            for read, found in self._reads.items()
+            for axis in found.view.row_axes
+        }
+        walk = _OutsideWalk(
+            dict.fromkeys(split.axes, INSIDE),
+            sites,
+            collecting=True,
+        )
+        views = {}
+        for i, axes in split.axes.items():
+            views[i] = whole_table(i, traced.leaves[i].shape, axes)
 
         def collect(*inputs: Any) -> FoundIds:
             args = [views.get(i, value) for i, value in enumerate(inputs)]
@@ -64,10 +74,17 @@ class OutsideIds:
 
         # Tables are no inputs of this program: a number stands in the place of each.
         number = jax.ShapeDtypeStruct((), jnp.int32)
-        avals = [number if i in views else v.aval for i, v in enumerate(traced.jaxpr.invars)]
-        closed, found = jax.make_jaxpr(collect, axis_env=list(traced.mapped), return_shape=True)(*avals)
+        avals = []
+        for i, v in enumerate(traced.jaxpr.invars):
+            avals.append(number if i in views else v.aval)
+        closed, found = jax.make_jaxpr(collect, axis_env=list(traced.mapped), return_shape=True)(
+            *avals
+        )
         jaxpr, constants = primitives.opened(closed)
-        slim, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+        slim, used = partial_eval.dce_jaxpr(
+            jaxpr,
+            [True] * len(jaxpr.outvars),
+        )
         self._sites = list(dict(sorted(found.items())))
         self._inputs = [i for i, is_needed in enumerate(used) if is_needed]
         self._compiled = jax.jit(lambda inputs: eval_jaxpr(slim, constants, *inputs))
@@ -93,8 +110,14 @@ class OutsideIds:
 
     def _leaves_of(self, place: int) -> list[int]:
         """The leaves of the batch from which the ids of a read follow."""
-        _, used = partial_eval.dce_jaxpr(self._jaxpr, [i == place for i in range(len(self._jaxpr.outvars))])
-        needed = [i for i, is_needed in zip(self._inputs, used, strict=True) if is_needed]
+        _, used = partial_eval.dce_jaxpr(
+            self._jaxpr,
+            [i == place for i in range(len(self._jaxpr.outvars))],
+        )
+        needed = []
+        for i, is_needed in zip(self._inputs, used, strict=True):
+            if is_needed:
+                needed.append(i)
         return [i - self._n_params for i in needed if i >= self._n_params]
 
 
@@ -108,7 +131,9 @@ class _OutsideWalk(RowInterpreter):
 
     sizes: dict[Path, int] = dataclasses.field(default_factory=dict)
 
-    def _read(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
+    def _read(
+        self, eqn: Any, ins: list[Any], known: Positions, path: Path
+    ) -> tuple[list[Any], FoundIds]:
         del known
         view = ins[0]
         found = {}

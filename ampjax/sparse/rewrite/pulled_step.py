@@ -59,9 +59,15 @@ class SparseProgram:
     batch: Tree
     mapped: MappedAxes
     stacks: Mapping[str, Stack]
-    _splits: dict[Hashable, SplitLoss] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    _splits: dict[Hashable, SplitLoss] = dataclasses.field(
+        default_factory=dict, repr=False, compare=False
+    )
 
-    def ids(self, dense_params: Tree, batch: Tree) -> dict[str, jax.Array]:
+    def ids(
+        self,
+        dense_params: Tree,
+        batch: Tree,
+    ) -> dict[str, jax.Array]:
         """The row ids that a step reads, in the order in which the program reads them, duplicates and all.
 
         They depend on the batch and on integer parameters only. Ids that a read clips are clipped here. An id that reads no
@@ -78,7 +84,8 @@ class SparseProgram:
           ParameterError: If the dense parameters don't fit.
           DataError: If the batch has another structure, other dtypes or ranks than the first one.
         """
-        split, leaves = self.split_loss(batch), input_checks.dense_leaves(self.params, self.axes, dense_params)
+        split = self.split_loss(batch)
+        leaves = input_checks.dense_leaves(self.params, self.axes, dense_params)
         return split.ids([*leaves, *jax.tree.leaves(batch)])
 
     def n_ids(self, batch: Tree) -> dict[str, int]:
@@ -91,7 +98,11 @@ class SparseProgram:
         return {table: split.n_ids(table) for table in self.tables}
 
     def loss(
-        self, dense_params: Tree, rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None = None
+        self,
+        dense_params: Tree,
+        rows: Mapping[str, Any],
+        batch: Tree,
+        inverse: Mapping[str, Any] | None = None,
     ) -> Any:
         """The loss function's result, computed from pulled rows.
 
@@ -108,10 +119,16 @@ class SparseProgram:
           ParameterError: If the dense parameters or the rows don't fit.
           DataError: If the batch does not fit the first one, or `inverse` the ids.
         """
-        return self._loss(input_checks.dense_leaves(self.params, self.axes, dense_params), rows, batch, inverse)
+        return self._loss(
+            input_checks.dense_leaves(self.params, self.axes, dense_params), rows, batch, inverse
+        )
 
     def value_and_grad(
-        self, dense_params: Tree, rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None = None
+        self,
+        dense_params: Tree,
+        rows: Mapping[str, Any],
+        batch: Tree,
+        inverse: Mapping[str, Any] | None = None,
     ) -> tuple[Any, tuple[Tree, dict[str, jax.Array]]]:
         """The loss and its gradients, like `jax.value_and_grad`.
 
@@ -131,17 +148,41 @@ class SparseProgram:
           DataError: As `loss` does.
         """
         leaves = input_checks.dense_leaves(self.params, self.axes, dense_params)
-        floats = {i: x for i, x in enumerate(leaves) if x is not None and primitives.is_inexact(jnp.result_type(x))}
+        floats = {}
+        for i, x in enumerate(leaves):
+            if x is not None and primitives.is_inexact(jnp.result_type(x)):
+                floats[i] = x
 
-        def loss(floats: dict[int, Any], rows: dict[str, Any]) -> Any:
-            return self._loss([floats.get(i, x) for i, x in enumerate(leaves)], rows, batch, inverse)
+        def loss(
+            floats: dict[int, Any],
+            rows: dict[str, Any],
+        ) -> Any:
+            return self._loss(
+                [floats.get(i, x) for i, x in enumerate(leaves)],
+                rows,
+                batch,
+                inverse,
+            )
 
-        step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=self.split_loss(batch).traced.has_aux)
+        step = jax.value_and_grad(
+            loss,
+            argnums=(0, 1),
+            has_aux=self.split_loss(batch).traced.has_aux,
+        )
         out, (grads, row_grads) = step(floats, dict(rows))
         treedef = jax.tree.structure(self.params)
-        return out, (jax.tree.unflatten(treedef, [grads.get(i) for i in range(len(leaves))]), row_grads)
+        return out, (
+            jax.tree.unflatten(
+                treedef,
+                [grads.get(i) for i in range(len(leaves))],
+            ),
+            row_grads,
+        )
 
-    def split(self, params: Tree) -> tuple[Tree, dict[str, Any]]:
+    def split(
+        self,
+        params: Tree,
+    ) -> tuple[Tree, dict[str, Any]]:
         """Splits parameters, or a tree like them, into dense parameters and the sparse leaves' rows.
 
         Args:
@@ -154,11 +195,19 @@ class SparseProgram:
           ParameterError: If the structure is not the parameters'.
         """
         whole = input_checks.by_path(self.params, params)
-        dense = [None if path in self.axes else leaf for path, leaf in whole.items()]
-        tables = {path: to_table(whole[path], axes) for path, axes in self.axes.items()}
+        dense = []
+        for path, leaf in whole.items():
+            dense.append(None if path in self.axes else leaf)
+        tables = {}
+        for path, axes in self.axes.items():
+            tables[path] = to_table(whole[path], axes)
         return jax.tree.unflatten(jax.tree.structure(self.params), dense), tables
 
-    def join(self, dense_params: Tree, tables: Mapping[str, Any]) -> Tree:
+    def join(
+        self,
+        dense_params: Tree,
+        tables: Mapping[str, Any],
+    ) -> Tree:
         """Puts parameters together again; the inverse of `split`.
 
         Args:
@@ -170,13 +219,16 @@ class SparseProgram:
         """
         missing = [path for path in self.axes if path not in tables]
         if missing:
-            raise ParameterError("join", f"a table for `{missing[0]}`", f"{list(tables)}", "Pass every sparse leaf.")
+            raise ParameterError(
+                "join", f"a table for `{missing[0]}`", f"{list(tables)}", "Pass every sparse leaf."
+            )
         whole = input_checks.by_path(self.params, dense_params)
         shapes = (leaf.shape for leaf in jax.tree.leaves(self.params))
-        joined = [
-            from_table(tables[path], shape, self.axes[path]) if path in self.axes else leaf
-            for (path, leaf), shape in zip(whole.items(), shapes, strict=True)
-        ]
+        joined = []
+        for (path, leaf), shape in zip(whole.items(), shapes, strict=True):
+            joined.append(
+                from_table(tables[path], shape, self.axes[path]) if path in self.axes else leaf
+            )
         return jax.tree.unflatten(jax.tree.structure(self.params), joined)
 
     def as_tables(self, params: Tree) -> Tree:
@@ -186,10 +238,16 @@ class SparseProgram:
           params: The parameters.
         """
         dense, tables = self.split(params)
-        leaves = [tables.get(path, leaf) for path, leaf in input_checks.by_path(self.params, dense).items()]
+        leaves = []
+        for path, leaf in input_checks.by_path(self.params, dense).items():
+            leaves.append(tables.get(path, leaf))
         return jax.tree.unflatten(jax.tree.structure(self.params), leaves)
 
-    def as_leaves(self, path: str, tables: Sequence[Any]) -> list[Any]:
+    def as_leaves(
+        self,
+        path: str,
+        tables: Sequence[Any],
+    ) -> list[Any]:
         """Gives arrays of a table's rows, such as an optimizer's state, the leaf's axes.
 
         Args:
@@ -207,7 +265,11 @@ class SparseProgram:
     @property
     def transposed(self) -> dict[str, tuple[int, ...]]:
         """By path the axes along which rows are counted, for tables that have other axes than their leaves."""
-        return {path: axes for path, axes in self.axes.items() if axes != LEADING}
+        result = {}
+        for path, axes in self.axes.items():
+            if axes != LEADING:
+                result[path] = axes
+        return result
 
     def split_loss(self, batch: Tree) -> SplitLoss:
         """The loss function split in two for batches of this one's shapes. It is traced when such a batch first comes.
@@ -241,15 +303,33 @@ class SparseProgram:
         return next(known, None) or make_split_loss(traced, self.axes, self.stacks)
 
     def _loss(
-        self, leaves: Sequence[Any], rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None
+        self,
+        leaves: Sequence[Any],
+        rows: Mapping[str, Any],
+        batch: Tree,
+        inverse: Mapping[str, Any] | None,
     ) -> Any:
-        split, n_ids = self.split_loss(batch), self.n_ids(batch)
+        split = self.split_loss(batch)
+        n_ids = self.n_ids(batch)
         if inverse is None:
-            inverse = {path: jnp.arange(n, dtype=jnp.int32) for path, n in n_ids.items()}
+            inverse = {}
+            for path, n in n_ids.items():
+                inverse[path] = jnp.arange(n, dtype=jnp.int32)
         for name, table in self.tables.items():
-            input_checks.check_rows(table, rows.get(name), inverse.get(name), n_ids[name])
-        wide = {name: jnp.asarray(rows[name]).astype(table.dtype) for name, table in self.tables.items()}
-        return split.loss([*leaves, *jax.tree.leaves(batch)], wide, inverse)
+            input_checks.check_rows(
+                table,
+                rows.get(name),
+                inverse.get(name),
+                n_ids[name],
+            )
+        wide = {}
+        for name, table in self.tables.items():
+            wide[name] = jnp.asarray(rows[name]).astype(table.dtype)
+        return split.loss(
+            [*leaves, *jax.tree.leaves(batch)],
+            wide,
+            inverse,
+        )
 
 
 def rewrite(
@@ -299,13 +379,39 @@ def rewrite(
     """
     traced = traced or trace_loss(loss_fn, params, batch, mapped)
     split = make_split_loss(traced, sparse, stacks)
-    leaves = {leaf.path: (leaf, split.axes[i]) for i, leaf in enumerate(traced.leaves) if i in split.axes}
-    tables = {name: _table(name, stack, *leaves[stack.paths[0]]) for name, stack in split.stacks.items()}
+    leaves = {}
+    for i, leaf in enumerate(traced.leaves):
+        if i in split.axes:
+            leaves[leaf.path] = (leaf, split.axes[i])
+    tables = {}
+    for name, stack in split.stacks.items():
+        tables[name] = _table(
+            name,
+            stack,
+            *leaves[stack.paths[0]],
+        )
     axes = {path: leaf_axes for path, (_, leaf_axes) in leaves.items()}
-    program = SparseProgram(loss_fn, abstract(params), tables, axes, abstract(batch), mapped, split.stacks)
+    program = SparseProgram(
+        loss_fn,
+        abstract(params),
+        tables,
+        axes,
+        abstract(batch),
+        mapped,
+        split.stacks,
+    )
     program._splits[signature(batch)] = split
     return program
 
 
-def _table(name: str, stack: Stack, leaf: Leaf, axes: tuple[int, ...]) -> Leaf:
-    return Leaf(name, (stack.n_rows, *table_shape(leaf.shape, axes)[1:]), leaf.dtype)
+def _table(
+    name: str,
+    stack: Stack,
+    leaf: Leaf,
+    axes: tuple[int, ...],
+) -> Leaf:
+    return Leaf(
+        name,
+        (stack.n_rows, *table_shape(leaf.shape, axes)[1:]),
+        leaf.dtype,
+    )

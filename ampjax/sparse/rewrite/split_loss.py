@@ -62,7 +62,10 @@ class SplitLoss:
         """
         return sum(math.prod(self.shapes[site]) for site in self._reads_of[table])
 
-    def ids(self, inputs: Sequence[Any]) -> dict[str, jax.Array]:
+    def ids(
+        self,
+        inputs: Sequence[Any],
+    ) -> dict[str, jax.Array]:
         """The ids that a step reads of each table.
 
         Args:
@@ -71,7 +74,11 @@ class SplitLoss:
         Returns:
           By table of which rows are read int32 `[n]`, its number of rows where no row is read.
         """
-        flat = eval_jaxpr(self.ids_jaxpr, self.ids_consts, *(inputs[i] for i in self.ids_inputs))
+        flat = eval_jaxpr(
+            self.ids_jaxpr,
+            self.ids_consts,
+            *(inputs[i] for i in self.ids_inputs),
+        )
         ids_of = dict(zip(self.sites, flat, strict=True))
         none = jnp.zeros(0, jnp.int32)  # a batch may have no ids for a table
         return {
@@ -79,7 +86,12 @@ class SplitLoss:
             for table, sites in self._reads_of.items()
         }
 
-    def loss(self, inputs: Sequence[Any], rows: Mapping[str, Any], inverse: Mapping[str, Any]) -> Any:
+    def loss(
+        self,
+        inputs: Sequence[Any],
+        rows: Mapping[str, Any],
+        inverse: Mapping[str, Any],
+    ) -> Any:
         """The loss function's result, computed from pulled rows.
 
         Args:
@@ -91,13 +103,30 @@ class SplitLoss:
           The loss, or `(loss, aux)`.
         """
         places = _places(self.traced, self.stacks)
-        args = [
-            places[i].whole(self.traced, i, self.axes, rows[places[i].table]) if i in self.axes else value
-            for i, value in enumerate(inputs)
-        ]
-        interpreter = RowInterpreter(_n_rows(places), self.sites, collecting=False, lanes=self.lanes)
-        known = {site: part for table in self._reads_of for site, part in self._parts(table, inverse[table])}
-        outs, _ = interpreter.run((self.traced.jaxpr, self.traced.consts), args, known)
+        args = []
+        for i, value in enumerate(inputs):
+            args.append(
+                places[i].whole(
+                    self.traced,
+                    i,
+                    self.axes,
+                    rows[places[i].table],
+                )
+                if i in self.axes
+                else value
+            )
+        interpreter = RowInterpreter(
+            _n_rows(places), self.sites, collecting=False, lanes=self.lanes
+        )
+        known = {}
+        for table in self._reads_of:
+            for site, part in self._parts(table, inverse[table]):
+                known[site] = part
+        outs, _ = interpreter.run(
+            (self.traced.jaxpr, self.traced.consts),
+            args,
+            known,
+        )
         return jax.tree.unflatten(self.traced.out_tree, outs)
 
     @functools.cached_property
@@ -109,9 +138,14 @@ class SplitLoss:
             result[places[leaf].table].append(site)
         return result
 
-    def _parts(self, table: str, inverse: Any) -> list[tuple[Path, Any]]:
+    def _parts(
+        self,
+        table: str,
+        inverse: Any,
+    ) -> list[tuple[Path, Any]]:
         """The positions of each read of a table."""
-        parts, start = [], 0
+        parts = []
+        start = 0
         for site in self._reads_of[table]:
             shape = self.shapes[site]
             stop = start + math.prod(shape)
@@ -141,25 +175,56 @@ def make_split_loss(
     if isinstance(sparse, Mapping):
         flow, variables = look_again(traced, sparse)
     else:
-        flow, variables = None, analyse(traced, 2)
-    wanted = {v.path for v in variables if v.sparse} if sparse is None else {*sparse}
+        flow = None
+        variables = analyse(traced, 2)
+    if sparse is None:
+        wanted = {v.path for v in variables if v.sparse}
+    else:
+        wanted = {*sparse}
     _check_sparse(variables, wanted)
-    axes = {i: v.axes for i, v in enumerate(variables) if v.path in wanted}
+    axes = {}
+    for i, v in enumerate(variables):
+        if v.path in wanted:
+            axes[i] = v.axes
     n_rows = {variables[i].path: variables[i].n_rows for i in axes}
-    members = {path: [path] for path in n_rows} if stacks is None else stacks
-    held = {name: each if isinstance(each, Stack) else Stack.of(each, n_rows) for name, each in members.items()}
+    if stacks is None:
+        members = {path: [path] for path in n_rows}
+    else:
+        members = stacks
+    held = {}
+    for name, each in members.items():
+        held[name] = each if isinstance(each, Stack) else Stack.of(each, n_rows)
     places = _places(traced, held)
-    stacked = {i: places[i].table for i in axes if len(held[places[i].table].paths) > 1}
+    stacked = {}
+    for i in axes:
+        if len(held[places[i].table].paths) > 1:
+            stacked[i] = places[i].table
     lanes = find_lanes(traced, stacked, axes)
     flow = flow or follow(traced, axes)
     reads = ((site, read.leaf) for site, read in sorted(flow.reads.items()))
-    sites = {site: leaf for site, leaf in reads if site[0] not in lanes.repeated}
+    sites = {}
+    for site, leaf in reads:
+        if site[0] not in lanes.repeated:
+            sites[site] = leaf
     interpreter = RowInterpreter(_n_rows(places), sites, collecting=True, lanes=lanes)
     jaxpr, consts, shapes = _ids_program(traced, axes, places, interpreter)
-    slim, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    slim, used = partial_eval.dce_jaxpr(
+        jaxpr,
+        [True] * len(jaxpr.outvars),
+    )
     inputs = tuple(i for i, needed in enumerate(used) if needed)
     _check_known(traced, inputs)
-    return SplitLoss(traced, axes, held, lanes, sites, shapes, slim, consts, inputs)
+    return SplitLoss(
+        traced,
+        axes,
+        held,
+        lanes,
+        sites,
+        shapes,
+        slim,
+        consts,
+        inputs,
+    )
 
 
 class _Place(NamedTuple):
@@ -175,18 +240,33 @@ class _Place(NamedTuple):
     first: int
     n_rows: int
 
-    def whole(self, traced: TracedLoss, leaf: int, axes: Mapping[int, tuple[int, ...]], rows: Any = None) -> View:
-        return whole_table(leaf, traced.leaves[leaf].shape, axes[leaf], rows, self.first)
+    def whole(
+        self,
+        traced: TracedLoss,
+        leaf: int,
+        axes: Mapping[int, tuple[int, ...]],
+        rows: Any = None,
+    ) -> View:
+        return whole_table(
+            leaf,
+            traced.leaves[leaf].shape,
+            axes[leaf],
+            rows,
+            self.first,
+        )
 
 
-def _places(traced: TracedLoss, stacks: Mapping[str, Stack]) -> dict[int, _Place]:
+def _places(
+    traced: TracedLoss,
+    stacks: Mapping[str, Stack],
+) -> dict[int, _Place]:
     """By sparse leaf where its rows are."""
     numbers = {leaf.path: i for i, leaf in enumerate(traced.leaves)}
-    return {
-        numbers[path]: _Place(table, first, stack.n_rows)
-        for table, stack in stacks.items()
-        for path, first in zip(stack.paths, stack.starts, strict=True)
-    }
+    result = {}
+    for table, stack in stacks.items():
+        for path, first in zip(stack.paths, stack.starts, strict=True):
+            result[numbers[path]] = _Place(table, first, stack.n_rows)
+    return result
 
 
 def _n_rows(places: Mapping[int, _Place]) -> dict[int, int]:
@@ -202,13 +282,19 @@ def _ids_program(
     """The walk that collects ids, as a jaxpr of the leaves of parameters and batch; and the ids' shapes."""
 
     def collect(*inputs: Any) -> FoundIds:
-        args = [places[i].whole(traced, i, axes) if i in axes else value for i, value in enumerate(inputs)]
+        args = []
+        for i, value in enumerate(inputs):
+            args.append(places[i].whole(traced, i, axes) if i in axes else value)
         return interpreter.run((traced.jaxpr, traced.consts), args, {})[1]
 
     # Tables are no inputs of this program: a number stands in the place of each.
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    avals = [number if i in axes else v.aval for i, v in enumerate(traced.jaxpr.invars)]
-    closed, ids_of_reads = jax.make_jaxpr(collect, axis_env=list(traced.mapped), return_shape=True)(*avals)
+    avals = []
+    for i, v in enumerate(traced.jaxpr.invars):
+        avals.append(number if i in axes else v.aval)
+    closed, ids_of_reads = jax.make_jaxpr(collect, axis_env=list(traced.mapped), return_shape=True)(
+        *avals
+    )
     return *primitives.opened(closed), {site: ids.shape for site, ids in ids_of_reads.items()}
 
 
@@ -216,10 +302,18 @@ def _check_sparse(variables: Sequence[Variable], wanted: Iterable[str]) -> None:
     by_path = {v.path: v for v in variables}
     for path in wanted:
         if path not in by_path:
-            raise ParameterError("sparse", f"paths among {list(by_path)}", f"`{path}`", "Use a path of the parameters.")
+            raise ParameterError(
+                "sparse",
+                f"paths among {list(by_path)}",
+                f"`{path}`",
+                "Use a path of the parameters.",
+            )
         if not by_path[path].sparse:
             raise ParameterError(
-                f"sparse, `{path}`", "a sparse leaf", f"a dense one ({by_path[path].reason})", "Leave it dense."
+                f"sparse, `{path}`",
+                "a sparse leaf",
+                f"a dense one ({by_path[path].reason})",
+                "Leave it dense.",
             )
 
 
@@ -227,5 +321,8 @@ def _check_known(traced: TracedLoss, inputs: Sequence[int]) -> None:
     for leaf in (traced.leaves[i] for i in inputs if i < len(traced.leaves)):
         if primitives.is_inexact(leaf.dtype):
             raise InvariantError(
-                "row ids", "to depend on no float parameter", f"`{leaf.path}`", "Please report this program."
+                "row ids",
+                "to depend on no float parameter",
+                f"`{leaf.path}`",
+                "Please report this program.",
             )

@@ -25,7 +25,11 @@ class Stack:
     n_rows: int
 
     @classmethod
-    def of(cls, paths: Sequence[str], n_rows: Mapping[str, int]) -> Stack:
+    def of(
+        cls,
+        paths: Sequence[str],
+        n_rows: Mapping[str, int],
+    ) -> Stack:
         """The stack of some parameters.
 
         Args:
@@ -33,7 +37,11 @@ class Stack:
           n_rows: By parameter its rows.
         """
         starts = tuple(accumulate((n_rows[path] for path in paths), initial=0))
-        return cls(tuple(paths), starts[:-1], starts[-1])
+        return cls(
+            tuple(paths),
+            starts[:-1],
+            starts[-1],
+        )
 
     @property
     def spans(self) -> dict[str, tuple[int, int]]:
@@ -53,7 +61,9 @@ class Stack:
         """
         return np.diff(self._places(ids))
 
-    def parts(self, ids: np.ndarray, values: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    def parts(
+        self, ids: np.ndarray, values: np.ndarray
+    ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """Yields each parameter, with those of some rows that it has, by its own numbers.
 
         Args:
@@ -64,8 +74,11 @@ class Stack:
             yield self.paths[0], ids, values
             return
         order = np.argsort(ids, kind="stable")
-        ids, values = ids[order], values[order]
-        for path, start, (first, end) in zip(self.paths, self.starts, pairwise(self._places(ids)), strict=True):
+        ids = ids[order]
+        values = values[order]
+        for path, start, (first, end) in zip(
+            self.paths, self.starts, pairwise(self._places(ids)), strict=True
+        ):
             yield path, ids[first:end] - start, values[first:end]
 
     def _places(self, ids: np.ndarray) -> np.ndarray:

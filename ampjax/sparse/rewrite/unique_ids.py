@@ -27,7 +27,10 @@ class UniqueRows:
     inverse: Int[np.ndarray, " n"]
 
 
-def unique_rows(ids: Int[np.ndarray, " n"], n_rows: int) -> UniqueRows:
+def unique_rows(
+    ids: Int[np.ndarray, " n"],
+    n_rows: int,
+) -> UniqueRows:
     """Finds the rows behind a step's ids.
 
     Args:
@@ -47,17 +50,28 @@ def unique_rows(ids: Int[np.ndarray, " n"], n_rows: int) -> UniqueRows:
     ids = np.asarray(ids)
     if ids.size and not 0 <= (low := ids.min()) <= (high := ids.max()) <= n_rows:
         wrong = low if low < 0 else high
-        raise SettingsError("row ids", f"numbers in [0, {n_rows}]", f"{wrong}", "Take them from the program's `ids`.")
+        raise SettingsError(
+            "row ids",
+            f"numbers in [0, {n_rows}]",
+            f"{wrong}",
+            "Take them from the program's `ids`.",
+        )
     if n_rows <= MARKED_ROWS * ids.size:
         distinct, inverse = _marked(ids, n_rows)
     else:
         distinct, inverse = np.unique(ids, return_inverse=True)
     if distinct.size and distinct[-1] == n_rows:
         distinct = distinct[:-1]
-    return UniqueRows(distinct, inverse.reshape(-1).astype(np.int32, copy=False))
+    return UniqueRows(
+        distinct,
+        inverse.reshape(-1).astype(np.int32, copy=False),
+    )
 
 
-def _marked(ids: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _marked(
+    ids: np.ndarray,
+    n_rows: int,
+) -> tuple[np.ndarray, np.ndarray]:
     """What `np.unique` gives, without sorting: each id marks its row, and the marked rows are numbered."""
     is_read = np.zeros(n_rows + 1, bool)
     is_read[ids] = True
@@ -98,6 +112,10 @@ def pad_rows(rows: np.ndarray, size: int) -> np.ndarray:
     Returns:
       `[size, *row]`.
     """
-    padded = aligned_empty((size, *rows.shape[1:]), rows.dtype)
-    padded[: len(rows)], padded[len(rows) :] = rows, 0
+    padded = aligned_empty(
+        (size, *rows.shape[1:]),
+        rows.dtype,
+    )
+    padded[: len(rows)] = rows
+    padded[len(rows) :] = 0
     return padded

@@ -20,7 +20,9 @@ def cut(rows: np.ndarray, columns: Columns) -> np.ndarray:
     Returns:
       A view of `rows`.
     """
-    return rows if columns is None else rows[..., slice(*columns)]
+    if columns is None:
+        return rows
+    return rows[..., slice(*columns)]
 
 
 @dataclass
@@ -37,7 +39,13 @@ class ByteCounts:
     pushed: int = 0
     indices: int = 0
 
-    def add(self, row_ids: np.ndarray, *, pulled: np.ndarray | None = None, pushed: np.ndarray | None = None) -> None:
+    def add(
+        self,
+        row_ids: np.ndarray,
+        *,
+        pulled: np.ndarray | None = None,
+        pushed: np.ndarray | None = None,
+    ) -> None:
         """Counts row ids, and the rows that went one way or the other.
 
         Args:
@@ -50,15 +58,17 @@ class ByteCounts:
         self.pushed += 0 if pushed is None else pushed.nbytes
 
     def __iadd__(self, other: ByteCounts) -> ByteCounts:
-        self.pulled, self.pushed, self.indices = (
-            self.pulled + other.pulled,
-            self.pushed + other.pushed,
-            self.indices + other.indices,
-        )
+        self.pulled = self.pulled + other.pulled
+        self.pushed = self.pushed + other.pushed
+        self.indices = self.indices + other.indices
         return self
 
     def __sub__(self, earlier: ByteCounts) -> ByteCounts:
-        return ByteCounts(self.pulled - earlier.pulled, self.pushed - earlier.pushed, self.indices - earlier.indices)
+        return ByteCounts(
+            self.pulled - earlier.pulled,
+            self.pushed - earlier.pushed,
+            self.indices - earlier.indices,
+        )
 
     def copy(self) -> ByteCounts:
         """The counts as they are now."""

@@ -45,7 +45,10 @@ class CatchUp:
         n_rows: int,
         run: Callable[..., Any],
     ):
-        self._kernels, self._history, self._partitions, self._in_threads = kernels, history, partitions, run
+        self._kernels = kernels
+        self._history = history
+        self._partitions = partitions
+        self._in_threads = run
         self._size = min(_block_rows(kernels.types), padded_size(n_rows))
         n_blocks = -(-sum(part.n_rows for part in partitions) // self._size)
         max_lag = max(history.max_lag, 1)
@@ -65,10 +68,15 @@ class CatchUp:
         history = self._history
         if not history.max_lag:
             return
-        if not self._is_compiled:  # by one row, which may have missed nothing: later it would make a step late
+        if (
+            not self._is_compiled
+        ):  # by one row, which may have missed nothing: later it would make a step late
             history.reserve(shared)
             first = self._partitions[0]
-            self._run(Selection(((first, np.zeros(1, np.int64)),)), _seen(first)[:1])
+            self._run(
+                Selection(((first, np.zeros(1, np.int64)),)),
+                _seen(first)[:1],
+            )
             self._is_compiled = True
         if history.is_full:
             self._forget(history.version - history.max_lag)
@@ -89,11 +97,17 @@ class CatchUp:
         """
         self._one_by_one(self._blocks(rows))
 
-    def _one_by_one(self, blocks: Iterable[tuple[Selection, np.ndarray]]) -> None:
+    def _one_by_one(
+        self,
+        blocks: Iterable[tuple[Selection, np.ndarray]],
+    ) -> None:
         for rows, seen in blocks:
             self._run(rows, seen)
 
-    def _blocks(self, rows: Selection) -> Iterator[tuple[Selection, np.ndarray]]:
+    def _blocks(
+        self,
+        rows: Selection,
+    ) -> Iterator[tuple[Selection, np.ndarray]]:
         """Those of some rows that have missed updates, and how many they have seen, for one call each."""
         if (seen := rows.seen()) is None:
             return
@@ -111,10 +125,18 @@ class CatchUp:
 
     def _slice(self, turn: int) -> Selection:
         """The rows whose turn it is, of each partition."""
-        spans = [(part, part.n_rows * turn // self._n_turns) for part in self._partitions]
-        ends = [part.n_rows * (turn + 1) // self._n_turns for part in self._partitions]
+        spans = []
+        for part in self._partitions:
+            spans.append((part, part.n_rows * turn // self._n_turns))
+        ends = []
+        for part in self._partitions:
+            ends.append(part.n_rows * (turn + 1) // self._n_turns)
         return Selection(
-            tuple((part, np.arange(start, end)) for (part, start), end in zip(spans, ends, strict=True) if start < end)
+            tuple(
+                (part, np.arange(start, end))
+                for (part, start), end in zip(spans, ends, strict=True)
+                if start < end
+            )
         )
 
     def _forget(self, version: int) -> None:
@@ -130,7 +152,9 @@ class CatchUp:
         first = np.full(self._size, history.length, np.int32)
         first[: len(rows)] = seen - history.base
         old, *state = rows.take(self._size)
-        new = self._kernels.catch_up(history.values, first, history.length, history.base, old, state)
+        new = self._kernels.catch_up(
+            history.values, first, history.length, history.base, old, state
+        )
         with uninterrupted():
             rows.write(new, history.version)
 

@@ -23,7 +23,13 @@ class GradientBuffer:
         self._received: dict[int, dict[int, Rows]] = {}
         self._clients: set[tuple[int, int]] = set()
 
-    def add(self, partition: int, local: np.ndarray, grads: np.ndarray, client: int | None = None) -> None:
+    def add(
+        self,
+        partition: int,
+        local: np.ndarray,
+        grads: np.ndarray,
+        client: int | None = None,
+    ) -> None:
         """Adds one client's gradients for a partition. They are summed in the order of clients, whenever they come.
 
         Args:
@@ -33,7 +39,10 @@ class GradientBuffer:
           client: The client's number, from 0: what the same one sends again is not added. None for the next number.
         """
         parts = self._received.setdefault(partition, {})
-        number = 1 + max(parts, default=-1) if client is None else client
+        if client is None:
+            number = 1 + max(parts, default=-1)
+        else:
+            number = client
         if client is not None and (partition, client) in self._clients:
             return
         self._clients.add((partition, number))
@@ -56,9 +65,16 @@ class GradientBuffer:
         for partition, by_client in self._received.items():
             parts = [part for _, part in sorted(by_client.items())]
             if len(parts) > 1 or not np.can_cast(parts[0][1].dtype, self._dtype):
-                local, grads = sum_duplicates(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-                with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+                local, grads = sum_duplicates(
+                    *(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+                )
+                with np.errstate(
+                    over="ignore"
+                ):  # what is too large becomes infinite, and is refused
                     grads = grads.astype(self._dtype, copy=False)
                 checked = check_finite(grads, local, f"apply, gradients of partition {partition}")
                 self._received[partition] = {max(by_client): (local, checked)}
-        return {partition: next(iter(parts.values())) for partition, parts in sorted(self._received.items())}
+        return {
+            partition: next(iter(parts.values()))
+            for partition, parts in sorted(self._received.items())
+        }

@@ -21,7 +21,10 @@ def n_threads() -> int:
     return os.cpu_count() or 1
 
 
-def all_of(calls: Sequence[Callable[[], T]], nbytes: int) -> list[T]:
+def all_of(
+    calls: Sequence[Callable[[], T]],
+    nbytes: int,
+) -> list[T]:
     """Makes some calls that do not depend on each other: the first in this thread, the others in others, if there is much to do.
 
     The calls themselves must not use it: they might wait for threads that wait for them.

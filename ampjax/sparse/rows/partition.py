@@ -29,19 +29,38 @@ class Partition:
       folder: Where its arrays are mapped files; None for ordinary memory.
     """
 
-    def __init__(self, index: int, n_rows: int, types: RowTypes, seen: int | None, folder: Path | None = None):
+    def __init__(
+        self,
+        index: int,
+        n_rows: int,
+        types: RowTypes,
+        seen: int | None,
+        folder: Path | None = None,
+    ):
         arrays = types.arrays
         files = [folder and folder / f"{index}-{i}.rows" for i in range(len(arrays))]
-        self.index, self.n_rows = index, n_rows
-        self.arrays = [_allocate(f, (n_rows, *shape), dtype) for f, (shape, dtype) in zip(files, arrays, strict=True)]
-        self.seen = None if seen is None else np.full(n_rows, seen, np.int64)
+        self.index = index
+        self.n_rows = n_rows
+        result = []
+        for f, (shape, dtype) in zip(files, arrays, strict=True):
+            result.append(_allocate(f, (n_rows, *shape), dtype))
+        self.arrays = result
+        if seen is None:
+            self.seen = None
+        else:
+            self.seen = np.full(n_rows, seen, np.int64)
 
     @property
     def everything(self) -> list[np.ndarray]:
         """All arrays, to be read or filled: parameters, states, and how many updates each row has seen."""
         return self.arrays + ([] if self.seen is None else [self.seen])
 
-    def read(self, local: np.ndarray, columns: Columns, out: np.ndarray) -> None:
+    def read(
+        self,
+        local: np.ndarray,
+        columns: Columns,
+        out: np.ndarray,
+    ) -> None:
         """Reads parameters of some rows.
 
         Args:
@@ -54,7 +73,10 @@ class Partition:
         if columns is None and out.dtype == array.dtype:
             np.take(array, local, 0, out=out, mode="clip")  # `raise` would copy once more
         else:
-            out[...] = cut(np.take(array, local, 0, mode="clip"), columns)
+            out[...] = cut(
+                np.take(array, local, 0, mode="clip"),
+                columns,
+            )
 
 
 @dataclass(frozen=True)
@@ -84,15 +106,27 @@ class Selection:
         Returns:
           Fresh arrays `[size, ...]`: parameters, then states. The last row fills what is left.
         """
-        result = [aligned_empty((size, *array.shape[1:]), array.dtype) for array in self.parts[0][0].arrays]
+        result = []
+        for array in self.parts[0][0].arrays:
+            result.append(aligned_empty((size, *array.shape[1:]), array.dtype))
         for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
             for rows, array in zip(result, part.arrays, strict=True):
-                np.take(array, local, 0, out=rows[start:end], mode="clip")  # as in `Partition.read`
+                np.take(
+                    array,
+                    local,
+                    0,
+                    out=rows[start:end],
+                    mode="clip",
+                )  # as in `Partition.read`
         for rows in result:
             rows[len(self) :] = rows[len(self) - 1]
         return result
 
-    def write(self, new: Sequence[np.ndarray], version: int) -> None:
+    def write(
+        self,
+        new: Sequence[np.ndarray],
+        version: int,
+    ) -> None:
         """Stores rows and their state.
 
         Args:
@@ -107,7 +141,10 @@ class Selection:
 
     def seen(self) -> np.ndarray | None:
         """How many updates each row has seen, `[len(self)]`; None where rows don't catch up."""
-        counts = [part.seen[local] for part, local in self.parts if part.seen is not None]
+        counts = []
+        for part, local in self.parts:
+            if part.seen is not None:
+                counts.append(part.seen[local])
         return np.concatenate(counts) if counts else None
 
     def at(self, places: np.ndarray) -> Selection:
@@ -118,9 +155,26 @@ class Selection:
         """
         cuts = np.searchsorted(places, self.ends[:-1])
         starts = [0, *self.ends[:-1]]
-        pieces = zip(self.parts, starts, np.split(places, cuts), strict=True)
-        return Selection(tuple((part, local[chosen - start]) for (part, local), start, chosen in pieces if len(chosen)))
+        pieces = zip(
+            self.parts,
+            starts,
+            np.split(places, cuts),
+            strict=True,
+        )
+        return Selection(
+            tuple(
+                (part, local[chosen - start])
+                for (part, local), start, chosen in pieces
+                if len(chosen)
+            )
+        )
 
 
-def _allocate(file: Path | None, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    return np.zeros(shape, dtype) if file is None else np.asarray(np.memmap(file, dtype, "w+", shape=shape))
+def _allocate(
+    file: Path | None,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+) -> np.ndarray:
+    if file is None:
+        return np.zeros(shape, dtype)
+    return np.asarray(np.memmap(file, dtype, "w+", shape=shape))

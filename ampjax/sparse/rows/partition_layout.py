@@ -44,7 +44,10 @@ class PartitionLayout:
         """
         return (self.n_rows - partition + self.n_partitions - 1) // self.n_partitions
 
-    def group(self, row_ids: np.ndarray) -> tuple[np.ndarray, list[tuple[int, slice]], np.ndarray]:
+    def group(
+        self,
+        row_ids: np.ndarray,
+    ) -> tuple[np.ndarray, list[tuple[int, slice]], np.ndarray]:
         """Row ids sorted by the partition that holds them, stably.
 
         Args:
@@ -54,14 +57,20 @@ class PartitionLayout:
           The order, `[n]`; for each partition that holds some its number and where they stand in that order; and in that
           order the rows' numbers within their partitions, `[n]`, int32 where the table allows.
         """
-        small = np.int32 if self.n_rows <= np.iinfo(np.int32).max else np.int64
+        if self.n_rows <= np.iinfo(np.int32).max:
+            small = np.int32
+        else:
+            small = np.int64
         if self.n_partitions == 1:  # nothing to sort
             n = len(row_ids)
             return np.arange(n), [(0, slice(0, n))] if n else [], row_ids.astype(small)
         local, partition = np.divmod(row_ids, self.n_partitions)
         order = np.argsort(partition, kind="stable")
         ends = np.cumsum(np.bincount(partition, minlength=self.n_partitions)).tolist()
-        spans = [(p, slice(start, end)) for p, (start, end) in enumerate(pairwise([0, *ends])) if start < end]
+        spans = []
+        for p, (start, end) in enumerate(pairwise([0, *ends])):
+            if start < end:
+                spans.append((p, slice(start, end)))
         return order, spans, local[order].astype(small)
 
     def count(self, row_ids: np.ndarray) -> np.ndarray:
@@ -87,7 +96,12 @@ class PartitionLayout:
         """
         return local.astype(np.int64) * self.n_partitions + partition
 
-    def within(self, partition: int, start: int, stop: int) -> tuple[slice, slice]:
+    def within(
+        self,
+        partition: int,
+        start: int,
+        stop: int,
+    ) -> tuple[slice, slice]:
         """Where a partition's rows lie in a block of the table's rows.
 
         Args:
@@ -100,11 +114,18 @@ class PartitionLayout:
         """
         offset = (partition - start) % self.n_partitions
         first = (start + offset) // self.n_partitions
-        n = max(0, (stop - start - offset + self.n_partitions - 1) // self.n_partitions)
+        n = max(
+            0,
+            (stop - start - offset + self.n_partitions - 1) // self.n_partitions,
+        )
         return slice(offset, stop - start, self.n_partitions), slice(first, first + n)
 
 
-def place_evenly(sizes: Sequence[int], n_servers: int, load: Sequence[int] = ()) -> tuple[int, ...]:
+def place_evenly(
+    sizes: Sequence[int],
+    n_servers: int,
+    load: Sequence[int] = (),
+) -> tuple[int, ...]:
     """A server for each part, evenly by size: the largest first, each to the server that has least.
 
     Args:
@@ -117,8 +138,12 @@ def place_evenly(sizes: Sequence[int], n_servers: int, load: Sequence[int] = ())
     >>> place_evenly([5, 3, 3, 1], 2, load=[6, 0])
     (1, 1, 0, 1)
     """
-    load, result = list(load) or [0] * n_servers, [0] * len(sizes)
+    load = list(load) or [0] * n_servers
+    result = [0] * len(sizes)
     for part in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        result[part] = min(range(n_servers), key=lambda s: load[s])
+        result[part] = min(
+            range(n_servers),
+            key=lambda s: load[s],
+        )
         load[result[part]] += sizes[part]
     return tuple(result)

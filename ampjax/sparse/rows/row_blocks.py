@@ -30,12 +30,21 @@ def of_values(values: Any, kernels: RowKernels) -> Iterator[Block]:
     Raises:
       TableError: If a value is not finite.
     """
-    for start, stop in ranges(0, values.shape[0], row_bytes(values.shape[1:], np.dtype(values.dtype))):
-        rows = check_finite(np.array(values[start:stop]), range(start, stop), "values")
+    for start, stop in ranges(
+        0, values.shape[0], row_bytes(values.shape[1:], np.dtype(values.dtype))
+    ):
+        rows = check_finite(
+            np.array(values[start:stop]),
+            range(start, stop),
+            "values",
+        )
         yield start, [rows, *kernels.init(rows)]
 
 
-def of_arrays(arrays: Sequence[np.ndarray], first: int = 0) -> Iterator[Block]:
+def of_arrays(
+    arrays: Sequence[np.ndarray],
+    first: int = 0,
+) -> Iterator[Block]:
     """Yields arrays of rows, which may be mapped files, block by block.
 
     Args:
@@ -56,7 +65,11 @@ def row_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
-def ranges(first: int, end: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+def ranges(
+    first: int,
+    end: int,
+    row_bytes: int,
+) -> Iterator[tuple[int, int]]:
     """Yields where each block of some rows starts and stops.
 
     Args:

@@ -28,13 +28,22 @@ def checked_ids(row_ids: Any, n_rows: int, call: str) -> np.ndarray:
         ids = ids.astype(np.int64)  # an empty list is float64 to NumPy
     if not np.issubdtype(ids.dtype, np.integer):
         raise TableError(
-            f"{call}, row ids", "integers", f"{ids.dtype}", "Cast them, or look for a computation that made floats."
+            f"{call}, row ids",
+            "integers",
+            f"{ids.dtype}",
+            "Cast them, or look for a computation that made floats.",
         )
     if ids.ndim != 1:
-        raise TableError(f"{call}, row ids", "one axis, [n]", f"shape {ids.shape}", "Flatten them with `.reshape(-1)`.")
+        raise TableError(
+            f"{call}, row ids",
+            "one axis, [n]",
+            f"shape {ids.shape}",
+            "Flatten them with `.reshape(-1)`.",
+        )
     outside = np.flatnonzero((ids < 0) | (ids >= n_rows))
     if len(outside):
-        first, others = outside[0], f", and {len(outside) - 1} more outside" if len(outside) > 1 else ""
+        first = outside[0]
+        others = f", and {len(outside) - 1} more outside" if len(outside) > 1 else ""
         raise TableError(
             f"{call}, row ids", f"ids in [0, {n_rows})", f"{ids[first]} at place {first}{others}",
             "A negative id does not count from the end; clip or mask ids before the call.",
@@ -43,7 +52,11 @@ def checked_ids(row_ids: Any, n_rows: int, call: str) -> np.ndarray:
 
 
 def checked_grads(
-    row_grads: Any, ids: np.ndarray, rule: RowRule, dtypes: tuple[np.dtype, ...], call: str
+    row_grads: Any,
+    ids: np.ndarray,
+    rule: RowRule,
+    dtypes: tuple[np.dtype, ...],
+    call: str,
 ) -> np.ndarray:
     """Row gradients as an array `[n, *row]`.
 
@@ -60,15 +73,25 @@ def checked_grads(
     grads = np.asarray(row_grads)
     if grads.shape != (shape := (len(ids), *rule.shape)):
         raise TableError(
-            f"{call}, gradients", f"shape {shape}", f"{grads.shape}", "Give one row of gradients for each id."
+            f"{call}, gradients",
+            f"shape {shape}",
+            f"{grads.shape}",
+            "Give one row of gradients for each id.",
         )
     if grads.dtype not in dtypes:
         names = " or ".join(dict.fromkeys(str(dtype) for dtype in dtypes))
-        raise TableError(f"{call}, gradients", names, f"{grads.dtype}", f"Cast them with `.astype('{dtypes[0]}')`.")
+        raise TableError(
+            f"{call}, gradients",
+            names,
+            f"{grads.dtype}",
+            f"Cast them with `.astype('{dtypes[0]}')`.",
+        )
     return check_finite(grads, ids, f"{call}, gradients", rule.row_name)
 
 
-def ready_to_push(ids: np.ndarray, row_grads: Any, rule: RowRule, wire: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+def ready_to_push(
+    ids: np.ndarray, row_grads: Any, rule: RowRule, wire: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
     """One client's row gradients, checked, each row once, and as they travel.
 
     Args:
@@ -83,7 +106,13 @@ def ready_to_push(ids: np.ndarray, row_grads: Any, rule: RowRule, wire: np.dtype
     Raises:
       TableError: If the shape or the dtype is wrong, or something is not finite.
     """
-    grads = checked_grads(row_grads, ids, rule, (rule.dtype, wire, np.dtype(np.float32)), "push")
+    grads = checked_grads(
+        row_grads,
+        ids,
+        rule,
+        (rule.dtype, wire, np.dtype(np.float32)),
+        "push",
+    )
     ids, sums = sum_duplicates(ids, grads)
     sums = sums.astype(wire, copy=False)
     if sums is not grads:  # a sum or a cast may overflow
@@ -92,7 +121,10 @@ def ready_to_push(ids: np.ndarray, row_grads: Any, rule: RowRule, wire: np.dtype
 
 
 def check_finite(
-    rows: np.ndarray, ids: Sequence[int] | np.ndarray, where: str, row_name: Callable[[int], str] = "row {}".format
+    rows: np.ndarray,
+    ids: Sequence[int] | np.ndarray,
+    where: str,
+    row_name: Callable[[int], str] = "row {}".format,
 ) -> np.ndarray:
     """The rows themselves.
 

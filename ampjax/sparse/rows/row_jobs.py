@@ -26,7 +26,8 @@ class JobPool:
     """
 
     def __init__(self, partitions: Mapping[int, Partition], n_servers: int):
-        self._partitions, self._n_servers = partitions, n_servers
+        self._partitions = partitions
+        self._n_servers = n_servers
         self._threads: ThreadPoolExecutor | None = None
 
     def select(self, rows: Mapping[int, Any]) -> Selection:
@@ -47,7 +48,10 @@ class JobPool:
           The jobs; none where there are no rows.
         """
         nbytes = sum(grads.nbytes for _, grads in work.values())
-        spans = self.spans({p: len(local) for p, (local, _) in work.items()}, nbytes)
+        spans = self.spans(
+            {p: len(local) for p, (local, _) in work.items()},
+            nbytes,
+        )
         return [self._job(work, span) for span in spans]
 
     def cut_between_partitions(self, work: Mapping[int, Rows]) -> list[RowJob]:
@@ -63,9 +67,16 @@ class JobPool:
         groups: dict[int, dict[int, slice]] = {}
         for p, thread in zip(work, place_evenly(sizes, self._n_jobs(sum(sizes))), strict=True):
             groups.setdefault(thread, {})[p] = slice(None)
-        return [self._job(work, span) for _, span in sorted(groups.items())]
+        result = []
+        for _, span in sorted(groups.items()):
+            result.append(self._job(work, span))
+        return result
 
-    def spans(self, counts: Mapping[int, int], nbytes: int) -> list[dict[int, slice]]:
+    def spans(
+        self,
+        counts: Mapping[int, int],
+        nbytes: int,
+    ) -> list[dict[int, slice]]:
         """Divides rows evenly.
 
         Args:
@@ -79,16 +90,24 @@ class JobPool:
         n = min(total, self._n_jobs(nbytes))
         pieces = []
         for start, stop in pairwise(total * i // n for i in range(n + 1)) if n else ():
-            piece, first = {}, 0
+            piece = {}
+            first = 0
             for p, count in counts.items():
-                rows = slice(max(start - first, 0), min(stop - first, count))
+                rows = slice(
+                    max(start - first, 0),
+                    min(stop - first, count),
+                )
                 first += count
                 if rows.start < rows.stop:
                     piece[p] = rows
             pieces.append(piece)
         return pieces
 
-    def run(self, function: Callable[..., Any], *pieces: Sequence[Any]) -> list[Any]:
+    def run(
+        self,
+        function: Callable[..., Any],
+        *pieces: Sequence[Any],
+    ) -> list[Any]:
         """Calls a function on each piece of work, in threads if there are several.
 
         Args:
@@ -101,13 +120,24 @@ class JobPool:
         if len(pieces[0]) < 2:
             return [function(*piece) for piece in zip(*pieces, strict=True)]
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(parallel_calls.n_threads(), thread_name_prefix="table")
+            self._threads = ThreadPoolExecutor(
+                parallel_calls.n_threads(), thread_name_prefix="table"
+            )
         return list(self._threads.map(function, *pieces))
 
-    def _job(self, work: Mapping[int, Rows], span: Mapping[int, slice]) -> RowJob:
+    def _job(
+        self,
+        work: Mapping[int, Rows],
+        span: Mapping[int, slice],
+    ) -> RowJob:
         """The job of some rows of each partition."""
         rows = self.select({p: work[p][0][some] for p, some in span.items()})
-        return RowJob(rows, tuple(work[p][1][some] for p, some in span.items()))
+        return RowJob(
+            rows,
+            tuple(work[p][1][some] for p, some in span.items()),
+        )
 
     def _n_jobs(self, nbytes: int) -> int:
-        return -(-parallel_calls.n_threads() // self._n_servers) if nbytes >= parallel_calls.PARALLEL_BYTES else 1
+        if nbytes >= parallel_calls.PARALLEL_BYTES:
+            return -(-parallel_calls.n_threads() // self._n_servers)
+        return 1

@@ -45,8 +45,14 @@ def jitted_functions(rule: RowRule) -> Mapping[str, Any]:
     Returns:
       `init`, `update`, `catch_up`, and for each round its `partials_name`.
     """
-    turns = {partials_name(turn): functools.partial(rule.partials, turn) for turn in range(len(rule.rounds))}
-    functions = {"init": rule.init, "update": rule.update, "catch_up": functools.partial(_missed_updates, rule)} | turns
+    turns = {}
+    for turn in range(len(rule.rounds)):
+        turns[partials_name(turn)] = functools.partial(rule.partials, turn)
+    functions = {
+        "init": rule.init,
+        "update": rule.update,
+        "catch_up": functools.partial(_missed_updates, rule),
+    } | turns
     return {name: jax.jit(function) for name, function in functions.items()}
 
 
@@ -79,7 +85,8 @@ class RowKernels:
     """
 
     def __init__(self, types: RowTypes, find: Find):
-        self.types, self._find = types, find
+        self.types = types
+        self._find = find
         self._device = jax.local_devices(backend="cpu")[0]
 
     def init(self, rows: np.ndarray) -> list[np.ndarray]:
@@ -94,7 +101,11 @@ class RowKernels:
         return self._run("init", rows)
 
     def update(
-        self, shared: Sequence[Any], rows: np.ndarray, state: Sequence[np.ndarray], grads: np.ndarray
+        self,
+        shared: Sequence[Any],
+        rows: np.ndarray,
+        state: Sequence[np.ndarray],
+        grads: np.ndarray,
     ) -> list[np.ndarray]:
         """New rows and their state.
 
@@ -107,7 +118,13 @@ class RowKernels:
         Returns:
           New rows, then new states, of the same shapes.
         """
-        return self._run("update", tuple(shared), rows, tuple(state), grads)
+        return self._run(
+            "update",
+            tuple(shared),
+            rows,
+            tuple(state),
+            grads,
+        )
 
     def partials(
         self,
@@ -126,7 +143,13 @@ class RowKernels:
           weights: How often each row counts, `[n]`, int32; 0 where there is padding.
           parameters: By row which of the table's parameters it belongs to, `[n]`, int32; None if there is one.
         """
-        return self._run(partials_name(turn), tuple(shared), grads, weights, parameters)
+        return self._run(
+            partials_name(turn),
+            tuple(shared),
+            grads,
+            weights,
+            parameters,
+        )
 
     def catch_up(
         self,
@@ -151,22 +174,56 @@ class RowKernels:
           New rows, then new states.
         """
         return self._run(
-            "catch_up", tuple(history), first, np.int32(stop), np.int32(base % UNROLLED), rows, tuple(state)
+            "catch_up",
+            tuple(history),
+            first,
+            np.int32(stop),
+            np.int32(base % UNROLLED),
+            rows,
+            tuple(state),
         )
 
-    def _run(self, name: str, *args: Any) -> list[np.ndarray]:
+    def _run(
+        self,
+        name: str,
+        *args: Any,
+    ) -> list[np.ndarray]:
         with jax.default_device(self._device):
-            return [np.asarray(array) for array in jax.tree.leaves(self._find(name, args)(*args))]
+            result = []
+            for array in jax.tree.leaves(self._find(name, args)(*args)):
+                result.append(np.asarray(array))
+            return result
 
 
-def _missed_updates(rule: RowRule, history: Any, first: Any, stop: Any, base: Any, rows: Any, state: Any) -> Any:
+def _missed_updates(
+    rule: RowRule,
+    history: Any,
+    first: Any,
+    stop: Any,
+    base: Any,
+    rows: Any,
+    state: Any,
+) -> Any:
     zeros = jnp.zeros_like(rows)
 
     def update(i: Any, carry: Any) -> Any:
         rows, state = carry
-        new = rule.update([values[i] for values in history], rows, state, zeros)
+        new = rule.update(
+            [values[i] for values in history],
+            rows,
+            state,
+            zeros,
+        )
         missed = (first <= i) & (i < stop)
-        return jax.tree.map(lambda n, o: jnp.where(missed.reshape(-1, *[1] * (o.ndim - 1)), n, o), new, carry)
+        return jax.tree.map(
+            lambda n, o: jnp.where(
+                missed.reshape(-1, *[1] * (o.ndim - 1)),
+                n,
+                o,
+            ),
+            new,
+            carry,
+        )
 
     # Each update has its place among those in one go by its number: XLA may round in another way at another place.
     start = jnp.min(first) - (base + jnp.min(first)) % UNROLLED
@@ -176,4 +233,9 @@ def _missed_updates(rule: RowRule, history: Any, first: Any, stop: Any, base: An
             carry = update(start + turn * UNROLLED + place, carry)
         return carry
 
-    return jax.lax.fori_loop(0, -((start - stop) // UNROLLED), several, (rows, list(state)))
+    return jax.lax.fori_loop(
+        0,
+        -((start - stop) // UNROLLED),
+        several,
+        (rows, list(state)),
+    )

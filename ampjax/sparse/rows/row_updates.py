@@ -35,9 +35,16 @@ class RowJob:
         Returns:
           `[size, *row]` in the table's dtype.
         """
-        result = aligned_empty((size, *kernels.types.shape), kernels.types.dtype)
+        result = aligned_empty(
+            (size, *kernels.types.shape),
+            kernels.types.dtype,
+        )
         if self.grads:
-            np.concatenate(self.grads, out=result[: len(self.rows)], casting="unsafe")
+            np.concatenate(
+                self.grads,
+                out=result[: len(self.rows)],
+                casting="unsafe",
+            )
         result[len(self.rows) :] = 0
         return result
 
@@ -68,18 +75,25 @@ def reduce_rows(
     Returns:
       The reductions, in the order of the rule's, each with a leading axis of parameters.
     """
-    n, n_parameters = len(job.rows), len(n_untouched)
+    n = len(job.rows)
+    n_parameters = len(n_untouched)
     weights = np.zeros(padded_size(n + n_parameters), np.int32)
-    weights[:n], weights[n : n + n_parameters] = 1, n_untouched
+    weights[:n] = 1
+    weights[n : n + n_parameters] = n_untouched
     grads = job.padded_grads(kernels, len(weights))
     if n_parameters == 1:
         return kernels.partials(turn, shared, grads, weights)
     of_rows = np.zeros(len(weights), np.int32)
-    of_rows[:n], of_rows[n : n + n_parameters] = parameters, np.arange(n_parameters)
+    of_rows[:n] = parameters
+    of_rows[n : n + n_parameters] = np.arange(n_parameters)
     return kernels.partials(turn, shared, grads, weights, of_rows)
 
 
-def compute_rows(kernels: RowKernels, job: RowJob, shared: Sequence[Any]) -> list[np.ndarray]:
+def compute_rows(
+    kernels: RowKernels,
+    job: RowJob,
+    shared: Sequence[Any],
+) -> list[np.ndarray]:
     """Computes new parameters and states of a job's rows; changes nothing.
 
     Args:

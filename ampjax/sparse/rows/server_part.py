@@ -73,16 +73,33 @@ class ServerPart:
     """
 
     def __init__(self, settings: PartSettings, kernels: RowKernels, traffic: ByteCounts):
-        layout, history = settings.layout, settings.history
-        self._types, self._layout, self._kernels, self._traffic = settings.types, layout, kernels, traffic
+        layout = settings.layout
+        history = settings.history
+        self._types = settings.types
+        self._layout = layout
+        self._kernels = kernels
+        self._traffic = traffic
         self._history = copy.deepcopy(history)
         seen = history.version if history.max_lag else None
-        self._partitions = {
-            p: Partition(p, layout.size(p), settings.types, seen, settings.folder) for p in settings.partitions
-        }
+        result = {}
+        for p in settings.partitions:
+            result[p] = Partition(
+                p,
+                layout.size(p),
+                settings.types,
+                seen,
+                settings.folder,
+            )
+        self._partitions = result
         self._jobs = JobPool(self._partitions, settings.n_servers)
         partitions = list(self._partitions.values())
-        self._catch_up = CatchUp(kernels, self._history, partitions, layout.n_rows, self._jobs.run)
+        self._catch_up = CatchUp(
+            kernels,
+            self._history,
+            partitions,
+            layout.n_rows,
+            self._jobs.run,
+        )
         self._n_updates = self._n_pulls = 0
         self._buffers: dict[int, GradientBuffer] = {}
         self._prepared: dict[int, Callable[[], None]] = {}
@@ -93,14 +110,21 @@ class ServerPart:
         Args:
           needs: What it needs.
         """
-        pushed = self._buffers[needs.update].n_clients if needs.update in self._buffers else 0
+        if needs.update in self._buffers:
+            pushed = self._buffers[needs.update].n_clients
+        else:
+            pushed = 0
         has_read = self._n_pulls >= needs.pulls
         return has_read and self._n_updates >= needs.updates and pushed >= needs.clients
 
     # ---- some rows ---------------------------------------------------------------------------------------------------
 
     def pull(
-        self, rows: Mapping[int, np.ndarray], wire_dtype: np.dtype, columns: Columns = None, announced: bool = False
+        self,
+        rows: Mapping[int, np.ndarray],
+        wire_dtype: np.dtype,
+        columns: Columns = None,
+        announced: bool = False,
     ) -> dict[int, np.ndarray]:
         """Rows of some partitions, or some columns of them, as they travel.
 
@@ -116,20 +140,39 @@ class ServerPart:
         self._n_pulls += announced
         self._catch_up.rows(self._jobs.select(rows))
         width = cut(np.empty((0, *self._types.shape)), columns).shape[1:]
-        result = {p: np.empty((len(local), *width), wire_dtype) for p, local in rows.items()}
+        result = {}
+        for p, local in rows.items():
+            result[p] = np.empty(
+                (len(local), *width),
+                wire_dtype,
+            )
 
         def read(span: Mapping[int, slice]) -> None:
             for p, some in span.items():
-                self._partitions[p].read(rows[p][some], columns, out=result[p][some])
+                self._partitions[p].read(
+                    rows[p][some],
+                    columns,
+                    out=result[p][some],
+                )
 
         nbytes = sum(sent.nbytes for sent in result.values())
-        self._jobs.run(read, self._jobs.spans({p: len(local) for p, local in rows.items()}, nbytes))
+        self._jobs.run(
+            read,
+            self._jobs.spans(
+                {p: len(local) for p, local in rows.items()},
+                nbytes,
+            ),
+        )
         for p, local in rows.items():
             self._traffic.add(local, pulled=result[p])
         return result
 
     def receive(
-        self, update: int, work: Mapping[int, Rows], columns: Columns = None, client: int | None = None
+        self,
+        update: int,
+        work: Mapping[int, Rows],
+        columns: Columns = None,
+        client: int | None = None,
     ) -> None:
         """Keeps one client's row gradients for an update, as whole rows: zero where nothing came.
 
@@ -144,11 +187,18 @@ class ServerPart:
             self._traffic.add(local, pushed=grads)
             whole = grads
             if columns is not None:
-                whole = np.zeros((len(grads), *self._types.shape), grads.dtype)
+                whole = np.zeros(
+                    (len(grads), *self._types.shape),
+                    grads.dtype,
+                )
                 cut(whole, columns)[:] = grads
             buffer.add(p, local, whole, client)
 
-    def send(self, update: int, wire_dtype: np.dtype) -> dict[int, Rows]:
+    def send(
+        self,
+        update: int,
+        wire_dtype: np.dtype,
+    ) -> dict[int, Rows]:
         """What an update has gathered, as it travels.
 
         Args:
@@ -161,7 +211,9 @@ class ServerPart:
         Raises:
           TableError: If a sum has overflowed.
         """
-        result = {p: (local, grads.astype(wire_dtype, copy=False)) for p, (local, grads) in self.rows(update).items()}
+        result = {}
+        for p, (local, grads) in self.rows(update).items():
+            result[p] = (local, grads.astype(wire_dtype, copy=False))
         for local, grads in result.values():
             self._traffic.add(local, pulled=grads)
         return result
@@ -180,9 +232,16 @@ class ServerPart:
         Raises:
           TableError: If a sum has overflowed.
         """
-        return self._buffers[update].rows() if update in self._buffers else {}
+        if update in self._buffers:
+            return self._buffers[update].rows()
+        return {}
 
-    def partials(self, update: int, turn: int, shared: Sequence[Any]) -> list[list[np.ndarray]]:
+    def partials(
+        self,
+        update: int,
+        turn: int,
+        shared: Sequence[Any],
+    ) -> list[list[np.ndarray]]:
         """One round's reductions over all rows in here, in as many pieces as threads made them.
 
         Args:
@@ -195,23 +254,52 @@ class ServerPart:
         """
         jobs = self._jobs.cut_between_partitions(self.rows(update)) or [RowJob(Selection(()), ())]
         of_jobs = [self._parameters(job.rows) for job in jobs]
-        touched = np.bincount(np.concatenate(of_jobs), minlength=len(self._types.starts))
-        counts = [self._n_rows - touched, *[np.zeros_like(touched)] * (len(jobs) - 1)]
+        touched = np.bincount(
+            np.concatenate(of_jobs),
+            minlength=len(self._types.starts),
+        )
+        counts = [
+            self._n_rows - touched,
+            *[np.zeros_like(touched)] * (len(jobs) - 1),
+        ]
         return self._jobs.run(
-            lambda *work: reduce_rows(self._kernels, work[0], turn, shared, *work[1:]), jobs, counts, of_jobs
+            lambda *work: reduce_rows(
+                self._kernels,
+                work[0],
+                turn,
+                shared,
+                *work[1:],
+            ),
+            jobs,
+            counts,
+            of_jobs,
         )
 
     def _parameters(self, rows: Selection) -> np.ndarray:
         """By row which of the table's parameters it belongs to."""
-        ids = [self._layout.row_ids(part.index, local) for part, local in rows.parts]
-        return np.searchsorted(self._types.starts, np.concatenate([np.zeros(0, np.int64), *ids]), "right") - 1
+        ids = []
+        for part, local in rows.parts:
+            ids.append(self._layout.row_ids(part.index, local))
+        return (
+            np.searchsorted(
+                self._types.starts,
+                np.concatenate([np.zeros(0, np.int64), *ids]),
+                "right",
+            )
+            - 1
+        )
 
     @cached_property
     def _n_rows(self) -> np.ndarray:
         """By parameter, how many of its rows are in here."""
         stops = [*self._types.starts[1:], self._layout.n_rows]
-        spans = [self._layout.within(p, 0, stop)[1] for p in self._partitions for stop in stops]
-        counts = np.array([span.stop - span.start for span in spans]).reshape(len(self._partitions), -1)
+        spans = []
+        for p in self._partitions:
+            for stop in stops:
+                spans.append(self._layout.within(p, 0, stop)[1])
+        counts = np.array([span.stop - span.start for span in spans]).reshape(
+            len(self._partitions), -1
+        )
         return np.diff(counts.sum(0), prepend=0)
 
     def prepare(self, update: int, shared: Sequence[Any]) -> None:
@@ -232,7 +320,11 @@ class ServerPart:
 
         def write() -> None:
             self._history.append(shared)
-            self._jobs.run(lambda job, new: job.rows.write(new, self._history.version), jobs, results)
+            self._jobs.run(
+                lambda job, new: job.rows.write(new, self._history.version),
+                jobs,
+                results,
+            )
 
         self._prepared[update] = write
 
@@ -256,7 +348,9 @@ class ServerPart:
 
     # ---- all rows ----------------------------------------------------------------------------------------------------
 
-    def read(self, start: int, stop: int, n_arrays: int | None = None) -> dict[int, list[np.ndarray]]:
+    def read(
+        self, start: int, stop: int, n_arrays: int | None = None
+    ) -> dict[int, list[np.ndarray]]:
         """Reads what is in here of rows start to stop of the table.
 
         Args:
@@ -267,12 +361,20 @@ class ServerPart:
         Returns:
           By partition parameters, states and counts as they are: views.
         """
-        return {
-            p: [array[self._layout.within(p, start, stop)[1]] for array in part.everything[:n_arrays]]
-            for p, part in self._partitions.items()
-        }
+        result = {}
+        for p, part in self._partitions.items():
+            result[p] = [
+                array[self._layout.within(p, start, stop)[1]]
+                for array in part.everything[:n_arrays]
+            ]
+        return result
 
-    def write(self, start: int, stop: int, rows: Mapping[int, Sequence[np.ndarray]]) -> None:
+    def write(
+        self,
+        start: int,
+        stop: int,
+        rows: Mapping[int, Sequence[np.ndarray]],
+    ) -> None:
         """Replaces what is in here of rows start to stop of the table.
 
         Args:

@@ -43,7 +43,10 @@ class SharedHistory:
         """
         if not self.values and self.max_lag:
             arrays = [np.asarray(value) for value in shared]
-            self.values = [np.zeros((2 * self.max_lag, *array.shape), array.dtype) for array in arrays]
+            values = []
+            for array in arrays:
+                values.append(np.zeros((2 * self.max_lag, *array.shape), array.dtype))
+            self.values = values
 
     def append(self, shared: Sequence[Any]) -> None:
         """Adds one update's shared values.
@@ -68,4 +71,5 @@ class SharedHistory:
         gone = version - self.base
         for values in self.values:
             values[: self.length - gone] = values[gone : self.length].copy()
-        self.base, self.length = version, self.length - gone
+        self.base = version
+        self.length = self.length - gone

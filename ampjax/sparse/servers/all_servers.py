@@ -25,7 +25,12 @@ Call = tuple[Any, ...]
 class Servers(Protocol):
     """Servers, by number. Calls that let them forget something may come from any thread and from finalizers, and may take effect later."""
 
-    def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
+    def open_parts(
+        self,
+        key: SplitKey,
+        rule: RowRule,
+        parts: Mapping[int, PartSettings],
+    ) -> None:
         """Makes empty parts of a new split.
 
         Args:
@@ -36,7 +41,11 @@ class Servers(Protocol):
         ...
 
     def ask(
-        self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+        self,
+        key: SplitKey,
+        calls: Mapping[int, Call],
+        nbytes: int = 0,
+        needs: Mapping[int, Needs] | None = None,
     ) -> dict[int, Any]:
         """Asks parts, all at the same time.
 
@@ -97,7 +106,12 @@ class LocalServers:
         self._servers: dict[int, Server] = {}
         self._pool: ThreadPoolExecutor | None = None
 
-    def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
+    def open_parts(
+        self,
+        key: SplitKey,
+        rule: RowRule,
+        parts: Mapping[int, PartSettings],
+    ) -> None:
         """Makes empty parts of a new split.
 
         Args:
@@ -106,10 +120,18 @@ class LocalServers:
           parts: By server, what its part holds.
         """
         for server, settings in parts.items():
-            self._servers.setdefault(server, Server()).open(key, settings, kernels_for(rule))
+            self._servers.setdefault(server, Server()).open(
+                key,
+                settings,
+                kernels_for(rule),
+            )
 
     def ask(
-        self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+        self,
+        key: SplitKey,
+        calls: Mapping[int, Call],
+        nbytes: int = 0,
+        needs: Mapping[int, Needs] | None = None,
     ) -> dict[int, Any]:
         """Asks parts; in threads where there is much to do.
 
@@ -128,10 +150,19 @@ class LocalServers:
         """
         del needs
         if len(calls) < 2 or nbytes < parallel_calls.PARALLEL_BYTES:
-            return {server: self._servers[server].ask(key, *call) for server, call in calls.items()}
+            result = {}
+            for server, call in calls.items():
+                result[server] = self._servers[server].ask(key, *call)
+            return result
         if self._pool is None:
             self._pool = ThreadPoolExecutor(thread_name_prefix="server")
-        futures = {server: self._pool.submit(self._servers[server].ask, key, *call) for server, call in calls.items()}
+        futures = {}
+        for server, call in calls.items():
+            futures[server] = self._pool.submit(
+                self._servers[server].ask,
+                key,
+                *call,
+            )
         errors = [error for future in futures.values() if (error := future.exception())]
         if errors:
             raise errors[0]
@@ -144,7 +175,9 @@ class LocalServers:
           table: The table's number.
           server: The server's.
         """
-        return self._servers[server].traffic(table) if server in self._servers else ByteCounts()
+        if server in self._servers:
+            return self._servers[server].traffic(table)
+        return ByteCounts()
 
     def drop_update(self, key: SplitKey, update: int) -> None:
         """Forgets an update's gradients.

@@ -60,10 +60,17 @@ def jax_settings() -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=256)
-def _exported(rule: RowRule, name: str, shapes: Shapes, settings: tuple[tuple[str, Any], ...]) -> ExportedFunction:
+def _exported(
+    rule: RowRule,
+    name: str,
+    shapes: Shapes,
+    settings: tuple[tuple[str, Any], ...],
+) -> ExportedFunction:
     program = export.export(jitted_functions(rule)[name], platforms=("cpu",))(*shapes)
     # Not `serialize`, which needs one more package for what both ends, of one version, can do without. Nobody differentiates it.
-    fields = {field.name: getattr(program, field.name) for field in dataclasses.fields(program)} | {"_get_vjp": None}
+    fields = {field.name: getattr(program, field.name) for field in dataclasses.fields(program)} | {
+        "_get_vjp": None
+    }
     for tree in _TREES:
         structure: Any = fields[tree]
         fields[tree] = jax.tree.unflatten(structure, range(structure.num_leaves))
@@ -72,7 +79,9 @@ def _exported(rule: RowRule, name: str, shapes: Shapes, settings: tuple[tuple[st
 
 def _value(setting: str) -> Any:
     """A setting's value. JAX has another way to read those that a `with` block may change."""
-    return getattr(jax.config, setting) if hasattr(jax.config, setting) else jax.config.read(setting)
+    if hasattr(jax.config, setting):
+        return getattr(jax.config, setting)
+    return jax.config.read(setting)
 
 
 class ImportedFunctions:
@@ -86,11 +95,17 @@ class ImportedFunctions:
         self._fetch = fetch
         self._known: dict[Any, Function] = {}
 
-    def __call__(self, name: str, args: tuple[Any, ...]) -> Function:
+    def __call__(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+    ) -> Function:
         """The function of that name for such arguments."""
         key = name, *((array.shape, array.dtype) for array in jax.tree.leaves(args))
         if key not in self._known:
-            shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), args)
+            shapes = jax.tree.map(
+                lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), args
+            )
             settings, fields = self._fetch(name, shapes)
             for setting, value in settings.items():
                 jax.config.update(setting, value)

@@ -54,7 +54,11 @@ def start_alone(number: int) -> Begun:
     Raises:
       HostError: If that can't be done.
     """
-    hosts = spawn(1, serve, HostOptions((f"server-{number}",), environment=server_environment()))
+    hosts = spawn(
+        1,
+        serve,
+        HostOptions((f"server-{number}",), environment=server_environment()),
+    )
     return Begun(hosts[0], hosts.close)
 
 
@@ -66,8 +70,13 @@ class ServerProcess:
       begin: Starts it.
     """
 
-    def __init__(self, number: int, begin: Callable[[int], Begun] = start_alone):
-        self.number, self._begin = number, begin
+    def __init__(
+        self,
+        number: int,
+        begin: Callable[[int], Begun] = start_alone,
+    ):
+        self.number = number
+        self._begin = begin
         self._owner = os.getpid()
         self.traffic: dict[int, ByteCounts] = {}
         self.dropped: collections.deque[tuple[SplitKey, int]] = collections.deque()
@@ -120,7 +129,9 @@ class ServerProcess:
         """
         if os.getpid() != self._owner:
             got = f"a call from process {os.getpid()}, which was forked from process {self._owner}"
-            raise ServerError(self._name, "calls from the process that made it", got, "Start others with `spawn`.")
+            raise ServerError(
+                self._name, "calls from the process that made it", got, "Start others with `spawn`."
+            )
         if self._begun is None:
             fix = _ANEW if self._state == CLOSED else _RESTORE
             raise ServerError(self._name, f"an answer to `{request.method}`", self._state, fix)
@@ -200,7 +211,9 @@ class ServerProcess:
         Args:
           state: What errors say about the server from now on.
         """
-        begun, self._begun, self._state = self._begun, None, state
+        begun = self._begun
+        self._begun = None
+        self._state = state
         if begun is not None:
             begun.host.kill()
             begun.end()
@@ -221,10 +234,15 @@ class ServerProcess:
 
     def _ended(self, method: str, error: HostError | None = None) -> ServerError:
         """Puts an end to what is left of a process that has ended or hangs, and returns the error that says so."""
-        name, host = self._name, self._host
+        name = self._name
+        host = self._host
         ended = host.started.ending()
         host.kill()
-        state = error.got if error is not None and ended is None and host.address else f"{ended or 'killed by SIGKILL'}"
+        state = (
+            error.got
+            if error is not None and ended is None and host.address
+            else f"{ended or 'killed by SIGKILL'}"
+        )
         self.end(f"the end of process {host.process}: {state}")
         return ServerError(name, f"an answer to `{method}`", self._state, _RESTORE)
 
@@ -236,7 +254,9 @@ def _export(rule: RowRule, request: FunctionRequest) -> ExportedFunction | AmpEr
     except Exception as error:
         got = f"{type(error).__name__}: {error}"
         fix = "Keep servers in this process."
-        return ServerError("server", f"a function `{request.name}` of the optimizer that can travel", got, fix)
+        return ServerError(
+            "server", f"a function `{request.name}` of the optimizer that can travel", got, fix
+        )
 
 
 def _drained(queue: collections.deque[Any]) -> list[Any]:

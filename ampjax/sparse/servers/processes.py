@@ -49,14 +49,27 @@ class ServerProcesses:
     (1, [[0.5, 0.5]])
     """
 
-    def __init__(self, n: int, begin: Callable[[int], Begun] = start_alone, waits: bool = True):
+    def __init__(
+        self,
+        n: int,
+        begin: Callable[[int], Begun] = start_alone,
+        waits: bool = True,
+    ):
         at_least("servers", n, 1)
-        self._lock, self._waits = threading.RLock(), waits
+        self._lock = threading.RLock()
+        self._waits = waits
         self._rules: list[RowRule] = []  # by their numbers at the servers
-        self._on: dict[SplitKey, tuple[int, ...]] = {}  # by split the servers that have a part of it
+        self._on: dict[
+            SplitKey, tuple[int, ...]
+        ] = {}  # by split the servers that have a part of it
         self._is_closed = False
         self._servers = [ServerProcess(number, begin) for number in range(n)]
-        self._end = weakref.finalize(self, _end_all, self._servers, os.getpid())
+        self._end = weakref.finalize(
+            self,
+            _end_all,
+            self._servers,
+            os.getpid(),
+        )
 
     def __len__(self) -> int:
         return len(self._servers)
@@ -83,7 +96,12 @@ class ServerProcesses:
 
     # ---- what tables ask ---------------------------------------------------------------------------------------------
 
-    def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
+    def open_parts(
+        self,
+        key: SplitKey,
+        rule: RowRule,
+        parts: Mapping[int, PartSettings],
+    ) -> None:
         """Makes empty parts of a new split, and starts the processes that do not run.
 
         Args:
@@ -96,17 +114,28 @@ class ServerProcesses:
         """
         with self._lock:
             if self._is_closed:
-                raise ServerError("server processes", "open ones", "closed ones", "Make new ones for this table.")
+                raise ServerError(
+                    "server processes", "open ones", "closed ones", "Make new ones for this table."
+                )
             if rule not in self._rules:
                 self._rules.append(rule)
             number = self._rules.index(rule)
             self._on[key] = tuple(parts)
             with ThreadPoolExecutor() as pool:  # so that several start at the same time
                 list(pool.map(lambda server: self._servers[server].start(), parts))
-            self._ask({server: Request(key, "open", (settings, number)) for server, settings in parts.items()})
+            self._ask(
+                {
+                    server: Request(key, "open", (settings, number))
+                    for server, settings in parts.items()
+                }
+            )
 
     def ask(
-        self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+        self,
+        key: SplitKey,
+        calls: Mapping[int, Call],
+        nbytes: int = 0,
+        needs: Mapping[int, Needs] | None = None,
     ) -> dict[int, Any]:
         """Calls parts of a table; the servers work at the same time.
 
@@ -128,7 +157,13 @@ class ServerProcesses:
         for server, (method, *args) in calls.items():
             is_silent = method == "commit" and not self._waits
             wanted = None if needs is None else needs.get(server)
-            requests[server] = Request(key, method, args, needs=wanted, is_silent=is_silent)
+            requests[server] = Request(
+                key,
+                method,
+                args,
+                needs=wanted,
+                is_silent=is_silent,
+            )
         return self._ask(requests)
 
     def traffic(self, table: int, server: int) -> ByteCounts:
@@ -186,9 +221,16 @@ class ServerProcesses:
 
     def _running(self, numbers: Iterable[int]) -> list[ServerProcess]:
         """Those of some servers that have a process. The others hold nothing that they could forget."""
-        return [self._servers[number] for number in numbers if self._servers[number].is_running]
+        result = []
+        for number in numbers:
+            if self._servers[number].is_running:
+                result.append(self._servers[number])
+        return result
 
-    def _ask(self, requests: Mapping[int, Request]) -> dict[int, Any]:
+    def _ask(
+        self,
+        requests: Mapping[int, Request],
+    ) -> dict[int, Any]:
         with self._lock, uninterrupted():
             servers = {number: self._servers[number] for number in requests}
             try:
@@ -203,11 +245,14 @@ class ServerProcesses:
 
 
 def _exchange(
-    servers: Mapping[int, ServerProcess], requests: Mapping[int, Request], rules: Sequence[RowRule]
+    servers: Mapping[int, ServerProcess],
+    requests: Mapping[int, Request],
+    rules: Sequence[RowRule],
 ) -> dict[int, Any]:
     """Sends all requests, then reads all answers; raises an error when every server has answered."""
     errors: list[AmpError] = []
-    sent, results = [], {}
+    sent = []
+    results = {}
     for number, request in requests.items():
         try:
             servers[number].send(request)
@@ -222,7 +267,12 @@ def _exchange(
         except AmpError as error:
             errors.append(error)
     if errors:
-        gone = (error for kind in (HostError, ServerError) for error in errors if isinstance(error, kind))
+        gone = (
+            error
+            for kind in (HostError, ServerError)
+            for error in errors
+            if isinstance(error, kind)
+        )
         raise next(gone, errors[0])
     return results
 

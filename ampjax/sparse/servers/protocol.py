@@ -81,9 +81,15 @@ def _error(kind: type[AmpError]) -> Form:
     return by_fields(kind, "where", "expected", "got", "fix")
 
 
-def _history(max_lag: int, base: int, length: int, values: Sequence[np.ndarray]) -> SharedHistory:
+def _history(
+    max_lag: int,
+    base: int,
+    length: int,
+    values: Sequence[np.ndarray],
+) -> SharedHistory:
     result = SharedHistory(max_lag, base)
-    result.length, result.values = length, [np.array(value) for value in values]
+    result.length = length
+    result.values = [np.array(value) for value in values]
     return result
 
 
@@ -98,7 +104,11 @@ TREES = Trees(
     by_fields(ByteCounts, "pulled", "pushed", "indices"),
     by_fields(jax.ShapeDtypeStruct, "shape", "dtype"),
     by_fields(ShapedArray, "shape", "dtype", "weak_type"),
-    Form(SharedHistory, lambda h: (h.max_lag, h.base, h.length, h.values), _history),
+    Form(
+        SharedHistory,
+        lambda h: (h.max_lag, h.base, h.length, h.values),
+        _history,
+    ),
     _error(ServerError),
     _error(TableError),
 )

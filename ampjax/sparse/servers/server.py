@@ -38,9 +38,18 @@ class Server:
           settings: What the part holds.
           kernels: The optimizer's compiled functions.
         """
-        self._parts[key] = ServerPart(settings, kernels, self.traffic(key.table))
+        self._parts[key] = ServerPart(
+            settings,
+            kernels,
+            self.traffic(key.table),
+        )
 
-    def ask(self, key: SplitKey, method: str, *args: Any) -> Any:
+    def ask(
+        self,
+        key: SplitKey,
+        method: str,
+        *args: Any,
+    ) -> Any:
         """Calls a method of a part.
 
         Args:
@@ -57,7 +66,9 @@ class Server:
         """
         if key not in self._parts:
             fix = "What an earlier process held is lost: restore the last checkpoint."
-            raise ServerError("server", "a table that was opened at this process", f"number {key.table}", fix)
+            raise ServerError(
+                "server", "a table that was opened at this process", f"number {key.table}", fix
+            )
         return getattr(self._parts[key], method)(*args)
 
     def is_ready(self, key: SplitKey, needs: Needs | None) -> bool:

@@ -36,7 +36,8 @@ class Service:
     """
 
     def __init__(self, channel: Channel, server: Server | None = None):
-        self._channel, self._server = channel, server or Server()
+        self._channel = channel
+        self._server = server or Server()
         self._imports: dict[int, ImportedFunctions] = {}
         self._fetching = threading.Lock()  # a part's threads share the channel
         self._last: Answer | None = None
@@ -86,22 +87,39 @@ class Service:
             self._server.close(key)
         for table in request.forgotten:
             self._server.forget(table)
-        result, error, notes = None, None, ""
+        result = None
+        error = None
+        notes = ""
         try:
             result = _own_arrays(self._do(request))
         except (ServerError, TableError) as raised:
             error = raised
         except Exception as raised:
             got = "".join(traceback.format_exception_only(raised)).strip()
-            error = ServerError("server", f"an answer to `{request.method}`", got, "Look at the notes of this error.")
+            error = ServerError(
+                "server",
+                f"an answer to `{request.method}`",
+                got,
+                "Look at the notes of this error.",
+            )
             notes = f"At the server:\n{traceback.format_exc()}"
-        return Answer(request.number, result, error, self._server.traffic(request.key.table).copy(), notes)
+        return Answer(
+            request.number,
+            result,
+            error,
+            self._server.traffic(request.key.table).copy(),
+            notes,
+        )
 
     def _do(self, request: Request) -> Any:
         match request.method:
             case "open":
                 settings, rule = request.args
-                return self._server.open(request.key, settings, self._kernels(rule, settings.types))
+                return self._server.open(
+                    request.key,
+                    settings,
+                    self._kernels(rule, settings.types),
+                )
             case method:
                 return self._server.ask(request.key, method, *request.args)
 
@@ -127,7 +145,10 @@ class Service:
 
 def _own_arrays(result: Any) -> Any:
     """A result in which no array is a view of what the server may write to while it travels."""
-    return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) and x.base is not None else x, result)
+    return jax.tree.map(
+        lambda x: x.copy() if isinstance(x, np.ndarray) and x.base is not None else x,
+        result,
+    )
 
 
 def serve(context: HostContext, clients: Sequence[str] = ()) -> None:
@@ -140,7 +161,10 @@ def serve(context: HostContext, clients: Sequence[str] = ()) -> None:
       clients: The names of hosts that pull and push rows.
     """
     server = Server()
-    services = {channel: Service(channel, server) for channel in (context.driver, *map(context.peer, clients))}
+    services = {
+        channel: Service(channel, server)
+        for channel in (context.driver, *map(context.peer, clients))
+    }
     waiting: list[tuple[Channel, Request]] = []
     while True:
         for channel in wait_any(list(services)):
@@ -153,7 +177,11 @@ def serve(context: HostContext, clients: Sequence[str] = ()) -> None:
                 del services[channel]  # what becomes of the others is the driver's affair
                 waiting = [each for each in waiting if each[0] is not channel]
         driver = services[context.driver]
-        while (place := next((i for i, (who, what) in enumerate(waiting) if services[who].is_ready(what)), -1)) >= 0:
+        while (
+            place := next(
+                (i for i, (who, what) in enumerate(waiting) if services[who].is_ready(what)), -1
+            )
+        ) >= 0:
             channel, request = waiting.pop(place)
             services[channel].serve(request)
             waiting += [(context.driver, early) for early in driver.early]

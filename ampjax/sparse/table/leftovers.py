@@ -42,7 +42,11 @@ def saving(folder: Path, stem: str) -> Iterator[str]:
         os.close(lock)
 
 
-def sweep(folder: Path, stem: str, remove: Callable[[str], None]) -> None:
+def sweep(
+    folder: Path,
+    stem: str,
+    remove: Callable[[str], None],
+) -> None:
     """Lets `remove` delete what killed saves have left. What can't be listed or deleted stays.
 
     Args:
@@ -64,9 +68,15 @@ def _new_lock(folder: Path, stem: str) -> tuple[str, int]:
     while True:
         token = secrets.token_hex(4)
         path = folder / f"{stem}{token}{_LOCK}"
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        lock = os.open(
+            path,
+            os.O_RDWR | os.O_CREAT | os.O_EXCL,
+            0o666,
+        )
         with suppress(OSError):  # the file system may know no such locks
-            fcntl.flock(lock, fcntl.LOCK_EX)  # if a sweep was faster, this waits until it has deleted the file
+            fcntl.flock(
+                lock, fcntl.LOCK_EX
+            )  # if a sweep was faster, this waits until it has deleted the file
         if _is_at(lock, path):
             return token, lock
         os.close(lock)

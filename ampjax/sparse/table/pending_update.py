@@ -36,7 +36,8 @@ class PendingUpdate:
     """
 
     def __init__(self, shards: Shards):
-        self._shards, self.number = shards, next(_numbers)
+        self._shards = shards
+        self.number = next(_numbers)
         self._is_applied = False
         self._servers: set[int] = set()  # those that have received something
         # By server, the clients whose gradients may still be on their way.
@@ -64,10 +65,19 @@ class PendingUpdate:
         """
         if self._is_applied:
             fix = "Aggregate anew for each update."
-            raise TableError("apply", "gradients that were not applied before", "a second call", fix)
+            raise TableError(
+                "apply", "gradients that were not applied before", "a second call", fix
+            )
         self._require_current_split()
 
-    def push(self, ids: np.ndarray, grads: np.ndarray, columns: Columns, *, copy: bool = True) -> None:
+    def push(
+        self,
+        ids: np.ndarray,
+        grads: np.ndarray,
+        columns: Columns,
+        *,
+        copy: bool = True,
+    ) -> None:
         """Sends one client's row gradients to the servers.
 
         Args:
@@ -76,7 +86,13 @@ class PendingUpdate:
           columns: Which of their columns travel; the servers take the others for zero.
           copy: Whether they are copied; they must be if somebody may write into them before the update is forgotten.
         """
-        self._servers |= self._shards.client.push(self.number, ids, grads, columns, copy=copy)
+        self._servers |= self._shards.client.push(
+            self.number,
+            ids,
+            grads,
+            columns,
+            copy=copy,
+        )
         self._nbytes += cut(grads, columns).nbytes
 
     def note_pushes(self, clients: Mapping[int, int]) -> None:
@@ -106,7 +122,8 @@ class PendingUpdate:
           TableError: If a sum has overflowed, or the table was split anew since.
         """
         shards = self._shards
-        ids, grads = [np.zeros(0, np.int64)], [np.zeros((0, *shards.connection.rule.shape), shards.wire)]
+        ids = [np.zeros(0, np.int64)]
+        grads = [np.zeros((0, *shards.connection.rule.shape), shards.wire)]
         with shards.connection.lock:
             for p, (local, rows) in self._read("send", shards.wire).items():
                 shards.client.count(p, local, pulled=rows)
@@ -125,7 +142,11 @@ class PendingUpdate:
 
     # ---- the update (`optim.split_update.PendingRows`) -----------------------------------------------------------------
 
-    def partials(self, turn: int, shared: Values) -> list[np.ndarray]:
+    def partials(
+        self,
+        turn: int,
+        shared: Values,
+    ) -> list[np.ndarray]:
         """Reduces the gradients over the whole table: each server its own part, and these are put together.
 
         Args:
@@ -141,9 +162,16 @@ class PendingUpdate:
         with self._shards.connection.lock:
             self.require_open()
             parts = self._shards.everywhere(
-                "partials", self.number, turn, _on_host(shared), nbytes=self._nbytes, needs=self._needs
+                "partials",
+                self.number,
+                turn,
+                _on_host(shared),
+                nbytes=self._nbytes,
+                needs=self._needs,
             )
-            return self._shards.connection.rule.combine(turn, [part for each in parts.values() for part in each])
+            return self._shards.connection.rule.combine(
+                turn, [part for each in parts.values() for part in each]
+            )
 
     def prepare(self, shared: Values) -> Callable[[], int]:
         """Computes new rows and changes nothing, so that several tables can be updated together, or none of them.
@@ -160,7 +188,13 @@ class PendingUpdate:
         shards = self._shards
         with shards.connection.lock:
             self.require_open()
-            shards.everywhere("prepare", self.number, _on_host(shared), nbytes=self._nbytes, needs=self._needs)
+            shards.everywhere(
+                "prepare",
+                self.number,
+                _on_host(shared),
+                nbytes=self._nbytes,
+                needs=self._needs,
+            )
 
         def commit() -> int:
             with shards.connection.lock, uninterrupted():
@@ -175,7 +209,15 @@ class PendingUpdate:
     def _needs(self) -> dict[int, Needs]:
         """By server the clients for which it waits."""
         servers = self._clients.keys() | self._pulls.keys()
-        return {s: Needs(0, self.number, self._clients[s], self._pulls.get(s, 0)) for s in servers}
+        result = {}
+        for s in servers:
+            result[s] = Needs(
+                0,
+                self.number,
+                self._clients[s],
+                self._pulls.get(s, 0),
+            )
+        return result
 
     def _require_current_split(self) -> None:
         latest = self._shards.latest
@@ -187,10 +229,16 @@ class PendingUpdate:
                 "Aggregate after `resplit`, not before.",
             )
 
-    def _read(self, method: str, *args: Any) -> dict[int, Rows]:
+    def _read(
+        self,
+        method: str,
+        *args: Any,
+    ) -> dict[int, Rows]:
         """Asks all servers that have gradients; by rising partition."""
         self._require_current_split()
-        calls = {server: (method, self.number, *args) for server in sorted(self._servers)}
+        calls = {}
+        for server in sorted(self._servers):
+            calls[server] = (method, self.number, *args)
         answers = self._shards.ask(calls, needs=self._needs)
         rows = {p: rows for answer in answers.values() for p, rows in answer.items()}
         return {p: rows[p] for p in sorted(rows)}

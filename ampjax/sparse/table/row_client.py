@@ -36,7 +36,10 @@ class SplitPlace(NamedTuple):
     types: RowTypes
     wire: np.dtype
 
-    def by_server(self, values: Mapping[int, Any]) -> dict[int, dict[int, Any]]:
+    def by_server(
+        self,
+        values: Mapping[int, Any],
+    ) -> dict[int, dict[int, Any]]:
         """Groups what belongs to partitions by their server.
 
         Args:
@@ -51,7 +54,10 @@ class SplitPlace(NamedTuple):
         return result
 
     def bytes_at_servers(
-        self, ids: np.ndarray, dtype: np.dtype | None = None, columns: Columns = None
+        self,
+        ids: np.ndarray,
+        dtype: np.dtype | None = None,
+        columns: Columns = None,
     ) -> dict[int, int]:
         """Bytes of some rows, as they travel, at each server that has some of them.
 
@@ -60,7 +66,13 @@ class SplitPlace(NamedTuple):
           dtype: In which they travel; None for the wire's.
           columns: Which of their columns travel; None for all.
         """
-        shape = self.types.shape if columns is None else (*self.types.shape[:-1], columns[1] - columns[0])
+        if columns is None:
+            shape = self.types.shape
+        else:
+            shape = (
+                *self.types.shape[:-1],
+                columns[1] - columns[0],
+            )
         size = row_bytes(shape, self.wire if dtype is None else dtype)
         result: dict[int, int] = {}
         for server, n in zip(self.placement, self.layout.count(ids).tolist(), strict=True):
@@ -78,15 +90,27 @@ class RowClient:
       counts: By server, the bytes that the client counts; there are as many as servers when it is used.
     """
 
-    def __init__(self, place: SplitPlace, ask: Ask, counts: Sequence[ByteCounts] | Mapping[int, ByteCounts]):
-        self._place, self._ask, self._counts = place, ask, counts
+    def __init__(
+        self,
+        place: SplitPlace,
+        ask: Ask,
+        counts: Sequence[ByteCounts] | Mapping[int, ByteCounts],
+    ):
+        self._place = place
+        self._ask = ask
+        self._counts = counts
 
     @property
     def place(self) -> SplitPlace:
         """Where the rows are."""
         return self._place
 
-    def pull(self, ids: np.ndarray, wire_dtype: np.dtype, columns: Columns) -> np.ndarray:
+    def pull(
+        self,
+        ids: np.ndarray,
+        wire_dtype: np.dtype,
+        columns: Columns,
+    ) -> np.ndarray:
         """Rows after all updates so far, as they arrive.
 
         Args:
@@ -101,7 +125,11 @@ class RowClient:
         return rows_of(self._ask(calls))
 
     def pull_calls(
-        self, ids: np.ndarray, wire_dtype: np.dtype, columns: Columns, *announced: bool
+        self,
+        ids: np.ndarray,
+        wire_dtype: np.dtype,
+        columns: Columns,
+        *announced: bool,
     ) -> tuple[dict[int, Any], Callable[[Mapping[int, Any]], np.ndarray]]:
         """A pull in two halves, for a client that does something else until the servers have answered.
 
@@ -114,23 +142,36 @@ class RowClient:
         Returns:
           By server its call; and a function that makes what `pull` gives of the servers' answers.
         """
-        place, types = self._place, self._place.types
+        place = self._place
+        types = self._place.types
         order, spans, local = place.layout.group(ids)
         wanted = place.by_server({p: local[span] for p, span in spans})
 
         def rows_of(sent: Mapping[int, Any]) -> np.ndarray:
             for p, span in spans:
-                self.count(p, local[span], pulled=sent[place.placement[p]][p])
+                self.count(
+                    p,
+                    local[span],
+                    pulled=sent[place.placement[p]][p],
+                )
             if len(spans) == 1 and columns is None:  # in order, and nothing is missing
                 p = spans[0][0]
-                return sent[place.placement[p]][p].astype(types.dtype, copy=False)
-            rows = (np.empty if columns is None else np.zeros)((len(ids), *types.shape), types.dtype)
+                return sent[place.placement[p]][p].astype(
+                    types.dtype,
+                    copy=False,
+                )
+            rows = (np.empty if columns is None else np.zeros)(
+                (len(ids), *types.shape), types.dtype
+            )
             for p, span in spans:
                 pulled = sent[place.placement[p]][p]
                 cut(rows, columns)[order[span]] = pulled
             return rows
 
-        return {server: ("pull", parts, wire_dtype, columns, *announced) for server, parts in wanted.items()}, rows_of
+        return {
+            server: ("pull", parts, wire_dtype, columns, *announced)
+            for server, parts in wanted.items()
+        }, rows_of
 
     def push(
         self,
@@ -163,12 +204,22 @@ class RowClient:
         else:  # in order
             grads = grads.copy() if copy else np.ascontiguousarray(grads)
         by_server = place.by_server({p: (local[span], grads[span]) for p, span in spans})
-        self._ask({server: ("receive", update, rows, columns, client) for server, rows in by_server.items()})
+        self._ask(
+            {
+                server: ("receive", update, rows, columns, client)
+                for server, rows in by_server.items()
+            }
+        )
         for p, span in spans:
             self.count(p, local[span], pushed=grads[span])
         return set(by_server)
 
-    def count(self, partition: int, local: np.ndarray, **rows: np.ndarray) -> None:
+    def count(
+        self,
+        partition: int,
+        local: np.ndarray,
+        **rows: np.ndarray,
+    ) -> None:
         """Counts what has travelled between a partition's server and its clients.
 
         Args:
@@ -176,4 +227,7 @@ class RowClient:
           local: `[n]`, the row ids that have travelled.
           rows: `pulled`, rows that the server has sent, or `pushed`, gradients that it has received.
         """
-        self._counts[self._place.placement[partition]].add(local, **rows)
+        self._counts[self._place.placement[partition]].add(
+            local,
+            **rows,
+        )

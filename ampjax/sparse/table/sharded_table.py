@@ -99,27 +99,44 @@ class Table:
         processes: ServerProcesses | None = None,
     ):
         check_values(values)
-        n_rows, dtype = values.shape[0], np.dtype(values.dtype)
+        n_rows = values.shape[0]
+        dtype = np.dtype(values.dtype)
         if max_lag is None:
             max_lag = MAX_LAG if folder is None else MAX_LAG_IN_FILES
-        settings = TableSettings(n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag, processes)
-        self._start(settings, tx, *_split_and_rule(tx, tuple(values.shape), dtype))
+        settings = TableSettings(
+            n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag, processes
+        )
+        self._start(
+            settings,
+            tx,
+            *_split_and_rule(tx, tuple(values.shape), dtype),
+        )
         self._shards.fill(row_blocks.of_values(values, kernels_for(self.rule)))
 
-    def _start(self, settings: TableSettings, tx: Any, split: Split | None, rule: RowRule, version: int = 0) -> None:
+    def _start(
+        self,
+        settings: TableSettings,
+        tx: Any,
+        split: Split | None,
+        rule: RowRule,
+        version: int = 0,
+    ) -> None:
         """Sets everything but the rows."""
         self._tx = tx
         no_params = split and split.params.fill([])  # the table is the transform's only variable
         self._variables = split and SharedVariables(split, no_params, split.init(no_params))
         self._origin = object()
-        self._settings, self._connection = settings, Connection(rule, settings.processes or LocalServers())
+        self._settings = settings
+        self._connection = Connection(rule, settings.processes or LocalServers())
         self._forget = self._forgotten_with_it()
         history = SharedHistory(0 if self.untouched_rows_stay else settings.max_lag, version)
         self._shards = Shards(settings, settings.partitions, self._connection, history)
 
     def _forgotten_with_it(self) -> weakref.finalize:
         """Lets servers forget the rows when the table goes."""
-        forget = weakref.finalize(self, self._connection.servers.forget_table, self._connection.table)
+        forget = weakref.finalize(
+            self, self._connection.servers.forget_table, self._connection.table
+        )
         forget.atexit = False
         return forget
 
@@ -183,22 +200,33 @@ class Table:
         """Bytes so far for each server, as its clients counted them, and as it did."""
         connection = self._connection
         with connection.lock:
-            at_servers = [connection.servers.traffic(connection.table, server) for server in range(self.n_servers)]
-            return [count.copy() for count in connection.counts], [count.copy() for count in at_servers]
+            at_servers = []
+            for server in range(self.n_servers):
+                at_servers.append(connection.servers.traffic(connection.table, server))
+            return [count.copy() for count in connection.counts], [
+                count.copy() for count in at_servers
+            ]
 
     def __repr__(self) -> str:
         shape = " x ".join(str(n) for n in self.shape)
         where = f"partitions {self.n_partitions}, servers {self.n_servers}"
-        return f"Table({shape} {self.dtype}, {where}, {self._settings.mode}, version {self.version})"
+        return (
+            f"Table({shape} {self.dtype}, {where}, {self._settings.mode}, version {self.version})"
+        )
 
     def __reduce__(self) -> Any:
         fix = "Save it with `save` and load it with `Table.load`; `dense` and `opt_state` give copies of its rows."
-        raise TableError("table, copy or pickle", "a table that stays where it is", "a request to copy it", fix)
+        raise TableError(
+            "table, copy or pickle", "a table that stays where it is", "a request to copy it", fix
+        )
 
     # ---- rows out ----------------------------------------------------------------------------------------------------
 
     def pull(
-        self, row_ids: Int[np.ndarray, " n"], wire_dtype: Any = None, columns: Columns = None
+        self,
+        row_ids: Int[np.ndarray, " n"],
+        wire_dtype: Any = None,
+        columns: Columns = None,
     ) -> Float[np.ndarray, "n ..."]:
         """Reads rows as they are after all updates so far. A repeated id travels once.
 
@@ -215,7 +243,11 @@ class Table:
         """
         ids = checked_ids(row_ids, self.n_rows, "pull")
         wire = self._settings.wire if wire_dtype is None else checked_wire(wire_dtype)
-        once, inverse = (ids, None) if (ids[1:] > ids[:-1]).all() else np.unique(ids, return_inverse=True)
+        if (ids[1:] > ids[:-1]).all():
+            once = ids
+            inverse = None
+        else:
+            once, inverse = np.unique(ids, return_inverse=True)
         columns = checked_columns(columns, self.rule.shape)
         with self._connection.lock:
             rows = self._shards.client.pull(once, wire, columns)
@@ -230,7 +262,12 @@ class Table:
         with self._connection.lock:
             return self._shards.arrays(n_arrays=1)[0]
 
-    def arrays(self, first: int, end: int, n_arrays: int | None = None) -> list[np.ndarray]:
+    def arrays(
+        self,
+        first: int,
+        end: int,
+        n_arrays: int | None = None,
+    ) -> list[np.ndarray]:
         """Copies parameters and states of some consecutive rows after all updates so far.
 
         Args:
@@ -244,7 +281,11 @@ class Table:
         with self._connection.lock:
             return self._shards.arrays(first, end, n_arrays)
 
-    def set_state(self, first: int, states: Sequence[np.ndarray]) -> None:
+    def set_state(
+        self,
+        first: int,
+        states: Sequence[np.ndarray],
+    ) -> None:
         """Replaces the optimizer state of some consecutive rows, once all updates so far have been made.
 
         Args:
@@ -252,7 +293,11 @@ class Table:
           states: The rule's states, `[n, ...]` each.
         """
         with self._connection.lock:
-            rows = self._shards.arrays(first, first + len(states[0]), 1)
+            rows = self._shards.arrays(
+                first,
+                first + len(states[0]),
+                1,
+            )
             self._shards.fill(row_blocks.of_arrays([*rows, *states], first))
             self._origin = object()
 
@@ -260,10 +305,14 @@ class Table:
     def opt_state(self) -> Any:
         """The optimizer's state: as `tx.init` makes it, or for a `RowRule` a list of its row states. A copy."""
         with self._connection.lock:
-            rows, variables = self._shards.arrays()[1:], self._variables
+            rows = self._shards.arrays()[1:]
+            variables = self._variables
             if variables is None:
                 return rows
-            return variables.split.state.fill(jax.tree.leaves(variables.state), {ALONE: rows})
+            return variables.split.state.fill(
+                jax.tree.leaves(variables.state),
+                {ALONE: rows},
+            )
 
     def settle(self) -> None:
         """Makes the updates that rows have missed; in `lazy` mode there are none."""
@@ -272,7 +321,11 @@ class Table:
 
     # ---- updates -----------------------------------------------------------------------------------------------------
 
-    def push(self, row_ids: Int[np.ndarray, " n"], grads: Float[np.ndarray, "n ..."]) -> int:
+    def push(
+        self,
+        row_ids: Int[np.ndarray, " n"],
+        grads: Float[np.ndarray, "n ..."],
+    ) -> int:
         """Updates some rows with their gradients: `aggregate` and `apply` in one.
 
         Args:
@@ -313,7 +366,8 @@ class Table:
         Raises:
           TableError: If ids, gradients or columns are wrong, or `into` is of an update that has been applied; `into` is not changed.
         """
-        ids, columns = checked_ids(row_ids, self.n_rows, "push"), checked_columns(columns, self.rule.shape)
+        ids = checked_ids(row_ids, self.n_rows, "push")
+        columns = checked_columns(columns, self.rule.shape)
         given = np.asarray(grads)
         ids, sums = ready_to_push(ids, given, self.rule, self._settings.wire)
         with self._connection.lock:
@@ -383,20 +437,33 @@ class Table:
                     raise TableError("apply, shared values", "those of the rule", "None", fix)
                 return pending.prepare(shared)()
             if shared is not None:
-                raise TableError("apply, shared values", "None: the table has a transform", "some", "Leave them out.")
-            prepare_update(variables.split.n_rounds, variables, variables.params, {ALONE: pending})()
+                raise TableError(
+                    "apply, shared values",
+                    "None: the table has a transform",
+                    "some",
+                    "Leave them out.",
+                )
+            prepare_update(
+                variables.split.n_rounds, variables, variables.params, {ALONE: pending}
+            )()
             return self.version
 
     def _require_own(self, pending: PendingUpdate) -> None:
         """Returns if an update is this table's and still open."""
         if pending.table != self._connection.table:
             fix = "Apply them to that table."
-            raise TableError("apply", "gradients that this table has aggregated", "another table's", fix)
+            raise TableError(
+                "apply", "gradients that this table has aggregated", "another table's", fix
+            )
         pending.require_open()
 
     # ---- partitions and files ----------------------------------------------------------------------------------------
 
-    def resplit(self, partitions: int, servers: int | Sequence[int] | None = None) -> None:
+    def resplit(
+        self,
+        partitions: int,
+        servers: int | Sequence[int] | None = None,
+    ) -> None:
         """Distributes all rows over another number of partitions; rows, state and version do not change.
 
         Args:
@@ -408,12 +475,16 @@ class Table:
         """
         partitions = checked_partitions(partitions, self.n_rows)
         kept = self._settings
-        settings = kept if servers is None else replace(kept, partitions=partitions, servers=servers)
+        if servers is None:
+            settings = kept
+        else:
+            settings = replace(kept, partitions=partitions, servers=servers)
         with self._connection.lock:
             old = self._shards
             shards = Shards(settings, partitions, self._connection, old.history())
             shards.fill(old.blocks())
-            self._shards, self._settings = shards, settings
+            self._shards = shards
+            self._settings = settings
             old.replace(shards)
 
     def save(self, folder: str | Path) -> None:
@@ -424,7 +495,13 @@ class Table:
         """
         self.save_part(folder, 0, self.n_rows, self.rule.state)
 
-    def save_part(self, folder: str | Path, first: int, end: int, state: Sequence[RowState]) -> None:
+    def save_part(
+        self,
+        folder: str | Path,
+        first: int,
+        end: int,
+        state: Sequence[RowState],
+    ) -> None:
         """Writes some rows as a table of their own, as `save` does.
 
         Args:
@@ -440,10 +517,18 @@ class Table:
                 "version": self.version,
                 "settings": self._settings.facts_to_save(min(self.n_partitions, end - first)),
             }
-            table_files.save(folder, facts, rows, [np.asarray(leaf) for leaf in self._shared_leaves])
+            table_files.save(
+                folder, facts, rows, [np.asarray(leaf) for leaf in self._shared_leaves]
+            )
 
     @classmethod
-    def load(cls, folder: str | Path, tx: optax.GradientTransformation | RowRule, /, **settings: Any) -> Table:
+    def load(
+        cls,
+        folder: str | Path,
+        tx: optax.GradientTransformation | RowRule,
+        /,
+        **settings: Any,
+    ) -> Table:
         """Loads a table as it was saved, after a check of every byte.
 
         Args:
@@ -482,28 +567,54 @@ class Table:
         Raises:
           TableError: As `load` does; or if they were saved after different numbers of updates.
         """
-        saved = [table_files.read_manifest(each, shape=list, dtype=str, settings=dict, version=int) for each in folders]
-        read = [table_files.read_arrays(*each) for each in zip(folders, saved, strict=True)]
+        saved = []
+        for each in folders:
+            saved.append(
+                table_files.read_manifest(
+                    each,
+                    shape=list,
+                    dtype=str,
+                    settings=dict,
+                    version=int,
+                )
+            )
+        read = []
+        for each in zip(folders, saved, strict=True):
+            read.append(table_files.read_arrays(*each))
         n_rows = sum(len(arrays[0]) for arrays, _ in read if arrays)
         # Before a table is made: the files hold as many rows as it will have.
-        kept = [
-            settings_of_saved(folder, of_one, arrays, settings, n_rows)
-            for folder, of_one, (arrays, _) in zip(folders, saved, read, strict=True)
-        ]
+        kept = []
+        for folder, of_one, (arrays, _) in zip(folders, saved, read, strict=True):
+            kept.append(settings_of_saved(folder, of_one, arrays, settings, n_rows))
         versions = [of_one["version"] for of_one in saved]
         if len({*versions}) > 1:
             fix = "Load tables of one checkpoint."
-            raise TableError(f"{folders[0]} and others", "tables after one number of updates", f"{versions}", fix)
+            raise TableError(
+                f"{folders[0]} and others", "tables after one number of updates", f"{versions}", fix
+            )
         row = read[0][0][0].shape[1:]
         table = cls.__new__(cls)
-        table._start(kept[0], tx, *_split_and_rule(tx, (n_rows, *row), kept[0].dtype), version=versions[0])
+        table._start(
+            kept[0],
+            tx,
+            *_split_and_rule(tx, (n_rows, *row), kept[0].dtype),
+            version=versions[0],
+        )
         start = 0
         for place, (arrays, others) in enumerate(read):
-            table._check_saved(folders[place], saved[place], arrays, others, (states or [table.rule.state])[place])
+            table._check_saved(
+                folders[place],
+                saved[place],
+                arrays,
+                others,
+                (states or [table.rule.state])[place],
+            )
             table._shards.fill(row_blocks.of_arrays(arrays, start))
             start += len(arrays[0])
         if table._variables is not None:
-            table._variables.state = jax.tree.unflatten(jax.tree.structure(table._variables.state), read[0][1])
+            table._variables.state = jax.tree.unflatten(
+                jax.tree.structure(table._variables.state), read[0][1]
+            )
         for folder in folders:
             table_files.sweep(folder)
         return table
@@ -517,13 +628,26 @@ class Table:
         state: Sequence[RowState],
     ) -> None:
         """Returns if what was saved is a part of this table, with the state that its transform keeps."""
-        n_rows, facts = len(arrays[0]), self._facts(len(arrays[0]), state)
-        rows = [((n_rows, *shape), np.dtype(dtype)) for shape, dtype in self.rule.types.arrays]
-        shared = [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in self._shared_leaves]
-        types = [(array.shape, array.dtype) for array in arrays], [(other.shape, other.dtype) for other in others]
+        n_rows = len(arrays[0])
+        facts = self._facts(len(arrays[0]), state)
+        rows = []
+        for shape, dtype in self.rule.types.arrays:
+            rows.append(((n_rows, *shape), np.dtype(dtype)))
+        shared = []
+        for leaf in self._shared_leaves:
+            shared.append((np.shape(leaf), np.dtype(leaf.dtype)))
+        types = (
+            [(array.shape, array.dtype) for array in arrays],
+            [(other.shape, other.dtype) for other in others],
+        )
         if facts != {name: saved.get(name) for name in facts} or types != (rows, shared):
             fix = "Pass the transform that it was saved with."
-            raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved.get('state')}", fix)
+            raise TableError(
+                f"{folder}",
+                f"state as `tx` keeps it, {facts['state']}",
+                f"{saved.get('state')}",
+                fix,
+            )
 
     def take_over(self, other: Table) -> None:
         """Takes over the rows, state and version of another table, so that references to this table see them.
@@ -536,31 +660,53 @@ class Table:
         """
         here, there = ((table.shape, str(table.dtype)) for table in (self, other))
         if here != there:
-            raise TableError("take_over", f"a table {here}", f"{there}", "Give one that was saved from this one.")
+            raise TableError(
+                "take_over", f"a table {here}", f"{there}", "Give one that was saved from this one."
+            )
         with self._connection.lock:
             other._forget.detach()
             self._forget()
-            self.__dict__.update({name: value for name, value in vars(other).items() if name != "_forget"})
+            self.__dict__.update(
+                {name: value for name, value in vars(other).items() if name != "_forget"}
+            )
             self._forget = self._forgotten_with_it()
 
-    def _facts(self, n_rows: int, state: Sequence[RowState]) -> dict[str, Any]:
+    def _facts(
+        self,
+        n_rows: int,
+        state: Sequence[RowState],
+    ) -> dict[str, Any]:
         """What a table and the one that it is loaded as must have in common, in JSON's types."""
-        rows = [[each.name, list(each.shape), str(each.dtype)] for each in state]
-        shared = [[list(leaf.shape), str(leaf.dtype)] for leaf in self._shared_leaves]
-        return {"shape": [n_rows, *self.rule.shape], "dtype": str(self.dtype), "state": [rows, shared]}
+        rows = []
+        for each in state:
+            rows.append([each.name, list(each.shape), str(each.dtype)])
+        shared = []
+        for leaf in self._shared_leaves:
+            shared.append([list(leaf.shape), str(leaf.dtype)])
+        return {
+            "shape": [n_rows, *self.rule.shape],
+            "dtype": str(self.dtype),
+            "state": [rows, shared],
+        }
 
     @property
     def _shared_leaves(self) -> list[Any]:
         """The leaves of the transform's shared state; none where the transform is not the table's own."""
-        return [] if self._variables is None else jax.tree.leaves(self._variables.state)
+        if self._variables is None:
+            return []
+        return jax.tree.leaves(self._variables.state)
 
 
-def _split_and_rule(tx: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Split | None, RowRule]:
+def _split_and_rule(
+    tx: Any, shape: tuple[int, ...], dtype: np.dtype
+) -> tuple[Split | None, RowRule]:
     """A transform's split for one table, and its rule; no split where the rule is given."""
     if not isinstance(tx, RowRule):
         split = split_alone(tx, shape, dtype)
         return split, split.rules[ALONE]
     if (tx.shape, tx.dtype) != (shape[1:], dtype):
         wanted = f"rows of {tx.dtype}{list(tx.shape)}, as the rule was made for"
-        raise TableError("values", wanted, f"{dtype}{list(shape[1:])}", "Make the rule from these values.")
+        raise TableError(
+            "values", wanted, f"{dtype}{list(shape[1:])}", "Make the rule from these values."
+        )
     return None, tx

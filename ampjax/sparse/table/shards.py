@@ -62,8 +62,15 @@ class Shards:
       version: Updates that the rows have seen.
     """
 
-    def __init__(self, settings: TableSettings, n_partitions: int, connection: Connection, history: SharedHistory):
-        self.connection, self.version = connection, history.version
+    def __init__(
+        self,
+        settings: TableSettings,
+        n_partitions: int,
+        connection: Connection,
+        history: SharedHistory,
+    ):
+        self.connection = connection
+        self.version = history.version
         self.place = SplitPlace(
             SplitKey(connection.table, next(unique_numbers)),
             PartitionLayout(settings.n_rows, n_partitions),
@@ -71,24 +78,34 @@ class Shards:
             connection.rule.types,
             settings.wire,
         )
-        ask = functools.partial(connection.servers.ask, self.place.key)  # without a reference to this object
+        ask = functools.partial(
+            connection.servers.ask, self.place.key
+        )  # without a reference to this object
         self._first_version = self.version
         self.client = RowClient(self.place, ask, connection.counts)
         self._successor: Shards | None = None
         self._has_counts = history.max_lag > 0
         self._folder = _own_folder(settings.folder)  # goes when this does
         # There are as many servers as there ever were.
-        connection.counts.extend(ByteCounts() for _ in range(settings.n_servers - len(connection.counts)))
+        connection.counts.extend(
+            ByteCounts() for _ in range(settings.n_servers - len(connection.counts))
+        )
         path = Path(self._folder.name) if self._folder else None
         by_server = self.place.by_server({p: p for p in range(n_partitions)})
         self._used_servers = sorted(by_server)
-        parts = {
-            server: PartSettings(
-                self.layout, tuple(partitions), connection.rule.types, history, settings.n_servers, path
+        parts = {}
+        for server, partitions in by_server.items():
+            parts[server] = PartSettings(
+                self.layout,
+                tuple(partitions),
+                connection.rule.types,
+                history,
+                settings.n_servers,
+                path,
             )
-            for server, partitions in by_server.items()
-        }
-        self._close = weakref.finalize(self, connection.servers.close_parts, self.key)  # half filled, too
+        self._close = weakref.finalize(
+            self, connection.servers.close_parts, self.key
+        )  # half filled, too
         self._close.atexit = False
         connection.servers.open_parts(self.key, connection.rule, parts)
 
@@ -144,11 +161,20 @@ class Shards:
         """
         for start, block in rows:
             stop = start + len(block[0])
-            within = {p: self.layout.within(p, start, stop) for p in range(self.layout.n_partitions)}
-            pieces = self.place.by_server({p: [array[places] for array in block] for p, (places, _) in within.items()})
+            within = {}
+            for p in range(self.layout.n_partitions):
+                within[p] = self.layout.within(p, start, stop)
+            pieces = self.place.by_server(
+                {p: [array[places] for array in block] for p, (places, _) in within.items()}
+            )
             self.ask({server: ("write", start, stop, piece) for server, piece in pieces.items()})
 
-    def blocks(self, first: int = 0, end: int | None = None, n_arrays: int | None = None) -> Iterator[Block]:
+    def blocks(
+        self,
+        first: int = 0,
+        end: int | None = None,
+        n_arrays: int | None = None,
+    ) -> Iterator[Block]:
         """Yields rows in order, with their states and counts as they are.
 
         Args:
@@ -160,7 +186,9 @@ class Shards:
         arrays = (types + ([((), np.dtype(np.int64))] if self._has_counts else []))[:n_arrays]
         end = self.layout.n_rows if end is None else end
         for start, stop in row_blocks.ranges(first, end, row_blocks.row_bytes(*arrays[0])):
-            block = [np.empty((stop - start, *shape), dtype) for shape, dtype in arrays]
+            block = []
+            for shape, dtype in arrays:
+                block.append(np.empty((stop - start, *shape), dtype))
             for partitions in self.everywhere("read", start, stop, n_arrays).values():
                 for p, pieces in partitions.items():
                     places, _ = self.layout.within(p, start, stop)
@@ -168,7 +196,12 @@ class Shards:
                         joined[places] = piece
             yield start, block
 
-    def arrays(self, first: int = 0, end: int | None = None, n_arrays: int | None = None) -> list[np.ndarray]:
+    def arrays(
+        self,
+        first: int = 0,
+        end: int | None = None,
+        n_arrays: int | None = None,
+    ) -> list[np.ndarray]:
         """Copies parameters and states of rows after all updates, `[n, ...]` each.
 
         Args:
@@ -179,7 +212,9 @@ class Shards:
         self.settle()
         types = self.connection.rule.types.arrays[:n_arrays]
         end = self.layout.n_rows if end is None else end
-        result = [np.empty((end - first, *shape), dtype) for shape, dtype in types]
+        result = []
+        for shape, dtype in types:
+            result.append(np.empty((end - first, *shape), dtype))
         for start, arrays in self.blocks(first, end, len(types)):
             for joined, array in zip(result, arrays, strict=True):
                 joined[start - first : start - first + len(array)] = array
@@ -195,12 +230,19 @@ class Shards:
 
         A server that was interrupted may have caught up without the others, and then has a shorter one.
         """
-        return max(self.everywhere("history").values(), key=lambda history: history.length)
+        return max(
+            self.everywhere("history").values(),
+            key=lambda history: history.length,
+        )
 
     # ---- the servers -------------------------------------------------------------------------------------------------
 
     def everywhere(
-        self, method: str, *args: Any, nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+        self,
+        method: str,
+        *args: Any,
+        nbytes: int = 0,
+        needs: Mapping[int, Needs] | None = None,
     ) -> dict[int, Any]:
         """Asks all servers that hold rows for the same.
 
@@ -213,10 +255,17 @@ class Shards:
         Returns:
           By server, what the method gives.
         """
-        return self.ask({server: (method, *args) for server in self._used_servers}, nbytes, needs)
+        return self.ask(
+            {server: (method, *args) for server in self._used_servers},
+            nbytes,
+            needs,
+        )
 
     def ask(
-        self, calls: Mapping[int, Any], nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+        self,
+        calls: Mapping[int, Any],
+        nbytes: int = 0,
+        needs: Mapping[int, Needs] | None = None,
     ) -> dict[int, Any]:
         """Asks some servers.
 
@@ -236,4 +285,6 @@ def _own_folder(folder: str | Path | None) -> tempfile.TemporaryDirectory[str] |
     if folder is None:
         return None
     Path(folder).mkdir(parents=True, exist_ok=True)
-    return tempfile.TemporaryDirectory(prefix="table-", dir=Path(folder).absolute(), ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(
+        prefix="table-", dir=Path(folder).absolute(), ignore_cleanup_errors=True
+    )

@@ -30,7 +30,12 @@ _FORMAT = 1
 _AGAIN = "Load another copy, or start anew."
 
 
-def save(folder: str | Path, facts: Mapping[str, Any], blocks: Iterator[Block], others: Sequence[np.ndarray]) -> None:
+def save(
+    folder: str | Path,
+    facts: Mapping[str, Any],
+    blocks: Iterator[Block],
+    others: Sequence[np.ndarray],
+) -> None:
     """Writes a table; what was saved in the folder before holds until all is written.
 
     Args:
@@ -49,7 +54,10 @@ def save(folder: str | Path, facts: Mapping[str, Any], blocks: Iterator[Block], 
         sweep(folder)
 
 
-def read_manifest(folder: str | Path, **kinds: type) -> dict[str, Any]:
+def read_manifest(
+    folder: str | Path,
+    **kinds: type,
+) -> dict[str, Any]:
     """The manifest of the last whole save.
 
     Args:
@@ -67,28 +75,49 @@ def read_manifest(folder: str | Path, **kinds: type) -> dict[str, Any]:
         body = parse_json(read_whole(path, MOST_JSON_BYTES))
         digest = body.pop("sha256")
     except (FileNotFoundError, NotADirectoryError):
-        raise TableError(f"{path}", "a saved table", "no such file", "Give the folder that `save` wrote.") from None
+        raise TableError(
+            f"{path}", "a saved table", "no such file", "Give the folder that `save` wrote."
+        ) from None
     except OSError as error:
         raise TableError(f"{path}", "a file that can be read", f"{error}", _AGAIN) from error
     except (ValueError, KeyError, AttributeError, TypeError):
         raise TableError(f"{path}", "a table's manifest", "something else", _AGAIN) from None
     if digest != _digest(body):
         raise TableError(
-            f"{path}", f"checksum {str(digest)[:12]}", _digest(body)[:12], f"The manifest was altered. {_AGAIN}"
+            f"{path}",
+            f"checksum {str(digest)[:12]}",
+            _digest(body)[:12],
+            f"The manifest was altered. {_AGAIN}",
         )
     if body.get("format") != _FORMAT:
-        raise TableError(f"{path}", f"format {_FORMAT}", f"{body.get('format')}", "It was written by another version.")
+        raise TableError(
+            f"{path}",
+            f"format {_FORMAT}",
+            f"{body.get('format')}",
+            "It was written by another version.",
+        )
     for name, kind in {"files": list, "n_others": int, **kinds}.items():
         if type(body.get(name)) is not kind:
-            raise TableError(f"{path}, `{name}`", f"a {kind.__name__}", f"{body.get(name)!r:.60}", _AGAIN)
-    files, n_others = body["files"], body["n_others"]
+            raise TableError(
+                f"{path}, `{name}`", f"a {kind.__name__}", f"{body.get(name)!r:.60}", _AGAIN
+            )
+    files = body["files"]
+    n_others = body["n_others"]
     are_entries = 0 <= n_others <= len(files) and all(map(_is_entry, files))
     if not are_entries or any(entry["shape"][0] != 1 for entry in files[len(files) - n_others :]):
-        raise TableError(f"{path}, `files`", "names, dtypes, shapes and checksums of arrays", "something else", _AGAIN)
+        raise TableError(
+            f"{path}, `files`",
+            "names, dtypes, shapes and checksums of arrays",
+            "something else",
+            _AGAIN,
+        )
     return body
 
 
-def check_files(folder: str | Path, manifest: Mapping[str, Any]) -> None:
+def check_files(
+    folder: str | Path,
+    manifest: Mapping[str, Any],
+) -> None:
     """Compares what the manifest says of files with their sizes, without reading them.
 
     Args:
@@ -105,11 +134,16 @@ def check_files(folder: str | Path, manifest: Mapping[str, Any]) -> None:
             raise TableError(f"{path}", "a file of the table", "no such file", _AGAIN)
         if path.stat().st_size != n_bytes:
             raise TableError(
-                f"{path}", f"{n_bytes} bytes", f"{path.stat().st_size}", f"The file was cut off or altered. {_AGAIN}"
+                f"{path}",
+                f"{n_bytes} bytes",
+                f"{path.stat().st_size}",
+                f"The file was cut off or altered. {_AGAIN}",
             )
 
 
-def read_arrays(folder: str | Path, manifest: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def read_arrays(
+    folder: str | Path, manifest: Mapping[str, Any]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Reads all arrays, after a check of every byte.
 
     Args:
@@ -138,8 +172,13 @@ def sweep(folder: str | Path) -> None:
     folder = Path(folder)
 
     def remove(token: str) -> None:
-        with suppress(TableError):  # by a manifest that can't be read, it can't be told what is left over
-            named = {entry["file"] for entry in read_manifest(folder)["files"]} if (folder / MANIFEST).exists() else ()
+        with suppress(
+            TableError
+        ):  # by a manifest that can't be read, it can't be told what is left over
+            if (folder / MANIFEST).exists():
+                named = {entry["file"] for entry in read_manifest(folder)["files"]}
+            else:
+                named = ()
             for path in folder.glob(f"{_STEM}{token}-*.bin"):
                 if path.name not in named:
                     path.unlink()
@@ -153,7 +192,10 @@ def is_name(name: str) -> bool:
     Args:
       name: The name.
     """
-    return name == MANIFEST or re.fullmatch(_STEM + r"[0-9a-f]{8}-[a-z]+-[0-9-]+\.bin", name) is not None
+    return (
+        name == MANIFEST
+        or re.fullmatch(_STEM + r"[0-9a-f]{8}-[a-z]+-[0-9-]+\.bin", name) is not None
+    )
 
 
 def sync_folder(folder: Path) -> None:
@@ -170,13 +212,23 @@ def sync_folder(folder: Path) -> None:
 
 
 def _write(
-    folder: Path, stem: str, facts: Mapping[str, Any], blocks: Iterator[Block], others: Sequence[np.ndarray]
+    folder: Path,
+    stem: str,
+    facts: Mapping[str, Any],
+    blocks: Iterator[Block],
+    others: Sequence[np.ndarray],
 ) -> None:
     entries = _write_rows(folder, f"{stem}-rows", blocks)
     entries += [
-        _write_rows(folder, f"{stem}-shared-{i}", iter([(0, [array[None]])]))[0] for i, array in enumerate(others)
+        _write_rows(folder, f"{stem}-shared-{i}", iter([(0, [array[None]])]))[0]
+        for i, array in enumerate(others)
     ]
-    body = {"format": _FORMAT, **facts, "n_others": len(others), "files": entries}
+    body = {
+        "format": _FORMAT,
+        **facts,
+        "n_others": len(others),
+        "files": entries,
+    }
     written = folder / f"{stem}-manifest.bin"
     with written.open("wb") as file:
         file.write(json.dumps(body | {"sha256": _digest(body)}, indent=1).encode())
@@ -185,12 +237,18 @@ def _write(
     sync_folder(folder)
 
 
-def _write_rows(folder: Path, stem: str, blocks: Iterator[Block]) -> list[dict[str, Any]]:
+def _write_rows(
+    folder: Path,
+    stem: str,
+    blocks: Iterator[Block],
+) -> list[dict[str, Any]]:
     """One file for each array, all of them written block by block."""
     writers: list[_Writer] = []
     try:
         for _, arrays in blocks:
-            writers = writers or [_Writer(folder / f"{stem}-{i}.bin", array) for i, array in enumerate(arrays)]
+            writers = writers or [
+                _Writer(folder / f"{stem}-{i}.bin", array) for i, array in enumerate(arrays)
+            ]
             for writer, array in zip(writers, arrays, strict=True):
                 writer.write(array)
         return [writer.end() for writer in writers]
@@ -203,8 +261,12 @@ class _Writer:
     """A file of rows that is hashed while it is written."""
 
     def __init__(self, path: Path, first: np.ndarray):
-        self.path, self.file, self.hash, self.n_rows = path, path.open("wb"), hashlib.sha256(), 0
-        self.dtype, self.row = first.dtype, first.shape[1:]
+        self.path = path
+        self.file = path.open("wb")
+        self.hash = hashlib.sha256()
+        self.n_rows = 0
+        self.dtype = first.dtype
+        self.row = first.shape[1:]
 
     def write(self, array: np.ndarray) -> None:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -216,18 +278,34 @@ class _Writer:
         """The manifest's entry, once all of it is on the disk."""
         _sync(self.file)
         shape = [self.n_rows, *self.row]
-        return {"file": self.path.name, "dtype": str(self.dtype), "shape": shape, "sha256": self.hash.hexdigest()}
+        return {
+            "file": self.path.name,
+            "dtype": str(self.dtype),
+            "shape": shape,
+            "sha256": self.hash.hexdigest(),
+        }
 
 
-def _read(folder: Path, entry: Mapping[str, Any]) -> np.ndarray:
-    path, shape, dtype = folder / entry["file"], tuple(entry["shape"]), jnp.dtype(entry["dtype"])
+def _read(
+    folder: Path,
+    entry: Mapping[str, Any],
+) -> np.ndarray:
+    path = folder / entry["file"]
+    shape = tuple(entry["shape"])
+    dtype = jnp.dtype(entry["dtype"])
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != entry["sha256"]:
-        raise TableError(f"{path}", f"checksum {entry['sha256'][:12]}", digest[:12], f"The file was altered. {_AGAIN}")
-    return (
-        np.asarray(np.memmap(path, dtype, "r", shape=shape)) if math.prod(shape) else np.zeros(shape, dtype)
-    )  # no empty maps
+        raise TableError(
+            f"{path}",
+            f"checksum {entry['sha256'][:12]}",
+            digest[:12],
+            f"The file was altered. {_AGAIN}",
+        )
+    # no empty maps
+    if math.prod(shape):
+        return np.asarray(np.memmap(path, dtype, "r", shape=shape))
+    return np.zeros(shape, dtype)
 
 
 def _digest(body: Mapping[str, Any]) -> str:
@@ -243,16 +321,23 @@ def _is_entry(entry: Any) -> bool:
     """Whether this is what a manifest says of a file: one in the same folder, of numbers or truth values."""
     if not isinstance(entry, dict) or not {"file", "dtype", "shape", "sha256"} <= entry.keys():
         return False
-    name, shape = entry["file"], entry["shape"]
+    name = entry["file"]
+    shape = entry["shape"]
     if not isinstance(name, str) or name == MANIFEST or not is_name(name):
         return False
     try:
         dtype = jnp.dtype(entry["dtype"])
     except (TypeError, ValueError):
         return False
-    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or not 1 <= len(shape) <= 32:
+    if (
+        not isinstance(shape, list)
+        or not all(type(n) is int and n >= 0 for n in shape)
+        or not 1 <= len(shape) <= 32
+    ):
         return False
     can_be = (
         math.prod(max(n, 1) for n in shape) * dtype.itemsize < 1 << 62
     )  # else NumPy refuses it, even if it is empty
-    return can_be and not dtype.hasobject and dtype.itemsize > 0 and isinstance(entry["sha256"], str)
+    return (
+        can_be and not dtype.hasobject and dtype.itemsize > 0 and isinstance(entry["sha256"], str)
+    )

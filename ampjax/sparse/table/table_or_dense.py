@@ -29,7 +29,11 @@ class TableOrDense(NamedTuple):
 
 
 def table_or_dense(
-    alpha: float, dtype: np.dtype, threshold: float = ALPHA_THRESHOLD, dense_bytes: int = 0, room: int | None = None
+    alpha: float,
+    dtype: np.dtype,
+    threshold: float = ALPHA_THRESHOLD,
+    dense_bytes: int = 0,
+    room: int | None = None,
 ) -> TableOrDense:
     """Chooses where rows that are read one by one lie: in a table if updates touch few of them, or if they don't fit a device.
 
@@ -51,7 +55,9 @@ def table_or_dense(
     if alpha < threshold:
         return TableOrDense(True, f"alpha {alpha:.3g} is below {threshold:g}")
     if room is not None and dense_bytes > room:
-        return TableOrDense(True, f"{dense_bytes:,} bytes do not fit into a device's {room:,}", True)
+        return TableOrDense(
+            True, f"{dense_bytes:,} bytes do not fit into a device's {room:,}", True
+        )
     return TableOrDense(False, f"alpha {alpha:.3g} is at least {threshold:g}")
 
 

@@ -32,9 +32,15 @@ class TablePart:
     @property
     def shape(self) -> tuple[int, ...]:
         """`[n_rows, *row]`."""
-        return (self.end - self.first, *self.table.shape[1:])
+        return (
+            self.end - self.first,
+            *self.table.shape[1:],
+        )
 
-    def arrays(self, n_arrays: int | None = None) -> list[np.ndarray]:
+    def arrays(
+        self,
+        n_arrays: int | None = None,
+    ) -> list[np.ndarray]:
         """Copies parameters and states of all its rows after all updates, `[n_rows, ...]` each.
 
         Args:
@@ -81,13 +87,18 @@ class StackedValues:
     def __init__(self, values: Sequence[Any]):
         self._values = values
         self._ends = np.cumsum([each.shape[0] for each in values]).tolist()
-        self.shape, self.dtype = (self._ends[-1], *values[0].shape[1:]), values[0].dtype
+        self.shape = (
+            self._ends[-1],
+            *values[0].shape[1:],
+        )
+        self.dtype = values[0].dtype
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         parts = []
         for each, end in zip(self._values, self._ends, strict=True):
             start = end - each.shape[0]
-            first, last = max(rows.start, start), min(rows.stop, end)
+            first = max(rows.start, start)
+            last = min(rows.stop, end)
             if first < last:
                 parts.append(np.asarray(each[first - start : last - start]))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -60,13 +60,22 @@ class TableSettings:
         object.__setattr__(self, "partitions", checked_partitions(self.partitions, self.n_rows))
         object.__setattr__(self, "servers", _checked_servers(self.servers))
         if self.mode not in ("lazy", "faithful"):
-            raise TableError("mode", "`lazy` or `faithful`", f"{self.mode!r}", "Choose one of the two.")
+            raise TableError(
+                "mode", "`lazy` or `faithful`", f"{self.mode!r}", "Choose one of the two."
+            )
         if not (isinstance(self.max_lag, int) and self.max_lag > 0):
-            raise TableError("max_lag", "an integer above 0", f"{self.max_lag!r}", "None is the default.")
+            raise TableError(
+                "max_lag", "an integer above 0", f"{self.max_lag!r}", "None is the default."
+            )
         if self.wire_dtype is not None:
             checked_wire(self.wire_dtype)
         if self.folder is not None and Path(self.folder).is_file():
-            raise TableError("folder", "a folder for mapped files", f"the file `{self.folder}`", "Name another one.")
+            raise TableError(
+                "folder",
+                "a folder for mapped files",
+                f"the file `{self.folder}`",
+                "Name another one.",
+            )
         self.placement(self.partitions)
         if self.processes is not None:
             _check_processes(self.processes, self.n_servers)
@@ -79,7 +88,9 @@ class TableSettings:
     @property
     def n_servers(self) -> int:
         """The number of servers."""
-        return self.servers if isinstance(self.servers, int) else max(self.servers, default=0) + 1
+        if isinstance(self.servers, int):
+            return self.servers
+        return max(self.servers, default=0) + 1
 
     def placement(self, n_partitions: int) -> tuple[int, ...]:
         """For each partition its server: as given if there are as many partitions as were given, else evenly by size.
@@ -92,7 +103,12 @@ class TableSettings:
         """
         if isinstance(self.servers, int):
             if self.servers < 1:
-                raise TableError("servers", "at least 1", f"{self.servers}", "A table lives on one server or more.")
+                raise TableError(
+                    "servers",
+                    "at least 1",
+                    f"{self.servers}",
+                    "A table lives on one server or more.",
+                )
         elif len(self.servers) == n_partitions and min(self.servers) >= 0:
             return tuple(self.servers)
         elif n_partitions == self.partitions:
@@ -103,7 +119,10 @@ class TableSettings:
                 "Name one server for each partition.",
             )
         layout = PartitionLayout(self.n_rows, n_partitions)
-        return place_evenly([layout.size(p) for p in range(n_partitions)], self.n_servers)
+        return place_evenly(
+            [layout.size(p) for p in range(n_partitions)],
+            self.n_servers,
+        )
 
     def facts_to_save(self, n_partitions: int) -> dict[str, Any]:
         """The settings that are saved with a table, in JSON's types: all but a folder and processes, which belong to this run.
@@ -112,12 +131,21 @@ class TableSettings:
           n_partitions: The number of partitions now.
         """
         wire = None if self.wire_dtype is None else str(self.wire)
-        kept = {"partitions": n_partitions, "servers": self.n_servers, "mode": self.mode, "max_lag": self.max_lag}
+        kept = {
+            "partitions": n_partitions,
+            "servers": self.n_servers,
+            "mode": self.mode,
+            "max_lag": self.max_lag,
+        }
         return kept | {"wire_dtype": wire, "folder": None}
 
 
 def settings_of_saved(
-    where: str | Path, saved: Mapping[str, Any], arrays: Sequence[np.ndarray], given: Mapping[str, Any], n_rows: int
+    where: str | Path,
+    saved: Mapping[str, Any],
+    arrays: Sequence[np.ndarray],
+    given: Mapping[str, Any],
+    n_rows: int,
 ) -> TableSettings:
     """The settings of a saved table, checked against its files.
 
@@ -135,15 +163,27 @@ def settings_of_saved(
       TableError: If what was saved does not fit the files, or is nothing that a table saves; or if a given setting is wrong.
     """
     first = [list(array.shape) for array in arrays[:1]], [str(array.dtype) for array in arrays[:1]]
-    if first != ([saved["shape"]], [saved["dtype"]]) or not saved["shape"] or arrays[0].dtype not in DTYPES:
+    if (
+        first != ([saved["shape"]], [saved["dtype"]])
+        or not saved["shape"]
+        or arrays[0].dtype not in DTYPES
+    ):
         claimed = f"rows of shape {saved['shape']}, {saved['dtype']}"
-        raise TableError(f"{where}", claimed, f"files of shape {first[0]}, {first[1]}", "Load another copy.")
+        raise TableError(
+            f"{where}", claimed, f"files of shape {first[0]}, {first[1]}", "Load another copy."
+        )
     sizes = [saved["settings"].get(name) for name in ("partitions", "servers")]
     names = set(saved["settings"]) == _KEPT and saved["settings"]["folder"] is None
     if not names or not all(type(n) is int and 1 <= n <= MOST_PARTS for n in sizes):
         expected = f"a table's settings, with 1 to {MOST_PARTS} partitions and servers"
-        raise TableError(f"{where}, `settings`", expected, f"{saved['settings']!r:.100}", "Load another copy.")
-    return TableSettings(n_rows, arrays[0].dtype, **(saved["settings"] | given))
+        raise TableError(
+            f"{where}, `settings`", expected, f"{saved['settings']!r:.100}", "Load another copy."
+        )
+    return TableSettings(
+        n_rows,
+        arrays[0].dtype,
+        **(saved["settings"] | given),
+    )
 
 
 def checked_partitions(n_partitions: Any, n_rows: int) -> int:
@@ -158,7 +198,10 @@ def checked_partitions(n_partitions: Any, n_rows: int) -> int:
     """
     if not isinstance(n_partitions, int | np.integer) or not 1 <= n_partitions <= n_rows:
         raise TableError(
-            "partitions", f"an integer in [1, {n_rows}]", f"{n_partitions!r}", "A partition holds one row at least."
+            "partitions",
+            f"an integer in [1, {n_rows}]",
+            f"{n_partitions!r}",
+            "A partition holds one row at least.",
         )
     return int(n_partitions)
 
@@ -166,10 +209,14 @@ def checked_partitions(n_partitions: Any, n_rows: int) -> int:
 def _checked_servers(servers: Any) -> int | tuple[int, ...]:
     """A number of servers, or servers' numbers, as integers of Python; a `TableError` if it is neither."""
     try:
-        return tuple(map(operator.index, servers)) if np.iterable(servers) else operator.index(servers)
+        if np.iterable(servers):
+            return tuple(map(operator.index, servers))
+        return operator.index(servers)
     except TypeError:
         fix = "A table lives on one server or more."
-        raise TableError("servers", "an integer, or one for each partition", f"{servers!r}", fix) from None
+        raise TableError(
+            "servers", "an integer, or one for each partition", f"{servers!r}", fix
+        ) from None
 
 
 def _check_processes(processes: Any, n_servers: int) -> None:
@@ -178,7 +225,9 @@ def _check_processes(processes: Any, n_servers: int) -> None:
         raise TableError("processes", "ServerProcesses or None", f"{processes!r}", fix)
     if len(processes) < n_servers:
         fix = "Make as many as the table has servers."
-        raise TableError("processes", f"at least {n_servers}, one for each server", f"{len(processes)}", fix)
+        raise TableError(
+            "processes", f"at least {n_servers}, one for each server", f"{len(processes)}", fix
+        )
 
 
 def checked_wire(dtype: Any) -> np.dtype:
@@ -195,11 +244,16 @@ def checked_wire(dtype: Any) -> np.dtype:
     except TypeError:
         wire = np.dtype(object)
     if wire not in DTYPES:
-        raise TableError("wire_dtype", "float32, bfloat16 or float16", f"{dtype}", "None takes the table's own.")
+        raise TableError(
+            "wire_dtype", "float32, bfloat16 or float16", f"{dtype}", "None takes the table's own."
+        )
     return wire
 
 
-def checked_columns(columns: Any, row: tuple[int, ...]) -> tuple[int, int] | None:
+def checked_columns(
+    columns: Any,
+    row: tuple[int, ...],
+) -> tuple[int, int] | None:
     """Columns of rows, if rows have them.
 
     Args:
@@ -215,10 +269,14 @@ def checked_columns(columns: Any, row: tuple[int, ...]) -> tuple[int, int] | Non
     try:
         first, end = map(operator.index, columns)
     except (TypeError, ValueError):
-        first, end = 0, 0
+        first = 0
+        end = 0
     if not 0 <= first < end <= width:
         raise TableError(
-            "columns", f"None, or two integers that rise in [0, {width}]", f"{columns!r}", "None takes whole rows."
+            "columns",
+            f"None, or two integers that rise in [0, {width}]",
+            f"{columns!r}",
+            "None takes whole rows.",
         )
     return first, end
 
@@ -232,7 +290,8 @@ def check_values(values: Any) -> None:
     Raises:
       TableError: If they are no array with rows, or of another dtype than `DTYPES`.
     """
-    shape, dtype = getattr(values, "shape", None), getattr(values, "dtype", None)
+    shape = getattr(values, "shape", None)
+    dtype = getattr(values, "dtype", None)
     if shape is None or dtype is None or not hasattr(values, "__getitem__"):
         raise TableError(
             "values",
@@ -242,7 +301,10 @@ def check_values(values: Any) -> None:
         )
     if len(shape) < 1 or 0 in shape:
         raise TableError(
-            "values", "shape [n_rows, *row], nothing of it 0", f"shape {tuple(shape)}", "Give one row for each id."
+            "values",
+            "shape [n_rows, *row], nothing of it 0",
+            f"shape {tuple(shape)}",
+            "Give one row for each id.",
         )
     if np.dtype(dtype) not in DTYPES:
         fix = "Cast them; float64 is not kept. Of complex ones, keep real and imaginary parts as two columns, or an ordinary array."

@@ -27,8 +27,17 @@ class TravellingTable:
       table: The table itself, where it is.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, transform: Any, table: Table | None = None):
-        self.shape, self.dtype, self.transform, self.table = shape, dtype, transform, table
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        transform: Any,
+        table: Table | None = None,
+    ):
+        self.shape = shape
+        self.dtype = dtype
+        self.transform = transform
+        self.table = table
 
     @classmethod
     def of(cls, table: Table) -> TravellingTable:
@@ -83,7 +92,10 @@ class TravellingTable:
         """
         with TemporaryDirectory() as folder:
             self._here.save(folder)
-            return {path.name: np.fromfile(path, np.uint8) for path in sorted(Path(folder).iterdir())}
+            result = {}
+            for path in sorted(Path(folder).iterdir()):
+                result[path.name] = np.fromfile(path, np.uint8)
+            return result
 
     def take_files(self, files: Mapping[str, np.ndarray]) -> None:
         """Becomes what another one gave; references to the table see it.
@@ -98,7 +110,10 @@ class TravellingTable:
             for name, content in files.items():
                 if not table_files.is_name(name):
                     raise TableError(
-                        "take_files", "the files of a saved table", f"`{name}`", "Pass what `as_files` gave."
+                        "take_files",
+                        "the files of a saved table",
+                        f"`{name}`",
+                        "Pass what `as_files` gave.",
                     )
                 content.tofile(Path(folder) / name)
             arrived = Table.load(folder, self.transform)
@@ -111,11 +126,17 @@ class TravellingTable:
     def _here(self) -> Table:
         if self.table is None:
             fix = "Ask the trainer whose table it is: `trainer.params`, or `trainer.save`."
-            raise TableError("table, rows", "rows in this process", "a table that is in another process", fix)
+            raise TableError(
+                "table, rows", "rows in this process", "a table that is in another process", fix
+            )
         return self.table
 
     def __repr__(self) -> str:
-        return repr(self.table) if self.table is not None else f"a table {list(self.shape)} in another process"
+        return (
+            repr(self.table)
+            if self.table is not None
+            else f"a table {list(self.shape)} in another process"
+        )
 
 
 travels_as(Table, TravellingTable.of)

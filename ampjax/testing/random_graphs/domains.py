@@ -48,7 +48,12 @@ class OpenWire:
         return (self.domain.key, self.rows) == (other.domain.key, other.rows)
 
 
-def flattened(domain: Domain, rows: Any, most: int, name: str) -> Domain:
+def flattened(
+    domain: Domain,
+    rows: Any,
+    most: int,
+    name: str,
+) -> Domain:
     """Describes the states that a flatmap, an ungroup or a loop makes: those of a domain, numbered from 0 in one more field.
 
     Args:
@@ -57,4 +62,9 @@ def flattened(domain: Domain, rows: Any, most: int, name: str) -> Domain:
       most: States that one becomes, at most.
       name: The field that numbers them.
     """
-    return Domain(("flat", domain.key, rows, name), (*domain.fields, name), max(domain.width * most, 1), False)
+    return Domain(
+        ("flat", domain.key, rows, name),
+        (*domain.fields, name),
+        max(domain.width * most, 1),
+        False,
+    )

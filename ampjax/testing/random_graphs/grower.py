@@ -51,8 +51,17 @@ class Grower:
       depth: How many loops the nodes that are added now are in.
     """
 
-    def __init__(self, chance: Chance, dtype: str, blocks: Blocks, sharing: Chance | None = None):
-        self.chance, self.dtype, self._blocks, self._sharing = chance, dtype, blocks, sharing
+    def __init__(
+        self,
+        chance: Chance,
+        dtype: str,
+        blocks: Blocks,
+        sharing: Chance | None = None,
+    ):
+        self.chance = chance
+        self.dtype = dtype
+        self._blocks = blocks
+        self._sharing = sharing
         self.pumps = RandomPumps(chance, dtype)
         self.wires: list[OpenWire] = []
         self.depth = 0
@@ -78,7 +87,12 @@ class Grower:
         """The state fields that pumps have set."""
         return [name for name in domain.fields if name in ("a", "b", "i")]
 
-    def bound(self, domain: Domain, base: int, most: int = 3) -> Bound:
+    def bound(
+        self,
+        domain: Domain,
+        base: int,
+        most: int = 3,
+    ) -> Bound:
         """Makes a random function of states.
 
         Args:
@@ -89,14 +103,29 @@ class Grower:
         known = self.known_fields(domain)
         if not known or self.chance.happens(0.1):
             return Bound(None, 1, self.chance.integer(base, most))
-        return Bound(self.chance.pick(known), self.chance.integer(2, max(most - base + 1, 2) + 1), base)
+        return Bound(
+            self.chance.pick(known),
+            self.chance.integer(
+                2,
+                max(most - base + 1, 2) + 1,
+            ),
+            base,
+        )
 
     def mate(self, wire: OpenWire) -> OpenWire:
         """A wire that can be joined with this one; the same wire where there is no other."""
-        others = [other for other in self.wires[self._first :] if other.fits(wire) and other.wire is not wire.wire]
+        others = []
+        for other in self.wires[self._first :]:
+            if other.fits(wire) and other.wire is not wire.wire:
+                others.append(other)
         return self.chance.pick(others) if others else wire
 
-    def ppt(self, name: str, layer: Any, **options: Any) -> NodeBuilder:
+    def ppt(
+        self,
+        name: str,
+        layer: Any,
+        **options: Any,
+    ) -> NodeBuilder:
         """A node with a layer; where parameters are shared, often with those of a node before it whose parameters look alike.
 
         Args:
@@ -104,9 +133,17 @@ class Grower:
           layer: The layer.
           **options: As for `amp.ppt`.
         """
-        alike = self._alike.setdefault(str(jax.eval_shape(layer.init, jax.random.key(0))), [])
+        alike = self._alike.setdefault(
+            str(jax.eval_shape(layer.init, jax.random.key(0))),
+            [],
+        )
         if self._sharing is not None and alike and self._sharing.happens(0.6):
-            return amp.ppt(name, layer, params_of=self._sharing.pick(alike), **options)
+            return amp.ppt(
+                name,
+                layer,
+                params_of=self._sharing.pick(alike),
+                **options,
+            )
         alike.append(name)
         return amp.ppt(name, layer, **options)
 
@@ -127,35 +164,51 @@ class Grower:
             layer = self.chance.pick([Gate(self.dtype), Gate(self.dtype), halves, product])
         name = self.name(getattr(layer, "__name__", type(layer).__name__.lower()))
         fields = wire.domain.fields
-        join = None if other is None else self.chance.pick([None, None, Columns(fields), fields or None])
-        node = self.ppt(name, layer, join=join) if hasattr(layer, "init") else amp.npt(name, layer, join=join)
+        if other is None:
+            join = None
+        else:
+            join = self.chance.pick([None, None, Columns(fields), fields or None])
+        if hasattr(layer, "init"):
+            node = self.ppt(name, layer, join=join)
+        else:
+            node = amp.npt(name, layer, join=join)
         return wire.like(node(wire.wire) if other is None else node(wire.wire, other.wire))
 
     def add_pumps(self) -> None:
         """Adds some pumps to each group; tokens are embedded."""
         for group in range(len(self.pumps.groups)):
             for _ in range(self.chance.integer(1, 4)):
-                self._add_pump(group, self.chance.pick(["float", "token", "ragged", "ragged"]))
+                self._add_pump(
+                    group,
+                    self.chance.pick(["float", "token", "ragged", "ragged"]),
+                )
 
     def grow(self, n: int) -> None:
         """Adds `n` blocks; wires that are not used yet are preferred."""
         for _ in range(n):
             wires = self.wires[self._first :]
             fresh = [wire for wire in wires if not wire.wire.consumers]
-            wire = self.chance.pick(fresh) if fresh and self.chance.happens(0.7) else self.chance.pick(wires)
+            if fresh and self.chance.happens(0.7):
+                wire = self.chance.pick(fresh)
+            else:
+                wire = self.chance.pick(wires)
             self.chance.weighted(self._blocks(self, wire))(self, wire)
 
     @contextmanager
     def loop(self, start: int) -> Iterator[None]:
         """Blocks that are added in this `with` block are in a loop, and use only the wires from number `start` on, which it has made."""
         around = self._first
-        self._first, self.depth = start, self.depth + 1
+        self._first = start
+        self.depth = self.depth + 1
         yield
-        self._first, self.depth = around, self.depth - 1
+        self._first = around
+        self.depth = self.depth - 1
 
     def loss(self, wire: OpenWire) -> None:
         """A loss: with a label on the instance or the state, with another wire, or alone."""
-        domain, name, chance = wire.domain, self.name("loss"), self.chance
+        domain = wire.domain
+        name = self.name("loss")
+        chance = self.chance
         kind = chance.pick(["float", "label"])
         body = distance_loss if kind == "float" else token_loss
         if wire.rows is None and domain.base is not None and chance.happens(0.6):
@@ -163,9 +216,15 @@ class Grower:
             unique = ("i",) if "i" in pumped.fields else ()
             same = None if pumped.key == domain.key else unique or ("instance",)
             join = chance.pick([("instance", *unique), Columns(unique), same])
-            amp.loss(name, body, join=join)(wire.wire, self._label(domain.base, kind))
+            amp.loss(name, body, join=join)(
+                wire.wire,
+                self._label(domain.base, kind),
+            )
         elif wire.rows is None and domain.single and chance.happens(0.8):
-            amp.loss(name, body, join=("instance",))(wire.wire, self._label(0, kind))
+            amp.loss(name, body, join=("instance",))(
+                wire.wire,
+                self._label(0, kind),
+            )
         elif (mate := self.mate(wire)).wire is not wire.wire:
             amp.loss(name, distance_loss)(wire.wire, mate.wire)
         else:

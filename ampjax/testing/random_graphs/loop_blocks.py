@@ -25,14 +25,23 @@ def loop(grower: Grower, wire: OpenWire) -> None:
     if wire.domain.width * bound.most > MAX_WIDTH:
         return
     counter = grower.free_field(wire.domain, "c")
-    inner = flattened(wire.domain, ("bound", wire.domain.key, bound), bound.most, counter)
+    inner = flattened(
+        wire.domain,
+        ("bound", wire.domain.key, bound),
+        bound.most,
+        counter,
+    )
     entries = _entries(grower, wire, counter, inner.fields)
     phis = [amp.phi(grower.name("loop")) for _ in entries]
     exits: list[Wire] = []
 
     def leave(carried: Wire) -> Wire:
         """Leaves the loop where the counter has reached its bound."""
-        again, out = amp.cond(carried, Below(counter, bound), name=grower.name("cond"))
+        again, out = amp.cond(
+            carried,
+            Below(counter, bound),
+            name=grower.name("cond"),
+        )
         exits.append(out)
         return again
 
@@ -44,20 +53,44 @@ def loop(grower: Grower, wire: OpenWire) -> None:
     with grower.loop(start):
         grower.grow(chance.integer(1, 4))
     for phi, entry in zip(phis, entries, strict=True):
-        last = next(w for w in reversed(grower.wires) if w.domain.key == inner.key and w.rows == entry.rows)
-        step = amp.isu(grower.body(last).wire, Shift(counter, 1), Shift(counter, -1), name=grower.name("isu"))
+        last = next(
+            w for w in reversed(grower.wires) if w.domain.key == inner.key and w.rows == entry.rows
+        )
+        step = amp.isu(
+            grower.body(last).wire,
+            Shift(counter, 1),
+            Shift(counter, -1),
+            name=grower.name("isu"),
+        )
         phi.connect(entry.wire, step if is_while else leave(step))
     for entry, out in zip(entries, exits, strict=True):
-        reset = amp.isu(out, Jump(counter, bound, -1), Jump(counter, bound, 1), name=grower.name("isu"))
+        reset = amp.isu(
+            out,
+            Jump(counter, bound, -1),
+            Jump(counter, bound, 1),
+            name=grower.name("isu"),
+        )
         grower.wires.append(OpenWire(reset, entry.domain, entry.rows))
     grower.wires += [entry for entry in entries if chance.happens(0.3)]
 
 
-def _entries(grower: Grower, wire: OpenWire, counter: str, fields: tuple[str, ...]) -> list[OpenWire]:
+def _entries(
+    grower: Grower, wire: OpenWire, counter: str, fields: tuple[str, ...]
+) -> list[OpenWire]:
     """One or two wires on which a loop is entered, with a counter of 0."""
-    zero, entries = Put(counter, Bound(None, 1, 0)), []
-    domain = replace(wire.domain, key=("isu", wire.domain.key, zero), fields=fields)
+    zero = Put(counter, Bound(None, 1, 0))
+    entries = []
+    domain = replace(
+        wire.domain,
+        key=("isu", wire.domain.key, zero),
+        fields=fields,
+    )
     for each in (wire, grower.mate(wire))[: grower.chance.integer(1, 3)]:
-        entry = amp.isu(each.wire, zero, Drop(counter), name=grower.name("isu"))
+        entry = amp.isu(
+            each.wire,
+            zero,
+            Drop(counter),
+            name=grower.name("isu"),
+        )
         entries.append(OpenWire(entry, domain, each.rows))
     return entries

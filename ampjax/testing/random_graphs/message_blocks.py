@@ -38,12 +38,23 @@ def concat(grower: Grower, wire: OpenWire) -> None:
       grower: The graph that is being built.
       wire: The wire to build on.
     """
-    both = amp.concat(wire.wire, grower.mate(wire).wire, name=grower.name("concat"))
+    both = amp.concat(
+        wire.wire,
+        grower.mate(wire).wire,
+        name=grower.name("concat"),
+    )
     if grower.chance.happens(0.5):
-        parts = amp.split(both, (FEATURES, FEATURES), name=grower.name("split"))
+        parts = amp.split(
+            both,
+            (FEATURES, FEATURES),
+            name=grower.name("split"),
+        )
         grower.wires += [wire.like(part) for part in parts]
     else:
-        dense = amp.ppt(grower.name("wide"), Dense(2 * FEATURES, grower.dtype))
+        dense = amp.ppt(
+            grower.name("wide"),
+            Dense(2 * FEATURES, grower.dtype),
+        )
         grower.wires.append(wire.like(dense(both)))
 
 
@@ -57,7 +68,11 @@ def two_outputs(grower: Grower, wire: OpenWire) -> None:
     if grower.chance.happens(0.5):
         outputs = amp.npt(grower.name("twins"), twins, outputs=2)(wire.wire)
     else:
-        cell = grower.ppt(grower.name("cell"), Cell(grower.dtype), outputs=2)
+        cell = grower.ppt(
+            grower.name("cell"),
+            Cell(grower.dtype),
+            outputs=2,
+        )
         outputs = cell(wire.wire, grower.mate(wire).wire)
     grower.wires += [wire.like(output) for output in outputs]
 
@@ -80,20 +95,41 @@ def shift(grower: Grower, wire: OpenWire) -> None:
       grower: The graph that is being built.
       wire: The wire to build on.
     """
-    domain, known = wire.domain, grower.known_fields(wire.domain)
+    domain = wire.domain
+    known = grower.known_fields(wire.domain)
     if known and grower.chance.happens(0.7):
         name = grower.chance.pick(known)
-        forth, back = Shift(name, 3), Shift(name, -3)
-        fields, base = domain.fields, None
+        forth = Shift(name, 3)
+        back = Shift(name, -3)
+        fields = domain.fields
+        base = None
     else:
         name = grower.free_field(domain, "x")
-        forth, back = Put(name, grower.bound(domain, 0)), Drop(name)
-        fields, base = (*domain.fields, name), domain.base
-    shifted = amp.isu(wire.wire, forth, back, name=grower.name("isu"))
-    moved = OpenWire(shifted, replace(domain, key=("isu", domain.key, forth), fields=fields, base=base), wire.rows)
+        forth = Put(name, grower.bound(domain, 0))
+        back = Drop(name)
+        fields = (*domain.fields, name)
+        base = domain.base
+    shifted = amp.isu(
+        wire.wire,
+        forth,
+        back,
+        name=grower.name("isu"),
+    )
+    moved = OpenWire(
+        shifted,
+        replace(
+            domain,
+            key=("isu", domain.key, forth),
+            fields=fields,
+            base=base,
+        ),
+        wire.rows,
+    )
     grower.wires.append(moved)
     if isinstance(forth, Shift) and grower.chance.happens(0.6):
-        grower.wires.append(wire.like(amp.isu(grower.body(moved).wire, back, forth, name=grower.name("isu"))))
+        grower.wires.append(
+            wire.like(amp.isu(grower.body(moved).wire, back, forth, name=grower.name("isu")))
+        )
 
 
 def diamond(grower: Grower, wire: OpenWire) -> None:
@@ -106,8 +142,12 @@ def diamond(grower: Grower, wire: OpenWire) -> None:
     n = grower.chance.integer(2, 4)
     choose = grower.bound(wire.domain, 0, n - 1)
     choose = Even(choose) if n == 2 and grower.chance.happens(0.5) else choose
-    branches = [wire.like(branch) for branch in amp.cond(wire.wire, choose, n, name=grower.name("cond"))]
-    ends = [grower.body(branch).wire if grower.chance.happens(0.8) else branch.wire for branch in branches]
+    branches = []
+    for branch in amp.cond(wire.wire, choose, n, name=grower.name("cond")):
+        branches.append(wire.like(branch))
+    ends = []
+    for branch in branches:
+        ends.append(grower.body(branch).wire if grower.chance.happens(0.8) else branch.wire)
     grower.wires.append(wire.like(amp.phi(grower.name("phi"), *ends)))
 
 
@@ -119,9 +159,18 @@ def dead_branch(grower: Grower, wire: OpenWire) -> None:
       wire: The wire to build on.
     """
     choose = Even(grower.bound(wire.domain, 0))
-    domain = replace(wire.domain, key=("if", wire.domain.key, choose), single=False, base=None)
+    domain = replace(
+        wire.domain,
+        key=("if", wire.domain.key, choose),
+        single=False,
+        base=None,
+    )
     for each in {id(entry.wire): entry for entry in (wire, grower.mate(wire))}.values():
-        kept, dead = amp.cond(each.wire, choose, name=grower.name("cond"))
+        kept, dead = amp.cond(
+            each.wire,
+            choose,
+            name=grower.name("cond"),
+        )
         grower.end(OpenWire(dead, replace(domain, key=("else", domain.key)), each.rows))
         grower.wires.append(OpenWire(kept, domain, each.rows))
 
@@ -134,12 +183,19 @@ def replicas(grower: Grower, wire: OpenWire) -> None:
       wire: The wire to build on.
     """
     n = grower.chance.integer(2, 4)
-    route = "round_robin" if grower.chance.happens(0.5) else grower.bound(wire.domain, 0, n - 1)
     if grower.chance.happens(0.5):
-        layer, wires = Dense(dtype=grower.dtype), (wire.wire,)
+        route = "round_robin"
     else:
-        layer, wires = Gate(grower.dtype), (wire.wire, grower.mate(wire).wire)
-    grower.wires.append(wire.like(amp.replicate(amp.ppt(grower.name("replicas"), layer), n, route)(*wires)))
+        route = grower.bound(wire.domain, 0, n - 1)
+    if grower.chance.happens(0.5):
+        layer = Dense(dtype=grower.dtype)
+        wires = (wire.wire,)
+    else:
+        layer = Gate(grower.dtype)
+        wires = (wire.wire, grower.mate(wire).wire)
+    grower.wires.append(
+        wire.like(amp.replicate(amp.ppt(grower.name("replicas"), layer), n, route)(*wires))
+    )
 
 
 def choice(grower: Grower, wire: OpenWire) -> None:
@@ -151,14 +207,27 @@ def choice(grower: Grower, wire: OpenWire) -> None:
     """
     if wire.rows is not None:
         return diamond(grower, wire)
-    field, n = grower.free_field(wire.domain, "r"), grower.chance.integer(2, 4)
+    field = grower.free_field(wire.domain, "r")
+    n = grower.chance.integer(2, 4)
     chosen = amp.npt(grower.name("choose"), Largest(n))(grower.mate(wire).wire)
     assume = grower.bound(wire.domain, 0, n - 1)
-    routed = amp.route_by(wire.wire, chosen, field, assume=assume, name=grower.name("route"))
-    branches = [wire.like(branch) for branch in amp.cond(routed, Field(field), n, name=grower.name("cond"))]
-    ends = [grower.body(branch).wire if grower.chance.happens(0.8) else branch.wire for branch in branches]
+    routed = amp.route_by(
+        wire.wire,
+        chosen,
+        field,
+        assume=assume,
+        name=grower.name("route"),
+    )
+    branches = []
+    for branch in amp.cond(routed, Field(field), n, name=grower.name("cond")):
+        branches.append(wire.like(branch))
+    ends = []
+    for branch in branches:
+        ends.append(grower.body(branch).wire if grower.chance.happens(0.8) else branch.wire)
     joined = amp.phi(grower.name("phi"), *ends)
-    both = amp.npt(grower.name("halves"), halves, join=Columns(wire.domain.fields))(wire.wire, joined)
+    both = amp.npt(grower.name("halves"), halves, join=Columns(wire.domain.fields))(
+        wire.wire, joined
+    )
     grower.wires.append(wire.like(both))
 
 

@@ -77,15 +77,27 @@ class Dense:
     n_in: int = FEATURES
     dtype: str = "float32"
 
-    def init(self, key: jax.Array) -> dict[str, jax.Array]:
+    def init(
+        self,
+        key: jax.Array,
+    ) -> dict[str, jax.Array]:
         """`w [n_in, 4]` and `b [4]`."""
-        w, b = (
-            jax.random.normal(key, (self.n_in, FEATURES), self.dtype),
-            jax.random.normal(key, (FEATURES,), self.dtype),
+        w = jax.random.normal(
+            key,
+            (self.n_in, FEATURES),
+            self.dtype,
         )
-        return {"w": 0.6 * w * self.n_in**-0.5, "b": 0.1 * b}  # small: a saturated tanh loses digits in float32
+        b = jax.random.normal(key, (FEATURES,), self.dtype)
+        return {
+            "w": 0.6 * w * self.n_in**-0.5,
+            "b": 0.1 * b,
+        }  # small: a saturated tanh loses digits in float32
 
-    def __call__(self, params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        params: dict[str, jax.Array],
+        x: jax.Array,
+    ) -> jax.Array:
         """`[n_in] -> [4]`."""
         return jnp.tanh(x @ params["w"] + params["b"])
 
@@ -100,7 +112,11 @@ class Scale:
         """`s [4]`."""
         return 1 + 0.2 * jax.random.normal(key, (FEATURES,), self.dtype)
 
-    def __call__(self, params: jax.Array, x: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        params: jax.Array,
+        x: jax.Array,
+    ) -> jax.Array:
         """`[4] -> [4]`."""
         return x * params
 
@@ -115,7 +131,12 @@ class Gate:
         """`w [4, 4]`."""
         return 0.5 * jax.random.normal(key, (FEATURES, FEATURES), self.dtype)
 
-    def __call__(self, params: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        params: jax.Array,
+        x: jax.Array,
+        y: jax.Array,
+    ) -> jax.Array:
         """`[4], [4] -> [4]`."""
         gate = jax.nn.sigmoid(x @ params)
         return gate * jnp.sin(1 + x) + (1 - gate) * y
@@ -131,7 +152,9 @@ class Cell:
         """`w [4, 4]`."""
         return 0.5 * jax.random.normal(key, (FEATURES, FEATURES), self.dtype)
 
-    def __call__(self, params: jax.Array, h: jax.Array, c: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(
+        self, params: jax.Array, h: jax.Array, c: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         """`[4], [4] -> [4], [4]`."""
         c = 0.5 * c + jnp.tanh(h @ params)
         return jnp.tanh(c), c
@@ -146,9 +169,17 @@ class Table:
 
     def init(self, key: jax.Array) -> jax.Array:
         """The table `[n_rows, 4]`."""
-        return jax.random.normal(key, (self.n_rows, FEATURES), self.dtype)
+        return jax.random.normal(
+            key,
+            (self.n_rows, FEATURES),
+            self.dtype,
+        )
 
-    def __call__(self, params: jax.Array, token: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        params: jax.Array,
+        token: jax.Array,
+    ) -> jax.Array:
         """`[] -> [4]`."""
         return params[token]
 
@@ -176,7 +207,10 @@ def square_loss(x: jax.Array) -> jax.Array:
     return 0.5 * jnp.sum(x * x)
 
 
-def distance_loss(x: jax.Array, y: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+def distance_loss(
+    x: jax.Array,
+    y: jax.Array,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Half the squared distance, with a scalar metric.
 
     Args:
@@ -190,7 +224,10 @@ def distance_loss(x: jax.Array, y: jax.Array) -> tuple[jax.Array, dict[str, jax.
     return loss, {"distance": jnp.sqrt(1 + loss)}
 
 
-def token_loss(x: jax.Array, token: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
+def token_loss(
+    x: jax.Array,
+    token: jax.Array,
+) -> tuple[jax.Array, dict[str, Any]]:
     """Cross entropy of the four features with a label in `[0, 4)`, with a pair as metric.
 
     Args:
@@ -204,7 +241,11 @@ def token_loss(x: jax.Array, token: jax.Array) -> tuple[jax.Array, dict[str, Any
     return jax.nn.logsumexp(x) - x[token], {"hits": (hit, jnp.ones_like(hit))}
 
 
-def sum_rows(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Array:
+def sum_rows(
+    rows: jax.Array,
+    segment_ids: jax.Array,
+    n_segments: int,
+) -> jax.Array:
     """The sum of each segment's rows; zero for an empty one.
 
     Args:
@@ -218,7 +259,11 @@ def sum_rows(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Ar
     return jax.ops.segment_sum(rows, segment_ids, n_segments)
 
 
-def mean_rows(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Array:
+def mean_rows(
+    rows: jax.Array,
+    segment_ids: jax.Array,
+    n_segments: int,
+) -> jax.Array:
     """The sum of each segment's rows over one more than their number.
 
     Args:

@@ -13,7 +13,12 @@ from ampjax.testing.random_graphs.palette import mean_rows, sum_rows
 from ampjax.testing.random_graphs.state_functions import Backwards, Bound, Columns, Number
 
 
-def exploded(grower: Grower, wire: OpenWire, count: Bound, field: str) -> OpenWire:
+def exploded(
+    grower: Grower,
+    wire: OpenWire,
+    count: Bound,
+    field: str,
+) -> OpenWire:
     """Adds a flatmap.
 
     Args:
@@ -25,8 +30,18 @@ def exploded(grower: Grower, wire: OpenWire, count: Bound, field: str) -> OpenWi
     Returns:
       The flatmap's output.
     """
-    several = amp.flatmap(wire.wire, count, Number(field), name=grower.name("flatmap"))
-    domain = flattened(wire.domain, ("bound", wire.domain.key, count), count.most, field)
+    several = amp.flatmap(
+        wire.wire,
+        count,
+        Number(field),
+        name=grower.name("flatmap"),
+    )
+    domain = flattened(
+        wire.domain,
+        ("bound", wire.domain.key, count),
+        count.most,
+        field,
+    )
     return OpenWire(several, domain, wire.rows)
 
 
@@ -50,7 +65,11 @@ def repeat(grower: Grower, wire: OpenWire) -> None:
       wire: The wire to build on.
     """
     count = grower.bound(wire.domain, 0)
-    rows = amp.repeat(wire.wire, count, name=grower.name("repeat"))
+    rows = amp.repeat(
+        wire.wire,
+        count,
+        name=grower.name("repeat"),
+    )
     grower.wires.append(OpenWire(rows, wire.domain, ("bound", wire.domain.key, count)))
 
 
@@ -61,7 +80,8 @@ def group(grower: Grower, wire: OpenWire) -> None:
       grower: The graph that is being built.
       wire: The wire to build on.
     """
-    chance, domain = grower.chance, wire.domain
+    chance = grower.chance
+    domain = wire.domain
     opened = chance.happens(0.7)
     count = grower.bound(domain, 0 if opened else 1)
     if domain.width * count.most > MAX_WIDTH:
@@ -69,12 +89,24 @@ def group(grower: Grower, wire: OpenWire) -> None:
     each = grower.body(exploded(grower, wire, count, grower.free_field(domain, "f")))
     grower.wires.append(each)
     by = Columns(domain.fields) if opened and chance.happens(0.3) else domain.fields
-    order = Backwards(each.domain.fields[-1]) if chance.happens(0.5) else None
+    if chance.happens(0.5):
+        order = Backwards(each.domain.fields[-1])
+    else:
+        order = None
     opener = None
     if opened:
         opener = grower.mate(wire).wire
-        grower.mate(wire)  # one choice more than is needed: seeds keep the graphs that they have always had
-    members = amp.group(each.wire, by=by, size=count, order=order, opener=opener, name=grower.name("group"))
+        grower.mate(
+            wire
+        )  # one choice more than is needed: seeds keep the graphs that they have always had
+    members = amp.group(
+        each.wire,
+        by=by,
+        size=count,
+        order=order,
+        opener=opener,
+        name=grower.name("group"),
+    )
     rows = OpenWire(members, domain, ("bound", domain.key, count))
     grower.wires.append(grower.body(rows) if chance.happens(0.4) else rows)
     if chance.happens(0.3):
@@ -88,15 +120,26 @@ def ungroup(grower: Grower, wire: OpenWire) -> None:
       grower: The graph that is being built.
       wire: The wire to build on.
     """
-    domain, rows = wire.domain, wire.rows
+    domain = wire.domain
+    rows = wire.rows
     most = rows[2].most if rows[0] == "bound" else 6
     if domain.width * most > 2 * MAX_WIDTH:
         return
     field = grower.free_field(domain, "f")
-    options: dict[str, Any] = {"field": field} if grower.chance.happens(0.5) else {"state": Number(field)}
-    each = amp.ungroup(wire.wire, **options, name=grower.name("ungroup"))
+    if grower.chance.happens(0.5):
+        options: dict[str, Any] = {"field": field}
+    else:
+        options = {"state": Number(field)}
+    each = amp.ungroup(
+        wire.wire,
+        **options,
+        name=grower.name("ungroup"),
+    )
     same = rows[0] == "bound" and rows[1] == domain.key
-    key = rows if same else ("rows", domain.key, rows)
+    if same:
+        key = rows
+    else:
+        key = ("rows", domain.key, rows)
     grower.wires.append(OpenWire(each, flattened(domain, key, most, field)))
 
 
@@ -107,7 +150,11 @@ def reduce(grower: Grower, wire: OpenWire) -> None:
       grower: The graph that is being built.
       wire: The wire to build on.
     """
-    row = amp.reduce(grower.name("reduce"), grower.chance.pick([sum_rows, mean_rows]), wire.wire)
+    row = amp.reduce(
+        grower.name("reduce"),
+        grower.chance.pick([sum_rows, mean_rows]),
+        wire.wire,
+    )
     grower.wires.append(OpenWire(row, wire.domain))
 
 
@@ -118,20 +165,35 @@ def distribute(grower: Grower, wire: OpenWire) -> None:
       grower: The graph that is being built.
       wire: The wire to build on.
     """
-    chance, pumps = grower.chance, grower.pumps
+    chance = grower.chance
+    pumps = grower.pumps
     if wire.rows[0] != "pump" or wire.rows[1] not in pumps.single:
         return unary(grower, wire)
-    known = [name for name, topology in pumps.topologies.items() if topology.rows_of == wire.rows[1]]
+    known = [
+        name for name, topology in pumps.topologies.items() if topology.rows_of == wire.rows[1]
+    ]
     if not known or chance.happens(0.3):
         name = grower.name("topology")
         pumps.add_topology(name, wire.rows[1])
     else:
         name = chance.pick(known)
     topology = pumps.topologies[name]
-    parts = amp.distribute(wire.wire, topology.wire, topology.n_kinds, name=grower.name("distribute"))
-    edges = [grower.body(replace(wire, wire=part, rows=("edge", name, kind))) for kind, part in enumerate(parts)]
+    parts = amp.distribute(
+        wire.wire, topology.wire, topology.n_kinds, name=grower.name("distribute")
+    )
+    edges = []
+    for kind, part in enumerate(parts):
+        edges.append(grower.body(replace(wire, wire=part, rows=("edge", name, kind))))
     grower.wires += [edge for edge in edges if chance.happens(0.2)]
-    rows = amp.collect([edge.wire for edge in edges], topology.wire, name=grower.name("collect"))
-    collected = replace(wire, wire=rows, rows=wire.rows if topology.n_rows is None else ("nodes", name))
+    rows = amp.collect(
+        [edge.wire for edge in edges],
+        topology.wire,
+        name=grower.name("collect"),
+    )
+    collected = replace(
+        wire,
+        wire=rows,
+        rows=wire.rows if topology.n_rows is None else ("nodes", name),
+    )
     is_joined = topology.n_rows is None and chance.happens(0.5)
     grower.wires.append(grower.body(collected, wire) if is_joined else collected)

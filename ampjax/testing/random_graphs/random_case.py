@@ -25,7 +25,14 @@ from ampjax.testing.random_graphs.message_blocks import (
     two_outputs,
     unary,
 )
-from ampjax.testing.random_graphs.ragged_blocks import distribute, flatmap, group, reduce, repeat, ungroup
+from ampjax.testing.random_graphs.ragged_blocks import (
+    distribute,
+    flatmap,
+    group,
+    reduce,
+    repeat,
+    ungroup,
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,12 @@ class Case:
 
 
 def random_case(
-    seed: int, *, size: int = 8, n_instances: int | None = None, dtype: str = "float32", sharing: bool = False
+    seed: int,
+    *,
+    size: int = 8,
+    n_instances: int | None = None,
+    dtype: str = "float32",
+    sharing: bool = False,
 ) -> Case:
     """Makes a random graph, with instances; the same arguments give the same case.
 
@@ -68,13 +80,19 @@ def random_case(
         grower.finish()
     n = chance.integer(1, 7) if n_instances is None else n_instances
     data = [grower.pumps.draw_instance() for _ in range(n)]
-    ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
+    ragged = []
+    for name, node in graph.pumps.items():
+        if node.op.type.ragged:
+            ragged.append(name)
     options = f"size={size}, n_instances={n_instances}, dtype={dtype!r}, sharing={sharing}"
     replay = f"from ampjax.testing import random_case; case = random_case({seed}, {options})"
     return Case(graph, InstanceList(data, ragged), replay, data)
 
 
-def blocks_on(grower: Grower, wire: OpenWire) -> Sequence[tuple[float, Block]]:
+def blocks_on(
+    grower: Grower,
+    wire: OpenWire,
+) -> Sequence[tuple[float, Block]]:
     """Lists the blocks that can be added on a wire; loops are nested at most once.
 
     Args:
@@ -90,4 +108,9 @@ def blocks_on(grower: Grower, wire: OpenWire) -> Sequence[tuple[float, Block]]:
     ]  # fmt: skip
     if wire.rows is None:
         return [*blocks, (1, repeat), (1.5, group)]
-    return [*blocks, (2, ungroup), (3, reduce), (6, distribute)]
+    return [
+        *blocks,
+        (2, ungroup),
+        (3, reduce),
+        (6, distribute),
+    ]

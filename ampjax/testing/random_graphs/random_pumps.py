@@ -63,7 +63,8 @@ class RandomPumps:
     """
 
     def __init__(self, chance: Chance, dtype: str):
-        self._chance, self._dtype = chance, dtype
+        self._chance = chance
+        self._dtype = dtype
         shapes = [("a", "b"), ("a",), ()]
         self.groups = [PumpGroup(Domain("one", chance.pick(shapes), 1, True, 0))]
         if chance.happens(0.7):
@@ -78,10 +79,22 @@ class RandomPumps:
           kind: One of `KINDS`.
           name: Its name.
         """
-        domain, pumps = self.groups[group].domain, self.groups[group].pumps
+        domain = self.groups[group].domain
+        pumps = self.groups[group].pumps
         pumps.append((name, kind))
-        shape, dtype = ((), "int32") if kind in INTEGERS else ((FEATURES,), self._dtype)
-        wire = amp.pump(name, shape, dtype, domain.fields, ragged=kind == "ragged")
+        if kind in INTEGERS:
+            shape = ()
+            dtype = "int32"
+        else:
+            shape = (FEATURES,)
+            dtype = self._dtype
+        wire = amp.pump(
+            name,
+            shape,
+            dtype,
+            domain.fields,
+            ragged=kind == "ragged",
+        )
         return OpenWire(wire, domain, ("pump", name) if kind == "ragged" else None)
 
     def add_topology(self, name: str, rows_of: str) -> None:
@@ -91,24 +104,53 @@ class RandomPumps:
           name: Its name.
           rows_of: The ragged pump whose rows are distributed.
         """
-        n_rows = self._chance.integer(0, 4) if self._chance.happens(0.2) else None
-        self.topologies[name] = TopologyPump(amp.topology(name), rows_of, self._chance.integer(1, 4), n_rows)
+        if self._chance.happens(0.2):
+            n_rows = self._chance.integer(0, 4)
+        else:
+            n_rows = None
+        self.topologies[name] = TopologyPump(
+            amp.topology(name),
+            rows_of,
+            self._chance.integer(1, 4),
+            n_rows,
+        )
 
     @property
     def single(self) -> set[str]:
         """The names of pumps with exactly one message per instance."""
-        return {name for group in self.groups if group.domain.single for name, _ in group.pumps}
+        result = set()
+        for group in self.groups:
+            if group.domain.single:
+                for name, _ in group.pumps:
+                    result.add(name)
+        return result
 
     def draw_instance(self) -> dict[str, Any]:
         """One instance: its messages, or its topology, by pump."""
-        chance, instance, n_ragged = self._chance, dict[str, Any](), dict[str, int]()
+        chance = self._chance
+        instance = dict[str, Any]()
+        n_ragged = dict[str, int]()
         for group in self.groups:
             domain = group.domain
-            n = 1 if domain.single else int(chance.rng.choice(5, p=[0.1, 0.3, 0.25, 0.2, 0.15]))
-            fields = {f: np.arange(n) if f == "i" else chance.rng.integers(0, 6, n) for f in domain.fields}
+            if domain.single:
+                n = 1
+            else:
+                n = int(chance.rng.choice(5, p=[0.1, 0.3, 0.25, 0.2, 0.15]))
+            fields = {}
+            for f in domain.fields:
+                if f == "i":
+                    fields[f] = np.arange(n)
+                else:
+                    fields[f] = chance.rng.integers(0, 6, n)
             for name, kind in group.pumps:
-                sizes = chance.rng.integers(0, 5, n) if kind == "ragged" else None
-                payload = self._draw_payload(kind, n if sizes is None else int(sizes.sum()))
+                if kind == "ragged":
+                    sizes = chance.rng.integers(0, 5, n)
+                else:
+                    sizes = None
+                payload = self._draw_payload(
+                    kind,
+                    n if sizes is None else int(sizes.sum()),
+                )
                 instance[name] = messages(payload, sizes=sizes, **fields)
                 if sizes is not None and domain.single:
                     n_ragged[name] = int(sizes[0])
@@ -117,7 +159,8 @@ class RandomPumps:
         return instance
 
     def _draw_topology(self, pump: TopologyPump, n_node: int) -> Topology:
-        chance, n_kinds = self._chance, pump.n_kinds
+        chance = self._chance
+        n_kinds = pump.n_kinds
         n_rows = n_node if pump.n_rows is None else pump.n_rows
         if pump.n_rows is None and chance.happens(0.3):
             return Topology.from_kinds(chance.rng.integers(0, n_kinds, n_node), n_kinds)

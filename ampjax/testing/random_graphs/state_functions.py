@@ -20,7 +20,9 @@ class Bound:
 
     def __call__(self, s: State) -> Any:
         """The value for each state, `[n]`."""
-        return self.base + getattr(s, self.name) % self.mod if self.name else self.base
+        if self.name:
+            return self.base + getattr(s, self.name) % self.mod
+        return self.base
 
     @property
     def most(self) -> int:
@@ -73,7 +75,9 @@ class Jump:
 
     def __call__(self, s: State) -> State:
         """The states after it, `[n]`."""
-        return s.replace(**{self.name: getattr(s, self.name) + self.sign * np.asarray(self.bound(s))})
+        return s.replace(
+            **{self.name: getattr(s, self.name) + self.sign * np.asarray(self.bound(s))}
+        )
 
 
 @dataclass(frozen=True)

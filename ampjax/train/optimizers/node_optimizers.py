@@ -86,9 +86,15 @@ def optimizers_of(
       SettingsError: If a transform does not fit the parameters that it is to update, or needs what the engine can't give it.
     """
     default = tx if tx is not None else DEFAULT
-    groups = () if settings.flush_every is None else tuple(_groups(graph, settings, default, delays))
+    if settings.flush_every is None:
+        groups = ()
+    else:
+        groups = tuple(_groups(graph, settings, default, delays))
     frozen = frozen_roles(graph, settings)
-    together = {name for group in groups for name in group.names}
+    together = set()
+    for group in groups:
+        for name in group.names:
+            together.add(name)
     known: dict[tuple[int, int, bool], Any] = {}  # one for nodes alike, so that they share kernels
     training = {}
     for name, node in graph.parameterised.items():
@@ -99,18 +105,25 @@ def optimizers_of(
         if node.role in frozen:
             training[name] = NodeTraining(_FROZEN, gradient, node.table, is_frozen=True)
             continue
-        own, delay, estimates = node.options.tx or default, delays.get(name, 0), name in estimated
+        own = node.options.tx or default
+        delay = delays.get(name, 0)
+        estimates = name in estimated
         key = id(own), delay, estimates
         if key not in known:
             known[key] = late(own, delay)
-            known[key] = track_velocity(known[key], settings.velocity_decay) if estimates else known[key]
+            if estimates:
+                known[key] = track_velocity(known[key], settings.velocity_decay)
             if node.table is None:
                 check_init(known[key], _shapes(node), f"{WHERE}, node `{name}`", _BY_NODE)
         training[name] = NodeTraining(known[key], gradient, node.table, estimates)
     return Optimizers(training, groups)
 
 
-def check_by_node(graph: Graph, tx: optax.GradientTransformation | None, frozen: Collection[str] = ()) -> None:
+def check_by_node(
+    graph: Graph,
+    tx: optax.GradientTransformation | None,
+    frozen: Collection[str] = (),
+) -> None:
     """Checks that a transform can be each node's own, as in asynchronous training, and warns if it would do something else then.
 
     Args:
@@ -132,12 +145,17 @@ def check_by_node(graph: Graph, tx: optax.GradientTransformation | None, frozen:
         if wants_loss(tx, tree, where, _BY_NODE):
             expected = "a transform of gradients and parameters"
             raise SettingsError(
-                where, expected, "one that needs the loss, which asynchronous updates don't have", _IN_ROUNDS
+                where,
+                expected,
+                "one that needs the loss, which asynchronous updates don't have",
+                _IN_ROUNDS,
             )
     if not draws(tx, nodes):
         expected = "a transform that treats the parameters of each node by themselves"
         got = "one that looks at all of them together, or at their names (a global norm, a mask, labels): each node applies it to its own"
-        warnings.warn(f"{WHERE}: expected {expected}, got {got}. {_BY_NODE}", SettingsWarning, stacklevel=2)
+        warnings.warn(
+            f"{WHERE}: expected {expected}, got {got}. {_BY_NODE}", SettingsWarning, stacklevel=2
+        )
 
 
 def form_of(graph: Graph) -> ParamsForm:
@@ -147,7 +165,9 @@ def form_of(graph: Graph) -> ParamsForm:
       graph: A closed graph.
     """
     if graph.form is None:
-        graph.form = ParamsForm.by_node({role: _shapes(nodes[0]) for role, nodes in _by_role(graph).items()})
+        graph.form = ParamsForm.by_node(
+            {role: _shapes(nodes[0]) for role, nodes in _by_role(graph).items()}
+        )
     return graph.form
 
 
@@ -164,29 +184,49 @@ def frozen_roles(graph: Graph, settings: Settings) -> frozenset[str]:
     roles = _by_role(graph)
     for name in settings.frozen:
         if name not in roles:
-            raise SettingsError("setting `frozen`", f"names among {list(roles)}", f"{name!r}", spelling(name, roles))
+            raise SettingsError(
+                "setting `frozen`", f"names among {list(roles)}", f"{name!r}", spelling(name, roles)
+            )
     return frozenset(settings.frozen)
 
 
-def shared_nodes(graph: Graph, frozen: Collection[str]) -> dict[str, Any]:
+def shared_nodes(
+    graph: Graph,
+    frozen: Collection[str],
+) -> dict[str, Any]:
     """The trained parameters of nodes without a transform or table of their own, by role, as shapes.
 
     Args:
       graph: A closed graph.
       frozen: The roles of nodes that are not trained.
     """
-    own = {role: nodes[0] for role, nodes in _by_role(graph).items() if role not in frozen}
-    return {role: trainable(_shapes(node)) for role, node in own.items() if node.options.tx is None and not node.table}
+    own = {}
+    for role, nodes in _by_role(graph).items():
+        if role not in frozen:
+            own[role] = nodes[0]
+    result = {}
+    for role, node in own.items():
+        if node.options.tx is None and not node.table:
+            result[role] = trainable(_shapes(node))
+    return result
 
 
 def _groups(
-    graph: Graph, settings: Settings, default: optax.GradientTransformation, delays: Mapping[str, int]
+    graph: Graph,
+    settings: Settings,
+    default: optax.GradientTransformation,
+    delays: Mapping[str, int],
 ) -> list[JointGroup]:
     """The groups of a graph that is trained in rounds."""
-    roles, frozen = _by_role(graph), frozen_roles(graph, settings)
+    roles = _by_role(graph)
+    frozen = frozen_roles(graph, settings)
     shared = shared_nodes(graph, frozen)
     if isinstance(settings.exact_staleness, Mapping):
-        shared = {role: tree for role, tree in shared.items() if not any(node.name in delays for node in roles[role])}
+        shared = {
+            role: tree
+            for role, tree in shared.items()
+            if not any(node.name in delays for node in roles[role])
+        }
     elif settings.exact_staleness is not None:
         default = late(default, settings.exact_staleness)
     form = form_of(graph)
@@ -196,10 +236,16 @@ def _groups(
         groups.append(_group(ALL_NODES, default, form, roles, shared, settings, dict(graph.unread)))
     for role, nodes in roles.items():
         if role not in shared and role not in frozen and len(nodes) > 1 and nodes[0].table is None:
-            own = late(nodes[0].options.tx or default, delays.get(nodes[0].name, 0))
+            own = late(
+                nodes[0].options.tx or default,
+                delays.get(nodes[0].name, 0),
+            )
             tree = _shapes(nodes[0])
             structure = jax.tree.structure(tree)
-            alone = ParamsForm(structure, ((role, tuple(range(structure.num_leaves)), structure),))
+            alone = ParamsForm(
+                structure,
+                ((role, tuple(range(structure.num_leaves)), structure),),
+            )
             groups.append(_group(role, own, alone, roles, {role: trainable(tree)}, settings, {}))
     return groups
 
@@ -215,9 +261,16 @@ def _group(
 ) -> JointGroup:
     """A group of nodes, whose transform has been checked."""
     needs_loss = wants_loss(tx, form.whole(trees, unread), WHERE, _BY_KEY)
-    gradients = tuple((role, roles[role][0].options.gradient or settings.gradient) for role in trees)
+    gradients = tuple(
+        (role, roles[role][0].options.gradient or settings.gradient) for role in trees
+    )
     transform = JointTransform(tx, form, gradients, needs_loss)
-    return JointGroup(name, transform, {role: tuple(n.name for n in roles[role]) for role in trees}, bool(unread))
+    return JointGroup(
+        name,
+        transform,
+        {role: tuple(n.name for n in roles[role]) for role in trees},
+        bool(unread),
+    )
 
 
 def _by_role(graph: Graph) -> dict[str, list[Node]]:
@@ -230,4 +283,9 @@ def _by_role(graph: Graph) -> dict[str, list[Node]]:
 
 def _shapes(node: Node) -> Any:
     """The shapes of a node's parameters; of a table none."""
-    return () if node.table is not None else jax.eval_shape(node.op.body.init, jax.random.key(0))
+    if node.table is not None:
+        return ()
+    return jax.eval_shape(
+        node.op.body.init,
+        jax.random.key(0),
+    )

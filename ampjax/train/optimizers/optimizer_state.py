@@ -32,10 +32,18 @@ class OptimizerState:
     def read(self) -> dict[str, Any]:
         """The states by name, of nodes that have one: read-only arrays, in trees in whose dictionaries others may be put."""
         self.take_over()
-        states = {name: tree for name, tree in self._store.opt_state.items() if not _is_nothing(tree)}
-        found = {name: jax.tree.map(_read_only, tree) for name, tree in states.items()}
+        states = {}
+        for name, tree in self._store.opt_state.items():
+            if not _is_nothing(tree):
+                states[name] = tree
+        found = {}
+        for name, tree in states.items():
+            found[name] = jax.tree.map(_read_only, tree)
         self._handed_out = found
-        self._leaves = {name: jax.tree.leaves(tree) for name, tree in found.items()}
+        leaves = {}
+        for name, tree in found.items():
+            leaves[name] = jax.tree.leaves(tree)
+        self._leaves = leaves
         return dict(found)
 
     def write(self, states: Mapping[str, Any]) -> None:
@@ -51,8 +59,12 @@ class OptimizerState:
         now = self._store.opt_state
         if not isinstance(states, Mapping):
             fix = "Begin with `trainer.opt_state`, which has a tree for each name."
-            raise ParameterError("optimizer states", f"a tree by name, of {sorted(now)}", type(states).__name__, fix)
-        changed = {name: _like(name, now, tree) for name, tree in states.items()}
+            raise ParameterError(
+                "optimizer states", f"a tree by name, of {sorted(now)}", type(states).__name__, fix
+            )
+        changed = {}
+        for name, tree in states.items():
+            changed[name] = _like(name, now, tree)
         self._replace(now, changed)
 
     def take_over(self) -> None:
@@ -61,32 +73,52 @@ class OptimizerState:
         Raises:
           ParameterError: If it does not fit.
         """
-        handed_out, before = self._handed_out, self._leaves
+        handed_out = self._handed_out
+        before = self._leaves
         assigned = {}
         for name, tree in handed_out.items():
             leaves = jax.tree.leaves(tree)
-            if len(leaves) != len(before[name]) or any(a is not b for a, b in zip(leaves, before[name], strict=True)):
+            if len(leaves) != len(before[name]) or any(
+                a is not b for a, b in zip(leaves, before[name], strict=True)
+            ):
                 assigned[name] = tree
         if not assigned:
             return
-        self._handed_out, self._leaves = {}, {}
+        self._handed_out = {}
+        self._leaves = {}
         now = self._store.opt_state
         changed = {}
         for name, tree in assigned.items():
             fitting = _like(name, now, tree)
             new = zip(
-                jax.tree.leaves(fitting), jax.tree.leaves(tree), before[name], jax.tree.leaves(now[name]), strict=True
+                jax.tree.leaves(fitting),
+                jax.tree.leaves(tree),
+                before[name],
+                jax.tree.leaves(now[name]),
+                strict=True,
             )
             leaves = [current if given is old else value for value, given, old, current in new]
             changed[name] = jax.tree.structure(now[name]).unflatten(leaves)
         self._replace(now, changed)
 
-    def _replace(self, now: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
+    def _replace(
+        self,
+        now: Mapping[str, Any],
+        changed: Mapping[str, Any],
+    ) -> None:
         if changed:
-            self._store.restore(self._store.params, {**now, **changed}, self._store.accumulators)
+            self._store.restore(
+                self._store.params,
+                {**now, **changed},
+                self._store.accumulators,
+            )
 
 
-def _like(name: str, now: Mapping[str, Any], tree: Any) -> Any:
+def _like(
+    name: str,
+    now: Mapping[str, Any],
+    tree: Any,
+) -> Any:
     """A state with the shapes and dtypes of the one that there is.
 
     Raises:
@@ -95,7 +127,10 @@ def _like(name: str, now: Mapping[str, Any], tree: Any) -> Any:
     where = f"optimizer state of `{name}`"
     if name not in now:
         raise ParameterError(
-            where, f"one of the names {sorted(now)}", "another name", "Begin with `trainer.opt_state`."
+            where,
+            f"one of the names {sorted(now)}",
+            "another name",
+            "Begin with `trainer.opt_state`.",
         )
     old = now[name]
     if jax.tree.structure(old) != jax.tree.structure(tree):
@@ -104,13 +139,24 @@ def _like(name: str, now: Mapping[str, Any], tree: Any) -> Any:
         raise ParameterError(where, f"the structure {expected:.300}", f"{got:.300}", fix)
     for one, other in zip(jax.tree.leaves(old), jax.tree.leaves(tree), strict=True):
         if np.shape(one) != np.shape(other):
-            raise ParameterError(where, f"an array of shape {np.shape(one)}", f"{np.shape(other)}", "Keep the shapes.")
+            raise ParameterError(
+                where,
+                f"an array of shape {np.shape(one)}",
+                f"{np.shape(other)}",
+                "Keep the shapes.",
+            )
         if is_key(one) != is_key(other):
             kinds = ["random keys" if is_key(each) else "numbers" for each in (one, other)]
             raise ParameterError(where, kinds[0], kinds[1], "Keep the kinds of its leaves.")
         if not is_key(one) and np.asarray(other).dtype.kind in "OSU":
-            raise ParameterError(where, f"{one.dtype} numbers", f"{other!r:.60}", "Keep the kinds of its leaves.")
-    return jax.tree.map(lambda one, other: other if is_key(one) else jnp.asarray(other, one.dtype), old, tree)
+            raise ParameterError(
+                where, f"{one.dtype} numbers", f"{other!r:.60}", "Keep the kinds of its leaves."
+            )
+    return jax.tree.map(
+        lambda one, other: other if is_key(one) else jnp.asarray(other, one.dtype),
+        old,
+        tree,
+    )
 
 
 def _is_nothing(state: Any) -> bool:

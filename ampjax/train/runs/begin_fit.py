@@ -47,10 +47,14 @@ def begin_fit(
         if resume:
             fix = "Make the trainer with `snapshot=folder`."
             raise SettingsError("fit, `resume`", "a trainer with snapshots", "one without", fix)
-        return FitRun(session=session, data=data, valid=valid, history=history, reporter=SILENT), None
+        return FitRun(
+            session=session, data=data, valid=valid, history=history, reporter=SILENT
+        ), None
     if recording is not None and keeper.when.every_seconds is not None:
         fix = "Count instances: a recording does not know this machine's clock."
-        raise SettingsError("setting `every_seconds`", "`every_instances` with a recording", "both", fix)
+        raise SettingsError(
+            "setting `every_seconds`", "`every_instances` with a recording", "both", fix
+        )
     place, in_recording = keeper.begin(resume, history, recording)
     cuts = Cuts(keeper.when.every_instances, session.settings.flush_every or 1)
     fit = FitRun(

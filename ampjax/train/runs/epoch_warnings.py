@@ -29,7 +29,14 @@ class ToldOnce:
     def __init__(self) -> None:
         self._told: set[str] = set()
 
-    def of_epoch(self, session: Session, epoch: Epoch, lost: Sequence[str], data: AnyInstances, stops: bool) -> None:
+    def of_epoch(
+        self,
+        session: Session,
+        epoch: Epoch,
+        lost: Sequence[str],
+        data: AnyInstances,
+        stops: bool,
+    ) -> None:
         """Warns of what was wrong in an epoch, unless that was told before.
 
         Args:
@@ -41,7 +48,9 @@ class ToldOnce:
         """
         where = f"epoch {epoch.epoch}"
         kind = "lost" if lost else "loss"
-        if kind not in self._told and warn_of(epoch.train.get("loss", 0.0), where, lost, data, stops):
+        if kind not in self._told and warn_of(
+            epoch.train.get("loss", 0.0), where, lost, data, stops
+        ):
             self._told.add(kind)
         if session.settings.mode == "async":
             self._warn("updates", where, _few_updates(session))
@@ -55,14 +64,18 @@ class ToldOnce:
 
 def _few_updates(session: Session) -> str:
     """What to say of nodes that have hardly updated; empty if there are none."""
-    intervals, found = session.scheduler.settings.intervals, []
+    intervals = session.scheduler.settings.intervals
+    found = []
     for name, own in _counted(session):
         # Few rows that come in one dispatch are one update whatever the interval is.
         if own.updates < FEWEST_UPDATES and 2 <= own.gradients < FEWEST_UPDATES * intervals[name]:
             found.append((name, own, intervals[name]))
     if not found:
         return ""
-    name, own, interval = max(found, key=lambda one: one[1].gradients)
+    name, own, interval = max(
+        found,
+        key=lambda one: one[1].gradients,
+    )
     proposed = max(1, own.gradients // USUAL_UPDATES)
     return (
         f"expected at least {FEWEST_UPDATES} updates of each node, got {own.updates} of `{name}`{_others(len(found))}: it has got {own.gradients:,} gradient rows, and its interval is "

@@ -51,7 +51,11 @@ class FitRun:
     keeper: Keeper | None = None
     stop_on_nan: bool = True
 
-    async def run(self, epochs: int, callbacks: Sequence[Callable[[Epoch], Any]]) -> bool:
+    async def run(
+        self,
+        epochs: int,
+        callbacks: Sequence[Callable[[Epoch], Any]],
+    ) -> bool:
         """Trains to the last epoch, or until it is interrupted, or until a recording that is followed ends.
 
         Args:
@@ -64,14 +68,21 @@ class FitRun:
         Raises:
           Exception: As `PassRunner.run`.
         """
-        session, history, told = self.session, self.history, ToldOnce()
+        session = self.session
+        history = self.history
+        told = ToldOnce()
         history.interrupted = history.diverged = False
         if self.place is not None and (self.place.stopped or self.place.completed >= epochs):
             return self.place.stopped
         try:
             async with session.passes.turn():
                 ahead = session.settings.compile_ahead
-                await session.preparation.prepare(self.data, self.valid, self.reporter, ahead=ahead)
+                await session.preparation.prepare(
+                    self.data,
+                    self.valid,
+                    self.reporter,
+                    ahead=ahead,
+                )
                 self._begin()
             place = self._place
             while place.completed < epochs:
@@ -82,8 +93,12 @@ class FitRun:
                 self.reporter.line(epoch.line())
                 lost = session.executor.store.not_finite
                 told.of_epoch(session, epoch, lost, self.data, self.stop_on_nan)
-                place.stopped = any([callback(epoch) for callback in callbacks])  # a list: every callback is called
-                if lost and self.stop_on_nan:  # without a snapshot: those of before are what can be gone on from
+                place.stopped = any(
+                    [callback(epoch) for callback in callbacks]
+                )  # a list: every callback is called
+                if (
+                    lost and self.stop_on_nan
+                ):  # without a snapshot: those of before are what can be gone on from
                     history.diverged = True
                     return False
                 self._leave(place.stopped or place.completed + 1 == epochs)
@@ -98,9 +113,15 @@ class FitRun:
         session = self.session
         self._place = self.place or FitPlace.start(session.position)
         if self.keeper is not None and self.place is None and self.keeper.has_hosts:
-            self.keeper.take(self._place, self.history)  # a host may die before the first one that is due
+            self.keeper.take(
+                self._place, self.history
+            )  # a host may die before the first one that is due
         if self.place is not None:
-            self.data = self.place.come_back(self.data, session.orders, session.position)
+            self.data = self.place.come_back(
+                self.data,
+                session.orders,
+                session.position,
+            )
             number = session.position.epochs + 1
             self.history.resumed.append({"epoch": number, "instances": self.place.done})
 
@@ -116,12 +137,19 @@ class FitRun:
 
     async def _epoch(self) -> Epoch:
         """Trains on all instances once, then validates."""
-        session, passes = self.session, self.session.passes
-        spent_s = self.history.epochs[-1].seconds if self.history.epochs else 0.0
+        session = self.session
+        passes = self.session.passes
+        if self.history.epochs:
+            spent_s = self.history.epochs[-1].seconds
+        else:
+            spent_s = 0.0
         session.position.epochs += 1
-        number, compiled, began = session.position.epochs, compilations(), passes.now_s() - self._place.spent_s
+        number = session.position.epochs
+        compiled = compilations()
+        began = passes.now_s() - self._place.spent_s
         metrics = await self._train(f"epoch {number}", began)
-        train_s, stats = passes.now_s() - began, passes.statistics.latest
+        train_s = passes.now_s() - began
+        stats = passes.statistics.latest
         valid_metrics, valid_s = await self._validate()
         return Epoch(
             number,
@@ -139,9 +167,14 @@ class FitRun:
             stats.dropped,
         )
 
-    async def _train(self, name: str, began_s: float) -> dict[str, float]:
+    async def _train(
+        self,
+        name: str,
+        began_s: float,
+    ) -> dict[str, float]:
         """Trains on all instances; then what is due at the end of an epoch, such as averaging replicas. Gives the metrics."""
-        session, place = self.session, self._place
+        session = self.session
+        place = self._place
         order = session.orders.training_order(self.data, session.position.rng)
         place.enter(order)
         with self.reporter.part(name, len(order), compilations) as advance:
@@ -152,19 +185,42 @@ class FitRun:
                     place.spent_s = session.passes.now_s() - began_s
                     self._cut()
         session.scheduler.rounds.end_of_epoch()
-        await session.passes.run(session.training_pass(self.data, order[:0]), "")
+        await session.passes.run(
+            session.training_pass(self.data, order[:0]),
+            "",
+        )
         return metrics_of(session.executor.losses.take(True), len(order))
 
-    async def _piece(self, order: np.ndarray, name: str, reporter: Reporter) -> None:
+    async def _piece(
+        self,
+        order: np.ndarray,
+        name: str,
+        reporter: Reporter,
+    ) -> None:
         """Trains on the instances up to the next cut."""
-        session, place, cuts, keeper, early = self.session, self._place, self.cuts, self.keeper, None
+        session = self.session
+        place = self._place
+        cuts = self.cuts
+        keeper = self.keeper
+        early = None
         end = cuts.next(place, len(order))
         if keeper is not None and keeper.when.every_seconds is not None:
             early = EarlyEnd(lambda: keeper.is_late, cuts.round_size)
         piece = session.training_pass(self.data, order[place.done : end])
-        await session.passes.run(piece, name, reporter, self.trace, goes_on=place.done > 0, early=early)
-        n = len(piece.ids) if early is None or early.source is None else early.source.n_admitted
-        place.done, place.since = place.done + n, place.since + n
+        await session.passes.run(
+            piece,
+            name,
+            reporter,
+            self.trace,
+            goes_on=place.done > 0,
+            early=early,
+        )
+        if early is None or early.source is None:
+            n = len(piece.ids)
+        else:
+            n = early.source.n_admitted
+        place.done = place.done + n
+        place.since = place.since + n
 
     def _cut(self) -> None:
         """Takes a snapshot amidst an epoch. What replicas have handed in for their next mean is not in it, so they begin that anew."""
@@ -191,8 +247,13 @@ class FitRun:
         if self.valid is None:
             return {}, 0.0
         began = session.passes.now_s()
-        await session.passes.run(session.inference_pass(self.valid, "losses"), "validate", self.reporter)
-        metrics = metrics_of(session.executor.losses.take(False), len(self.valid))
+        await session.passes.run(
+            session.inference_pass(self.valid, "losses"), "validate", self.reporter
+        )
+        metrics = metrics_of(
+            session.executor.losses.take(False),
+            len(self.valid),
+        )
         return metrics, session.passes.now_s() - began
 
 

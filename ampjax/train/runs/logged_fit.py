@@ -12,7 +12,10 @@ from ampjax.utils.setting_checks import a_path
 
 
 @contextmanager
-def logged(fit: FitRun, path: str | Path | None) -> Iterator[None]:
+def logged(
+    fit: FitRun,
+    path: str | Path | None,
+) -> Iterator[None]:
     """Writes a log of a fit's updates, as long as this is open.
 
     Args:
@@ -28,7 +31,8 @@ def logged(fit: FitRun, path: str | Path | None) -> Iterator[None]:
         yield
         return
     session = fit.session
-    scheduler, position = session.scheduler, session.position
+    scheduler = session.scheduler
+    position = session.position
     versions = None if fit.place is None else scheduler.updates.versions
     file = a_path("fit, `update_log`", path)
     with (

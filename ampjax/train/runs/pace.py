@@ -79,7 +79,8 @@ class VirtualTime:
     over = False
 
     def __init__(self, cost: Cost, position: Position):
-        self._cost, self._position = cost, position
+        self._cost = cost
+        self._position = position
         position.is_virtual = True
 
     async def drive(self, loop: Loop, trace: Trace | None) -> None:
@@ -110,7 +111,8 @@ class Recorded:
     """
 
     def __init__(self, follower: Follower, run_ahead: int):
-        self._follower, self._run_ahead = follower, run_ahead
+        self._follower = follower
+        self._run_ahead = run_ahead
 
     @property
     def over(self) -> bool:

@@ -71,18 +71,29 @@ class TrainerExplanation:
     def __getitem__(self, name: str) -> ParameterReport:
         found = {report.name: report for report in self.parameters}
         if name not in found:
-            where, expected = "parameters to explain", f"one of {list(found)}"
+            where = "parameters to explain"
+            expected = f"one of {list(found)}"
             raise SettingsError(where, expected, f"{name!r}", spelling(str(name), found))
         return found[name]
 
     def __str__(self) -> str:
-        return text_table(_HEADERS, self._rows(), self._title, self._notes())
+        return text_table(
+            _HEADERS,
+            self._rows(),
+            self._title,
+            self._notes(),
+        )
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return html_table(_HEADERS, self._rows(), self._title, self._notes())
+        return html_table(
+            _HEADERS,
+            self._rows(),
+            self._title,
+            self._notes(),
+        )
 
     @property
     def _title(self) -> str:
@@ -94,13 +105,30 @@ class TrainerExplanation:
             home = "host memory" if p.in_host_memory else "device"
             workers = ", ".join(map(str, p.workers))
             stale = (f"{p.staleness_mean:.2f}", f"{p.staleness_max}") if p.updates else ("", "")
-            yield [f"{p.name}{shape}", f"{p.n_bytes:,}", f"{p.copies}", home, workers, f"{p.updates}", *stale]
+            yield [
+                f"{p.name}{shape}",
+                f"{p.n_bytes:,}",
+                f"{p.copies}",
+                home,
+                workers,
+                f"{p.updates}",
+                *stale,
+            ]
 
     def _notes(self) -> Iterator[str]:
         yield from (f"{p.name}: {p.together}" for p in self.parameters if p.together)
 
 
-_HEADERS = ("parameters", "bytes", "copies", "home", "workers", "updates", "staleness,\nmean", "largest")
+_HEADERS = (
+    "parameters",
+    "bytes",
+    "copies",
+    "home",
+    "workers",
+    "updates",
+    "staleness,\nmean",
+    "largest",
+)
 
 
 def explain(session: Session) -> TrainerExplanation:
@@ -115,15 +143,30 @@ def explain(session: Session) -> TrainerExplanation:
     roles: dict[str, list[Node]] = {}
     for node in session.plan.graph.parameterised.values():
         roles.setdefault(node.role, []).append(node)
-    statistics, params = session.passes.statistics.training, session.executor.store.params  # once: hosts send them
-    reports = [_report(session, params, role, owners) for role, owners in roles.items()]
+    # once: hosts send them
+    statistics = session.passes.statistics.training
+    params = session.executor.store.params
+    reports = []
+    for role, owners in roles.items():
+        reports.append(_report(session, params, role, owners))
     return TrainerExplanation(reports, statistics.run)
 
 
-def _report(session: Session, params: Mapping[str, Any], role: str, owners: Sequence[Node]) -> ParameterReport:
-    names, table = {node.name for node in owners}, owners[0].table
-    readers = tuple(n.name for n in session.plan.graph.nodes.values() if n.has_params and n.params_name in names)
-    leaves = jax.tree.leaves(params[owners[0].name]) if table is None else [table]
+def _report(
+    session: Session,
+    params: Mapping[str, Any],
+    role: str,
+    owners: Sequence[Node],
+) -> ParameterReport:
+    names = {node.name for node in owners}
+    table = owners[0].table
+    readers = tuple(
+        n.name for n in session.plan.graph.nodes.values() if n.has_params and n.params_name in names
+    )
+    if table is None:
+        leaves = jax.tree.leaves(params[owners[0].name])
+    else:
+        leaves = [table]
     counts = session.passes.statistics.training.nodes
     seen = [counts[name] for name in sorted(names & counts.keys())]
     rows = sum(node.gradients for node in seen)

@@ -46,11 +46,18 @@ class PassRunner:
     """
 
     def __init__(
-        self, scheduler: Scheduler, executor: AnyExecutor, pace: Pace, guard: Callable[[Pass], MemoryGuard | None]
+        self,
+        scheduler: Scheduler,
+        executor: AnyExecutor,
+        pace: Pace,
+        guard: Callable[[Pass], MemoryGuard | None],
     ):
-        self._scheduler, self._executor, self._guard = scheduler, executor, guard
+        self._scheduler = scheduler
+        self._executor = executor
+        self._guard = guard
         self._turns = Turns("trainer")
-        self._pace, self._journal = pace, None
+        self._pace = pace
+        self._journal = None
         self._watching: list[Instrument] = []
         self.statistics = RunStatistics(scheduler)
         self.left_over: list[str] = []
@@ -79,7 +86,11 @@ class PassRunner:
                 raise
 
     @contextmanager
-    def journalled(self, journal: Journal, pace: Pace | None = None) -> Iterator[None]:
+    def journalled(
+        self,
+        journal: Journal,
+        pace: Pace | None = None,
+    ) -> Iterator[None]:
         """Tells a journal all that is decided, as long as this is open.
 
         Args:
@@ -87,11 +98,13 @@ class PassRunner:
           pace: Asks the scheduler meanwhile; None leaves that as it is.
         """
         before = self._pace
-        self._journal, self._pace = journal, pace or before
+        self._journal = journal
+        self._pace = pace or before
         try:
             yield
         finally:
-            self._journal, self._pace = None, before
+            self._journal = None
+            self._pace = before
 
     @contextmanager
     def watched(self, instrument: Instrument) -> Iterator[None]:
@@ -153,7 +166,12 @@ class PassRunner:
                 raise
             return loop.queue.outputs
 
-    async def _to_the_end(self, loop: Loop, data_pass: Pass, trace: Trace | None) -> None:
+    async def _to_the_end(
+        self,
+        loop: Loop,
+        data_pass: Pass,
+        trace: Trace | None,
+    ) -> None:
         """Drives a loop until every instance has ended and the devices have done all that was issued."""
         journal = self._journal
         if journal is not None:

@@ -18,7 +18,12 @@ from ampjax.train.runs.session import Session
 
 
 @contextmanager
-def recorded(fit: FitRun, path: str | Path | None, epochs: int, place: Mapping[str, Any] | None) -> Iterator[None]:
+def recorded(
+    fit: FitRun,
+    path: str | Path | None,
+    epochs: int,
+    place: Mapping[str, Any] | None,
+) -> Iterator[None]:
     """Writes all that a fit decides to a file, as long as this is open.
 
     Args:
@@ -34,8 +39,14 @@ def recorded(fit: FitRun, path: str | Path | None, epochs: int, place: Mapping[s
     if path is None:
         yield
         return
-    header = {"epochs": epochs, "cut every": fit.cuts.every, "stops": fit.stop_on_nan, **provenance_of(fit.session)}
-    recorder, reason = Recorder(path, header, place), FAILED
+    header = {
+        "epochs": epochs,
+        "cut every": fit.cuts.every,
+        "stops": fit.stop_on_nan,
+        **provenance_of(fit.session),
+    }
+    recorder = Recorder(path, header, place)
+    reason = FAILED
     journal = Journal(recorder.take, fit.session.scheduler.contents.messages_of)
     journal.before = None if place is None else place["before"]
     if fit.keeper is not None:
@@ -70,13 +81,18 @@ async def follow(
     """
     session = fit.session
     require_same(recording.path, recording.header, start)
-    follower = Follower(recording, session.scheduler.contents.messages_of, differences(recording.header, start))
+    follower = Follower(
+        recording, session.scheduler.contents.messages_of, differences(recording.header, start)
+    )
     if place is not None:
         follower.skip(place["decisions"])
         follower.journal.before = place["before"]
     fit.stop_on_nan = recording.header.get("stops", False)
     if fit.keeper is not None:
-        fit.keeper.recording = lambda: {"decisions": follower.taken, "before": follower.journal.before}
+        fit.keeper.recording = lambda: {
+            "decisions": follower.taken,
+            "before": follower.journal.before,
+        }
     pace = Recorded(follower, session.settings.run_ahead)
     with session.passes.journalled(follower.journal, pace):
         called_off = await fit.run(recording.header["epochs"], callbacks)
@@ -97,5 +113,13 @@ def provenance_of(session: Session) -> dict[str, Any]:
     Returns:
       As `train.provenance.provenance`.
     """
-    updates, seeds = session.scheduler.updates, session.row_seeds
-    return provenance(session.plan, session.settings, session.executor.store, updates, session.position.rng, seeds)
+    updates = session.scheduler.updates
+    seeds = session.row_seeds
+    return provenance(
+        session.plan,
+        session.settings,
+        session.executor.store,
+        updates,
+        session.position.rng,
+        seeds,
+    )

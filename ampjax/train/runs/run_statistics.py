@@ -19,10 +19,17 @@ class RunStatistics:
 
     def __init__(self, scheduler: Scheduler):
         self._scheduler = scheduler
-        self._latest: tuple[bool, str] | None = None  # the run that is being counted: whether it trains, its name
+        self._latest: tuple[bool, str] | None = (
+            None  # the run that is being counted: whether it trains, its name
+        )
         self._kept: dict[bool, Statistics] = {}  # by whether the run trained
 
-    def begin(self, train: bool, name: str, goes_on: bool = False) -> None:
+    def begin(
+        self,
+        train: bool,
+        name: str,
+        goes_on: bool = False,
+    ) -> None:
         """Starts to count a run.
 
         Args:
@@ -55,4 +62,7 @@ class RunStatistics:
     def _keep(self) -> None:
         if self._latest is not None:
             train, name = self._latest
-            self._kept[train] = replace(self._scheduler.counts.read(), run=name)
+            self._kept[train] = replace(
+                self._scheduler.counts.read(),
+                run=name,
+            )

@@ -66,7 +66,12 @@ class Session:
         """Where the random numbers of bodies come from in this epoch."""
         return RowSeeds(self.settings.seed, self.position.epochs)
 
-    def instances(self, data: Data, name: str = "data", labels: bool = True) -> AnyInstances:
+    def instances(
+        self,
+        data: Data,
+        name: str = "data",
+        labels: bool = True,
+    ) -> AnyInstances:
         """Makes data ready to be run.
 
         Args:
@@ -79,7 +84,9 @@ class Session:
         """
         return as_data(self.plan.graph, self.controller, data, name, labels)
 
-    def train_and_valid(self, train: Data, valid: Data | None) -> tuple[AnyInstances, AnyInstances | None]:
+    def train_and_valid(
+        self, train: Data, valid: Data | None
+    ) -> tuple[AnyInstances, AnyInstances | None]:
         """Makes training and validation data ready to be run.
 
         Args:
@@ -92,7 +99,12 @@ class Session:
         data = self.instances(train, "training data")
         return data, None if valid is None else self.instances(valid, "validation data")
 
-    def training_pass(self, data: AnyInstances, ids: np.ndarray, may_update: bool = True) -> Pass:
+    def training_pass(
+        self,
+        data: AnyInstances,
+        ids: np.ndarray,
+        may_update: bool = True,
+    ) -> Pass:
         """Describes a pass that trains.
 
         Args:
@@ -154,18 +166,43 @@ def make_session(
     warn_of_wrong_numbers("Trainer", used)
     executor: AnyExecutor
     if hosts is None:
-        plan = plan_for(graph, s, tx, [worker % len(used) for worker in range(s.workers)])
+        plan = plan_for(
+            graph,
+            s,
+            tx,
+            [worker % len(used) for worker in range(s.workers)],
+        )
         executor = make_executor(plan, s, tx, params or {}, used)
     else:
-        plan = plan_for(graph, s, tx, hosts.space_of_workers(s.workers), hosts.workers_of_names(s.workers))
+        plan = plan_for(
+            graph,
+            s,
+            tx,
+            hosts.space_of_workers(s.workers),
+            hosts.workers_of_names(s.workers),
+        )
         executor = start_hosts(plan, s, tx, params or {}, hosts, used)
     scheduler = Scheduler(plan, control, s.check)
-    orders, position = Orders(s.group_by_size), Position(s.seed)
+    orders = Orders(s.group_by_size)
+    position = Position(s.seed)
     memory_limit = payload_budget(used) if s.memory_limit is None else s.memory_limit
     preparation = Preparation(plan, s, scheduler, executor, orders, memory_limit)
-    pace = RealTime(s.run_ahead) if cost is None else VirtualTime(cost(plan), position)
+    if cost is None:
+        pace = RealTime(s.run_ahead)
+    else:
+        pace = VirtualTime(cost(plan), position)
     passes = PassRunner(scheduler, executor, pace, preparation.guard)
-    return Session(s, controller, plan, scheduler, executor, orders, preparation, passes, position)
+    return Session(
+        s,
+        controller,
+        plan,
+        scheduler,
+        executor,
+        orders,
+        preparation,
+        passes,
+        position,
+    )
 
 
 def _available(devices: Sequence[Device] | None) -> list[Device]:
@@ -176,7 +213,13 @@ def _available(devices: Sequence[Device] | None) -> list[Device]:
     """
     if devices is None:
         return jax.devices()
-    if not isinstance(devices, Sequence) or not devices or not all(isinstance(each, jax.Device) for each in devices):
+    if (
+        not isinstance(devices, Sequence)
+        or not devices
+        or not all(isinstance(each, jax.Device) for each in devices)
+    ):
         fix = "Pass for example `jax.devices()[:2]`."
-        raise SettingsError("setting `devices`", "a list of JAX's devices, at least one", f"{devices!r:.80}", fix)
+        raise SettingsError(
+            "setting `devices`", "a list of JAX's devices, at least one", f"{devices!r:.80}", fix
+        )
     return list(devices)

@@ -22,7 +22,9 @@ from ampjax.train.training_data import AnyInstances
 from ampjax.utils.progress import SILENT, Reporter
 
 
-async def warm_up(session: Session, train: AnyInstances, valid: AnyInstances | None, reporter: Reporter) -> None:
+async def warm_up(
+    session: Session, train: AnyInstances, valid: AnyInstances | None, reporter: Reporter
+) -> None:
     """Compiles all that a fit will need. No parameter changes.
 
     Args:
@@ -40,7 +42,10 @@ async def warm_up(session: Session, train: AnyInstances, valid: AnyInstances | N
 
 
 async def evaluate(
-    session: Session, data: AnyInstances, reporter: Reporter, params: Mapping[str, Any] = MappingProxyType({})
+    session: Session,
+    data: AnyInstances,
+    reporter: Reporter,
+    params: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, float]:
     """Evaluates losses and metrics over all instances.
 
@@ -63,7 +68,10 @@ async def evaluate(
 
 
 async def predict(
-    session: Session, data: AnyInstances, reporter: Reporter, params: Mapping[str, Any] = MappingProxyType({})
+    session: Session,
+    data: AnyInstances,
+    reporter: Reporter,
+    params: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Predictions]:
     """Computes what arrives at each sink.
 
@@ -80,7 +88,10 @@ async def predict(
       GraphError: If the graph has no sink.
       Exception: As `PassRunner.run`.
     """
-    sinks = {node.role: node for node in session.plan.graph.nodes.values() if node.kind == "Sink"}
+    sinks = {}
+    for node in session.plan.graph.nodes.values():
+        if node.kind == "Sink":
+            sinks[node.role] = node
     if not sinks:
         fix = "End the wire that you want to see with `amp.sink(name, wire)`; in a model as a function say `amp.output(name, value)`."
         raise GraphError("predict", "a sink in the graph", "none", fix)
@@ -91,14 +102,19 @@ async def predict(
 
 
 @contextmanager
-def holding(store: AnyStore, params: Mapping[str, Any]) -> Iterator[None]:
+def holding(
+    store: AnyStore,
+    params: Mapping[str, Any],
+) -> Iterator[None]:
     """Has other parameters in place of some nodes' own as long as this is open.
 
     Args:
       store: The parameters.
       params: The others, by node.
     """
-    before = {node: jax.tree.map(on_host, store.params[node]) for node in params}
+    before = {}
+    for node in params:
+        before[node] = jax.tree.map(on_host, store.params[node])
     try:
         for node, value in params.items():
             store.set_params(node, value)
@@ -109,7 +125,10 @@ def holding(store: AnyStore, params: Mapping[str, Any]) -> Iterator[None]:
 
 
 async def accumulate(
-    session: Session, data: AnyInstances, update: bool = True, trace: Trace | None = None
+    session: Session,
+    data: AnyInstances,
+    update: bool = True,
+    trace: Trace | None = None,
 ) -> dict[str, float]:
     """Runs instances forward and backward once, in order.
 
@@ -127,16 +146,36 @@ async def accumulate(
     """
     async with session.passes.turn():
         await session.preparation.prepare(data, None, SILENT, warm=False)
-        training = session.training_pass(data, np.arange(len(data)), may_update=update)
+        training = session.training_pass(
+            data,
+            np.arange(len(data)),
+            may_update=update,
+        )
         seeds = replace(training.seeds, accumulated=session.position.accumulated)
         session.position.accumulated += 1
-        await session.passes.run(replace(training, seeds=seeds), "train", trace=trace)
+        await session.passes.run(
+            replace(training, seeds=seeds),
+            "train",
+            trace=trace,
+        )
         sums = session.executor.losses.take(True)
     return {"loss_sum": loss_sum(sums), **metrics_of(sums, len(data))}
 
 
-async def _infer(session: Session, data: AnyInstances, purpose: str, reporter: Reporter, name: str) -> Outputs:
+async def _infer(
+    session: Session, data: AnyInstances, purpose: str, reporter: Reporter, name: str
+) -> Outputs:
     preparation = session.preparation
-    await preparation.prepare(data, None, reporter, purpose, ahead=session.settings.compile_ahead)
+    await preparation.prepare(
+        data,
+        None,
+        reporter,
+        purpose,
+        ahead=session.settings.compile_ahead,
+    )
     with preparation.showing_postponed(reporter):
-        return await session.passes.run(session.inference_pass(data, purpose), name, reporter)
+        return await session.passes.run(
+            session.inference_pass(data, purpose),
+            name,
+            reporter,
+        )

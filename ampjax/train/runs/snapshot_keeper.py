@@ -48,7 +48,8 @@ class Keeper:
                 f"{when.every_seconds!r}",
                 "This machine's clock would change the schedule of the simulated one: count instances.",
             )
-        self.when, self._session = when, session
+        self.when = when
+        self._session = session
         self._series = Series(when.folder, "snapshot-", when.keep)
         self._last_s = time.monotonic()
         self.recording: Callable[[], Mapping[str, Any]] | None = None
@@ -73,14 +74,19 @@ class Keeper:
         Warns:
           SnapshotWarning: For each damaged snapshot that was skipped.
         """
-        self._last_s, self.recording = time.monotonic(), None
+        self._last_s = time.monotonic()
+        self.recording = None
         session = self._session
         if not resume:
             fix = "Pass `resume=True` to `fit` to continue from there, or give another folder."
             self._series.begin("snapshots", fix)
             return None, None
-        store, updates, position = session.executor.store, session.scheduler.updates, session.position
-        saved = self._series.read(partial(checkpoint.read, store=store, updates=updates, position=position))
+        store = session.executor.store
+        updates = session.scheduler.updates
+        position = session.position
+        saved = self._series.read(
+            partial(checkpoint.read, store=store, updates=updates, position=position)
+        )
         fit = None if saved is None else self._checked(saved, recording)
         self._series.claim()
         if saved is None or fit is None:
@@ -97,7 +103,10 @@ class Keeper:
     @property
     def _identity(self) -> dict[str, Any]:
         """The properties that must be the same in a resumed fit."""
-        return {"format": FORMAT, **identity(self._session.plan, self._session.settings)}
+        return {
+            "format": FORMAT,
+            **identity(self._session.plan, self._session.settings),
+        }
 
     @property
     def has_hosts(self) -> bool:
@@ -107,7 +116,10 @@ class Keeper:
     @property
     def is_late(self) -> bool:
         """Whether the time between two snapshots is over."""
-        return self.when.every_seconds is not None and time.monotonic() - self._last_s >= self.when.every_seconds
+        return (
+            self.when.every_seconds is not None
+            and time.monotonic() - self._last_s >= self.when.every_seconds
+        )
 
     def take(self, place: FitPlace, history: History) -> None:
         """Writes a snapshot; nothing may be in flight.
@@ -131,17 +143,26 @@ class Keeper:
             "resumed": history.resumed,
         }
         number = max(self._series.numbers(), default=0) + 1
-        store, updates, position = session.executor.store, session.scheduler.updates, session.position
-        self._series.write(number, lambda folder: checkpoint.save(folder, store, updates, position, fit))
+        store = session.executor.store
+        updates = session.scheduler.updates
+        position = session.position
+        self._series.write(
+            number, lambda folder: checkpoint.save(folder, store, updates, position, fit)
+        )
         self._last_s = time.monotonic()
 
-    def _checked(self, saved: checkpoint.Saved, recording: str | None) -> Mapping[str, Any]:
+    def _checked(
+        self,
+        saved: checkpoint.Saved,
+        recording: str | None,
+    ) -> Mapping[str, Any]:
         """The fit's notes.
 
         Raises:
           DataError: If there are none, or they are of another graph or other settings, or without the place in a recording.
         """
-        fit, where = saved.fit, f"snapshots, `{self._series.folder}`"
+        fit = saved.fit
+        where = f"snapshots, `{self._series.folder}`"
         if fit is None:
             fix = "Read it by `Trainer.restore`, or give another folder."
             raise DataError(where, "what a fit has written", "what `Trainer.save` has", fix)
@@ -152,8 +173,12 @@ class Keeper:
             raise DataError(f"{where}, {part}", f"{was!r:.80}", f"{now!r:.80}", fix)
         if recording is not None and recording not in (fit["recording"] or {}):
             fix = "Resume without `record`: a recording must begin where its run does."
-            raise DataError(f"{where}, recording", f"a place, in {recording}", f"{fit['recording']}", fix)
+            raise DataError(
+                f"{where}, recording", f"a place, in {recording}", f"{fit['recording']}", fix
+            )
         return fit
 
     def __repr__(self) -> str:
-        return f"Keeper({str(Path(self._series.folder))!r}, {len(self._series.numbers())} snapshots)"
+        return (
+            f"Keeper({str(Path(self._series.folder))!r}, {len(self._series.numbers())} snapshots)"
+        )

@@ -66,7 +66,8 @@ class FitPlace:
         Raises:
           DataError: If another order comes.
         """
-        position.rng.bit_generator.state, order = self.rng, self.order
+        position.rng.bit_generator.state = self.rng
+        order = self.order
         position.epochs = self.began + self.completed
         for _ in range(self.completed):
             data = reshuffled(data, position.rng)
@@ -90,7 +91,9 @@ class FitPlace:
 
     def leave(self) -> None:
         """Notes that the epoch is complete."""
-        self.completed, self.done, self.spent_s = self.completed + 1, 0, 0.0
+        self.completed = self.completed + 1
+        self.done = 0
+        self.spent_s = 0.0
 
     def _compare(self, order: int) -> None:
         if order != self.order:
@@ -126,7 +129,13 @@ class Cuts:
         """
         if self.every is None:
             return n
-        return min(n, rounded_up(place.done + max(self.every - place.since, 1), self.round_size))
+        return min(
+            n,
+            rounded_up(
+                place.done + max(self.every - place.since, 1),
+                self.round_size,
+            ),
+        )
 
     def is_due(self, place: FitPlace) -> bool:
         """Whether as many instances have ended since the last cut.

@@ -24,12 +24,25 @@ class ArrivalRanks:
     """
 
     def __init__(self, plan: Plan):
-        self.plan, self._pumps = plan, list(plan.graph.pumps)
+        self.plan = plan
+        self._pumps = list(plan.graph.pumps)
         ports = [len(stage.ports) for stage in plan.stages]
         self._first_port = np.cumsum([0, *ports])
-        self._table = np.full((len(self._pumps) + len(plan.stages), sum(ports) + 1), UNRANKED, np.int16)
+        self._table = np.full(
+            (
+                len(self._pumps) + len(plan.stages),
+                sum(ports) + 1,
+            ),
+            UNRANKED,
+            np.int16,
+        )
 
-    def of(self, producers: np.ndarray, consumers: np.ndarray, ports: np.ndarray) -> np.ndarray:
+    def of(
+        self,
+        producers: np.ndarray,
+        consumers: np.ndarray,
+        ports: np.ndarray,
+    ) -> np.ndarray:
         """Gives the ranks of ports among those that producers' messages reach.
 
         Args:
@@ -40,7 +53,8 @@ class ArrivalRanks:
         Returns:
           `[n]` int16.
         """
-        lines, columns = producers + len(self._pumps), self._first_port[consumers] + ports
+        lines = producers + len(self._pumps)
+        columns = self._first_port[consumers] + ports
         ranks = self._table[lines, columns]
         if ranks.min(initial=0) == UNRANKED:
             for producer in np.unique(producers[ranks == UNRANKED]).tolist():
@@ -51,9 +65,14 @@ class ArrivalRanks:
     def _find(self, producer: int) -> None:
         """Fills in a producer's line."""
         plan = self.plan
-        routes = [plan.pumps[self._pumps[-1 - producer]]] if producer < 0 else plan.stages[producer].routes
+        if producer < 0:
+            routes = [plan.pumps[self._pumps[-1 - producer]]]
+        else:
+            routes = plan.stages[producer].routes
         for leaf, rank in in_order(routes).items():
-            self._table[producer + len(self._pumps), self._first_port[leaf.stage] + leaf.port] = rank
+            self._table[producer + len(self._pumps), self._first_port[leaf.stage] + leaf.port] = (
+                rank
+            )
 
 
 def in_order(routes: Sequence[Targets]) -> dict[StagePort, int]:
@@ -67,7 +86,8 @@ def in_order(routes: Sequence[Targets]) -> dict[StagePort, int]:
     """
     ranks: dict[StagePort, int] = {}
     for route in routes:
-        stack, seen = [route], set[int]()
+        stack = [route]
+        seen = set[int]()
         while stack:
             targets = stack.pop()
             if id(targets) in seen:

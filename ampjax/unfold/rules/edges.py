@@ -63,12 +63,29 @@ class Edges:
     def sent(self) -> SentRows:
         """What travels over them."""
         if self.random:
-            return SentRows(self.senders, self.totals, np.arange(len(self.senders)))
-        edge_type = np.repeat(np.arange(len(self.totals)), self.totals)
-        there = np.zeros((len(self.totals), int(self.senders.max(initial=-1)) + 1), bool)
+            return SentRows(
+                self.senders,
+                self.totals,
+                np.arange(len(self.senders)),
+            )
+        edge_type = np.repeat(
+            np.arange(len(self.totals)),
+            self.totals,
+        )
+        there = np.zeros(
+            (
+                len(self.totals),
+                int(self.senders.max(initial=-1)) + 1,
+            ),
+            bool,
+        )
         there[edge_type, self.senders] = True
         place = (np.cumsum(there) - 1).reshape(there.shape)
-        return SentRows(np.nonzero(there)[1], there.sum(axis=1), place[edge_type, self.senders])
+        return SentRows(
+            np.nonzero(there)[1],
+            there.sum(axis=1),
+            place[edge_type, self.senders],
+        )
 
     def loads(self, sizes: np.ndarray) -> np.ndarray:
         """Counts what each message sends.
@@ -79,10 +96,21 @@ class Edges:
         Returns:
           `[messages, edge types + 1]`: what it sends over each type of edges, then its edges.
         """
-        n, sent = len(sizes), self.sent
-        edge_type = np.repeat(np.arange(len(sent.totals)), sent.totals)
-        message = np.searchsorted(np.cumsum(sizes), sent.senders, side="right")
-        by_type = np.bincount(message * len(sent.totals) + edge_type, minlength=n * len(sent.totals))
+        n = len(sizes)
+        sent = self.sent
+        edge_type = np.repeat(
+            np.arange(len(sent.totals)),
+            sent.totals,
+        )
+        message = np.searchsorted(
+            np.cumsum(sizes),
+            sent.senders,
+            side="right",
+        )
+        by_type = np.bincount(
+            message * len(sent.totals) + edge_type,
+            minlength=n * len(sent.totals),
+        )
         return np.column_stack([by_type.reshape(n, -1), self.counts.sum(axis=1)])
 
 
@@ -94,10 +122,16 @@ class EdgeIndex:
       topologies: Maps of the instances in flight: pump name to instance handle to `Topology`.
     """
 
-    def __init__(self, stage: Stage, topologies: Mapping[str, Mapping[int, Topology]]):
+    def __init__(
+        self,
+        stage: Stage,
+        topologies: Mapping[str, Mapping[int, Topology]],
+    ):
         assert stage.chain is not None
-        self._stage, self._topologies = stage, topologies
-        self._collect, self._distribute = stage.chain.collect, stage.chain.distribute
+        self._stage = stage
+        self._topologies = topologies
+        self._collect = stage.chain.collect
+        self._distribute = stage.chain.distribute
         self._outputs = tuple(edge_type.output for edge_type in stage.chain.edge_types)
         self._random = any(edge_type.random for edge_type in stage.chain.edge_types)
         self._known: dict[int, tuple[Topology, EdgeList]] = {}
@@ -137,10 +171,15 @@ class EdgeIndex:
         Returns:
           `[n]` int64.
         """
-        return np.array([self._find(handle).n_rows for handle in handles.tolist()], np.int64)
+        return np.array(
+            [self._find(handle).n_rows for handle in handles.tolist()],
+            np.int64,
+        )
 
     def _find(self, handle: int) -> EdgeList:
-        topology = find_topology(self._distribute, str(self._stage.topology), self._topologies, handle)
+        topology = find_topology(
+            self._distribute, str(self._stage.topology), self._topologies, handle
+        )
         known = self._known.get(handle)
         if known is None or known[0] is not topology:
             known = self._known[handle] = topology, self._indexed(topology)
@@ -168,7 +207,11 @@ class EdgeIndex:
             )
         return topology.edges(self._outputs)
 
-    def _check_rows(self, parts: list[EdgeList], sizes: np.ndarray) -> None:
+    def _check_rows(
+        self,
+        parts: list[EdgeList],
+        sizes: np.ndarray,
+    ) -> None:
         for part, size in zip(parts, sizes.tolist(), strict=True):
             if part.n_senders > size:
                 raise MessageError(
@@ -186,13 +229,21 @@ class EdgeIndex:
                 )
 
 
-def _joined(parts: list[EdgeList], sizes: np.ndarray, random: bool) -> Edges:
+def _joined(
+    parts: list[EdgeList],
+    sizes: np.ndarray,
+    random: bool,
+) -> Edges:
     """The edges of several messages side by side: from message by message to type by type."""
     counts = np.stack([part.counts for part in parts])
     n_rows = np.array([part.n_rows for part in parts], np.int64)
     ends = np.concatenate([part.ends for part in parts], axis=1)
     first = np.stack([np.cumsum(sizes) - sizes, np.cumsum(n_rows) - n_rows]).astype(np.int32)
-    ends += np.repeat(first, counts.sum(axis=1), axis=1)
+    ends += np.repeat(
+        first,
+        counts.sum(axis=1),
+        axis=1,
+    )
     by_type = counts.T.reshape(-1)
     starts = (np.cumsum(by_type) - by_type).reshape(counts.shape[::-1]).T.reshape(-1)
     own = counts.reshape(-1)

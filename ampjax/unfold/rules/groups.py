@@ -41,11 +41,17 @@ class Groups:
     """
 
     def __init__(self, stage: Stage, layout: Layout):
-        self.stage, self._layout = stage, layout
+        self.stage = stage
+        self._layout = layout
         self._op: Group = stage.nodes[0].op
         self._where = f"node `{stage.name}`"
         self._fields = tuple(port.type.fields for port in stage.ports)
-        self._keys = KeyNumbers(self._op.by, self._fields[0], layout, stage.name)
+        self._keys = KeyNumbers(
+            self._op.by,
+            self._fields[0],
+            layout,
+            stage.name,
+        )
         self.open: dict[tuple[int, ...], OpenGroup] = {}
 
     @property
@@ -53,7 +59,12 @@ class Groups:
         """Messages that wait in open groups."""
         return sum(len(g.members) + (g.opener > 0) for g in self.open.values())
 
-    def put(self, port: int, states: np.ndarray, messages: np.ndarray) -> list[CompleteGroup]:
+    def put(
+        self,
+        port: int,
+        states: np.ndarray,
+        messages: np.ndarray,
+    ) -> list[CompleteGroup]:
         """Takes messages at a port.
 
         Args:
@@ -74,12 +85,15 @@ class Groups:
             sizes = column(where, apply(where, self._op.size, state), len(messages)).tolist()
         closed = []
         keys = self._keys.values(states, self._fields[port])
-        for i, (key, message) in enumerate(zip(map(tuple, keys.tolist()), messages.tolist(), strict=True)):
+        for i, (key, message) in enumerate(
+            zip(map(tuple, keys.tolist()), messages.tolist(), strict=True)
+        ):
             group = self.open.setdefault(key, OpenGroup())
             if port == 1:
                 if group.opener:
                     raise self._error(port, states[i], "one opener per key", "a second one")
-                group.opener, group.state = message, states[i]
+                group.opener = message
+                group.state = states[i]
             else:
                 group.members.append((states[i], message))
             if sizes is not None:
@@ -92,19 +106,35 @@ class Groups:
                     )
                 group.size = sizes[i]
             if group.size is not None and len(group.members) > group.size:
-                raise self._error(port, states[i], f"{group.size} members, the group's size", f"{len(group.members)}")
+                raise self._error(
+                    port,
+                    states[i],
+                    f"{group.size} members, the group's size",
+                    f"{len(group.members)}",
+                )
             if group.size == len(group.members):
                 del self.open[key]
                 closed.append(self._close(group))
         return closed
 
     def _close(self, group: OpenGroup) -> CompleteGroup:
-        messages = np.array([message for _, message in group.members], np.int64)
-        states = np.array([state for state, _ in group.members], np.int64).reshape(len(messages), self._layout.width)
+        messages = np.array(
+            [message for _, message in group.members],
+            np.int64,
+        )
+        states = np.array([state for state, _ in group.members], np.int64).reshape(
+            len(messages), self._layout.width
+        )
         if self._op.order is not None and len(messages):
             where = f"{self._where}, order"
             by = column(
-                where, apply(where, self._op.order, State(states, self._layout, self._fields[0])), len(messages)
+                where,
+                apply(
+                    where,
+                    self._op.order,
+                    State(states, self._layout, self._fields[0]),
+                ),
+                len(messages),
             )
             rows = np.argsort(by, kind="stable")
         else:
@@ -112,14 +142,24 @@ class Groups:
         if group.state is not None:
             state = group.state
         elif isinstance(self._op.by, tuple):
-            keep = [INSTANCE, HANDLE, *(self._layout.column(f) for f in self._op.by if f != "instance")]
+            keep = [
+                INSTANCE,
+                HANDLE,
+                *(self._layout.column(f) for f in self._op.by if f != "instance"),
+            ]
             state = np.zeros(self._layout.width, np.int64)
             state[keep] = states[0, keep]
         else:
             state = states[rows[0]]
         return CompleteGroup(state, messages[rows], group.opener)
 
-    def _error(self, port: int, state: np.ndarray, expected: str, got: str) -> MessageError:
+    def _error(
+        self,
+        port: int,
+        state: np.ndarray,
+        expected: str,
+        got: str,
+    ) -> MessageError:
         shown = State(state[None], self._layout, self._fields[port])
         return MessageError(
             f"{self._where}, port {self.stage.ports[port].name}",

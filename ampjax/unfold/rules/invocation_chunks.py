@@ -41,7 +41,10 @@ class Chunk:
     def ports(self) -> np.ndarray:
         """The port of each input, `[e]`."""
         if self.fan_in is None or self.opened is None:
-            ports = np.empty((len(self.states), self.n_ports), np.int64)
+            ports = np.empty(
+                (len(self.states), self.n_ports),
+                np.int64,
+            )
             ports[:] = range(self.n_ports)
             return ports.reshape(-1)
         ports = np.zeros(len(self.inputs), np.int64)
@@ -49,7 +52,12 @@ class Chunk:
         return ports
 
 
-def groups(stage: int, states: np.ndarray, members: Sequence[np.ndarray], openers: np.ndarray) -> Chunk:
+def groups(
+    stage: int,
+    states: np.ndarray,
+    members: Sequence[np.ndarray],
+    openers: np.ndarray,
+) -> Chunk:
     """Makes the invocations of complete groups, which have no rows of their own.
 
     Args:
@@ -61,8 +69,24 @@ def groups(stage: int, states: np.ndarray, members: Sequence[np.ndarray], opener
     Returns:
       The invocations.
     """
-    parts = [np.append(own, opener) if opener else own for own, opener in zip(members, openers, strict=True)]
-    fan_in = np.fromiter(map(len, parts), np.int64, len(parts))
-    opened, none = openers > 0, np.zeros(len(parts), np.int64)
+    parts = []
+    for own, opener in zip(members, openers, strict=True):
+        parts.append(np.append(own, opener) if opener else own)
+    fan_in = np.fromiter(
+        map(len, parts),
+        np.int64,
+        len(parts),
+    )
+    opened = openers > 0
+    none = np.zeros(len(parts), np.int64)
     inputs = np.concatenate(parts)
-    return Chunk(stage, states, 2, inputs, fan_in=fan_in, opened=opened, rows=fan_in - opened, sizes=none)
+    return Chunk(
+        stage,
+        states,
+        2,
+        inputs,
+        fan_in=fan_in,
+        opened=opened,
+        rows=fan_in - opened,
+        sizes=none,
+    )

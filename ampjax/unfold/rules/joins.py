@@ -25,17 +25,32 @@ class JoinTable:
     """
 
     def __init__(self, stage: Stage, layout: Layout):
-        self._where, self._layout, self._n = stage.name, layout, len(stage.ports)
+        self._where = stage.name
+        self._layout = layout
+        self._n = len(stage.ports)
         self._ports = tuple(port.name for port in stage.ports)
         self._fields = tuple(port.type.fields for port in stage.ports)
-        self._keys = KeyNumbers(stage.join, self._fields[0], layout, stage.name)
-        self._here = [np.zeros(0, np.int32) for _ in range(self._n)]
-        self._place = np.zeros(0, np.int32)  # of each key: where the state of port 0's message is kept
+        self._keys = KeyNumbers(
+            stage.join,
+            self._fields[0],
+            layout,
+            stage.name,
+        )
+        here = []
+        for _ in range(self._n):
+            here.append(np.zeros(0, np.int32))
+        self._here = here
+        self._place = np.zeros(
+            0, np.int32
+        )  # of each key: where the state of port 0's message is kept
         self.forget()
 
     def forget(self) -> None:
         """Forgets states; nothing may wait."""
-        self._states = np.zeros((0, self._layout.width), np.int64)
+        self._states = np.zeros(
+            (0, self._layout.width),
+            np.int64,
+        )
         self._n_states = 0
         self._waiting: list[list[WaitingMessages]] = [[] for _ in range(self._n)]
 
@@ -44,7 +59,9 @@ class JoinTable:
         """Messages that wait."""
         return sum(int(np.count_nonzero(here)) for here in self._here)
 
-    def put(self, port: int, states: np.ndarray, messages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def put(
+        self, port: int, states: np.ndarray, messages: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Takes messages at a port.
 
         Args:
@@ -70,10 +87,15 @@ class JoinTable:
                 here[numbers] = 0
                 self._refuse(port, states[double])
         here[numbers] = messages
-        inputs = np.empty((len(messages), self._n), np.int64)
+        inputs = np.empty(
+            (len(messages), self._n),
+            np.int64,
+        )
         complete: np.ndarray | None = None
         for other in range(self._n):
-            inputs[:, other] = found = messages if other == port else self._here[other].take(numbers)
+            inputs[:, other] = found = (
+                messages if other == port else self._here[other].take(numbers)
+            )
             if other != port:
                 complete = found != 0 if complete is None else complete & (found != 0)
         assert complete is not None
@@ -83,8 +105,14 @@ class JoinTable:
             return states[:0], inputs[:0]
         if n_complete < len(messages):
             waits = ~complete
-            self._keep(port, numbers[waits], states.compress(waits, axis=0), messages[waits])
-            states, numbers = states.compress(complete, axis=0), numbers[complete]
+            self._keep(
+                port,
+                numbers[waits],
+                states.compress(waits, axis=0),
+                messages[waits],
+            )
+            states = states.compress(complete, axis=0)
+            numbers = numbers[complete]
             inputs = inputs.compress(complete, axis=0)
         for here in self._here:
             here[numbers] = 0
@@ -105,7 +133,11 @@ class JoinTable:
             found += [(port, states[i], int(messages[i])) for i in order.tolist()]
         return found
 
-    def key(self, port: int, state: np.ndarray) -> tuple[int, ...]:
+    def key(
+        self,
+        port: int,
+        state: np.ndarray,
+    ) -> tuple[int, ...]:
         """The key of a message at a port.
 
         Args:
@@ -117,14 +149,26 @@ class JoinTable:
         """
         return tuple(self._keys.values(state[None], self._fields[port])[0].tolist())
 
-    def _keep(self, port: int, numbers: np.ndarray, states: np.ndarray, messages: np.ndarray) -> None:
+    def _keep(
+        self,
+        port: int,
+        numbers: np.ndarray,
+        states: np.ndarray,
+        messages: np.ndarray,
+    ) -> None:
         """Notes messages that wait."""
         self._waiting[port].append((states, messages))
         if port:
             return
         end = self._n_states + len(states)
         if end > len(self._states):
-            more = np.empty((max(end, 2 * len(self._states)), self._layout.width), np.int64)
+            more = np.empty(
+                (
+                    max(end, 2 * len(self._states)),
+                    self._layout.width,
+                ),
+                np.int64,
+            )
             more[: self._n_states] = self._states[: self._n_states]
             self._states = more
         self._states[self._n_states : end] = states
@@ -133,7 +177,13 @@ class JoinTable:
 
     def _still_here(self, port: int) -> WaitingMessages:
         """The messages that wait at a port, in the order in which they came."""
-        kept = [(np.zeros((0, self._layout.width), np.int64), np.zeros(0, np.int64)), *self._waiting[port]]
+        kept = [
+            (
+                np.zeros((0, self._layout.width), np.int64),
+                np.zeros(0, np.int64),
+            ),
+            *self._waiting[port],
+        ]
         states, messages = (np.concatenate(parts) for parts in zip(*kept, strict=True))
         if not len(messages):
             return states, messages
@@ -158,7 +208,9 @@ class JoinTable:
     def _widen(self, values: np.ndarray) -> None:
         """Makes room for keys outside the ranges: what waits gets new numbers."""
         waiting = [self._still_here(port) for port in range(self._n)]
-        known = [self._keys.values(states, self._fields[port]) for port, (states, _) in enumerate(waiting)]
+        known = []
+        for port, (states, _) in enumerate(waiting):
+            known.append(self._keys.values(states, self._fields[port]))
         self._keys.fit(np.concatenate([values, *known]))
         for table in (*self._here, self._place):
             table[:] = 0
@@ -176,7 +228,11 @@ class JoinTable:
         self._place = np.concatenate([self._place, more])
 
     def _refuse(self, port: int, states: np.ndarray) -> None:
-        state = State(states[:1], self._layout, self._fields[port])
+        state = State(
+            states[:1],
+            self._layout,
+            self._fields[port],
+        )
         raise MessageError(
             f"node `{self._where}`, port {self._ports[port]}",
             "one message per key",

@@ -37,15 +37,32 @@ class KeyColumns:
       where: The node's name, for messages.
     """
 
-    def __init__(self, by: Key, fields: tuple[str, ...], layout: Layout, where: str):
+    def __init__(
+        self,
+        by: Key,
+        fields: tuple[str, ...],
+        layout: Layout,
+        where: str,
+    ):
         self._function = by if callable(by) else None
-        self._layout, self._where = layout, where
+        self._layout = layout
+        self._where = where
         names = by if isinstance(by, tuple) else fields
         columns = sorted({HANDLE, *(layout.column(f) for f in names if f != "instance")})
         together = columns == list(range(columns[0], columns[-1] + 1))
-        self._columns: slice | list[int] = slice(columns[0], columns[-1] + 1) if together else columns
+        if together:
+            self._columns: slice | list[int] = slice(
+                columns[0],
+                columns[-1] + 1,
+            )
+        else:
+            self._columns = columns
 
-    def values(self, states: np.ndarray, fields: tuple[str, ...]) -> np.ndarray:
+    def values(
+        self,
+        states: np.ndarray,
+        fields: tuple[str, ...],
+    ) -> np.ndarray:
         """Gives the keys of states.
 
         Args:
@@ -61,9 +78,19 @@ class KeyColumns:
         if self._function is None:
             return states[:, self._columns]
         where = f"node `{self._where}`, key"
-        result = apply(where, self._function, State(states, self._layout, fields))
+        result = apply(
+            where,
+            self._function,
+            State(states, self._layout, fields),
+        )
         parts = result if isinstance(result, tuple) else (result,)
-        return np.stack([states[:, HANDLE], *(column(where, part, len(states)) for part in parts)], axis=1)
+        return np.stack(
+            [
+                states[:, HANDLE],
+                *(column(where, part, len(states)) for part in parts),
+            ],
+            axis=1,
+        )
 
 
 class _Dictionary:
@@ -105,11 +132,26 @@ class KeyNumbers:
       room: Numbers at most, beyond which a dictionary gives them: each is a line of a table.
     """
 
-    def __init__(self, by: Key, fields: tuple[str, ...], layout: Layout, where: str, room: int = CODED_LIMIT):
-        room = 1 << (room.bit_length() - 1) if room else 0  # sizes are powers of two
-        self._direct_limit, self._coded_limit = min(DIRECT_LIMIT, room), min(CODED_LIMIT, room)
+    def __init__(
+        self,
+        by: Key,
+        fields: tuple[str, ...],
+        layout: Layout,
+        where: str,
+        room: int = CODED_LIMIT,
+    ):
+        # sizes are powers of two
+        if room:
+            room = 1 << (room.bit_length() - 1)
+        else:
+            room = 0
+        self._direct_limit = min(DIRECT_LIMIT, room)
+        self._coded_limit = min(CODED_LIMIT, room)
         self._columns = KeyColumns(by, fields, layout, where)
-        self._low = self._outside = self._strides = np.zeros(0, np.int64)
+        self._low = self._outside = self._strides = np.zeros(
+            0,
+            np.int64,
+        )
         self._codes: np.ndarray | None = None
         self._n_codes = self._n_handles = self._size = 0
         self._dictionary: _Dictionary | None = None
@@ -120,7 +162,11 @@ class KeyNumbers:
         """All numbers are below it; 0 before `fit`."""
         return self._size if self._dictionary is None else self._dictionary.size
 
-    def values(self, states: np.ndarray, fields: tuple[str, ...]) -> np.ndarray:
+    def values(
+        self,
+        states: np.ndarray,
+        fields: tuple[str, ...],
+    ) -> np.ndarray:
         """Gives the keys of states; see `KeyColumns.values`.
 
         Args:
@@ -152,7 +198,9 @@ class KeyNumbers:
         if np.count_nonzero(shifted & self._outside):
             return None
         if self._codes is None:
-            return shifted[:, 0] if shifted.shape[1] == 1 else shifted @ self._strides
+            if shifted.shape[1] == 1:
+                return shifted[:, 0]
+            return shifted @ self._strides
         places = shifted @ self._strides
         codes = self._codes.take(places)
         if codes.min(initial=0) < 0:
@@ -172,25 +220,35 @@ class KeyNumbers:
         Args:
           values: `[n, k]`: key columns, of all keys that must have room.
         """
-        low, high = values.min(axis=0), values.max(axis=0)
+        low = values.min(axis=0)
+        high = values.max(axis=0)
         if self._size:
-            low, high = np.minimum(low, self._low), np.maximum(high, self._low + ~self._outside)
+            low = np.minimum(low, self._low)
+            high = np.maximum(high, self._low + ~self._outside)
         low = np.where(low >= 0, 0, low)
         # Python's integers: the span of a column can exceed 64 bits.
-        spans = [1 << (top - bottom).bit_length() for top, bottom in zip(high.tolist(), low.tolist(), strict=True)]
+        spans = []
+        for top, bottom in zip(high.tolist(), low.tolist(), strict=True):
+            spans.append(1 << (top - bottom).bit_length())
         self._negative = bool(low.any())
         self._low = low
-        n_handles, combinations = spans[0], float(np.prod([float(span) for span in spans[1:]]))
+        n_handles = spans[0]
+        combinations = float(np.prod([float(span) for span in spans[1:]]))
         if n_handles * combinations > self._direct_limit:
             few = (
-                combinations <= self._direct_limit and n_handles * min(combinations, FEWEST_CODES) <= self._coded_limit
+                combinations <= self._direct_limit
+                and n_handles * min(combinations, FEWEST_CODES) <= self._coded_limit
             )
             if not (few and self._fit_codes(values - low, n_handles, int(combinations), spans)):
-                self._codes, self._dictionary = None, _Dictionary()
+                self._codes = None
+                self._dictionary = _Dictionary()
             return
         self._outside = ~(np.array(spans, np.int64) - 1)
         # The instances' handles vary fastest: messages that travel together stand together, and lines of keys that never come are never touched.
-        self._strides = np.cumprod([1, *spans[:-1]], dtype=np.int64)
+        self._strides = np.cumprod(
+            [1, *spans[:-1]],
+            dtype=np.int64,
+        )
         self._size = int(np.prod(spans))
 
     def forget(self, values: np.ndarray) -> None:
@@ -202,13 +260,21 @@ class KeyNumbers:
         assert self._dictionary is not None
         self._dictionary.forget(values)
 
-    def _fit_codes(self, values: np.ndarray, n_handles: int, combinations: int, spans: list[int]) -> bool:
+    def _fit_codes(
+        self,
+        values: np.ndarray,
+        n_handles: int,
+        combinations: int,
+        spans: list[int],
+    ) -> bool:
         """Counts the combinations of `values`, from which the lowest values have been taken; False if there are too many."""
         self._outside = ~(np.array(spans, np.int64) - 1)
         self._strides = np.cumprod([1, *spans[:0:-1]], dtype=np.int64)[::-1].copy()
         self._strides[0] = 0
-        self._n_handles, self._n_codes = n_handles, 0
-        self._codes, self._size = np.full(combinations, NO_CODE, np.int64), n_handles
+        self._n_handles = n_handles
+        self._n_codes = 0
+        self._codes = np.full(combinations, NO_CODE, np.int64)
+        self._size = n_handles
         fits = self._add_codes(values @ self._strides)
         # Half of the room is kept for combinations to come: else it would soon have to be fitted again, and again.
         return fits and 2 * self._n_codes * n_handles <= self._coded_limit

@@ -31,7 +31,11 @@ class IntColumn:
         """All of them, as a view that may be written to."""
         return self._array[: self._n]
 
-    def extend(self, n: int, values: np.ndarray | int) -> np.ndarray:
+    def extend(
+        self,
+        n: int,
+        values: np.ndarray | int,
+    ) -> np.ndarray:
         """Adds numbers at the end.
 
         Args:
@@ -41,9 +45,15 @@ class IntColumn:
         Returns:
           A view of the new ones, `[n]` int64.
         """
-        start, end = self._n, self._n + n
+        start = self._n
+        end = self._n + n
         if end > len(self._array):
-            self._array = np.concatenate([self.values, np.zeros(max(end, len(self._array)), np.int64)])
+            self._array = np.concatenate(
+                [
+                    self.values,
+                    np.zeros(max(end, len(self._array)), np.int64),
+                ]
+            )
         self._n = end
         new = self._array[start:end]
         new[:] = values
@@ -65,7 +75,10 @@ class MessageTable:
     """
 
     def __init__(self) -> None:
-        self._owner, self._first, self._size, self._picks = IntColumn(0), IntColumn(0), IntColumn(0), IntColumn()
+        self._owner = IntColumn(0)
+        self._first = IntColumn(0)
+        self._size = IntColumn(0)
+        self._picks = IntColumn()
 
     @property
     def owner(self) -> np.ndarray:
@@ -102,7 +115,12 @@ class MessageTable:
         for column in (self._owner, self._first, self._size, self._picks):
             column.clear()
 
-    def emit(self, owners: np.ndarray, first: np.ndarray | int, sizes: np.ndarray | int) -> np.ndarray:
+    def emit(
+        self,
+        owners: np.ndarray,
+        first: np.ndarray | int,
+        sizes: np.ndarray | int,
+    ) -> np.ndarray:
         """Adds messages.
 
         Args:
@@ -113,13 +131,18 @@ class MessageTable:
         Returns:
           `[n]`: the messages, by number.
         """
-        n, start = len(owners), len(self._owner)
+        n = len(owners)
+        start = len(self._owner)
         self._owner.extend(n, owners)
         self._first.extend(n, first)
         self._size.extend(n, sizes)
         return np.arange(start, start + n)
 
-    def view(self, of: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+    def view(
+        self,
+        of: np.ndarray,
+        rows: np.ndarray | None,
+    ) -> np.ndarray:
         """Adds messages whose rows others have made.
 
         Args:
@@ -129,9 +152,18 @@ class MessageTable:
         Returns:
           `[n]`: the new messages, by number.
         """
-        return self.emit(self.owner[of], 0 if rows is None else rows, 1)
+        return self.emit(
+            self.owner[of],
+            0 if rows is None else rows,
+            1,
+        )
 
-    def set_rows(self, messages: np.ndarray, rows: np.ndarray, sizes: np.ndarray) -> None:
+    def set_rows(
+        self,
+        messages: np.ndarray,
+        rows: np.ndarray,
+        sizes: np.ndarray,
+    ) -> None:
         """Gives ragged messages their rows.
 
         Args:
@@ -143,17 +175,28 @@ class MessageTable:
         self.size[messages] = sizes
         self._picks.extend(len(rows), rows)
 
-    def set_parts(self, messages: np.ndarray, rows: Sequence[np.ndarray]) -> None:
+    def set_parts(
+        self,
+        messages: np.ndarray,
+        rows: Sequence[np.ndarray],
+    ) -> None:
         """Gives ragged messages their rows.
 
         Args:
           messages: `[n]`: the messages.
           rows: For each message its rows.
         """
-        sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+        sizes = np.fromiter(
+            map(len, rows),
+            np.int64,
+            len(rows),
+        )
         self.set_rows(messages, np.concatenate(rows) if rows else sizes, sizes)
 
-    def rows_of(self, messages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def rows_of(
+        self,
+        messages: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Gives the rows of ragged messages.
 
         Args:
@@ -171,11 +214,18 @@ class _RowsOfOne:
         self._table = table
 
     def __getitem__(self, message: int, /) -> np.ndarray:
-        first, size = int(self._table.first[message]), int(self._table.size[message])
-        return np.arange(first, first + size) if first >= 0 else self._table.picks[~first : ~first + size]
+        first = int(self._table.first[message])
+        size = int(self._table.size[message])
+        if first >= 0:
+            return np.arange(first, first + size)
+        return self._table.picks[~first : ~first + size]
 
 
-def resolve(first: np.ndarray, sizes: np.ndarray, picks: np.ndarray) -> np.ndarray:
+def resolve(
+    first: np.ndarray,
+    sizes: np.ndarray,
+    picks: np.ndarray,
+) -> np.ndarray:
     """The rows of some messages, one after the other.
 
     Args:

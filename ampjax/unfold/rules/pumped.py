@@ -25,7 +25,10 @@ def pumps_of(graph: Graph) -> dict[str, tuple[int, WireType]]:
     Returns:
       By name, the pump's number as a producer, `-1 - p`, and the type of what it pumps.
     """
-    return {name: (-1 - i, node.op.type) for i, (name, node) in enumerate(graph.pumps.items())}
+    result = {}
+    for i, (name, node) in enumerate(graph.pumps.items()):
+        result[name] = (-1 - i, node.op.type)
+    return result
 
 
 def find_pump(pumps: Mapping[str, T], name: str) -> T:
@@ -60,8 +63,15 @@ class PumpedStates:
       ids: `[n]`: the numbers of the instances.
     """
 
-    def __init__(self, layout: Layout, pumps: Mapping[str, tuple[int, WireType]], ids: np.ndarray):
-        self._layout, self._pumps, self._ids = layout, pumps, ids
+    def __init__(
+        self,
+        layout: Layout,
+        pumps: Mapping[str, tuple[int, WireType]],
+        ids: np.ndarray,
+    ):
+        self._layout = layout
+        self._pumps = pumps
+        self._ids = ids
 
     def find(self, name: str) -> tuple[int, WireType]:
         """Finds a pump.
@@ -92,7 +102,10 @@ class PumpedStates:
         """
         _, wire = self.find(name)
         require_fields(name, wire, frozenset(wire.fields), messages)
-        states = np.zeros((len(messages.instance), self._layout.width), np.int64)
+        states = np.zeros(
+            (len(messages.instance), self._layout.width),
+            np.int64,
+        )
         states[:, HANDLE] = messages.instance
         states[:, INSTANCE] = self._ids[messages.instance]
         for field, values in messages.fields.items():
@@ -100,7 +113,12 @@ class PumpedStates:
         return states
 
 
-def require_fields(name: str, wire: WireType, fields: frozenset[str], messages: Messages) -> None:
+def require_fields(
+    name: str,
+    wire: WireType,
+    fields: frozenset[str],
+    messages: Messages,
+) -> None:
     """Checks that messages have their pump's state fields, and sizes where it is ragged.
 
     Args:
@@ -121,5 +139,8 @@ def require_fields(name: str, wire: WireType, fields: frozenset[str], messages: 
         )
     if wire.ragged and messages.sizes is None:
         raise MessageError(
-            f"pump `{name}`", "sizes, the rows of each message of a ragged pump", "none", "Give `Messages.sizes`."
+            f"pump `{name}`",
+            "sizes, the rows of each message of a ragged pump",
+            "none",
+            "Give `Messages.sizes`.",
         )

@@ -38,7 +38,10 @@ class MessageBatch:
         Returns:
           The messages for which it is true.
         """
-        return MessageBatch(self.states.compress(mask, axis=0), self.messages[mask])
+        return MessageBatch(
+            self.states.compress(mask, axis=0),
+            self.messages[mask],
+        )
 
 
 MOST_CONTROL_NODES = 100_000
@@ -65,9 +68,16 @@ class Router:
     """
 
     def __init__(
-        self, layout: Layout, table: MessageTable, topologies: Mapping[str, Mapping[int, Topology]], deliver: Deliver
+        self,
+        layout: Layout,
+        table: MessageTable,
+        topologies: Mapping[str, Mapping[int, Topology]],
+        deliver: Deliver,
     ):
-        self._layout, self._table, self._topologies, self._deliver = layout, table, topologies, deliver
+        self._layout = layout
+        self._table = table
+        self._topologies = topologies
+        self._deliver = deliver
         self.handlers: dict[type, Callable[[ControlStep, MessageBatch], Parts]] = {
             Cond: self._cond,
             Phi: lambda step, batch: [(0, batch)],
@@ -90,7 +100,8 @@ class Router:
         Raises:
           MessageError: If a state function fails or gives something unusable, a topology does not fit, or a loop of control nodes never ends.
         """
-        stack, passed = [(targets, batch)], 0
+        stack = [(targets, batch)]
+        passed = 0
         while stack:
             targets, batch = stack.pop()
             passed += 1
@@ -123,11 +134,18 @@ class Router:
         if len(chosen) == 1 or not np.count_nonzero(chosen != first):
             return [(first, batch)]
         if op.n == 2:
-            return [(output, batch.take(chosen == output)) for output in range(op.n)]
+            result = []
+            for output in range(op.n):
+                result.append((output, batch.take(chosen == output)))
+            return result
         return _dealt_out(batch, chosen)
 
     def _change_state(self, step: ControlStep, batch: MessageBatch) -> Parts:
-        after = apply(step.where, step.node.op.function, self._state(step, batch))
+        after = apply(
+            step.where,
+            step.node.op.function,
+            self._state(step, batch),
+        )
         return [(0, MessageBatch(self._checked(step, after, batch.states), batch.messages))]
 
     def _flatmap(self, step: ControlStep, batch: MessageBatch) -> Parts:
@@ -156,7 +174,9 @@ class Router:
         wire = node.inputs[1]
         assert wire is not None
         outputs: list[list[np.ndarray]] = [[] for _ in range(node.op.n)]
-        for message, handle in zip(batch.messages.tolist(), batch.states[:, HANDLE].tolist(), strict=True):
+        for message, handle in zip(
+            batch.messages.tolist(), batch.states[:, HANDLE].tolist(), strict=True
+        ):
             rows = self._table.rows[message]
             maps = find_topology(node, wire.source.name, self._topologies, handle).gather
             if len(maps) != node.op.n:
@@ -182,23 +202,51 @@ class Router:
             result.append((output, MessageBatch(batch.states, views)))
         return result
 
-    def _counted(self, step: ControlStep, batch: MessageBatch) -> tuple[np.ndarray, np.ndarray]:
+    def _counted(
+        self,
+        step: ControlStep,
+        batch: MessageBatch,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Makes `count(s)` copies of each message: for each copy, the message's position in the batch, and the copy's number."""
-        where, state = f"node `{step.node.name}`, count", self._state(step, batch)
-        counts = column(where, apply(where, step.node.op.count, state), len(batch.messages)).astype(np.int64)
+        where = f"node `{step.node.name}`, count"
+        state = self._state(step, batch)
+        counts = column(where, apply(where, step.node.op.count, state), len(batch.messages)).astype(
+            np.int64
+        )
         if (counts < 0).any():
             bad = state.take(np.flatnonzero(counts < 0)[:1])
             raise MessageError(
-                where, "a count of at least 0", f"{int(counts.min())} for {bad!r}", "Mend the count function."
+                where,
+                "a count of at least 0",
+                f"{int(counts.min())} for {bad!r}",
+                "Mend the count function.",
             )
         of = np.repeat(np.arange(len(counts)), counts)
         return of, np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
 
-    def _new_states(self, step: ControlStep, states: np.ndarray, i: np.ndarray) -> np.ndarray:
+    def _new_states(
+        self,
+        step: ControlStep,
+        states: np.ndarray,
+        i: np.ndarray,
+    ) -> np.ndarray:
         before = State(states, self._layout, step.fields)
-        return self._checked(step, apply(step.where, lambda s: step.node.op.state(s, i), before), states)
+        return self._checked(
+            step,
+            apply(
+                step.where,
+                lambda s: step.node.op.state(s, i),
+                before,
+            ),
+            states,
+        )
 
-    def _checked(self, step: ControlStep, after: State, before: np.ndarray) -> np.ndarray:
+    def _checked(
+        self,
+        step: ControlStep,
+        after: State,
+        before: np.ndarray,
+    ) -> np.ndarray:
         if (
             not isinstance(after, State)
             or columns_of(after).shape != before.shape
@@ -217,15 +265,31 @@ def _dealt_out(batch: MessageBatch, chosen: np.ndarray) -> Parts:
     """The messages for each output that was chosen; outputs that no message has chosen cost nothing."""
     order = np.argsort(chosen, kind="stable")
     chosen = chosen[order]
-    starts = [0, *(np.flatnonzero(chosen[1:] != chosen[:-1]) + 1).tolist()]
+    starts = [
+        0,
+        *(np.flatnonzero(chosen[1:] != chosen[:-1]) + 1).tolist(),
+    ]
     parts = []
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
         rows = order[start:end]
-        parts.append((int(chosen[start]), MessageBatch(batch.states.take(rows, axis=0), batch.messages[rows])))
+        parts.append(
+            (
+                int(chosen[start]),
+                MessageBatch(
+                    batch.states.take(rows, axis=0),
+                    batch.messages[rows],
+                ),
+            )
+        )
     return parts
 
 
-def find_topology(node: Node, pump: str, topologies: Mapping[str, Mapping[int, Topology]], handle: int) -> Topology:
+def find_topology(
+    node: Node,
+    pump: str,
+    topologies: Mapping[str, Mapping[int, Topology]],
+    handle: int,
+) -> Topology:
     """Finds the topology of an instance.
 
     Args:

@@ -27,11 +27,24 @@ class OutputSizes:
       topologies: Maps of the instances: pump name to instance handle to `Topology`.
     """
 
-    def __init__(self, stage: Stage, layout: Layout, table: MessageTable, topologies: Topologies):
-        self._stage, self._layout, self._table, self._topologies = stage, layout, table, topologies
+    def __init__(
+        self,
+        stage: Stage,
+        layout: Layout,
+        table: MessageTable,
+        topologies: Topologies,
+    ):
+        self._stage = stage
+        self._layout = layout
+        self._table = table
+        self._topologies = topologies
         self._edges = EdgeIndex(stage, topologies) if stage.chain is not None else None
 
-    def of(self, states: np.ndarray, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of(
+        self,
+        states: np.ndarray,
+        inputs: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Counts the rows of invocations.
 
         Args:
@@ -44,7 +57,8 @@ class OutputSizes:
         Raises:
           MessageError: If inputs have different numbers of rows, or a topology does not fit.
         """
-        stage, sizes = self._stage, self._table.size[inputs]
+        stage = self._stage
+        sizes = self._table.size[inputs]
         rows = sizes[:, 0]
         if stage.kind.collects:
             return rows, self._collected(states, sizes)
@@ -52,14 +66,26 @@ class OutputSizes:
             self._require_equal(states, port, sizes)
         if self._edges is not None:
             return rows, self._edges.of(states[:, HANDLE], rows).n_rows
-        return rows, rows if stage.outputs and stage.outputs[0].ragged else np.ones(len(rows), np.int64)
+        return rows, rows if stage.outputs and stage.outputs[0].ragged else np.ones(
+            len(rows), np.int64
+        )
 
-    def _require_equal(self, states: np.ndarray, port: int, sizes: np.ndarray) -> None:
+    def _require_equal(
+        self,
+        states: np.ndarray,
+        port: int,
+        sizes: np.ndarray,
+    ) -> None:
         bad = np.flatnonzero(sizes[:, port] != sizes[:, 0])
         if not len(bad):
             return
-        stage, i = self._stage, int(bad[0])
-        state = State(states[i : i + 1], self._layout, stage.ports[0].type.fields)
+        stage = self._stage
+        i = int(bad[0])
+        state = State(
+            states[i : i + 1],
+            self._layout,
+            stage.ports[0].type.fields,
+        )
         raise MessageError(
             f"node `{stage.name}`, port {stage.ports[port].name}",
             f"{int(sizes[i, 0])} rows, as on port {stage.ports[0].name}",
@@ -67,10 +93,17 @@ class OutputSizes:
             "Give both messages the same rows.",
         )
 
-    def _collected(self, states: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    def _collected(
+        self,
+        states: np.ndarray,
+        sizes: np.ndarray,
+    ) -> np.ndarray:
         """Rows that a collect makes, by each instance's topology."""
-        stage, pump = self._stage, str(self._stage.topology)
-        maps = [find_topology(stage.nodes[0], pump, self._topologies, handle) for handle in states[:, HANDLE].tolist()]
+        stage = self._stage
+        pump = str(self._stage.topology)
+        maps = []
+        for handle in states[:, HANDLE].tolist():
+            maps.append(find_topology(stage.nodes[0], pump, self._topologies, handle))
         for port in range(len(stage.ports)):
             for topology, size in zip(maps, sizes[:, port].tolist(), strict=True):
                 if port >= len(topology.scatter) or len(topology.scatter[port]) != size:

@@ -56,7 +56,11 @@ Arrow = tuple[list[Place], bool]
 """The places that an arrow passes, and whether it is a loop's way back."""
 
 
-def sort(layers: list[list[Place]], arrows: list[Arrow], sweeps: int = 16) -> None:
+def sort(
+    layers: list[list[Place]],
+    arrows: list[Arrow],
+    sweeps: int = 16,
+) -> None:
     """Puts each layer into the order of its neighbours' mean place (barycentre heuristic), and keeps the order with the fewest crossings.
 
     Args:
@@ -64,23 +68,35 @@ def sort(layers: list[list[Place]], arrows: list[Arrow], sweeps: int = 16) -> No
       arrows: The arrows.
       sweeps: How often to go through the layers.
     """
-    best, kept = _crossings(layers, arrows), [list(row) for row in layers]
+    best = _crossings(layers, arrows)
+    kept = [list(row) for row in layers]
     for sweep in range(sweeps):
         step = 1 if sweep % 2 == 0 else -1
         for row in layers[::step]:
-            _number(layers[row[0].layer - step] if row and 0 <= row[0].layer - step < len(layers) else [])
-            centre = {id(p): [q.x for q, _ in p.near if q.layer == p.layer - step] for p in row}
+            _number(
+                layers[row[0].layer - step]
+                if row and 0 <= row[0].layer - step < len(layers)
+                else []
+            )
+            centre = {}
+            for p in row:
+                centre[id(p)] = [q.x for q, _ in p.near if q.layer == p.layer - step]
             at = {id(p): i for i, p in enumerate(row)}
             row.sort(key=lambda p: float(np.mean(centre[id(p)])) if centre[id(p)] else at[id(p)])
         count = _crossings(layers, arrows)
         if count < best:
-            best, kept = count, [list(row) for row in layers]
+            best = count
+            kept = [list(row) for row in layers]
     layers[:] = kept
     if sum(map(len, layers)) <= _POLISHED:
         _polish(layers, arrows, best)
 
 
-def _polish(layers: list[list[Place]], arrows: list[Arrow], best: int) -> None:
+def _polish(
+    layers: list[list[Place]],
+    arrows: list[Arrow],
+    best: int,
+) -> None:
     """Tries whole long arrows at either margin, then neighbours swapped; keeps what has fewer crossings."""
     while best:
         before = best
@@ -100,7 +116,12 @@ def _polish(layers: list[list[Place]], arrows: list[Arrow], best: int) -> None:
             return
 
 
-def _keep_better(layers: list[list[Place]], old: list[list[Place]], arrows: list[Arrow], best: int) -> int:
+def _keep_better(
+    layers: list[list[Place]],
+    old: list[list[Place]],
+    arrows: list[Arrow],
+    best: int,
+) -> int:
     count = _crossings(layers, arrows)
     if count < best:
         return count
@@ -114,7 +135,10 @@ def _number(row: list[Place]) -> None:
         place.x = float(i)
 
 
-def _crossings(layers: list[list[Place]], arrows: list[Arrow]) -> int:
+def _crossings(
+    layers: list[list[Place]],
+    arrows: list[Arrow],
+) -> int:
     """How often arrows cross: between layers, and where a way back turns above its phi or below its label."""
     count = 0
     for row in layers:
@@ -135,7 +159,11 @@ def _crossings(layers: list[list[Place]], arrows: list[Arrow]) -> int:
     return count
 
 
-def spread(layers: list[list[Place]], rounds: int = 300, step: float = 1.9) -> None:
+def spread(
+    layers: list[list[Place]],
+    rounds: int = 300,
+    step: float = 1.9,
+) -> None:
     """Moves places towards their neighbours, in order and without overlap.
 
     Args:
@@ -144,19 +172,35 @@ def spread(layers: list[list[Place]], rounds: int = 300, step: float = 1.9) -> N
       step: More than 1 over-relaxes, so that long chains get straight in few rounds.
     """
     for row in layers:
-        _project(row, np.zeros(len(row)), np.ones(len(row)))
+        _project(
+            row,
+            np.zeros(len(row)),
+            np.ones(len(row)),
+        )
     for turn in range(rounds):
         for row in layers if turn % 2 == 0 else layers[::-1]:
             if row:
                 weights = np.array([sum(w for _, w in p.near) or 0.1 for p in row])
-                middle = [sum(w * q.x for q, w in p.near) / weights[i] if p.near else p.x for i, p in enumerate(row)]
+                middle = []
+                for i, p in enumerate(row):
+                    middle.append(sum(w * q.x for q, w in p.near) / weights[i] if p.near else p.x)
                 now = np.array([p.x for p in row])
-                _project(row, now + (step if turn < rounds - 10 else 1.0) * (np.array(middle) - now), weights)
+                _project(
+                    row,
+                    now + (step if turn < rounds - 10 else 1.0) * (np.array(middle) - now),
+                    weights,
+                )
 
 
-def _project(row: list[Place], wanted: np.ndarray, weights: np.ndarray) -> None:
+def _project(
+    row: list[Place],
+    wanted: np.ndarray,
+    weights: np.ndarray,
+) -> None:
     """The places nearest to those wanted that keep order and distance (least squares, by pooling adjacent violators)."""
-    steps = [(a.width + b.width) / 2 + SPACE for a, b in itertools.pairwise(row)]
+    steps = []
+    for a, b in itertools.pairwise(row):
+        steps.append((a.width + b.width) / 2 + SPACE)
     offset = np.concatenate([[0.0], np.cumsum(steps)])
     pools: list[list[float]] = []  # mean, weight, members
     for value, weight in zip(wanted - offset[: len(row)], weights, strict=True):
@@ -169,6 +213,9 @@ def _project(row: list[Place], wanted: np.ndarray, weights: np.ndarray) -> None:
                 before[1] + weight,
                 before[2] + n,
             ]
-    means = np.repeat([p[0] for p in pools], [int(p[2]) for p in pools])
+    means = np.repeat(
+        [p[0] for p in pools],
+        [int(p[2]) for p in pools],
+    )
     for place, x in zip(row, means + offset[: len(row)], strict=True):
         place.x = float(x)

@@ -21,8 +21,11 @@ from ampjax.viz.graphs.message_flow import Notes
 Measure = Callable[[str, float], float]
 """`measure(text, size)`: a text's width in points."""
 
-NAME_SIZE, KIND_SIZE, LABEL_SIZE = 9.5, 7.5, 6.5
-NOTE_HEIGHT, BAR_HEIGHT = 11.0, 8.0
+NAME_SIZE = 9.5
+KIND_SIZE = 7.5
+LABEL_SIZE = 6.5
+NOTE_HEIGHT = 11.0
+BAR_HEIGHT = 8.0
 """What a further line in a node's box takes, and the bar that shows its part of the time."""
 
 
@@ -53,7 +56,11 @@ class Layout:
     height: float
 
 
-def layout(graph: Graph, measure: Measure, notes: Notes | None = None) -> Layout:
+def layout(
+    graph: Graph,
+    measure: Measure,
+    notes: Notes | None = None,
+) -> Layout:
     """Arranges a graph.
 
     Args:
@@ -64,23 +71,42 @@ def layout(graph: Graph, measure: Measure, notes: Notes | None = None) -> Layout
     Returns:
       Places that do not overlap, and the arrows between them.
     """
-    nodes, notes = order(graph), notes or Notes()
+    nodes = order(graph)
+    notes = notes or Notes()
     every = edges(nodes)
     rank = _ranks(nodes, every)
-    boxes = {node.name: _box(node, 2 * rank[node.name], measure, notes) for node in nodes}
+    boxes = {}
+    for node in nodes:
+        boxes[node.name] = _box(
+            node,
+            2 * rank[node.name],
+            measure,
+            notes,
+        )
     labels: dict[tuple[str, int], Place] = {}
-    layers: list[list[Place]] = [[] for _ in range(2 * max(rank.values(), default=0) + 2)]
+    layers: list[list[Place]] = []
+    for _ in range(2 * max(rank.values(), default=0) + 2):
+        layers.append([])
     for box in boxes.values():
         layers[box.layer].append(box)
     arrows: list[Arrow] = []
     for edge in every:
         key = (edge.source.name, edge.wire.port)
         if key not in labels:
-            labels[key] = _label(edge.wire, 2 * rank[edge.source.name] + 1, measure, notes.wires.get(key))
+            labels[key] = _label(
+                edge.wire,
+                2 * rank[edge.source.name] + 1,
+                measure,
+                notes.wires.get(key),
+            )
             layers[labels[key].layer].append(labels[key])
             arrows.append(([boxes[edge.source.name], labels[key]], False))
-        start, end = labels[key], boxes[edge.target.name]
-        between = range(start.layer, end.layer - 1, -1) if edge.back else range(start.layer + 1, end.layer)
+        start = labels[key]
+        end = boxes[edge.target.name]
+        if edge.back:
+            between = range(start.layer, end.layer - 1, -1)
+        else:
+            between = range(start.layer + 1, end.layer)
         empty = [Place(i) for i in between]
         for place in empty:
             layers[place.layer].append(place)
@@ -90,13 +116,27 @@ def layout(graph: Graph, measure: Measure, notes: Notes | None = None) -> Layout
     sort(layers, arrows)
     spread(layers)
     _stack(layers, arrows)
-    left = min((p.x - p.width / 2 for row in layers for p in row), default=0.0)
+    left = min(
+        (p.x - p.width / 2 for row in layers for p in row),
+        default=0.0,
+    )
     for place in (p for row in layers for p in row):
         place.x += SPACE - left
-    right = max((p.x + p.width / 2 for row in layers for p in row), default=0.0)
-    bottom = max((p.bottom for row in layers for p in row), default=0.0)
+    right = max(
+        (p.x + p.width / 2 for row in layers for p in row),
+        default=0.0,
+    )
+    bottom = max(
+        (p.bottom for row in layers for p in row),
+        default=0.0,
+    )
     deepest = max((places[0].bottom for places, back in arrows if back), default=0.0) + SPACE
-    return Layout([p for row in layers for p in row], _ends(arrows), right + SPACE, max(bottom, deepest) + SPACE)
+    return Layout(
+        [p for row in layers for p in row],
+        _ends(arrows),
+        right + SPACE,
+        max(bottom, deepest) + SPACE,
+    )
 
 
 def kind_text(node: Node) -> str:
@@ -106,12 +146,18 @@ def kind_text(node: Node) -> str:
     return f"{node.kind} · {count_params(node):,}" if node.has_params else node.kind
 
 
-def _ranks(nodes: list[Node], every: list[Edge]) -> dict[str, int]:
+def _ranks(
+    nodes: list[Node],
+    every: list[Edge],
+) -> dict[str, int]:
     """Longest path from a source; sources themselves stand right above the first node they feed."""
     rank = {node.name: 0 for node in nodes}
     ahead = [edge for edge in every if not edge.back]  # sorted by target, in order
     for edge in ahead:
-        rank[edge.target.name] = max(rank[edge.target.name], rank[edge.source.name] + 1)
+        rank[edge.target.name] = max(
+            rank[edge.target.name],
+            rank[edge.source.name] + 1,
+        )
     fed = {edge.target.name for edge in ahead}
     for node in nodes:
         targets = [rank[edge.target.name] for edge in ahead if edge.source is node]
@@ -120,20 +166,45 @@ def _ranks(nodes: list[Node], every: list[Edge]) -> dict[str, int]:
     return rank
 
 
-def _box(node: Node, layer: int, measure: Measure, notes: Notes) -> Place:
+def _box(
+    node: Node,
+    layer: int,
+    measure: Measure,
+    notes: Notes,
+) -> Place:
     lines = notes.nodes.get(node.name, ())
-    texts = [(node.name, NAME_SIZE), (kind_text(node), KIND_SIZE), *((line, KIND_SIZE) for line in lines)]
+    texts = [
+        (node.name, NAME_SIZE),
+        (kind_text(node), KIND_SIZE),
+        *((line, KIND_SIZE) for line in lines),
+    ]
     width = max(measure(*text) for text in texts) + (34 if node.kind == "Cond" else 20)
     height = 30.0 + NOTE_HEIGHT * len(lines) + BAR_HEIGHT * (node.name in notes.shares)
-    return Place(layer, max(width, 54.0), height, node=node, text=lines)
+    return Place(
+        layer,
+        max(width, 54.0),
+        height,
+        node=node,
+        text=lines,
+    )
 
 
-def _label(wire: Wire, layer: int, measure: Measure, messages: int | None) -> Place:
+def _label(
+    wire: Wire,
+    layer: int,
+    measure: Measure,
+    messages: int | None,
+) -> Place:
     payload, _, fields = wire_text(wire).partition(" {")
     text = (payload, "{" + fields) if fields else (payload,)
     if messages is not None:
         text = (*text, f"{messages:,} message{'s' * (messages != 1)}")
-    return Place(layer, max(measure(line, LABEL_SIZE) for line in text) + 4, 9.0 * len(text), text=text)
+    return Place(
+        layer,
+        max(measure(line, LABEL_SIZE) for line in text) + 4,
+        9.0 * len(text),
+        text=text,
+    )
 
 
 def _attract(places: list[Place]) -> None:
@@ -142,18 +213,27 @@ def _attract(places: list[Place]) -> None:
         if a.layer == b.layer:  # a way back leaves its label sideways, and enters its phi so
             continue
         empty = sum(p.node is None and not p.text for p in (a, b))
-        weight = (1.0, 1.0, 40.0)[empty] if not (a.node and b.text) else 3.0
+        if not (a.node and b.text):
+            weight = (1.0, 1.0, 40.0)[empty]
+        else:
+            weight = 3.0
         a.near.append((b, weight))
         b.near.append((a, weight))
 
 
-def _stack(layers: list[list[Place]], arrows: list[Arrow]) -> None:
+def _stack(
+    layers: list[list[Place]],
+    arrows: list[Arrow],
+) -> None:
     """Heights: where arrows go far sideways, the gap between two layers is higher."""
     gaps = [8.0] * (len(layers) + 1)
     for places, _ in arrows:
         for a, b in itertools.pairwise(places):
             gap = max(a.layer, b.layer)
-            gaps[gap] = max(gaps[gap], 8.0 + min(0.06 * abs(a.x - b.x), 24.0))
+            gaps[gap] = max(
+                gaps[gap],
+                8.0 + min(0.06 * abs(a.x - b.x), 24.0),
+            )
             if a.layer == b.layer:  # a turn takes place above a phi, or below a label
                 turn = a.layer if b.node else a.layer + 1
                 gaps[turn] = max(gaps[turn], 16.0)
@@ -177,12 +257,25 @@ def _ends(arrows: list[Arrow]) -> list[Route]:
         ends.setdefault(id(places[-1]), []).append((places[-2].x, i))
     routes = []
     for i, (places, back) in enumerate(arrows):
-        first = _share(places[0], starts[id(places[0])], (places[1].x, i))
-        last = _share(places[-1], ends[id(places[-1])], (places[-2].x, i))
+        first = _share(
+            places[0],
+            starts[id(places[0])],
+            (places[1].x, i),
+        )
+        last = _share(
+            places[-1],
+            ends[id(places[-1])],
+            (places[-2].x, i),
+        )
         routes.append(Route(tuple(places), back, first, last))
     return routes
 
 
-def _share(place: Place, arrows: list[tuple[float, int]], this: tuple[float, int]) -> float:
-    number, n = sorted(arrows).index(this), len(arrows)
+def _share(
+    place: Place,
+    arrows: list[tuple[float, int]],
+    this: tuple[float, int],
+) -> float:
+    number = sorted(arrows).index(this)
+    n = len(arrows)
     return place.x + place.width * 0.7 * ((number + 0.5) / n - 0.5)

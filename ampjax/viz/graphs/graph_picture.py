@@ -42,7 +42,12 @@ Entry = tuple[str | None, str]
 """A legend's line: a fill, or None for the dashed line, and its text."""
 
 
-def draw(graph: Graph, path: str | FilePath | None = None, *, trace: Trace | None = None) -> Figure:
+def draw(
+    graph: Graph,
+    path: str | FilePath | None = None,
+    *,
+    trace: Trace | None = None,
+) -> Figure:
     """Draws a graph: boxes for nodes, arrows for wires, with the payload beside each wire; wires that close a loop are dashed.
 
     Args:
@@ -67,7 +72,10 @@ def draw(graph: Graph, path: str | FilePath | None = None, *, trace: Trace | Non
     shift = (width - plan.width) / 2
     figure = new_figure(width / 72, height / 72)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    axes.set(xlim=(-shift, width - shift), ylim=(height, 0))
+    axes.set(
+        xlim=(-shift, width - shift),
+        ylim=(height, 0),
+    )
     axes.set_axis_off()
     for route in plan.routes:
         axes.add_patch(_arrow(route))
@@ -79,7 +87,16 @@ def draw(graph: Graph, path: str | FilePath | None = None, *, trace: Trace | Non
             continue
         for i, line in enumerate(place.text):
             y = place.y + 9.0 * (i - (len(place.text) - 1) / 2)
-            axes.text(place.x, y, line, size=LABEL_SIZE, ha="center", va="center", color="#333333", parse_math=False)
+            axes.text(
+                place.x,
+                y,
+                line,
+                size=LABEL_SIZE,
+                ha="center",
+                va="center",
+                color="#333333",
+                parse_math=False,
+            )
     _legend(axes, entries, cell, columns, plan.height)
     save(figure, path)
     return figure
@@ -99,14 +116,24 @@ def to_svg(graph: Graph) -> str:
 
 @lru_cache(maxsize=4096)
 def _measure(text: str, size: float) -> float:
-    font = FontProperties(family="DejaVu Sans", size=size, weight="bold" if size == NAME_SIZE else "normal")
+    font = FontProperties(
+        family="DejaVu Sans", size=size, weight="bold" if size == NAME_SIZE else "normal"
+    )
     return TextToPath().get_text_width_height_descent(text.replace("$", "S"), font, False)[0]
 
 
 def _box(axes: Axes, place: Place, node: Node) -> None:
     colours = family(node.kind, node.is_control)
-    style = {"facecolor": colours.fill, "edgecolor": _EDGE, "linewidth": 0.8, "zorder": 3}
-    left, right, w, h = place.x - place.width / 2, place.x + place.width / 2, place.width, place.height
+    style = {
+        "facecolor": colours.fill,
+        "edgecolor": _EDGE,
+        "linewidth": 0.8,
+        "zorder": 3,
+    }
+    left = place.x - place.width / 2
+    right = place.x + place.width / 2
+    w = place.width
+    h = place.height
     if node.kind == "Cond":
         points = [
             (left, place.y),
@@ -118,8 +145,17 @@ def _box(axes: Axes, place: Place, node: Node) -> None:
         ]
         axes.add_patch(Polygon(points, **style))
     else:
-        radius = 13.0 if node.kind == "Pump" else 7.0 if node.is_control else 1.0
-        axes.add_patch(FancyBboxPatch((left, place.top), w, h, boxstyle=f"round,pad=0,rounding_size={radius}", **style))
+        if node.kind == "Pump":
+            radius = 13.0
+        elif node.is_control:
+            radius = 7.0
+        else:
+            radius = 1.0
+        axes.add_patch(
+            FancyBboxPatch(
+                (left, place.top), w, h, boxstyle=f"round,pad=0,rounding_size={radius}", **style
+            )
+        )
     if node.kind == "Loss":
         axes.add_patch(
             FancyBboxPatch(
@@ -133,38 +169,88 @@ def _box(axes: Axes, place: Place, node: Node) -> None:
                 zorder=3,
             )
         )
-    ink = {"color": colours.ink, "ha": "center", "va": "center", "zorder": 4, "parse_math": False}
-    axes.text(place.x, place.top + 9.5, node.name, size=NAME_SIZE, weight="bold", **ink)
+    ink = {
+        "color": colours.ink,
+        "ha": "center",
+        "va": "center",
+        "zorder": 4,
+        "parse_math": False,
+    }
+    axes.text(
+        place.x,
+        place.top + 9.5,
+        node.name,
+        size=NAME_SIZE,
+        weight="bold",
+        **ink,
+    )
     for i, line in enumerate((kind_text(node), *place.text)):
-        axes.text(place.x, place.top + 22.5 + NOTE_HEIGHT * i, line, size=KIND_SIZE, **ink)
+        axes.text(
+            place.x,
+            place.top + 22.5 + NOTE_HEIGHT * i,
+            line,
+            size=KIND_SIZE,
+            **ink,
+        )
 
 
-def _bar(axes: Axes, place: Place, shares: tuple[float, float]) -> None:
+def _bar(
+    axes: Axes,
+    place: Place,
+    shares: tuple[float, float],
+) -> None:
     """At the bottom of a box: its stage's part of all busy time, forward and backward; the whole bar would be all of it."""
-    left, width, top, height = place.x - place.width / 2 + 6, place.width - 12, place.bottom - BAR_HEIGHT, 5.0
+    left = place.x - place.width / 2 + 6
+    width = place.width - 12
+    top = place.bottom - BAR_HEIGHT
+    height = 5.0
     style: Any = {"edgecolor": _EDGE, "linewidth": 0.5, "zorder": 4}
     axes.add_patch(Rectangle((left, top), width, height, facecolor=WHITE, **style))
     for share, kind in zip(shares, ("forward", "backward"), strict=True):
-        axes.add_patch(Rectangle((left, top), width * share, height, facecolor=SLICES[kind][0], **style))
+        axes.add_patch(
+            Rectangle(
+                (left, top),
+                width * share,
+                height,
+                facecolor=SLICES[kind][0],
+                **style,
+            )
+        )
         left += width * share
 
 
 def _arrow(route: Route) -> Patch:
     """A curve that is vertical at every place; a way back turns below its label and above its phi."""
     places = route.places
-    x, y = route.start_x, places[0].bottom
-    points, codes = [(x, y)], [Path.MOVETO]
+    x = route.start_x
+    y = places[0].bottom
+    points = [(x, y)]
+    codes = [Path.MOVETO]
     for i, place in enumerate(places[1:], 1):
         last = i == len(places) - 1
         to_x = route.end_x if last else place.x
         to_y = place.bottom if route.back and not last else place.top
-        turn = 15.0 if i == 1 else -15.0 if last else 0.0
-        if route.back and turn:
-            points += [(x, y + turn), (to_x, to_y + turn), (to_x, to_y)]
+        if i == 1:
+            turn = 15.0
+        elif last:
+            turn = -15.0
         else:
-            points += [(x, (y + to_y) / 2), (to_x, (y + to_y) / 2), (to_x, to_y)]
+            turn = 0.0
+        if route.back and turn:
+            points += [
+                (x, y + turn),
+                (to_x, to_y + turn),
+                (to_x, to_y),
+            ]
+        else:
+            points += [
+                (x, (y + to_y) / 2),
+                (to_x, (y + to_y) / 2),
+                (to_x, to_y),
+            ]
         codes += [Path.CURVE4] * 3
-        x, y = to_x, to_y
+        x = to_x
+        y = to_y
         if not last:
             y = place.top if route.back else place.bottom
             points.append((x, y))
@@ -184,14 +270,45 @@ def _arrow(route: Route) -> Patch:
     )
 
 
-def _legend(axes: Axes, entries: list[Entry], cell: float, columns: int, top: float) -> None:
+def _legend(
+    axes: Axes,
+    entries: list[Entry],
+    cell: float,
+    columns: int,
+    top: float,
+) -> None:
     for i, (fill, text) in enumerate(entries):
-        x, y = _MARGIN + cell * (i % columns), top + _LEGEND_ROW * (i // columns + 0.5)
+        x = _MARGIN + cell * (i % columns)
+        y = top + _LEGEND_ROW * (i // columns + 0.5)
         if fill is None:
-            axes.add_line(Line2D([x, x + 14], [y, y], color=_EDGE, linewidth=0.9, linestyle=_DASHES))
+            axes.add_line(
+                Line2D(
+                    [x, x + 14],
+                    [y, y],
+                    color=_EDGE,
+                    linewidth=0.9,
+                    linestyle=_DASHES,
+                )
+            )
         else:
-            axes.add_patch(Rectangle((x, y - 4), 14, 8, facecolor=fill, edgecolor=_EDGE, linewidth=0.6))
-        axes.text(x + 19, y, text, size=KIND_SIZE, va="center", color="#222222")
+            axes.add_patch(
+                Rectangle(
+                    (x, y - 4),
+                    14,
+                    8,
+                    facecolor=fill,
+                    edgecolor=_EDGE,
+                    linewidth=0.6,
+                )
+            )
+        axes.text(
+            x + 19,
+            y,
+            text,
+            size=KIND_SIZE,
+            va="center",
+            color="#222222",
+        )
 
 
 def _entries(plan: Layout, notes: Notes | None) -> list[Entry]:
@@ -202,7 +319,10 @@ def _entries(plan: Layout, notes: Notes | None) -> list[Entry]:
     for f in FAMILIES:
         here = sorted(kind for kind, own in families.items() if own is f)
         text = "PPT · number of parameters" if here == ["PPT"] else ", ".join(here)
-        entries += [(f.fill, text)] if here else []
+        if here:
+            entries += [(f.fill, text)]
+        else:
+            entries += []
     if notes is not None:
         entries += [
             (SLICES["forward"][0], f"{FORWARD} forward: part of all time"),

@@ -12,7 +12,8 @@ from ampjax.ir.ops.op_classes import ControlOp
 from ampjax.ir.wires import Wire
 from ampjax.trace.trace import Trace, duration
 
-FORWARD, BACKWARD = "→", "←"
+FORWARD = "→"
+BACKWARD = "←"
 
 WireKey = tuple[str, int]
 """The name of the node that a wire leaves, and the number of its output."""
@@ -57,34 +58,53 @@ def notes_of(graph: Graph, trace: Trace) -> Notes:
         nodes = [graph.nodes[name] for name in names if name in graph.nodes]
         if not nodes or not messages[stage]:
             continue
-        there, back = time[stage, "forward"] + time[stage, "infer"], time[stage, "backward"]
+        there = time[stage, "forward"] + time[stage, "infer"]
+        back = time[stage, "backward"]
         last = nodes[-1].name
-        lines[last] = [f"{FORWARD} {duration(there)}" + (f"   {BACKWARD} {duration(back)}" if back else "")]
+        lines[last] = [
+            f"{FORWARD} {duration(there)}" + (f"   {BACKWARD} {duration(back)}" if back else "")
+        ]
         lines.update({node.name: [f"runs in {last}"] for node in nodes[:-1]})
-        shares[last] = (there / total, back / total) if total else (0.0, 0.0)
+        if total:
+            shares[last] = (there / total, back / total)
+        else:
+            shares[last] = (0.0, 0.0)
         for node in nodes:
             known.update({(wire.source.name, wire.port): messages[stage] for wire in _wires(node)})
     for name, n in updates.items():
         lines.setdefault(name, []).append(f"{n:,} update{'s' * (n > 1)}")
-    return Notes({name: tuple(found) for name, found in lines.items()}, _spread(graph, known), shares)
+    return Notes(
+        {name: tuple(found) for name, found in lines.items()},
+        _spread(graph, known),
+        shares,
+    )
 
 
 def _wires(node: Node) -> list[Wire]:
     return [wire for wire in node.inputs if wire is not None] + list(node.outputs)
 
 
-def _spread(graph: Graph, known: dict[WireKey, int]) -> dict[WireKey, int]:
+def _spread(
+    graph: Graph,
+    known: dict[WireKey, int],
+) -> dict[WireKey, int]:
     """Adds wires between control nodes that send on as much as they get: each message once, or once to each output."""
     known = dict(known)
     while True:
         before = len(known)
         for node in graph.nodes.values():
-            into = [(w.source.name, w.port) for w in node.inputs if w is not None]
+            into = []
+            for w in node.inputs:
+                if w is not None:
+                    into.append((w.source.name, w.port))
             out = [(w.source.name, w.port) for w in node.outputs]
             if isinstance(node.op, Bcast):
                 sides = [(into, [key]) for key in out]
             else:
-                sides = [(into, out)] if isinstance(node.op, ControlOp) and node.op.sends_exactly_one else []
+                if isinstance(node.op, ControlOp) and node.op.sends_exactly_one:
+                    sides = [(into, out)]
+                else:
+                    sides = []
             for one, other in sides:
                 _solve(one, other, known)
                 _solve(other, one, known)
@@ -92,7 +112,11 @@ def _spread(graph: Graph, known: dict[WireKey, int]) -> dict[WireKey, int]:
             return known
 
 
-def _solve(whole: list[WireKey], parts: list[WireKey], known: dict[WireKey, int]) -> None:
+def _solve(
+    whole: list[WireKey],
+    parts: list[WireKey],
+    known: dict[WireKey, int],
+) -> None:
     """Finds the one count that is missing where both sides carry as much."""
     missing = {key for key in parts if key not in known}
     if len(missing) == 1 and all(key in known for key in whole):

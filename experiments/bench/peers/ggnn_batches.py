@@ -44,7 +44,10 @@ class Layout:
         return (joined(self.data, np.arange(0), self.batch, size[None]) for size in self.sizes)
 
 
-def examples(experiment: str, options: Any) -> tuple[Any, GraphInstances, float]:
+def examples(
+    experiment: str,
+    options: Any,
+) -> tuple[Any, GraphInstances, float]:
     """An experiment's graphs for training (`babi15`: perhaps `Fresh` ones) and for validation, of seed 0, and the factor of `qm9`'s error.
 
     Args:
@@ -60,7 +63,12 @@ def examples(experiment: str, options: Any) -> tuple[Any, GraphInstances, float]
 
 def as_they_come(data: GraphInstances, batch: int) -> Layout:
     """Graphs in the given order; two shapes: what `batch` graphs hardly ever exceed, and what they never do."""
-    return Layout(data, batch, sizes(counts(data, np.arange(len(data))), batch), lambda order: _chunks(order, batch))
+    return Layout(
+        data,
+        batch,
+        sizes(counts(data, np.arange(len(data))), batch),
+        lambda order: _chunks(order, batch),
+    )
 
 
 def by_nodes(data: GraphInstances, batch: int) -> Layout:
@@ -70,9 +78,16 @@ def by_nodes(data: GraphInstances, batch: int) -> Layout:
     shapes = np.concatenate([sizes(each[pair == p], batch) for p in np.unique(pair)])
 
     def groups(order: np.ndarray) -> Iterator[np.ndarray]:
-        places = [np.flatnonzero(pair[order] == p) for p in np.unique(pair[order])]
-        parts = [part for own in places for part in _chunks(own, batch)]
-        return (order[part] for part in sorted(parts, key=lambda part: part[0]))  # random, if the order is
+        places = []
+        for p in np.unique(pair[order]):
+            places.append(np.flatnonzero(pair[order] == p))
+        parts = []
+        for own in places:
+            for part in _chunks(own, batch):
+                parts.append(part)
+        return (
+            order[part] for part in sorted(parts, key=lambda part: part[0])
+        )  # random, if the order is
 
     return Layout(data, batch, shapes, groups)
 
@@ -81,14 +96,19 @@ def one_shape(data: GraphInstances, batch: int) -> Layout:
     """One shape, with room for `batch` graphs at random more often than not: graphs go in while there is room (jraph's way)."""
     each = counts(data, np.arange(len(data)))
     room = np.ceil(batch * each.mean(axis=0) + np.sqrt(batch) * each.std(axis=0)).astype(int)
-    room = np.maximum(room, each.max(axis=0, initial=1))
+    room = np.maximum(
+        room,
+        each.max(axis=0, initial=1),
+    )
 
     def groups(order: np.ndarray) -> Iterator[np.ndarray]:
-        first, used = 0, np.zeros_like(room)
+        first = 0
+        used = np.zeros_like(room)
         for i, own in enumerate(each[order]):
             if i - first == batch or (used + own > room).any():
                 yield order[first:i]
-                first, used = i, np.zeros_like(room)
+                first = i
+                used = np.zeros_like(room)
             used = used + own
         yield order[first:]
 
@@ -97,9 +117,13 @@ def one_shape(data: GraphInstances, batch: int) -> Layout:
 
 def counts(data: GraphInstances, ids: np.ndarray) -> np.ndarray:
     """`[n, 1 + n_kinds]`: nodes, and edges of each kind, of each of the graphs `ids`."""
-    graphs, ids = data.graphs, data.ids[ids]
+    graphs = data.graphs
+    ids = data.ids[ids]
     edges, graph = _edges(graphs, ids)
-    flat = np.bincount(graph * graphs.n_kinds + graphs.kinds[edges], minlength=len(ids) * graphs.n_kinds)
+    flat = np.bincount(
+        graph * graphs.n_kinds + graphs.kinds[edges],
+        minlength=len(ids) * graphs.n_kinds,
+    )
     return np.column_stack([np.diff(graphs.node_ptr)[ids], flat.reshape(-1, graphs.n_kinds)])
 
 
@@ -110,26 +134,42 @@ def sizes(each: np.ndarray, batch: int) -> np.ndarray:
     return np.stack([np.minimum(usual, most), most])
 
 
-def joined(data: GraphInstances, ids: np.ndarray, batch: int, sizes: np.ndarray) -> Batch:
+def joined(
+    data: GraphInstances,
+    ids: np.ndarray,
+    batch: int,
+    sizes: np.ndarray,
+) -> Batch:
     """The graphs `ids` side by side, padded to `batch` graphs and to the first of `sizes` that has room."""
-    graphs, ids = data.graphs, data.ids[ids]
+    graphs = data.graphs
+    ids = data.ids[ids]
     n = np.diff(graphs.node_ptr)[ids]
     first = np.cumsum(n) - n
     nodes = _ranges(graphs.node_ptr[ids], n)
     edges, graph = _edges(graphs, ids)
     kinds = graphs.kinds[edges]
     n_edges = np.bincount(kinds, minlength=graphs.n_kinds)
-    n_nodes, *slots = next(size for size in sizes.tolist() if (size >= np.array([len(nodes), *n_edges])).all())
+    n_nodes, *slots = next(
+        size for size in sizes.tolist() if (size >= np.array([len(nodes), *n_edges])).all()
+    )
     order = np.argsort(kinds, kind="stable")
     places = _ranges(np.cumsum(slots) - slots, n_edges)
-    senders, receivers = np.zeros(sum(slots), np.int32), np.full(sum(slots), n_nodes, np.int32)
+    senders = np.zeros(sum(slots), np.int32)
+    receivers = np.full(sum(slots), n_nodes, np.int32)
     senders[places], receivers[places] = (
         (ends[edges] + first[graph])[order] for ends in (graphs.senders, graphs.receivers)
     )
     owner = np.full(n_nodes, batch, np.int32)
-    owner[: len(nodes)] = np.repeat(np.arange(len(ids)), n)
-    rows = {name: _filled(values[nodes], n_nodes) for name, values in data.nodes.items()}
-    targets = {name: _filled(values[ids], batch) for name, values in data.targets.items()}
+    owner[: len(nodes)] = np.repeat(
+        np.arange(len(ids)),
+        n,
+    )
+    rows = {}
+    for name, values in data.nodes.items():
+        rows[name] = _filled(values[nodes], n_nodes)
+    targets = {}
+    for name, values in data.targets.items():
+        targets[name] = _filled(values[ids], batch)
     return {
         **rows,
         **targets,
@@ -139,14 +179,21 @@ def joined(data: GraphInstances, ids: np.ndarray, batch: int, sizes: np.ndarray)
     }
 
 
-def _chunks(order: Sequence[int] | np.ndarray, batch: int) -> Iterator[Any]:
+def _chunks(
+    order: Sequence[int] | np.ndarray,
+    batch: int,
+) -> Iterator[Any]:
     """An order in pieces of `batch`."""
     return (order[i : i + batch] for i in range(0, len(order), batch))
 
 
-def _edges(graphs: Graphs, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _edges(
+    graphs: Graphs,
+    ids: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
     """The edges that the graphs `ids` send, and for each the place of its graph among `ids`."""
-    first, end = graphs.out_ptr[graphs.node_ptr[ids]], graphs.out_ptr[graphs.node_ptr[ids + 1]]
+    first = graphs.out_ptr[graphs.node_ptr[ids]]
+    end = graphs.out_ptr[graphs.node_ptr[ids + 1]]
     return _ranges(first, end - first), np.repeat(np.arange(len(ids)), end - first)
 
 

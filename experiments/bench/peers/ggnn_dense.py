@@ -21,7 +21,12 @@ from experiments.bench.peers.ggnn_batches import Batch, Layout, by_nodes, counts
 from experiments.bench.peers.ggnn_jax import Model
 
 
-def regression(params: Any, batch: Batch, steps: int, scale: float) -> tuple[jax.Array, jax.Array]:
+def regression(
+    params: Any,
+    batch: Batch,
+    steps: int,
+    scale: float,
+) -> tuple[jax.Array, jax.Array]:
     """The summed loss of a batch's graphs, and their summed error.
 
     Args:
@@ -30,18 +35,34 @@ def regression(params: Any, batch: Batch, steps: int, scale: float) -> tuple[jax
       steps: Propagation steps.
       scale: The factor of the error.
     """
-    x, adjacency = batch["x"], batch["adjacency"]
+    x = batch["x"]
+    adjacency = batch["adjacency"]
     hidden = params["update"]["candidate"]["b"].size
     maps = [params[f"edge{kind}"] for kind in range(adjacency.shape[1])]
     w, b = (jnp.stack([m[part] for m in maps]) for part in ("w", "b"))
     n_batch, n = x.shape[:2]
-    matrix = jnp.einsum("bkvw,kij->bvjwi", adjacency, w).reshape(n_batch, n * hidden, n * hidden)
+    matrix = jnp.einsum("bkvw,kij->bvjwi", adjacency, w).reshape(
+        n_batch,
+        n * hidden,
+        n * hidden,
+    )
     bias = jnp.einsum("bkv,kj->bvj", adjacency.sum(axis=3), b)
-    h = jnp.pad(x, ((0, 0), (0, 0), (0, hidden - x.shape[2])))
+    h = jnp.pad(
+        x,
+        (
+            (0, 0),
+            (0, 0),
+            (0, hidden - x.shape[2]),
+        ),
+    )
     for _ in range(steps):
         arrived = jnp.einsum("bpq,bq->bp", matrix, h.reshape(n_batch, -1)).reshape(h.shape) + bias
         h = GatedUnit(hidden)(params["update"], arrived, h)
-    rows = GatedReadout(hidden, x.shape[2])(params["readout"], h, x)
+    rows = GatedReadout(hidden, x.shape[2])(
+        params["readout"],
+        h,
+        x,
+    )
     there = jnp.arange(n) < batch["n"][:, None]
     predictions = jnp.where(there[..., None], rows, 0.0).sum(axis=1)
     difference = predictions[:, 0] - batch["target"]
@@ -63,23 +84,46 @@ class DenseLayout(Layout):
         return (self._padded(np.arange(0), int(n)) for n in self.sizes[:, 0])
 
     def _padded(self, ids: np.ndarray, n: int) -> Batch:
-        graphs, features = self.data.graphs, self.data.nodes["x"]
-        x = np.zeros((self.batch, n, features.shape[1]), features.dtype)
-        adjacency = np.zeros((self.batch, graphs.n_kinds, n, n), np.float32)
-        sizes, target = np.zeros(self.batch, np.int32), np.zeros(self.batch, np.float32)
+        graphs = self.data.graphs
+        features = self.data.nodes["x"]
+        x = np.zeros(
+            (self.batch, n, features.shape[1]),
+            features.dtype,
+        )
+        adjacency = np.zeros(
+            (self.batch, graphs.n_kinds, n, n),
+            np.float32,
+        )
+        sizes = np.zeros(self.batch, np.int32)
+        target = np.zeros(self.batch, np.float32)
         for row, graph in enumerate(self.data.ids[ids]):
-            first, end = graphs.node_ptr[graph], graphs.node_ptr[graph + 1]
+            first = graphs.node_ptr[graph]
+            end = graphs.node_ptr[graph + 1]
             edges = slice(graphs.out_ptr[first], graphs.out_ptr[end])
-            x[row, : end - first], sizes[row] = features[first:end], end - first
+            x[row, : end - first] = features[first:end]
+            sizes[row] = end - first
             target[row] = self.data.targets["target"][graph]
-            np.add.at(adjacency[row], (graphs.kinds[edges], graphs.receivers[edges], graphs.senders[edges]), 1)
+            np.add.at(
+                adjacency[row],
+                (
+                    graphs.kinds[edges],
+                    graphs.receivers[edges],
+                    graphs.senders[edges],
+                ),
+                1,
+            )
         return {"x": x, "adjacency": adjacency, "n": sizes, "target": target}
 
 
 def dense(data: GraphInstances, batch: int) -> DenseLayout:
     """Molecules whose numbers of atoms are within one of each other, in dense matrices."""
     most = np.unique(counts(data, np.arange(len(data)))[:, 0] // 2) * 2 + 1
-    return DenseLayout(data, batch, most[:, None], by_nodes(data, batch).groups)
+    return DenseLayout(
+        data,
+        batch,
+        most[:, None],
+        by_nodes(data, batch).groups,
+    )
 
 
 qm9 = partial(Model, "qm9", layout=dense, regress=regression, evaluated=20)

@@ -19,7 +19,14 @@ from ampjax.data.graphs import GraphInstances
 from ampjax.models.ggnn import GatedReadout, GatedUnit, Score
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
-from experiments.bench.peers.ggnn_batches import Batch, Layout, as_they_come, by_nodes, examples, one_shape
+from experiments.bench.peers.ggnn_batches import (
+    Batch,
+    Layout,
+    as_they_come,
+    by_nodes,
+    examples,
+    one_shape,
+)
 from experiments.intervals import cosine
 
 EVALUATED = 100
@@ -28,33 +35,69 @@ EVALUATED = 100
 
 def states(params: Any, batch: Batch, steps: int) -> jax.Array:
     """The nodes' states `[n, H]` after all steps."""
-    x, senders = batch["x"], batch["senders"]
-    ends, sender = np.cumsum([len(s) for s in senders])[:-1], jnp.concatenate(senders)
+    x = batch["x"]
+    senders = batch["senders"]
+    ends = np.cumsum([len(s) for s in senders])[:-1]
+    sender = jnp.concatenate(senders)
     hidden = params["update"]["candidate"]["b"].size
-    h = jnp.pad(x, ((0, 0), (0, hidden - x.shape[1])))
+    h = jnp.pad(
+        x,
+        ((0, 0), (0, hidden - x.shape[1])),
+    )
     for _ in range(steps):
         maps = (params[f"edge{kind}"] for kind in range(len(senders)))
-        sent = [rows @ m["w"] + m["b"] for rows, m in zip(jnp.split(h[sender], ends), maps, strict=True)]
-        arrived = jax.ops.segment_sum(jnp.concatenate(sent), batch["receivers"], len(x))
+        sent = []
+        for rows, m in zip(jnp.split(h[sender], ends), maps, strict=True):
+            sent.append(rows @ m["w"] + m["b"])
+        arrived = jax.ops.segment_sum(
+            jnp.concatenate(sent),
+            batch["receivers"],
+            len(x),
+        )
         h = GatedUnit(hidden)(params["update"], arrived, h)
     return h
 
 
-def regression(params: Any, batch: Batch, steps: int, scale: float) -> tuple[jax.Array, jax.Array]:
+def regression(
+    params: Any,
+    batch: Batch,
+    steps: int,
+    scale: float,
+) -> tuple[jax.Array, jax.Array]:
     """The summed loss of a batch's graphs, and their summed error; graphs that are not there have neither."""
-    h, x = states(params, batch, steps), batch["x"]
-    rows = GatedReadout(h.shape[1], x.shape[1])(params["readout"], h, x)
-    predictions = jax.ops.segment_sum(rows, batch["graph"], len(batch["target"]), indices_are_sorted=True)
+    h = states(params, batch, steps)
+    x = batch["x"]
+    rows = GatedReadout(h.shape[1], x.shape[1])(
+        params["readout"],
+        h,
+        x,
+    )
+    predictions = jax.ops.segment_sum(
+        rows, batch["graph"], len(batch["target"]), indices_are_sorted=True
+    )
     difference = predictions[:, 0] - batch["target"]
     return 0.5 * (difference**2).sum(), scale * jnp.abs(difference).sum()
 
 
-def selection(params: Any, batch: Batch, steps: int, nodes: int) -> tuple[jax.Array, jax.Array]:
+def selection(
+    params: Any,
+    batch: Batch,
+    steps: int,
+    nodes: int,
+) -> tuple[jax.Array, jax.Array]:
     """The summed loss of a batch's graphs of `nodes` nodes each, and hits; graphs that are not there have neither."""
-    h, x = states(params, batch, steps), batch["x"]
-    scores = Score(h.shape[1], x.shape[1])(params["score"], h, x).reshape(-1, nodes)
+    h = states(params, batch, steps)
+    x = batch["x"]
+    scores = Score(h.shape[1], x.shape[1])(params["score"], h, x).reshape(
+        -1,
+        nodes,
+    )
     answer = batch["answer"].reshape(-1, nodes)
-    others = jnp.max(jnp.where(answer > 0, -jnp.inf, scores), axis=1, keepdims=True)
+    others = jnp.max(
+        jnp.where(answer > 0, -jnp.inf, scores),
+        axis=1,
+        keepdims=True,
+    )
     return optax.softmax_cross_entropy(scores, answer).sum(), jnp.sum(answer * (scores > others))
 
 
@@ -83,31 +126,52 @@ class Model:
     ):
         options, task = set_up(experiment, **arguments)
         train, self._valid, scale = examples(experiment, options)
-        self._supply: GraphInstances = getattr(train, "supply", train)  # of which a pass takes the next `_n`
-        self._start, self._n, self._batch = 0, len(train), min(batch or options.batch, len(train))
+        self._supply: GraphInstances = getattr(
+            train, "supply", train
+        )  # of which a pass takes the next `_n`
+        self._start = 0
+        self._n = len(train)
+        self._batch = min(batch or options.batch, len(train))
         rate = options.learning_rate
         if experiment == "qm9":
-            rate = cosine(rate, -(-self._n // self._batch) * options.epochs)
+            rate = cosine(
+                rate,
+                -(-self._n // self._batch) * options.epochs,
+            )
             self._loss = functools.partial(regress, steps=options.steps, scale=scale)
         else:
             nodes = int(self._supply.graphs.sizes[0])
             self._loss = functools.partial(selection, steps=options.steps, nodes=nodes)
-        self._tx, self._rng, self._updates = optax.adam(rate), np.random.default_rng(seed), 0
-        self._params: Any = jax.tree.map(jnp.asarray, initial_params(task.graph, {}, 0))
+        self._tx = optax.adam(rate)
+        self._rng = np.random.default_rng(seed)
+        self._updates = 0
+        self._params: Any = jax.tree.map(
+            jnp.asarray,
+            initial_params(task.graph, {}, 0),
+        )
         self._state = self._tx.init(self._params)
         self._layout = layout(self._supply, self._batch)
         valid = layout(self._valid, min(evaluated, len(self._valid)))
-        self._valid_batches = [jax.device_put(valid.joined(ids)) for ids in valid.groups(np.arange(len(self._valid)))]
+        valid_batches = []
+        for ids in valid.groups(np.arange(len(self._valid))):
+            valid_batches.append(jax.device_put(valid.joined(ids)))
+        self._valid_batches = valid_batches
         for each in self._layout.empty():  # compiles everything
-            self._step(*jax.tree.map(jnp.copy, (self._params, self._state)), each)
+            self._step(
+                *jax.tree.map(jnp.copy, (self._params, self._state)),
+                each,
+            )
         self.evaluate()
 
     def train(self) -> int:
         """A pass over the training graphs in random order."""
         order = (self._start + self._rng.permutation(self._n)) % len(self._supply)
-        self._start, self._updates = (self._start + self._n) % len(self._supply), 0
+        self._start = (self._start + self._n) % len(self._supply)
+        self._updates = 0
         for ids in self._layout.groups(order):
-            self._params, self._state = self._step(self._params, self._state, self._layout.joined(ids))
+            self._params, self._state = self._step(
+                self._params, self._state, self._layout.joined(ids)
+            )
             self._updates += 1
         jax.block_until_ready(self._params)
         return self._n

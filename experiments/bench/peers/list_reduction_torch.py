@@ -21,20 +21,33 @@ def forward(params: Any, tokens: Tensor, lengths: Tensor | None) -> Tensor:
     h = torch.zeros(tokens.shape[1], x.shape[2])
     for t, row in enumerate(x.unbind()):
         new = torch.relu(linear(params["linear1"], torch.cat([row, h], 1)))
-        h = new if lengths is None else torch.where((t < lengths)[:, None], new, h)
+        if lengths is None:
+            h = new
+        else:
+            h = torch.where(
+                (t < lengths)[:, None],
+                new,
+                h,
+            )
     return linear(params["linear2"], h)
 
 
 def one_by_one(params: Any, tokens: Tensor, lengths: Tensor) -> Tensor:
     """The same, a sequence at a time."""
-    each = [forward(params, tokens[:n, i, None], None) for i, n in enumerate(lengths.tolist())]
+    each = []
+    for i, n in enumerate(lengths.tolist()):
+        each.append(forward(params, tokens[:n, i, None], None))
     return torch.cat(each)
 
 
 def loss(logits: Any, params: Any, batch: Batch) -> Tensor:
     """Mean cross entropy over the labels that are not -1; `logits` is one of the functions above."""
     tokens, lengths, labels = map(torch.as_tensor, batch)
-    return F.cross_entropy(logits(params, tokens, lengths), labels.long(), ignore_index=-1)
+    return F.cross_entropy(
+        logits(params, tokens, lengths),
+        labels.long(),
+        ignore_index=-1,
+    )
 
 
 def hits(logits: Any, params: Any, batch: Batch) -> Tensor:
@@ -68,7 +81,10 @@ def program(
     """
     train, valid = splits(n_train, n_valid, seed)
     params = tensors(init(jax.random.key(seed)))
-    adam = torch.optim.Adam(jax.tree.leaves(params), lr=learning_rate)
+    adam = torch.optim.Adam(
+        jax.tree.leaves(params),
+        lr=learning_rate,
+    )
     of = partial(minibatches, batch=batch, by_length=False)
     parts = Parts(
         partial(loss, logits, params),

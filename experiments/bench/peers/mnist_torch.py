@@ -29,7 +29,11 @@ def forward(params: Any, images: Tensor) -> Tensor:
 def loss(logits: Any, params: Any, batch: Any) -> Tensor:
     """Mean cross entropy over the labels that are not -1; `logits` is `forward`, perhaps compiled."""
     images, labels = map(torch.as_tensor, batch)
-    return F.cross_entropy(logits(params, images), labels.long(), ignore_index=-1)
+    return F.cross_entropy(
+        logits(params, images),
+        labels.long(),
+        ignore_index=-1,
+    )
 
 
 def hits(logits: Any, params: Any, batch: Any) -> Tensor:
@@ -38,14 +42,27 @@ def hits(logits: Any, params: Any, batch: Any) -> Tensor:
     return (logits(params, images).argmax(1) == labels).sum()
 
 
-def program(logits: Any, batch: int = 100, seed: int = 0, threads: int | None = None, **arguments: Any) -> Torch:
+def program(
+    logits: Any,
+    batch: int = 100,
+    seed: int = 0,
+    threads: int | None = None,
+    **arguments: Any,
+) -> Torch:
     """Trains on batches, an SGD step for each; the arguments are those of the peer in JAX."""
     options, task = set_up("mnist", batch_size=batch, **arguments)
-    train, valid = cast(Batches, task.train), cast(Batches, task.valid)
+    train = cast(Batches, task.train)
+    valid = cast(Batches, task.valid)
     params = tensors(initial_params(task.graph, {}, 0))
     schedule = rate(options)
-    sgd = torch.optim.SGD(jax.tree.leaves(params), lr=1.0)
-    rates = [float(np.asarray(schedule(n))) for n in range(options.warm_up + 1)] if callable(schedule) else [schedule]
+    sgd = torch.optim.SGD(
+        jax.tree.leaves(params),
+        lr=1.0,
+    )
+    if callable(schedule):
+        rates = [float(np.asarray(schedule(n))) for n in range(options.warm_up + 1)]
+    else:
+        rates = [schedule]
     parts = Parts(
         partial(loss, logits, params),
         partial(hits, logits, params),

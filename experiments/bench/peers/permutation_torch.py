@@ -26,21 +26,32 @@ def union(params: Any, digits: Tensor, orders: Tensor) -> Tensor:
     """Logits `[b, 10]`: every operation on every instance at each step, of which a mask keeps one."""
     n = orders.shape[1]
     maps = [params[f"operation{k}"] for k in range(n)]
-    joined = {"w": torch.cat([m["w"] for m in maps], 1), "b": torch.cat([m["b"] for m in maps])}
-    h, numbers = start(params, digits), torch.arange(n)
+    joined = {
+        "w": torch.cat([m["w"] for m in maps], 1),
+        "b": torch.cat([m["b"] for m in maps]),
+    }
+    h = start(params, digits)
+    numbers = torch.arange(n)
     for due in orders.unbind(1):
-        every = torch.relu(linear(joined, h)).reshape(len(h), n, -1)
+        every = torch.relu(linear(joined, h)).reshape(
+            len(h),
+            n,
+            -1,
+        )
         h = torch.where((due[:, None] == numbers)[..., None], every, 0.0).sum(1)
     return linear(params["output"], h)
 
 
 def sorted_(params: Any, digits: Tensor, orders: Tensor) -> Tensor:
     """Logits `[b, 10]`: at each step, rows with one operation go through it together."""
-    h, n = start(params, digits), orders.shape[1]
+    h = start(params, digits)
+    n = orders.shape[1]
     for due in orders.unbind(1):
         order = due.argsort()
         groups = h[order].split(torch.bincount(due, minlength=n).tolist())
-        after = torch.cat([torch.relu(linear(params[f"operation{k}"], rows)) for k, rows in enumerate(groups)])
+        after = torch.cat(
+            [torch.relu(linear(params[f"operation{k}"], rows)) for k, rows in enumerate(groups)]
+        )
         h = torch.empty_like(after).index_copy(0, order, after)
     return linear(params["output"], h)
 
@@ -48,7 +59,11 @@ def sorted_(params: Any, digits: Tensor, orders: Tensor) -> Tensor:
 def loss(logits: Any, params: Any, batch: Batch) -> Tensor:
     """Mean cross entropy over the labels that are not -1; `logits` is one of the functions above."""
     digits, orders, labels = map(torch.as_tensor, batch)
-    return F.cross_entropy(logits(params, digits, orders), labels.long(), ignore_index=-1)
+    return F.cross_entropy(
+        logits(params, digits, orders),
+        labels.long(),
+        ignore_index=-1,
+    )
 
 
 def hits(logits: Any, params: Any, batch: Batch) -> Tensor:
@@ -57,7 +72,13 @@ def hits(logits: Any, params: Any, batch: Batch) -> Tensor:
     return (logits(params, digits, orders).argmax(1) == labels).sum()
 
 
-def program(logits: Any, batch: int = 100, seed: int = 0, threads: int | None = None, **arguments: Any) -> Torch:
+def program(
+    logits: Any,
+    batch: int = 100,
+    seed: int = 0,
+    threads: int | None = None,
+    **arguments: Any,
+) -> Torch:
     """Trains on minibatches, an Adam step for each; the arguments are those of the peer in JAX."""
     options, task = set_up("permutation", **arguments)
     train, valid = splits(options, 0)

@@ -35,20 +35,35 @@ class TorchCells:
     cells: Cells
     training: bool = True
 
-    def leaf(self, params: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    def leaf(
+        self,
+        params: Any,
+        x: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         """Word vectors `[n, E]` to `h` and `c` `[n, H]`."""
         if self.cells.kind == "tai":
             c, o = linear(params, x).chunk(2, 1)
         else:
-            i, j, o = linear(params, self.dropout(x)).chunk(3, 1)
+            i, j, o = linear(params, self.dropout(x)).chunk(
+                3,
+                1,
+            )
             c = torch.sigmoid(i) * self.dropout(torch.tanh(j))
         return torch.sigmoid(o) * torch.tanh(c), c
 
-    def branch(self, params: Any, h: Tensor, c_left: Tensor, c_right: Tensor) -> tuple[Tensor, Tensor]:
+    def branch(
+        self, params: Any, h: Tensor, c_left: Tensor, c_right: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """`h` of both children side by side `[n, 2H]` and their `c` `[n, H]` to the parents' `h` and `c`."""
         fold = self.cells.kind == "fold"
-        i, j, left, right, o = linear(params, h).chunk(5, 1)
-        j = self.dropout(torch.tanh(j)) if fold else torch.tanh(j)
+        i, j, left, right, o = linear(params, h).chunk(
+            5,
+            1,
+        )
+        if fold:
+            j = self.dropout(torch.tanh(j))
+        else:
+            j = torch.tanh(j)
         left, right = (torch.sigmoid(f + 1 if fold else f) for f in (left, right))
         c = torch.sigmoid(i) * j + left * c_left + right * c_right
         return torch.sigmoid(o) * torch.tanh(c), c
@@ -75,15 +90,20 @@ class Batch:
 
 def lay_out(data: sst.Trees, ids: np.ndarray) -> Batch:
     """The trees `ids`, level by level."""
-    first, sizes = data.ptr[ids], np.diff(data.ptr)[ids]
+    first = data.ptr[ids]
+    sizes = np.diff(data.ptr)[ids]
     nodes = np.concatenate([np.arange(f, f + n) for f, n in zip(first, sizes, strict=True)])
-    height = np.concatenate([heights(data.parents[f : f + n]) for f, n in zip(first, sizes, strict=True)])
+    height = np.concatenate(
+        [heights(data.parents[f : f + n]) for f, n in zip(first, sizes, strict=True)]
+    )
     offset = np.repeat(np.cumsum(sizes) - sizes, sizes)
     children = np.zeros((2, len(nodes)), np.int64)
     has = np.flatnonzero(data.parents[nodes] >= 0)
     children[data.sides[nodes][has], (data.parents[nodes] + offset)[has]] = has
-    order, waiting = [np.flatnonzero(height == 0)], np.flatnonzero(height == 0)
-    moves, place = [], np.zeros(len(nodes), np.int64)
+    order = [np.flatnonzero(height == 0)]
+    waiting = np.flatnonzero(height == 0)
+    moves = []
+    place = np.zeros(len(nodes), np.int64)
     for level in range(1, height.max() + 1):
         own = np.flatnonzero(height == level)
         place[waiting] = np.arange(len(waiting))
@@ -92,19 +112,39 @@ def lay_out(data: sst.Trees, ids: np.ndarray) -> Batch:
         moves.append((torch.from_numpy(np.concatenate([taken, rest])), len(own)))
         waiting = np.concatenate([waiting[rest], own])
         order.append(own)
-    labels, leaves = data.labels[nodes[np.concatenate(order)]], nodes[order[0]]
-    return Batch(torch.as_tensor(data.words[leaves]), torch.as_tensor(labels).long(), moves)
+    labels = data.labels[nodes[np.concatenate(order)]]
+    leaves = nodes[order[0]]
+    return Batch(
+        torch.as_tensor(data.words[leaves]),
+        torch.as_tensor(labels).long(),
+        moves,
+    )
 
 
-def by_levels(branch: Any, cells: TorchCells, params: Any, batch: Batch) -> Tensor:
+def by_levels(
+    branch: Any,
+    cells: TorchCells,
+    params: Any,
+    batch: Batch,
+) -> Tensor:
     """`h [nodes, H]`, in the order of the labels; `branch` is the cell, perhaps compiled."""
-    h, c = cells.leaf(params["leaf"], F.embedding(batch.words, params["embed"], sparse=True))
-    every, waiting = [h], torch.cat([h, c], 1)
+    h, c = cells.leaf(
+        params["leaf"],
+        F.embedding(batch.words, params["embed"], sparse=True),
+    )
+    every = [h]
+    waiting = torch.cat([h, c], 1)
     n_hidden = h.shape[1]
     for move, n in batch.moves:
         left, right, rest = waiting[move].split([n, n, len(move) - 2 * n])
         (h_left, c_left), (h_right, c_right) = (child.split(n_hidden, 1) for child in (left, right))
-        h, c = branch(cells, params["branch"], torch.cat([h_left, h_right], 1), c_left, c_right)
+        h, c = branch(
+            cells,
+            params["branch"],
+            torch.cat([h_left, h_right], 1),
+            c_left,
+            c_right,
+        )
         every.append(h)
         waiting = torch.cat([rest, torch.cat([h, c], 1)])
     return torch.cat(every)
@@ -114,7 +154,11 @@ Tree = tuple[sst.Trees, int]
 """Trees, and the number of one of them."""
 
 
-def by_nodes(cells: TorchCells, params: Any, trees: Sequence[Tree]) -> Tensor:
+def by_nodes(
+    cells: TorchCells,
+    params: Any,
+    trees: Sequence[Tree],
+) -> Tensor:
     """`h [nodes, H]`, a node at a time, tree after tree."""
     every: list[Tensor] = []
     for data, tree in trees:
@@ -123,29 +167,53 @@ def by_nodes(cells: TorchCells, params: Any, trees: Sequence[Tree]) -> Tensor:
         for node, children in zip(nodes, waiting, strict=True):
             if data.words[node] >= 0:
                 word = torch.tensor([data.words[node]])
-                h, c = cells.leaf(params["leaf"], F.embedding(word, params["embed"], sparse=True))
+                h, c = cells.leaf(
+                    params["leaf"],
+                    F.embedding(word, params["embed"], sparse=True),
+                )
             else:
                 (h_left, c_left), (h_right, c_right) = children
-                h, c = cells.branch(params["branch"], torch.cat([h_left, h_right], 1), c_left, c_right)
+                h, c = cells.branch(
+                    params["branch"],
+                    torch.cat([h_left, h_right], 1),
+                    c_left,
+                    c_right,
+                )
             every.append(h)
             if data.parents[node] >= 0:
                 waiting[data.parents[node]][data.sides[node]] = h, c
     return torch.cat(every)
 
 
-def loss(cells: TorchCells, params: Any, h: Tensor, labels: Tensor) -> Tensor:
+def loss(
+    cells: TorchCells,
+    params: Any,
+    h: Tensor,
+    labels: Tensor,
+) -> Tensor:
     """The summed cross entropy of all nodes."""
-    return F.cross_entropy(linear(params["classify"], cells.dropout(h)), labels, reduction="sum")
+    return F.cross_entropy(
+        linear(params["classify"], cells.dropout(h)),
+        labels,
+        reduction="sum",
+    )
 
 
-def hits(cells: TorchCells, params: Any, h: Tensor, labels: Tensor) -> Tensor:
+def hits(
+    cells: TorchCells,
+    params: Any,
+    h: Tensor,
+    labels: Tensor,
+) -> Tensor:
     """Nodes with the right class."""
     return (linear(params["classify"], h).argmax(1) == labels).sum()
 
 
 def labels_of(trees: Sequence[Tree]) -> Tensor:
     """The labels of trees' nodes, one after the other."""
-    return torch.as_tensor(np.concatenate([d.labels[d.ptr[i] : d.ptr[i + 1]] for d, i in trees])).long()
+    return torch.as_tensor(
+        np.concatenate([d.labels[d.ptr[i] : d.ptr[i + 1]] for d, i in trees])
+    ).long()
 
 
 def program(
@@ -183,16 +251,34 @@ def program(
     default, keep = cell_sizes(cell)
     cells = Cells(cell, embedding, hidden or default, keep)
     params = tensors(init(jax.random.key(seed), len(train.vocabulary), cells))
-    n, own = n_train or len(train), TorchCells(cells)
+    n = n_train or len(train)
+    own = TorchCells(cells)
     still = TorchCells(cells, training=False)
 
-    def minibatches(data: sst.Trees, order: np.ndarray) -> Iterator[Any]:
+    def minibatches(
+        data: sst.Trees,
+        order: np.ndarray,
+    ) -> Iterator[Any]:
         return (lay_out(data, order[i : i + batch]) for i in range(0, len(order), batch))
 
-    dense = [leaf for name, tree in params.items() if name != "embed" for leaf in jax.tree.leaves(tree)]
+    dense = []
+    for name, tree in params.items():
+        if name != "embed":
+            for leaf in jax.tree.leaves(tree):
+                dense.append(leaf)
     parts = Parts(
-        lambda b: loss(own, params, states(own, params, b[0]), b[1]),
-        lambda b: hits(still, params, states(still, params, b[0]), b[1]),
+        lambda b: loss(
+            own,
+            params,
+            states(own, params, b[0]),
+            b[1],
+        ),
+        lambda b: hits(
+            still,
+            params,
+            states(still, params, b[0]),
+            b[1],
+        ),
         [
             torch.optim.Adagrad(dense, learning_rate, initial_accumulator_value=0.1),
             torch.optim.SGD([params["embed"]], 2 * learning_rate),
@@ -209,7 +295,10 @@ def program(
 def levels(branch: Any = TorchCells.branch, **arguments: Any) -> Torch:
     """Level by level."""
 
-    def pair(data: sst.Trees, ids: np.ndarray) -> tuple[Batch, Tensor]:
+    def pair(
+        data: sst.Trees,
+        ids: np.ndarray,
+    ) -> tuple[Batch, Tensor]:
         batch = lay_out(data, ids)
         return batch, batch.labels
 
@@ -224,7 +313,10 @@ def compiled(**arguments: Any) -> Torch:
 def eager(**arguments: Any) -> Torch:
     """A node at a time, on one thread, which suits small operations best."""
 
-    def pair(data: sst.Trees, ids: np.ndarray) -> tuple[list[Tree], Tensor]:
+    def pair(
+        data: sst.Trees,
+        ids: np.ndarray,
+    ) -> tuple[list[Tree], Tensor]:
         trees = [(data, int(i)) for i in ids]
         return trees, labels_of(trees)
 

@@ -50,15 +50,23 @@ class Torch:
       threads: Of PyTorch, within an operation; by default one for each core.
     """
 
-    def __init__(self, parts: Parts, seed: int = 0, threads: int | None = None):
-        self._parts, self._rng, self._updates = parts, np.random.default_rng(seed), 0
+    def __init__(
+        self,
+        parts: Parts,
+        seed: int = 0,
+        threads: int | None = None,
+    ):
+        self._parts = parts
+        self._rng = np.random.default_rng(seed)
+        self._updates = 0
         torch.manual_seed(seed)
         if threads is not None:
             torch.set_num_threads(threads)
 
     def train(self) -> int:
         """A pass over the training instances in random order."""
-        parts, self._updates = self._parts, 0
+        parts = self._parts
+        self._updates = 0
         for batch in parts.minibatches(self._rng):
             for optimizer in parts.optimizers:
                 optimizer.zero_grad()
@@ -76,7 +84,10 @@ class Torch:
     def evaluate(self) -> float:
         """The score over the validation instances."""
         with torch.inference_mode():
-            return sum(float(self._parts.score(batch)) for batch in self._parts.valid()) / self._parts.n_scored
+            return (
+                sum(float(self._parts.score(batch)) for batch in self._parts.valid())
+                / self._parts.n_scored
+            )
 
     def updates(self) -> float:
         """Optimizer steps in a pass."""
@@ -85,12 +96,18 @@ class Torch:
 
 def tensors(params: Any) -> Any:
     """Parameters as leaf tensors with gradients, in the same tree."""
-    return jax.tree.map(lambda x: torch.tensor(np.asarray(x)).requires_grad_(), params)
+    return jax.tree.map(
+        lambda x: torch.tensor(np.asarray(x)).requires_grad_(),
+        params,
+    )
 
 
 def cosine(optimizer: Any, n_updates: int) -> Any:
     """A learning rate that falls to 0 along a cosine."""
-    factor = lambda n: 0.5 * (1 + math.cos(math.pi * min(1.0, n / n_updates)))
+
+    def factor(n):
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, n / n_updates)))
+
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 

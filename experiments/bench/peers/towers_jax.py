@@ -63,36 +63,69 @@ class HandWritten:
         learning_rate: float,
         devices: Sequence[Any],
     ):
-        self._devices, self._ids = list(devices), ids
+        self._devices = list(devices)
+        self._ids = ids
         self._n_rows = {name: len(params[name]) for name in ids}
         tables = {name: jnp.asarray(params[name]) for name in ids}
         dense = {name: leaf for name, leaf in params.items() if name not in ids}
-        slots = {name: [jnp.full_like(t, v) for v in _FIRST[optimizer]] for name, t in tables.items()}
-        state = State(tables, slots, dense, tx.init(dense), jnp.zeros((), jnp.int32))
+        slots = {}
+        for name, t in tables.items():
+            slots[name] = [jnp.full_like(t, v) for v in _FIRST[optimizer]]
+        state = State(
+            tables,
+            slots,
+            dense,
+            tx.init(dense),
+            jnp.zeros((), jnp.int32),
+        )
         step = partial(_step, loss, optimizer, tx, learning_rate)
         if len(self._devices) == 1:
             self._state = jax.tree.map(jnp.array, state)
-            self._step = jax.jit(partial(step, joined=False), donate_argnums=0)
+            self._step = jax.jit(
+                partial(step, joined=False),
+                donate_argnums=0,
+            )
         else:
             self._state = replicate(state, self._devices)
             step = partial(step, joined=True)
-            self._step = jax.pmap(step, AXIS, in_axes=(0, None, 0, 0), devices=self._devices, donate_argnums=0)
+            self._step = jax.pmap(
+                step,
+                AXIS,
+                in_axes=(0, None, 0, 0),
+                devices=self._devices,
+                donate_argnums=0,
+            )
 
     @property
     def params(self) -> dict[str, np.ndarray]:
         """The parameters, host arrays."""
         state = self._state if len(self._devices) == 1 else replica_entry(self._state)
-        return jax.tree.map(np.asarray, {**state.tables, **state.dense})
+        return jax.tree.map(
+            np.asarray,
+            {**state.tables, **state.dense},
+        )
 
     def step(self, batch: Batch) -> jax.Array:
         """One step; gives the loss, a copy for each device."""
-        rows, places = {}, {}
+        rows = {}
+        places = {}
         for name, column in self._ids.items():
-            rows[name], places[name] = _distinct(batch[column], self._n_rows[name])
+            rows[name], places[name] = _distinct(
+                batch[column],
+                self._n_rows[name],
+            )
         if len(self._devices) > 1:
-            parts = split_batch({"batch": batch, "places": places}, len(self._devices))
+            parts = split_batch(
+                {"batch": batch, "places": places},
+                len(self._devices),
+            )
             joined = spread(parts, self._devices)
-            self._state, loss = self._step(self._state, rows, joined["places"], joined["batch"])
+            self._state, loss = self._step(
+                self._state,
+                rows,
+                joined["places"],
+                joined["batch"],
+            )
         else:
             self._state, loss = self._step(self._state, rows, places, batch)
         return loss
@@ -102,10 +135,17 @@ class HandWritten:
         jax.block_until_ready(self._state)
 
 
-def _distinct(ids: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _distinct(
+    ids: np.ndarray,
+    n_rows: int,
+) -> tuple[np.ndarray, np.ndarray]:
     """The different ids, filled up with `n_rows`, and where each of `ids` stands among them."""
     rows, places = np.unique(ids, return_inverse=True)
-    filled = np.full(-(-len(rows) // FILLED_TO) * FILLED_TO, n_rows, np.int32)
+    filled = np.full(
+        -(-len(rows) // FILLED_TO) * FILLED_TO,
+        n_rows,
+        np.int32,
+    )
     filled[: len(rows)] = rows
     return filled, places.reshape(ids.shape).astype(np.int32)
 
@@ -123,20 +163,53 @@ def _step(
     joined: bool,
 ) -> tuple[State, jax.Array]:
     def of_pulled(dense: Any, pulled: Tables) -> jax.Array:
-        return loss(dense, {name: pulled[name][place] for name, place in places.items()}, batch)
+        return loss(
+            dense,
+            {name: pulled[name][place] for name, place in places.items()},
+            batch,
+        )
 
-    pulled = {name: state.tables[name].at[own].get(mode="clip", indices_are_sorted=True) for name, own in rows.items()}
-    value, grads = jax.value_and_grad(of_pulled, argnums=(0, 1))(state.dense, pulled)
+    pulled = {}
+    for name, own in rows.items():
+        pulled[name] = (
+            state.tables[name]
+            .at[own]
+            .get(
+                mode="clip",
+                indices_are_sorted=True,
+            )
+        )
+    value, grads = jax.value_and_grad(of_pulled, argnums=(0, 1))(
+        state.dense,
+        pulled,
+    )
     if joined:
         value, grads = jax.lax.pmean((value, grads), AXIS)
-    updates, dense_state = tx.update(grads[0], state.dense_state, state.dense)
-    new = {
-        name: _update(optimizer, learning_rate, table, state.slots[name], rows[name], grads[1][name], state.count)
-        for name, table in state.tables.items()
-    }
+    updates, dense_state = tx.update(
+        grads[0],
+        state.dense_state,
+        state.dense,
+    )
+    new = {}
+    for name, table in state.tables.items():
+        new[name] = _update(
+            optimizer,
+            learning_rate,
+            table,
+            state.slots[name],
+            rows[name],
+            grads[1][name],
+            state.count,
+        )
     tables = {name: table for name, (table, _) in new.items()}
     slots = {name: own for name, (_, own) in new.items()}
-    return State(tables, slots, optax.apply_updates(state.dense, updates), dense_state, state.count + 1), value
+    return State(
+        tables,
+        slots,
+        optax.apply_updates(state.dense, updates),
+        dense_state,
+        state.count + 1,
+    ), value
 
 
 _FIRST = {"adagrad": [0.1], "adam": [0.0, 0.0]}
@@ -158,9 +231,16 @@ def _update(
         new = [own[0] + grad**2]
         change = learning_rate * grad * jax.lax.rsqrt(new[0] + 1e-7)
     else:
-        new = [0.9 * own[0] + 0.1 * grad, 0.999 * own[1] + 0.001 * grad**2]
+        new = [
+            0.9 * own[0] + 0.1 * grad,
+            0.999 * own[1] + 0.001 * grad**2,
+        ]
         t = count + 1
-        change = learning_rate * (new[0] / (1 - 0.9**t)) / (jnp.sqrt(new[1] / (1 - 0.999**t)) + 1e-8)
+        change = (
+            learning_rate * (new[0] / (1 - 0.9**t)) / (jnp.sqrt(new[1] / (1 - 0.999**t)) + 1e-8)
+        )
     flags: Any = {"mode": "drop", "unique_indices": True, "indices_are_sorted": True}
-    written = [slot.at[rows].set(value, **flags) for slot, value in zip(slots, new, strict=True)]
+    written = []
+    for slot, value in zip(slots, new, strict=True):
+        written.append(slot.at[rows].set(value, **flags))
     return table.at[rows].add(-change, **flags), written

@@ -39,7 +39,9 @@ class Tagger(torch.nn.Module):
     def __init__(self, params: Any, noise: float = 0.0):
         super().__init__()
         self.embed, self.char_embed, self.hidden, self.output = (
-            torch.nn.Parameter(torch.tensor(np.asarray(params[name] if name != "output" else params[name]["w"])))
+            torch.nn.Parameter(
+                torch.tensor(np.asarray(params[name] if name != "output" else params[name]["w"]))
+            )
             for name in ("embed", "char_embed", "hidden", "output")
         )
         self.char, self.word = (lstm(params, kind) for kind in ("char", "word"))
@@ -47,41 +49,70 @@ class Tagger(torch.nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits `[words, 9]` of a minibatch's words, sentence by sentence; all LSTMs run on packed sequences."""
-        n = np.count_nonzero(batch["lengths"])  # the last minibatch may be filled up with empty sentences
-        words, lengths = torch.as_tensor(batch["words"][:n]), torch.as_tensor(batch["lengths"][:n]).long()
-        x = F.embedding(words.clamp(min=0).reshape(-1), self.embed)
+        n = np.count_nonzero(
+            batch["lengths"]
+        )  # the last minibatch may be filled up with empty sentences
+        words = torch.as_tensor(batch["words"][:n])
+        lengths = torch.as_tensor(batch["lengths"][:n]).long()
+        x = F.embedding(
+            words.clamp(min=0).reshape(-1),
+            self.embed,
+        )
         sizes = batch["sizes"][batch["sizes"] > 0]
         if len(sizes):
-            spelled = self._spelled(torch.as_tensor(batch["characters"][: len(sizes)]), torch.as_tensor(sizes).long())
-            x = x.index_copy(0, torch.as_tensor(batch["places"][: len(sizes)]).long(), spelled)
+            spelled = self._spelled(
+                torch.as_tensor(batch["characters"][: len(sizes)]),
+                torch.as_tensor(sizes).long(),
+            )
+            x = x.index_copy(
+                0,
+                torch.as_tensor(batch["places"][: len(sizes)]).long(),
+                spelled,
+            )
         x = self._noisy(x).reshape(*words.shape, -1)[:, : int(lengths.max())]
-        packed, _ = self.word(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        packed, _ = self.word(
+            pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        )
         states, _ = pad_packed_sequence(packed, batch_first=True)
         inside = torch.arange(states.shape[1]) < lengths[:, None]
         return self._classified(states[inside])
 
     def one(self, sentence: Batch) -> Tensor:
         """The same for one sentence; its rare words are spelled one after the other."""
-        n, rows = int(sentence["lengths"][0]), []
+        n = int(sentence["lengths"][0])
+        rows = []
         for i, size in enumerate(sentence["sizes"]):
             if size:
-                letters = F.embedding(torch.as_tensor(sentence["characters"][i, :size]), self.char_embed)
+                letters = F.embedding(
+                    torch.as_tensor(sentence["characters"][i, :size]), self.char_embed
+                )
                 _, (last, _) = self.char(letters[:, None])
                 rows.append(last.reshape(1, -1))
-        x = F.embedding(torch.as_tensor(sentence["words"][0, :n]).clamp(min=0), self.embed)
+        x = F.embedding(
+            torch.as_tensor(sentence["words"][0, :n]).clamp(min=0),
+            self.embed,
+        )
         if rows:
-            x = x.index_copy(0, torch.as_tensor(sentence["places"][: len(rows)]).long(), torch.cat(rows))
+            x = x.index_copy(
+                0,
+                torch.as_tensor(sentence["places"][: len(rows)]).long(),
+                torch.cat(rows),
+            )
         states, _ = self.word(self._noisy(x)[:, None])
         return self._classified(states[:, 0])
 
     def _spelled(self, characters: Tensor, sizes: Tensor) -> Tensor:
         """Rare words' vectors `[r, E]`: the last states of both ways."""
         letters = F.embedding(characters, self.char_embed)
-        _, (last, _) = self.char(pack_padded_sequence(letters, sizes, batch_first=True, enforce_sorted=False))
+        _, (last, _) = self.char(
+            pack_padded_sequence(letters, sizes, batch_first=True, enforce_sorted=False)
+        )
         return torch.cat(last.unbind(), 1)
 
     def _noisy(self, x: Tensor) -> Tensor:
-        return x + self._noise * torch.randn_like(x) if self.training and self._noise else x
+        if self.training and self._noise:
+            return x + self._noise * torch.randn_like(x)
+        return x
 
     def _classified(self, states: Tensor) -> Tensor:
         return torch.tanh(states @ self.hidden) @ self.output
@@ -119,7 +150,12 @@ def labels(batch: Batch) -> Tensor:
 
 
 def program(
-    logits: Any, minibatches: Any, batch: int = 32, seed: int = 0, threads: int | None = None, **arguments: Any
+    logits: Any,
+    minibatches: Any,
+    batch: int = 32,
+    seed: int = 0,
+    threads: int | None = None,
+    **arguments: Any,
 ) -> Torch:
     """Trains on minibatches, an Adam step for each.
 
@@ -133,11 +169,18 @@ def program(
     """
     options, task = set_up("wikiner", **arguments)
     train, valid = load(options)
-    net = Tagger(initial_params(task.graph, {}, 0), Sizes().noise)
+    net = Tagger(
+        initial_params(task.graph, {}, 0),
+        Sizes().noise,
+    )
 
     def loss(each: Batch) -> Tensor:
         net.train()
-        return F.cross_entropy(logits(net, each), labels(each), reduction="sum")
+        return F.cross_entropy(
+            logits(net, each),
+            labels(each),
+            reduction="sum",
+        )
 
     def hits(each: Batch) -> Tensor:
         net.eval()
@@ -166,6 +209,13 @@ def eager(**arguments: Any) -> Torch:
     return program(Tagger.one, _one_by_one, batch=1, threads=1, **arguments)
 
 
-def _one_by_one(data: Sentences, _: int, rng: np.random.Generator | None = None) -> Iterator[Batch]:
-    order: Iterable[int] = range(len(data)) if rng is None else rng.permutation(len(data))
+def _one_by_one(
+    data: Sentences,
+    _: int,
+    rng: np.random.Generator | None = None,
+) -> Iterator[Batch]:
+    if rng is None:
+        order: Iterable[int] = range(len(data))
+    else:
+        order = rng.permutation(len(data))
     return (padded(data, np.array([i]), 1) for i in order)

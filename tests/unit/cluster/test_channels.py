@@ -27,8 +27,14 @@ QUICK = Patience(1.0, 5.0)
 
 
 @contextlib.contextmanager
-def over_zmq(window=None, keys: Keys | None = KEYS, patience=QUICK, proxy=None):
-    a, b = Wire("a", keys, window=window, patience=patience), Wire("b", keys, window=window, patience=patience)
+def over_zmq(
+    window=None,
+    keys: Keys | None = KEYS,
+    patience=QUICK,
+    proxy=None,
+):
+    a = Wire("a", keys, window=window, patience=patience)
+    b = Wire("b", keys, window=window, patience=patience)
     try:
         near = a.listen("b")
         with proxy(near.address) if proxy else contextlib.nullcontext(near) as way:
@@ -59,11 +65,19 @@ def pair(request):
 
 
 def rows(i):
-    return Message("rows", (i,), arrays=(np.full((i % 7, 30), i, np.float32),))
+    return Message(
+        "rows",
+        (i,),
+        arrays=(np.full((i % 7, 30), i, np.float32),),
+    )
 
 
 def is_right(message, i):
-    return message.numbers == (i,) and message.arrays[0].shape == (i % 7, 30) and (message.arrays[0] == i).all()
+    return (
+        message.numbers == (i,)
+        and message.arrays[0].shape == (i % 7, 30)
+        and (message.arrays[0] == i).all()
+    )
 
 
 # ---- all kinds -------------------------------------------------------------------------------------------------------
@@ -86,7 +100,10 @@ def test_messages_come_in_order_both_ways_at_once(pair):
             for i in range(50):
                 end.send(rows(i))
 
-        threads = [threading.Thread(target=f, args=(e,), daemon=True) for f in (take, give) for e in (a, b)]
+        threads = []
+        for f in (take, give):
+            for e in (a, b):
+                threads.append(threading.Thread(target=f, args=(e,), daemon=True))
         [t.start() for t in threads]
         [t.join(30) for t in threads]
         assert right == 100 * [True]
@@ -98,7 +115,9 @@ def test_a_sender_waits_while_the_window_is_full_and_warns(pair):
         n_sent = []
 
         def give():
-            with pytest.warns(RuntimeWarning, match="b has taken no message for 0.05 s, and 3 messages or"):
+            with pytest.warns(
+                RuntimeWarning, match="b has taken no message for 0.05 s, and 3 messages or"
+            ):
                 for i in range(5):
                     a.send(rows(i))
                     n_sent.append(i)
@@ -156,9 +175,15 @@ def test_what_cannot_travel_harms_no_other_message(pair):
 @pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(st.data(), st.integers(1, 30), st.integers(1, 5))
-def test_a_link_gives_each_message_once_and_in_order_over_a_way_that_loses_repeats_and_shuffles(data, n, most):
+def test_a_link_gives_each_message_once_and_in_order_over_a_way_that_loses_repeats_and_shuffles(
+    data, n, most
+):
     window = Window(messages=most, nbytes=1000)
-    a, b, way, got, next_one = Link(1, window), Link(1, window), [], [], 1
+    a = Link(1, window)
+    b = Link(1, window)
+    way = []
+    got = []
+    next_one = 1
     for _ in range(20 * n):
         if next_one <= n and a.has_room(1):
             way.append(a.next_sequence)
@@ -189,7 +214,9 @@ def test_a_link_gives_each_message_once_and_in_order_over_a_way_that_loses_repea
         assert len(list(a.unconfirmed())) <= most
     assert got == list(range(1, n + 1))
     assert (
-        b.judge(0, n + 1) is Verdict.FOREIGN and b.judge(1, n + 2) is Verdict.EARLY and b.judge(1, n) is Verdict.AGAIN
+        b.judge(0, n + 1) is Verdict.FOREIGN
+        and b.judge(1, n + 2) is Verdict.EARLY
+        and b.judge(1, n) is Verdict.AGAIN
     )
 
 
@@ -207,7 +234,10 @@ def exchanged(a, b):
         for i in range(60):
             end.send(rows(i))
 
-    threads = [threading.Thread(target=f, args=(end,), daemon=True) for f in (take, give) for end in (a, b)]
+    threads = []
+    for f in (take, give):
+        for end in (a, b):
+            threads.append(threading.Thread(target=f, args=(end,), daemon=True))
     [t.start() for t in threads]
     [t.join(60) for t in threads]
     return right
@@ -215,11 +245,18 @@ def exchanged(a, b):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fault", ["cut", "replay", *(pytest.param(f, marks=pytest.mark.full) for f in ("delay", "truncate", "garbage"))]
+    "fault",
+    [
+        "cut",
+        "replay",
+        *(pytest.param(f, marks=pytest.mark.full) for f in ("delay", "truncate", "garbage")),
+    ],
 )
 def test_a_bad_network_changes_no_number(fault):
     patience = Patience(10.0, 20.0)  # the machine may be busy
-    with over_zmq(Window(messages=8), patience=patience, proxy=lambda at: LossyProxy(at, 1, fault, 40)) as (
+    with over_zmq(
+        Window(messages=8), patience=patience, proxy=lambda at: LossyProxy(at, 1, fault, 40)
+    ) as (
         a,
         b,
         proxy,
@@ -233,7 +270,9 @@ def test_a_bad_network_changes_no_number(fault):
 def test_connections_that_are_cut_while_they_are_made_do_not_overtake_each_other(seed):
     """One in some twenty such runs, both ways, ended with a connection that one end took for the peer's and the other one for nobody's."""
     with over_zmq(
-        Window(messages=8), patience=Patience(10.0, 20.0), proxy=lambda at: LossyProxy(at, seed, "cut", 40)
+        Window(messages=8),
+        patience=Patience(10.0, 20.0),
+        proxy=lambda at: LossyProxy(at, seed, "cut", 40),
     ) as (a, b, _):
         assert exchanged(a, b) == 120 * [True]
 
@@ -246,7 +285,8 @@ def test_a_network_that_is_cut_for_good_is_an_error_on_both_ends():
         proxy.close()
         for end in (a, b):
             with pytest.raises(
-                HostUnreachableError, match=r"expected a beat from the other end, got no sign of life for"
+                HostUnreachableError,
+                match=r"expected a beat from the other end, got no sign of life for",
             ):
                 end.receive(10)
         assert time.monotonic() - start < 2.0
@@ -257,7 +297,8 @@ def test_a_network_that_is_cut_for_good_is_an_error_on_both_ends():
 def test_nobody_at_the_other_end_is_an_error():
     wire = Wire("a", KEYS, patience=Patience(1.0, 0.2))
     with pytest.raises(
-        HostUnreachableError, match=r"expected a process at the other end, got no sign of life in 0 s from tcp://127"
+        HostUnreachableError,
+        match=r"expected a process at the other end, got no sign of life in 0 s from tcp://127",
     ):
         wire.listen("b").receive(5)
     wire.close()
@@ -265,10 +306,12 @@ def test_nobody_at_the_other_end_is_an_error():
 
 def test_strangers_are_not_let_in():
     with over_zmq() as (a, b, _):
-        context, strangers = zmq.Context(), [None, new_keys()]
+        context = zmq.Context()
+        strangers = [None, new_keys()]
         for keys in strangers:
             stranger = context.socket(zmq.DEALER)
-            stranger.routing_id, stranger.linger = b"b", 0
+            stranger.routing_id = b"b"
+            stranger.linger = 0
             if keys:
                 stranger.curve_publickey, stranger.curve_secretkey = keys
                 stranger.curve_serverkey = KEYS.public
@@ -286,7 +329,8 @@ def test_strangers_are_not_let_in():
 
 def plain_sender(a):
     sender = zmq.Context.instance().socket(zmq.DEALER)
-    sender.routing_id, sender.linger = b"b", 0
+    sender.routing_id = b"b"
+    sender.linger = 0
     sender.connect(a.address)
     return sender
 
@@ -295,8 +339,17 @@ def test_damaged_repeated_early_and_old_messages_are_refused_and_the_right_one_a
     a = Wire("a", None, patience=QUICK)
     near = a.listen("b")
     sender = plain_sender(near)
-    first, second = encode(rows(1), 0, 1), encode(rows(2), 0, 2)
-    for frames in ([b"junk"], second, encode(rows(9), 7, 1), first[:1], [first[0][:20]], first, first):
+    first = encode(rows(1), 0, 1)
+    second = encode(rows(2), 0, 2)
+    for frames in (
+        [b"junk"],
+        second,
+        encode(rows(9), 7, 1),
+        first[:1],
+        [first[0][:20]],
+        first,
+        first,
+    ):
         sender.send_multipart(frames)
     assert is_right(near.receive(5), 1) and near.receive(0.1) is None
     sender.send_multipart(second)
@@ -306,12 +359,19 @@ def test_damaged_repeated_early_and_old_messages_are_refused_and_the_right_one_a
 
 
 def test_an_end_that_sends_nothing_right_is_given_up():
-    a = Wire("a", None, window=Window(messages=1), patience=QUICK)
+    a = Wire(
+        "a",
+        None,
+        window=Window(messages=1),
+        patience=QUICK,
+    )
     near = a.listen("b")
     sender = plain_sender(near)
     for _ in range(40):
         sender.send_multipart([b"junk"])
-    with pytest.raises(WireError, match=re.escape("a, channel to b: expected messages of this run")):
+    with pytest.raises(
+        WireError, match=re.escape("a, channel to b: expected messages of this run")
+    ):
         near.receive(5)
     sender.close()
     a.close()
@@ -349,7 +409,11 @@ def test_who_has_finished_knows_that_the_other_end_has_got_everything():
         with pytest.raises(HostDiedError, match="got its end: it has closed the channel"):
             a.receive(10)
         ending.join(10)
-        assert [message.numbers[0] for message in got] == list(range(60)) and a.has_ended and not ending.is_alive()
+        assert (
+            [message.numbers[0] for message in got] == list(range(60))
+            and a.has_ended
+            and not ending.is_alive()
+        )
         a.finish()  # does not wait for who is gone
 
 
@@ -361,8 +425,10 @@ def test_a_wire_is_closed_with_channels_that_are_being_collected():
         """What holds a channel, and is garbage only for who looks for cycles."""
 
     def leave_a_cycle():
-        holder, wire = Holder(), Wire("a", None)
-        holder.itself, holder.channel = holder, wire.listen("b")
+        holder = Holder()
+        wire = Wire("a", None)
+        holder.itself = holder
+        holder.channel = wire.listen("b")
         weakref.finalize(holder, wire.close)
 
     leave_a_cycle()

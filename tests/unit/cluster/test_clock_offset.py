@@ -10,14 +10,24 @@ from support.effort import examples
 from ampjax.cluster.wire.clock_offset import ClockMap, read_clock
 
 DAYS_NS = 86_400_000_000_000
-delays = st.lists(st.tuples(st.integers(0, 5_000_000), st.integers(0, 5_000_000)), min_size=16, max_size=16)
+delays = st.lists(
+    st.tuples(
+        st.integers(0, 5_000_000),
+        st.integers(0, 5_000_000),
+    ),
+    min_size=16,
+    max_size=16,
+)
 
 
 class Two:
     """Two clocks, and messages that take a while each way."""
 
     def __init__(self, offset_ns, per_million, ways):
-        self.now, self.offset_ns, self.per_million, self.ways = DAYS_NS, offset_ns, per_million, iter(ways)
+        self.now = DAYS_NS
+        self.offset_ns = offset_ns
+        self.per_million = per_million
+        self.ways = iter(ways)
 
     def here(self):
         return self.now
@@ -52,6 +62,15 @@ def test_moments_are_right_to_within_the_error_that_is_told(offset_ns, per_milli
 
 
 def test_the_reading_that_was_soonest_there_and_back_is_taken():
-    clocks = Two(1_000, 0, [(5, 900), (700, 7), (3, 5), (40, 40)])
+    clocks = Two(
+        1_000,
+        0,
+        [
+            (5, 900),
+            (700, 7),
+            (3, 5),
+            (40, 40),
+        ],
+    )
     reading = read_clock(clocks.ask, clocks.here, tries=4)
     assert (reading.error_ns, reading.offset_ns) == (4, 1_000 - 1)

@@ -21,7 +21,11 @@ pytestmark = needs_local
 
 
 def record(kind, n, *frames, more=b""):
-    return struct.pack("<BxHxxxxQ", kind, n, 0) + b"".join(struct.pack("<qQ", *frame) for frame in frames) + more
+    return (
+        struct.pack("<BxHxxxxQ", kind, n, 0)
+        + b"".join(struct.pack("<qQ", *frame) for frame in frames)
+        + more
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +40,10 @@ def record(kind, n, *frames, more=b""):
         (record(0, 1, (1 << 40, 40_000)), f"40000 bytes at {1 << 40}, where 0 was read"),
         (record(0, 1, (5, 1 << 62)), f"{1 << 62} bytes at 5"),
         (record(0, 1, (-7, 9)), "9 bytes at -7"),
-        (struct.pack("<BxHxxxxQ", 2, 0, 1 << 40), f"{1 << 40} as read, where 0 was read and 0 written"),
+        (
+            struct.pack("<BxHxxxxQ", 2, 0, 1 << 40),
+            f"{1 << 40} as read, where 0 was read and 0 written",
+        ),
     ],
 )
 def test_one_damaged_record_is_an_error_for_who_gets_it(damaged, text):
@@ -63,7 +70,10 @@ def test_a_message_that_is_not_the_next_one_is_an_error(epoch, sequence):
         assert b.receive(10).kind == "whole"
         (frame,) = encode(Message("m"), epoch, sequence)
         intruder.send(record(0, 1, (-1, len(frame)), more=frame + bytes(-len(frame) % 16)))
-        with pytest.raises(WireError, match=f"got message {sequence} of epoch {epoch}, .* where message 2 of epoch 0"):
+        with pytest.raises(
+            WireError,
+            match=f"got message {sequence} of epoch {epoch}, .* where message 2 of epoch 0",
+        ):
             b.receive(5)
 
 
@@ -71,7 +81,8 @@ class Refusing:
     """A socket that the system refuses something."""
 
     def __init__(self, socket, number):
-        self._socket, self._number = socket, number
+        self._socket = socket
+        self._number = number
 
     def __getattr__(self, name):
         return getattr(self._socket, name)
@@ -91,7 +102,10 @@ def test_what_the_system_has_no_memory_for_is_sent_later(number):
     for line in (near, far):
         line._socket = line._socket._socket
     assert near.send([b"second"]) and not near.has_unsent and not near.failure + far.failure
-    assert [bytes(frame) for _ in range(2) for frame in far.take()] == [b"first", b"second"] and far.take() is None
+    assert [bytes(frame) for _ in range(2) for frame in far.take()] == [
+        b"first",
+        b"second",
+    ] and far.take() is None
     near.close()
     far.close()
 
@@ -102,7 +116,9 @@ def test_another_error_of_a_socket_is_an_error_of_the_channel():
         assert b.receive(10).kind == "m"
         for end in (a, b):
             end._line._socket = Refusing(end._line._socket, errno.EIO)
-        with pytest.raises(WireError, match=r"got an error of the socket: \[Errno 5\] Input/output error"):
+        with pytest.raises(
+            WireError, match=r"got an error of the socket: \[Errno 5\] Input/output error"
+        ):
             b.receive(5)
         with pytest.raises(WireError, match="got an error of the socket"):
             [a.send(Message("m")) for _ in range(2)]
@@ -129,7 +145,9 @@ def test_to_close_takes_one_time_for_all_that_read_nothing(monkeypatch):
     """And others may ask a channel meanwhile."""
     monkeypatch.setattr(zmq_channel, "LINGER_S", 0.6)
     monkeypatch.setattr(zmq_wire, "LINGER_S", 0.6)
-    wires = [Wire(name, None, window=Window(99, 1 << 30), patience=Patience(30.0, 5.0)) for name in "ab"]
+    wires = []
+    for name in "ab":
+        wires.append(Wire(name, None, window=Window(99, 1 << 30), patience=Patience(30.0, 5.0)))
     ends = [(near := wires[0].listen("b"), wires[1].connect("a", near.address)) for _ in range(3)]
     for pair_of_ends in ends:
         for end, endpoint in zip(pair_of_ends, local_endpoints(), strict=True):
@@ -173,7 +191,9 @@ def test_memory_that_is_refused_is_an_error_with_a_place(monkeypatch):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(mmap, "mmap", refuse)
-    with pytest.raises(HostError, match=r"a, channel to b: expected memory to share with it, got \[Errno 12\]"):
+    with pytest.raises(
+        HostError, match=r"a, channel to b: expected memory to share with it, got \[Errno 12\]"
+    ):
         channel.use_local(near)
     for descriptor in near[:2]:
         with pytest.raises(OSError, match="Bad file descriptor"):

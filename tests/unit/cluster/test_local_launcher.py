@@ -27,7 +27,10 @@ def quiet(**options):
 
 def jobs(n):
     names = tuple(f"host-{i}" for i in range(n))
-    return [Job(name, i, names, "tcp://127.0.0.1:1", ("a", "b")) for i, name in enumerate(names)]
+    result = []
+    for i, name in enumerate(names):
+        result.append(Job(name, i, names, "tcp://127.0.0.1:1", ("a", "b")))
+    return result
 
 
 def refuse(number, after=0, call=None):
@@ -46,8 +49,11 @@ class NoProcess:
     """Stands for a process: keeps what it would have got."""
 
     def __init__(self, job, main, environment, log, endpoint):
-        self.peers, self.endpoint = set(job.endpoints), endpoint
-        [os.fstat(descriptor) for each in job.endpoints.values() for descriptor in each[:2]]  # they are open now
+        self.peers = set(job.endpoints)
+        self.endpoint = endpoint
+        [
+            os.fstat(descriptor) for each in job.endpoints.values() for descriptor in each[:2]
+        ]  # they are open now
 
 
 def started(n, monkeypatch, **options):
@@ -61,7 +67,11 @@ def started(n, monkeypatch, **options):
 
 def test_who_talks_past_the_network(monkeypatch):
     before = open_files()
-    all_of_3 = [{"driver", "host-1", "host-2"}, {"driver", "host-0", "host-2"}, {"driver", "host-0", "host-1"}]
+    all_of_3 = [
+        {"driver", "host-1", "host-2"},
+        {"driver", "host-0", "host-2"},
+        {"driver", "host-0", "host-1"},
+    ]
     assert started(3, monkeypatch) == (all_of_3, 3)
     assert started(3, monkeypatch, is_direct=False) == (3 * [set()], 0)
     assert started(9, monkeypatch) == (9 * [{"driver"}], 9)
@@ -79,10 +89,16 @@ def test_who_talks_past_the_network(monkeypatch):
         (socket, "socketpair", errno.EACCES, 1),
     ],
 )
-def test_where_the_system_refuses_messages_go_over_the_network(where, name, number, after, monkeypatch):
+def test_where_the_system_refuses_messages_go_over_the_network(
+    where, name, number, after, monkeypatch
+):
     before = open_files()
     with monkeypatch.context() as patch:
-        patch.setattr(where, name, refuse(number, after, getattr(where, name)))
+        patch.setattr(
+            where,
+            name,
+            refuse(number, after, getattr(where, name)),
+        )
         assert started(3, patch) == (3 * [set()], 0)
     assert open_files() == before
     with monkeypatch.context() as patch:
@@ -96,7 +112,11 @@ def test_where_the_system_refuses_messages_go_over_the_network(where, name, numb
 def test_a_process_that_cannot_be_started_leaves_nothing_open(after, monkeypatch):
     local_launcher._in_a_lasting_thread(lambda: None)
     before = open_files()
-    monkeypatch.setattr(subprocess, "Popen", refuse(errno.EAGAIN, after, subprocess.Popen))
+    monkeypatch.setattr(
+        subprocess,
+        "Popen",
+        refuse(errno.EAGAIN, after, subprocess.Popen),
+    )
     with pytest.raises(HostError, match=rf"host-{after}: expected a process, got \[Errno 11\]"):
         quiet().start(jobs(2), b"", {})
     assert open_files() == before
@@ -108,7 +128,8 @@ def test_memory_that_cannot_be_had_ends_all_hosts_and_leaves_nothing_open(monkey
     before = open_files()
     monkeypatch.setattr(local_line.mmap, "mmap", refuse(errno.ENOMEM))
     with pytest.raises(
-        HostError, match=r"driver, channel to host-0: expected memory to share with it, got \[Errno 12\]"
+        HostError,
+        match=r"driver, channel to host-0: expected memory to share with it, got \[Errno 12\]",
     ):
         spawn(2, hello, launcher=quiet())
     assert open_files() == before
@@ -123,7 +144,9 @@ class Plain:
     """What a launcher of the user's own may give: only what `Started` asks for."""
 
     def __init__(self, process):
-        self.ending, self.kill, self.log_tail = process.ending, process.kill, process.log_tail
+        self.ending = process.ending
+        self.kill = process.kill
+        self.log_tail = process.log_tail
 
 
 class OwnLauncher(LocalLauncher):
@@ -154,7 +177,9 @@ def test_a_fork_does_not_end_its_parents_hosts():
         def ending(self):
             return "ended" if self.calls else None
 
-    wire, launcher, process = Told(), Told(), Told()
+    wire = Told()
+    launcher = Told()
+    process = Told()
     process.calls = ["started"]
     end = spawn_hosts._End(wire, launcher, [process])
     child = os.fork()
@@ -163,4 +188,8 @@ def test_a_fork_does_not_end_its_parents_hosts():
         os._exit(len(wire.calls + launcher.calls + process.calls) - 1)
     assert os.waitpid(child, 0)[1] == 0
     end()
-    assert (wire.calls, launcher.calls, process.calls) == (["closed"], ["closed"], ["started", "killed"])
+    assert (wire.calls, launcher.calls, process.calls) == (
+        ["closed"],
+        ["closed"],
+        ["started", "killed"],
+    )

@@ -36,7 +36,9 @@ MESSAGES = st.builds(
 
 def same(a: Message, b: Message) -> bool:
     pairs = zip(a.arrays, b.arrays, strict=True)
-    bits = all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in pairs)
+    bits = all(
+        x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in pairs
+    )
     return (a.kind, a.numbers, a.text) == (b.kind, b.numbers, b.text) and bits
 
 
@@ -93,13 +95,28 @@ def described(name: bytes, *shape: int) -> bytes:
         ([], "expected a header, got no frame"),
         ([b"GET / HTTP/1.1\r\n\r\n" + bytes(60)], "expected the magic word b'AMPW', got b'GET '"),
         ([b"AMPW\x02" + bytes(60)], "expected version 1 of the format, got version 2"),
-        ([header(described(b"object", 1)), bytes(8)], "expected an array of numbers, got dtype 'object'"),
+        (
+            [header(described(b"object", 1)), bytes(8)],
+            "expected an array of numbers, got dtype 'object'",
+        ),
         ([header(described(b"float32", *33 * [1])), bytes(4)], "with 33 dimensions"),
-        ([header(described(b"float32", 2**63, 2**63)), bytes(4)], "expected an array that fits into memory"),
+        (
+            [header(described(b"float32", 2**63, 2**63)), bytes(4)],
+            "expected an array that fits into memory",
+        ),
         ([header(described(b"float32", 2**63, 0))], "expected an array that fits into memory"),
-        ([header(described(b"float32", 2**40)), bytes(4)], "bytes of arrays, as the header says, got 4"),
-        ([header(described(b"int8", 2), described(b"int8", 2), n_arrays=2), bytes(1), bytes(3)], "frames of [2] bytes"),
-        ([header(described(b"int8", 2)), bytes(2), b""], "as many frames as the header says, got more"),
+        (
+            [header(described(b"float32", 2**40)), bytes(4)],
+            "bytes of arrays, as the header says, got 4",
+        ),
+        (
+            [header(described(b"int8", 2), described(b"int8", 2), n_arrays=2), bytes(1), bytes(3)],
+            "frames of [2] bytes",
+        ),
+        (
+            [header(described(b"int8", 2)), bytes(2), b""],
+            "as many frames as the header says, got more",
+        ),
         ([header(n_arrays=0) + b"!"], "a header of the length that it says, got 1 bytes more"),
     ],
 )
@@ -129,10 +146,21 @@ def test_what_cannot_travel_is_said(message, text):
 def test_arrays_travel_without_a_copy_in_frames_of_a_bounded_size(monkeypatch):
     monkeypatch.setattr(wire, "CHUNK_BYTES", 64)
     array = np.arange(50, dtype=np.int32)
-    _, *body = encode(Message("m", arrays=(array,)), 0, 1)
+    _, *body = encode(
+        Message("m", arrays=(array,)),
+        0,
+        1,
+    )
     assert [frame.nbytes for frame in body] == [64, 64, 64, 8]
     assert all(np.shares_memory(array, np.frombuffer(frame, np.uint8)) for frame in body)
-    strided = Message("m", arrays=(array[::2], array.astype(">i4"), np.array(7.5)))
+    strided = Message(
+        "m",
+        arrays=(
+            array[::2],
+            array.astype(">i4"),
+            np.array(7.5),
+        ),
+    )
     there = decode(sent(strided))[0].arrays
     assert (there[0] == array[::2]).all() and (there[1] == array).all() and there[2] == 7.5
 
@@ -147,7 +175,17 @@ def test_a_message_is_readable():
 def test_arrays_of_other_classes_travel_as_plain_ones():
     """`len` of a matrix's memory is its rows, and a masked array has none."""
     values = np.arange(6.0).reshape(2, 3)
-    frames = encode(Message("m", arrays=(np.matrix(values), np.ma.masked_array(values, values > 2))), 1, 1)
+    frames = encode(
+        Message(
+            "m",
+            arrays=(
+                np.matrix(values),
+                np.ma.masked_array(values, values > 2),
+            ),
+        ),
+        1,
+        1,
+    )
     assert [len(frame) for frame in frames[1:]] == [48, 48]
     for array in decode(frames)[0].arrays:
         assert type(array) is np.ndarray and (array == values).all()

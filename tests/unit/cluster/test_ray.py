@@ -29,14 +29,23 @@ def relay(context):
             context.peer("host-1").send(context.driver.receive())
         else:
             message = context.peer("host-0").receive()
-            context.driver.send(Message("back", (os.getpid(),), os.environ["JAX_NUM_CPU_DEVICES"], message.arrays))
+            context.driver.send(
+                Message(
+                    "back",
+                    (os.getpid(),),
+                    os.environ["JAX_NUM_CPU_DEVICES"],
+                    message.arrays,
+                )
+            )
 
 
 def check_relay(hosts):
     array = np.arange(20, dtype=np.float32)
     hosts[0].channel.send(Message("go", arrays=(array,)))
     message = hosts[1].channel.receive(60)
-    assert (message.numbers, message.text) == ((hosts[1].process,), "2") and (message.arrays[0] == array).all()
+    assert (message.numbers, message.text) == ((hosts[1].process,), "2") and (
+        message.arrays[0] == array
+    ).all()
     os.kill(hosts[1].process, signal.SIGKILL)
     start = time.monotonic()
     with pytest.raises(HostDiedError, match="channel to host-1: expected a host at the other end"):
@@ -74,11 +83,17 @@ def test_no_cluster_is_an_error():
 def test_workers_of_a_trainer_on_hosts_that_ray_places():
     graph = amp.Graph()
     with graph:
-        x, label = amp.pump("x", shape=(4,)), amp.pump("label", shape=(4,))
+        x = amp.pump("x", shape=(4,))
+        label = amp.pump("label", shape=(4,))
         h = amp.ppt("first", lambda w, v: w * v, params=lambda key: np.ones(4, np.float32))(x)
         y = amp.ppt("second", lambda w, v: w * v, params=lambda key: np.ones(4, np.float32))(h)
-        amp.loss("error", lambda out, t: ((out - t) ** 2).sum())(y, label)
-    data = [{"x": np.full(4, i / 8, np.float32), "label": np.ones(4, np.float32)} for i in range(8)]
+        amp.loss("error", lambda out, t: ((out - t) ** 2).sum())(
+            y,
+            label,
+        )
+    data = []
+    for i in range(8):
+        data.append({"x": np.full(4, i / 8, np.float32), "label": np.ones(4, np.float32)})
     options = {
         "workers": 2,
         "affinity": {"first": 0, "second": 1, "error": 1},
@@ -87,8 +102,16 @@ def test_workers_of_a_trainer_on_hosts_that_ray_places():
     }
     here = amp.Trainer(graph, optax.sgd(0.1), **options)
     here.fit(data, epochs=2, progress=False)
-    hosts = amp.Hosts(2, launcher=RayLauncher(resources={"CPU": 0.5}))
-    there = amp.Trainer(graph, optax.sgd(0.1), hosts=hosts, **options)
+    hosts = amp.Hosts(
+        2,
+        launcher=RayLauncher(resources={"CPU": 0.5}),
+    )
+    there = amp.Trainer(
+        graph,
+        optax.sgd(0.1),
+        hosts=hosts,
+        **options,
+    )
     try:
         there.fit(data, epochs=2, progress=False)
         jax.tree.map(np.testing.assert_array_equal, there.params, here.params)
@@ -105,20 +128,27 @@ def test_servers_and_workers_of_a_runner_at_the_address_of_a_machine():
     def loss(params, batch):
         return ((params["table"][batch["ids"]] @ params["w"] - 1) ** 2).mean()
 
-    params = {"table": np.ones((20, 3), np.float32), "w": np.full(3, 0.5, np.float32)}
+    params = {
+        "table": np.ones((20, 3), np.float32),
+        "w": np.full(3, 0.5, np.float32),
+    }
     config = px.ParallaxConfig(alpha_threshold=1.0)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4})
     try:
         ray.init(address=cluster.address)
         (node,) = ray.nodes()
-        listed = [{"host": name, "address": node["NodeManagerAddress"], "devices": [0]} for name in "ab"]
+        listed = [
+            {"host": name, "address": node["NodeManagerAddress"], "devices": [0]} for name in "ab"
+        ]
         with px.get_runner(loss, params, optax.sgd(0.1), {"machines": listed}, config) as runner:
             assert runner.run({"ids": np.arange(4)}).loss == 0.25
             assert {state.state for state in runner.hosts} == {"running"}
         listed[1]["address"] = "192.0.2.77"  # of documentation: nobody has it
         with (
             px.get_runner(loss, params, optax.sgd(0.1), {"machines": listed}, config) as runner,
-            pytest.raises(HostError, match=r"Ray: expected a machine at `192.0.2.77`, got those at \["),
+            pytest.raises(
+                HostError, match=r"Ray: expected a machine at `192.0.2.77`, got those at \["
+            ),
         ):
             runner.run({"ids": np.arange(4)})
     finally:

@@ -13,7 +13,9 @@ def test_no_file_means_all_local_devices_as_one_machine():
 
 def test_a_file_names_machines(tmp_path):
     path = tmp_path / "resources.yaml"
-    path.write_text("machines:\n  - {host: a, devices: [2, 0], servers: 2}\n  - devices: [1]\n    servers: 0\n")
+    path.write_text(
+        "machines:\n  - {host: a, devices: [2, 0], servers: 2}\n  - devices: [1]\n    servers: 0\n"
+    )
     resources = find_resources(path)
     assert [device.id for device in resources.devices] == [2, 0, 1]
     assert (resources.homes, resources.servers) == ((0, 0, 1), (0, 0))
@@ -34,7 +36,10 @@ def test_a_file_names_machines(tmp_path):
         ("machines: 2001-99-99", "expected YAML, got month must be in"),
         ("#" * (1 << 16) + "\n", "expected YAML, got more than 65536 bytes"),
         ("- 1", "a mapping with the one key `machines`, got list"),
-        ("machines: []\nextra: 1", "the one key `machines`, got the keys \\['extra', 'machines'\\]"),
+        (
+            "machines: []\nextra: 1",
+            "the one key `machines`, got the keys \\['extra', 'machines'\\]",
+        ),
         ("machines: 3", "`machines`: expected a list, got int"),
         ("machines: []", "at least one machine, got none"),
         ("machines: [{devices: [0], gpus: 3}]", "machine 0: expected `devices`"),
@@ -42,7 +47,10 @@ def test_a_file_names_machines(tmp_path):
         ("machines: [{devices: [7]}]", "numbers from 0 to 3, this process's devices, got 7"),
         ("machines: [{devices: []}]", "at least one device, got none"),
         ("machines: [{devices: [0]}, {devices: [0]}]", "each device once"),
-        ("machines: [{host: a, devices: [0]}, {host: a, devices: [1]}]", "each host once, got `a` twice"),
+        (
+            "machines: [{host: a, devices: [0]}, {host: a, devices: [1]}]",
+            "each host once, got `a` twice",
+        ),
         ("machines: [{devices: [0], servers: -1}]", "a number from 0 to 1000, got -1"),
         (
             "machines: [{devices: [0], servers: 1001}]",
@@ -66,7 +74,11 @@ def test_machines_with_addresses_have_processes(tmp_path):
     )
     resources = find_resources(path)
     assert resources.has_processes and not find_resources().has_processes
-    assert resources.devices == (RemoteDevice("a", 0), RemoteDevice("a", 1), RemoteDevice("machine-1", 0))
+    assert resources.devices == (
+        RemoteDevice("a", 0),
+        RemoteDevice("a", 1),
+        RemoteDevice("machine-1", 0),
+    )
     assert (resources.homes, resources.servers) == ((0, 0, 1), (0, 1, 1))
     assert [machine.address for machine in resources.machines] == ["localhost", "10.0.0.2"]
     listed = [
@@ -79,19 +91,37 @@ def test_machines_with_addresses_have_processes(tmp_path):
 @pytest.mark.parametrize(
     ("machines", "message"),
     [
-        ([{"address": "x", "devices": [0]}, {"devices": [1]}], "machine-1`, `address`: expected an address for all"),
-        ([{"devices": [1]}, {"address": "x", "devices": [0]}], "or for none, got one, other than the first"),
-        ([{"address": "", "devices": [0]}], "machine 0, `address`: expected a name or an address, got ''"),
+        (
+            [{"address": "x", "devices": [0]}, {"devices": [1]}],
+            "machine-1`, `address`: expected an address for all",
+        ),
+        (
+            [{"devices": [1]}, {"address": "x", "devices": [0]}],
+            "or for none, got one, other than the first",
+        ),
+        (
+            [{"address": "", "devices": [0]}],
+            "machine 0, `address`: expected a name or an address, got ''",
+        ),
         ([{"address": 7, "devices": [0]}], "expected a name or an address, got 7"),
-        ([{"address": "x", "devices": [-1]}], "machine 0, `devices`: expected numbers of at least 0, got -1"),
+        (
+            [{"address": "x", "devices": [-1]}],
+            "machine 0, `devices`: expected numbers of at least 0, got -1",
+        ),
         ([{"address": "x", "devices": ["gpu"]}], "expected numbers of at least 0, got 'gpu'"),
         (
             [{"address": "x", "devices": [0, 0]}],
             r"each device once, got `RemoteDevice\(host='machine-0', number=0\)` twice",
         ),
         ([{"host": "a", "address": "x", "devices": [0]}] * 2, "each host once, got `a` twice"),
-        ([{"address": "x", "devices": []}], "machine `machine-0`: expected at least one device, got none"),
-        ([{"address": "x", "devices": [0], "gpus": 3}], "resource_info, machine 0: expected `devices`, and of"),
+        (
+            [{"address": "x", "devices": []}],
+            "machine `machine-0`: expected at least one device, got none",
+        ),
+        (
+            [{"address": "x", "devices": [0], "gpus": 3}],
+            "resource_info, machine 0: expected `devices`, and of",
+        ),
         ([], "at least one machine, got none"),
     ],
     ids=str,
@@ -103,11 +133,13 @@ def test_wrong_machines_with_addresses(machines, message):
 
 def test_what_is_no_resource_info():
     with pytest.raises(
-        SettingsError, match="resource_info: expected a file's name, a mapping, Resources or None, got 3"
+        SettingsError,
+        match="resource_info: expected a file's name, a mapping, Resources or None, got 3",
     ):
         find_resources(3)
     with pytest.raises(
-        SettingsError, match="resource_info: expected a mapping with the one key `machines`, got the keys"
+        SettingsError,
+        match="resource_info: expected a mapping with the one key `machines`, got the keys",
     ):
         find_resources({"a": 1})
 

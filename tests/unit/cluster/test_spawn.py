@@ -31,7 +31,9 @@ def echo(context):
         message = context.driver.receive()
         match message.kind:
             case "to":
-                context.peer(message.text).send(Message("from", message.numbers, context.name, message.arrays))
+                context.peer(message.text).send(
+                    Message("from", message.numbers, context.name, message.arrays)
+                )
             case "from":
                 context.driver.send(context.peer(message.text).receive(20))
             case "fail":
@@ -70,7 +72,9 @@ def test_hosts_talk_to_the_driver_and_to_each_other(started):
         hosts[a].channel.send(Message("to", (7,), hosts[b].name, (array,)))
         hosts[b].channel.send(Message("from", text=hosts[a].name))
         message = hosts[b].channel.receive(20)
-        assert (message.numbers, message.text) == ((7,), f"host-{a}") and (message.arrays[0] == array).all()
+        assert (message.numbers, message.text) == ((7,), f"host-{a}") and (
+            message.arrays[0] == array
+        ).all()
     hosts[1].channel.send(Message("print", text="two\nlines"))
     assert hosts[1].channel.receive(20).text == "2"
     for _ in range(200):
@@ -90,7 +94,9 @@ def test_a_busy_host_beats_and_a_stopped_one_is_unreachable_until_it_goes_on(sta
     assert hosts[1].channel.receive(20).kind == "done"
     os.kill(hosts[1].process, signal.SIGSTOP)
     start = time.monotonic()
-    with pytest.raises(HostUnreachableError, match="driver, channel to host-1: expected a beat from the other end"):
+    with pytest.raises(
+        HostUnreachableError, match="driver, channel to host-1: expected a beat from the other end"
+    ):
         hosts[1].channel.receive(20)
     assert 1.0 < time.monotonic() - start < 3.0 and hosts[1].alive  # 2 s, and a busy machine
     os.kill(hosts[1].process, signal.SIGCONT)
@@ -111,11 +117,17 @@ def _comes_back(channel):
 def test_a_program_that_fails_and_a_process_that_dies_are_told_apart():
     with spawn(3, echo, launcher=LocalLauncher(lambda line: None)) as hosts:
         hosts[0].channel.send(Message("fail"))
-        with pytest.raises(HostError, match="host-0: expected a program without an error, got ValueError: as it") as e:
+        with pytest.raises(
+            HostError, match="host-0: expected a program without an error, got ValueError: as it"
+        ) as e:
             hosts[0].channel.receive(20)
         assert "in echo" in e.value.__notes__[0]
         hosts[2].channel.send(
-            Message("many", (60,), arrays=(np.ones(20_000),))
+            Message(
+                "many",
+                (60,),
+                arrays=(np.ones(20_000),),
+            )
         )  # more than is on its way when the program ends
         assert [hosts[2].channel.receive(20).numbers[0] for _ in range(60)] == list(range(60))
         with pytest.raises(HostDiedError):
@@ -124,7 +136,11 @@ def test_a_program_that_fails_and_a_process_that_dies_are_told_apart():
         start = time.monotonic()
         with pytest.raises(HostDiedError, match="got the end of its process: killed by SIGKILL"):
             hosts[1].channel.receive(20)
-        assert time.monotonic() - start < 2 and not hosts[1].alive and "killed by SIGKILL" in repr(hosts)
+        assert (
+            time.monotonic() - start < 2
+            and not hosts[1].alive
+            and "killed by SIGKILL" in repr(hosts)
+        )
         processes = [host.process for host in hosts]
     assert not any(map(is_there, processes))
 
@@ -132,7 +148,9 @@ def test_a_program_that_fails_and_a_process_that_dies_are_told_apart():
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "inf"])
 def test_a_patience_that_is_none(text, monkeypatch):
     monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", text)
-    with pytest.raises(SettingsError, match="AMPJAX_HOST_SILENCE_S: expected seconds, a number above 0, got"):
+    with pytest.raises(
+        SettingsError, match="AMPJAX_HOST_SILENCE_S: expected seconds, a number above 0, got"
+    ):
         HostOptions()
 
 
@@ -171,7 +189,8 @@ def test_what_cannot_travel_is_named():
         return lock
 
     with pytest.raises(
-        SettingsError, match=r"a host's program: expected something that can travel .* got `lock`, a lock"
+        SettingsError,
+        match=r"a host's program: expected something that can travel .* got `lock`, a lock",
     ):
         spawn(1, program)
     with pytest.raises(SettingsError, match="got `argument 0`, a dict, in it `inner`, a lock"):
@@ -182,7 +201,9 @@ def test_names_that_are_refused():
     for names in (("a",), ("a", "a"), ("a", "driver")):
         with pytest.raises(SettingsError, match="hosts, names: expected 2 different names"):
             spawn(2, echo, HostOptions(names=names))
-    with pytest.raises(SettingsError, match="setting `hosts`: expected an integer of at least 1, got 0"):
+    with pytest.raises(
+        SettingsError, match="setting `hosts`: expected an integer of at least 1, got 0"
+    ):
         spawn(0, echo)
 
 
@@ -196,7 +217,15 @@ def test_names_that_are_refused():
     ],
 )
 def test_hosts_that_do_not_fit_are_refused(differs, text):
-    job = Job("host-0", 0, ("host-0",), "tcp://127.0.0.1:1", ("", ""), digest="mine", devices=2)
+    job = Job(
+        "host-0",
+        0,
+        ("host-0",),
+        "tcp://127.0.0.1:1",
+        ("", ""),
+        digest="mine",
+        devices=2,
+    )
     assert Job.decoded(job.encoded()) == job
     fits = {**own_versions(), "digest": "mine", "devices": 2, "place": "here"}
     check(job, Hello(**fits))

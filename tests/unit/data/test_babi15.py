@@ -9,7 +9,10 @@ import pytest
 from ampjax.data import babi15
 from ampjax.errors import DataError, SettingsError
 
-FILES = {"graphs": "3 1 2\n4 1 1\n2 2 1\n1 2 2\n? 1 3 1\n? 1 4 2\n\n", "node_ids": "A=1\nB=2\nC=3\nD=4\n"}
+FILES = {
+    "graphs": "3 1 2\n4 1 1\n2 2 1\n1 2 2\n? 1 3 1\n? 1 4 2\n\n",
+    "node_ids": "A=1\nB=2\nC=3\nD=4\n",
+}
 FILES |= {"edge_types": "is=1\nhas_fear=2\n", "question_types": "has_fear=1\n"}
 
 
@@ -25,8 +28,12 @@ def deduced(questions: babi15.Questions, i: int) -> int:
     graphs = questions.graphs
     first, end = graphs.node_ptr[i : i + 2]
     edges = range(graphs.out_ptr[first], graphs.out_ptr[end])
-    triples = [(graphs.senders[e], graphs.kinds[e], graphs.receivers[e]) for e in edges]
-    assert sorted((b, k + 2, a) for a, k, b in triples if k < 2) == sorted(t for t in triples if t[1] >= 2)
+    triples = []
+    for e in edges:
+        triples.append((graphs.senders[e], graphs.kinds[e], graphs.receivers[e]))
+    assert sorted((b, k + 2, a) for a, k, b in triples if k < 2) == sorted(
+        t for t in triples if t[1] >= 2
+    )
     follow = {(a, k): b for a, k, b in triples}
     return follow[follow[questions.asked[i], 0], 1]
 
@@ -40,7 +47,11 @@ def test_questions_of_a_file_share_a_graph(tmp_path: Path) -> None:
 
 def test_numbers_come_from_the_id_files(tmp_path: Path) -> None:
     graphs = "7 5 2\n9 5 0\n2 4 0\n0 4 2\n? 6 7 0\n"
-    ids = {"node_ids": "A=7\nB=2\nC=0\nD=9", "edge_types": "has_fear=4\nis=5", "question_types": "has_fear=6"}
+    ids = {
+        "node_ids": "A=7\nB=2\nC=0\nD=9",
+        "edge_types": "has_fear=4\nis=5",
+        "question_types": "has_fear=6",
+    }
     questions = read(tmp_path, graphs=graphs, **ids)
     assert deduced(questions, 0) == questions.answers[0] == 0
 
@@ -49,21 +60,47 @@ def test_numbers_come_from_the_id_files(tmp_path: Path) -> None:
     ("changes", "line", "expected"),
     [
         ({"graphs": "1 1\n"}, "graphs.txt, line 1", "expected `node type node`, got '1 1'"),
-        ({"graphs": "3 1 2\n? 1 3\n"}, "graphs.txt, line 2", "expected `? type node answer`, got '? 1 3'"),
-        ({"graphs": "3 3 2\n"}, "graphs.txt, line 1", "expected an edge type of ['1', '2'], got '3'"),
-        ({"graphs": "3 1 5\n"}, "graphs.txt, line 1", "expected a node of ['1', '2', '3', '4'], got '5'"),
+        (
+            {"graphs": "3 1 2\n? 1 3\n"},
+            "graphs.txt, line 2",
+            "expected `? type node answer`, got '? 1 3'",
+        ),
+        (
+            {"graphs": "3 3 2\n"},
+            "graphs.txt, line 1",
+            "expected an edge type of ['1', '2'], got '3'",
+        ),
+        (
+            {"graphs": "3 1 5\n"},
+            "graphs.txt, line 1",
+            "expected a node of ['1', '2', '3', '4'], got '5'",
+        ),
         ({"graphs": "\n? 2 3 1\n"}, "graphs.txt, line 2", "expected the question type 1, got '2'"),
         ({"graphs": "? 1 3 x\n"}, "graphs.txt, line 1", "expected a node of"),
-        ({"graphs": "3 1 2\n\n? 1 3 1\n"}, "graphs.txt, line 2", "expected a question after a graph's edges"),
+        (
+            {"graphs": "3 1 2\n\n? 1 3 1\n"},
+            "graphs.txt, line 2",
+            "expected a question after a graph's edges",
+        ),
         ({"graphs": "\n"}, "graphs.txt", "expected at least one question, got none"),
         ({"node_ids": "A=1\nB\n"}, "node_ids.txt, line 2", "expected `name=number`, got 'B'"),
-        ({"node_ids": "A=1\nB=1\n"}, "node_ids.txt, line 2", "expected each name and each number once"),
+        (
+            {"node_ids": "A=1\nB=1\n"},
+            "node_ids.txt, line 2",
+            "expected each name and each number once",
+        ),
         ({"node_ids": "\n"}, "node_ids.txt", "expected a number for `a node`"),
-        ({"edge_types": "is=1\n"}, "edge_types.txt", "expected a number for `has_fear`, got {'is': '1'}"),
+        (
+            {"edge_types": "is=1\n"},
+            "edge_types.txt",
+            "expected a number for `has_fear`, got {'is': '1'}",
+        ),
         ({"question_types": "is=1\n"}, "question_types.txt", "expected a number for `has_fear`"),
     ],
 )
-def test_a_damaged_file_is_told_by_line(tmp_path: Path, changes: dict[str, str], line: str, expected: str) -> None:
+def test_a_damaged_file_is_told_by_line(
+    tmp_path: Path, changes: dict[str, str], line: str, expected: str
+) -> None:
     with pytest.raises(DataError) as error:
         read(tmp_path, **changes)
     assert str(error.value).startswith(f"file {tmp_path / line}: {expected}"), error.value
@@ -111,10 +148,13 @@ def test_each_epoch_has_fresh_samples() -> None:
 
 
 @pytest.mark.skipif(
-    "AMPJAX_DATA" not in os.environ, reason="the real files are only read where AMPJAX_DATA names their folder"
+    "AMPJAX_DATA" not in os.environ,
+    reason="the real files are only read where AMPJAX_DATA names their folder",
 )
 @pytest.mark.parametrize("fold", [1, 3, 10])
 def test_the_real_folds(fold: int) -> None:
     for questions in babi15.load(fold=fold):
         assert len(questions) == 4000 and set(np.diff(questions.graphs.node_ptr)) == {8}
-        assert [deduced(questions, i) for i in range(0, 4000, 37)] == questions.answers[::37].tolist()
+        assert [deduced(questions, i) for i in range(0, 4000, 37)] == questions.answers[
+            ::37
+        ].tolist()

@@ -19,7 +19,9 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_words_get_their_vectors_and_others_start_at_random(tmp_path: Path) -> None:
-    path = write(tmp_path, "3 2\ndog 1 2\n. . . 5 6\ncow 3 4\n")  # word2vec's header; a word with spaces
+    path = write(
+        tmp_path, "3 2\ndog 1 2\n. . . 5 6\ncow 3 4\n"
+    )  # word2vec's header; a word with spaces
     table = np.asarray(glove.table(path, WORDS, 2)(jax.random.key(0)))
     assert table[2].tolist() == [1, 2]
     assert (np.abs(table[:2]) <= 0.05).all() and table[:2].any()

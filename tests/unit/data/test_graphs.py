@@ -13,7 +13,15 @@ from ampjax.errors import DataError, SettingsError
 
 def two() -> Graphs:
     """A path 1 -> 0 -> 2 with two edges side by side, and one node alone."""
-    return Graphs.from_edges([0, 3, 4], [(0, 1, 0, 1), (0, 0, 2, 0), (0, 0, 2, 1)], 2)
+    return Graphs.from_edges(
+        [0, 3, 4],
+        [
+            (0, 1, 0, 1),
+            (0, 0, 2, 0),
+            (0, 0, 2, 1),
+        ],
+        2,
+    )
 
 
 def test_columns_of_edges() -> None:
@@ -33,48 +41,104 @@ def test_edges_survive_any_order(seed: int) -> None:
     rng = np.random.default_rng(seed)
     ptr = np.concatenate([[0], np.cumsum(rng.integers(1, 5, 4))])
     graph = rng.integers(0, 4, 9)
-    ends = rng.integers(0, np.diff(ptr)[graph], (2, 9))
+    ends = rng.integers(
+        0,
+        np.diff(ptr)[graph],
+        (2, 9),
+    )
     kinds = rng.integers(0, 3, 9)
-    graphs = Graphs.from_edges(ptr, np.stack([graph, *ends, kinds], axis=1), 3)
+    graphs = Graphs.from_edges(
+        ptr,
+        np.stack([graph, *ends, kinds], axis=1),
+        3,
+    )
     owner = np.searchsorted(ptr, np.repeat(np.arange(ptr[-1]), graphs.out_degree), side="right") - 1
     got = sorted(zip(owner, graphs.senders, graphs.receivers, graphs.kinds, strict=True))
     assert got == sorted(zip(graph, *ends, kinds, strict=True))
     twice = Graphs.joined(graphs, graphs)
     for i in range(4):
-        one, other = twice.topology(i), twice.topology(i + 4)
+        one = twice.topology(i)
+        other = twice.topology(i + 4)
         assert all(
-            np.array_equal(a, b) for a, b in zip(one.gather + one.scatter, other.gather + other.scatter, strict=True)
+            np.array_equal(a, b)
+            for a, b in zip(one.gather + one.scatter, other.gather + other.scatter, strict=True)
         )
 
 
 def test_messages_of_both_encodings() -> None:
-    graphs, x, y = two(), np.arange(4.0)[:, None], np.array([5.0, 6.0])
+    graphs = two()
+    x = np.arange(4.0)[:, None]
+    y = np.array([5.0, 6.0])
     batch = GraphInstances(graphs, np.array([1, 0]), {"x": x}, {"y": y}).gather(np.array([0, 1, 1]))
     assert batch["y"].payload.tolist() == [6, 5, 5] and batch["y"].instance.tolist() == [0, 1, 2]
-    assert batch["x"].payload[:, 0].tolist() == [3, 0, 1, 2, 0, 1, 2] and list(batch["x"].sizes) == [1, 3, 3]  # type: ignore[arg-type]
+    assert batch["x"].payload[:, 0].tolist() == [3, 0, 1, 2, 0, 1, 2] and list(
+        batch["x"].sizes
+    ) == [1, 3, 3]  # type: ignore[arg-type]
     assert batch["edges"].payload == [graphs.topology(1), graphs.topology(0), graphs.topology(0)]
-    batch = GraphInstances(graphs, np.array([1, 0]), {"x": x}, {"y": y}, "flatmap").gather(np.array([1, 0]))
-    assert batch["x"].payload[:, 0].tolist() == [0, 1, 2, 3] and batch["x"].instance.tolist() == [0, 0, 0, 1]
-    assert batch["x"].fields["first"].tolist() == [0, 0, 0, 3] and batch["x"].fields["node"].tolist() == [0, 1, 2, 0]
+    batch = GraphInstances(graphs, np.array([1, 0]), {"x": x}, {"y": y}, "flatmap").gather(
+        np.array([1, 0])
+    )
+    assert batch["x"].payload[:, 0].tolist() == [0, 1, 2, 3] and batch["x"].instance.tolist() == [
+        0,
+        0,
+        0,
+        1,
+    ]
+    assert batch["x"].fields["first"].tolist() == [0, 0, 0, 3] and batch["x"].fields[
+        "node"
+    ].tolist() == [0, 1, 2, 0]
     assert "edges" not in batch
 
 
 @pytest.mark.parametrize("encoding", ["collect", "flatmap"])
 def test_no_instances_give_no_messages(encoding: str) -> None:
-    data = GraphInstances(two(), np.arange(2), {"x": np.zeros((4, 1))}, {"y": np.zeros(2)}, encoding)
-    assert all(len(messages.instance) == 0 == len(messages.payload) for messages in data.gather(np.zeros(0)).values())
+    data = GraphInstances(
+        two(),
+        np.arange(2),
+        {"x": np.zeros((4, 1))},
+        {"y": np.zeros(2)},
+        encoding,
+    )
+    assert all(
+        len(messages.instance) == 0 == len(messages.payload)
+        for messages in data.gather(np.zeros(0)).values()
+    )
 
 
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
-        (lambda: Graphs.from_edges([0, 2], [(0, 2, 0, 0)], 1), DataError, r"edge 0, sender: .* \[0, 2\), got 2"),
-        (lambda: Graphs.from_edges([0, 2], [(0, 0, -1, 0)], 1), DataError, "edge 0, receiver: .* got -1"),
-        (lambda: Graphs.from_edges([0, 2], [(0, 0, 1, 0), (0, 0, 1, 3)], 3), DataError, r"edge 1, kind: .* \[0, 3\)"),
-        (lambda: Graphs.joined(two(), Graphs.from_edges([0, 1], [], 1)), DataError, "2 kinds of edges"),
-        (lambda: GraphInstances(two(), np.arange(2), {}, {}, "dense"), SettingsError, "`collect` or `flatmap`"),
+        (
+            lambda: Graphs.from_edges([0, 2], [(0, 2, 0, 0)], 1),
+            DataError,
+            r"edge 0, sender: .* \[0, 2\), got 2",
+        ),
+        (
+            lambda: Graphs.from_edges([0, 2], [(0, 0, -1, 0)], 1),
+            DataError,
+            "edge 0, receiver: .* got -1",
+        ),
+        (
+            lambda: Graphs.from_edges([0, 2], [(0, 0, 1, 0), (0, 0, 1, 3)], 3),
+            DataError,
+            r"edge 1, kind: .* \[0, 3\)",
+        ),
+        (
+            lambda: Graphs.joined(two(), Graphs.from_edges([0, 1], [], 1)),
+            DataError,
+            "2 kinds of edges",
+        ),
+        (
+            lambda: GraphInstances(two(), np.arange(2), {}, {}, "dense"),
+            SettingsError,
+            "`collect` or `flatmap`",
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused(make: Any, error: type[Exception], match: str) -> None:
+def test_what_does_not_fit_is_refused(
+    make: Any,
+    error: type[Exception],
+    match: str,
+) -> None:
     with pytest.raises(error, match=match):
         make()

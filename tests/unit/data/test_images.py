@@ -35,11 +35,17 @@ def test_folders_are_classes_and_images_are_cut_at_the_centre(folder: Path) -> N
     pixels = data.read(np.array([2, 0]))
     assert pixels.shape == (2, 4, 4, 3) and pixels.dtype == np.float32
     expected = (np.array([1, 0, 0.2]) - MEAN) / STD
-    np.testing.assert_allclose(pixels, np.broadcast_to(expected, pixels.shape), atol=1e-5)
+    np.testing.assert_allclose(
+        pixels,
+        np.broadcast_to(expected, pixels.shape),
+        atol=1e-5,
+    )
     assert Folder(folder, 16).read(np.array([1])).shape == (1, 16, 16, 3)
 
 
-def test_wrong_folders_and_files_are_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_folders_and_files_are_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DataError, match=r"nowhere: expected a folder for each class, got none"):
         Folder(tmp_path / "nowhere")
     (folder / "empty").mkdir()
@@ -52,7 +58,9 @@ def test_wrong_folders_and_files_are_named(folder: Path, tmp_path: Path, monkeyp
     with pytest.raises(DataError, match=r"bad\.jpg: expected an image"):
         Folder(folder).read(np.array([3]))
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DataError, match=r"expected the package Pillow, got .*Install it: `pip install pillow`"):
+    with pytest.raises(
+        DataError, match=r"expected the package Pillow, got .*Install it: `pip install pillow`"
+    ):
         Folder(folder).read(np.array([0]))
 
 
@@ -60,14 +68,33 @@ def png(width: int, height: int) -> bytes:
     """A PNG whose header claims so many pixels, with the values of none."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
-    facts = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", facts) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    facts = struct.pack(
+        ">IIBBBBB",
+        width,
+        height,
+        8,
+        2,
+        0,
+        0,
+        0,
+    )
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", facts)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
 
 
-def test_what_an_image_claims_is_compared_with_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, data = folder / "cat" / "a.png", Folder(folder, 8)
+def test_what_an_image_claims_is_compared_with_its_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "cat" / "a.png"
+    data = Folder(folder, 8)
 
     def told(content: bytes) -> str:
         path.write_bytes(content)
@@ -102,11 +129,15 @@ def test_batches_hold_every_image_once(folder: Path) -> None:
     assert not np.array_equal(epoch[0]["image"], other["image"])
     assert np.array_equal(epoch[0]["image"], next(Batches(data, 3).epoch())["image"])
     (batch,) = Batches(Folder(folder, 4), 3).epoch()
-    assert sorted(batch["label"].tolist()) == [0, 0, 1] and len(set(batch["dropout_seed"].tolist())) == 3
+    assert (
+        sorted(batch["label"].tolist()) == [0, 0, 1]
+        and len(set(batch["dropout_seed"].tolist())) == 3
+    )
 
 
 def test_synthetic_images_show_their_class() -> None:
-    data, again = images.synthetic(60, 8, 3, 0.1, seed=1), images.synthetic(60, 8, 3, 0.1, seed=1)
+    data = images.synthetic(60, 8, 3, 0.1, seed=1)
+    again = images.synthetic(60, 8, 3, 0.1, seed=1)
     assert np.array_equal(data.images, again.images) and repr(data) == "Images(60, 8 × 8)"
     means = np.stack([data.images[data.labels == k].mean(0) for k in range(3)])
     other = images.synthetic(30, 8, 3, 0.1, seed=2)

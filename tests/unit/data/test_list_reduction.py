@@ -16,7 +16,9 @@ def slow_label(operation, digits):
     """The definition in exact arithmetic, one list at a time; `round` of a fraction takes ties to the even number."""
 
     def mean(values):
-        return Fraction(sum(values), len(values)) if values else Fraction(0)
+        if values:
+            return Fraction(sum(values), len(values))
+        return Fraction(0)
 
     result = [
         lambda: mean(digits),
@@ -50,7 +52,9 @@ def test_columns(n, seed):
 @given(SEEDS)
 def test_generated_labels_are_the_definition(seed):
     data = lr.generate(50, seed)
-    for tokens, length, got in zip(data.tokens.tolist(), data.lengths.tolist(), data.labels.tolist(), strict=True):
+    for tokens, length, got in zip(
+        data.tokens.tolist(), data.lengths.tolist(), data.labels.tolist(), strict=True
+    ):
         assert got == slow_label(tokens[0] - 10, tokens[1:length])
 
 
@@ -79,7 +83,9 @@ def test_worked_examples(operation, digits, expected):
 
 def test_operations_and_lengths_are_uniform():
     data = lr.generate(36_000, seed=1)
-    assert np.abs(np.bincount(data.tokens[:, 0], minlength=14)[10:] / 9000 - 1).max() < 0.05  # 4 sigma
+    assert (
+        np.abs(np.bincount(data.tokens[:, 0], minlength=14)[10:] / 9000 - 1).max() < 0.05
+    )  # 4 sigma
     assert np.abs(np.bincount(data.lengths)[2:] / 4000 - 1).max() < 0.07  # 4 sigma
 
 
@@ -87,7 +93,9 @@ def test_seeds_and_splits():
     assert np.array_equal(lr.generate(20, 7).tokens, lr.generate(20, 7).tokens)
     assert not np.array_equal(lr.generate(20, 7).tokens, lr.generate(20, 8).tokens)
     train, valid = lr.splits(30, 20, seed=2)
-    assert (len(train), len(valid)) == (30, 20) and not np.array_equal(train.tokens[:20], valid.tokens)
+    assert (len(train), len(valid)) == (30, 20) and not np.array_equal(
+        train.tokens[:20], valid.tokens
+    )
 
 
 @given(st.integers(1, 40), SEEDS, st.data())
@@ -99,18 +107,28 @@ def test_a_sequence_is_pumped_token_by_token(n, seed, draw):
     messages = sequences.gather(ids)
     assert set(messages) == {"tokens", "h0", "label"}
     tokens = messages["tokens"]
-    expected = [
-        (position, t, int(data.lengths[i]), int(data.tokens[i, t]))
-        for position, i in enumerate(ids)
-        for t in range(data.lengths[i])
-    ]
-    columns = (tokens.instance, tokens.fields["t"], tokens.fields["length"], tokens.payload)
+    expected = []
+    for position, i in enumerate(ids):
+        for t in range(data.lengths[i]):
+            expected.append((position, t, int(data.lengths[i]), int(data.tokens[i, t])))
+    columns = (
+        tokens.instance,
+        tokens.fields["t"],
+        tokens.fields["length"],
+        tokens.payload,
+    )
     assert [tuple(map(int, row)) for row in zip(*columns, strict=True)] == expected
     assert tokens.payload.dtype == np.int32 and tokens.sizes is None
     h0 = messages["h0"]
-    assert h0.payload.shape == (len(ids), 3) and h0.payload.dtype == np.float32 and not h0.payload.any()
+    assert (
+        h0.payload.shape == (len(ids), 3)
+        and h0.payload.dtype == np.float32
+        and not h0.payload.any()
+    )
     assert h0.fields["t"] == 0 and np.array_equal(h0.fields["length"], data.lengths[ids])
-    assert np.array_equal(messages["label"].payload, data.labels[ids]) and not messages["label"].fields
+    assert (
+        np.array_equal(messages["label"].payload, data.labels[ids]) and not messages["label"].fields
+    )
     assert h0.instance.tolist() == messages["label"].instance.tolist() == list(range(len(ids)))
 
 
@@ -123,7 +141,8 @@ def test_pumped_whole_the_rows_are_the_same(n, seed):
         (lr.Buckets(data, 4, 2), lr.Buckets(data, 4, 2, whole=True)),
     ):
         ids = np.arange(len(one))[::-1]
-        steps, group = one.gather(ids)["tokens"], whole.gather(ids)["tokens"]
+        steps = one.gather(ids)["tokens"]
+        group = whole.gather(ids)["tokens"]
         assert np.array_equal(steps.payload, group.payload)
         assert group.instance.tolist() == list(range(len(ids))) and set(group.fields) == {"length"}
         assert np.array_equal(group.sizes, group.fields["length"])
@@ -137,9 +156,14 @@ def test_every_sequence_is_in_one_bucket_of_its_length(n, batch_size, seed):
     assert isinstance(buckets, Instances)
     ids = np.random.default_rng(seed).permutation(len(buckets))
     messages = buckets.gather(ids)
-    tokens, labels, h0 = messages["tokens"], messages["label"], messages["h0"]
+    tokens = messages["tokens"]
+    labels = messages["label"]
+    h0 = messages["h0"]
     assert tokens.payload.dtype == np.int32 and labels.payload.dtype == np.int32
-    assert h0.payload.shape == (len(ids), batch_size, 2) and labels.payload.shape == (len(ids), batch_size)
+    assert h0.payload.shape == (len(ids), batch_size, 2) and labels.payload.shape == (
+        len(ids),
+        batch_size,
+    )
     got = []
     for position in range(len(ids)):
         mine = tokens.instance == position
@@ -148,10 +172,24 @@ def test_every_sequence_is_in_one_bucket_of_its_length(n, batch_size, seed):
         assert set(tokens.fields["length"][mine].tolist()) == {length}
         rows = tokens.payload[mine]  # [length, batch_size]
         counted = labels.payload[position] >= 0
-        assert counted[0] and np.array_equal(rows[:, ~counted], np.repeat(rows[:, :1], (~counted).sum(), axis=1))
-        got += [(*rows[:, b].tolist(), int(labels.payload[position, b])) for b in np.flatnonzero(counted)]
+        assert counted[0] and np.array_equal(
+            rows[:, ~counted],
+            np.repeat(
+                rows[:, :1],
+                (~counted).sum(),
+                axis=1,
+            ),
+        )
+        got += [
+            (
+                *rows[:, b].tolist(),
+                int(labels.payload[position, b]),
+            )
+            for b in np.flatnonzero(counted)
+        ]
     expected = [
-        (*row[:length].tolist(), int(c)) for row, length, c in zip(data.tokens, data.lengths, data.labels, strict=True)
+        (*row[:length].tolist(), int(c))
+        for row, length, c in zip(data.tokens, data.lengths, data.labels, strict=True)
     ]
     assert sorted(got) == sorted(expected)
 
@@ -161,7 +199,9 @@ def test_buckets_are_full_but_for_the_last_of_each_length():
     labels = lr.Buckets(data, 100, 2)
     counts = np.bincount(data.lengths)[2:]
     assert len(labels) == sum(-(-c // 100) for c in counts)
-    assert (labels.gather(np.arange(len(labels)))["label"].payload < 0).sum() == sum(-c % 100 for c in counts)
+    assert (labels.gather(np.arange(len(labels)))["label"].payload < 0).sum() == sum(
+        -c % 100 for c in counts
+    )
 
 
 def test_reshuffling_leaves_the_old_buckets_as_they_are():
@@ -169,7 +209,9 @@ def test_reshuffling_leaves_the_old_buckets_as_they_are():
     ids = np.arange(len(buckets))
     before = buckets.gather(ids)["label"].payload
     after = buckets.reshuffle(np.random.default_rng(0)).gather(ids)["label"].payload
-    assert np.array_equal(buckets.gather(ids)["label"].payload, before) and not np.array_equal(before, after)
+    assert np.array_equal(buckets.gather(ids)["label"].payload, before) and not np.array_equal(
+        before, after
+    )
 
 
 DATA = lr.generate(3, 0)
@@ -180,7 +222,10 @@ DATA = lr.generate(3, 0)
     [
         (lambda: lr.generate(0), r"generate, `n`: expected at least 1, got 0\."),
         (lambda: lr.splits(1, 0), r"generate, `n`: expected at least 1, got 0\."),
-        (lambda: lr.Sequences(DATA, hidden=0), r"Sequences, `hidden`: expected at least 1, got 0\."),
+        (
+            lambda: lr.Sequences(DATA, hidden=0),
+            r"Sequences, `hidden`: expected at least 1, got 0\.",
+        ),
         (
             lambda: lr.Buckets(DATA, batch_size=0),
             r"Buckets, `batch_size`: expected at least 1, got 0\. Give a positive number\.",

@@ -9,14 +9,29 @@ from ampjax.data.pairs import PairBatches, Pairs, Sentences, plain, plain_senten
 from ampjax.data.text import END, START
 from ampjax.errors import DataError, SettingsError
 
-lengths = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30)
+lengths = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=30,
+)
 
 
 def test_a_batch_by_hand() -> None:
-    pairs = Pairs(Sentences.of([[7, 8], [9]]), Sentences.of([[3], [4, 5]]))
+    pairs = Pairs(
+        Sentences.of([[7, 8], [9]]),
+        Sentences.of([[3], [4, 5]]),
+    )
     assert repr(pairs) == "Pairs(2 pairs, 3 and 3 words)"
-    batch = PairBatches(pairs, 3, 2, 1).gather(np.array([0, 1, -1]), 2)
-    assert batch["source"].tolist() == [[7, 8], [9, 2], [2, 2]] and batch["source_length"].tolist() == [2, 1, 0]
+    batch = PairBatches(pairs, 3, 2, 1).gather(
+        np.array([0, 1, -1]),
+        2,
+    )
+    assert batch["source"].tolist() == [[7, 8], [9, 2], [2, 2]] and batch[
+        "source_length"
+    ].tolist() == [2, 1, 0]
     assert batch["target_in"].tolist() == [[1, 3, 2], [1, 4, 5], [1, 2, 2]]
     assert batch["target_out"].tolist() == [[3, 2, 2], [4, 5, 2], [2, 2, 2]]
     assert batch["target_length"].tolist() == [2, 3, 0]
@@ -25,11 +40,18 @@ def test_a_batch_by_hand() -> None:
 
 @settings(max_examples=30)
 @given(lengths, st.integers(1, 4), st.integers(1, 8), st.integers(1, 4))
-def test_every_pair_that_fits_comes_once(sizes: list, batch: int, max_length: int, n_buckets: int) -> None:
+def test_every_pair_that_fits_comes_once(
+    sizes: list, batch: int, max_length: int, n_buckets: int
+) -> None:
     pairs = Pairs(*(Sentences.of([[3] * size[side] for size in sizes]) for side in (0, 1)))
-    fit = [i for i, size in enumerate(sizes) if min(size) >= 1 and max(size) <= max_length]
+    fit = []
+    for i, size in enumerate(sizes):
+        if min(size) >= 1 and max(size) <= max_length:
+            fit.append(i)
     if not fit:
-        with pytest.raises(DataError, match=f"expected a pair of 1 to {max_length} words on both sides, got none"):
+        with pytest.raises(
+            DataError, match=f"expected a pair of 1 to {max_length} words on both sides, got none"
+        ):
             PairBatches(pairs, batch, max_length, n_buckets)
         return
     data = PairBatches(pairs, batch, max_length, n_buckets)
@@ -41,15 +63,27 @@ def test_every_pair_that_fits_comes_once(sizes: list, batch: int, max_length: in
     for x in found:
         assert x["target_out"].shape == (batch, x["source"].shape[1] + 1)
         for row, i in enumerate(x["pair"]):
-            expected = (sizes[i][0], sizes[i][1] + 1) if i >= 0 else (0, 0)
+            if i >= 0:
+                expected = (
+                    sizes[i][0],
+                    sizes[i][1] + 1,
+                )
+            else:
+                expected = (0, 0)
             assert (x["source_length"][row], x["target_length"][row]) == expected
 
 
 def test_epochs_differ_and_follow_from_the_seed() -> None:
-    pairs = Pairs(Sentences.of([[3]] * 20), Sentences.of([[4]] * 20))
+    pairs = Pairs(
+        Sentences.of([[3]] * 20),
+        Sentences.of([[4]] * 20),
+    )
 
     def order(seed: int, epoch: int) -> list:
-        return [x["pair"].tolist() for x in PairBatches(pairs, 4, seed=seed).epoch(epoch)]
+        result = []
+        for x in PairBatches(pairs, 4, seed=seed).epoch(epoch):
+            result.append(x["pair"].tolist())
+        return result
 
     assert order(0, 0) == order(0, 0) and order(0, 0) != order(0, 1) and order(0, 0) != order(1, 0)
 
@@ -61,7 +95,9 @@ def test_instances_are_the_sentences_with_their_marks(sizes: list, max_length: i
     pairs = Pairs(*(Sentences.of(side) for side in sides))
     short = pairs.up_to(max_length).first(n)
     kept = [i for i, pair in enumerate(sizes) if min(pair) > 0 and max(pair) <= max_length][:n]
-    assert [short.source[i].tolist() for i in range(len(short))] == [pairs.source[i].tolist() for i in kept]
+    assert [short.source[i].tolist() for i in range(len(short))] == [
+        pairs.source[i].tolist() for i in kept
+    ]
     for those, instances, names in (
         (pairs, plain(pairs), ("target_in", "target_out")),
         (short, plain(short), ("target_in", "target_out")),
@@ -72,13 +108,29 @@ def test_instances_are_the_sentences_with_their_marks(sizes: list, max_length: i
             instance = instances[i]
             words = those.target[i].tolist()
             assert [instance[name].tolist() for name in names] == [[START, *words], [*words, END]]
-            assert "source" not in instance or instance["source"].tolist() == those.source[i].tolist()
+            assert (
+                "source" not in instance or instance["source"].tolist() == those.source[i].tolist()
+            )
 
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(DataError, match="expected as many sources as targets, got 1 and 2"):
-        Pairs(Sentences.of([[3]]), Sentences.of([[3], [4]]))
-    with pytest.raises(DataError, match="expected pointers that rise from 0 to 2, got pointers from 0 to 3"):
-        Sentences(np.array([0, 3]), np.array([5, 6]))
+        Pairs(
+            Sentences.of([[3]]),
+            Sentences.of([[3], [4]]),
+        )
+    with pytest.raises(
+        DataError, match="expected pointers that rise from 0 to 2, got pointers from 0 to 3"
+    ):
+        Sentences(
+            np.array([0, 3]),
+            np.array([5, 6]),
+        )
     with pytest.raises(SettingsError, match="`n_buckets`: expected at least 1, got 0"):
-        PairBatches(Pairs(Sentences.of([[3]]), Sentences.of([[3]])), n_buckets=0)
+        PairBatches(
+            Pairs(
+                Sentences.of([[3]]),
+                Sentences.of([[3]]),
+            ),
+            n_buckets=0,
+        )

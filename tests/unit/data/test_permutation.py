@@ -8,7 +8,8 @@ from ampjax.errors import DataError, SettingsError
 
 
 def test_labels_are_what_the_operations_do_one_by_one():
-    data, moves = generate(20, 5, seed=3), shuffles(5)
+    data = generate(20, 5, seed=3)
+    moves = shuffles(5)
     for digits, order, label in zip(data.digits, data.orders, data.labels, strict=True):
         for k in order:
             digits = [digits[moves[k][place]] for place in range(N_PLACES)]

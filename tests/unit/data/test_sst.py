@@ -56,11 +56,15 @@ def test_words_of_another_vocabulary_are_unknown(tmp_path: Path) -> None:
         ("hello", 1, "`(`, `)` or a leaf's one word", "'hello'"),
     ],
 )
-def test_a_damaged_tree_is_named(tmp_path: Path, line: str, column: int, expected: str, got: str) -> None:
+def test_a_damaged_tree_is_named(
+    tmp_path: Path, line: str, column: int, expected: str, got: str
+) -> None:
     path = write(tmp_path, "(2 fine)", line)
     with pytest.raises(DataError) as error:
         sst.read_trees(path)
-    assert str(error.value).startswith(f"file {path}, line 2, column {column}: expected {expected}, got {got}.")
+    assert str(error.value).startswith(
+        f"file {path}, line 2, column {column}: expected {expected}, got {got}."
+    )
 
 
 def test_files_that_are_missing_empty_or_no_text(tmp_path: Path) -> None:
@@ -84,7 +88,9 @@ def test_children_stand_before_their_parents(seed: int, n: int) -> None:
     for trees in sst.synthetic(n, 1, seed):
         for i in range(len(trees)):
             span = slice(trees.ptr[i], trees.ptr[i + 1])
-            parents, words, sides = trees.parents[span], trees.words[span], trees.sides[span]
+            parents = trees.parents[span]
+            words = trees.words[span]
+            sides = trees.sides[span]
             nodes = np.arange(len(parents))
             assert (parents[:-1] > nodes[:-1]).all() and parents[-1] == -1
             branches = np.flatnonzero(words < 0)
@@ -96,7 +102,9 @@ def test_children_stand_before_their_parents(seed: int, n: int) -> None:
 def test_messages_say_where_they_go(tmp_path: Path) -> None:
     data = sst.TreeInstances(sst.read_trees(write(tmp_path, "(2 alone)", "(3 (2 a) (4 b))")))
     batch = data.gather(np.array([1, 0]))
-    words, branches, labels = batch["words"], batch["branches"], batch["labels"]
+    words = batch["words"]
+    branches = batch["branches"]
+    labels = batch["labels"]
     assert words.instance.tolist() == [0, 0, 1] and words.payload.tolist() == [2, 3, 1]
     assert {name: list(column) for name, column in words.fields.items()} == {
         "at": [0, 1, 0],
@@ -108,7 +116,9 @@ def test_messages_say_where_they_go(tmp_path: Path) -> None:
 
 
 def test_synthetic_trees_come_from_their_seed() -> None:
-    a, b, c = sst.synthetic(20, 5, 1)[0], sst.synthetic(20, 5, 1)[0], sst.synthetic(20, 5, 2)[0]
+    a = sst.synthetic(20, 5, 1)[0]
+    b = sst.synthetic(20, 5, 1)[0]
+    c = sst.synthetic(20, 5, 2)[0]
     assert np.array_equal(a.words, b.words) and not np.array_equal(a.words, c.words)
     assert repr(a) == f"Trees(20 trees, {a.n_nodes} nodes, 101 words)"
     with pytest.raises(SettingsError, match="n_valid"):
@@ -116,7 +126,8 @@ def test_synthetic_trees_come_from_their_seed() -> None:
 
 
 @pytest.mark.skipif(
-    "AMPJAX_DATA" not in os.environ, reason="the real files are only read where AMPJAX_DATA names their folder"
+    "AMPJAX_DATA" not in os.environ,
+    reason="the real files are only read where AMPJAX_DATA names their folder",
 )
 @pytest.mark.slow
 def test_the_real_treebank() -> None:

@@ -32,8 +32,16 @@ def test_sentences_as_columns(tmp_path: Path) -> None:
     assert data.ptr.tolist() == [0, 7, 9]
     assert data.words.tolist() == [0, 0, 0, 0, 0, 0, -1, -1, 0]
     assert [TAGS[tag] for tag in data.tags] == ["O"] * 6 + ["I-LOC", "B-LOC", "O"]
-    assert data.vocabulary.words == ("the",) and data.vocabulary.counts == {"the": 7, "a|b": 1, "é": 1}
-    assert spelled(data, 6) == ["<*>", "a", "|", "b", "<*>"] and spelled(data, 7) == ["<*>", "é", "<*>"]
+    assert data.vocabulary.words == ("the",) and data.vocabulary.counts == {
+        "the": 7,
+        "a|b": 1,
+        "é": 1,
+    }
+    assert spelled(data, 6) == ["<*>", "a", "|", "b", "<*>"] and spelled(data, 7) == [
+        "<*>",
+        "é",
+        "<*>",
+    ]
     assert spelled(data, 0) == []
     assert repr(data) == "Sentences(2 sentences, 9 words, 2 of them rare)"
     assert repr(data.vocabulary) == "Vocabulary(3 words, 1 of them frequent, 9 characters)"
@@ -52,7 +60,9 @@ def test_words_and_characters_of_another_vocabulary_are_unknown(tmp_path: Path) 
 
 
 def test_words_keep_what_is_no_ascii_space(tmp_path: Path) -> None:
-    assert list(wikiner.read_sentences(write(tmp_path, "a\u00a0b|O")).vocabulary.counts) == ["a\u00a0b"]
+    assert list(wikiner.read_sentences(write(tmp_path, "a\u00a0b|O")).vocabulary.counts) == [
+        "a\u00a0b"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,13 +76,17 @@ def test_words_keep_what_is_no_ascii_space(tmp_path: Path) -> None:
         ("é|O b".encode() + b"\xff|O", 6, "UTF-8", "the byte 0xff"),
     ],
 )
-def test_a_damaged_line_is_named(tmp_path: Path, line: bytes, column: int, expected: str, got: str) -> None:
+def test_a_damaged_line_is_named(
+    tmp_path: Path, line: bytes, column: int, expected: str, got: str
+) -> None:
     path = tmp_path / "sentences.txt"
     path.write_bytes(b"fine|O\n" + line + b"\r\n")
     with pytest.raises(DataError) as error:
         wikiner.read_sentences(path)
     place = f"file {path}, line 2, column {column}"
-    assert str(error.value).startswith(f"{place}: expected {expected}, got {got}. The file is damaged, or no WikiNER")
+    assert str(error.value).startswith(
+        f"{place}: expected {expected}, got {got}. The file is damaged, or no WikiNER"
+    )
 
 
 def test_files_that_are_missing_or_empty(tmp_path: Path) -> None:
@@ -89,7 +103,10 @@ def test_columns_that_do_not_fit_are_refused() -> None:
     with pytest.raises(DataError, match="as many tags"):
         replace(data, tags=data.tags[1:])
     with pytest.raises(DataError, match="at least one word in each sentence"):
-        replace(data, ptr=np.array([0, 0, len(data.words)]))
+        replace(
+            data,
+            ptr=np.array([0, 0, len(data.words)]),
+        )
     with pytest.raises(DataError, match="characters for each rare word and no other"):
         replace(data, words=np.zeros_like(data.words))
 
@@ -103,7 +120,9 @@ def test_both_files_share_the_training_vocabulary(tmp_path: Path) -> None:
 
 def test_the_first_sentences_alone_make_the_vocabulary(tmp_path: Path) -> None:
     for split in ("train", "dev"):
-        (tmp_path / f"{split}.txt").write_text("a|O " * 3 + "\n" + "a|O " * 3 + "b|O\nc|O\n", encoding="utf-8")
+        (tmp_path / f"{split}.txt").write_text(
+            "a|O " * 3 + "\n" + "a|O " * 3 + "b|O\nc|O\n", encoding="utf-8"
+        )
     train, valid = wikiner.load(tmp_path, 2, 1)
     assert (len(train), len(valid)) == (2, 1) and train.vocabulary.counts == {"a": 6, "b": 1}
     with pytest.raises(SettingsError, match="n_valid"):
@@ -111,22 +130,42 @@ def test_the_first_sentences_alone_make_the_vocabulary(tmp_path: Path) -> None:
 
 
 def test_messages_say_where_they_go(tmp_path: Path) -> None:
-    data = wikiner.SentenceInstances(wikiner.read_sentences(write(tmp_path, "the|O " * 6, "x|I-PER the|O yz|O")))
+    data = wikiner.SentenceInstances(
+        wikiner.read_sentences(write(tmp_path, "the|O " * 6, "x|I-PER the|O yz|O"))
+    )
     assert len(data) == 2
     batch = data.gather(np.array([1, 0]))
-    words, labels, characters = batch["words"], batch["labels"], batch["characters"]
-    assert words.instance.tolist() == [0] * 3 + [1] * 6 and words.payload.tolist() == [-1, 0, -1, 0, 0, 0, 0, 0, 0]
+    words = batch["words"]
+    labels = batch["labels"]
+    characters = batch["characters"]
+    assert words.instance.tolist() == [0] * 3 + [1] * 6 and words.payload.tolist() == [
+        -1,
+        0,
+        -1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
     assert {name: np.asarray(column, int).tolist() for name, column in words.fields.items()} == {
         "t": [0, 1, 2, 0, 1, 2, 3, 4, 5],
         "first": [1, 0, 0, 1, 0, 0, 0, 0, 0],
         "last": [0, 0, 1, 0, 0, 0, 0, 0, 1],
         "rare": [1, 0, 1, 0, 0, 0, 0, 0, 0],
     }
-    assert labels.fields == words.fields and [TAGS[tag] for tag in labels.payload[:3]] == ["I-PER", "O", "O"]
+    assert labels.fields == words.fields and [TAGS[tag] for tag in labels.payload[:3]] == [
+        "I-PER",
+        "O",
+        "O",
+    ]
     assert characters.instance.tolist() == [0] * 7
     names = data.data.vocabulary.characters
     assert [names[i] for i in characters.payload] == ["<*>", "x", "<*>", "<*>", "y", "z", "<*>"]
-    assert {name: np.asarray(column, int).tolist() for name, column in characters.fields.items()} == {
+    assert {
+        name: np.asarray(column, int).tolist() for name, column in characters.fields.items()
+    } == {
         "t": [0, 0, 0, 2, 2, 2, 2],
         "c": [0, 1, 2, 3, 4, 5, 6],
         "first": [1, 0, 0, 1, 0, 0, 0],
@@ -137,7 +176,10 @@ def test_messages_say_where_they_go(tmp_path: Path) -> None:
 @given(st.integers(0, 20), st.integers(1, 30), st.randoms(use_true_random=False))
 def test_a_batch_holds_what_its_instances_hold(seed: int, n: int, random) -> None:
     data = wikiner.SentenceInstances(wikiner.synthetic(n, 1, seed)[0])
-    ids = np.array([random.randrange(n) for _ in range(random.randrange(5))], np.int64)
+    ids = np.array(
+        [random.randrange(n) for _ in range(random.randrange(5))],
+        np.int64,
+    )
     batch = data.gather(ids)
     for position, i in enumerate(ids):
         alone = data.gather(np.array([i]))
@@ -159,15 +201,22 @@ def test_synthetic_tags_follow_from_words() -> None:
     for i in range(len(a)):
         for j in range(a.ptr[i], a.ptr[i + 1]):
             if a.words[j] >= 0 and names[a.words[j]].startswith("name"):
-                title = j > a.ptr[i] and a.words[j - 1] >= 0 and names[a.words[j - 1]].startswith("title")
-                inc = j + 1 < a.ptr[i + 1] and a.words[j + 1] >= 0 and names[a.words[j + 1]] == "inc"
+                title = (
+                    j > a.ptr[i]
+                    and a.words[j - 1] >= 0
+                    and names[a.words[j - 1]].startswith("title")
+                )
+                inc = (
+                    j + 1 < a.ptr[i + 1] and a.words[j + 1] >= 0 and names[a.words[j + 1]] == "inc"
+                )
                 assert TAGS[a.tags[j]] == ("I-PER" if title else "I-ORG" if inc else "I-LOC")
     with pytest.raises(SettingsError, match="n_valid"):
         wikiner.synthetic(3, 0)
 
 
 @pytest.mark.skipif(
-    "AMPJAX_DATA" not in os.environ, reason="the real files are only read where AMPJAX_DATA names their folder"
+    "AMPJAX_DATA" not in os.environ,
+    reason="the real files are only read where AMPJAX_DATA names their folder",
 )
 def test_the_real_sentences() -> None:
     train, valid = wikiner.load()

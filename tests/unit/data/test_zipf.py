@@ -15,7 +15,14 @@ def test_probabilities() -> None:
 @pytest.mark.parametrize("copy", [0.0, 0.7])
 def test_words_follow_the_law_with_and_without_copies(copy: float) -> None:
     n = 60_000
-    words = zipf.tokens(n, 20, 1.2, copy, lag=3, seed=1)
+    words = zipf.tokens(
+        n,
+        20,
+        1.2,
+        copy,
+        lag=3,
+        seed=1,
+    )
     p = zipf.probabilities(20, 1.2)
     seen = np.bincount(words, minlength=20) / n
     # Copies come in runs of 1 / (1 - copy), so there are that many fewer independent words.
@@ -31,7 +38,8 @@ def test_a_copy_of_all_repeats_the_beginning() -> None:
 
 
 def test_pairs_are_translated_by_one_dictionary() -> None:
-    data, other = zipf.pairs(50, 30, max_length=4, seed=1), zipf.pairs(50, 30, max_length=4, seed=2)
+    data = zipf.pairs(50, 30, max_length=4, seed=1)
+    other = zipf.pairs(50, 30, max_length=4, seed=2)
     dictionary: dict[int, int] = {}
     for pairs in (data, other):
         for i in range(len(pairs)):
@@ -45,7 +53,10 @@ def test_pairs_are_translated_by_one_dictionary() -> None:
 def test_a_seed_gives_the_same_again() -> None:
     assert np.array_equal(zipf.tokens(50, 9, seed=4), zipf.tokens(50, 9, seed=4))
     assert not np.array_equal(zipf.tokens(50, 9, seed=4), zipf.tokens(50, 9, seed=5))
-    assert np.array_equal(zipf.pairs(5, 9, seed=4).target.words, zipf.pairs(5, 9, seed=4).target.words)
+    assert np.array_equal(
+        zipf.pairs(5, 9, seed=4).target.words,
+        zipf.pairs(5, 9, seed=4).target.words,
+    )
 
 
 def test_mistakes_are_named() -> None:

@@ -36,14 +36,19 @@ def test_the_budget_is_half_of_what_the_smallest_device_has(devices, wanted, mon
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted"), [("1048576\n", 1 << 20), ("max\n", 1 << 30), ("9223372036854771712", 1 << 30), (None, 1 << 30)]
+    ("said", "wanted"),
+    [("1048576\n", 1 << 20), ("max\n", 1 << 30), ("9223372036854771712", 1 << 30), (None, 1 << 30)],
 )
 def test_a_container_may_have_less_than_the_machine(said, wanted, tmp_path, monkeypatch):
     file = tmp_path / "memory.max"
     if said is not None:
         file.write_text(said)
     monkeypatch.setattr(memory_budget, "CONTAINER", (tmp_path / "none", file))
-    monkeypatch.setattr(memory_budget.os, "sysconf", {"SC_PAGE_SIZE": 1 << 12, "SC_PHYS_PAGES": 1 << 18}.get)
+    monkeypatch.setattr(
+        memory_budget.os,
+        "sysconf",
+        {"SC_PAGE_SIZE": 1 << 12, "SC_PHYS_PAGES": 1 << 18}.get,
+    )
     assert payload_budget([Device("cpu")]) == wanted // 2
 
 

@@ -41,8 +41,12 @@ def within(turns, coroutine):
 
 
 def test_a_run_ends_with_everything_done():
-    e, ended = engine(graphs.fan_out(), fuse=False, interval=2), []
-    e.wall(graphs.chain_data(3), progress=lambda n, train: ended.append((n, train)))
+    e = engine(graphs.fan_out(), fuse=False, interval=2)
+    ended = []
+    e.wall(
+        graphs.chain_data(3),
+        progress=lambda n, train: ended.append((n, train)),
+    )
     assert ended == [(3, True)] and e.scheduler.idle
     check(e.scheduler.snapshot())
 
@@ -50,9 +54,23 @@ def test_a_run_ends_with_everything_done():
 @pytest.mark.parametrize("run_ahead", [1, 32, 1000])
 def test_run_ahead_changes_nothing_but_time(run_ahead):
     """Routing depends on issued dispatches only."""
-    e = engine(graphs.chain(2), {"f1": 1}, (0, 1), interval=2, fuse=False, max_dispatch_size=1)
+    e = engine(
+        graphs.chain(2),
+        {"f1": 1},
+        (0, 1),
+        interval=2,
+        fuse=False,
+        max_dispatch_size=1,
+    )
     e.wall(graphs.chain_data(30), run_ahead=run_ahead)
-    f = engine(graphs.chain(2), {"f1": 1}, (0, 1), interval=2, fuse=False, max_dispatch_size=1)
+    f = engine(
+        graphs.chain(2),
+        {"f1": 1},
+        (0, 1),
+        interval=2,
+        fuse=False,
+        max_dispatch_size=1,
+    )
     f.wall(graphs.chain_data(30))
     assert {n: float(p) for n, p in e.executor.store.params.items()} == {
         n: float(p) for n, p in f.executor.store.params.items()
@@ -61,7 +79,11 @@ def test_run_ahead_changes_nothing_but_time(run_ahead):
 
 def test_training_and_inference_sources_run_at_the_same_time():
     e = engine(graphs.chain(1))
-    loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(4)) + e.sources(graphs.chain_data(3), train=False))
+    loop = Loop(
+        e.scheduler,
+        e.executor,
+        e.sources(graphs.chain_data(4)) + e.sources(graphs.chain_data(3), train=False),
+    )
     asyncio.run(AsyncioDriver(loop).run())
     stats = e.scheduler.counts.read().stages["f0+loss"]
     assert (stats.forward, stats.infer) == (4, 3)
@@ -70,8 +92,13 @@ def test_training_and_inference_sources_run_at_the_same_time():
 
 @pytest.mark.parametrize("every", [1, 2, 1000])
 def test_a_trace_has_every_dispatch(every):
-    e, trace = engine(graphs.chain(2), fuse=False), Trace(every=every)
-    loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(3)))
+    e = engine(graphs.chain(2), fuse=False)
+    trace = Trace(every=every)
+    loop = Loop(
+        e.scheduler,
+        e.executor,
+        e.sources(graphs.chain_data(3)),
+    )
     asyncio.run(AsyncioDriver(loop, trace=trace).run())
     assert [(s.node, s.kind, s.instances) for s in trace] == [
         ("f0", "forward", (0, 1, 2)),
@@ -86,7 +113,13 @@ def test_a_trace_has_every_dispatch(every):
 def test_a_trace_of_several_workers_and_their_updates(every):
     """Workers donate what others have written, so a trace waits on copies; an update has a slice of its own."""
     data = graphs.rnn_data([3, 1, 4, 2] * 4)
-    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), workers=2, min_update_interval=2, max_dispatch_size=2)
+    trainer = amp.Trainer(
+        graphs.rnn(),
+        optax.sgd(1e-2),
+        workers=2,
+        min_update_interval=2,
+        max_dispatch_size=2,
+    )
     trainer.warm_up(data, progress=False)  # compiles every size that a schedule can bring
     trace = Trace(every=every)
     trainer.accumulate(data, trace=trace)
@@ -110,13 +143,24 @@ def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
     with amp.Graph() as g:
         a, b, c = (amp.pump(name) for name in "abc")
         amp.loss("loss", lambda x: x, worker=1)(amp.npt("add", lambda a, b, c: a + b + c)(a, b, c))
-    e = engine(g, {"loss": 1}, (0, 0), fuse=False)
+    e = engine(
+        g,
+        {"loss": 1},
+        (0, 0),
+        fuse=False,
+    )
 
     def controller(example):
         for name in "abc":
             yield {name: np.float32(example)}
 
-    source = LoopSource(e.scheduler, Pass(LoopInstances(controller, [1, 2, 3]), np.arange(3)))
+    source = LoopSource(
+        e.scheduler,
+        Pass(
+            LoopInstances(controller, [1, 2, 3]),
+            np.arange(3),
+        ),
+    )
     loop = Loop(e.scheduler, None, [source])
     within(200, AsyncioDriver(loop).run())
     assert e.scheduler.idle and source.exhausted
@@ -128,7 +172,9 @@ def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
 def sum_of_inputs():
     """A node whose gradient is the sum of what has come in."""
     with amp.Graph() as g:
-        amp.loss("loss", lambda x: x)(amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x")))
+        amp.loss("loss", lambda x: x)(
+            amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x"))
+        )
     return g
 
 
@@ -151,7 +197,11 @@ def test_what_was_decided_before_a_mistake_can_be_carried_out(stops_at):
         return queues[0]
 
     e = engine(sum_of_inputs(), max_active_keys=2, policy=policy)
-    loop = Loop(e.scheduler, e.executor, e.sources([{"x": np.float32(1)}] * 40))
+    loop = Loop(
+        e.scheduler,
+        e.executor,
+        e.sources([{"x": np.float32(1)}] * 40),
+    )
     with pytest.raises(ZeroDivisionError, match="in the policy"):
         asyncio.run(AsyncioDriver(loop).run())
     loop.queue.carry_out()
@@ -168,7 +218,12 @@ def test_a_dispatch_that_could_not_be_told_of_counts_as_decided(stops_at):
                 raise OSError("no space left")
 
     e = engine(sum_of_inputs(), max_active_keys=2)
-    loop = Loop(e.scheduler, e.executor, e.sources([{"x": np.float32(1)}] * 40), [FullDisk()])
+    loop = Loop(
+        e.scheduler,
+        e.executor,
+        e.sources([{"x": np.float32(1)}] * 40),
+        [FullDisk()],
+    )
     with pytest.raises(OSError, match="no space"):
         asyncio.run(AsyncioDriver(loop).run())
     loop.queue.abandon()
@@ -178,8 +233,13 @@ def test_a_dispatch_that_could_not_be_told_of_counts_as_decided(stops_at):
 def test_nothing_is_issued_after_a_mistake():
     """The way back of what was not computed would bring what lies in its rows from before."""
     e = engine(graphs.chain(3), fuse=False, max_active_keys=2)
-    loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(6)))
-    run, issued = e.executor.run, []
+    loop = Loop(
+        e.scheduler,
+        e.executor,
+        e.sources(graphs.chain_data(6)),
+    )
+    run = e.executor.run
+    issued = []
 
     def fails(launches):
         issued.append(launches[0].number)
@@ -192,14 +252,17 @@ def test_nothing_is_issued_after_a_mistake():
         asyncio.run(AsyncioDriver(loop).run())
     loop.queue.carry_out()
     assert issued == [1, 2] and [d.number for d in loop.queue.undone][:2] == [2, 3]
-    assert "dispatch 3" not in "".join(failure.value.__notes__), "the story ends with the dispatch that failed"
+    assert "dispatch 3" not in "".join(failure.value.__notes__), (
+        "the story ends with the dispatch that failed"
+    )
 
 
 class Heads(Instrument):
     """Wants some dispatches to be issued by themselves."""
 
     def __init__(self, wanted):
-        self.wanted, self.batches = wanted, [[]]
+        self.wanted = wanted
+        self.batches = [[]]
 
     def decided(self, dispatch):
         return dispatch.number in self.wanted
@@ -213,8 +276,14 @@ class Heads(Instrument):
 
 def decided(watch_for, n=40):
     """A loop that can decide on dispatches, one after the other, and who watches it."""
-    e, heads = engine(graphs.chain(3), fuse=False), Heads(watch_for)
-    loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(n)), [heads])
+    e = engine(graphs.chain(3), fuse=False)
+    heads = Heads(watch_for)
+    loop = Loop(
+        e.scheduler,
+        e.executor,
+        e.sources(graphs.chain_data(n)),
+        [heads],
+    )
     loop.settle()
     return e, loop, heads
 
@@ -225,7 +294,12 @@ def test_what_a_watch_wants_first_begins_those_that_are_issued_together():
         loop.done(loop.decide(0))
     loop.queue.carry_out()
     loop.queue.carry_out()
-    assert [batch for batch in heads.batches if batch] == [[1, 2], [3], [4, 5, 6, 7, 8], [9, 10, 11, 12]]
+    assert [batch for batch in heads.batches if batch] == [
+        [1, 2],
+        [3],
+        [4, 5, 6, 7, 8],
+        [9, 10, 11, 12],
+    ]
     assert heads.batches[-2] != [], "nothing has been carried out where nothing had been decided"
 
 
@@ -280,11 +354,17 @@ class Broken:
 def test_an_error_in_a_body_says_where(workers):
     body = Broken()
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.npt("second", body)(amp.ppt("first", graphs.times, params=graphs.one())(x))
         amp.loss("loss", graphs.square)(y, label)
     body.armed = True
-    e = engine(g, spread(g, workers), (0,) * workers, fuse=False)
+    e = engine(
+        g,
+        spread(g, workers),
+        (0,) * workers,
+        fuse=False,
+    )
     with pytest.raises(ZeroDivisionError, match="a mistake in the body") as caught:
         e.wall(graphs.chain_data(2))
     worker = e.plan.worker_of["second"]
@@ -299,7 +379,11 @@ def test_an_error_in_a_body_says_where(workers):
 def test_errors_of_state_functions_surface_as_they_are():
     with amp.Graph() as g:
         x = amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x", fields=("t",)))
-        a, b = amp.cond(x, lambda s: np.where(s.t == 77, 9, 0), name="way")
+        a, b = amp.cond(
+            x,
+            lambda s: np.where(s.t == 77, 9, 0),
+            name="way",
+        )
         amp.sink("a", a)
         amp.sink("b", b)
     text = r"node `way`, condition: expected an output's number in \[0, 2\), got 9 for State\(instance=0, t=77\)"
@@ -309,11 +393,20 @@ def test_errors_of_state_functions_surface_as_they_are():
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_standstill_is_an_error_and_not_a_hang(workers):
-    e = engine(graphs.chain(2), spread(graphs.chain(2), workers), (0,) * workers, fuse=False)
+    e = engine(
+        graphs.chain(2),
+        spread(graphs.chain(2), workers),
+        (0,) * workers,
+        fuse=False,
+    )
     with pytest.raises(
-        DeadlockError, match=r"node `loss` has State\(instance=0\) on port f1 and waits for the same key on port label"
+        DeadlockError,
+        match=r"node `loss` has State\(instance=0\) on port f1 and waits for the same key on port label",
     ):
-        within(500, e.wall_async([{"x": np.float32(1)}]))
+        within(
+            500,
+            e.wall_async([{"x": np.float32(1)}]),
+        )
 
 
 def test_an_error_of_one_worker_ends_the_others():
@@ -321,9 +414,17 @@ def test_an_error_of_one_worker_ends_the_others():
     with amp.Graph() as g:
         x = amp.pump("x")
         amp.sink("ok", amp.npt("good", jnp.sin)(x))
-        amp.sink("end", amp.npt("bad", body, worker=1)(x))
+        amp.sink(
+            "end",
+            amp.npt("bad", body, worker=1)(x),
+        )
     body.armed = True
-    e = engine(g, {"bad": 1}, (0, 0), fuse=False)
+    e = engine(
+        g,
+        {"bad": 1},
+        (0, 0),
+        fuse=False,
+    )
 
     async def main():
         before = asyncio.all_tasks()
@@ -339,7 +440,13 @@ def test_an_error_of_one_worker_ends_the_others():
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_cancelling_leaves_an_engine_that_can_go_on(workers):
-    e = engine(graphs.chain(2), spread(graphs.chain(2), workers), (0,) * workers, fuse=False, max_dispatch_size=1)
+    e = engine(
+        graphs.chain(2),
+        spread(graphs.chain(2), workers),
+        (0,) * workers,
+        fuse=False,
+        max_dispatch_size=1,
+    )
     ended = []
 
     async def main():
@@ -356,15 +463,21 @@ def test_cancelling_leaves_an_engine_that_can_go_on(workers):
     assert 40 <= len(ended) < 300
     e.loops[-1].queue.abandon()
     e.n_run.clear()
-    held = {n: e.scheduler.updates.counts[n] for n in e.executor.store.params}
+    held = {}
+    for n in e.executor.store.params:
+        held[n] = e.scheduler.updates.counts[n]
     e.wall(graphs.chain_data(5))
     assert {n: e.scheduler.updates.counts[n] - held[n] for n in held} == {"f0": 5, "f1": 5}
-    assert e.metrics()["loss"] == pytest.approx(np.mean([(2.25 * i - 0.5) ** 2 for i in range(5)]), rel=1e-5)
+    assert e.metrics()["loss"] == pytest.approx(
+        np.mean([(2.25 * i - 0.5) ** 2 for i in range(5)]),
+        rel=1e-5,
+    )
 
 
 def test_it_runs_beside_other_tasks():
     """The loop is never blocked for long: another task gets its turns while a run is under way."""
-    e, turns = engine(graphs.chain(1), fuse=False, max_dispatch_size=1), []
+    e = engine(graphs.chain(1), fuse=False, max_dispatch_size=1)
+    turns = []
 
     async def ticker():
         while True:

@@ -24,7 +24,13 @@ FIX = ". Replay with the graph, data, optimizer, callbacks and versions of the r
 
 def chain(data=DATA, **settings):
     """A chain on two workers, without payloads."""
-    e = engine(graphs.chain(2), {"f1": 1}, (0, 0), fuse=False, **{"max_dispatch_size": 2, **settings})
+    e = engine(
+        graphs.chain(2),
+        {"f1": 1},
+        (0, 0),
+        fuse=False,
+        **{"max_dispatch_size": 2, **settings},
+    )
     e.executor = None
     return e, e.sources(data)
 
@@ -51,7 +57,15 @@ def follow(path, made, data=DATA, reason=FINISHED, **settings):
     e, sources = chain(data, **settings)
     follower = Follower(Recording(path / "run.trace"), e.scheduler.contents.messages_of)
     said = []
-    loop = Loop(e.scheduler, None, sources, [Told(e.scheduler, lambda d: said.append(tell(d))), follower.journal])
+    loop = Loop(
+        e.scheduler,
+        None,
+        sources,
+        [
+            Told(e.scheduler, lambda d: said.append(tell(d))),
+            follower.journal,
+        ],
+    )
     follower.journal.begins(Pass(data, np.arange(len(data))))
     policy = e.scheduler.settings.policy
     try:
@@ -70,7 +84,11 @@ def departs(path, made, text, **options):
 
 
 def test_it_does_what_was_done(tmp_path):
-    assert follow(tmp_path, decisions())[:3] == ["forward f0 [0, 1]", "forward f0 [2]", "forward f1 [0, 1]"]
+    assert follow(tmp_path, decisions())[:3] == [
+        "forward f0 [0, 1]",
+        "forward f0 [2]",
+        "forward f1 [0, 1]",
+    ]
 
 
 def changed(made, kind, n, **fields):
@@ -82,7 +100,10 @@ def changed(made, kind, n, **fields):
 def test_other_messages_in_a_dispatch(tmp_path):
     made, place = changed(decisions(), Issue, 0, states=255)
     got = str(decisions()[place - 1]).replace("stage 0", "`f0`")
-    expected = got.replace(got.split("states ")[1][:8], "000000ff")
+    expected = got.replace(
+        got.split("states ")[1][:8],
+        "000000ff",
+    )
     departs(tmp_path, made, f"decision {place}: expected {expected}, got {got}")
 
 
@@ -90,7 +111,9 @@ def test_a_queue_that_is_not_ready(tmp_path):
     made, place = changed(decisions(), Issue, 0, direction=1)
     expected = str(made[place - 1]).replace("stage 0", "`f0`")
     departs(
-        tmp_path, made, f"decision {place}: expected {expected}, got forward of `f0` as all that is ready on worker 0"
+        tmp_path,
+        made,
+        f"decision {place}: expected {expected}, got forward of `f0` as all that is ready on worker 0",
     )
 
 
@@ -118,8 +141,11 @@ def test_another_number_of_instances_in_flight(tmp_path):
 
 def test_other_data(tmp_path):
     made = decisions()
-    expected, got = made[0], decisions(graphs.chain_data(2))[0]
-    departs(tmp_path, made, f"decision 1: expected {expected}, got {got}", data=graphs.chain_data(2))
+    expected = made[0]
+    got = decisions(graphs.chain_data(2))[0]
+    departs(
+        tmp_path, made, f"decision 1: expected {expected}, got {got}", data=graphs.chain_data(2)
+    )
 
 
 def test_a_pass_that_ends_too_early(tmp_path):
@@ -134,7 +160,11 @@ def test_a_pass_that_ends_too_early(tmp_path):
 
 def test_a_recording_that_goes_on(tmp_path):
     made = decisions()
-    departs(tmp_path, [*made, made[0]], f"decision {len(made) + 1}: expected {made[0]}, got the end of the run")
+    departs(
+        tmp_path,
+        [*made, made[0]],
+        f"decision {len(made) + 1}: expected {made[0]}, got the end of the run",
+    )
 
 
 def test_an_interrupted_run_ends_where_it_was_interrupted(tmp_path):

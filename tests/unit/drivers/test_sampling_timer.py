@@ -13,15 +13,33 @@ from ampjax.trace.trace import Trace
 
 
 def traced(trace, n=40, **options):
-    e = engine(graphs.chain(2), {"f0": 0, "f1": 1}, (0, 0), fuse=False, interval=3, max_dispatch_size=2, **options)
-    asyncio.run(AsyncioDriver(Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(n))), trace=trace).run())
+    e = engine(
+        graphs.chain(2),
+        {"f0": 0, "f1": 1},
+        (0, 0),
+        fuse=False,
+        interval=3,
+        max_dispatch_size=2,
+        **options,
+    )
+    asyncio.run(
+        AsyncioDriver(
+            Loop(
+                e.scheduler,
+                e.executor,
+                e.sources(graphs.chain_data(n)),
+            ),
+            trace=trace,
+        ).run()
+    )
     return e
 
 
 def test_slices_of_a_worker_never_overlap_and_lie_within_the_run():
     trace = Trace(every=8)
     e = traced(trace)
-    (begin, end), stats = trace.runs[0], e.scheduler.counts.read()
+    begin, end = trace.runs[0]
+    stats = e.scheduler.counts.read()
     assert sum(s.kind != "update" for s in trace) == stats.dispatches
     assert sum(s.kind == "update" for s in trace) > 0
     for worker in (0, 1):

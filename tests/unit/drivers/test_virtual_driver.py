@@ -31,11 +31,21 @@ def run(seed):
     g = graphs.rnn()
     rng = np.random.default_rng(seed)
     homes = {"concat1": 1, "linear1": 1, "tanh": 1}
-    e = engine(g, homes, (0, 1), interval=2, tx=optax.adam(1e-2), max_active_keys=4, max_dispatch_size=2)
+    e = engine(
+        g,
+        homes,
+        (0, 1),
+        interval=2,
+        tx=optax.adam(1e-2),
+        max_active_keys=4,
+        max_dispatch_size=2,
+    )
     data = graphs.rnn_data(rng.integers(1, 5, 8).tolist())
     said = []
     took = e.virtual(
-        data, cost=lambda d: 3 + 7 * d.worker + d.n_rows * d.n_rows, on_dispatch=lambda d: said.append(tell(d))
+        data,
+        cost=lambda d: 3 + 7 * d.worker + d.n_rows * d.n_rows,
+        on_dispatch=lambda d: said.append(tell(d)),
     )
     digest = hashlib.sha256("\n".join([*said, str(took)]).encode())
     for leaf in jax.tree.leaves(e.executor.store.params):
@@ -55,7 +65,13 @@ def test_also_in_another_process_with_another_hash_seed():
     code = f"import sys; sys.path[:0] = [{os.path.join(here, '..', '..')!r}, {here!r}]; import test_virtual_driver as t; print(t.run(0))"
     paths = os.pathsep.join(sys.path)
     env = {**os.environ, "PYTHONHASHSEED": "4711", "JAX_NUM_CPU_DEVICES": "4", "PYTHONPATH": paths}
-    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert out.stdout.split() == [run(0)]
 
 
@@ -74,16 +90,39 @@ def test_workers_run_at_the_same_time():
     """Two branches of the same cost on two workers take half as long as on one."""
     times = []
     for worker in (0, 1):
-        e = control_only(graphs.fan_out(2), {"b1": worker}, (0, 0), fuse=False)
-        branches = [stage.number for stage in e.plan.stages if stage.name in ("b0", "b1")]
-        times.append(e.virtual(graphs.chain_data(1), cost=lambda d, own=branches: 100 * (d.stage in own)))
+        e = control_only(
+            graphs.fan_out(2),
+            {"b1": worker},
+            (0, 0),
+            fuse=False,
+        )
+        branches = []
+        for stage in e.plan.stages:
+            if stage.name in ("b0", "b1"):
+                branches.append(stage.number)
+        times.append(
+            e.virtual(
+                graphs.chain_data(1),
+                cost=lambda d, own=branches: 100 * (d.stage in own),
+            )
+        )
     assert times == [400, 200]
 
 
 def test_a_worker_starts_when_its_last_dispatch_has_ended():
-    e = control_only(graphs.chain(3), {"f1": 1}, (0, 0), fuse=False, max_dispatch_size=1)
+    e = control_only(
+        graphs.chain(3),
+        {"f1": 1},
+        (0, 0),
+        fuse=False,
+        max_dispatch_size=1,
+    )
     trace = Trace()
-    loop = Loop(e.scheduler, None, [Source(e.scheduler, Pass(InstanceList(graphs.chain_data(4)), np.arange(4)))])
+    loop = Loop(
+        e.scheduler,
+        None,
+        [Source(e.scheduler, Pass(InstanceList(graphs.chain_data(4)), np.arange(4)))],
+    )
     driver = VirtualDriver(loop, lambda d: 5, trace)
     assert driver.run() == driver.now_ns
     for worker in (0, 1):
@@ -93,8 +132,17 @@ def test_a_worker_starts_when_its_last_dispatch_has_ended():
 
 
 def test_an_update_has_a_slice_of_its_own():
-    e, trace = control_only(graphs.chain(1), fuse=False, intervals={"f0": 3}), Trace()
-    loop = Loop(e.scheduler, None, e.sources(graphs.chain_data(3)))
+    e = control_only(
+        graphs.chain(1),
+        fuse=False,
+        intervals={"f0": 3},
+    )
+    trace = Trace()
+    loop = Loop(
+        e.scheduler,
+        None,
+        e.sources(graphs.chain_data(3)),
+    )
     VirtualDriver(loop, lambda d: 10 + 4 * len(d.changes), trace).run()
     assert [(s.node, s.kind, s.start_ns, s.end_ns) for s in trace] == [
         ("f0", "forward", 0, 10),
@@ -106,7 +154,10 @@ def test_an_update_has_a_slice_of_its_own():
 
 def test_time_goes_on_from_run_to_run():
     e = control_only(graphs.chain(1))
-    driver = VirtualDriver(Loop(e.scheduler, None, e.sources(graphs.chain_data(1))), lambda d: 7)
+    driver = VirtualDriver(
+        Loop(e.scheduler, None, e.sources(graphs.chain_data(1))),
+        lambda d: 7,
+    )
     assert driver.run() == 7
     driver._loop.sources = e.sources(graphs.chain_data(1))
     assert driver.run() == 7 and driver.now_ns == 14
@@ -128,9 +179,21 @@ def test_a_standstill_is_a_deadlock_error():
 def trained(way):
     """What a run comes to, of two workers and with kernels, if dispatches are decided `way`: the schedule, the time, the parameters."""
     g = graphs.rnn()
-    e = engine(g, {"concat1": 1, "linear1": 1}, (0, 1), interval=2, tx=optax.adam(1e-2), check=False, max_active_keys=4)
-    said, cost = [], FlopsCost(e.plan, flops=1e8, latency_ns=50)
-    loop = e.loop(graphs.rnn_data([3, 1, 4, 1, 5, 2]), on_dispatch=lambda d: said.append(tell(d)))
+    e = engine(
+        g,
+        {"concat1": 1, "linear1": 1},
+        (0, 1),
+        interval=2,
+        tx=optax.adam(1e-2),
+        check=False,
+        max_active_keys=4,
+    )
+    said = []
+    cost = FlopsCost(e.plan, flops=1e8, latency_ns=50)
+    loop = e.loop(
+        graphs.rnn_data([3, 1, 4, 1, 5, 2]),
+        on_dispatch=lambda d: said.append(tell(d)),
+    )
     driver = VirtualDriver(loop, cost if way == "by table" else lambda dispatch: cost(dispatch))
     assert loop.advances
     took = driver.run()
@@ -139,7 +202,8 @@ def trained(way):
 
 @pytest.mark.slow
 def test_kernels_run_in_the_same_order_where_many_dispatches_are_decided_in_one_call():
-    (said, took, params), (others, also, theirs) = trained("by table"), trained("one by one")
+    said, took, params = trained("by table")
+    others, also, theirs = trained("one by one")
     assert said == others and took == also and len(said) > 30
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, params, theirs)))
 
@@ -149,7 +213,11 @@ def test_where_a_table_tells_costs_no_dispatch_has_a_call_of_its_own(monkeypatch
     e = engine(graphs.rnn(), check=False, max_active_keys=4)
     monkeypatch.setattr(e.scheduler, "next", None)
     monkeypatch.setattr(e.scheduler, "ahead", None)
-    loop = Loop(e.scheduler, None, e.sources(graphs.rnn_data([3, 1, 4, 1, 5])))
+    loop = Loop(
+        e.scheduler,
+        None,
+        e.sources(graphs.rnn_data([3, 1, 4, 1, 5])),
+    )
     monkeypatch.setattr(loop.queue, "add", None)
     assert VirtualDriver(loop, FlopsCost(e.plan)).run() > 0
     assert e.scheduler.counts.read().dispatches > 10
@@ -160,9 +228,25 @@ def test_a_policy_that_waits_does_so_in_virtual_time(policy):
     """Ours where a table tells costs; a user's, which must be asked, one dispatch at a time."""
     times = []
     for check in (False, True):  # with checks after every event there is no table
-        e = engine(graphs.chain(3), spread(graphs.chain(3), 2), (0, 0), check=check, policy=policy, fuse=False)
+        e = engine(
+            graphs.chain(3),
+            spread(graphs.chain(3), 2),
+            (0, 0),
+            check=check,
+            policy=policy,
+            fuse=False,
+        )
         e.executor = None
-        loop = Loop(e.scheduler, None, e.sources(graphs.chain_data(9)))
+        loop = Loop(
+            e.scheduler,
+            None,
+            e.sources(graphs.chain_data(9)),
+        )
         assert loop.advances is (policy is one_forward_one_backward and not check)
-        times.append((VirtualDriver(loop, FlopsCost(e.plan, other_ns=7)).run(), repr(e.scheduler.counts.read())))
+        times.append(
+            (
+                VirtualDriver(loop, FlopsCost(e.plan, other_ns=7)).run(),
+                repr(e.scheduler.counts.read()),
+            )
+        )
     assert times[0] == times[1]

@@ -46,8 +46,14 @@ def test_growing_keeps_rows_adjoints_and_device():
     a.grads[key] = a.grads[key].at[1].set(8.0)
     a.ensure(key, 8)
     assert a.grown == 1 and a.values[key].devices() == {jax.devices()[1]}
-    np.testing.assert_array_equal(a.values[key][:2], [[0] * 3, [7] * 3])
-    np.testing.assert_array_equal(a.grads[key][:2], [[0] * 3, [8] * 3])
+    np.testing.assert_array_equal(
+        a.values[key][:2],
+        [[0] * 3, [7] * 3],
+    )
+    np.testing.assert_array_equal(
+        a.grads[key][:2],
+        [[0] * 3, [8] * 3],
+    )
     assert a.values[key].shape == (8, 3)
 
 
@@ -69,11 +75,14 @@ def test_host_arenas_are_numpy_and_keep_their_rows():
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])
-def test_an_arena_for_which_there_was_no_memory_grows_when_it_is_asked_for_again(monkeypatch, fails_at):
+def test_an_arena_for_which_there_was_no_memory_grows_when_it_is_asked_for_again(
+    monkeypatch, fails_at
+):
     a = arenas()
     a.ensure(KEY, 4)
     a.values[KEY] = a.values[KEY].at[2].set(7.0)
-    grow, calls = arenas_module.grow, []
+    grow = arenas_module.grow
+    calls = []
 
     def short(array, capacity):
         calls.append(capacity)

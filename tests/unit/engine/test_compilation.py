@@ -24,13 +24,16 @@ pytestmark = pytest.mark.slow
 
 def test_the_time_of_compilations_is_counted_once(monkeypatch):
     """What is compiled within something else is a part of its time."""
-    function, before = jax.jit(lambda x: x * 1.25 + 3), compiling_s()
+    function = jax.jit(lambda x: x * 1.25 + 3)
+    before = compiling_s()
     function(jnp.ones(7)).block_until_ready()
     after = compiling_s()
     function(jnp.ones(7)).block_until_ready()
     assert before < after == compiling_s()
     ends = iter([1e9 + 10.0, 1e9 + 12.0, 1e9 + 13.0, 1e9 + 20.0])
-    monkeypatch.setattr("ampjax.engine.compilation.time", SimpleNamespace(perf_counter=lambda: next(ends)))
+    monkeypatch.setattr(
+        "ampjax.engine.compilation.time", SimpleNamespace(perf_counter=lambda: next(ends))
+    )
     for seconds in (1.0, 1.0, 5.0, 2.0):
         _spend(seconds)
     assert compiling_s() - after == pytest.approx(5.0 + 2.0)
@@ -49,28 +52,62 @@ def test_compilations_are_counted():
 def test_the_number_of_compilations_is_bounded_by_the_ladder():
     """However the dispatches fall out, a stage is compiled at the ladder's steps only."""
     data = graphs.chain_data(40)
-    e = engine(graphs.chain(2), fuse=False, max_active_keys=40, max_dispatch_size=16)
+    e = engine(
+        graphs.chain(2),
+        fuse=False,
+        max_active_keys=40,
+        max_dispatch_size=16,
+    )
     sizes = set()
-    e.virtual(data, on_dispatch=lambda d: sizes.add((d.stage.name, d.direction, d.n_rows)))
+    e.virtual(
+        data,
+        on_dispatch=lambda d: sizes.add((d.stage.name, d.direction, d.n_rows)),
+    )
     before = compilations()
     for n in (3, 5, 7, 9, 11, 13):
         e.virtual(data[:n])
-    ladder_steps, kernels = 3, 5  # sizes 1, 4 and 16; f0 and f1 in two directions, and the loss
+    # sizes 1, 4 and 16; f0 and f1 in two directions, and the loss
+    ladder_steps = 3
+    kernels = 5
     assert compilations() - before <= ladder_steps * kernels
 
 
 def test_nothing_is_compiled_after_the_first_epoch():
-    trainer = amp.Trainer(graphs.rnn(), optax.adam(1e-2), workers=2, max_active_keys=4, min_update_interval=4)
+    trainer = amp.Trainer(
+        graphs.rnn(),
+        optax.adam(1e-2),
+        workers=2,
+        max_active_keys=4,
+        min_update_interval=4,
+    )
     lengths = [1, 2, 3, 2, 3, 1] * 2
-    history = trainer.fit(graphs.rnn_data(lengths), graphs.rnn_data(lengths[:4]), epochs=2, progress=False)
+    history = trainer.fit(
+        graphs.rnn_data(lengths),
+        graphs.rnn_data(lengths[:4]),
+        epochs=2,
+        progress=False,
+    )
     assert [epoch.compilations for epoch in history.epochs[1:]] == [0]
 
 
 def test_nothing_is_compiled_after_the_warm_up():
-    options = {"max_active_keys": 4, "min_update_interval": 4, "compile_ahead": True, "drop_staler_than": 0}
-    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), **options)
+    options = {
+        "max_active_keys": 4,
+        "min_update_interval": 4,
+        "compile_ahead": True,
+        "drop_staler_than": 0,
+    }
+    trainer = amp.Trainer(
+        graphs.rnn(),
+        optax.sgd(1e-2),
+        **options,
+    )
     lengths = [1, 2, 3] * 4
-    history = trainer.fit(graphs.rnn_data(lengths), graphs.rnn_data(lengths[:4]), progress=False)
+    history = trainer.fit(
+        graphs.rnn_data(lengths),
+        graphs.rnn_data(lengths[:4]),
+        progress=False,
+    )
     assert history[0].compilations == 0 < history[0].dropped
 
 
@@ -84,7 +121,11 @@ def test_long_instances_that_meet_in_a_group_compile_nothing_after_the_warm_up()
         "min_update_interval": 4,
         "compile_ahead": True,
     }
-    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), **settings)
+    trainer = amp.Trainer(
+        graphs.rnn(),
+        optax.sgd(1e-2),
+        **settings,
+    )
     data = graphs.rnn_data([1, 2, 3, 4] * 198 + [60] * 8)
     history = trainer.fit(data, data, epochs=2, progress=False)
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
@@ -93,44 +134,87 @@ def test_long_instances_that_meet_in_a_group_compile_nothing_after_the_warm_up()
 
 def test_instances_of_unequal_length_compile_nothing_after_the_warm_up():
     """The few instances that are in flight together may all be long ones, and training instances may be shorter than others."""
-    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=2, min_update_interval=4, compile_ahead=True)
+    trainer = amp.Trainer(
+        graphs.rnn(),
+        optax.sgd(1e-2),
+        max_active_keys=2,
+        min_update_interval=4,
+        compile_ahead=True,
+    )
     lengths = [1] * 90 + [60] * 10
-    history = trainer.fit(graphs.rnn_data(lengths), graphs.rnn_data([60] * 4), epochs=2, progress=False)
+    history = trainer.fit(
+        graphs.rnn_data(lengths),
+        graphs.rnn_data([60] * 4),
+        epochs=2,
+        progress=False,
+    )
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
 
 
 def test_a_warm_up_of_its_own_changes_nothing_but_when_things_are_compiled():
-    data, histories = graphs.rnn_data([3, 1, 2] * 4), []
+    data = graphs.rnn_data([3, 1, 2] * 4)
+    histories = []
     for warm in (True, False):
-        trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), min_update_interval=4)
+        trainer = amp.Trainer(
+            graphs.rnn(),
+            optax.sgd(1e-2),
+            min_update_interval=4,
+        )
         if warm:
             trainer.warm_up(data, data, progress=False)
         before = compilations()
         histories.append(trainer.fit(data, data, epochs=1, progress=False))
         assert not warm or compilations() == before
-    assert histories[0][0].train == histories[1][0].train and histories[0][0].valid == histories[1][0].valid
+    assert (
+        histories[0][0].train == histories[1][0].train
+        and histories[0][0].valid == histories[1][0].valid
+    )
 
 
 @pytest.mark.full
 def test_kernels_may_be_compiled_when_they_are_needed():
     """The first update comes sooner; nothing else differs, and after the first epoch nothing is compiled."""
-    data, histories, first = graphs.rnn_data([3, 1, 2, 5] * 4, features=6), [], []
+    data = graphs.rnn_data(
+        [3, 1, 2, 5] * 4,
+        features=6,
+    )
+    histories = []
+    first = []
     for ahead in (False, True):
         jax.clear_caches()
-        trainer = amp.Trainer(graphs.rnn(6), optax.sgd(1e-2), min_update_interval=4, compile_ahead=ahead)
+        trainer = amp.Trainer(
+            graphs.rnn(6),
+            optax.sgd(1e-2),
+            min_update_interval=4,
+            compile_ahead=ahead,
+        )
         before = compilations()
         trace = amp.Trace()
         histories.append(trainer.fit(data, data[:3], epochs=3, progress=False, trace=trace))
         first.append([epoch.compilations for epoch in histories[-1].epochs])
         assert compilations() > before
     assert first[0][0] > 0 == first[0][1] == first[0][2] and first[1] == [0, 0, 0]
-    assert [epoch.train for epoch in histories[0].epochs] == [epoch.train for epoch in histories[1].epochs]
+    assert [epoch.train for epoch in histories[0].epochs] == [
+        epoch.train for epoch in histories[1].epochs
+    ]
 
 
 def test_what_nobody_has_needed_is_compiled_after_the_first_epoch(monkeypatch):
-    data, warmed, warm, seen = graphs.rnn_data([1, 2, 3]), [], Executor.warm, []
-    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), min_update_interval=4, compile_ahead=False)
-    monkeypatch.setattr(Executor, "warm", lambda *args: (warmed.append(args), warm(*args)))
+    data = graphs.rnn_data([1, 2, 3])
+    warmed = []
+    warm = Executor.warm
+    seen = []
+    trainer = amp.Trainer(
+        graphs.rnn(),
+        optax.sgd(1e-2),
+        min_update_interval=4,
+        compile_ahead=False,
+    )
+    monkeypatch.setattr(
+        Executor,
+        "warm",
+        lambda *args: (warmed.append(args), warm(*args)),
+    )
 
     def note(trainer, epoch):
         seen.append(len(warmed))
@@ -143,18 +227,28 @@ def test_what_nobody_has_needed_is_compiled_after_the_first_epoch(monkeypatch):
 
 def test_an_interrupted_compilation_after_the_first_epoch_loses_no_epoch(monkeypatch):
     data = graphs.rnn_data([1, 2, 3])
-    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), min_update_interval=4, compile_ahead=False)
+    trainer = amp.Trainer(
+        graphs.rnn(),
+        optax.sgd(1e-2),
+        min_update_interval=4,
+        compile_ahead=False,
+    )
     with monkeypatch.context() as patch:
         patch.setattr(Executor, "warm", interrupted_at(2, Executor.warm))
         history = trainer.fit(data, epochs=3, progress=False)
     assert history.interrupted and [epoch.epoch for epoch in history.epochs] == [1]
     trainer.fit(data, epochs=2, progress=False, history=history)
-    assert [epoch.epoch for epoch in history.epochs] == [1, 2, 3] and history.epochs[-1].compilations == 0
+    assert [epoch.epoch for epoch in history.epochs] == [1, 2, 3] and history.epochs[
+        -1
+    ].compilations == 0
 
 
 def test_a_pass_without_training_is_prepared_whole():
     with amp.Graph() as g:
-        amp.sink("y", amp.ppt("f", amp.nn.Linear(9, 3))(amp.pump("x", (9,))))  # a shape that no other test has
+        amp.sink(
+            "y",
+            amp.ppt("f", amp.nn.Linear(9, 3))(amp.pump("x", (9,))),
+        )  # a shape that no other test has
     trainer = amp.Trainer(g, arena_rows=77, compile_ahead=True)
     data = [{"x": np.ones(9, np.float32)}] * 40
     before = []
@@ -175,7 +269,13 @@ def test_a_warm_up_that_was_interrupted_is_taken_up_again(monkeypatch):
     with amp.Graph() as g:
         x = amp.pump("x", (7,))  # a shape that no other test has
         amp.loss("loss", lambda x: x.sum())(amp.ppt("f", amp.nn.Linear(7, 7))(x))
-    trainer, data = amp.Trainer(g, optax.adam(1e-2), fuse=False, compile_ahead=True), [{"x": jnp.ones(7)}] * 8
+    trainer = amp.Trainer(
+        g,
+        optax.adam(1e-2),
+        fuse=False,
+        compile_ahead=True,
+    )
+    data = [{"x": jnp.ones(7)}] * 8
     with monkeypatch.context() as patch:
         patch.setattr(Executor, "warm", interrupted_at(4, Executor.warm))
         assert trainer.fit(data, progress=False).interrupted
@@ -200,9 +300,19 @@ def interrupted_at(n, method):
 def test_arenas_have_room_for_validation_too():
     """Instances of validation may be larger than those of training; a growing arena would compile its kernels again."""
     trainer = amp.Trainer(
-        graphs.rnn(), optax.sgd(1e-2), max_active_keys=4, policy="wavefront", fuse=False, compile_ahead=True
+        graphs.rnn(),
+        optax.sgd(1e-2),
+        max_active_keys=4,
+        policy="wavefront",
+        fuse=False,
+        compile_ahead=True,
     )
-    history = trainer.fit(graphs.rnn_data([1] * 8), graphs.rnn_data([30] * 8), epochs=1, progress=False)
+    history = trainer.fit(
+        graphs.rnn_data([1] * 8),
+        graphs.rnn_data([30] * 8),
+        epochs=1,
+        progress=False,
+    )
     assert history[0].compilations == 0
 
 
@@ -213,14 +323,22 @@ def test_averages_of_replicas_are_compiled_in_the_warm_up(sync):
         amp.loss("loss", lambda x: x.sum())(amp.replicate(amp.ppt("f", amp.nn.Linear(5, 5)), 2)(x))
     options = {"min_update_interval": 2, "replica_sync": sync, "workers": 2, "compile_ahead": True}
     trainer = amp.Trainer(g, optax.adam(1e-2), **options)
-    history = trainer.fit([{"x": jnp.ones(5)}] * 16, epochs=2, progress=False)
+    history = trainer.fit(
+        [{"x": jnp.ones(5)}] * 16,
+        epochs=2,
+        progress=False,
+    )
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
 
 
 def test_a_dispatch_is_never_larger_than_what_has_been_compiled():
     """More instances than the warm-up has seen come in more dispatches, until a warm-up has seen them too."""
     trainer = amp.Trainer(
-        graphs.chain(2), optax.sgd(1e-5), max_active_keys=64, min_update_interval=4, compile_ahead=True
+        graphs.chain(2),
+        optax.sgd(1e-5),
+        max_active_keys=64,
+        min_update_interval=4,
+        compile_ahead=True,
     )
     trainer.fit(graphs.chain_data(2), progress=False)
     before = compilations()
@@ -234,8 +352,12 @@ def test_a_dispatch_is_never_larger_than_what_has_been_compiled():
 def test_equal_graphs_share_their_kernels():
     def build():
         with amp.Graph() as g:
-            x, label = amp.pump("x", (3,)), amp.pump("label", (3,))
-            amp.loss("loss", distance)(amp.ppt("f", amp.nn.Linear(3, 3))(x), label)
+            x = amp.pump("x", (3,))
+            label = amp.pump("label", (3,))
+            amp.loss("loss", distance)(
+                amp.ppt("f", amp.nn.Linear(3, 3))(x),
+                label,
+            )
         return g
 
     def distance(x, y):
@@ -261,25 +383,46 @@ def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_se
     """Rare edge kinds: the instances that the warm-up looks at may have none of them."""
 
     def instance(n_rare: int) -> dict:
-        nodes = np.arange(3 + (n_rare == 0))  # those without are larger, so the warm-up looks at them
+        nodes = np.arange(
+            3 + (n_rare == 0)
+        )  # those without are larger, so the warm-up looks at them
         kinds = np.where(nodes < n_rare, 1, 0)
-        return {"x": np.ones((len(nodes), 3), np.float32), "kinds": amp.Topology.from_kinds(kinds, 2)}
+        return {
+            "x": np.ones((len(nodes), 3), np.float32),
+            "kinds": amp.Topology.from_kinds(kinds, 2),
+        }
 
     with amp.Graph() as g:
-        x, kinds = amp.pump("x", (3,), ragged=True), amp.topology("kinds")
+        x = amp.pump("x", (3,), ragged=True)
+        kinds = amp.topology("kinds")
         often, rare = amp.distribute(x, kinds, 2)
-        parts = [amp.ppt(name, amp.nn.Linear(3, 3))(w) for name, w in (("often", often), ("rare", rare))]
+        parts = []
+        for name, w in (("often", often), ("rare", rare)):
+            parts.append(amp.ppt(name, amp.nn.Linear(3, 3))(w))
         amp.loss("loss", lambda y: jnp.square(y).sum())(amp.collect(parts, kinds))
-    trainer = amp.Trainer(g, optax.sgd(1e-2), max_active_keys=16, fuse=False)
-    trainer.fit([instance(0) for _ in range(64)], progress=False)
+    trainer = amp.Trainer(
+        g,
+        optax.sgd(1e-2),
+        max_active_keys=16,
+        fuse=False,
+    )
+    trainer.fit(
+        [instance(0) for _ in range(64)],
+        progress=False,
+    )
     trainer.accumulate([instance(1) for _ in range(16)])
     stage = next(s for name, s in trainer.statistics.stages.items() if name.startswith("rare"))
     assert stage.dispatches == 2 and stage.largest_dispatch == 16
 
 
-@pytest.mark.parametrize(("kind", "rows", "messages"), [(REDUCE, 600, 30), (REDUCE, 5, 9), (COLLECT, 100, 7)])
+@pytest.mark.parametrize(
+    ("kind", "rows", "messages"), [(REDUCE, 600, 30), (REDUCE, 5, 9), (COLLECT, 100, 7)]
+)
 def test_segment_kernels_are_compiled_for_just_the_sizes_that_can_come(kind, rows, messages):
     most = messages if kind.reduces else rows
-    reachable = {segment_sizes(n, m) for n in range(rows + 1) for m in range(1, most + 1)}
+    reachable = set()
+    for n in range(rows + 1):
+        for m in range(1, most + 1):
+            reachable.add(segment_sizes(n, m))
     compiled = sizes_to_compile(rows, most)
     assert set(compiled) == reachable and len(compiled) == len(reachable) <= 12

@@ -24,18 +24,30 @@ def mlp(n_in=6, width=16):
     with amp.Graph() as g:
         x = amp.pump("x", (n_in,))
         h = amp.npt("tanh", jnp.tanh)(amp.ppt("linear1", amp.nn.Linear(n_in, width))(x))
-        amp.sink("y", amp.ppt("linear2", amp.nn.Linear(width, width))(h))
+        amp.sink(
+            "y",
+            amp.ppt("linear2", amp.nn.Linear(width, width))(h),
+        )
     return g
 
 
 def elementwise(features):
     with amp.Graph() as g:
-        y = amp.ppt("f", lambda p, x: jnp.exp(p * x) / (1 + x * x), params=graphs.one())(amp.pump("x", (features,)))
-        amp.sink("y", amp.npt("g", lambda x: jnp.sqrt(1 + jnp.sin(x) ** 2))(y))
+        y = amp.ppt("f", lambda p, x: jnp.exp(p * x) / (1 + x * x), params=graphs.one())(
+            amp.pump("x", (features,))
+        )
+        amp.sink(
+            "y",
+            amp.npt("g", lambda x: jnp.sqrt(1 + jnp.sin(x) ** 2))(y),
+        )
     return g
 
 
-ROWS = {"dense": (mlp(16, 64), 16, 0), "elementwise": (elementwise(16), 16, 0), "narrow": (elementwise(3), 3, 2)}
+ROWS = {
+    "dense": (mlp(16, 64), 16, 0),
+    "elementwise": (elementwise(16), 16, 0),
+    "narrow": (elementwise(3), 3, 2),
+}
 
 
 @pytest.mark.users
@@ -46,7 +58,9 @@ def test_forward_rows_are_the_same_bits_at_any_dispatch_size(graph, features, ul
     Its matrix product keeps the bits for rows of 64 features on all that it knows of vector units; with AVX-512 not for 16 or 32.
     """
     rng = np.random.default_rng(0)
-    data = [{"x": rng.normal(size=features).astype(np.float32)} for _ in range(9)]
+    data = []
+    for _ in range(9):
+        data.append({"x": rng.normal(size=features).astype(np.float32)})
     seen = []
     for size in (1, 2, 64):
         e = engine(graph, fuse=False, max_dispatch_size=size)
@@ -59,10 +73,19 @@ def test_forward_rows_are_the_same_bits_at_any_dispatch_size(graph, features, ul
 
 
 GRAPHS = {
-    "group": (graphs.grouping(), [graphs.grouping_instance(n) for n in (2, 0, 3)]),
+    "group": (
+        graphs.grouping(),
+        [graphs.grouping_instance(n) for n in (2, 0, 3)],
+    ),
     "molecule": (
         graphs.molecule(),
-        [graphs.molecule_instance(3, [(0, 1, 0), (1, 2, 1)]), graphs.molecule_instance(1, [])],
+        [
+            graphs.molecule_instance(
+                3,
+                [(0, 1, 0), (1, 2, 1)],
+            ),
+            graphs.molecule_instance(1, []),
+        ],
     ),
 }
 
@@ -70,10 +93,20 @@ GRAPHS = {
 @pytest.mark.parametrize("name", GRAPHS)
 def test_workers_on_several_devices_give_the_same_gradients(name):
     graph, data = GRAPHS[name]
-    one, many = engine(graph, fuse=False), engine(graph, spread(graph, 2), (0, 1), fuse=False)
+    one = engine(graph, fuse=False)
+    many = engine(
+        graph,
+        spread(graph, 2),
+        (0, 1),
+        fuse=False,
+    )
     one.virtual(data)
     many.virtual(data)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), many.gradients, one.gradients)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        many.gradients,
+        one.gradients,
+    )
     assert many.metrics() == pytest.approx(one.metrics(), rel=1e-5)
     for node, params in many.executor.store.params.items():
         assert jax.tree.leaves(params)[0].devices() == {jax.devices()[many.plan.worker_of[node]]}
@@ -84,8 +117,14 @@ def test_nothing_keeps_a_host_view_of_an_arena():
     with amp.Graph() as g:
         amp.sink("y", amp.pump("x"))
     e = engine(g)
-    e.virtual([{"x": np.float32(1)}], train=False)
-    e.virtual([{"x": np.float32(2)}], train=False)
+    e.virtual(
+        [{"x": np.float32(1)}],
+        train=False,
+    )
+    e.virtual(
+        [{"x": np.float32(2)}],
+        train=False,
+    )
     assert [float(arrival.rows[0]) for arrival in e.arrived] == [1.0, 2.0]
 
 
@@ -93,7 +132,12 @@ def test_nothing_keeps_a_host_view_of_an_arena():
 
 
 def test_an_update_is_an_optax_step_on_what_was_accumulated():
-    e = engine(graphs.chain(1), interval=2, gradient="mean", tx=optax.sgd(0.5))
+    e = engine(
+        graphs.chain(1),
+        interval=2,
+        gradient="mean",
+        tx=optax.sgd(0.5),
+    )
     e.virtual(graphs.chain_data(2))
     # loss (1.5 x - 0.5)^2 at x = 0 and 1: dW = 2 x (1.5 x - 0.5)
     assert float(e.executor.store.params["f0"]) == pytest.approx(1.5 - 0.5 * (0 + 2 * 1.0) / 2)
@@ -107,10 +151,17 @@ def test_a_transform_may_keep_the_parameters_in_its_state():
     state = tx.init(params)
     for example in graphs.chain_data(3):
         e.virtual([example])
-        grad = jax.grad(lambda p, x, label: graphs.square(p * x, label))(params, **example)
+        grad = jax.grad(lambda p, x, label: graphs.square(p * x, label))(
+            params,
+            **example,
+        )
         updates, state = tx.update(grad, state, params)
         params = optax.apply_updates(params, updates)
-        np.testing.assert_allclose(e.executor.store.params["f0"], params, rtol=1e-6)
+        np.testing.assert_allclose(
+            e.executor.store.params["f0"],
+            params,
+            rtol=1e-6,
+        )
 
 
 def test_what_was_handed_in_stays_the_callers():
@@ -126,12 +177,18 @@ def change(e, *changes):
 
 def replicas(*values):
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), len(values))(x)
         amp.loss("loss", graphs.square)(y, label)
     params = {f"f/{i}": np.float32(v) for i, v in enumerate(values)}
     names = tuple(params)
-    return engine(g, {n: i for i, n in enumerate(names)}, tuple(range(len(values))), params=params), names
+    return engine(
+        g,
+        {n: i for i, n in enumerate(names)},
+        tuple(range(len(values))),
+        params=params,
+    ), names
 
 
 def test_averaging_replicas_on_their_devices():
@@ -150,11 +207,21 @@ def test_the_message_protocol_takes_the_mean_plus_what_was_learnt_since():
 
 
 def test_stashed_parameters_are_kept_until_no_message_needs_them():
-    e = engine(graphs.chain(1), interval=1, fuse=False, stashed=("f0",), max_dispatch_size=1, tx=optax.sgd(0.1))
+    e = engine(
+        graphs.chain(1),
+        interval=1,
+        fuse=False,
+        stashed=("f0",),
+        max_dispatch_size=1,
+        tx=optax.sgd(0.1),
+    )
     dispatches = []
     e.virtual(graphs.chain_data(4), on_dispatch=dispatches.append)
     kept = [d.versions for d in dispatches if d.direction == "forward" and d.versions]
-    dropped = [versions for d in dispatches for versions in d.drop]
+    dropped = []
+    for d in dispatches:
+        for versions in d.drop:
+            dropped.append(versions)
     assert sorted(set(kept)) == sorted(dropped)
 
 
@@ -162,7 +229,11 @@ def test_an_unknown_version_is_not_mixed_up_after_an_interrupt():
     """What was stashed for messages that were abandoned must not be used for others of the same version."""
 
     def run(interrupt):
-        e = engine(graphs.chain(2), fuse=False, stashed=("f0", "f1"))
+        e = engine(
+            graphs.chain(2),
+            fuse=False,
+            stashed=("f0", "f1"),
+        )
         if interrupt:
             source = e.sources(graphs.chain_data(3))[0]
             source.admit(e.executor.feed)
@@ -183,11 +254,24 @@ def test_an_unknown_version_is_not_mixed_up_after_an_interrupt():
 def test_averaging_makes_a_new_version_of_stashed_parameters():
     """Messages before and after an average have different parameters, so they may not share what is stashed."""
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
-        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(amp.npt("g", jnp.sin)(x))
+        x = amp.pump("x")
+        label = amp.pump("label")
+        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(
+            amp.npt("g", jnp.sin)(x)
+        )
         amp.loss("loss", graphs.square)(y, label)
-    options = {"interval": 1, "max_dispatch_size": 1, "policy": lambda queues, now: queues[7 * now % len(queues)]}
-    e = engine(g, fuse=False, stashed=("f/0", "f/1"), sync=ReplicaSync("every_k", 1), **options)
+    options = {
+        "interval": 1,
+        "max_dispatch_size": 1,
+        "policy": lambda queues, now: queues[7 * now % len(queues)],
+    }
+    e = engine(
+        g,
+        fuse=False,
+        stashed=("f/0", "f/1"),
+        sync=ReplicaSync("every_k", 1),
+        **options,
+    )
     seen = {}
 
     def note(dispatch):
@@ -196,7 +280,9 @@ def test_averaging_makes_a_new_version_of_stashed_parameters():
             now = float(e.executor.store.params[dispatch.stage.name])
             assert seen.setdefault(key, now) == now
 
-    data = [{"x": np.float32(i), "label": np.float32(i % 3)} for i in range(12)]
+    data = []
+    for i in range(12):
+        data.append({"x": np.float32(i), "label": np.float32(i % 3)})
     e.virtual(data, on_dispatch=note)
     assert len(seen) > 4
 
@@ -204,11 +290,17 @@ def test_averaging_makes_a_new_version_of_stashed_parameters():
 def test_warming_up_leaves_no_trace():
     e = engine(graphs.two_outputs(), fuse=False)
     seen = dry_run(e.plan, [columns(e.graph, graphs.two_outputs_data(2))], [0, 2]).stages
-    before = jax.tree.map(np.asarray, (e.executor.store.params, e.executor.store.accumulators))
+    before = jax.tree.map(
+        np.asarray,
+        (e.executor.store.params, e.executor.store.accumulators),
+    )
     for ladder in ladders(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]):
         for compile_kernel in ladder.compilations:
             compile_kernel()
-    after = jax.tree.map(np.asarray, (e.executor.store.params, e.executor.store.accumulators))
+    after = jax.tree.map(
+        np.asarray,
+        (e.executor.store.params, e.executor.store.accumulators),
+    )
     jax.tree.map(np.testing.assert_array_equal, before, after)
     assert e.executor.readings == {} and e.metrics(True) == e.metrics(False) == {}
 
@@ -238,7 +330,10 @@ def test_a_warm_up_that_fails_leaves_no_trace_either():
 def test_no_rows_at_all_fit_any_type():
     with amp.Graph() as g:
         tokens = amp.pump("tokens", dtype="int32", ragged=True)
-        amp.sink("n", amp.reduce("count", jax.ops.segment_sum, tokens))
+        amp.sink(
+            "n",
+            amp.reduce("count", jax.ops.segment_sum, tokens),
+        )
     e = engine(g)
     e.virtual([{"tokens": []}], train=False)
     assert [np.asarray(arrival.rows)[0] for arrival in e.arrived] == [0]
@@ -271,7 +366,10 @@ def test_no_rows_at_all_fit_any_type():
 )
 def test_payloads_that_do_not_fit(payload, text):
     with pytest.raises(MessageError, match=text):
-        engine(mlp()).virtual([{"x": payload}], train=False)
+        engine(mlp()).virtual(
+            [{"x": payload}],
+            train=False,
+        )
 
 
 def test_a_float_for_an_integer_pump():
@@ -297,8 +395,20 @@ def test_payloads_that_can_be_cast(value):
 def test_the_loss_is_a_mean_over_instances_and_metrics_are_pooled_over_losses():
     with amp.Graph() as g:
         x = amp.pump("x", fields=("t",))
-        a, b = amp.cond(amp.npt("f", lambda x: x)(x), lambda s: s.t == 0)
-        amp.loss("a", lambda x: (x, {"big": (x > 2).astype(jnp.float32), "ratio": (x, 2.0 * jnp.ones(()))}))(a)
+        a, b = amp.cond(
+            amp.npt("f", lambda x: x)(x),
+            lambda s: s.t == 0,
+        )
+        amp.loss(
+            "a",
+            lambda x: (
+                x,
+                {
+                    "big": (x > 2).astype(jnp.float32),
+                    "ratio": (x, 2.0 * jnp.ones(())),
+                },
+            ),
+        )(a)
         amp.loss("b", lambda x: (10 * x, {"big": (x > 2).astype(jnp.float32)}))(b)
     e = engine(g)
     e.virtual([{"x": amp.messages(np.float32([i + 1]), t=i // 4)} for i in range(6)])
@@ -309,7 +419,10 @@ def test_the_loss_is_a_mean_over_instances_and_metrics_are_pooled_over_losses():
 def test_training_and_inference_metrics_are_kept_apart():
     e = engine(graphs.chain(1))
     e.virtual([{"x": np.float32(0), "label": np.float32(1)}])
-    e.virtual([{"x": np.float32(0), "label": np.float32(3)}], train=False)
+    e.virtual(
+        [{"x": np.float32(0), "label": np.float32(3)}],
+        train=False,
+    )
     assert (e.metrics(False), e.metrics(True)) == ({"loss": 9.0}, {"loss": 1.0})
 
 

@@ -15,16 +15,23 @@ from ampjax.optim.row_update import make_row_update
 
 pytestmark = pytest.mark.slow
 
-N_ROWS, FEATURES = 64, 5
+N_ROWS = 64
+FEATURES = 5
 NUMBER = jax.ShapeDtypeStruct((), np.int32)
 
 
 def bag(n_rows=N_ROWS, body=None, **options):
     """The vector of one word to a class."""
     with amp.Graph() as g:
-        word, label = amp.pump("word", dtype="int32"), amp.pump("label", dtype="int32")
+        word = amp.pump("word", dtype="int32")
+        label = amp.pump("label", dtype="int32")
         embed = amp.nn.Embed(n_rows, FEATURES)
-        table = amp.ppt("embed", body or embed, params=embed.init if body else None, **options)
+        table = amp.ppt(
+            "embed",
+            body or embed,
+            params=embed.init if body else None,
+            **options,
+        )
         logits = amp.ppt("out", amp.nn.Linear(FEATURES, 3))(table(word))
         amp.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(logits, label)
     return g
@@ -32,7 +39,15 @@ def bag(n_rows=N_ROWS, body=None, **options):
 
 def words(n, low=0, high=12):
     rng = np.random.default_rng(0)
-    return [{"word": np.int32(rng.integers(low, high)), "label": np.int32(rng.integers(3))} for _ in range(n)]
+    result = []
+    for _ in range(n):
+        result.append(
+            {
+                "word": np.int32(rng.integers(low, high)),
+                "label": np.int32(rng.integers(3)),
+            }
+        )
+    return result
 
 
 @pytest.fixture
@@ -43,7 +58,8 @@ def every_table(monkeypatch):
 
 def by_rows(trainer, monkeypatch):
     """Notes for each update of the table whether it went over rows."""
-    update, found = ParameterStore._update, []
+    update = ParameterStore._update
+    found = []
 
     def noted(self, change, rows):
         if change.node == "embed":
@@ -65,17 +81,30 @@ def trained(tx, data, monkeypatch, **settings):
     return trainer, found
 
 
-@pytest.mark.parametrize("settings", [{}, {"mode": "sync"}, {"min_update_interval": 1}, {"mode": "pipeline"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"mode": "sync"}, {"min_update_interval": 1}, {"mode": "pipeline"}]
+)
 @pytest.mark.parametrize("tx", [optax.sgd(0.5), optax.adagrad(0.5)], ids=["sgd", "adagrad"])
 def test_training_by_rows_is_training(tx, settings, monkeypatch):
     plain, none = trained(tx, words(20), monkeypatch, **settings)
     monkeypatch.setattr(touched_rows, "LARGE", (2, 1))
     by_row, found = trained(tx, words(20), monkeypatch, **settings)
     assert not any(none) and found and all(found)
-    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+    def close(a, b):
+        return np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
     jax.tree.map(close, by_row.params, plain.params)
-    jax.tree.map(close, by_row.session.executor.store.opt_state, plain.session.executor.store.opt_state)
-    jax.tree.map(close, by_row.session.executor.store.accumulators, plain.session.executor.store.accumulators)
+    jax.tree.map(
+        close,
+        by_row.session.executor.store.opt_state,
+        plain.session.executor.store.opt_state,
+    )
+    jax.tree.map(
+        close,
+        by_row.session.executor.store.accumulators,
+        plain.session.executor.store.accumulators,
+    )
 
 
 def two_words(product):
@@ -84,32 +113,49 @@ def two_words(product):
         embed = amp.nn.Embed(N_ROWS, FEATURES)
         first = amp.ppt("embed", embed)(amp.pump("word", dtype="int32"))
         second = amp.ppt("again", embed, params_of="embed")(amp.pump("other", dtype="int32"))
-        both = amp.npt("both", lambda x, y: jnp.tanh(x) * y)(first, second)
+        both = amp.npt("both", lambda x, y: jnp.tanh(x) * y)(
+            first,
+            second,
+        )
         if product:
             both = amp.ppt("product", lambda p, h: (p @ h)[:FEATURES], params_of="embed")(both)
         logits = amp.ppt("out", amp.nn.Linear(FEATURES, 3))(both)
-        amp.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(logits, amp.pump("label", dtype="int32"))
+        amp.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(
+            logits, amp.pump("label", dtype="int32")
+        )
     return g
 
 
 @pytest.mark.parametrize("fuse", [True, False], ids=["one stage", "many stages"])
 @pytest.mark.parametrize("product", [False, True], ids=["two look-ups", "and a product"])
-def test_a_table_that_nodes_share_is_updated_by_rows_where_all_of_them_look_up(product, fuse, monkeypatch):
-    data = [{**word, "other": np.int32(20 + i % 3)} for i, word in enumerate(words(12))]
-    graph, ends = two_words(product), []
+def test_a_table_that_nodes_share_is_updated_by_rows_where_all_of_them_look_up(
+    product, fuse, monkeypatch
+):
+    data = []
+    for i, word in enumerate(words(12)):
+        data.append({**word, "other": np.int32(20 + i % 3)})
+    graph = two_words(product)
+    ends = []
     for large in ((2, 1), touched_rows.LARGE):
         monkeypatch.setattr(touched_rows, "LARGE", large)
-        trainer = amp.Trainer(graph, optax.sgd(0.5), max_active_keys=4, min_update_interval=6, fuse=fuse)
+        trainer = amp.Trainer(
+            graph, optax.sgd(0.5), max_active_keys=4, min_update_interval=6, fuse=fuse
+        )
         with monkeypatch.context() as patch:
             found = by_rows(trainer, patch)
             trainer.fit(data, epochs=1, progress=False)
         assert found and set(found) == {large == (2, 1) and not product}
         ends.append(trainer.params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), *ends)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
+        *ends,
+    )
 
 
 @pytest.mark.usefixtures("every_table")
-@pytest.mark.parametrize("tx", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)], ids=["adam", "momentum"])
+@pytest.mark.parametrize(
+    "tx", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)], ids=["adam", "momentum"]
+)
 def test_where_rows_do_not_stay_as_they_are_whole_tables_are_updated(tx, monkeypatch):
     trainer, found = trained(tx, words(20), monkeypatch)
     assert not trainer.session.executor.store._by_row and not any(found)
@@ -118,7 +164,12 @@ def test_where_rows_do_not_stay_as_they_are_whole_tables_are_updated(tx, monkeyp
 @pytest.mark.usefixtures("every_table")
 @pytest.mark.parametrize("weights", ["stashed", "estimated"])
 def test_stashed_and_estimated_parameters_are_updated_whole(weights, monkeypatch):
-    _, found = trained(optax.sgd(0.1), words(20), monkeypatch, weights=weights)
+    _, found = trained(
+        optax.sgd(0.1),
+        words(20),
+        monkeypatch,
+        weights=weights,
+    )
     assert found and not any(found)
 
 
@@ -129,13 +180,18 @@ def test_numbers_outside_the_table_are_its_own_affair(low, monkeypatch):
     monkeypatch.setattr(touched_rows, "LARGE", (2, 1))
     by_row, found = trained(optax.adagrad(0.5), data, monkeypatch)
     assert not all(found)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), by_row.params, plain.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
+        by_row.params,
+        plain.params,
+    )
 
 
 @pytest.mark.usefixtures("every_table")
 def test_gradients_that_a_checkpoint_brings_are_in_the_next_update(tmp_path):
     """Which rows they belong to is nowhere but in them."""
-    data, settings = words(8), {"min_update_interval": 5, "max_active_keys": 2}
+    data = words(8)
+    settings = {"min_update_interval": 5, "max_active_keys": 2}
     first = amp.Trainer(bag(), optax.sgd(0.5), **settings)
     first.accumulate(data[:4], update=False)
     first.save(tmp_path / "kept")
@@ -175,7 +231,9 @@ OTHERS = {
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int16])
 def test_a_body_that_reads_the_row_of_a_number(name, dtype):
-    assert row_input(Body(READS[name]), jnp.zeros((5_000, 64)), [jax.ShapeDtypeStruct((), dtype)]) == 0
+    assert (
+        row_input(Body(READS[name]), jnp.zeros((5_000, 64)), [jax.ShapeDtypeStruct((), dtype)]) == 0
+    )
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -187,24 +245,45 @@ def test_the_number_among_several_inputs():
     read = Body(lambda t, x, i: t[i] * x)
     assert row_input(read, jnp.zeros((50, 4)), [jax.ShapeDtypeStruct((), np.float32), NUMBER]) == 1
     assert row_input(Body(lambda t, x, i: t[i + x]), jnp.zeros((50, 4)), [NUMBER, NUMBER]) is None
-    assert row_input(Body(lambda t, ids: t[ids].sum(0)), jnp.zeros((50, 4)), [jax.ShapeDtypeStruct((3,), int)]) is None
+    assert (
+        row_input(
+            Body(lambda t, ids: t[ids].sum(0)),
+            jnp.zeros((50, 4)),
+            [jax.ShapeDtypeStruct((3,), int)],
+        )
+        is None
+    )
 
 
 @pytest.mark.usefixtures("every_table")
 def test_numbers_that_were_computed_are_not_known():
     with amp.Graph() as g:
-        word, label = amp.pump("word", dtype="int32"), amp.pump("label", dtype="int32")
+        word = amp.pump("word", dtype="int32")
+        label = amp.pump("label", dtype="int32")
         half = amp.npt("half", lambda i: i // 2)(word)
         logits = amp.ppt("embed", amp.nn.Embed(N_ROWS, 3))(half)
         amp.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(logits, label)
     for fuse in (True, False):
-        trainer = amp.Trainer(g, optax.sgd(0.5), max_active_keys=4, fuse=fuse)
+        trainer = amp.Trainer(
+            g,
+            optax.sgd(0.5),
+            max_active_keys=4,
+            fuse=fuse,
+        )
         assert not trainer.session.executor.store._by_row
         trainer.fit(words(8), progress=False)
 
 
 def test_rows_are_kept_until_they_have_been_updated():
-    rows = TouchedRows(40, make_row_update(optax.sgd(0.1), "mean", (40, 2), np.dtype(np.float32)))
+    rows = TouchedRows(
+        40,
+        make_row_update(
+            optax.sgd(0.1),
+            "mean",
+            (40, 2),
+            np.dtype(np.float32),
+        ),
+    )
     rows.add(np.array([3, 3, 39], np.int16))
     assert list(rows.rows) == [3, 39]
     rows.add(np.zeros(0, np.int32))

@@ -57,8 +57,12 @@ def test_programs_are_measured_in_their_own_processes(tmp_path: Path) -> None:
     entries = [Entry(name, "none", f"{__name__}:Fake") for name in ("ours", "theirs")]
     if __name__.partition(".")[0] != "tests":
         pytest.skip("this file can't be imported by name here")
-    results = common.compare("fake", entries, passes=2, target=0.4, json_file=tmp_path / "bench.jsonl")
-    assert [r.name for r in results] == ["ours", "theirs"] and results[0].seconds_to_target is not None
+    results = common.compare(
+        "fake", entries, passes=2, target=0.4, json_file=tmp_path / "bench.jsonl"
+    )
+    assert [r.name for r in results] == ["ours", "theirs"] and results[
+        0
+    ].seconds_to_target is not None
     for line in (tmp_path / "bench.jsonl").read_text().splitlines():
         assert list(json.loads(line)) == [
             "bench",
@@ -89,7 +93,14 @@ def test_passes_below_one_are_refused() -> None:
 
 @pytest.mark.full
 def test_the_wire_bench_measures_all_kinds(tmp_path: Path) -> None:
-    rows = wire.main(wire.WireBench(round_trips=20, arrays=2, passes=1, json=tmp_path / "wire.jsonl"))
+    rows = wire.main(
+        wire.WireBench(
+            round_trips=20,
+            arrays=2,
+            passes=1,
+            json=tmp_path / "wire.jsonl",
+        )
+    )
     assert [json.loads(line) for line in (tmp_path / "wire.jsonl").read_text().splitlines()] == rows
     assert [row["kind"] for row in rows] == ["one machine", "CURVE", "plain"] and min(
         row["mb_per_s"] for row in rows
@@ -98,7 +109,13 @@ def test_the_wire_bench_measures_all_kinds(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_tracing_bench_compares_passes(tmp_path: Path) -> None:
-    options = tracing.TracingOptions(sizes=(4,), messages=200, passes=1, hidden=8, json=tmp_path / "tracing.jsonl")
+    options = tracing.TracingOptions(
+        sizes=(4,),
+        messages=200,
+        passes=1,
+        hidden=8,
+        json=tmp_path / "tracing.jsonl",
+    )
     (row,) = tracing.main(options)
     assert json.loads((tmp_path / "tracing.jsonl").read_text()) == row
     assert min(row["untraced_us"], row["traced_ratio"], row["waited_ratio"]) > 0
@@ -107,7 +124,13 @@ def test_the_tracing_bench_compares_passes(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
-    options = engine.EngineOptions(sizes=(4,), messages=200, passes=1, hidden=8, json=tmp_path / "engine.jsonl")
+    options = engine.EngineOptions(
+        sizes=(4,),
+        messages=200,
+        passes=1,
+        hidden=8,
+        json=tmp_path / "engine.jsonl",
+    )
     (row,) = engine.main(options)
     assert row["mean_dispatch"] == 4
     assert json.loads((tmp_path / "engine.jsonl").read_text()) == row
@@ -125,27 +148,50 @@ def test_budgets_are_kept_where_their_cost_is_measured(tmp_path: Path) -> None:
         "min_update_interval": 4,
     }
     rows = budgets.main(budgets.BudgetsBench(**options, epochs=1, json=tmp_path / "budgets.jsonl"))
-    assert [json.loads(line) for line in (tmp_path / "budgets.jsonl").read_text().splitlines()] == rows
-    bounds = [(None, None), (0, None), (2, None), (None, 0)]
+    assert [
+        json.loads(line) for line in (tmp_path / "budgets.jsonl").read_text().splitlines()
+    ] == rows
+    bounds = [
+        (None, None),
+        (0, None),
+        (2, None),
+        (None, 0),
+    ]
     assert [(row["model"], row["max_staleness"], row["drop_staler_than"]) for row in rows] == [
         (model, *bound) for model in ("list reduction", "trees") for bound in bounds
     ]
     assert all((row["drop_staler_than"] == 0) == (row["dropped"] > 0) for row in rows)
-    assert all(row["staleness_max"] <= row["max_staleness"] for row in rows if row["max_staleness"] is not None)
+    assert all(
+        row["staleness_max"] <= row["max_staleness"]
+        for row in rows
+        if row["max_staleness"] is not None
+    )
     assert min(row["per_s"] for row in rows) > 0
     with pytest.raises(SettingsError, match="--epochs"):
         budgets.main(budgets.BudgetsBench(epochs=0))
 
 
-@pytest.mark.parametrize("kind", [c.type for c in COMMANDS.values() if c.module == "bench.workloads"])
-def test_a_bench_runs_ours_and_its_peers(kind: type[Workload], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "kind", [c.type for c in COMMANDS.values() if c.module == "bench.workloads"]
+)
+def test_a_bench_runs_ours_and_its_peers(
+    kind: type[Workload], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What each process is told can be made: a module's function, and arguments that survive JSON."""
     asked: list[Any] = []
-    monkeypatch.setattr(workload, "compare", lambda *arguments, **options: asked.append((arguments, options)))
+    monkeypatch.setattr(
+        workload,
+        "compare",
+        lambda *arguments, **options: asked.append((arguments, options)),
+    )
     monkeypatch.setattr(kind, "after", lambda self, console: None)
     workload.main(kind(max_active_keys=(1, 4), batch=(2,), synthetic=True, data_dir=Path("data")))
     (((name, entries, passes), options),) = asked
-    assert (name, passes, options["metric"]) == (kind.experiment, 5, "error" if kind is Qm9Bench else "accuracy")
+    assert (name, passes, options["metric"]) == (
+        kind.experiment,
+        5,
+        "error" if kind is Qm9Bench else "accuracy",
+    )
     assert [e.arguments["max_active_keys"] for e in entries if e.name == "ampjax"] == [1, 4]
     assert {e.name for e in entries} >= set(workload.MODES)
     for entry in entries:
@@ -156,18 +202,28 @@ def test_a_bench_runs_ours_and_its_peers(kind: type[Workload], monkeypatch: pyte
 
 
 def test_programs_can_be_chosen_and_ours_set() -> None:
-    bench = SentimentBench(programs=("torch",), ours=("policy=largest", "workers=2"), synthetic=True)
+    bench = SentimentBench(
+        programs=("torch",), ours=("policy=largest", "workers=2"), synthetic=True
+    )
     first, *others = bench.entries()
     assert first.name == "ampjax" and others and all(e.name.startswith("torch") for e in others)
-    assert first.arguments["policy"] == "largest" and first.environment["JAX_NUM_CPU_DEVICES"] == "2"
+    assert (
+        first.arguments["policy"] == "largest" and first.environment["JAX_NUM_CPU_DEVICES"] == "2"
+    )
     with pytest.raises(SettingsError, match="name=value"):
         workload.read_settings(["policy"])
 
 
-def test_programs_in_jax_run_once_for_each_kind_of_fused_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_in_jax_run_once_for_each_kind_of_fused_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=/tmp/x --{FLAG}=-reduce")
     entries = SentimentBench(
-        programs=("jax", "torch"), fusions=("none", "unguarded"), max_active_keys=(4,), batch=(8,), synthetic=True
+        programs=("jax", "torch"),
+        fusions=("none", "unguarded"),
+        max_active_keys=(4,),
+        batch=(8,),
+        synthetic=True,
     ).entries()
     assert all(e.needs is None for e in entries)
     for one, other in zip(entries[::2], entries[1::2], strict=True):
@@ -182,39 +238,64 @@ def test_programs_in_jax_run_once_for_each_kind_of_fused_kernels(monkeypatch: py
 
 def test_two_workers_have_a_core_and_a_copy_each() -> None:
     """Where one worker's kernels are spread over the cores, those of two are not."""
-    entries = {e.name: e for e in MnistBench(max_active_keys=(4,)).entries()}
+    entries = {}
+    for e in MnistBench(max_active_keys=(4,)).entries():
+        entries[e.name] = e
     one, two = (entries[name] for name in ("ampjax", "ampjax two workers"))
     assert (one.environment["NPROC"], two.environment["NPROC"]) == (None, "1")
-    assert (one.environment["JAX_NUM_CPU_DEVICES"], two.environment["JAX_NUM_CPU_DEVICES"]) == ("1", "2")
+    assert (one.environment["JAX_NUM_CPU_DEVICES"], two.environment["JAX_NUM_CPU_DEVICES"]) == (
+        "1",
+        "2",
+    )
     assert [two.arguments[name] for name in ("workers", "copies", "max_active_keys")] == [2, 2, 8]
     to_target = ListReductionBench(to_target=0.97).entries()
     assert "ampjax two workers" not in {e.name for e in to_target}
 
 
 def test_what_is_not_installed_is_told_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    here, absent = Entry("ours", "", ""), Entry("dynet", "", "", needs="dynet")
+    here = Entry("ours", "", "")
+    absent = Entry("dynet", "", "", needs="dynet")
     assert not here.missing and absent.missing
     assert common.present([here, absent], common.Console()) == [here]
     assert "DyNet can't be imported" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.long
-def test_the_start_is_measured_cold_and_with_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_start_is_measured_cold_and_with_a_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """What the process would do is done here, once for both."""
     monkeypatch.setattr(start_up, "cache_compilations", lambda: None)
-    sizes = {"max_active_keys": 1, "n_train": 4, "epochs": 2, "embedding": 6, "hidden": 4, "synthetic": True}
+    sizes = {
+        "max_active_keys": 1,
+        "n_train": 4,
+        "epochs": 2,
+        "embedding": 6,
+        "hidden": 4,
+        "synthetic": True,
+    }
     own = start_up.measured(data_dir=None, ahead=False, **sizes)
-    assert own["seconds"] > 0 and own["kernels"] >= own["compilations"][0] > 0 and own["compilations"][1] == 0
+    assert (
+        own["seconds"] > 0
+        and own["kernels"] >= own["compilations"][0] > 0
+        and own["compilations"][1] == 0
+    )
     caches: list[str] = []
 
-    def instead(function: Any, arguments: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+    def instead(
+        function: Any,
+        arguments: dict[str, Any],
+        environment: dict[str, str],
+    ) -> dict[str, Any]:
         caches.append(environment["JAX_COMPILATION_CACHE_DIR"])
         inspect.signature(function).bind(**arguments)
         return own
 
     monkeypatch.setattr(start_up, "in_a_process", instead)
     rows = start_up.main(start_up.StartUpBench(**sizes, json=tmp_path / "start.jsonl"))
-    assert [(row["ahead"], row["cache"]) for row in rows] == [*itertools.product((True, False), ("empty", "filled"))]
+    assert [(row["ahead"], row["cache"]) for row in rows] == [
+        *itertools.product((True, False), ("empty", "filled"))
+    ]
     assert caches[0] == caches[1] != caches[2] == caches[3]
     assert len((tmp_path / "start.jsonl").read_text().splitlines()) == 4
     with pytest.raises(SettingsError, match="bench start-up, options"):
@@ -223,23 +304,36 @@ def test_the_start_is_measured_cold_and_with_a_cache(monkeypatch: pytest.MonkeyP
 
 def test_a_mistake_in_a_process_of_its_own_is_told_like_any_other(tmp_path):
     """A missing file was two tracebacks."""
-    with pytest.raises(DataError, match=r"data set `sst`: expected the file train.txt, got no such file"):
+    with pytest.raises(
+        DataError, match=r"data set `sst`: expected the file train.txt, got no such file"
+    ):
         start_up.main(start_up.StartUpBench(data_dir=tmp_path))
 
 
 @pytest.mark.full
 def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "cache_compilations", lambda: None)
-    sizes = {"max_active_keys": 1, "n_train": 4, "epochs": 2, "embedding": 6, "hidden": 4, "synthetic": True}
+    sizes = {
+        "max_active_keys": 1,
+        "n_train": 4,
+        "epochs": 2,
+        "embedding": 6,
+        "hidden": 4,
+        "synthetic": True,
+    }
     row = memory.measured(data_dir=None, **sizes)
     assert row["live"] > row["arenas"] > 0 and row["params"] > 0 and len(row["resident"]) == 2
-    assert row["ratio"] == row["live"] / (row["arenas"] + row["records"] + row["params"] + row["opt_state"])
+    assert row["ratio"] == row["live"] / (
+        row["arenas"] + row["records"] + row["params"] + row["opt_state"]
+    )
     with pytest.raises(SettingsError, match="bench memory, options"):
         memory.main(memory.MemoryBench(epochs=0))
 
 
 @pytest.mark.full
-def test_pages_are_counted_with_and_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pages_are_counted_with_and_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     called: list[tuple[str, str | None]] = []
 
     def in_a_process(function, arguments, environment):
@@ -248,7 +342,10 @@ def test_pages_are_counted_with_and_without(monkeypatch: pytest.MonkeyPatch, tmp
 
     monkeypatch.setattr(pages, "in_a_process", in_a_process)
     console = Console(record=True, width=100)
-    rows = pages.main(pages.PagesBench(processes=2, json=tmp_path / "rows"), console)
+    rows = pages.main(
+        pages.PagesBench(processes=2, json=tmp_path / "rows"),
+        console,
+    )
     first = next(iter(pages.PROGRAMS))
     assert [setting for program, setting in called if program == first] == [None, "0", "0", None]
     assert len(rows) == 4 * len(pages.PROGRAMS) == len((tmp_path / "rows").read_text().splitlines())
@@ -267,10 +364,20 @@ def test_a_whole_batch_s_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.full
-def test_memory_is_told_after_trainers_and_after_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(lifetimes, "in_a_process", lambda function, arguments, environment: function(**arguments))
-    rows = lifetimes.main(lifetimes.LifetimesBench(trainers=1, fits=2, json=tmp_path / "rows.jsonl"))
-    assert [(row["of"], row["after"]) for row in rows] == [("trainers", 1), ("fits", 1), ("fits", 2)]
+def test_memory_is_told_after_trainers_and_after_fits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        lifetimes, "in_a_process", lambda function, arguments, environment: function(**arguments)
+    )
+    rows = lifetimes.main(
+        lifetimes.LifetimesBench(trainers=1, fits=2, json=tmp_path / "rows.jsonl")
+    )
+    assert [(row["of"], row["after"]) for row in rows] == [
+        ("trainers", 1),
+        ("fits", 1),
+        ("fits", 2),
+    ]
     assert all(row["resident"] > 1e6 and row["maps"] > 10 for row in rows)
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3
     with pytest.raises(SettingsError, match="bench lifetimes, options"):
@@ -290,19 +397,31 @@ def test_a_comb_has_the_leaves_and_the_depth_that_are_asked_for(data: st.DataObj
 
 
 @pytest.mark.full
-def test_growth_is_measured_against_trees_in_flight_and_depth(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def instead(function: Any, arguments: dict[str, Any], environment: dict[str, str]) -> list[dict[str, Any]]:
+def test_growth_is_measured_against_trees_in_flight_and_depth(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def instead(
+        function: Any,
+        arguments: dict[str, Any],
+        environment: dict[str, str],
+    ) -> list[dict[str, Any]]:
         inspect.signature(function).bind(**arguments)
-        return (
-            function(**arguments)
-            if function is growth.by_depth
-            else [{"at": 2, "us": 2.0, "host_us": 1.0, "dispatches": 1.0, "mean_dispatch": 3.0}]
-        )
+        if function is growth.by_depth:
+            return function(**arguments)
+        return [{"at": 2, "us": 2.0, "host_us": 1.0, "dispatches": 1.0, "mean_dispatch": 3.0}]
 
     monkeypatch.setattr(growth, "cache_compilations", lambda: None)
     monkeypatch.setattr(growth, "in_a_process", instead)
-    sizes: dict[str, Any] = {"n_train": 4, "passes": 1, "embedding": 6, "hidden": 4}
-    depths: dict[str, Any] = {"depths": (3,), "leaves": 5}
+    sizes: dict[str, Any] = {
+        "n_train": 4,
+        "passes": 1,
+        "embedding": 6,
+        "hidden": 4,
+    }
+    depths: dict[str, Any] = {
+        "depths": (3,),
+        "leaves": 5,
+    }
     options = growth.GrowthBench(
         max_active_keys=(2,),
         synthetic=True,
@@ -322,15 +441,22 @@ def test_growth_is_measured_against_trees_in_flight_and_depth(monkeypatch: pytes
     with pytest.raises(SettingsError, match="bench growth, options"):
         growth.main(growth.GrowthBench(max_active_keys=(0,)))
     with pytest.raises(
-        SettingsError, match="bench growth, --depths: expected a depth from 3 to 4, for 5 leaves, got 9"
+        SettingsError,
+        match="bench growth, --depths: expected a depth from 3 to 4, for 5 leaves, got 9",
     ):
         growth.main(growth.GrowthBench(depths=(9,), leaves=5))
 
 
 def test_workers_are_compared_at_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Entry] = []
-    results = [common.Result(n, "", r, 0, None, 0) for n, r in (("two", 3.0), ("one", 2.0))]
-    monkeypatch.setattr(workers, "compare", lambda _, entries, *a, **k: asked.extend(entries) or results)
+    results = []
+    for n, r in (("two", 3.0), ("one", 2.0)):
+        results.append(common.Result(n, "", r, 0, None, 0))
+    monkeypatch.setattr(
+        workers,
+        "compare",
+        lambda _, entries, *a, **k: asked.extend(entries) or results,
+    )
     options = workers.WorkersBench(n_train=200, max_active_keys=2)
     assert workers.main(options) == results
     two, one = asked
@@ -348,7 +474,11 @@ def test_targets_are_reached_from_the_right_side() -> None:
             return {"seconds": 1.0, "value": 0.5}
 
     answers: Any = Answers()
-    assert common._to_target(answers, 0.6, 3, "error") == 1 and common._to_target(answers, 0.4, 3, "error") is None
     assert (
-        common._to_target(answers, 0.4, 3, "accuracy") == 1 and common._to_target(answers, 0.6, 3, "accuracy") is None
+        common._to_target(answers, 0.6, 3, "error") == 1
+        and common._to_target(answers, 0.4, 3, "error") is None
+    )
+    assert (
+        common._to_target(answers, 0.4, 3, "accuracy") == 1
+        and common._to_target(answers, 0.6, 3, "accuracy") is None
     )

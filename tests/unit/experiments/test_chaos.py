@@ -24,10 +24,17 @@ def test_options():
 @pytest.mark.full
 def test_a_kill(tmp_path):
     options = ChaosOptions(
-        kills=1, ways=("virtual",), n_train=400, epochs=2, within_s=1.0, json=tmp_path / "chaos.jsonl"
+        kills=1,
+        ways=("virtual",),
+        n_train=400,
+        epochs=2,
+        within_s=1.0,
+        json=tmp_path / "chaos.jsonl",
     )
     (found,) = main(options, Console(quiet=True))
-    assert found["exact"] and not found["left_behind"] and found["kills"] == 1 and found["lives"] >= 2
+    assert (
+        found["exact"] and not found["left_behind"] and found["kills"] == 1 and found["lives"] >= 2
+    )
     assert json.loads((tmp_path / "chaos.jsonl").read_text())["way"] == "virtual"
 
 
@@ -56,14 +63,22 @@ def test_a_host_that_is_killed(tmp_path):
 def test_options_of_a_runner():
     options = parse(["chaos-runner", "--kills", "3", "--hangs", "0", "--model", "nmt"])
     assert (options.kills, options.hangs, options.model, options.workers) == (3, 0, "nmt", 2)
-    with pytest.raises(SettingsError, match="setting `steps_between`: expected an integer of at least 1, got 0"):
+    with pytest.raises(
+        SettingsError, match="setting `steps_between`: expected an integer of at least 1, got 0"
+    ):
         runner.main(runner.ChaosRunnerOptions(steps_between=0))
 
 
 @pytest.mark.slow
 @pytest.mark.full
 def test_a_server_or_worker_that_is_killed(tmp_path):
-    options = runner.ChaosRunnerOptions(kills=1, hangs=0, steps_between=4, seed=3, json=tmp_path / "chaos.jsonl")
+    options = runner.ChaosRunnerOptions(
+        kills=1,
+        hangs=0,
+        steps_between=4,
+        seed=3,
+        json=tmp_path / "chaos.jsonl",
+    )
     found = runner.main(options, Console(quiet=True))
     assert found["exact"] and found["recoveries"] == 1
     (fault,) = json.loads((tmp_path / "chaos.jsonl").read_text())["faults"]

@@ -20,9 +20,15 @@ pytestmark = pytest.mark.slow
 
 
 def test_settings_follow_the_options() -> None:
-    options = Options(max_active_keys=4, mode="pipeline", replica_sync="every_k:7", policy="largest", workers=2)
+    options = Options(
+        max_active_keys=4, mode="pipeline", replica_sync="every_k:7", policy="largest", workers=2
+    )
     settings = options.settings(seed=5, min_update_interval=30)
-    assert (settings.max_active_keys, settings.min_update_interval, settings.mode) == (4, 30, "pipeline")
+    assert (settings.max_active_keys, settings.min_update_interval, settings.mode) == (
+        4,
+        30,
+        "pipeline",
+    )
     assert (settings.replica_sync, settings.policy, settings.workers, settings.seed) == (
         ("every_k", 7),
         "largest",
@@ -35,10 +41,16 @@ def test_settings_follow_the_options() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"replica_sync": "every_k:soon"}, "--replica-sync: expected `epoch`, `none`, `every_k:K` or `message:K`"),
+        (
+            {"replica_sync": "every_k:soon"},
+            "--replica-sync: expected `epoch`, `none`, `every_k:K` or `message:K`",
+        ),
         ({"replica_sync": "daily:3"}, "setting `replica_sync`"),
         ({"policy": "fifo"}, "setting `policy`: expected one of"),
-        ({"max_active_keys": 0}, "setting `max_active_keys`: expected an integer of at least 1, got 0"),
+        (
+            {"max_active_keys": 0},
+            "setting `max_active_keys`: expected an integer of at least 1, got 0",
+        ),
     ],
 )
 def test_an_option_outside_what_it_can_be_is_refused(options: dict[str, Any], text: str) -> None:
@@ -56,7 +68,10 @@ def test_an_option_outside_what_it_can_be_is_refused(options: dict[str, Any], te
         ({"flops": np.inf}, "--flops: expected more than 0, and finite, got inf"),
         ({"rest": "measured"}, "--rest: expected --flops beside it, got `measured` alone"),
         ({"target": np.nan}, "--target: expected a number, got nan"),
-        ({"hosts": 2, "resources": Path("r")}, "--hosts, --resources: expected one of the two, got both, 2 and `r`"),
+        (
+            {"hosts": 2, "resources": Path("r")},
+            "--hosts, --resources: expected one of the two, got both, 2 and `r`",
+        ),
     ],
 )
 def test_run_checks_the_options_before_anything_else(options: dict[str, Any], text: str) -> None:
@@ -72,10 +87,18 @@ def test_what_can_t_be_written_is_refused_before_anything_is_trained(tmp_path: P
     taken.write_text("")
     for out in (taken, taken / "deeper"):
         with pytest.raises(SettingsError, match="--out: expected a path that can be written to"):
-            common.run("x", Options(out=out), lambda seed: pytest.fail("too late"))
+            common.run(
+                "x",
+                Options(out=out),
+                lambda seed: pytest.fail("too late"),
+            )
     for json in (tmp_path, taken / "a.jsonl"):
         with pytest.raises(SettingsError, match="--json: expected a path that can be written to"):
-            common.run("x", Options(out=tmp_path / "out", json=json), lambda seed: pytest.fail("too late"))
+            common.run(
+                "x",
+                Options(out=tmp_path / "out", json=json),
+                lambda seed: pytest.fail("too late"),
+            )
 
 
 def test_a_mistake_that_is_found_late_leaves_the_last_history_alone(tmp_path: Path) -> None:
@@ -95,11 +118,15 @@ def test_a_sample_hands_out_the_instances_it_chose() -> None:
     assert len(some) == 7 and len(common.sample(data, 10_000, seed=1)) == len(data)
     ids = np.random.default_rng(1).permutation(len(data))[:7]
     wanted = data.gather(ids[[2, 5]])["label"].payload
-    np.testing.assert_array_equal(some.gather(np.array([2, 5]))["label"].payload, wanted)
+    np.testing.assert_array_equal(
+        some.gather(np.array([2, 5]))["label"].payload,
+        wanted,
+    )
 
 
 def test_expected_updates_are_those_of_a_run() -> None:
-    graph, data = list_reduction_rnn(8, batch=10), Buckets(generate(1000), 10, 8)
+    graph = list_reduction_rnn(8, batch=10)
+    data = Buckets(generate(1000), 10, 8)
     settings = amp.Settings(max_active_keys=8, min_update_interval=4)
     expected = intervals.updates_per_instance(graph, data, settings)
     trainer = amp.Trainer(graph, optax.sgd(0.1), settings=settings)
@@ -124,11 +151,16 @@ def test_start_up_leaves_the_user_s_environment_alone(tmp_path: Path) -> None:
     def run(**environment: str) -> list[str]:
         import os
 
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "NPROC", "XDG"))}
+        clean = {}
+        for k, v in os.environ.items():
+            if not k.startswith(("JAX_", "NPROC", "XDG")):
+                clean[k] = v
         command = [sys.executable, "-c", code]
         return subprocess.check_output(command, text=True, env={**clean, **environment}).split()
 
     *rest, folder = run(XDG_CACHE_HOME=str(tmp_path))
     assert rest == ["1", "3"] and Path(folder).parent == tmp_path / "ampjax" / "xla"
-    chosen = run(NPROC="2", JAX_NUM_CPU_DEVICES="2", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "mine"))
+    chosen = run(
+        NPROC="2", JAX_NUM_CPU_DEVICES="2", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "mine")
+    )
     assert chosen == ["2", "2", str(tmp_path / "mine")]

@@ -31,7 +31,10 @@ def test_all_experiments_are_here() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in ("mnist", "list-reduction") else pytest.param(name, marks=pytest.mark.full) for name in SMALL],
+    [
+        name if name in ("mnist", "list-reduction") else pytest.param(name, marks=pytest.mark.full)
+        for name in SMALL
+    ],
 )
 def test_copies_of_a_network_compute_what_one_does(name: str) -> None:
     module, kind = EXPERIMENTS[name]
@@ -41,20 +44,30 @@ def test_copies_of_a_network_compute_what_one_does(name: str) -> None:
         data = amp.Subset(task.train, np.arange(4))
         options = {"min_update_interval": 1 << 40, "max_dispatch_size": 4, "compile_ahead": False}
         trainer = amp.Trainer(
-            _without_updates(task.graph), gradient="sum", workers=copies, replica_sync="none", **options
+            _without_updates(task.graph),
+            gradient="sum",
+            workers=copies,
+            replica_sync="none",
+            **options,
         )
         sums = trainer.accumulate(data)
         sinks = any(node.kind == "Sink" for node in task.graph.nodes.values())
         outputs = trainer.predict(data) if sinks else {}
         found.append((trainer, sums, joined(trainer.gradients), outputs))
     (one, sums, gradients, outputs), (two, sums_of_two, gradients_of_two, outputs_of_two) = found
-    assert {node.split("/")[0] for node in two.params} == {*one.params} and len(two.params) == 2 * len(one.params)
+    assert {node.split("/")[0] for node in two.params} == {*one.params} and len(
+        two.params
+    ) == 2 * len(one.params)
     assert {stage.worker for stage in two.plan.stages} == {0, 1}
     assert not any(stage.kind.is_transfer and "feed" not in stage.name for stage in two.plan.stages)
     assert sums_of_two == pytest.approx(sums, rel=1e-5)
-    assert {n: rows for n, (_, rows) in gradients.items()} == {n: rows for n, (_, rows) in gradients_of_two.items()}
+    assert {n: rows for n, (_, rows) in gradients.items()} == {
+        n: rows for n, (_, rows) in gradients_of_two.items()
+    }
     for node, (tree, _) in gradients.items():
-        for a, b in zip(jax.tree.leaves(gradients_of_two[node][0]), jax.tree.leaves(tree), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(gradients_of_two[node][0]), jax.tree.leaves(tree), strict=True
+        ):
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
     for sink, wanted in outputs.items():
         got = outputs_of_two[sink]

@@ -24,14 +24,29 @@ def test_the_most_common_answer_is_far_from_the_target(name: Name) -> None:
 
 
 @pytest.mark.full
-def test_a_run_says_whether_the_target_was_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = {"n_train": 8, "n_valid": 8, "max_dispatch_size": 1, "epochs": 1, "out": tmp_path}
-    (history,) = main(FunctionsOptions(name="attention-classifier", target=0.001, json=tmp_path / "x.jsonl", **few))
+def test_a_run_says_whether_the_target_was_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = {
+        "n_train": 8,
+        "n_valid": 8,
+        "max_dispatch_size": 1,
+        "epochs": 1,
+        "out": tmp_path,
+    }
+    (history,) = main(
+        FunctionsOptions(
+            name="attention-classifier", target=0.001, json=tmp_path / "x.jsonl", **few
+        )
+    )
     told = capsys.readouterr().out
     (record,) = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     assert record["experiment"] == "functions-attention-classifier" and record["target"] == 0.001
     reached = history.best("accuracy") >= 0.001
-    assert f"target 0.001 {'reached' if reached else 'not reached'}: {history.best('accuracy'):.4f}" in told
+    assert (
+        f"target 0.001 {'reached' if reached else 'not reached'}: {history.best('accuracy'):.4f}"
+        in told
+    )
     assert "always the most common answer:" in told
 
 

@@ -25,7 +25,11 @@ pytestmark = pytest.mark.full
 def test_every_model_runs_without_numerics() -> None:
     for name in machines.NAMES:
         one = machines.model(name)
-        run = simulate(one.graph(2), one.instances(3), workers=2)
+        run = simulate(
+            one.graph(2),
+            one.instances(3),
+            workers=2,
+        )
         assert run.instances == 3 and run.seconds > 0, name
     assert len(machines.single_sequences(5)) == 5
 
@@ -33,7 +37,10 @@ def test_every_model_runs_without_numerics() -> None:
 def test_figure_1_shows_three_ways_to_train(tmp_path: Path) -> None:
     """As in the paper: one at a time, four at a time with bubbles, and without."""
     runs = figure1.main(Figure1Options(models=("perceptron",), out=tmp_path))["perceptron"]
-    busy = {mode: np.mean([*one.trace.busy_fraction().values()]) for mode, one in runs.items() if one.trace}
+    busy = {}
+    for mode, one in runs.items():
+        if one.trace:
+            busy[mode] = np.mean([*one.trace.busy_fraction().values()])
     assert busy["sync"] < 0.4 < busy["pipeline"] < 0.7 < busy["async"]
     for suffix in ("png", "svg"):
         assert (tmp_path / f"perceptron.{suffix}").stat().st_size > 5000
@@ -41,7 +48,12 @@ def test_figure_1_shows_three_ways_to_train(tmp_path: Path) -> None:
 
 def test_the_pipeline_meets_its_bound_and_asynchrony_goes_beyond(tmp_path: Path) -> None:
     """Three equal layers: 3m / (m + 2) times the synchronous rate, but for updates, of which a pipeline has fewer."""
-    options = Figure5aOptions(max_active_keys=(1, 4), n=120, out=tmp_path, json=tmp_path / "figure5a.jsonl")
+    options = Figure5aOptions(
+        max_active_keys=(1, 4),
+        n=120,
+        out=tmp_path,
+        json=tmp_path / "figure5a.jsonl",
+    )
     one, four = figure5a.main(options)
     assert one.pipeline == pytest.approx(one.sync, rel=1e-6)
     assert four.bound == pytest.approx(2 * four.sync)
@@ -54,7 +66,13 @@ def test_the_pipeline_meets_its_bound_and_asynchrony_goes_beyond(tmp_path: Path)
 def test_scaling_over_hosts_counts_what_crosses(tmp_path: Path) -> None:
     links = {"workers_per_host": 2, "host_latency_ns": 10_000, "host_bytes_per_s": 12.5e9}
     options = ScalingOptions(
-        models=("perceptron",), workers=(1, 2, 4), n=4, least=16, max_active_keys=(), out=tmp_path, **links
+        models=("perceptron",),
+        workers=(1, 2, 4),
+        n=4,
+        least=16,
+        max_active_keys=(),
+        out=tmp_path,
+        **links,
     )
     rows = scaling.main(options)
     near = scaling.main(replace(options, workers_per_host=None))
@@ -66,18 +84,35 @@ def test_scaling_over_hosts_counts_what_crosses(tmp_path: Path) -> None:
 
 def test_scaling_tells_throughput_and_the_hosts_time(tmp_path: Path) -> None:
     options = ScalingOptions(
-        models=("perceptron",), workers=(1, 4), n=4, least=48, max_active_keys=(8,), out=tmp_path, json=tmp_path / "s"
+        models=("perceptron",),
+        workers=(1, 4),
+        n=4,
+        least=48,
+        max_active_keys=(8,),
+        out=tmp_path,
+        json=tmp_path / "s",
     )
     one, four, flight = scaling.main(options)
     assert (one.replicas, four.replicas, four.max_active_keys) == (1, 1, 16)
     assert four.speed_up > 1.5 and flight.model == "sequences" and flight.host_us > 0
     assert len((tmp_path / "s").read_text().splitlines()) == 3
-    assert {path.name for path in tmp_path.glob("*.png")} == {"scaling.png", "host-workers.png", "host-in-flight.png"}
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        "scaling.png",
+        "host-workers.png",
+        "host-in-flight.png",
+    }
 
 
 def test_the_simulators_bench_counts_messages(tmp_path: Path) -> None:
-    small = {"sizes": (4,), "models": ("perceptron",), "n": 2, "passes": 1}
-    options = bench.SimulateOptions(**small, replicas=3, max_active_keys=6, buckets=8, json=tmp_path / "s")  # type: ignore[arg-type]
+    small = {
+        "sizes": (4,),
+        "models": ("perceptron",),
+        "n": 2,
+        "passes": 1,
+    }
+    options = bench.SimulateOptions(
+        **small, replicas=3, max_active_keys=6, buckets=8, json=tmp_path / "s"
+    )  # type: ignore[arg-type]
     rows = bench.main(options)
     assert [row["model"] for row in rows] == ["sequences", "perceptron", "list-reduction, replicas"]
     assert all(row["messages"] > 0 and row["messages_per_s"] > 0 for row in rows)
@@ -86,7 +121,13 @@ def test_the_simulators_bench_counts_messages(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_calibration_compares_prediction_and_measurement(tmp_path: Path) -> None:
-    options = CalibrateOptions(models=("buckets",), workers=(1,), passes=1, n=12, json=tmp_path / "c")
+    options = CalibrateOptions(
+        models=("buckets",),
+        workers=(1,),
+        passes=1,
+        n=12,
+        json=tmp_path / "c",
+    )
     (row,) = calibrate.main(options)
     assert options.devices == 1
     assert row.ratio == pytest.approx(row.predicted_per_s / row.measured_per_s)
@@ -96,7 +137,14 @@ def test_calibration_compares_prediction_and_measurement(tmp_path: Path) -> None
 @pytest.mark.full
 def test_calibration_on_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "measure_link_times", partial(measure_link_times, 20, 1))
-    options = CalibrateOptions(models=("buckets",), workers=(), hosts=(2,), passes=1, n=12, json=tmp_path / "c")
+    options = CalibrateOptions(
+        models=("buckets",),
+        workers=(),
+        hosts=(2,),
+        passes=1,
+        n=12,
+        json=tmp_path / "c",
+    )
     (row,) = calibrate.main(options)
     assert options.devices == 2 and row.on_hosts
     assert row.predicted_per_s > 0 and row.measured_per_s > 0
@@ -105,7 +153,12 @@ def test_calibration_on_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.long
 def test_table_3_holds_what_was_asked_for(tmp_path: Path) -> None:
     options = Table3Options(
-        workloads=("list-reduction",), rest=("none",), epochs=1, n_train=400, out=tmp_path, json=tmp_path / "t"
+        workloads=("list-reduction",),
+        rest=("none",),
+        epochs=1,
+        n_train=400,
+        out=tmp_path,
+        json=tmp_path / "t",
     )
     (row,) = table3.main(options)
     record = json.loads((tmp_path / "t").read_text())

@@ -22,17 +22,36 @@ def test_compiled_numbers_are_right(name: str, tmp_path: Path) -> None:
     numerics.keep_exact([name], True, 0, str(tmp_path))
     loss, grads = pickle.loads((tmp_path / name).read_bytes())
     assert all(leaf.dtype == np.float64 for leaf in numerics.jax.tree.leaves(grads)) and loss > 0
-    (record,) = numerics.measure([name], True, 0, str(tmp_path))
-    assert record["loss"] < 1e-5  # float32 rounds each operation by 6e-8, and there are some tens in a row
-    assert 0 < record["gradient"] < 1e-4  # twice as many in a row; entries are added up that may cancel
+    (record,) = numerics.measure(
+        [name],
+        True,
+        0,
+        str(tmp_path),
+    )
+    assert (
+        record["loss"] < 1e-5
+    )  # float32 rounds each operation by 6e-8, and there are some tens in a row
+    assert (
+        0 < record["gradient"] < 1e-4
+    )  # twice as many in a row; entries are added up that may cancel
 
 
-def test_each_choice_of_fusions_has_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_choice_of_fusions_has_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
     def in_a_process(function: Any, arguments: Any, environment: Any) -> Any:
         calls.append((function.__name__, environment["XLA_FLAGS"]))
-        return [{"model": "lm", "loss": 0.5, "gradient": float(len(calls)), "parameter": "w", "jax": "1"}]
+        return [
+            {
+                "model": "lm",
+                "loss": 0.5,
+                "gradient": float(len(calls)),
+                "parameter": "w",
+                "jax": "1",
+            }
+        ]
 
     monkeypatch.setattr(numerics, "in_a_process", in_a_process)
     monkeypatch.setenv("XLA_FLAGS", f"--xla_a=1 --{FLAG}=dot")

@@ -2,7 +2,14 @@
 
 import pytest
 
-from experiments.pictures import WAYS, graph_after_a_run, looks, on_hosts, schedules, updates_of_a_run
+from experiments.pictures import (
+    WAYS,
+    graph_after_a_run,
+    looks,
+    on_hosts,
+    schedules,
+    updates_of_a_run,
+)
 
 pytestmark = pytest.mark.full
 
@@ -34,5 +41,8 @@ def test_updates_of_a_run(tmp_path):
 
 def test_hosts(tmp_path):
     on_hosts(tmp_path / "hosts.svg", tmp_path / "traffic.svg", width=10, kind="threads")
-    assert all(name in (tmp_path / "hosts.svg").read_text(encoding="utf-8") for name in ("host0", "host1", "worker 3"))
+    assert all(
+        name in (tmp_path / "hosts.svg").read_text(encoding="utf-8")
+        for name in ("host0", "host1", "worker 3")
+    )
     assert "driver" in (tmp_path / "traffic.svg").read_text(encoding="utf-8")

@@ -16,7 +16,14 @@ from experiments.list_reduction import ListReductionOptions
 from experiments.report import ReportOptions
 
 
-def write(path: Path, accuracies: list[float], *, seed: int = 0, keys: int = 4, **more: Any) -> None:
+def write(
+    path: Path,
+    accuracies: list[float],
+    *,
+    seed: int = 0,
+    keys: int = 4,
+    **more: Any,
+) -> None:
     with path.open("a") as file:
         for epoch, accuracy in enumerate(accuracies, 1):
             record = {
@@ -27,8 +34,17 @@ def write(path: Path, accuracies: list[float], *, seed: int = 0, keys: int = 4, 
                 "seed": seed,
                 "epoch": epoch,
             }
-            speed = {"train_per_s": 50.0, "valid_per_s": 10.0, "n_train": 100, "n_valid": 20, "staleness_mean": 1.0}
-            file.write(json.dumps({**record, **speed, "target": 0.9, "valid_accuracy": accuracy, **more}) + "\n")
+            speed = {
+                "train_per_s": 50.0,
+                "valid_per_s": 10.0,
+                "n_train": 100,
+                "n_valid": 20,
+                "staleness_mean": 1.0,
+            }
+            file.write(
+                json.dumps({**record, **speed, "target": 0.9, "valid_accuracy": accuracy, **more})
+                + "\n"
+            )
 
 
 def test_medians_over_seeds(tmp_path: Path) -> None:
@@ -38,7 +54,12 @@ def test_medians_over_seeds(tmp_path: Path) -> None:
     write(file, [0.5, 0.6, 0.7], seed=2)
     write(file, [0.99], keys=16, options={"replicas": 2})
     first, second = report.main(ReportOptions(files=(file,)))
-    assert first.setting == ("e", "async", 4, "") and second.setting == ("e", "async", 16, "replicas=2")
+    assert first.setting == ("e", "async", 4, "") and second.setting == (
+        "e",
+        "async",
+        16,
+        "replicas=2",
+    )
     assert first.epochs == [2, 3, np.inf] and first.best == [0.91, 0.95, 0.7]
     assert first.seconds == [8, 12, np.inf], "an epoch: 100 at 50/s and 20 at 10/s"
     assert first.speed == (50, 10) and second.epochs == [1]
@@ -51,9 +72,20 @@ def test_another_target(tmp_path: Path) -> None:
 
 
 def test_errors_fall(tmp_path: Path) -> None:
-    records = [{"valid_error": error, "target": 2.0, "epoch": n} for n, error in ((1, 3.0), (2, 2.0), (3, 2.5))]
-    common = {"train_per_s": 1.0, "valid_per_s": 1.0, "n_train": 1, "n_valid": 1, "staleness_mean": 0.0}
-    row = report.summarise(("e", "sync", 1, ""), {0: [{**common, **record} for record in records]})
+    records = []
+    for n, error in ((1, 3.0), (2, 2.0), (3, 2.5)):
+        records.append({"valid_error": error, "target": 2.0, "epoch": n})
+    common = {
+        "train_per_s": 1.0,
+        "valid_per_s": 1.0,
+        "n_train": 1,
+        "n_valid": 1,
+        "staleness_mean": 0.0,
+    }
+    row = report.summarise(
+        ("e", "sync", 1, ""),
+        {0: [{**common, **record} for record in records]},
+    )
     assert row.metric == "error" and row.epochs == [2] and row.best == [2.0]
 
 
@@ -69,10 +101,26 @@ def test_it_is_markdown(tmp_path: Path) -> None:
     write(tmp_path / "runs", [0.5], seed=1)
     console = Console(width=240, record=True)
     report.main(ReportOptions(files=(tmp_path / "runs",)), console)
-    header, rule, row = [line.strip() for line in console.export_text().splitlines() if line.strip()]
+    header, rule, row = [
+        line.strip() for line in console.export_text().splitlines() if line.strip()
+    ]
     assert header.startswith("| experiment") and set(rule) <= set("|-: ")
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells == ["e", "async", "4", "", "2", "— (1, —)", "not reached", "72.56 %, 31.90", "50", "10", "1.0"]
+    cells = []
+    for cell in row.strip("|").split("|"):
+        cells.append(cell.strip())
+    assert cells == [
+        "e",
+        "async",
+        "4",
+        "",
+        "2",
+        "— (1, —)",
+        "not reached",
+        "72.56 %, 31.90",
+        "50",
+        "10",
+        "1.0",
+    ]
 
 
 def test_a_picture_of_one_experiment(tmp_path: Path) -> None:
@@ -81,23 +129,52 @@ def test_a_picture_of_one_experiment(tmp_path: Path) -> None:
     report.main(ReportOptions(files=(tmp_path / "runs",), plot=tmp_path / "front.png"))
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
     write(tmp_path / "runs", [0.95], experiment="another")
-    with pytest.raises(SettingsError, match=r"--plot: expected runs of one experiment on the same data"):
+    with pytest.raises(
+        SettingsError, match=r"--plot: expected runs of one experiment on the same data"
+    ):
         report.main(ReportOptions(files=(tmp_path / "runs",), plot=tmp_path / "front.png"))
 
 
-def test_points_are_joined_along_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_are_joined_along_what_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Figure 5a: more and more in flight. Figure 5b: longer and longer intervals."""
     drawn: list[dict[str, list[Any]]] = []
-    monkeypatch.setattr(report, "front", lambda series, *_: drawn.append(series))
-    write(tmp_path / "runs", [0.95], min_update_interval=100, options={"min_update_interval": 100, "cell": "tai"})
+    monkeypatch.setattr(
+        report,
+        "front",
+        lambda series, *_: drawn.append(series),
+    )
+    write(
+        tmp_path / "runs",
+        [0.95],
+        min_update_interval=100,
+        options={"min_update_interval": 100, "cell": "tai"},
+    )
     for keys in (4, 16):
-        write(tmp_path / "runs", [0.5, 0.95], keys=keys, min_update_interval=50, options={"cell": "tai"})
+        write(
+            tmp_path / "runs",
+            [0.5, 0.95],
+            keys=keys,
+            min_update_interval=50,
+            options={"cell": "tai"},
+        )
     for by in ("max-active-keys", "min-update-interval"):
         report.main(ReportOptions(files=(tmp_path / "runs",), plot=tmp_path / "front.png", by=by))  # type: ignore[arg-type]
-    lines = [{name: [(p.label, p.epochs) for p in points] for name, points in series.items()} for series in drawn]
+    lines = []
+    for series in drawn:
+        lines.append(
+            {name: [(p.label, p.epochs) for p in points] for name, points in series.items()}
+        )
     assert lines == [
-        {"async cell=tai": [("4", 2), ("16", 2)], "async min_update_interval=100 cell=tai": [("4", 1)]},
-        {"async max_active_keys=4 cell=tai": [("50", 2), ("100", 1)], "async max_active_keys=16 cell=tai": [("50", 2)]},
+        {
+            "async cell=tai": [("4", 2), ("16", 2)],
+            "async min_update_interval=100 cell=tai": [("4", 1)],
+        },
+        {
+            "async max_active_keys=4 cell=tai": [("50", 2), ("100", 1)],
+            "async max_active_keys=16 cell=tai": [("50", 2)],
+        },
     ]
 
 
@@ -121,4 +198,11 @@ def test_at_least_one_file_is_needed() -> None:
 
 
 def test_changed_options() -> None:
-    assert changed(ListReductionOptions(seed=(3,), replicas=2, out=Path("x"), max_active_keys=4)) == {"replicas": 2}
+    assert changed(
+        ListReductionOptions(
+            seed=(3,),
+            replicas=2,
+            out=Path("x"),
+            max_active_keys=4,
+        )
+    ) == {"replicas": 2}

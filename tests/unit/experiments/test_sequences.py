@@ -11,13 +11,24 @@ from experiments.__main__ import parse
 from experiments.sequences.driver import SequencesOptions, main
 from experiments.sequences.subjects import Name, make_subject
 
-SMALL: dict[str, Any] = {"vocabulary": 12, "units": 4, "max_length": 3, "n_train": 12, "n_valid": 6, "batch": 4}
+SMALL: dict[str, Any] = {
+    "vocabulary": 12,
+    "units": 4,
+    "max_length": 3,
+    "n_train": 12,
+    "n_valid": 6,
+    "batch": 4,
+}
 
 
 def test_every_model_can_be_named() -> None:
     for name in get_args(Name):
         options = parse(["sequences", name, "--mode", "async", "--max-active-keys", "8"])
-        assert (options.name, options.settings()["max_active_keys"], options.settings()["min_admission"]) == (
+        assert (
+            options.name,
+            options.settings()["max_active_keys"],
+            options.settings()["min_admission"],
+        ) == (
             name,
             8,
             8,
@@ -29,13 +40,14 @@ def test_both_ways_see_the_same_sentences() -> None:
     """The batches hold what the instances hold, and padding; its share is counted."""
     options = SequencesOptions(name="lm", n_buckets=1, **SMALL)
     subject = make_subject("lm", options, None, True, 0)
-    rows = [
-        row[:n].tolist()
-        for batch in subject.batches(0)
-        for row, n in zip(batch["targets"], batch["length"], strict=True)
-        if n
-    ]
-    instances = [subject.train[i]["targets"].tolist() for i in range(12)]
+    rows = []
+    for batch in subject.batches(0):
+        for row, n in zip(batch["targets"], batch["length"], strict=True):
+            if n:
+                rows.append(row[:n].tolist())
+    instances = []
+    for i in range(12):
+        instances.append(subject.train[i]["targets"].tolist())
     assert sorted(rows) == sorted(instances)
     n_places = sum(batch["targets"].size for batch in subject.batches(0))
     assert subject.padding == pytest.approx(1 - sum(map(len, rows)) / n_places)
@@ -44,10 +56,20 @@ def test_both_ways_see_the_same_sentences() -> None:
 @pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("name", get_args(Name))
-def test_a_run_scores_both_ways_alike(name: Name, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_scores_both_ways_alike(
+    name: Name, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With one update after all sentences, both ways take the same step of Adam, but for a gradient of almost 0."""
     small = {**SMALL, "batch": 12, "n_buckets": 1, "learning_rate": 1e-3}
-    records = main(SequencesOptions(name=name, epochs=1, synthetic=True, json=tmp_path / "x.jsonl", **small))
+    records = main(
+        SequencesOptions(
+            name=name,
+            epochs=1,
+            synthetic=True,
+            json=tmp_path / "x.jsonl",
+            **small,
+        )
+    )
     assert records == [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     graph, runner = records
     assert (graph["way"], runner["way"]) == ("graph", "runner")
@@ -57,7 +79,9 @@ def test_a_run_scores_both_ways_alike(name: Name, tmp_path: Path, capsys: pytest
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(SettingsError, match="--learning-rate: expected more than 0, and finite, got -1"):
+    with pytest.raises(
+        SettingsError, match="--learning-rate: expected more than 0, and finite, got -1"
+    ):
         main(SequencesOptions(name="lm", learning_rate=-1))
     with pytest.raises(SettingsError, match="`epochs`: expected an integer of at least 1, got 0"):
         main(SequencesOptions(name="lm", epochs=0))

@@ -18,17 +18,38 @@ from experiments.staleness.remedies import REMEDIES
 @pytest.mark.parametrize("angle", [0.0, 30.0, 45.0])
 def test_a_turned_hessian_keeps_its_eigenvalues(angle):
     h = quadratic.hessian(6, angle)
-    np.testing.assert_allclose(np.linalg.eigvalsh(h), np.sort(np.logspace(0, -2, 6)), rtol=1e-9)
+    np.testing.assert_allclose(
+        np.linalg.eigvalsh(h),
+        np.sort(np.logspace(0, -2, 6)),
+        rtol=1e-9,
+    )
     is_diagonal = np.allclose(h, np.diag(np.diag(h)))
     assert is_diagonal == (angle == 0)
 
 
 def test_momentum_does_what_numpy_does():
-    delay, steps, rate = 2, 30, 0.01
-    found = quadratic.grid("momentum", delay, 2, angles=[30.0], rates=[rate], seeds=[3], steps=steps, noise=0)
+    delay = 2
+    steps = 30
+    rate = 0.01
+    found = quadratic.grid(
+        "momentum",
+        delay,
+        2,
+        angles=[30.0],
+        rates=[rate],
+        seeds=[3],
+        steps=steps,
+        noise=0,
+    )
     start, _ = jax.random.split(jax.random.key(3))
-    w = np.asarray(jax.random.normal(start, (2, 1)), np.float64)
-    h, seen, velocity, losses = quadratic.hessian(2, 30.0), [], np.zeros((2, 1)), []
+    w = np.asarray(
+        jax.random.normal(start, (2, 1)),
+        np.float64,
+    )
+    h = quadratic.hessian(2, 30.0)
+    seen = []
+    velocity = np.zeros((2, 1))
+    losses = []
     for t in range(steps):
         seen.append(h @ w)
         if t >= delay:
@@ -36,7 +57,11 @@ def test_momentum_does_what_numpy_does():
             w = w - 10 * rate * velocity
         losses.append(float(0.5 * np.sum(w * (h @ w))))
     assert found.shape == (1, 1, 1)
-    np.testing.assert_allclose(found[0, 0, 0], np.mean(losses[-3:]), rtol=1e-4)
+    np.testing.assert_allclose(
+        found[0, 0, 0],
+        np.mean(losses[-3:]),
+        rtol=1e-4,
+    )
 
 
 @pytest.mark.slow
@@ -44,16 +69,32 @@ def test_a_transformer_sees_no_later_characters():
     params = language.init(jax.random.key(0), 7)
     letters = jnp.arange(language.CONTEXT)[None] % 7
     changed = letters.at[0, 10].set(6)
-    before, after = language.logits(params, letters), language.logits(params, changed)
-    np.testing.assert_allclose(before[0, :10], after[0, :10], atol=1e-5)
+    before = language.logits(params, letters)
+    after = language.logits(params, changed)
+    np.testing.assert_allclose(
+        before[0, :10],
+        after[0, :10],
+        atol=1e-5,
+    )
     assert abs(before[0, 10:] - after[0, 10:]).max() > 1e-3
 
 
 def test_the_learning_rate_with_the_best_median_is_taken(tmp_path, monkeypatch):
     found = np.array([[0.1, 3.0, 3.0], [2.0, np.inf, 1.0], [4.0, 4.0, 4.0]])
     monkeypatch.setattr(lists, "grid", lambda *_, rates, **__: found)
-    records = board.main(StalenessOptions(workload=("lists",), delay=(0,), remedy=("adam",), out=tmp_path))
-    assert [(record["seed"], record["loss"]) for record in records] == [(0, 2.0), (1, math.inf), (2, 1.0)]
+    records = board.main(
+        StalenessOptions(
+            workload=("lists",),
+            delay=(0,),
+            remedy=("adam",),
+            out=tmp_path,
+        )
+    )
+    assert [(record["seed"], record["loss"]) for record in records] == [
+        (0, 2.0),
+        (1, math.inf),
+        (2, 1.0),
+    ]
     assert {record["rate"] for record in records} == {board.RATES["lists"][1]}
 
 
@@ -61,22 +102,39 @@ def test_the_command_writes_a_record_for_each_run(tmp_path, monkeypatch):
     monkeypatch.delenv("AMPJAX_DATA", raising=False)
     path = tmp_path / "found.jsonl"
     options = StalenessOptions(
-        workload=("quadratic-2",), delay=(0, 3), remedy=("adam",), seed=(0, 1), steps=20, json=path, out=tmp_path
+        workload=("quadratic-2",),
+        delay=(0, 3),
+        remedy=("adam",),
+        seed=(0, 1),
+        steps=20,
+        json=path,
+        out=tmp_path,
     )
     found = board.main(options)
     assert [json.loads(line) for line in path.read_text().splitlines()] == found
     assert len(found) == 2 * 2 * len(options.angle)
     table = table_of(found, 45.0)
     assert 0 < table["adam", 0] < table["adam", 3]
-    assert {file.name for file in tmp_path.glob("*.png")} == {"quadratic-2.png", "quadratic-2-adam.png"}
+    assert {file.name for file in tmp_path.glob("*.png")} == {
+        "quadratic-2.png",
+        "quadratic-2-adam.png",
+    }
 
 
 @pytest.mark.full
 def test_delays_that_are_drawn_are_late_on_average(tmp_path):
-    common = {"remedy": ("adam", "adam+bound"), "delay": (0, 2), "seed": (0,), "angle": (45.0,), "steps": 40}
+    common = {
+        "remedy": ("adam", "adam+bound"),
+        "delay": (0, 2),
+        "seed": (0,),
+        "angle": (45.0,),
+        "steps": 40,
+    }
     found = {}
     for varying in (False, True):
-        records = board.main(StalenessOptions(workload=("quadratic-2",), varying=varying, out=tmp_path, **common))
+        records = board.main(
+            StalenessOptions(workload=("quadratic-2",), varying=varying, out=tmp_path, **common)
+        )
         found[varying] = table_of(records, 45.0)
     assert found[False]["adam", 2] == found[False]["adam+bound", 2]  # none is staler than the mean
     assert found[True]["adam", 2] != found[True]["adam+bound", 2]
@@ -101,12 +159,28 @@ def test_options_that_cannot_be(wrong):
 
 @pytest.mark.slow
 def test_what_has_diverged_has_a_cell_too():
-    figure = heat_map(np.array([[1.0, np.inf], [0.1, 2e5]]), ["a", "b"], ["0", "8"], "title")
+    figure = heat_map(
+        np.array([[1.0, np.inf], [0.1, 2e5]]),
+        ["a", "b"],
+        ["0", "8"],
+        "title",
+    )
     assert [text.get_text() for text in figure.axes[0].texts] == ["1.00", "∞", "0.100", "2e+05"]
 
 
-@pytest.mark.parametrize("remedy", [pytest.param(name, marks=pytest.mark.full) for name in REMEDIES])
+@pytest.mark.parametrize(
+    "remedy", [pytest.param(name, marks=pytest.mark.full) for name in REMEDIES]
+)
 def test_every_remedy_learns_late_and_not(remedy):
     for delay in (0, 2):
-        found = quadratic.grid(remedy, delay, 4, angles=[20.0], rates=[0.001, 0.03], seeds=[0], steps=60, noise=0.1)
+        found = quadratic.grid(
+            remedy,
+            delay,
+            4,
+            angles=[20.0],
+            rates=[0.001, 0.03],
+            seeds=[0],
+            steps=60,
+            noise=0.1,
+        )
         assert found.min() < 1.0

@@ -16,7 +16,9 @@ PARAMS = {"w": np.array([[0.5, -0.3], [0.2, 0.7]], np.float32)}
 
 def example(seed, n):
     rng = np.random.default_rng(seed)
-    parent = [int(rng.integers(-1, i)) if i else -1 for i in range(n)]
+    parent = []
+    for i in range(n):
+        parent.append(int(rng.integers(-1, i)) if i else -1)
     return {
         "x": rng.normal(size=(n, 2)).astype(np.float32),
         "parent": np.array(parent, np.int32),
@@ -28,9 +30,22 @@ EXAMPLES = [example(seed, n) for seed, n in enumerate((3, 0, 6, 1))]
 
 
 def model(p, s):
-    h, _ = amp.scan(lambda h, x: (jnp.tanh(h @ p["w"] + x), None), jnp.zeros(2, p["w"].dtype), s["x"])
-    above = amp.recurse(lambda recur, i, x: jnp.sin(recur(i) @ p["w"] + x), h, s["parent"], s["x"])
-    chosen = amp.cond(s["k"] == 0, lambda: amp.sum(above), lambda: h)
+    h, _ = amp.scan(
+        lambda h, x: (jnp.tanh(h @ p["w"] + x), None),
+        jnp.zeros(2, p["w"].dtype),
+        s["x"],
+    )
+    above = amp.recurse(
+        lambda recur, i, x: jnp.sin(recur(i) @ p["w"] + x),
+        h,
+        s["parent"],
+        s["x"],
+    )
+    chosen = amp.cond(
+        s["k"] == 0,
+        lambda: amp.sum(above),
+        lambda: h,
+    )
     chosen = jax.nn.softplus(chosen) - jax.nn.relu(h)
     return jnp.sum(amp.cond(amp.read(chosen[0] > 0), lambda: chosen @ p["w"], lambda: chosen * 2))
 
@@ -45,7 +60,12 @@ def loss(p, batch):
 
 def compare(one, other, tolerance=1e-5):
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(
+            np.asarray(a, np.float64),
+            np.asarray(b, np.float64),
+            rtol=tolerance,
+            atol=tolerance,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -54,33 +74,79 @@ def gradient():
 
 
 def test_checkpoint(gradient):
-    compare(jax.grad(lambda p: jax.checkpoint(loss)(p, BATCH))(PARAMS), gradient)
+    compare(
+        jax.grad(lambda p: jax.checkpoint(loss)(p, BATCH))(PARAMS),
+        gradient,
+    )
 
 
 def test_donated_parameters(gradient):
-    step = jax.jit(lambda p, batch: jax.tree.map(jnp.subtract, p, jax.grad(loss)(p, batch)), donate_argnums=0)
-    compare(step(jax.tree.map(jnp.array, PARAMS), BATCH), jax.tree.map(np.subtract, PARAMS, gradient))
+    step = jax.jit(
+        lambda p, batch: jax.tree.map(
+            jnp.subtract,
+            p,
+            jax.grad(loss)(p, batch),
+        ),
+        donate_argnums=0,
+    )
+    compare(
+        step(jax.tree.map(jnp.array, PARAMS), BATCH),
+        jax.tree.map(np.subtract, PARAMS, gradient),
+    )
 
 
 def test_an_ensemble(gradient):
-    several = jax.tree.map(lambda x: jnp.stack([0.1 * x, x]), PARAMS)
-    compare(jax.tree.map(lambda x: x[1], jax.vmap(jax.grad(loss), in_axes=(0, None))(several, BATCH)), gradient)
+    several = jax.tree.map(
+        lambda x: jnp.stack([0.1 * x, x]),
+        PARAMS,
+    )
+    compare(
+        jax.tree.map(
+            lambda x: x[1],
+            jax.vmap(jax.grad(loss), in_axes=(0, None))(
+                several,
+                BATCH,
+            ),
+        ),
+        gradient,
+    )
 
 
 def test_a_forward_derivative(gradient):
     direction = jax.tree.map(np.ones_like, PARAMS)
-    _, change = jax.jvp(lambda p: loss(p, BATCH), (PARAMS,), (direction,))
-    compare(change, sum(np.sum(leaf) for leaf in jax.tree.leaves(gradient)))
+    _, change = jax.jvp(
+        lambda p: loss(p, BATCH),
+        (PARAMS,),
+        (direction,),
+    )
+    compare(
+        change,
+        sum(np.sum(leaf) for leaf in jax.tree.leaves(gradient)),
+    )
 
 
 def test_several_devices(gradient):
     """Each device has a part; gradients are summed over devices."""
     parts = BATCHED.pack(EXAMPLES, parts=2)
     assert parts.weights.shape == (2, 2)
-    mesh = Mesh(np.array(jax.devices()[:2]), ("device",))
-    own = lambda p, batch: jax.lax.psum(jax.grad(loss)(p, jax.tree.map(lambda x: x[0], batch)), "device")
+    mesh = Mesh(
+        np.array(jax.devices()[:2]),
+        ("device",),
+    )
+
+    def own(p, batch):
+        return jax.lax.psum(
+            jax.grad(loss)(
+                p,
+                jax.tree.map(lambda x: x[0], batch),
+            ),
+            "device",
+        )
+
     specs = PartitionSpec(), PartitionSpec("device")
-    every = jax.shard_map(own, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
+    every = jax.shard_map(
+        own, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
+    )
     compare(jax.jit(every)(PARAMS, parts), gradient)
 
 
@@ -88,7 +154,10 @@ def test_parts_have_equal_shapes_and_uneven_ones_are_filled_up():
     parts = BATCHED.pack(EXAMPLES[:3], parts=2)
     assert parts.weights.tolist() == [[1, 1], [1, 0]]
     each = [jax.tree.map(lambda x, i=i: x[i], parts) for i in range(2)]
-    compare(sum(loss(PARAMS, part) for part in each), sum(model(PARAMS, each) for each in EXAMPLES[:3]))
+    compare(
+        sum(loss(PARAMS, part) for part in each),
+        sum(model(PARAMS, each) for each in EXAMPLES[:3]),
+    )
     with pytest.raises(DataError, match="at least one example for each of 3 parts, got 2"):
         BATCHED.pack(EXAMPLES[:2], parts=3)
 
@@ -99,27 +168,57 @@ def test_export():
 
 
 def test_bfloat16():
-    half = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), PARAMS)
-    examples = [{**each, "x": jnp.asarray(each["x"], jnp.bfloat16)} for each in EXAMPLES]
-    batched = amp.vmap(model, {**SPEC, "x": "bfloat16[n,2]"}, params=half)
+    half = jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.bfloat16),
+        PARAMS,
+    )
+    examples = []
+    for each in EXAMPLES:
+        examples.append({**each, "x": jnp.asarray(each["x"], jnp.bfloat16)})
+    batched = amp.vmap(
+        model,
+        {**SPEC, "x": "bfloat16[n,2]"},
+        params=half,
+    )
     found = batched(half, examples)
     assert found.dtype == jnp.bfloat16
-    compare(found, jnp.stack([model(half, each) for each in examples]), 0.05)  # bfloat16 has 8 bits
+    compare(
+        found,
+        jnp.stack([model(half, each) for each in examples]),
+        0.05,
+    )  # bfloat16 has 8 bits
 
 
 def test_float64():
     with jax.enable_x64(True):
-        double = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), PARAMS)
-        examples = [{**each, "x": np.asarray(each["x"], np.float64)} for each in EXAMPLES]
-        found = amp.vmap(model, {**SPEC, "x": "float64[n,2]"}, params=double)(double, examples)
-        compare(found, jnp.stack([model(double, each) for each in examples]), 1e-12)
+        double = jax.tree.map(
+            lambda x: jnp.asarray(x, jnp.float64),
+            PARAMS,
+        )
+        examples = []
+        for each in EXAMPLES:
+            examples.append({**each, "x": np.asarray(each["x"], np.float64)})
+        found = amp.vmap(model, {**SPEC, "x": "float64[n,2]"}, params=double)(
+            double,
+            examples,
+        )
+        compare(
+            found,
+            jnp.stack([model(double, each) for each in examples]),
+            1e-12,
+        )
 
 
 def test_what_is_not_taken_has_an_error():
     def carried(p, s):
         return amp.sum(amp.fori_loop(s["k"], lambda i, xs: amp.map(lambda x: 2 * x, xs), s["x"]))
 
-    with pytest.raises(GraphError, match=r"expected arrays that a loop carries, got a sequence, float32\[n,2\]"):
+    with pytest.raises(
+        GraphError, match=r"expected arrays that a loop carries, got a sequence, float32\[n,2\]"
+    ):
         amp.vmap(carried, SPEC)(PARAMS, EXAMPLES)
     with pytest.raises(GraphError, match="operations on one element"):
-        amp.vmap(lambda p, s: jnp.flip(s["x"], 0), SPEC)(PARAMS, EXAMPLES)
+        amp.vmap(lambda p, s: jnp.flip(s["x"], 0), SPEC)(
+            PARAMS,
+            EXAMPLES,
+        )

@@ -13,7 +13,11 @@ import ampjax as amp
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.sequences import least
 
-P = {"w": np.eye(2) * 0.7, "b": np.ones(2) * 0.3, "s": np.float64(1.5)}
+P = {
+    "w": np.eye(2) * 0.7,
+    "b": np.ones(2) * 0.3,
+    "s": np.float64(1.5),
+}
 
 
 def dense(p, x):
@@ -51,9 +55,19 @@ DEEP = (
             [[[]]],
             [[], [[], []]],
             [[none(0, 2)], []],
-            [[none(1, 2), none(2, 2)], [none(1, 2)]],
-            [[[[1.0, 2.0]]], [], [[], [[1.0, 1.0], [0.0, 1.0]]]],
-            amp.Ragged(amp.Ragged(none(0, 2), np.zeros(0, int)), np.zeros(2, int)),
+            [
+                [none(1, 2), none(2, 2)],
+                [none(1, 2)],
+            ],
+            [
+                [[[1.0, 2.0]]],
+                [],
+                [[], [[1.0, 1.0], [0.0, 1.0]]],
+            ],
+            amp.Ragged(
+                amp.Ragged(none(0, 2), np.zeros(0, int)),
+                np.zeros(2, int),
+            ),
         )
     ],
 )
@@ -64,7 +78,10 @@ ASKED = (
         for x, ps in (
             ([], []),
             ([1.0, 2.0], [[], []]),
-            ([1.0, 2.0], [none(0).astype(int), [0, 0]]),
+            (
+                [1.0, 2.0],
+                [none(0).astype(int), [0, 0]],
+            ),
             ([1.0], amp.Ragged(none(0), [0])),
         )
     ],
@@ -72,12 +89,19 @@ ASKED = (
 
 
 def _tree(nested):
-    return amp.Tree.of(nested, lambda x: {"x": np.array([x, 1.0])}, {"x": none(2)})
+    return amp.Tree.of(
+        nested,
+        lambda x: {"x": np.array([x, 1.0])},
+        {"x": none(2)},
+    )
 
 
 TREES = (
     {"ts": amp.Tree("int32[s,v]", "int32[s,v]", {"x": "float64[s,v,2]"})},
-    [{"ts": ts} for ts in ([], [_tree(1)], [_tree(1), _tree(((1, 2), 3))], amp.Tree([], [], {"x": []}))],
+    [
+        {"ts": ts}
+        for ts in ([], [_tree(1)], [_tree(1), _tree(((1, 2), 3))], amp.Tree([], [], {"x": []}))
+    ],
 )
 GRAPH = (
     {"g": amp.Edges("v", kinds=2), "x": "float64[v,2]"},
@@ -86,28 +110,64 @@ GRAPH = (
         for ends, x in (
             (([], [], []), []),
             (([], []), none(2, 2)),
-            ((none(0), none(0), none(0)), np.array([])),
-            (([0], [1], [1]), [[1.0, 2.0], [3.0, 4.0]]),
-            (([0], [1]), [[1.0, 2.0], [3.0, 4.0]]),
+            (
+                (none(0), none(0), none(0)),
+                np.array([]),
+            ),
+            (
+                ([0], [1], [1]),
+                [[1.0, 2.0], [3.0, 4.0]],
+            ),
+            (
+                ([0], [1]),
+                [[1.0, 2.0], [3.0, 4.0]],
+            ),
         )
     ],
 )
 
 MODELS = {
-    "sum": (FLAT, lambda p, e: amp.sum(amp.map(lambda x: dense(p, x), e["x"]))),
-    "sum of what the data has": (FLAT, lambda p, e: amp.sum(e["x"]) * p["s"]),
-    "mean": (FLAT, lambda p, e: amp.mean(amp.map(lambda x: dense(p, x), e["x"]))),
-    "max": (FLAT, lambda p, e: jnp.tanh(amp.max(amp.map(lambda x: dense(p, x), e["x"])))),
-    "logsumexp": (FLAT, lambda p, e: jnp.exp(amp.logsumexp(amp.map(lambda x: dense(p, x), e["x"])))),
-    "softmax": (FLAT, lambda p, e: amp.sum(amp.map(jnp.multiply, amp.softmax(e["x"]), e["x"])) * p["s"]),
+    "sum": (
+        FLAT,
+        lambda p, e: amp.sum(amp.map(lambda x: dense(p, x), e["x"])),
+    ),
+    "sum of what the data has": (
+        FLAT,
+        lambda p, e: amp.sum(e["x"]) * p["s"],
+    ),
+    "mean": (
+        FLAT,
+        lambda p, e: amp.mean(amp.map(lambda x: dense(p, x), e["x"])),
+    ),
+    "max": (
+        FLAT,
+        lambda p, e: jnp.tanh(amp.max(amp.map(lambda x: dense(p, x), e["x"]))),
+    ),
+    "logsumexp": (
+        FLAT,
+        lambda p, e: jnp.exp(amp.logsumexp(amp.map(lambda x: dense(p, x), e["x"]))),
+    ),
+    "softmax": (
+        FLAT,
+        lambda p, e: amp.sum(amp.map(jnp.multiply, amp.softmax(e["x"]), e["x"])) * p["s"],
+    ),
     "scan": (
         FLAT,
-        lambda p, e: amp.sum(amp.scan(lambda h, x: (dense(p, h + x), (h, x[0])), jnp.zeros(2), e["x"])[1][0]),
+        lambda p, e: amp.sum(
+            amp.scan(lambda h, x: (dense(p, h + x), (h, x[0])), jnp.zeros(2), e["x"])[1][0]
+        ),
     ),
-    "length": (FLAT, lambda p, e: amp.length(e["x"]) * p["s"] * p["b"]),
+    "length": (
+        FLAT,
+        lambda p, e: amp.length(e["x"]) * p["s"] * p["b"],
+    ),
     "take": (
         FLAT,
-        lambda p, e: amp.cond(amp.length(e["x"]) > 0, lambda: amp.take(e["x"], -1) @ p["w"], lambda: p["b"]),
+        lambda p, e: amp.cond(
+            amp.length(e["x"]) > 0,
+            lambda: amp.take(e["x"], -1) @ p["w"],
+            lambda: p["b"],
+        ),
     ),
     "choice of sequences": (
         FLAT,
@@ -124,7 +184,10 @@ MODELS = {
         lambda p, e: amp.sum(
             amp.map(
                 lambda x: amp.while_loop(
-                    lambda h: amp.read(jnp.sum(h) < 3), lambda h: h + p["b"] + 0.01, x * p["s"], most=3
+                    lambda h: amp.read(jnp.sum(h) < 3),
+                    lambda h: h + p["b"] + 0.01,
+                    x * p["s"],
+                    most=3,
                 ),
                 e["x"],
             )
@@ -132,22 +195,43 @@ MODELS = {
     ),
     "inner sums": (
         NESTED,
-        lambda p, e: amp.sum(amp.map(lambda xs: amp.sum(amp.map(lambda x: dense(p, x), xs)), e["x"])),
+        lambda p, e: amp.sum(
+            amp.map(
+                lambda xs: amp.sum(amp.map(lambda x: dense(p, x), xs)),
+                e["x"],
+            )
+        ),
     ),
     "inner maxima": (
         NESTED,
-        lambda p, e: amp.sum(amp.map(lambda xs: jnp.tanh(amp.max(amp.map(lambda x: dense(p, x), xs))), e["x"])),
+        lambda p, e: amp.sum(
+            amp.map(
+                lambda xs: jnp.tanh(amp.max(amp.map(lambda x: dense(p, x), xs))),
+                e["x"],
+            )
+        ),
     ),
     "computed sequences of sequences": (
         NESTED,
         lambda p, e: amp.sum(
-            amp.map(lambda ys: amp.sum(ys) + p["b"], amp.map(lambda xs: amp.map(lambda x: dense(p, x), xs), e["x"]))
+            amp.map(
+                lambda ys: amp.sum(ys) + p["b"],
+                amp.map(
+                    lambda xs: amp.map(lambda x: dense(p, x), xs),
+                    e["x"],
+                ),
+            )
         ),
     ),
     "inner scans": (
         NESTED,
         lambda p, e: amp.scan(
-            lambda h, xs: (h + amp.scan(lambda g, x: (dense(p, g + x), None), h, xs)[0], None), p["b"], e["x"]
+            lambda h, xs: (
+                h + amp.scan(lambda g, x: (dense(p, g + x), None), h, xs)[0],
+                None,
+            ),
+            p["b"],
+            e["x"],
         )[0],
     ),
     "inner choices": (
@@ -155,7 +239,12 @@ MODELS = {
         lambda p, e: amp.sum(
             amp.map(
                 lambda xs: amp.switch(
-                    amp.length(xs), [lambda: p["b"], lambda: amp.take(xs, 0) * p["s"], lambda: amp.sum(xs) * p["s"]]
+                    amp.length(xs),
+                    [
+                        lambda: p["b"],
+                        lambda: amp.take(xs, 0) * p["s"],
+                        lambda: amp.sum(xs) * p["s"],
+                    ],
                 ),
                 e["x"],
             )
@@ -166,18 +255,34 @@ MODELS = {
         lambda p, e: amp.sum(
             amp.map(
                 lambda ys: amp.sum(amp.map(amp.sum, ys)),
-                amp.map(lambda ys: amp.map(lambda xs: amp.map(lambda x: dense(p, x), xs), ys), e["x"]),
+                amp.map(
+                    lambda ys: amp.map(
+                        lambda xs: amp.map(lambda x: dense(p, x), xs),
+                        ys,
+                    ),
+                    e["x"],
+                ),
             )
         ),
     ),
     "lengths three deep": (
         DEEP,
-        lambda p, e: amp.sum(amp.map(lambda ys: amp.sum(amp.map(lambda xs: amp.length(xs) * p["b"], ys)), e["x"])),
+        lambda p, e: amp.sum(
+            amp.map(
+                lambda ys: amp.sum(amp.map(lambda xs: amp.length(xs) * p["b"], ys)),
+                e["x"],
+            )
+        ),
     ),
     "recursion": (
         ASKED,
         lambda p, e: amp.sum(
-            amp.recurse(lambda r, x, ps: x * p["s"] + amp.sum(amp.map(r, ps)), np.float64(0), e["x"], e["ps"])
+            amp.recurse(
+                lambda r, x, ps: x * p["s"] + amp.sum(amp.map(r, ps)),
+                np.float64(0),
+                e["x"],
+                e["ps"],
+            )
         ),
     ),
     "recursion with a choice": (
@@ -186,7 +291,11 @@ MODELS = {
             amp.recurse(
                 lambda r, x, ps: (
                     x * p["s"]
-                    + amp.cond(amp.length(ps) > 0, lambda: r(amp.take(ps, 0)), lambda: jnp.float64(1) * p["s"])
+                    + amp.cond(
+                        amp.length(ps) > 0,
+                        lambda: r(amp.take(ps, 0)),
+                        lambda: jnp.float64(1) * p["s"],
+                    )
                 ),
                 np.float64(0),
                 e["x"],
@@ -198,14 +307,22 @@ MODELS = {
         TREES,
         lambda p, e: amp.sum(
             amp.map(
-                lambda t: amp.fold_tree(lambda n: dense(p, n["x"]), lambda n, k: amp.sum(k) @ p["w"], t)[1], e["ts"]
+                lambda t: amp.fold_tree(
+                    lambda n: dense(p, n["x"]),
+                    lambda n, k: amp.sum(k) @ p["w"],
+                    t,
+                )[1],
+                e["ts"],
             )
         ),
     ),
     "trees from the root": (
         TREES,
         lambda p, e: amp.sum(
-            amp.map(lambda t: amp.sum(amp.scan_tree(lambda h, n: dense(p, h + n["x"]), p["b"], t)), e["ts"])
+            amp.map(
+                lambda t: amp.sum(amp.scan_tree(lambda h, n: dense(p, h + n["x"]), p["b"], t)),
+                e["ts"],
+            )
         ),
     ),
     "graphs": (
@@ -213,7 +330,14 @@ MODELS = {
         lambda p, e: amp.sum(
             amp.map(
                 lambda a, h: jnp.tanh(a + h),
-                amp.propagate([lambda h: h @ p["w"], lambda h: h * p["b"]], e["g"], e["x"]),
+                amp.propagate(
+                    [
+                        lambda h: h @ p["w"],
+                        lambda h: h * p["b"],
+                    ],
+                    e["g"],
+                    e["x"],
+                ),
                 e["x"],
             )
         ),
@@ -237,8 +361,15 @@ def test_all_say_the_same(name):
 
 def test_verify_takes_types_from_the_spec():
     (_, forms), result = MODELS["inner sums"]
-    single = jax.tree.map(lambda x: x.astype(np.float32), P)
-    compiled = amp.compile(lambda p, e: jnp.sum(result(p, e) + p["b"]), single, {"x": "float32[t,e,2]"})
+    single = jax.tree.map(
+        lambda x: x.astype(np.float32),
+        P,
+    )
+    compiled = amp.compile(
+        lambda p, e: jnp.sum(result(p, e) + p["b"]),
+        single,
+        {"x": "float32[t,e,2]"},
+    )
     assert compiled.verify(forms[:4], progress=False)
     trainer = amp.Trainer(compiled.graph, optax.sgd(0.0))
     assert trainer.accumulate(compiled.data(forms[:4]), update=False)["loss_sum"] == pytest.approx(
@@ -260,7 +391,9 @@ class Model:
 
 
 def _closure(scale):
-    return lambda p, e: jnp.sum(scale * amp.sum(amp.map(lambda x: jnp.dot(x, p["w"]), e["x"])) + p["b"])
+    return lambda p, e: jnp.sum(
+        scale * amp.sum(amp.map(lambda x: jnp.dot(x, p["w"]), e["x"])) + p["b"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -276,7 +409,10 @@ def _closure(scale):
 def test_functions_of_all_kinds_know_their_own_specs(models):
     """Vectors of another width, and numbers, in models of the same code."""
     for width, model in enumerate(models, 2):
-        params = {"w": np.ones(width, np.float32), "b": np.ones(3, np.float32)}
+        params = {
+            "w": np.ones(width, np.float32),
+            "b": np.ones(3, np.float32),
+        }
         kept = amp.compile(model, params, {"x": f"float32[t,{width}]"})
         assert model(params, {"x": []}) == 3 == kept.loss(params, [{"x": []}])
 
@@ -290,34 +426,58 @@ def test_an_empty_list_is_one_of_numbers_where_no_spec_is_known():
 
 def test_sums_of_truth_values_and_short_integers_are_counts():
     def model(p, e):
-        few = amp.map(lambda x: (x * p["s"] > 0).astype(jnp.int8) * 100, e["x"])
+        few = amp.map(
+            lambda x: (x * p["s"] > 0).astype(jnp.int8) * 100,
+            e["x"],
+        )
         above = amp.sum(amp.map(lambda x: x > 1, e["x"]))
         return p["s"] * (
-            amp.sum(few) + above + amp.logsumexp(e["n"]) + amp.max(e["n"]) + amp.max(few) + amp.sum(e["n"])
+            amp.sum(few)
+            + above
+            + amp.logsumexp(e["n"])
+            + amp.max(e["n"])
+            + amp.max(few)
+            + amp.sum(e["n"])
         )
 
-    params, spec = {"s": np.float64(2)}, {"x": "float64[t]", "n": "int8[n]"}
+    params = {"s": np.float64(2)}
+    spec = {"x": "float64[t]", "n": "int8[n]"}
     with jax.enable_x64(True):
         for x in ([1.0, 2.0, 3.0], []):
-            compiled = Compiled64(model, params, spec, [{"x": x, "n": [100, 101]}])
+            compiled = Compiled64(
+                model,
+                params,
+                spec,
+                [{"x": x, "n": [100, 101]}],
+            )
             compiled.check_gradients()
         want = 2 * (300 + 2 + np.log(np.exp([100.0, 101.0]).sum()) + 101 + 100 + 201)
-        assert model(params, {"x": np.array([1.0, 2.0, 3.0]), "n": np.array([100, 101], np.int8)}) == pytest.approx(
-            want
-        )
+        assert model(
+            params,
+            {
+                "x": np.array([1.0, 2.0, 3.0]),
+                "n": np.array([100, 101], np.int8),
+            },
+        ) == pytest.approx(want)
 
 
 def test_rows_of_rows_keep_what_is_known_of_their_values():
     known = amp.Ragged.of([none(0, 3).astype(np.float32), none(0, 3).astype(np.float32)])
     assert (known.values.shape, known.values.dtype) == ((0, 3), np.float32)
     deep = amp.Ragged.of([[], [none(0, 2), none(1, 2)]])
-    assert (deep.values.values.shape, deep.sizes.tolist(), deep.values.sizes.tolist()) == ((1, 2), [0, 2], [0, 1])
+    assert (deep.values.values.shape, deep.sizes.tolist(), deep.values.sizes.tolist()) == (
+        (1, 2),
+        [0, 2],
+        [0, 1],
+    )
     with pytest.raises(DataError, match=r"Ragged\.of, row 0: expected a list or an array, got 1\."):
         amp.Ragged.of([[1, [2]]])
 
 
 def test_reductions_of_sequences_of_sequences_are_refused_by_the_function_itself():
-    with pytest.raises(GraphError, match="expected a sequence of arrays for `sum`, got a sequence of sequences"):
+    with pytest.raises(
+        GraphError, match="expected a sequence of arrays for `sum`, got a sequence of sequences"
+    ):
         amp.sum([[1], [2, 3]])
 
 
@@ -326,15 +486,26 @@ def test_a_message_belongs_to_its_instance_where_the_first_has_none():
 
     def model(p, e):
         def each(_):
-            v = amp.map(lambda _: p["b"] * e["k"], e["n"])
-            cell = lambda c, x: (jnp.tanh(c @ p["w"] + x) + 0.5 * c, v)
+            v = amp.map(
+                lambda _: p["b"] * e["k"],
+                e["n"],
+            )
+
+            def cell(c, x):
+                return (
+                    jnp.tanh(c @ p["w"] + x) + 0.5 * c,
+                    v,
+                )
+
             ys = amp.scan(cell, jnp.zeros(2), amp.map(lambda _: e["y"], e["n"]))[1]
             return jnp.sum(amp.sum(amp.map(amp.sum, ys)))
 
         return amp.sum(amp.map(each, e["n"]))
 
     with jax.enable_x64(True):
-        instances = [{"n": np.zeros(n, int), "k": 1.0, "y": np.ones(2)} for n in (0, 1, 0, 2)]
+        instances = []
+        for n in (0, 1, 0, 2):
+            instances.append({"n": np.zeros(n, int), "k": 1.0, "y": np.ones(2)})
         spec = {"n": "int32[n]", "k": "float64[]", "y": "float64[2]"}
         Compiled64(model, P, spec, instances).check_gradients()
 

@@ -9,26 +9,49 @@ from support.model_laws import Compiled64
 import ampjax as amp
 
 TURN = np.array([[0.6, -0.8], [0.8, 0.6]])
-PARAMS = {"in": {"w": TURN}, "turn": {"w": TURN.T, "b": np.array([0.3, -0.2])}}
+PARAMS = {
+    "in": {"w": TURN},
+    "turn": {
+        "w": TURN.T,
+        "b": np.array([0.3, -0.2]),
+    },
+}
 SPEC = {"x": "float64[t,2]"}
 
 
 def instances(*lengths):
     rng = np.random.default_rng(0)
-    return [{"x": rng.normal(size=(n, 2))} for n in lengths]
+    result = []
+    for n in lengths:
+        result.append({"x": rng.normal(size=(n, 2))})
+    return result
 
 
-def compiled(cell, *, reverse=False, start=0.0, also=lambda h: h):
+def compiled(
+    cell,
+    *,
+    reverse=False,
+    start=0.0,
+    also=lambda h: h,
+):
     """A recurrent network whose states are all used, and the last one once more."""
 
     def model(p, s):
-        inputs = amp.map(lambda x: x @ p["in"]["w"], s["x"])
+        inputs = amp.map(
+            lambda x: x @ p["in"]["w"],
+            s["x"],
+        )
 
         def step(h, x):
             h = cell(p, h, x)
             return h, also(h)
 
-        h, hs = amp.scan(step, jnp.full(2, start), inputs, reverse=reverse)
+        h, hs = amp.scan(
+            step,
+            jnp.full(2, start),
+            inputs,
+            reverse=reverse,
+        )
         return jnp.sum(h**2) + amp.sum(amp.map(lambda h: jnp.sum(jnp.sin(h)), hs))
 
     return Compiled64(model, PARAMS, SPEC, instances(0, 1, 4, 2))
@@ -44,7 +67,10 @@ def gated_cell(p, h, x):
 
 
 def named_cell(p, h, x):
-    return amp.node("turn", min_update_interval=3)(lambda h, x: plain_cell(p, h, x))(h, x)
+    return amp.node("turn", min_update_interval=3)(lambda h, x: plain_cell(p, h, x))(
+        h,
+        x,
+    )
 
 
 def begins_apart(model):
@@ -63,7 +89,8 @@ def test_a_cell_that_begins_with_zeros_multiplies_none_of_them(cell, reverse):
 
 def test_a_state_that_is_also_an_output_travels_once():
     with jax.enable_x64(True):
-        same, other = compiled(plain_cell), compiled(plain_cell, also=lambda h: h * 2)
+        same = compiled(plain_cell)
+        other = compiled(plain_cell, also=lambda h: h * 2)
         assert len(same.graph.nodes["turn"].outputs) == 1
         assert sum(name.startswith("t") for name in same.graph.nodes) < sum(
             name.startswith("t") for name in other.graph.nodes
@@ -74,7 +101,10 @@ def test_a_state_that_is_also_an_output_travels_once():
 @pytest.mark.parametrize(
     ("cell", "start"),
     [
-        (lambda p, h, x: jnp.tanh(h @ p["turn"]["w"] + p["turn"]["b"] + x), 0.0),  # its bias is needed
+        (
+            lambda p, h, x: jnp.tanh(h @ p["turn"]["w"] + p["turn"]["b"] + x),
+            0.0,
+        ),  # its bias is needed
         (plain_cell, 0.5),  # so is the matrix, for other constants
         (lambda p, h, x: jnp.tanh(x + h), 0.0),  # no round needs parameters
     ],
@@ -90,20 +120,32 @@ def test_other_loops_begin_as_they_go_on(cell, start):
 def test_a_carry_of_several_dtypes_and_sequences_within_sequences():
     def model(p, s):
         def word(chars):
-            gates = amp.map(lambda c: p["in"]["w"][c % 2], chars)
+            gates = amp.map(
+                lambda c: p["in"]["w"][c % 2],
+                chars,
+            )
 
             def step(carry, gate):
                 (h, n), c = carry
                 h = plain_cell(p, h, gate) + 0.1 * c
                 return ((h, n + 1), c * 0.5), (n, h[0])
 
-            ((h, n), c), (numbers, firsts) = amp.scan(step, ((jnp.zeros(2), jnp.int32(0)), jnp.zeros(2)), gates)
+            ((h, n), c), (numbers, firsts) = amp.scan(
+                step,
+                (
+                    (jnp.zeros(2), jnp.int32(0)),
+                    jnp.zeros(2),
+                ),
+                gates,
+            )
             told = amp.sum(amp.map(lambda n, f: (n + 1) * f, numbers, firsts))
             return jnp.sum(h) * n + jnp.sum(c) + told
 
         return amp.sum(amp.map(word, s["chars"]))
 
-    data = [{"chars": amp.Ragged.of(rows)} for rows in ([[1, 2, 3], [], [4]], [[]], [[5, 6]])]
+    data = []
+    for rows in ([[1, 2, 3], [], [4]], [[]], [[5, 6]]):
+        data.append({"chars": amp.Ragged.of(rows)})
     with jax.enable_x64(True):
         law = Compiled64(model, PARAMS, {"chars": "int32[w,c]"}, data)
         assert any(name.startswith("c/begins") for name in law.graph.nodes)
@@ -113,19 +155,31 @@ def test_a_carry_of_several_dtypes_and_sequences_within_sequences():
 
 def inner_sequences(p, s):
     """A computed sequence for each element, which the body passes on."""
-    rows = amp.map(lambda cs: amp.map(lambda c: p["in"]["w"][c % 2], cs), s["chars"])
+    rows = amp.map(
+        lambda cs: amp.map(
+            lambda c: p["in"]["w"][c % 2],
+            cs,
+        ),
+        s["chars"],
+    )
     return rows, lambda rows: rows
 
 
 def sequence_from_outside(p, s):
     """One that the body closes over."""
-    rows = amp.map(lambda x: x @ p["in"]["w"], s["x"])
+    rows = amp.map(
+        lambda x: x @ p["in"]["w"],
+        s["x"],
+    )
     return s["x"], lambda _: rows
 
 
 def nodes_of_a_graph(p, s):
     """The nodes of a graph, which travel in one message."""
-    nodes = amp.map(lambda x: x @ p["in"]["w"], s["v"])
+    nodes = amp.map(
+        lambda x: x @ p["in"]["w"],
+        s["v"],
+    )
     return s["x"], lambda _: nodes
 
 
@@ -134,27 +188,46 @@ def nodes_of_a_graph(p, s):
 def test_a_loop_may_give_a_computed_sequence_for_each_element(source, reverse):
     def model(p, s):
         xs, given = source(p, s)
-        gates = amp.map(lambda x: x @ p["in"]["w"], s["x"])
+        gates = amp.map(
+            lambda x: x @ p["in"]["w"],
+            s["x"],
+        )
 
         def step(h, row):
             gate, x = row
             return plain_cell(p, h, gate), (given(x), h)
 
-        h, (rows, hs) = amp.scan(step, jnp.zeros(2), (gates, xs), reverse=reverse)
-        told = amp.map(lambda row, h: amp.sum(amp.map(lambda r: jnp.sum(jnp.sin(r * (h + 1))), row)), rows, hs)
+        h, (rows, hs) = amp.scan(
+            step,
+            jnp.zeros(2),
+            (gates, xs),
+            reverse=reverse,
+        )
+        told = amp.map(
+            lambda row, h: amp.sum(amp.map(lambda r: jnp.sum(jnp.sin(r * (h + 1))), row)),
+            rows,
+            hs,
+        )
         return jnp.sum(h**2) + amp.sum(told)
 
-    rng, none = np.random.default_rng(0), np.zeros(0, np.int32)
-    data = [
-        {
-            "x": rng.normal(size=(len(rows), 2)),
-            "chars": amp.Ragged.of(rows),
-            "v": rng.normal(size=(2, 2)),
-            "edges": amp.Edges(none, none, none),
-        }
-        for rows in ([[1, 2, 3], [], [4]], [], [[5, 6]])
-    ]
-    spec = {"x": "float64[w,2]", "chars": "int32[w,c]", "v": "float64[v,2]", "edges": amp.Edges("v", kinds=1)}
+    rng = np.random.default_rng(0)
+    none = np.zeros(0, np.int32)
+    data = []
+    for rows in ([[1, 2, 3], [], [4]], [], [[5, 6]]):
+        data.append(
+            {
+                "x": rng.normal(size=(len(rows), 2)),
+                "chars": amp.Ragged.of(rows),
+                "v": rng.normal(size=(2, 2)),
+                "edges": amp.Edges(none, none, none),
+            }
+        )
+    spec = {
+        "x": "float64[w,2]",
+        "chars": "int32[w,c]",
+        "v": "float64[v,2]",
+        "edges": amp.Edges("v", kinds=1),
+    }
     with jax.enable_x64(True):
         law = Compiled64(model, PARAMS, spec, data)
         assert any(name.startswith("w/begins") for name in law.graph.nodes)
@@ -164,24 +237,58 @@ def test_a_loop_may_give_a_computed_sequence_for_each_element(source, reverse):
 def test_a_number_that_was_read_decides_also_after_the_loop():
     def model(p, s):
         k = amp.read((s["y"] @ p["turn"]["b"] > 0).astype(jnp.int32))
-        inputs = amp.map(lambda x: x @ p["in"]["w"], s["x"])
+        inputs = amp.map(
+            lambda x: x @ p["in"]["w"],
+            s["x"],
+        )
 
         def step(carry, x):
             h, _ = carry
-            return (plain_cell(p, h, x), k), (k, h)  # `k` goes on in the carry, too: it travels once
+            return (plain_cell(p, h, x), k), (
+                k,
+                h,
+            )  # `k` goes on in the carry, too: it travels once
 
-        (h, _), (ks, hs) = amp.scan(step, (jnp.zeros(2), jnp.int32(0)), inputs)
-        told = amp.map(lambda k, h: amp.switch(k, [lambda: jnp.sum(h), lambda: jnp.sum(h**2)]), ks, hs)
+        (h, _), (ks, hs) = amp.scan(
+            step,
+            (jnp.zeros(2), jnp.int32(0)),
+            inputs,
+        )
+        told = amp.map(
+            lambda k, h: amp.switch(
+                k,
+                [
+                    lambda: jnp.sum(h),
+                    lambda: jnp.sum(h**2),
+                ],
+            ),
+            ks,
+            hs,
+        )
         return jnp.sum(h) + amp.sum(told)
 
     def alone(p, s):
         k = amp.read((s["y"] @ p["turn"]["b"] > 0).astype(jnp.int32))
-        h, ks = amp.scan(lambda h, x: (plain_cell(p, h, x), k), jnp.zeros(2), s["x"])
-        return jnp.sum(h) + amp.sum(amp.map(lambda k, x: amp.cond(k > 0, lambda: x[0], lambda: x[1] * 2), ks, s["x"]))
+        h, ks = amp.scan(
+            lambda h, x: (plain_cell(p, h, x), k),
+            jnp.zeros(2),
+            s["x"],
+        )
+        return jnp.sum(h) + amp.sum(
+            amp.map(
+                lambda k, x: amp.cond(
+                    k > 0,
+                    lambda: x[0],
+                    lambda: x[1] * 2,
+                ),
+                ks,
+                s["x"],
+            )
+        )
 
-    data = [
-        {**instance, "y": np.array([1.0, sign])} for instance, sign in zip(instances(0, 1, 3), (1, -2, 4), strict=True)
-    ]
+    data = []
+    for instance, sign in zip(instances(0, 1, 3), (1, -2, 4), strict=True):
+        data.append({**instance, "y": np.array([1.0, sign])})
     with jax.enable_x64(True):
         for each in (model, alone):
             law = Compiled64(each, PARAMS, {**SPEC, "y": "float64[2]"}, data)
@@ -192,10 +299,21 @@ def test_a_number_that_was_read_decides_also_after_the_loop():
 def test_draws_in_the_first_round():
     def model(p, s):
         def step(h, x):
-            noise = amp.stochastic(lambda key, x: jax.random.normal(key, x.shape), lambda x: x, x)
+            noise = amp.stochastic(
+                lambda key, x: jax.random.normal(key, x.shape),
+                lambda x: x,
+                x,
+            )
             return plain_cell(p, h, noise), noise
 
-        h, noises = amp.scan(step, jnp.zeros(2), amp.map(lambda x: x @ p["in"]["w"], s["x"]))
+        h, noises = amp.scan(
+            step,
+            jnp.zeros(2),
+            amp.map(
+                lambda x: x @ p["in"]["w"],
+                s["x"],
+            ),
+        )
         return jnp.sum(h) + amp.sum(amp.map(lambda x: jnp.sum(jnp.sin(x)), noises))
 
     with jax.enable_x64(True):

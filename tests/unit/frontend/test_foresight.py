@@ -17,35 +17,61 @@ def model_of(n_choices: int, reverse: bool, twice: bool = True):
         def step(h, xs):
             choice, also = xs
             turns = [lambda h, k=k: jnp.tanh(h @ p["turn"]["w"] + k) for k in range(n_choices - 1)]
-            h = amp.switch(choice, [*turns, lambda h: 0.9 * h], h)
+            h = amp.switch(
+                choice,
+                [*turns, lambda h: 0.9 * h],
+                h,
+            )
             return amp.cond(also > 0, lambda h: h - 0.1, lambda h: h, h) if twice else h, None
 
-        return jnp.sum(amp.scan(step, s["x"] * 1.0, (s["order"], s["also"]), reverse=reverse)[0] ** 2)
+        return jnp.sum(
+            amp.scan(step, s["x"] * 1.0, (s["order"], s["also"]), reverse=reverse)[0] ** 2
+        )
 
     return model
 
 
 def instances_of(n_choices: int, lengths):
     rng = np.random.default_rng(0)
-    return [
-        {
-            "order": rng.integers(0, n_choices, n).astype(np.int32),
-            "also": rng.integers(0, 2, n).astype(np.int32),
-            "x": rng.normal(size=2),
-        }
-        for n in lengths
-    ]
+    result = []
+    for n in lengths:
+        result.append(
+            {
+                "order": rng.integers(0, n_choices, n).astype(np.int32),
+                "also": rng.integers(0, 2, n).astype(np.int32),
+                "x": rng.normal(size=2),
+            }
+        )
+    return result
 
 
 def two_wires(p, s):
     """A carry of two dtypes, of which one choice takes one and another choice both."""
 
     def step(carry, xs):
-        (h, n), (choice, also) = carry, xs
-        h = amp.switch(choice, [lambda h, k=k: jnp.tanh(h @ p["turn"]["w"] + k) for k in range(8)], h)
-        return amp.cond(also > 0, lambda h, n: (0.5 * h, n + 1), lambda h, n: (h * 0.9, n), h, n), None
+        h, n = carry
+        choice, also = xs
+        h = amp.switch(
+            choice,
+            [lambda h, k=k: jnp.tanh(h @ p["turn"]["w"] + k) for k in range(8)],
+            h,
+        )
+        return amp.cond(
+            also > 0,
+            lambda h, n: (0.5 * h, n + 1),
+            lambda h, n: (h * 0.9, n),
+            h,
+            n,
+        ), None
 
-    (h, n), _ = amp.scan(step, (s["x"] * 1.0, jnp.sum(s["x"] @ p["turn"]["w"] > 0)), (s["order"], s["also"]))
+    (h, n), _ = amp.scan(
+        step,
+        (
+            s["x"] * 1.0,
+            jnp.sum(s["x"] @ p["turn"]["w"] > 0),
+        ),
+        (s["order"], s["also"]),
+    )
     return jnp.sum(h**2) * (n + 1)
 
 
@@ -65,13 +91,19 @@ def test_wires_of_one_carry_are_told_the_same():
 )
 def test_sequences_of_any_length_are_gone_through_as_the_model_says(n_choices, reverse, lengths):
     with jax.enable_x64(True):
-        compiled = Compiled64(model_of(n_choices, reverse), PARAMS, SPEC, instances_of(n_choices, lengths))
+        compiled = Compiled64(
+            model_of(n_choices, reverse), PARAMS, SPEC, instances_of(n_choices, lengths)
+        )
         compiled.check_direction()
 
 
 def test_words_are_pumped_only_where_one_is_used_up():
     with jax.enable_x64(True):
-        compiled = amp.compile(model_of(8, False, twice=False), PARAMS, SPEC)
+        compiled = amp.compile(
+            model_of(8, False, twice=False),
+            PARAMS,
+            SPEC,
+        )
         short, long = (compiled.data(instances_of(8, lengths)) for lengths in ((3, 20), (3, 45)))
     of_short, of_long = (data.gather(np.arange(2)) for data in (short, long))
     assert set(of_short) == {"t/init"}

@@ -10,10 +10,12 @@ import ampjax as amp
 from ampjax.errors import DataError
 from ampjax.sparse import Table
 
-EMBED, OUT = np.ones((5, 3), np.float32), np.ones((3, 4), np.float32)
+EMBED = np.ones((5, 3), np.float32)
+OUT = np.ones((3, 4), np.float32)
 PARAMS = {"embed": EMBED, "out": {"w": OUT}}
 XENT = optax.softmax_cross_entropy_with_integer_labels
-A_ROW, AN_ENTRY = "from -5 to 4, of a row of the parameters `embed`", "from -4 to 3, of one of 4 entries"
+A_ROW = "from -5 to 4, of a row of the parameters `embed`"
+AN_ENTRY = "from -4 to 3, of one of 4 entries"
 
 
 def total(values):
@@ -32,8 +34,20 @@ def by_a_branch_of_its_own(p, s):
     return jnp.sum(amp.cond(s["y"] < 7, lambda: p["embed"][s["y"]], lambda: jnp.zeros(3)))
 
 
-GOOD = {"ws": [0, 4, -1], "cs": [[], [1, 4]], "y": 3, "v": [0, 1, -4], "table": np.ones((3, 2), np.float32)}
-SPEC = {"ws": "int32[w]", "cs": "int32[u,c]", "y": "int32[]", "v": "int32[3]", "table": "float32[3,2]"}
+GOOD = {
+    "ws": [0, 4, -1],
+    "cs": [[], [1, 4]],
+    "y": 3,
+    "v": [0, 1, -4],
+    "table": np.ones((3, 2), np.float32),
+}
+SPEC = {
+    "ws": "int32[w]",
+    "cs": "int32[u,c]",
+    "y": "int32[]",
+    "v": "int32[3]",
+    "table": "float32[3,2]",
+}
 
 
 @pytest.mark.parametrize(
@@ -87,21 +101,37 @@ def test_what_says_that_numbers_may_lie_outside_is_left_alone(model):
 
 
 def test_rows_of_a_table_in_host_memory():
-    params = {"embed": Table(EMBED, optax.sgd(0.1)), "out": {"w": OUT}}
-    model = lambda p, s: XENT(amp.look_up(p["embed"], s["w"]) @ p["out"]["w"], s["y"])
+    params = {
+        "embed": Table(EMBED, optax.sgd(0.1)),
+        "out": {"w": OUT},
+    }
+
+    def model(p, s):
+        return XENT(
+            amp.look_up(p["embed"], s["w"]) @ p["out"]["w"],
+            s["y"],
+        )
+
     compiled = amp.compile(model, params, {"w": "int32[]", "y": "int32[]"})
     compiled.data([{"w": 4, "y": 0}])
     for wrong in (5, -1):
         with pytest.raises(
-            DataError, match=f"instance 1: expected a number from 0 to 4, of a row of the table `embed`, got {wrong}"
+            DataError,
+            match=f"instance 1: expected a number from 0 to 4, of a row of the table `embed`, got {wrong}",
         ):
             compiled.data([{"w": 0, "y": 0}, {"w": wrong, "y": 0}])
 
 
 def test_labels_that_are_missing_are_not_checked():
     def model(p, s):
-        amp.output("logits", p["out"]["w"][0] * s["x"])
-        return XENT(p["out"]["w"][0] * s["x"], s["y"])
+        amp.output(
+            "logits",
+            p["out"]["w"][0] * s["x"],
+        )
+        return XENT(
+            p["out"]["w"][0] * s["x"],
+            s["y"],
+        )
 
     compiled = amp.compile(model, PARAMS, {"x": "float32[]", "y": "int32[]"})
     assert len(compiled.data([{"x": 1.0}], labels=False)) == 1

@@ -10,13 +10,20 @@ from ampjax.errors import DataError, SettingsError
 
 PARAMS = {"embed": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)}
 SPEC = {"words": "int32[t]", "tags": "int32[t]", "next": "int32[u]", "label": "int32[]"}
-BARE = [{"words": [1, 2]}, {"words": []}, {"words": [3]}]
+BARE = [
+    {"words": [1, 2]},
+    {"words": []},
+    {"words": [3]},
+]
 XENT = optax.softmax_cross_entropy_with_integer_labels
 
 
 def tagger(p, s):
     """Its outputs read words; a tag of each word and a label of the whole are read by losses and a metric."""
-    logits = amp.map(lambda w: p["embed"][w], s["words"])
+    logits = amp.map(
+        lambda w: p["embed"][w],
+        s["words"],
+    )
     total = amp.sum(logits)
     amp.output("total", total)
     amp.metric("right", total.argmax() == s["label"])
@@ -25,7 +32,11 @@ def tagger(p, s):
 
 @pytest.fixture(scope="module")
 def compiled():
-    return amp.compile(tagger, PARAMS, {name: SPEC[name] for name in ("words", "tags", "label")})
+    return amp.compile(
+        tagger,
+        PARAMS,
+        {name: SPEC[name] for name in ("words", "tags", "label")},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +46,28 @@ def trainer(compiled):
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_outputs_are_those_of_data_with_labels(compiled, trainer, stacked):
-    whole = [{**s, "tags": np.zeros(len(s["words"]), int), "label": 2} for s in BARE]
-    bare = amp.Stacked({"words": amp.Ragged.of([s["words"] for s in BARE])}) if stacked else BARE
+    whole = []
+    for s in BARE:
+        whole.append({**s, "tags": np.zeros(len(s["words"]), int), "label": 2})
+    if stacked:
+        bare = amp.Stacked({"words": amp.Ragged.of([s["words"] for s in BARE])})
+    else:
+        bare = BARE
     got = trainer.predict(compiled.data(bare, labels=False))["total"].payload
-    np.testing.assert_array_equal(got, trainer.predict(compiled.data(whole))["total"].payload)
+    np.testing.assert_array_equal(
+        got,
+        trainer.predict(compiled.data(whole))["total"].payload,
+    )
 
 
 def test_such_data_are_for_predict_alone(compiled, trainer):
     data = compiled.data(BARE, labels=False)
-    for use in (trainer.evaluate, trainer.accumulate, trainer.fit, lambda data: amp.verify(compiled.graph, data)):
+    for use in (
+        trainer.evaluate,
+        trainer.accumulate,
+        trainer.fit,
+        lambda data: amp.verify(compiled.graph, data),
+    ):
         with pytest.raises(
             SettingsError,
             match=r"expected all that losses need, got data without `\['label'\]`, `\['tags'\]`\. Such data",
@@ -52,9 +76,20 @@ def test_such_data_are_for_predict_alone(compiled, trainer):
 
 
 def test_a_label_that_some_have_is_missing_in_the_others(compiled):
-    with pytest.raises(DataError, match=r"instance 1: expected `\['label'\]`, got \['words'\]\. Give every instance"):
-        compiled.data([{"words": [1], "label": 1}, {"words": [2]}], labels=False)
-    with pytest.raises(DataError, match=r"with `labels=False`, what only losses read may be missing\."):
+    with pytest.raises(
+        DataError,
+        match=r"instance 1: expected `\['label'\]`, got \['words'\]\. Give every instance",
+    ):
+        compiled.data(
+            [
+                {"words": [1], "label": 1},
+                {"words": [2]},
+            ],
+            labels=False,
+        )
+    with pytest.raises(
+        DataError, match=r"with `labels=False`, what only losses read may be missing\."
+    ):
         compiled.data(BARE)
 
 
@@ -66,26 +101,55 @@ def payload(p, s):
 
 def choice(p, s):
     total = amp.sum(amp.map(lambda w: p["embed"][w], s["words"]))
-    amp.output("total", amp.cond(s["label"] > 0, lambda: total, lambda: 2 * total))
+    amp.output(
+        "total",
+        amp.cond(
+            s["label"] > 0,
+            lambda: total,
+            lambda: 2 * total,
+        ),
+    )
     return jnp.sum(total)
 
 
 def length(p, s):
     total = amp.sum(amp.map(lambda w: p["embed"][w], s["words"]))
-    amp.output("total", amp.fori_loop(amp.length(s["next"]), lambda i, h: h * 2, total))
+    amp.output(
+        "total",
+        amp.fori_loop(
+            amp.length(s["next"]),
+            lambda i, h: h * 2,
+            total,
+        ),
+    )
     return jnp.sum(total)
 
 
 def taken(p, s):
-    amp.output("total", amp.take(amp.map(lambda w: p["embed"][w], s["words"]), s["label"]))
+    amp.output(
+        "total",
+        amp.take(
+            amp.map(lambda w: p["embed"][w], s["words"]),
+            s["label"],
+        ),
+    )
     return 0.0
 
 
-@pytest.mark.parametrize(("model", "leaf"), [(payload, "label"), (choice, "label"), (length, "next"), (taken, "label")])
+@pytest.mark.parametrize(
+    ("model", "leaf"), [(payload, "label"), (choice, "label"), (length, "next"), (taken, "label")]
+)
 def test_what_an_output_depends_on_may_not_be_missing(model, leaf):
-    compiled = amp.compile(model, PARAMS, {name: SPEC[name] for name in ("words", leaf)})
+    compiled = amp.compile(
+        model,
+        PARAMS,
+        {name: SPEC[name] for name in ("words", leaf)},
+    )
     with pytest.raises(DataError) as caught:
-        compiled.data([{"words": [1, 2]}, {"words": []}], labels=False)
+        compiled.data(
+            [{"words": [1, 2]}, {"words": []}],
+            labels=False,
+        )
     told = str(caught.value)
     assert told.startswith(
         f"data, labels=False: expected instances with what outputs depend on: `['{leaf}']`, got none, and test_missing_labels.py:"
@@ -94,7 +158,10 @@ def test_what_an_output_depends_on_may_not_be_missing(model, leaf):
 
 
 def hidden(p, s):
-    return amp.map(lambda w: jnp.tanh(p["embed"][w]), s["words"])
+    return amp.map(
+        lambda w: jnp.tanh(p["embed"][w]),
+        s["words"],
+    )
 
 
 def told(p, s):
@@ -108,13 +175,20 @@ def told(p, s):
 
 def beside_each_label(p, s):
     h, total = told(p, s)
-    near = lambda y: jnp.sum(amp.sum(amp.map(lambda x: x * y, h)) * total)
+
+    def near(y):
+        return jnp.sum(amp.sum(amp.map(lambda x: x * y, h)) * total)
+
     return amp.sum(amp.map(near, s["next"]))
 
 
 def in_a_scan_of_labels(p, s):
     _, total = told(p, s)
-    last, _ = amp.scan(lambda c, y: (jnp.tanh(c * y), None), total, s["next"])
+    last, _ = amp.scan(
+        lambda c, y: (jnp.tanh(c * y), None),
+        total,
+        s["next"],
+    )
     return jnp.sum(last)
 
 
@@ -125,26 +199,49 @@ def in_rounds_that_a_label_counts(p, s):
 
 def where_a_label_chooses(p, s):
     h, total = told(p, s)
-    one = lambda x, tag: amp.cond(tag > 0, lambda: jnp.sum(x), lambda: jnp.sum(x * total))
-    return amp.sum(amp.map(one, h, s["tags"])) + amp.cond(s["label"] > 1, lambda: total[0], lambda: total[1])
+
+    def one(x, tag):
+        return amp.cond(
+            tag > 0,
+            lambda: jnp.sum(x),
+            lambda: jnp.sum(x * total),
+        )
+
+    return amp.sum(amp.map(one, h, s["tags"])) + amp.cond(
+        s["label"] > 1, lambda: total[0], lambda: total[1]
+    )
 
 
 def read_by_a_label(p, s):
     h, total = told(p, s)
-    read = amp.map(lambda j: jnp.sum(amp.take(h, j) * total), s["next"])
-    return amp.sum(read) + amp.cond(amp.length(h) > s["label"], lambda: amp.take(h, s["label"])[0], lambda: 0.0)
+    read = amp.map(
+        lambda j: jnp.sum(amp.take(h, j) * total),
+        s["next"],
+    )
+    return amp.sum(read) + amp.cond(
+        amp.length(h) > s["label"],
+        lambda: amp.take(h, s["label"])[0],
+        lambda: 0.0,
+    )
 
 
 def in_a_recursion_over_labels(p, s):
     h, total = told(p, s)
-    each = lambda recur, x, j: jnp.tanh(x + recur(j - 1) * total)
+
+    def each(recur, x, j):
+        return jnp.tanh(x + recur(j - 1) * total)
+
     return jnp.sum(amp.sum(amp.recurse(each, total, h, s["tags"])))
 
 
 def over_a_tree_of_labels(p, s):
     _, total = told(p, s)
     leaf = lambda n: total * n
-    _, root = amp.fold_tree(leaf, lambda n, kids: jnp.tanh(amp.sum(kids) * total), s["tree"])
+    _, root = amp.fold_tree(
+        leaf,
+        lambda n, kids: jnp.tanh(amp.sum(kids) * total),
+        s["tree"],
+    )
     return jnp.sum(root)
 
 
@@ -162,7 +259,11 @@ def chosen_by_labels_in_a_loop_of_words(p, s):
         amp.output("each", h)
         return h, amp.cond(tag > 0, lambda: jnp.sum(h), lambda: jnp.sum(h**2))
 
-    last, losses = amp.scan(lambda h, x: step(h, *x), jnp.ones(3), (s["words"], s["tags"]))
+    last, losses = amp.scan(
+        lambda h, x: step(h, *x),
+        jnp.ones(3),
+        (s["words"], s["tags"]),
+    )
     amp.output("total", last)
     return amp.sum(losses)
 
@@ -178,15 +279,24 @@ LABELS = {
 
 
 def with_labels(s, seed):
-    rng, n = np.random.default_rng(seed), len(s["words"])
+    rng = np.random.default_rng(seed)
+    n = len(s["words"])
     return {
         **s,
         "tags": np.arange(n),
         "next": rng.integers(0, max(n, 1), 2 if n else 0),
         "label": rng.integers(0, 3),
-        "tree": amp.Tree([-1, 0, 0], [0, 0, 1], [1, 2, 3]),
+        "tree": amp.Tree(
+            [-1, 0, 0],
+            [0, 0, 1],
+            [1, 2, 3],
+        ),
         "nodes": rng.normal(size=(2, 3)).astype(np.float32),
-        "edges": amp.Edges([0, 1], [1, 0], [0, 0]),
+        "edges": amp.Edges(
+            [0, 1],
+            [1, 0],
+            [0, 0],
+        ),
     }
 
 
@@ -209,7 +319,8 @@ def test_labels_may_be_missing_where_what_is_put_out_meets_them_later(model):
     trainer = amp.Trainer(compiled.graph, compile_ahead=False)
     whole = compiled.data([with_labels(s, i) for i, s in enumerate(BARE)])
     assert np.isfinite(trainer.evaluate(whole)["loss"])
-    got, want = trainer.predict(compiled.data(BARE, labels=False)), trainer.predict(whole)
+    got = trainer.predict(compiled.data(BARE, labels=False))
+    want = trainer.predict(whole)
     assert [*got] == [*want] == ["each", "total"]
     for name, one in got.items():
         np.testing.assert_array_equal(one.payload, want[name].payload)
@@ -226,19 +337,37 @@ def test_prediction_runs_nothing_that_only_losses_need():
 
 def chosen_on_the_way(p, s):
     """The carry itself follows from the labels."""
-    step = lambda h, x: (amp.cond(x[1] > 0, lambda: h + p["embed"][x[0]], lambda: h), None)
-    amp.output("total", amp.scan(step, jnp.ones(3), (s["words"], s["tags"]))[0])
+
+    def step(h, x):
+        return (
+            amp.cond(
+                x[1] > 0,
+                lambda: h + p["embed"][x[0]],
+                lambda: h,
+            ),
+            None,
+        )
+
+    amp.output(
+        "total",
+        amp.scan(step, jnp.ones(3), (s["words"], s["tags"]))[0],
+    )
     return 0.0
 
 
 def read_on_the_way(p, s):
     h = hidden(p, s)
-    amp.output("total", amp.sum(amp.map(lambda tag: amp.take(h, tag), s["tags"])))
+    amp.output(
+        "total",
+        amp.sum(amp.map(lambda tag: amp.take(h, tag), s["tags"])),
+    )
     return 0.0
 
 
 @pytest.mark.parametrize("model", [chosen_on_the_way, read_on_the_way])
 def test_labels_that_decide_what_is_put_out_may_not_be_missing(model):
     compiled = amp.compile(model, PARAMS, {"words": "int32[t]", "tags": "int32[t]"})
-    with pytest.raises(DataError, match=r"expected instances with what outputs depend on: `\['tags'\]`, got none"):
+    with pytest.raises(
+        DataError, match=r"expected instances with what outputs depend on: `\['tags'\]`, got none"
+    ):
         compiled.data(BARE, labels=False)

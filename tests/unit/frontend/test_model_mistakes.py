@@ -18,8 +18,14 @@ H = 2
 SEQUENCE = "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
 
 PARAMS = {
-    "a": {"w": np.ones((H, H), np.float32), "b": np.zeros(H, np.float32)},
-    "c": {"w": np.ones((H, H), np.float32), "b": np.zeros(H, np.float32)},
+    "a": {
+        "w": np.ones((H, H), np.float32),
+        "b": np.zeros(H, np.float32),
+    },
+    "c": {
+        "w": np.ones((H, H), np.float32),
+        "b": np.zeros(H, np.float32),
+    },
     "e": np.ones((5, H), np.float32),
 }
 SPEC = {
@@ -31,12 +37,19 @@ SPEC = {
     "y": "float32[2]",
     "t": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]"}),
 }
-TREE = amp.Tree(np.array([-1, 0, 0]), np.array([0, 0, 1]), {"word": np.array([1, 2, 3])})
+TREE = amp.Tree(
+    np.array([-1, 0, 0]),
+    np.array([0, 0, 1]),
+    {"word": np.array([1, 2, 3])},
+)
 INSTANCE = {
     "w": np.array([1, 2]),
     "x": np.ones((2, 2)),
     "u": np.ones((1, 2)),
-    "ch": amp.Ragged(np.array([1, 2, 3]), np.array([1, 2])),
+    "ch": amp.Ragged(
+        np.array([1, 2, 3]),
+        np.array([1, 2]),
+    ),
     "k": np.int32(1),
     "y": np.ones(2),
     "t": TREE,
@@ -56,7 +69,10 @@ def mistake(text):
 
 
 def embedded(p, s):
-    return amp.map(lambda w: p["e"][w], s["w"])
+    return amp.map(
+        lambda w: p["e"][w],
+        s["w"],
+    )
 
 
 def loss(v):
@@ -67,8 +83,14 @@ def lines_of(model):
     """The lines of the statement with an arrow; none where the error has no line."""
     source, first = inspect.getsourcelines(model)
     arrows = [i for i, line in enumerate(source, 1) if "# <-" in line]
-    statements = [n for n in ast.walk(ast.parse(textwrap.dedent("".join(source)))) if isinstance(n, ast.stmt)]
-    spans = [(n.lineno, n.end_lineno) for n in statements if any(n.lineno <= i <= n.end_lineno for i in arrows)]
+    statements = []
+    for n in ast.walk(ast.parse(textwrap.dedent("".join(source)))):
+        if isinstance(n, ast.stmt):
+            statements.append(n)
+    spans = []
+    for n in statements:
+        if any(n.lineno <= i <= n.end_lineno for i in arrows):
+            spans.append((n.lineno, n.end_lineno))
     start, end = max(spans, default=(1, 0))
     return range(first + start - 1, first + end)
 
@@ -83,7 +105,8 @@ def assert_told_of(model, error, text):
 
 
 def assert_told(error, text):
-    got, start = str(error), 0
+    got = str(error)
+    start = 0
     for part in text.split("…"):
         assert part in got[start:] if start else got.startswith(part), got
         start = got.index(part, start) + len(part)
@@ -168,7 +191,11 @@ def leaked(p, s):
         kept.append(h)
         return h + p["e"][w], h
 
-    h, _ = amp.scan(f, jnp.zeros(H), s["w"])
+    h, _ = amp.scan(
+        f,
+        jnp.zeros(H),
+        s["w"],
+    )
     return loss(h + kept[0])  # <-
 
 
@@ -177,7 +204,10 @@ def leaked(p, s):
 )
 def leaked_into_other(p, s):
     kept = []
-    amp.map(lambda w: kept.append(p["e"][w]) or p["e"][w], s["w"])
+    amp.map(
+        lambda w: kept.append(p["e"][w]) or p["e"][w],
+        s["w"],
+    )
     return amp.sum(amp.map(lambda w: loss(kept[0] * p["e"][w]), s["w"]))  # <-
 
 
@@ -185,7 +215,9 @@ def leaked_into_other(p, s):
     ", `carry_shape`: expected a carry that keeps its types: float32[2], got float32[4]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
 )
 def carry_shape(p, s):
-    return loss(amp.scan(lambda h, w: (jnp.concatenate([h, p["e"][w]]), None), jnp.zeros(H), s["w"])[0])  # <-
+    return loss(
+        amp.scan(lambda h, w: (jnp.concatenate([h, p["e"][w]]), None), jnp.zeros(H), s["w"])[0]
+    )  # <-
 
 
 @mistake(
@@ -223,7 +255,9 @@ def map_array_fixed(p, s):
     return amp.sum(amp.map(lambda w, u: loss(p["e"][w] + u), s["w"], s["y"]))  # <-
 
 
-@mistake(", `map_number`: expected sequences for `map`, got int32[]. Give arrays whose first axis counts elements.")
+@mistake(
+    ", `map_number`: expected sequences for `map`, got int32[]. Give arrays whose first axis counts elements."
+)
 def map_number(p, s):
     return amp.sum(amp.map(lambda w: loss(p["e"][w]), s["k"]))  # <-
 
@@ -267,7 +301,13 @@ def plain_on_sequence(p, s):
     ": expected operations on one element, got `iota` on a whole sequence, whose length is each instance's own. Put the elements' numbers into the example: `np.arange` of its length."
 )
 def positions(p, s):
-    return amp.sum(amp.map(lambda w, i: loss(p["e"][w]) * i, s["w"], jnp.arange(s["w"].shape[0])))  # <-
+    return amp.sum(
+        amp.map(
+            lambda w, i: loss(p["e"][w]) * i,
+            s["w"],
+            jnp.arange(s["w"].shape[0]),
+        )
+    )  # <-
 
 
 @mistake(
@@ -288,7 +328,9 @@ def index_sequence(p, s):
     ": expected operations on one element, got `reduce_sum` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
 )
 def fold_kids_plain(p, s):
-    return loss(amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, kids: jnp.sum(kids, 0), s["t"])[1])  # <-
+    return loss(
+        amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, kids: jnp.sum(kids, 0), s["t"])[1]
+    )  # <-
 
 
 @mistake(
@@ -316,7 +358,12 @@ def cond_no_read(p, s):
     ", `switch_no_read`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`."
 )
 def switch_no_read(p, s):
-    return loss(amp.switch(jnp.argmax(p["a"]["w"] @ s["y"]), [lambda: s["y"], lambda: p["e"][0]]))  # <-
+    return loss(
+        amp.switch(
+            jnp.argmax(p["a"]["w"] @ s["y"]),
+            [lambda: s["y"], lambda: p["e"][0]],
+        )
+    )  # <-
 
 
 @mistake(
@@ -330,7 +377,13 @@ def cond_on_params(p, s):
     ", `read_float`: expected one integer or truth value to read, got float32[]. Compute the choice first, for example by `argmax` or a comparison."
 )
 def read_float(p, s):
-    return loss(amp.cond(amp.read((p["a"]["w"] @ s["y"])[0]), lambda: s["y"], lambda: p["e"][0]))  # <-
+    return loss(
+        amp.cond(
+            amp.read((p["a"]["w"] @ s["y"])[0]),
+            lambda: s["y"],
+            lambda: p["e"][0],
+        )
+    )  # <-
 
 
 @mistake(
@@ -378,7 +431,9 @@ def node_combinator(p, s):
     return amp.node("one")(lambda xs: amp.sum(amp.map(lambda w: loss(p["e"][w]), xs)))(s["w"])  # <-
 
 
-@mistake(", `node_sequence`: expected arrays for a function made with `amp.node`, got a sequence. Call it in a `map`.")
+@mistake(
+    ", `node_sequence`: expected arrays for a function made with `amp.node`, got a sequence. Call it in a `map`."
+)
 def node_sequence(p, s):
     return amp.sum(amp.map(loss, amp.node("one")(lambda xs: p["e"][xs])(s["w"])))  # <-
 
@@ -387,40 +442,57 @@ def node_sequence(p, s):
     ", `<lambda>`: expected combinators inside combinators only, got one inside a transformation of JAX, such as `jax.vmap` or `jax.grad`. Use `amp.map` instead of `jax.vmap`; the graph is differentiated for you."
 )
 def in_vmap(p, s):
-    return jnp.sum(jax.vmap(lambda y: amp.sum(amp.map(lambda w: loss(p["e"][w]) * y, s["w"])))(s["y"]))  # <-
+    return jnp.sum(
+        jax.vmap(lambda y: amp.sum(amp.map(lambda w: loss(p["e"][w]) * y, s["w"])))(s["y"])
+    )  # <-
 
 
 @mistake(
     ", `<lambda>`: expected combinators inside combinators only, got one inside a transformation of JAX, such as `jax.vmap` or `jax.grad`. Use `amp.map` instead of `jax.vmap`; the graph is differentiated for you."
 )
 def in_grad(p, s):
-    return loss(jax.grad(lambda y: amp.sum(amp.map(lambda w: loss(p["e"][w] * y), s["w"])))(s["y"]))  # <-
+    return loss(
+        jax.grad(lambda y: amp.sum(amp.map(lambda w: loss(p["e"][w] * y), s["w"])))(s["y"])
+    )  # <-
 
 
 @mistake(
     ": expected combinators inside combinators only, got one inside `scan`. Use ampjax's `scan`, `map` or `cond` there instead of JAX's."
 )
 def in_lax_scan(p, s):
-    return jax.lax.scan(lambda h, y: (h + amp.sum(amp.map(lambda w: loss(p["e"][w]) * y, s["w"])), None), 0.0, s["y"])[
-        0
-    ]  # <-
+    return jax.lax.scan(
+        lambda h, y: (
+            h + amp.sum(amp.map(lambda w: loss(p["e"][w]) * y, s["w"])),
+            None,
+        ),
+        0.0,
+        s["y"],
+    )[0]  # <-
 
 
 @mistake(
     ": expected combinators inside combinators only, got one inside `cond`. Use ampjax's `scan`, `map` or `cond` there instead of JAX's."
 )
 def in_lax_cond(p, s):
-    return jax.lax.cond(s["k"] > 0, lambda: amp.sum(amp.map(lambda w: loss(p["e"][w]), s["w"])), lambda: 0.0)  # <-
+    return jax.lax.cond(
+        s["k"] > 0,
+        lambda: amp.sum(amp.map(lambda w: loss(p["e"][w]), s["w"])),
+        lambda: 0.0,
+    )  # <-
 
 
 @mistake(
     ": expected combinators inside combinators only, got one inside `remat2`. Use ampjax's `scan`, `map` or `cond` there instead of JAX's."
 )
 def in_checkpoint(p, s):
-    return jax.checkpoint(lambda y: amp.sum(amp.map(lambda w: loss(p["e"][w] * y), s["w"])))(s["y"])  # <-
+    return jax.checkpoint(lambda y: amp.sum(amp.map(lambda w: loss(p["e"][w] * y), s["w"])))(
+        s["y"]
+    )  # <-
 
 
-@mistake(", the loss: expected one number of floats, got float32[2]. Sum or average it: `jnp.sum`, `jnp.mean`.")
+@mistake(
+    ", the loss: expected one number of floats, got float32[2]. Sum or average it: `jnp.sum`, `jnp.mean`."
+)
 def vector_loss(p, s):
     return p["e"][s["k"]]  # <-
 
@@ -436,7 +508,10 @@ def int_loss(p, s):
     ", `seq_loss`, the loss: expected one number of floats, got float32[w]. Sum or average it: `amp.sum`, `amp.mean`."
 )
 def seq_loss(p, s):
-    return amp.map(lambda w: loss(p["e"][w]), s["w"])  # <-
+    return amp.map(
+        lambda w: loss(p["e"][w]),
+        s["w"],
+    )  # <-
 
 
 @mistake(
@@ -446,7 +521,9 @@ def none_loss(p, s):
     pass
 
 
-@mistake("the model: expected a loss: one number, got `(*, *, *)`. Return the loss, or `(loss, {name: value})`.")
+@mistake(
+    "the model: expected a loss: one number, got `(*, *, *)`. Return the loss, or `(loss, {name: value})`."
+)
 def triple(p, s):
     return loss(p["e"][s["k"]]), 1.0, 2.0
 
@@ -477,28 +554,38 @@ def fold_without_arity(p, s):
     return loss(amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: a + b, s["t"])[1])  # <-
 
 
-@mistake(", `metric_shape2`: expected one number for the metric `acc`, got float32[2]. Sum or average it.")
+@mistake(
+    ", `metric_shape2`: expected one number for the metric `acc`, got float32[2]. Sum or average it."
+)
 def metric_shape2(p, s):
     amp.metric("acc", p["e"][s["k"]])  # <-
     return loss(p["e"][s["k"]])
 
 
-@mistake(", `a_text_of_steps`: expected arguments that a combinator takes, got TypeError: …. Mend the call.")
+@mistake(
+    ", `a_text_of_steps`: expected arguments that a combinator takes, got TypeError: …. Mend the call."
+)
 def a_text_of_steps(p, s):
     return loss(amp.fori_loop("three", lambda i, h: h, p["e"][0]))  # <-
 
 
-@mistake(", `a_choice_between_values`: expected arguments that a combinator takes, got TypeError: …. Mend the call.")
+@mistake(
+    ", `a_choice_between_values`: expected arguments that a combinator takes, got TypeError: …. Mend the call."
+)
 def a_choice_between_values(p, s):
     return loss(amp.cond(True, p["e"][0], p["e"][1]))  # <-
 
 
-@mistake(", `no_sends`: expected arguments that a combinator takes, got TypeError: …. Mend the call.")
+@mistake(
+    ", `no_sends`: expected arguments that a combinator takes, got TypeError: …. Mend the call."
+)
 def no_sends(p, s):
     return loss(amp.sum(amp.propagate(None, None, s["x"])))  # <-
 
 
-@mistake(", `a_text_for_a_rate`: expected arguments that a combinator takes, got TypeError: …. Mend the call.")
+@mistake(
+    ", `a_text_for_a_rate`: expected arguments that a combinator takes, got TypeError: …. Mend the call."
+)
 def a_text_for_a_rate(p, s):
     return loss(amp.dropout(p["e"][0], "half"))  # <-
 
@@ -524,12 +611,16 @@ def a_complex_metric(p, s):
     return right(p, s)
 
 
-@mistake("the model, metrics: expected other names than `loss`, got `loss`. The loss is told anyway.")
+@mistake(
+    "the model, metrics: expected other names than `loss`, got `loss`. The loss is told anyway."
+)
 def metric_loss_name(p, s):
     return loss(p["e"][s["k"]]), {"loss": 1.0}
 
 
-@mistake(", `output_twice`: expected a name of its own for each output, got `o`, as an output is called. Rename it.")
+@mistake(
+    ", `output_twice`: expected a name of its own for each output, got `o`, as an output is called. Rename it."
+)
 def output_twice(p, s):
     amp.output("o", p["e"][s["k"]])
     amp.output("o", s["y"])  # <-
@@ -540,7 +631,13 @@ def output_twice(p, s):
     ", `output_seq_seq`: expected an array, or a sequence of arrays, got a sequence of sequences. Tell it in a `map`."
 )
 def output_seq_seq(p, s):
-    amp.output("o", amp.map(lambda c: amp.map(lambda x: p["e"][x], c), s["ch"]))  # <-
+    amp.output(
+        "o",
+        amp.map(
+            lambda c: amp.map(lambda x: p["e"][x], c),
+            s["ch"],
+        ),
+    )  # <-
     return loss(p["e"][s["k"]])
 
 
@@ -553,26 +650,56 @@ def while_no_read(p, s):
 
 @mistake(", `while_most`: expected most >= 1, got 0. Say how many rounds there can be.")
 def while_most(p, s):
-    return loss(amp.while_loop(lambda h: amp.read(h[0] > 0), lambda h: h - p["a"]["b"], s["y"], most=0))  # <-
+    return loss(
+        amp.while_loop(
+            lambda h: amp.read(h[0] > 0),
+            lambda h: h - p["a"]["b"],
+            s["y"],
+            most=0,
+        )
+    )  # <-
 
 
 @mistake(
     ", `while_static_test`: expected a test of a value that is read back, got a test without `amp.read`. Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
 )
 def while_static_test(p, s):
-    return loss(amp.while_loop(lambda h: s["k"] > 0, lambda h: h - p["a"]["b"], s["y"], most=2))  # <-
+    return loss(
+        amp.while_loop(
+            lambda h: s["k"] > 0,
+            lambda h: h - p["a"]["b"],
+            s["y"],
+            most=2,
+        )
+    )  # <-
 
 
-@mistake(", `while_int_test`: expected a test that gives one truth value, got int32[]. Compare in it.")
+@mistake(
+    ", `while_int_test`: expected a test that gives one truth value, got int32[]. Compare in it."
+)
 def while_int_test(p, s):
-    return loss(amp.while_loop(lambda h: amp.read(jnp.argmax(h)), lambda h: h - p["a"]["b"], s["y"], most=2))  # <-
+    return loss(
+        amp.while_loop(
+            lambda h: amp.read(jnp.argmax(h)),
+            lambda h: h - p["a"]["b"],
+            s["y"],
+            most=2,
+        )
+    )  # <-
 
 
 @mistake(
     ", `while_carry`: expected a body that returns the carry, one array, got `(*, *)`. Return it as `init` is built."
 )
 def while_carry(p, s):
-    return loss(amp.while_loop(lambda h: amp.read(h[0] > 0), lambda h: (h, h), s["y"], most=2))  # <-
+    return loss(
+        amp.while_loop(
+            lambda h: amp.read(h[0] > 0),
+            lambda h: (h, h),
+            s["y"],
+            most=2,
+        )
+    )  # <-
 
 
 @mistake(
@@ -589,7 +716,9 @@ def sum_of_seqs(p, s):
     return amp.sum(amp.sum(amp.map(lambda c: amp.map(lambda x: loss(p["e"][x]), c), s["ch"])))  # <-
 
 
-@mistake(", `body_none`: expected at least one sequence for `sum`, got none. Give it what to run over.")
+@mistake(
+    ", `body_none`: expected at least one sequence for `sum`, got none. Give it what to run over."
+)
 def body_none(p, s):
     return amp.sum(amp.map(lambda w: None, s["w"]))  # <-
 
@@ -598,10 +727,18 @@ def body_none(p, s):
     ", `fori_computed`: expected a number that follows from the instance, got one that depends on parameters. Use `amp.while_loop` with `amp.read`, and say how many rounds there can be."
 )
 def fori_computed(p, s):
-    return loss(amp.fori_loop(jnp.argmax(p["a"]["w"] @ s["y"]), lambda i, h: h + p["a"]["b"], s["y"]))  # <-
+    return loss(
+        amp.fori_loop(
+            jnp.argmax(p["a"]["w"] @ s["y"]),
+            lambda i, h: h + p["a"]["b"],
+            s["y"],
+        )
+    )  # <-
 
 
-@mistake(", `fori_float`: expected a number of steps: one integer, got float32[]. Give one of the instance's integers.")
+@mistake(
+    ", `fori_float`: expected a number of steps: one integer, got float32[]. Give one of the instance's integers."
+)
 def fori_float(p, s):
     return loss(amp.fori_loop(s["y"][0], lambda i, h: h + p["a"]["b"], s["y"]))  # <-
 
@@ -617,7 +754,9 @@ def take_computed(p, s):
     ", `fold_no_tree`: expected an `amp.Tree`, got DynamicJaxprTracer. Make one with `amp.Tree.of(...)` or from its columns."
 )
 def fold_no_tree(p, s):
-    return loss(amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: a + b, s["w"], arity=2)[1])  # <-
+    return loss(
+        amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: a + b, s["w"], arity=2)[1]
+    )  # <-
 
 
 @mistake(
@@ -625,7 +764,12 @@ def fold_no_tree(p, s):
 )
 def fold_types(p, s):
     return loss(
-        amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: jnp.concatenate([a, b]), s["t"], arity=2)[1]
+        amp.fold_tree(
+            lambda n: p["e"][n["word"]],
+            lambda n, a, b: jnp.concatenate([a, b]),
+            s["t"],
+            arity=2,
+        )[1]
     )  # <-
 
 
@@ -633,24 +777,39 @@ def fold_types(p, s):
     ", `fold_structure`: expected one array from branch, as leaf returns, got `(*, *)`. Return the same structure from both."
 )
 def fold_structure(p, s):
-    return loss(amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: (a, b), s["t"], arity=2)[1])  # <-
+    return loss(
+        amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: (a, b), s["t"], arity=2)[1]
+    )  # <-
 
 
 @mistake(
     ", `fold_arity_call`: expected a function of 4 arguments, got fold_arity_call.<locals>.<lambda>() takes 3 positional arguments but 4 were given. Mend its arguments."
 )
 def fold_arity_call(p, s):
-    return loss(amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: a + b, s["t"], arity=3)[1])  # <-
+    return loss(
+        amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: a + b, s["t"], arity=3)[1]
+    )  # <-
 
 
 @mistake(
     ", `scan_tree_types`: expected a state that keeps its types: float32[2], got float32[4]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
 )
 def scan_tree_types(p, s):
-    return amp.sum(amp.map(loss, amp.scan_tree(lambda h, n: jnp.concatenate([h, h]), jnp.zeros(2), s["t"])))  # <-
+    return amp.sum(
+        amp.map(
+            loss,
+            amp.scan_tree(
+                lambda h, n: jnp.concatenate([h, h]),
+                jnp.zeros(2),
+                s["t"],
+            ),
+        )
+    )  # <-
 
 
-@pytest.mark.parametrize(("model", "text"), MISTAKES, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("model", "text"), MISTAKES, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_a_mistake_in_a_model_names_the_users_line(model, text):
     with pytest.raises(GraphError) as caught:
         amp.compile(model, PARAMS, SPEC)
@@ -693,11 +852,23 @@ FLOATS = "Put what is not trained into the instances, or let the model close ove
 @pytest.mark.parametrize(
     ("params", "told"),
     [
-        ([1.0], "compile, params: expected a dictionary, each of whose keys becomes a node, got list. Name the parts."),
+        (
+            [1.0],
+            "compile, params: expected a dictionary, each of whose keys becomes a node, got list. Name the parts.",
+        ),
         ({0: np.ones(2)}, f"compile, params, `[0]`: expected keys that are names, got 0. {NAMES}"),
-        (PARAMS | {"": np.ones(2)}, f"compile, params, `['']`: expected keys that are names, got ''. {NAMES}"),
-        (PARAMS | {0: np.ones(2)}, f"compile, params, `[0]`: expected keys that are names, got 0. {NAMES}"),
-        (PARAMS | {"n": np.int32(3)}, f"compile, params, `['n']`: expected arrays of floats, got int32. {FLOATS}"),
+        (
+            PARAMS | {"": np.ones(2)},
+            f"compile, params, `['']`: expected keys that are names, got ''. {NAMES}",
+        ),
+        (
+            PARAMS | {0: np.ones(2)},
+            f"compile, params, `[0]`: expected keys that are names, got 0. {NAMES}",
+        ),
+        (
+            PARAMS | {"n": np.int32(3)},
+            f"compile, params, `['n']`: expected arrays of floats, got int32. {FLOATS}",
+        ),
         (
             PARAMS | {"n": "x"},
             "compile, params, `['n']`: expected arrays of floats, got str. Is this the spec? It comes third: `amp.compile(model, params, spec)`.",
@@ -726,7 +897,9 @@ def test_what_a_compiled_model_is_given_in_place_of_trees_or_instances(wrong):
         "node_params": compiled.node_params,
         "loss": lambda params: compiled.loss(params, [INSTANCE]),
     }.items():
-        with pytest.raises(ParameterError, match=f"{name}, argument: expected a tree for each name, got {got}"):
+        with pytest.raises(
+            ParameterError, match=f"{name}, argument: expected a tree for each name, got {got}"
+        ):
             use(wrong)
     for use in (compiled.explain, lambda data: compiled.loss(PARAMS, data)):
         with pytest.raises(DataError):
@@ -735,20 +908,29 @@ def test_what_a_compiled_model_is_given_in_place_of_trees_or_instances(wrong):
 
 def test_a_model_with_other_arguments():
     with pytest.raises(
-        GraphError, match=r"expected a function of 2 arguments, got .* takes 1 positional argument but 2"
+        GraphError,
+        match=r"expected a function of 2 arguments, got .* takes 1 positional argument but 2",
     ):
         amp.compile(lambda p: 0.0, PARAMS, SPEC)
 
 
 def everything(p, s):
     pairs = amp.sum(amp.map(lambda w, x: loss(p["e"][w] + x), s["w"], s["x"]))
-    root = amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: a + b, s["t"], arity=2)[1]  # the fold
+    root = amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: a + b, s["t"], arity=2)[
+        1
+    ]  # the fold
     chars = amp.sum(amp.map(lambda c: amp.sum(amp.map(lambda x: loss(p["e"][x]), c)), s["ch"]))
     return pairs + loss(root) + chars + loss(s["y"] * s["k"]) + amp.sum(amp.map(loss, s["u"]))
 
 
 def tree(parent, side):
-    return {"t": amp.Tree(np.array(parent, int), np.array(side, int), {"word": np.zeros(len(parent), int)})}
+    return {
+        "t": amp.Tree(
+            np.array(parent, int),
+            np.array(side, int),
+            {"word": np.zeros(len(parent), int)},
+        )
+    }
 
 
 SAME = "Give both the same length, or the dimension another name in the spec."
@@ -762,15 +944,33 @@ SIDES = "Mend `parent` and `side`."
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"x": np.ones((2, 3))}, f"instance 1, `['x']`: expected rows of shape (2,), got (3,). {FIT}"),
+        (
+            {"x": np.ones((2, 3))},
+            f"instance 1, `['x']`: expected rows of shape (2,), got (3,). {FIT}",
+        ),
         ({"y": 1.0}, f"instance 1, `['y']`: expected rows of shape (2,), got (). {FIT}"),
         ({"k": [1, 2]}, f"instance 1, `['k']`: expected rows of shape (), got (2,). {FIT}"),
-        ({"w": [[1, 2], [3]]}, f"instance 1, `['w']`: expected rows of shape (), got rows of rows. {INNER}"),
-        ({"ch": [[[1]], [[2]]]}, f"instance 1, `['ch']`: expected rows of shape (), got (1,). {FIT}"),
-        ({"w": [1.5, 2.0]}, f"instance 1, `['w']`: expected what int32 can hold, got float64. {CAST}"),
-        ({"k": 1 << 40}, f"instance 1, `['k']`: expected what int32 can hold, got int64 up to 1099511627776. {CAST}"),
+        (
+            {"w": [[1, 2], [3]]},
+            f"instance 1, `['w']`: expected rows of shape (), got rows of rows. {INNER}",
+        ),
+        (
+            {"ch": [[[1]], [[2]]]},
+            f"instance 1, `['ch']`: expected rows of shape (), got (1,). {FIT}",
+        ),
+        (
+            {"w": [1.5, 2.0]},
+            f"instance 1, `['w']`: expected what int32 can hold, got float64. {CAST}",
+        ),
+        (
+            {"k": 1 << 40},
+            f"instance 1, `['k']`: expected what int32 can hold, got int64 up to 1099511627776. {CAST}",
+        ),
         ({"w": ["a", "b"]}, f"instance 1, `['w']`: expected what int32 can hold, got …. {CAST}"),
-        ({"w": 3}, "instance 1, `['w']`: expected a sequence, as the spec says, got int. Give an array or a list."),
+        (
+            {"w": 3},
+            "instance 1, `['w']`: expected a sequence, as the spec says, got int. Give an array or a list.",
+        ),
         (
             {"ch": [1, 2]},
             "instance 1, `['ch']`: expected a sequence, as the spec says, got int. Give an array or a list.",
@@ -830,12 +1030,16 @@ def compiled():
 def test_an_instance_without_what_the_spec_names(compiled):
     with pytest.raises(DataError) as caught:
         compiled.data([INSTANCE, {name: INSTANCE[name] for name in INSTANCE if name != "k"}])
-    assert_told(caught.value, f"instance 1: expected `['k']`, got ['ch', 't', 'u', 'w', 'x', 'y']. {THERE}")
+    assert_told(
+        caught.value, f"instance 1: expected `['k']`, got ['ch', 't', 'u', 'w', 'x', 'y']. {THERE}"
+    )
 
 
 @pytest.mark.parametrize("instances", [INSTANCE, None, iter([INSTANCE])])
 def test_no_list_of_instances(compiled, instances):
-    with pytest.raises(DataError, match=r"instances: expected a list of instances, got one \w+\. Give a list"):
+    with pytest.raises(
+        DataError, match=r"instances: expected a list of instances, got one \w+\. Give a list"
+    ):
         compiled.data(instances)
 
 
@@ -844,7 +1048,11 @@ def first_word(p, s):
 
 
 def first_word_or_none(p, s):
-    return amp.cond(amp.length(s["w"]) > 0, lambda: first_word(p, s), lambda: 0.0)
+    return amp.cond(
+        amp.length(s["w"]) > 0,
+        lambda: first_word(p, s),
+        lambda: 0.0,
+    )
 
 
 def test_an_element_that_an_instance_has_not():
@@ -875,9 +1083,18 @@ def test_an_element_that_an_instance_has_not():
             lambda: amp.Ragged(np.arange(3), [1.5, 1.5]),
             "Ragged: expected sizes of rows, at least 0, that add up to the 3 values, got [1.5, 1.5]. …",
         ),
-        (lambda: amp.Ragged(None, [1]), "Ragged: expected arrays, with a row for each entry, got NoneType. …"),
-        (lambda: amp.Stacked({"x": 1}), "Stacked: expected arrays, with a row for each entry, got int. …"),
-        (lambda: amp.Ragged.of([1, 2]), "Ragged.of, row 0: expected a list or an array, got 1. Give a list of rows."),
+        (
+            lambda: amp.Ragged(None, [1]),
+            "Ragged: expected arrays, with a row for each entry, got NoneType. …",
+        ),
+        (
+            lambda: amp.Stacked({"x": 1}),
+            "Stacked: expected arrays, with a row for each entry, got int. …",
+        ),
+        (
+            lambda: amp.Ragged.of([1, 2]),
+            "Ragged.of, row 0: expected a list or an array, got 1. Give a list of rows.",
+        ),
         (
             lambda: amp.Tree.of((1, 2), leaf=lambda x: {"w": x}),
             "Tree.of: expected values of one structure, got 0 and {'w': 1}. …",
@@ -891,7 +1108,9 @@ def test_an_element_that_an_instance_has_not():
             "test_model_mistakes.py:…: expected an `amp.Tree`, got list. …",
         ),
         (
-            lambda: amp.fold_tree(lambda x: x, lambda x, a, b: a + b, amp.Tree.of((1, 2, 3)), arity=2),
+            lambda: amp.fold_tree(
+                lambda x: x, lambda x, a, b: a + b, amp.Tree.of((1, 2, 3)), arity=2
+            ),
             "test_model_mistakes.py:…: expected 2 children of every branch, as `arity` says, got 3 of node 0. Leave `arity` out…",
         ),
         (
@@ -915,8 +1134,15 @@ def test_parameters_that_are_not_used_stay_in_the_models_structure():
 
 def test_a_scan_without_a_pair_is_refused_where_the_model_runs_as_it_is():
     # An array of two entries could be taken for a pair.
-    with pytest.raises(GraphError, match=r"expected scan's function to return a pair \(carry, y\), got float32\[2\]\."):
-        amp.scan(lambda h, x: h + x, jnp.zeros(2), jnp.ones((3, 2)))
+    with pytest.raises(
+        GraphError,
+        match=r"expected scan's function to return a pair \(carry, y\), got float32\[2\]\.",
+    ):
+        amp.scan(
+            lambda h, x: h + x,
+            jnp.zeros(2),
+            jnp.ones((3, 2)),
+        )
 
 
 def test_what_compiled_data_gave_is_taken_for_data_and_not_for_instances(compiled):
@@ -935,7 +1161,9 @@ def test_what_compiled_data_gave_is_taken_for_data_and_not_for_instances(compile
         caught.value,
         "loss, instances: expected instances as the model takes them, got what `compiled.data` made of them. Pass the instances themselves.",
     )
-    with pytest.raises(DataError, match=r"loss, instances: expected at least one instance, got none\. Pass a list"):
+    with pytest.raises(
+        DataError, match=r"loss, instances: expected at least one instance, got none\. Pass a list"
+    ):
         compiled.loss(PARAMS, [])
 
 
@@ -950,7 +1178,10 @@ def test_what_compiled_data_gave_is_taken_for_data_and_not_for_instances(compile
             lambda c: c.params({"e": np.ones(3)}),
             "parameters of `e`: expected shape (5, 2), got (3,). Give arrays of the node's shapes.",
         ),
-        (lambda c: c.gradients({}), "parameters of `e`: expected a value for each node, got []. Pass all that …"),
+        (
+            lambda c: c.gradients({}),
+            "parameters of `e`: expected a value for each node, got []. Pass all that …",
+        ),
         (
             lambda c: c.node_params({"e": PARAMS["e"]}),
             "node_params: expected the keys ['a', 'c', 'e'], got ['e']. Pass parameters of the structure that the model was compiled with.",
@@ -975,7 +1206,9 @@ def test_gradients_of_what_is_not_read_are_zero_where_parameters_keep_their_valu
     compiled = amp.compile(right, PARAMS, SPEC)
     ones = np.ones_like(PARAMS["e"])
     grads = compiled.gradients({"e": (ones, 3)})
-    assert grads["e"] is ones and not any(leaf.any() for leaf in jax.tree.leaves((grads["a"], grads["c"])))
+    assert grads["e"] is ones and not any(
+        leaf.any() for leaf in jax.tree.leaves((grads["a"], grads["c"]))
+    )
     unread = compiled.params({"e": ones})["a"]["w"]
     assert isinstance(unread, jax.Array) and np.array_equal(unread, PARAMS["a"]["w"])
 
@@ -985,8 +1218,17 @@ def inner_lists(p, s):
 
 
 def scanned_lists(p, s):
-    word = lambda h, cs: (amp.scan(lambda h, c: (h + loss(p["e"][c]), None), h, cs)[0], amp.length(cs))
-    h, n = amp.scan(word, jnp.float32(0), s["ch"])
+    def word(h, cs):
+        return (
+            amp.scan(lambda h, c: (h + loss(p["e"][c]), None), h, cs)[0],
+            amp.length(cs),
+        )
+
+    h, n = amp.scan(
+        word,
+        jnp.float32(0),
+        s["ch"],
+    )
     return h + amp.sum(n)
 
 
@@ -1009,11 +1251,20 @@ def test_verify_is_given_instances_that_are_not_compiled():
 
 
 def test_a_row_of_rows_of_another_length_is_told_with_its_instance():
-    model = lambda p, s: amp.sum(
-        amp.map(lambda a, b: amp.sum(amp.map(lambda x, y: loss(p["e"][x] + y), a, b)), s["a"], s["b"])
-    )
+    def model(p, s):
+        return amp.sum(
+            amp.map(
+                lambda a, b: amp.sum(amp.map(lambda x, y: loss(p["e"][x] + y), a, b)),
+                s["a"],
+                s["b"],
+            )
+        )
+
     compiled = amp.compile(model, PARAMS, {"a": "int32[w,c]", "b": "int32[w,c]"})
-    same = {"a": [[1], [2, 3]], "b": [[1], [2, 3]]}
+    same = {
+        "a": [[1], [2, 3]],
+        "b": [[1], [2, 3]],
+    }
     with pytest.raises(DataError) as caught:
         compiled.data([same, same | {"b": [[1], [2]]}])
     assert_told(

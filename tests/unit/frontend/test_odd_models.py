@@ -29,8 +29,12 @@ def read(p, e):
 LOOP = lambda h: h * 0.5
 LINEN_DROPOUT = flax.linen.Dropout(0.5, deterministic=False)
 LINEN_NORM = flax.linen.BatchNorm(use_running_average=False)
-LINEN_NORM_VARIABLES = LINEN_NORM.init(jax.random.key(0), jnp.zeros((1, 2)))
-NNX_DROPOUT, NNX_NORM = nnx.Dropout(0.5, rngs=nnx.Rngs(0)), nnx.BatchNorm(2, rngs=nnx.Rngs(0))
+LINEN_NORM_VARIABLES = LINEN_NORM.init(
+    jax.random.key(0),
+    jnp.zeros((1, 2)),
+)
+NNX_DROPOUT = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+NNX_NORM = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
 
 REFUSED = {
     "a metric without a name": (
@@ -50,7 +54,9 @@ REFUSED = {
         "expected one array for the output `o`, got {'a': ",
     ),
     "an output called like a node": (
-        lambda p, e: (amp.output("o", amp.node("o")(lambda x: x * p["w"])(e["x"])), model(p, e))[1] * 0,
+        lambda p, e: (
+            (amp.output("o", amp.node("o")(lambda x: x * p["w"])(e["x"])), model(p, e))[1] * 0
+        ),
         "expected a name of its own for each output, got `o`, as a node is called. Rename it.",
     ),
     "a node called like another's key": (
@@ -70,11 +76,18 @@ REFUSED = {
         "expected a function for true and one for false, got 1 of them. Give `cond` both",
     ),
     "a vector that chooses": (
-        lambda p, e: amp.cond(e["v"] > 0, lambda: p["w"], lambda: p["w"]),
+        lambda p, e: amp.cond(
+            e["v"] > 0,
+            lambda: p["w"],
+            lambda: p["w"],
+        ),
         "expected one truth value for `cond`, got bool[2]. Compute the choice first",
     ),
     "a float that chooses": (
-        lambda p, e: amp.switch(e["x"], [lambda: p["w"], lambda: p["w"]]),
+        lambda p, e: amp.switch(
+            e["x"],
+            [lambda: p["w"], lambda: p["w"]],
+        ),
         "expected one integer for `switch`, got float32[].",
     ),
     "a float as an element's number": (
@@ -98,15 +111,27 @@ REFUSED = {
         "expected a function of 2 arguments, got <lambda>() takes 1 positional argument but 2 were given.",
     ),
     "nothing that is read": (
-        lambda p, e: amp.cond(amp.read(None), lambda: p["w"], lambda: p["w"]),
+        lambda p, e: amp.cond(
+            amp.read(None),
+            lambda: p["w"],
+            lambda: p["w"],
+        ),
         "expected one array to read, got None.",
     ),
     "a text that is assumed": (
-        lambda p, e: amp.cond(amp.read(p["w"] > 0, assume="x"), lambda: p["w"], lambda: p["w"]),
+        lambda p, e: amp.cond(
+            amp.read(p["w"] > 0, assume="x"),
+            lambda: p["w"],
+            lambda: p["w"],
+        ),
         "expected an integer or truth value to assume, got 'x'.",
     ),
     "combinators where numbers are drawn": (
-        lambda p, e: amp.stochastic(lambda key, t: amp.sum(t) * p["w"], lambda t: p["w"] * 1, e["t"]),
+        lambda p, e: amp.stochastic(
+            lambda key, t: amp.sum(t) * p["w"],
+            lambda t: p["w"] * 1,
+            e["t"],
+        ),
         "expected arrays alone in the functions of `amp.stochastic`, got `amp.sum`. Draw what is needed",
     ),
     "an entry that is assigned": (
@@ -122,11 +147,18 @@ REFUSED = {
         "expected operations that have a gradient, got `jax.lax.while_loop`, or `fori_loop` with a number of rounds",
     ),
     "rounds of JAX's by the instance": (
-        lambda p, e: jax.lax.fori_loop(0, e["k"], lambda i, h: h * p["w"], e["x"]),
+        lambda p, e: jax.lax.fori_loop(
+            0,
+            e["k"],
+            lambda i, h: h * p["w"],
+            e["x"],
+        ),
         "expected operations that have a gradient, got `jax.lax.while_loop`, or `fori_loop`",
     ),
     "a callback for one message": (
-        lambda p, e: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), jnp.float32), e["x"]) * p["w"],
+        lambda p, e: (
+            jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), jnp.float32), e["x"]) * p["w"]
+        ),
         "expected a callback that takes many messages together, got one without `vmap_method`. Say how",
     ),
     "dropout of nnx": (
@@ -162,7 +194,8 @@ def test_a_model_that_is_refused(name):
 
 class Net(nnx.Module):
     def __init__(self, rngs):
-        self.first, self.norm = nnx.Linear(2, 3, rngs=rngs), nnx.LayerNorm(3, rngs=rngs)
+        self.first = nnx.Linear(2, 3, rngs=rngs)
+        self.norm = nnx.LayerNorm(3, rngs=rngs)
 
     def __call__(self, x):
         return self.norm(jnp.tanh(self.first(x)))
@@ -176,27 +209,59 @@ def recurrent(p, e):
 def test_modules_of_nnx_are_parameters():
     """Called as they are: modules of modules, cells, modules in dictionaries; trained, and given back as modules."""
     rngs = nnx.Rngs(0)
-    params = {"net": Net(rngs), "cell": nnx.GRUCell(3, 3, rngs=rngs), "last": {"v": nnx.Linear(2, 3, rngs=rngs)}}
+    params = {
+        "net": Net(rngs),
+        "cell": nnx.GRUCell(3, 3, rngs=rngs),
+        "last": {"v": nnx.Linear(2, 3, rngs=rngs)},
+    }
     compiled = amp.compile(recurrent, params, {"xs": "float32[t,2]", "v": "float32[2]"})
-    examples = [{"xs": np.ones((n, 2), np.float32) * 0.3, "v": np.float32([1, 2])} for n in (2, 0, 1)]
+    examples = []
+    for n in (2, 0, 1):
+        examples.append({"xs": np.ones((n, 2), np.float32) * 0.3, "v": np.float32([1, 2])})
     assert compiled.verify(examples, progress=False)
-    trainer = amp.Trainer(compiled.graph, optax.sgd(0.1), mode="sync")
+    trainer = amp.Trainer(
+        compiled.graph,
+        optax.sgd(0.1),
+        mode="sync",
+    )
     trainer.fit(compiled.data(examples), progress=False)
     after = compiled.params(trainer.params)
-    assert isinstance(after["net"], Net) and compiled.loss(after, examples) < compiled.loss(params, examples)
+    assert isinstance(after["net"], Net) and compiled.loss(after, examples) < compiled.loss(
+        params, examples
+    )
 
 
 def test_layers_of_flax_that_draw_are_given_a_key():
-    drop = lambda key, x: LINEN_DROPOUT.apply({}, nnx.Dropout(0.5)(x, rngs=nnx.Rngs(key)), rngs={"dropout": key})
-    compiled = amp.compile(lambda p, e: jnp.sum(amp.stochastic(drop, lambda x: x, e["v"] * p["w"])), P, SPEC)
-    example = {"x": 1.0, "t": [], "k": 0, "v": [1.0, 2.0]}
-    assert compiled.verify([example] * 5, progress=False) and float(compiled.loss(P, [example])) == 4.5
+    def drop(key, x):
+        return LINEN_DROPOUT.apply(
+            {},
+            nnx.Dropout(0.5)(x, rngs=nnx.Rngs(key)),
+            rngs={"dropout": key},
+        )
+
+    compiled = amp.compile(
+        lambda p, e: jnp.sum(amp.stochastic(drop, lambda x: x, e["v"] * p["w"])),
+        P,
+        SPEC,
+    )
+    example = {
+        "x": 1.0,
+        "t": [],
+        "k": 0,
+        "v": [1.0, 2.0],
+    }
+    assert (
+        compiled.verify([example] * 5, progress=False) and float(compiled.loss(P, [example])) == 4.5
+    )
 
 
 @pytest.mark.parametrize(
     ("value", "got"),
     [
-        (NNX_NORM, "a module whose variables are all `Param`, got BatchStat. Split it, `graph, params, rest = "),
+        (
+            NNX_NORM,
+            "a module whose variables are all `Param`, got BatchStat. Split it, `graph, params, rest = ",
+        ),
         (NNX_DROPOUT, "a module whose variables are all `Param`, got RngCount, RngKey."),
         ({"a": [NNX_NORM]}, "a module whose variables are all `Param`, got BatchStat."),
         (flax.linen.Dense(1), "arrays of floats, got Dense. Give what the module's `init` returns"),
@@ -207,11 +272,20 @@ def test_layers_of_flax_that_draw_are_given_a_key():
 def test_parameters_that_are_refused(value, got):
     with pytest.raises(GraphError) as caught:
         amp.compile(model, P | {"other": value}, SPEC)
-    assert str(caught.value).startswith("compile, params, `['other']") and f"expected {got}" in str(caught.value)
+    assert str(caught.value).startswith("compile, params, `['other']") and f"expected {got}" in str(
+        caught.value
+    )
 
 
 def test_rounds_at_most_may_be_a_number_of_numpys():
-    loop = lambda p, e: amp.while_loop(lambda h: amp.read(h > 0.2), LOOP, e["x"] * p["w"], most=np.int64(3))
+    def loop(p, e):
+        return amp.while_loop(
+            lambda h: amp.read(h > 0.2),
+            LOOP,
+            e["x"] * p["w"],
+            most=np.int64(3),
+        )
+
     compiled = amp.compile(loop, P, {"x": "float32[]"})
     assert compiled.verify([{"x": 1.0}, {"x": 9.0}], progress=False)
 
@@ -219,7 +293,8 @@ def test_rounds_at_most_may_be_a_number_of_numpys():
 @pytest.mark.parametrize("name", ["max", "min", "mod", "floordiv"])
 def test_lengths_are_not_called_like_functions_of_shapes(name):
     with pytest.raises(
-        GraphError, match=rf"expected a name that means nothing else in JAX's shapes, got `{name}`\. Write"
+        GraphError,
+        match=rf"expected a name that means nothing else in JAX's shapes, got `{name}`\. Write",
     ):
         amp.compile(model, P, {"x": f"float32[{name}]"})
 
@@ -235,31 +310,50 @@ class Generated:
 
     def __getitem__(self, at):
         n = next(self.numbers)
-        return {"x": np.full(2, n, np.float32), "y": n}
+        return {
+            "x": np.full(2, n, np.float32),
+            "y": n,
+        }
 
 
 def test_examples_that_are_made_when_they_are_asked_for():
     """Each is asked for once, so that its leaves belong together."""
-    compiled = amp.compile(lambda p, e: amp.sum(e["x"]) * p["w"] - 3 * e["y"], P, {"x": "float32[t]", "y": "int32[]"})
+    compiled = amp.compile(
+        lambda p, e: amp.sum(e["x"]) * p["w"] - 3 * e["y"],
+        P,
+        {"x": "float32[t]", "y": "int32[]"},
+    )
     trainer = amp.Trainer(compiled.graph, optax.sgd(0.0))
     assert (
-        trainer.accumulate(compiled.data(Generated()), update=False)["loss_sum"] == 0 == compiled.loss(P, Generated())
+        trainer.accumulate(compiled.data(Generated()), update=False)["loss_sum"]
+        == 0
+        == compiled.loss(P, Generated())
     )
     assert compiled.verify(Generated(), progress=False) and compiled.explain(Generated())
     assert len(compiled.data(Generated(), labels=False)) == 3
 
 
 def test_masked_arrays_are_refused():
-    compiled = amp.compile(lambda p, e: amp.sum(e["t"]) * p["w"], P, {"t": "float32[t]"})
+    compiled = amp.compile(
+        lambda p, e: amp.sum(e["t"]) * p["w"],
+        P,
+        {"t": "float32[t]"},
+    )
     with pytest.raises(
-        DataError, match=r"instance 1, `\['t'\]`: expected arrays all of whose entries count, got a masked"
+        DataError,
+        match=r"instance 1, `\['t'\]`: expected arrays all of whose entries count, got a masked",
     ):
         compiled.data([{"t": [1.0]}, {"t": np.ma.array([1.0, 2.0], mask=[0, 1])}])
 
 
 def test_parameters_come_back_as_arrays_of_jax():
     compiled = amp.compile(
-        lambda p, e: p["e"][e["k"]] * p["w"][0], {"e": np.ones(3, np.float32), "w": np.ones(1)}, {"k": "int32[]"}
+        lambda p, e: p["e"][e["k"]] * p["w"][0],
+        {
+            "e": np.ones(3, np.float32),
+            "w": np.ones(1),
+        },
+        {"k": "int32[]"},
     )
     trainer = amp.Trainer(compiled.graph)
     params = compiled.params(trainer.params)
@@ -267,19 +361,35 @@ def test_parameters_come_back_as_arrays_of_jax():
 
 
 def test_lists_of_trees_and_of_dictionaries():
-    trees = [amp.Tree.of([[1.0, 2.0], 3.0]), amp.Tree.of(4.0)]
+    trees = [
+        amp.Tree.of([[1.0, 2.0], 3.0]),
+        amp.Tree.of(4.0),
+    ]
     spec = {
         "trees": amp.Tree("int32[s,v]", "int32[s,v]", "float32[s,v]"),
         "words": {"a": "float32[w]", "b": "float32[w,c]"},
     }
 
     def both(p, e):
-        root = lambda t: amp.fold_tree(lambda x: x * p["w"], lambda x, kids: jnp.tanh(amp.sum(kids)), t)[1]
-        words = amp.map(lambda w: w["a"] * amp.sum(w["b"]), e["words"])
+        def root(t):
+            return amp.fold_tree(lambda x: x * p["w"], lambda x, kids: jnp.tanh(amp.sum(kids)), t)[
+                1
+            ]
+
+        words = amp.map(
+            lambda w: w["a"] * amp.sum(w["b"]),
+            e["words"],
+        )
         return amp.sum(amp.map(root, e["trees"])) + amp.sum(words) * p["w"]
 
     compiled = amp.compile(both, P, spec)
-    example = {"trees": trees, "words": [{"a": 1.0, "b": [2.0]}, {"a": 2.0, "b": []}]}
+    example = {
+        "trees": trees,
+        "words": [
+            {"a": 1.0, "b": [2.0]},
+            {"a": 2.0, "b": []},
+        ],
+    }
     none = {"trees": [], "words": []}
     assert compiled.verify([example, none], progress=False)
     for each in (example, none):
@@ -289,20 +399,50 @@ def test_lists_of_trees_and_of_dictionaries():
 @pytest.mark.parametrize("arity", [None, 2])
 def test_forests(arity):
     """Trees of several roots, in any order: each begins with the same; the first root's state is that of all."""
-    forest = amp.Tree([1, -1, 1, -1, -1, 4, 4], [1, 0, 0, 5, 0, 1, 0], np.linspace(-1, 1, 7))
-    lone, pair = amp.Tree([-1], [3], np.ones(1)), amp.Tree([-1, -1], [0, 0], np.ones(2))
+    forest = amp.Tree(
+        [1, -1, 1, -1, -1, 4, 4],
+        [1, 0, 0, 5, 0, 1, 0],
+        np.linspace(-1, 1, 7),
+    )
+    lone = amp.Tree(
+        [-1],
+        [3],
+        np.ones(1),
+    )
+    pair = amp.Tree(
+        [-1, -1],
+        [0, 0],
+        np.ones(2),
+    )
 
     def either(p, e):
-        branch = (
-            (lambda x, a, b: jnp.tanh(a * p["w"] - b)) if arity else (lambda x, kids: jnp.tanh(amp.sum(kids) * p["w"]))
+        if arity:
+            branch = lambda x, a, b: jnp.tanh(a * p["w"] - b)
+        else:
+            branch = lambda x, kids: jnp.tanh(amp.sum(kids) * p["w"])
+        up, root = amp.fold_tree(
+            lambda x: x + e["x"],
+            branch,
+            e["tree"],
+            arity=arity,
         )
-        up, root = amp.fold_tree(lambda x: x + e["x"], branch, e["tree"], arity=arity)
-        down = amp.scan_tree(lambda h, x: jnp.tanh(h * p["w"] + x), root * p["b"], e["tree"])
+        down = amp.scan_tree(
+            lambda h, x: jnp.tanh(h * p["w"] + x),
+            root * p["b"],
+            e["tree"],
+        )
         return amp.sum(amp.map(lambda a, b: a * b, up, down)) + root**2
 
     spec = {"tree": amp.Tree("int32[v]", "int32[v]", "float64[v]"), "x": "float64[]"}
     with jax.enable_x64(True):
-        instances = [{"tree": tree, "x": 0.3} for tree in (forest, lone, pair)]
-        compiled = Compiled64(either, {"w": np.float64(0.7), "b": np.float64(0.4)}, spec, instances)
+        instances = []
+        for tree in (forest, lone, pair):
+            instances.append({"tree": tree, "x": 0.3})
+        compiled = Compiled64(
+            either,
+            {"w": np.float64(0.7), "b": np.float64(0.4)},
+            spec,
+            instances,
+        )
         compiled.check_gradients()
         compiled.check_direction()

@@ -9,7 +9,11 @@ IN_EVERY_RUN = ("combinators/", "by hand/")
 
 
 @pytest.mark.parametrize(
-    "name", [name if name.startswith(IN_EVERY_RUN) else pytest.param(name, marks=pytest.mark.full) for name in CASES]
+    "name",
+    [
+        name if name.startswith(IN_EVERY_RUN) else pytest.param(name, marks=pytest.mark.full)
+        for name in CASES
+    ],
 )
 def test_a_graph_is_printed_as_it_was(name):
     assert f"{CASES[name]()!r}\n" == file(name).read_text(encoding="utf-8")

@@ -16,21 +16,32 @@ SPEC = {"tokens": "int32[t,2]", "label": "int32[2]"}
 
 def compiled() -> amp.Compiled:
     def model(p, s):
-        h, _ = amp.scan(lambda h, token: (h + token.sum() * p["w"], None), jnp.float32(0), s["tokens"])
+        h, _ = amp.scan(
+            lambda h, token: (h + token.sum() * p["w"], None),
+            jnp.float32(0),
+            s["tokens"],
+        )
         return h * s["label"].sum()
 
-    return amp.compile(model, {"w": jnp.ones(())}, SPEC)
+    return amp.compile(
+        model,
+        {"w": jnp.ones(())},
+        SPEC,
+    )
 
 
 def test_buckets_are_drawn_anew():
-    buckets, model = Buckets(generate(40), 2), compiled()
+    buckets = Buckets(generate(40), 2)
+    model = compiled()
     data = model.data(buckets)
     assert isinstance(data, Instances) and len(data) == len(buckets) and data.n_examples == 40
     assert model.data(data) is data
     other = data.reshuffle(np.random.default_rng(1))
     want = model.data(buckets.reshuffle(np.random.default_rng(1)).plain())
     ids = np.arange(len(want))
-    found, wanted, before = other.gather(ids), want.gather(ids), data.gather(ids)
+    found = other.gather(ids)
+    wanted = want.gather(ids)
+    before = data.gather(ids)
     for name, messages in wanted.items():
         np.testing.assert_array_equal(found[name].payload, messages.payload)
     assert any((found[name].payload != before[name].payload).any() for name in wanted)
@@ -39,17 +50,25 @@ def test_buckets_are_drawn_anew():
 
 
 def test_data_without_labels_are_drawn_once():
-    data = compiled().data(Buckets(generate(10), 2), labels=False)
+    data = compiled().data(
+        Buckets(generate(10), 2),
+        labels=False,
+    )
     assert not hasattr(data, "reshuffle")
 
 
 @pytest.mark.parametrize("method", ["verify", "loss"])
 def test_the_model_itself_takes_the_instances_themselves(method):
-    model, buckets = compiled(), Buckets(generate(12), 2)
-    check = model.verify if method == "verify" else lambda data: model.loss(model.initial_params, data)
+    model = compiled()
+    buckets = Buckets(generate(12), 2)
+    if method == "verify":
+        check = model.verify
+    else:
+        check = lambda data: model.loss(model.initial_params, data)
     given: list[tuple[Any, str]] = [(buckets, "a data set that makes them, Buckets")]
     for data, what in [*given, (model.data(buckets), r"what `compiled\.data`")]:
         with pytest.raises(
-            DataError, match=f"{method}, instances: expected instances as the model takes them, got {what}"
+            DataError,
+            match=f"{method}, instances: expected instances as the model takes them, got {what}",
         ):
             check(data)

@@ -15,14 +15,16 @@ def is_tree(parent, side):
     if all(p >= 0 for p in parent) or any(p >= n for p in parent):
         return False
     if any(
-        sorted(s for s, p in zip(side, parent, strict=True) if p == node) != list(range(parent.count(node)))
+        sorted(s for s, p in zip(side, parent, strict=True) if p == node)
+        != list(range(parent.count(node)))
         for node in range(n)
     ):
         return False
     for node in range(n):
         steps = 0
         while parent[node] >= 0 and steps <= n:
-            node, steps = parent[node], steps + 1
+            node = parent[node]
+            steps = steps + 1
         if steps > n:
             return False
     return True
@@ -31,10 +33,13 @@ def is_tree(parent, side):
 def grown(n, draw):
     """A tree whose nodes are numbered anyhow."""
     numbers = draw(st.permutations(range(n)))
-    parent, side, n_children = [-1] * n, [0] * n, [0] * n
+    parent = [-1] * n
+    side = [0] * n
+    n_children = [0] * n
     for i in range(1, n):
         above = numbers[draw(st.integers(0, i - 1))]
-        parent[numbers[i]], side[numbers[i]] = above, n_children[above]
+        parent[numbers[i]] = above
+        side[numbers[i]] = n_children[above]
         n_children[above] += 1
     return parent, side
 
@@ -44,7 +49,11 @@ def columns(draw):
     """A tree, as it is or with one number changed, or any numbers."""
     n = draw(st.integers(1, 7))
     if draw(st.integers(0, 3)) == 0:
-        numbers = st.lists(st.integers(-1, n), min_size=n, max_size=n)
+        numbers = st.lists(
+            st.integers(-1, n),
+            min_size=n,
+            max_size=n,
+        )
         return draw(numbers), draw(numbers)
     parent, side = grown(n, draw)
     if draw(st.booleans()):

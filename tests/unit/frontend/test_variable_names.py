@@ -38,11 +38,21 @@ def test_outside_of_a_function() -> None:
 
 def test_nodes_of_lambdas_are_called_like_what_they_give() -> None:
     def model(p: Any, s: Any) -> jax.Array:
-        scores = amp.map(lambda x: x @ p["w"], s["x"])
+        scores = amp.map(
+            lambda x: x @ p["w"],
+            s["x"],
+        )
         doubled = amp.map(lambda score: jnp.sin(score) * 2, scores)
-        shifted, _ = amp.map(lambda score: (jnp.cos(score), score), doubled)
+        shifted, _ = amp.map(
+            lambda score: (jnp.cos(score), score),
+            doubled,
+        )
         return jnp.tanh(amp.sum(shifted) + amp.sum(amp.map(jnp.exp, scores)))
 
-    compiled = amp.compile(model, {"w": jnp.ones(2)}, {"x": "float32[t,2]"})
+    compiled = amp.compile(
+        model,
+        {"w": jnp.ones(2)},
+        {"x": "float32[t,2]"},
+    )
     assert {"doubled", "shifted", "exp"} <= set(compiled.graph.nodes)
     assert not any(name.startswith("t_") or name == "t" for name in compiled.graph.nodes)

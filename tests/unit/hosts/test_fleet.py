@@ -33,7 +33,10 @@ class SlowHost:
     failure = None
 
     def __init__(self, number, hosts):
-        self.number, self.hosts, self.batch, self.needs = number, hosts, Batch(), set()
+        self.number = number
+        self.hosts = hosts
+        self.batch = Batch()
+        self.needs = set()
         self.sent = self.done = 0
         self.queue = []
         self.peers = ()
@@ -63,7 +66,8 @@ class SlowHost:
 
 def run(hosts):
     """Lets hosts do all that they can: rows that are put must have been taken before."""
-    taken, moved = hosts[0].taken, True
+    taken = hosts[0].taken
+    moved = True
     while moved:
         moved = False
         for host in hosts:
@@ -89,7 +93,11 @@ def test_nobody_waits_for_ever(most, decided):
     hosts[0].taken = set()
     few, many, fleets.FEW, fleets.MOST = fleets.FEW, fleets.MOST, *most
     try:
-        fleet = Fleet(types.SimpleNamespace(), types.SimpleNamespace(), lambda: Ready(hosts, frozenset(), lambda: None))
+        fleet = Fleet(
+            types.SimpleNamespace(),
+            types.SimpleNamespace(),
+            lambda: Ready(hosts, frozenset(), lambda: None),
+        )
         for number, (start, end) in enumerate(decided):
             if start == end:
                 hosts[start].batch.operations.append(("launch", number))
@@ -104,7 +112,8 @@ def test_nobody_waits_for_ever(most, decided):
             hosts[host].wait_until(lambda host=host: hosts[host].done == hosts[host].sent)
         assert not any(host.batch.n or host.queue for host in hosts)
     finally:
-        fleets.FEW, fleets.MOST = few, many
+        fleets.FEW = few
+        fleets.MOST = many
 
 
 def test_a_host_never_waits_to_send_rows_to_another():

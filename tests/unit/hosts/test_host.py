@@ -19,8 +19,11 @@ class Driver:
     """Sends batches, all at once, and then the end; notes what the host says in the list of what happens."""
 
     def __init__(self, batches, happened):
-        messages = [Message("batch", (0, n), arrays=tuple(batch)) for n, batch in enumerate(batches, 1)]
-        self.messages, self.happened = deque([*messages, Message("end")]), happened
+        messages = []
+        for n, batch in enumerate(batches, 1):
+            messages.append(Message("batch", (0, n), arrays=tuple(batch)))
+        self.messages = deque([*messages, Message("end")])
+        self.happened = happened
 
     def receive(self, timeout_s):
         return self.messages.popleft()
@@ -33,7 +36,9 @@ class Fence:
     """Is ready when so many operations have been carried out; fails then, if it is to."""
 
     def __init__(self, happened, after, fails):
-        self.happened, self.after, self.fails = happened, after, fails
+        self.happened = happened
+        self.after = after
+        self.fails = fails
 
     def is_ready(self):
         return self.happened.count("operation") >= self.after
@@ -47,13 +52,21 @@ def happens(late, n_batches=3, fails=False):
     """What a host does with batches whose kernels end so many operations after they were issued: operations, and what it says."""
     happened = []
     plan = engine(graphs.chain(2), spread(graphs.chain(2), 1), (0,), check=False).plan
-    writer, batches = BatchWriter(Names.of(plan)), []
+    writer = BatchWriter(Names.of(plan))
+    batches = []
     for _ in range(n_batches):
         for _ in range(EACH):
             writer.forget()
         batches.append(writer.take())
-    fences = SimpleNamespace(of_worker=lambda worker: Fence(happened, happened.count("operation") + late, fails))
-    executor = SimpleNamespace(plan=plan, readings={}, fences=fences, abandon=lambda: happened.append("operation"))
+    fences = SimpleNamespace(
+        of_worker=lambda worker: Fence(happened, happened.count("operation") + late, fails)
+    )
+    executor = SimpleNamespace(
+        plan=plan,
+        readings={},
+        fences=fences,
+        abandon=lambda: happened.append("operation"),
+    )
     Host(0, executor, HostLayout(plan, (0,)), Driver(batches, happened), {}).serve()
     return happened
 

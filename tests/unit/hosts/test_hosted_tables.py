@@ -18,8 +18,17 @@ from ampjax.sparse.table.travelling_table import TravellingTable
 
 QUIET = {"progress": False}
 DATA = models.data(10)
-OPTIONS = {"max_active_keys": 3, "min_update_interval": 6, "arena_rows": 64, "workers": 2, "affinity": "coloured"}
-OPTIMIZERS = {"adagrad": (optax.adagrad(0.1), "lazy"), "adam": (optax.adam(0.05), "faithful")}
+OPTIONS = {
+    "max_active_keys": 3,
+    "min_update_interval": 6,
+    "arena_rows": 64,
+    "workers": 2,
+    "affinity": "coloured",
+}
+OPTIMIZERS = {
+    "adagrad": (optax.adagrad(0.1), "lazy"),
+    "adam": (optax.adam(0.05), "faithful"),
+}
 """The second one moves rows without gradients, too, later."""
 
 
@@ -34,17 +43,31 @@ def assert_same_state(one, other):
     """Parameters, gradients that wait, and what tables keep beside their rows."""
     assert_same(one.params, other.params)
     assert_same(one.gradients, other.gradients)
-    states = [run.session.executor.store.tables["embed"].table.opt_state for run in (one, other)]
+    states = []
+    for run in (one, other):
+        states.append(run.session.executor.store.tables["embed"].table.opt_state)
     assert_same(*states)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("adagrad", marks=pytest.mark.full), "adam"])
 def test_a_recorded_run_gives_the_same_bits_on_hosts(name, tmp_path):
-    options = {"drop_staler_than": 0, "min_update_interval": 1, "max_dispatch_size": 2, "policy": "wavefront"}
+    options = {
+        "drop_staler_than": 0,
+        "min_update_interval": 1,
+        "max_dispatch_size": 2,
+        "policy": "wavefront",
+    }
     here, table = made(0, name, **options)
-    history = here.fit(DATA, epochs=2, record=tmp_path / "run", **QUIET)
-    assert all(epoch.dropped for epoch in history.epochs), "all go forth before the first comes back"
+    history = here.fit(
+        DATA,
+        epochs=2,
+        record=tmp_path / "run",
+        **QUIET,
+    )
+    assert all(epoch.dropped for epoch in history.epochs), (
+        "all go forth before the first comes back"
+    )
     there, other = made(2, name, **options)
     again = amp.replay(tmp_path / "run", there, DATA, **QUIET)
     assert_same_state(there, here)
@@ -84,18 +107,37 @@ def test_a_checkpoint_of_hosts_is_one_of_a_process_and_the_other_way_round(tmp_p
 @pytest.mark.full
 @pytest.mark.slow
 def test_a_fit_on_processes_goes_on_when_the_host_of_the_table_dies(tmp_path):
-    graphs = [models.with_table(optax.adagrad(0.1))[0] for _ in range(2)]
+    graphs = []
+    for _ in range(2):
+        graphs.append(models.with_table(optax.adagrad(0.1))[0])
     options = {**OPTIONS, "mode": "pipeline"}
-    whole = trainer(graphs[0], optax.adam(0.01), 0, 2, **options)
+    whole = trainer(
+        graphs[0],
+        optax.adam(0.01),
+        0,
+        2,
+        **options,
+    )
     whole.fit(DATA, epochs=3, **QUIET)
-    there = amp.Trainer(graphs[1], optax.adam(0.01), hosts=2, snapshot=tmp_path / "snapshots", **options)
+    there = amp.Trainer(
+        graphs[1],
+        optax.adam(0.01),
+        hosts=2,
+        snapshot=tmp_path / "snapshots",
+        **options,
+    )
     (owner,) = [host for host in there.hosts if "embed" in host.nodes]
 
     def kill(trainer, epoch):
         if epoch.epoch == 2 and owner.process in [host.process for host in trainer.hosts]:
             os.kill(owner.process, signal.SIGKILL)
 
-    history = there.fit(DATA, epochs=3, callbacks=[kill], **QUIET)
+    history = there.fit(
+        DATA,
+        epochs=3,
+        callbacks=[kill],
+        **QUIET,
+    )
     assert len(history) == 3 and len(history.resumed) == 1
     assert_same(there.params, whole.params)
     there.close()
@@ -109,7 +151,9 @@ def test_tables_that_no_host_can_keep(tmp_path):
         trainer(graph, None, 2, 2)
     with ServerProcesses(1) as processes:
         graph, _ = models.with_table(optax.sgd(0.1), processes=processes)
-        with pytest.raises(GraphError, match=r"got one at server processes.*\n?.*without `folder` and `processes`"):
+        with pytest.raises(
+            GraphError, match=r"got one at server processes.*\n?.*without `folder` and `processes`"
+        ):
             trainer(graph, None, 2, 2)
 
 
@@ -117,7 +161,9 @@ def test_an_error_names_the_instance():
     instances = models.data(2)
     instances[1]["word"].payload[0, 0] = models.WORDS
     there, _ = made(2)
-    with pytest.raises(HostError, match=r"node `embed`, id of instance 1: expected a row of its table"):
+    with pytest.raises(
+        HostError, match=r"node `embed`, id of instance 1: expected a row of its table"
+    ):
         there.fit(instances, **QUIET)
     there.close()
 
@@ -128,10 +174,24 @@ def test_an_error_names_the_instance():
 def test_trainers_of_one_graph_keep_their_tables_apart():
     """After as many updates, so that the tables' versions are the same, each has its own rows."""
     graph, table = models.with_table(optax.adagrad(0.1))
-    trainers = [trainer(graph, optax.adam(0.01), 2, 2, **OPTIONS | {"min_update_interval": 1}) for _ in range(2)]
+    trainers = []
+    for _ in range(2):
+        trainers.append(
+            trainer(
+                graph,
+                optax.adam(0.01),
+                2,
+                2,
+                **OPTIONS | {"min_update_interval": 1},
+            )
+        )
     rows = []
     for number, there in enumerate(trainers):
-        there.fit(models.data(6, seed=number, length=2), epochs=1, **QUIET)
+        there.fit(
+            models.data(6, seed=number, length=2),
+            epochs=1,
+            **QUIET,
+        )
         rows.append(there.params["embed"])
     assert table.version > 0 and np.any(rows[0] != rows[1])
     for there, own in zip(trainers, rows, strict=True):
@@ -140,22 +200,35 @@ def test_trainers_of_one_graph_keep_their_tables_apart():
 
 
 def test_a_table_is_pickled_without_its_rows():
-    table = Table(np.ones((100_000, 8), np.float32), optax.sgd(0.5))
+    table = Table(
+        np.ones((100_000, 8), np.float32),
+        optax.sgd(0.5),
+    )
     bytes_sent = packed(amp.nn.TableEmbed(table), "a layer")
     assert len(bytes_sent) < table.shape[0]
     elsewhere = cloudpickle.loads(bytes_sent).table
     assert (elsewhere.shape, elsewhere.dtype) == (table.shape, table.dtype)
     assert "in another process" in repr(elsewhere)
-    with pytest.raises(TableError, match="expected rows in this process, got a table that is in another process"):
+    with pytest.raises(
+        TableError, match="expected rows in this process, got a table that is in another process"
+    ):
         elsewhere.pull(np.array([1]))
 
 
 def test_files_bring_rows_state_and_version():
     tx = optax.adam(0.1)
     one, other = (Table(models.VALUES, tx, partitions=p, mode="faithful") for p in (2, 3))
-    one.push(np.array([2, 3]), np.ones((2, models.FEATURES), np.float32))
+    one.push(
+        np.array([2, 3]),
+        np.ones((2, models.FEATURES), np.float32),
+    )
     TravellingTable.of(other).take_files(TravellingTable.of(one).as_files())
     assert (other.version, other.n_partitions) == (1, 2)
-    assert_same((other.dense(), other.opt_state), (one.dense(), one.opt_state))
-    with pytest.raises(TableError, match=r"take_files: expected the files of a saved table, got `\.\./x`"):
+    assert_same(
+        (other.dense(), other.opt_state),
+        (one.dense(), one.opt_state),
+    )
+    with pytest.raises(
+        TableError, match=r"take_files: expected the files of a saved table, got `\.\./x`"
+    ):
         TravellingTable.of(other).take_files({"../x": np.zeros(1, np.uint8)})

@@ -6,7 +6,17 @@ from support.models import model
 
 import ampjax as amp
 from ampjax.engine.executor import Executor
-from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, PUT, TAKE, BatchWriter, Names, operations
+from ampjax.hosts.operations import (
+    CHANGE,
+    FEED,
+    FORGET,
+    LAUNCH,
+    PUT,
+    TAKE,
+    BatchWriter,
+    Names,
+    operations,
+)
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.parameter_changes import Average, Contribute, Merge, Update
 from ampjax.sched.programs.feeds import Feed
@@ -43,9 +53,16 @@ def same(one, other):
 @pytest.mark.slow
 def test_launches(name, options, monkeypatch):
     graph, data = model(name)
-    seen, run = [], Executor.run
-    monkeypatch.setattr(Executor, "run", lambda self, launches: (seen.extend(launches), run(self, launches))[1])
-    trainer = amp.Trainer(graph, max_active_keys=3, min_update_interval=2, arena_rows=256, **options)
+    seen = []
+    run = Executor.run
+    monkeypatch.setattr(
+        Executor,
+        "run",
+        lambda self, launches: (seen.extend(launches), run(self, launches))[1],
+    )
+    trainer = amp.Trainer(
+        graph, max_active_keys=3, min_update_interval=2, arena_rows=256, **options
+    )
     trainer.fit(data, epochs=1, progress=False)
     names = Names.of(trainer.plan)
     writer = BatchWriter(names)
@@ -68,12 +85,24 @@ def test_everything_else():
     plan = amp.Trainer(graph).plan
     names = Names.of(plan)
     a, b, *_ = names.nodes
-    writer, key = BatchWriter(names), names.arenas[0]
-    changes = [Update(a, 3, 0.5), Average("g", (a, b)), Contribute("h", b), Merge("h", (b, a)), Average("g", (b, a))]
-    payload = np.zeros((2, *key[1]), key[2])
+    writer = BatchWriter(names)
+    key = names.arenas[0]
+    changes = [
+        Update(a, 3, 0.5),
+        Average("g", (a, b)),
+        Contribute("h", b),
+        Merge("h", (b, a)),
+        Average("g", (b, a)),
+    ]
+    payload = np.zeros(
+        (2, *key[1]),
+        key[2],
+    )
     slots = np.array([4, 5])
     writer.feed(Feed("x", key, slots, payload, 9))
-    slots[:], payload[:] = 0, 1  # a data set uses its buffers again
+    # a data set uses its buffers again
+    slots[:] = 0
+    payload[:] = 1
     for change in changes:
         writer.change(change, 7)
     writer.forget()

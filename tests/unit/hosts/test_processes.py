@@ -30,23 +30,49 @@ def test_a_recorded_run_gives_the_same_bits_on_two_processes_and_a_dead_host_is_
         "workers": 2,
         "replica_sync": ("message", 2),
     }
-    here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
-    history = here.fit(data, data, epochs=2, progress=False, record=tmp_path / "run.trace")
+    here = amp.Trainer(
+        graph,
+        optax.adam(0.01),
+        devices=jax.devices()[:1] * 2,
+        **options,
+    )
+    history = here.fit(
+        data,
+        data,
+        epochs=2,
+        progress=False,
+        record=tmp_path / "run.trace",
+    )
     file = tmp_path / "resources.yaml"
     file.write_text(
         "machines: [{host: left, address: localhost, devices: [1]}, {host: right, address: localhost, devices: [0]}]"
     )
-    there = amp.Trainer(graph, optax.adam(0.01), hosts=file, **options)
+    there = amp.Trainer(
+        graph,
+        optax.adam(0.01),
+        hosts=file,
+        **options,
+    )
     processes = [state.process for state in there.hosts]
     again = amp.replay(tmp_path / "run.trace", there, data, data, progress=False)
     assert_same(there.params, here.params)
-    assert [(e.train, e.valid) for e in again.epochs] == [(e.train, e.valid) for e in history.epochs]
-    assert [(state.name, bool(state.bytes_sent and state.bytes_received)) for state in there.hosts] == [
+    assert [(e.train, e.valid) for e in again.epochs] == [
+        (e.train, e.valid) for e in history.epochs
+    ]
+    assert [
+        (state.name, bool(state.bytes_sent and state.bytes_received)) for state in there.hosts
+    ] == [
         ("left", True),
         ("right", True),
     ]
     trace = amp.Trace()
-    there.fit(data, epochs=1, progress=False, trace=trace, record=tmp_path / "traced")
+    there.fit(
+        data,
+        epochs=1,
+        progress=False,
+        trace=trace,
+        record=tmp_path / "traced",
+    )
     assert_agree(trace, tmp_path / "traced", there.plan)
     names = "driver", "left", "right"
     assert set(trace.traffic) == {(one, other) for one in names for other in names if one != other}
@@ -70,42 +96,85 @@ def test_a_graph_that_can_not_travel():
 
     with amp.Graph() as g:
         x = amp.pump("x", shape=())
-        amp.sink("y", amp.ppt("double", body, params=lambda key: np.float32(2.0))(x))
-    with pytest.raises(SettingsError, match=r"something that can travel to another process, got(?s:.*)lock"):
+        amp.sink(
+            "y",
+            amp.ppt("double", body, params=lambda key: np.float32(2.0))(x),
+        )
+    with pytest.raises(
+        SettingsError, match=r"something that can travel to another process, got(?s:.*)lock"
+    ):
         amp.Trainer(g, hosts=2)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_hangs(sign, tmp_path, monkeypatch):
+def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_hangs(
+    sign, tmp_path, monkeypatch
+):
     monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", "2")
     graph, data = model("sequences")
     options = {"mode": "pipeline", "max_active_keys": 4, "arena_rows": 256, "workers": 2}
-    options["affinity"] = {name: int(name != "linear1") for name in amp.Trainer(graph, **options).plan.worker_of}
-    here = amp.Trainer(graph, optax.adam(0.01), hosts=amp.Hosts(2, "threads"), **options)
-    history = here.fit(data, epochs=4, progress=False, update_log=tmp_path / "here")
-    there = amp.Trainer(graph, optax.adam(0.01), hosts=2, snapshot=tmp_path / "snapshots", **options)
+    options["affinity"] = {
+        name: int(name != "linear1") for name in amp.Trainer(graph, **options).plan.worker_of
+    }
+    here = amp.Trainer(
+        graph,
+        optax.adam(0.01),
+        hosts=amp.Hosts(2, "threads"),
+        **options,
+    )
+    history = here.fit(
+        data,
+        epochs=4,
+        progress=False,
+        update_log=tmp_path / "here",
+    )
+    there = amp.Trainer(
+        graph,
+        optax.adam(0.01),
+        hosts=2,
+        snapshot=tmp_path / "snapshots",
+        **options,
+    )
     first = [state.process for state in there.hosts]
 
     def lose_a_host(trainer, epoch):
         if epoch.epoch == 2 and trainer.hosts[1].process == first[1]:
             os.kill(first[1], sign)
 
-    again = there.fit(data, epochs=4, progress=False, callbacks=[lose_a_host], update_log=tmp_path / "there")
+    again = there.fit(
+        data,
+        epochs=4,
+        progress=False,
+        callbacks=[lose_a_host],
+        update_log=tmp_path / "there",
+    )
     assert_same(there.params, here.params)
     assert [e.train for e in again.epochs] == [e.train for e in history.epochs]
     assert len(again.resumed) == 1 and again.resumed[0]["epoch"] in (2, 3)
-    assert (tmp_path / "there").read_text() == (tmp_path / "here").read_text(), "no update twice, and none left out"
-    assert not any(map(is_there, first)) and [state.state for state in there.hosts] == ["running"] * 2
+    assert (tmp_path / "there").read_text() == (tmp_path / "here").read_text(), (
+        "no update twice, and none left out"
+    )
+    assert (
+        not any(map(is_there, first)) and [state.state for state in there.hosts] == ["running"] * 2
+    )
     there.close()
     here.close()
 
 
 @pytest.mark.full
-def test_a_recorded_fit_goes_on_when_a_host_dies_and_its_recording_replays_to_the_same_bits(tmp_path):
+def test_a_recorded_fit_goes_on_when_a_host_dies_and_its_recording_replays_to_the_same_bits(
+    tmp_path,
+):
     graph, data = model("sequences in replicas")
     options = {"max_active_keys": 4, "min_update_interval": 6, "arena_rows": 256, "workers": 2}
-    there = amp.Trainer(graph, optax.adam(0.01), hosts=2, snapshot=tmp_path / "snapshots", **options)
+    there = amp.Trainer(
+        graph,
+        optax.adam(0.01),
+        hosts=2,
+        snapshot=tmp_path / "snapshots",
+        **options,
+    )
     first = [state.process for state in there.hosts]
 
     def lose_a_host(trainer, epoch):
@@ -113,7 +182,14 @@ def test_a_recorded_fit_goes_on_when_a_host_dies_and_its_recording_replays_to_th
             os.kill(first[0], signal.SIGKILL)
 
     path = tmp_path / "run.trace"
-    history = there.fit(data, data, epochs=4, progress=False, record=path, callbacks=[lose_a_host])
+    history = there.fit(
+        data,
+        data,
+        epochs=4,
+        progress=False,
+        record=path,
+        callbacks=[lose_a_host],
+    )
     params = there.params
     there.close()
     shutil.rmtree(tmp_path / "snapshots")
@@ -121,7 +197,14 @@ def test_a_recorded_fit_goes_on_when_a_host_dies_and_its_recording_replays_to_th
         there.fit(data, epochs=1, progress=False)
     assert not any(state.state == "running" for state in there.hosts)
     assert len(history) == 4 and len(history.resumed) == 1
-    here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
+    here = amp.Trainer(
+        graph,
+        optax.adam(0.01),
+        devices=jax.devices()[:1] * 2,
+        **options,
+    )
     again = amp.replay(path, here, data, data, progress=False)
     assert_same(here.params, params)
-    assert [(e.train, e.valid) for e in again.epochs] == [(e.train, e.valid) for e in history.epochs]
+    assert [(e.train, e.valid) for e in again.epochs] == [
+        (e.train, e.valid) for e in history.epochs
+    ]

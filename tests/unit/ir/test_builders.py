@@ -34,11 +34,15 @@ def test_contract(kind):
     g, node = build(kind)
     _, types = KINDS[kind]
     assert tuple(wire.type for wire in node.outputs) == types
-    assert [(wire.source, wire.port) for wire in node.outputs] == [(node, i) for i in range(len(types))]
+    assert [(wire.source, wire.port) for wire in node.outputs] == [
+        (node, i) for i in range(len(types))
+    ]
     assert g.nodes[node.name] is node and list(g.walk()).count(node) == 1
     # Every wire knows its consumers, and they know it.
     for wire in node.outputs:
-        assert wire.consumers and all(consumer.inputs[port] is wire for consumer, port in wire.consumers)
+        assert wire.consumers and all(
+            consumer.inputs[port] is wire for consumer, port in wire.consumers
+        )
     for port, wire in enumerate(node.inputs):
         assert (node, port) in wire.consumers
         assert node.source_name(port) == wire.name
@@ -48,7 +52,10 @@ def test_contract(kind):
     assert node.has_params == (kind == "PPT")
     # Types are inferred once, and again the same.
     assert not infer(node)
-    again = node.op.infer(node, tuple(wire.type for wire in node.inputs))
+    again = node.op.infer(
+        node,
+        tuple(wire.type for wire in node.inputs),
+    )
     assert tuple(again) == types
     # It prints as a line, and describes itself the same way in a graph built anew.
     assert repr(node).startswith(f"{kind} `{node.name}`") and "0x" not in repr(node)
@@ -59,14 +66,37 @@ def test_contract(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_runs(kind):
     g, node = build(kind)
-    rows = amp.messages(np.ones((3, D), np.float32), t=2)
-    instance = {"x": amp.messages(np.ones((1, D), np.float32), t=2), "rows": rows}
-    instance |= {"map": amp.Topology(([0, 1, 2],) * 2, ([0, 1, 0],) * 2, 2), "empty": np.zeros((0, D), np.float32)}
+    rows = amp.messages(
+        np.ones((3, D), np.float32),
+        t=2,
+    )
+    instance = {
+        "x": amp.messages(
+            np.ones((1, D), np.float32),
+            t=2,
+        ),
+        "rows": rows,
+    }
+    instance |= {
+        "map": amp.Topology(
+            ([0, 1, 2],) * 2,
+            ([0, 1, 0],) * 2,
+            2,
+        ),
+        "empty": np.zeros((0, D), np.float32),
+    }
     if any(n.name == "unused" for n in g.nodes.values()):
-        instance["map"] = amp.Topology(([],), ([],), 0)
+        instance["map"] = amp.Topology(
+            ([],),
+            ([],),
+            0,
+        )
     instance = {name: value for name, value in instance.items() if name in g.pumps}
     got = reference(g, init_params(g), [instance])
-    ports = {"Pump": 0, "Phi": 1}.get(kind, sum(not wire.type.topology for wire in node.inputs))
+    ports = {"Pump": 0, "Phi": 1}.get(
+        kind,
+        sum(not wire.type.topology for wire in node.inputs),
+    )
     assert got.messages[node.name] == ports
 
 
@@ -74,21 +104,34 @@ def test_every_kind_runs(kind):
 def test_every_kind_sends_what_it_sends_in_the_oracle(kind):
     """The states that arrive at the sinks behind a node, for several messages; control alone."""
     g, _ = build(kind)
-    rows, x = np.ones((3, D), np.float32), np.ones((1, D), np.float32)
-    data = [
-        {"x": amp.messages(x, t=t), "rows": amp.messages(rows, t=t), "empty": np.zeros((0, D), np.float32)}
-        | {"map": amp.Topology(([0, 1, 2],) * 2, ([0, 1, 0],) * 2, 2)}
-        for t in range(5)
-    ]
+    rows = np.ones((3, D), np.float32)
+    x = np.ones((1, D), np.float32)
+    data = []
+    for t in range(5):
+        data.append(
+            {
+                "x": amp.messages(x, t=t),
+                "rows": amp.messages(rows, t=t),
+                "empty": np.zeros((0, D), np.float32),
+            }
+            | {"map": amp.Topology(([0, 1, 2],) * 2, ([0, 1, 0],) * 2, 2)}
+        )
     if any(n.name == "unused" for n in g.nodes.values()):
         data = [instance | {"map": amp.Topology(([],), ([],), 0)} for instance in data]
-    data = [{name: value for name, value in instance.items() if name in g.pumps} for instance in data]
-    want, got = Counter(), Counter()
+    data = [
+        {name: value for name, value in instance.items() if name in g.pumps} for instance in data
+    ]
+    want = Counter()
+    got = Counter()
     for sink, arrived in reference(g, init_params(g), data).outputs.items():
         want.update((sink, *sorted(state.items())) for state, _ in arrived)
     for d in Engine(g, None, Schedule()).run(data, train=False).dispatches:
         names = ["instance", *d.stage.ports[0].type.fields]
-        for state in d.states[:, [g.layout.column(name) for name in names]].tolist() if d.stage.kind is SINK else []:
+        for state in (
+            d.states[:, [g.layout.column(name) for name in names]].tolist()
+            if d.stage.kind is SINK
+            else []
+        ):
             got[(d.stage.name, *sorted(zip(names, state, strict=True)))] += 1
     assert got and got == want
 
@@ -96,7 +139,10 @@ def test_every_kind_sends_what_it_sends_in_the_oracle(kind):
 def test_a_wire_used_twice_is_a_bcast():
     with amp.Graph() as g:
         x = amp.pump("x", (D,))
-        amp.loss("loss", lambda a, b: jnp.sum(a * b))(x, amp.npt("double", lambda x: 2 * x)(x))
+        amp.loss("loss", lambda a, b: jnp.sum(a * b))(
+            x,
+            amp.npt("double", lambda x: 2 * x)(x),
+        )
     assert [(node.name, port) for node, port in x.consumers] == [("double", 0), ("loss", 0)]
     assert reference(g, {}, [{"x": np.ones(D, np.float32)}]).loss == 2 * D
 
@@ -106,9 +152,16 @@ def test_types_of_a_loop_are_found_when_the_graph_is_closed():
         h = amp.phi("h")
         y = amp.ppt("layer", amp.nn.Linear(D, D))(h)
         assert y.type is None
-        y = amp.isu(y, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        y = amp.isu(
+            y,
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
         more, done = amp.cond(y, lambda s: s.t < 3)
-        h.connect(amp.pump("x", (D,), fields=("t",)), more)
+        h.connect(
+            amp.pump("x", (D,), fields=("t",)),
+            more,
+        )
         amp.sink("y", done)
     assert y.type == h.type == done.type == ROW
     assert g.layout.fields == ("t",)
@@ -116,8 +169,16 @@ def test_types_of_a_loop_are_found_when_the_graph_is_closed():
 
 def test_a_join_takes_the_state_of_port_0():
     with amp.Graph():
-        x, label = amp.pump("x", (D,), fields=("t", "n")), amp.pump("label", (D,), fields=("t",))
-        y = amp.npt("add", lambda a, b: a + b, join=("t",))(x, label)
+        x = amp.pump(
+            "x",
+            (D,),
+            fields=("t", "n"),
+        )
+        label = amp.pump("label", (D,), fields=("t",))
+        y = amp.npt("add", lambda a, b: a + b, join=("t",))(
+            x,
+            label,
+        )
         amp.sink("y", y)
     assert y.type.fields == ("t", "n")
 
@@ -125,7 +186,13 @@ def test_a_join_takes_the_state_of_port_0():
 def test_ports_have_the_names_of_the_body_s_arguments():
     with amp.Graph() as g:
         x = amp.pump("x", (D,))
-        amp.sink("y", amp.ppt("gate", lambda p, left, right: left * right * p, params=jnp.ones(D))(x, x))
+        amp.sink(
+            "y",
+            amp.ppt("gate", lambda p, left, right: left * right * p, params=jnp.ones(D))(
+                x,
+                x,
+            ),
+        )
     node = g.nodes["gate"]
     assert [node.port_name(i) for i in range(2)] == ["left", "right"]
 
@@ -147,10 +214,19 @@ def plain(p, x):
 
 
 BODIES = {
-    "plain function, params": (plain, {"params": {"w": np.ones((D, 2), np.float32)}}),
-    "plain function, init": (plain, {"params": lambda key: {"w": jax.random.normal(key, (D, 2))}}),
+    "plain function, params": (
+        plain,
+        {"params": {"w": np.ones((D, 2), np.float32)}},
+    ),
+    "plain function, init": (
+        plain,
+        {"params": lambda key: {"w": jax.random.normal(key, (D, 2))}},
+    ),
     "layer": (amp.nn.Linear(D, 2), {}),
-    "nnx module": (nnx.Linear(D, 2, rngs=nnx.Rngs(0)), {}),
+    "nnx module": (
+        nnx.Linear(D, 2, rngs=nnx.Rngs(0)),
+        {},
+    ),
 }
 
 
@@ -165,7 +241,11 @@ def test_bodies(name):
     got = reference(g, params, [{"x": x}])
     p = params["layer"]
     w = p["kernel"] if "kernel" in p else p["w"]
-    np.testing.assert_allclose(got.loss, square(x @ w + p.get("b", p.get("bias", 0.0))), rtol=1e-6)
+    np.testing.assert_allclose(
+        got.loss,
+        square(x @ w + p.get("b", p.get("bias", 0.0))),
+        rtol=1e-6,
+    )
     assert jax.tree.structure(got.grads["layer"]) == jax.tree.structure(p)
 
 
@@ -174,25 +254,43 @@ def test_bodies(name):
 
 def test_replicate_builds_copies_between_a_cond_per_input_and_a_phi():
     with amp.Graph() as g:
-        x, y = amp.pump("x", (D,)), amp.pump("y", (D,))
-        layer = amp.ppt("gate", lambda p, a, b: p * a * b, params=jnp.ones(D), min_update_interval=7)
+        x = amp.pump("x", (D,))
+        y = amp.pump("y", (D,))
+        layer = amp.ppt(
+            "gate",
+            lambda p, a, b: p * a * b,
+            params=jnp.ones(D),
+            min_update_interval=7,
+        )
         z = amp.replicate(layer, 3)(x, y)
         amp.sink("z", z)
-    copies = [n for n in g.nodes.values() if n.options.replica_of == "gate"]
+    copies = []
+    for n in g.nodes.values():
+        if n.options.replica_of == "gate":
+            copies.append(n)
     assert [n.name for n in copies] == ["gate/0", "gate/1", "gate/2"]
     assert {n.options.min_update_interval for n in copies} == {7}
     assert [n.name for n in g.nodes.values() if n.kind == "Cond"] == ["gate/route", "gate/route1"]
     assert z.source.kind == "Phi"
     one = np.ones(D, np.float32)
-    got = reference(g, init_params(g), [{"x": i * one, "y": one} for i in range(5)])
+    got = reference(
+        g,
+        init_params(g),
+        [{"x": i * one, "y": one} for i in range(5)],
+    )
     assert got.rows == {"gate/0": 2, "gate/1": 2, "gate/2": 1}
-    assert [state["instance"] for state, _ in got.outputs["z"]] == [int(z[0]) for _, z in got.outputs["z"]]
+    assert [state["instance"] for state, _ in got.outputs["z"]] == [
+        int(z[0]) for _, z in got.outputs["z"]
+    ]
 
 
 def test_replicate_by_a_state_function():
     with amp.Graph() as g:
         x = amp.pump("x", (D,), fields=("t",))
-        amp.sink("y", amp.replicate(amp.ppt("layer", amp.nn.Linear(D, D)), 2, route=lambda s: s.t % 2)(x))
+        amp.sink(
+            "y",
+            amp.replicate(amp.ppt("layer", amp.nn.Linear(D, D)), 2, route=lambda s: s.t % 2)(x),
+        )
     data = [{"x": amp.messages(np.zeros((3, D), np.float32), t=[1, 3, 4])}]
     assert reference(g, init_params(g), data).rows == {"layer/0": 1, "layer/1": 2}
 
@@ -200,11 +298,21 @@ def test_replicate_by_a_state_function():
 def test_replicate_joins_each_output_of_its_own():
     with amp.Graph() as g:
         x = amp.pump("x", (D,))
-        both = amp.replicate(amp.ppt("both", lambda p, x: (p * x, x - p), params=jnp.ones(D), outputs=2), 2)(x)
+        both = amp.replicate(
+            amp.ppt(
+                "both",
+                lambda p, x: (p * x, x - p),
+                params=jnp.ones(D),
+                outputs=2,
+            ),
+            2,
+        )(x)
         for name, wire in zip(("times", "minus"), both, strict=True):
             amp.sink(name, wire)
     got = reference(
-        g, {name: jnp.full(D, 3.0) for name in ("both/0", "both/1")}, [{"x": np.full(D, 2.0, np.float32)}] * 3
+        g,
+        {name: jnp.full(D, 3.0) for name in ("both/0", "both/1")},
+        [{"x": np.full(D, 2.0, np.float32)}] * 3,
     )
     assert got.rows == {"both/0": 2, "both/1": 1}
     assert {name: {float(y[0]) for _, y in outputs} for name, outputs in got.outputs.items()} == {
@@ -219,24 +327,38 @@ def parted(n, inner=1):
     def network(x, label):
         h = amp.phi("h")
         z = amp.replicate(amp.ppt("times", lambda p, a: p * a, params=jnp.full(D, 0.5)), inner)(h)
-        z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        z = amp.isu(
+            z,
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
         more, done = amp.cond(z, lambda s: s.t < 3)
         h.connect(x, more)
-        amp.loss("far", lambda a, b: jnp.sum((a - b) ** 2))(done, label)
+        amp.loss("far", lambda a, b: jnp.sum((a - b) ** 2))(
+            done,
+            label,
+        )
         amp.sink("inside", done)
         return done
 
     with amp.Graph() as g:
         fields = ("t",)
-        x, label = amp.pump("x", (D,), fields=fields), amp.pump("label", (D,), fields=fields)
+        x = amp.pump("x", (D,), fields=fields)
+        label = amp.pump("label", (D,), fields=fields)
         amp.sink("y", amp.replicate(network, n)(x, label))
     return g
 
 
 PARTED = [
     {
-        "x": amp.messages(np.full((1, D), i, np.float32), t=i % 3),
-        "label": amp.messages(np.ones((1, D), np.float32), t=3),
+        "x": amp.messages(
+            np.full((1, D), i, np.float32),
+            t=i % 3,
+        ),
+        "label": amp.messages(
+            np.ones((1, D), np.float32),
+            t=3,
+        ),
     }
     for i in range(7)
 ]
@@ -245,34 +367,67 @@ PARTED = [
 def test_copies_of_a_part_have_a_number_in_their_names_and_are_replicas():
     g = parted(2)
     assert {*g.parameterised} == {"times/0", "times/1"}
-    options = {n.name: (n.options.replica_of, n.part) for n in g.nodes.values()}
+    options = {}
+    for n in g.nodes.values():
+        options[n.name] = (n.options.replica_of, n.part)
     assert options["times/1"] == ("times", "network/1") and options["far/0"] == ("far", "network/0")
-    assert options["h/1"] == ("h", "network/1") and options["network/route"] == options["network/join"] == (None, None)
+    assert options["h/1"] == ("h", "network/1") and options["network/route"] == options[
+        "network/join"
+    ] == (None, None)
     assert {"isu1/0", "isu1/1", "cond1/0", "cond1/1", "network/route1"} <= {*g.nodes}
 
 
 @pytest.mark.parametrize("inner", [1, 3])
 def test_copies_of_a_part_compute_what_the_part_does(inner):
     """Loss, outputs and the sum of the copies' gradients, by the reference interpreter."""
-    one, g = parted(1), parted(2, inner)
+    one = parted(1)
+    g = parted(2, inner)
     params = {name: jnp.linspace(0.5, 1, D) for name in g.parameterised}
-    got, want = reference(g, params, PARTED), reference(one, {"times": jnp.linspace(0.5, 1, D)}, PARTED)
+    got = reference(g, params, PARTED)
+    want = reference(
+        one,
+        {"times": jnp.linspace(0.5, 1, D)},
+        PARTED,
+    )
     assert got.loss == pytest.approx(want.loss)
-    np.testing.assert_allclose(sum(got.grads.values()), want.grads["times"], rtol=1e-5)
+    np.testing.assert_allclose(
+        sum(got.grads.values()),
+        want.grads["times"],
+        rtol=1e-5,
+    )
     assert sum(got.rows.values()) == want.rows["times"] and len(got.rows) == 2 * inner
     for sink in ("y", "inside"):
-        rows = [{s["instance"]: np.asarray(y) for s, y in run.outputs[sink]} for run in (got, want)]
-        assert {*rows[0]} == {*rows[1]} == {*range(7)} and all(np.array_equal(rows[0][i], rows[1][i]) for i in range(7))
+        rows = []
+        for run in (got, want):
+            rows.append({s["instance"]: np.asarray(y) for s, y in run.outputs[sink]})
+        assert {*rows[0]} == {*rows[1]} == {*range(7)} and all(
+            np.array_equal(rows[0][i], rows[1][i]) for i in range(7)
+        )
 
 
 def test_parts_of_one_name_get_numbers_and_topologies_are_not_routed():
     with amp.Graph() as g:
-        x, rows, edges = amp.pump("x", (D,)), amp.pump("rows", (D,), ragged=True), amp.topology("edges")
+        x = amp.pump("x", (D,))
+        rows = amp.pump("rows", (D,), ragged=True)
+        edges = amp.topology("edges")
         y = amp.replicate(lambda x: amp.npt("same", lambda x: x)(x), 2)(x)
-        amp.sink("y", amp.replicate(lambda x: amp.npt("again", lambda x: x)(x), 2)(y))
-        amp.sink("z", amp.replicate(lambda r, e: amp.collect(amp.distribute(r, e, 1), e), 2, name="over")(rows, edges))
-    assert {"part/route", "part2/route", "over/route", "collect1/1"} <= {*g.nodes} and "over/route1" not in g.nodes
-    data = {"x": np.ones(D, np.float32), "rows": np.ones((2, D), np.float32)}
+        amp.sink(
+            "y",
+            amp.replicate(lambda x: amp.npt("again", lambda x: x)(x), 2)(y),
+        )
+        amp.sink(
+            "z",
+            amp.replicate(lambda r, e: amp.collect(amp.distribute(r, e, 1), e), 2, name="over")(
+                rows, edges
+            ),
+        )
+    assert {"part/route", "part2/route", "over/route", "collect1/1"} <= {
+        *g.nodes
+    } and "over/route1" not in g.nodes
+    data = {
+        "x": np.ones(D, np.float32),
+        "rows": np.ones((2, D), np.float32),
+    }
     instances = [data | {"edges": amp.Topology(([0, 1],), ([0, 0],), 1)}] * 3
     got = reference(g, {}, instances).outputs
     assert [float(z[0][0]) for _, z in got["z"]] == [2.0] * 3 and len(got["y"]) == 3
@@ -290,5 +445,7 @@ def test_a_part_without_outputs_and_one_copy():
 def test_every_kind_has_a_text(text):
     for kind in KINDS:
         g, node = build(kind)
-        shown = {"tree": repr, "mermaid": lambda g: g.to_mermaid(), "dot": lambda g: g.to_dot()}[text](g)
+        shown = {"tree": repr, "mermaid": lambda g: g.to_mermaid(), "dot": lambda g: g.to_dot()}[
+            text
+        ](g)
         assert node.name in shown

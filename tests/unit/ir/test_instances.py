@@ -25,14 +25,24 @@ def test_from_kinds_sends_each_row_out_and_back(kinds):
 def test_from_edges_is_a_sum_over_incoming_edges_of_each_kind(n_node, data):
     node = st.integers(0, n_node - 1)
     edges = data.draw(st.lists(st.tuples(node, node, st.integers(0, 2)), max_size=15))
-    senders, receivers, kinds = (list(column) for column in zip(*edges, strict=True)) if edges else ([], [], [])
+    if edges:
+        senders, receivers, kinds = (list(column) for column in zip(*edges, strict=True))
+    else:
+        senders = []
+        receivers = []
+        kinds = []
     topology = Topology.from_edges(senders, receivers, kinds, n_node, 3)
     features = 10.0 ** np.arange(n_node)
-    expected, got = np.zeros(n_node), np.zeros(n_node)
+    expected = np.zeros(n_node)
+    got = np.zeros(n_node)
     for sender, receiver, kind in edges:
         expected[receiver] += (kind + 1) * features[sender]
     for kind in range(3):
-        np.add.at(got, topology.scatter[kind], (kind + 1) * features[topology.gather[kind]])
+        np.add.at(
+            got,
+            topology.scatter[kind],
+            (kind + 1) * features[topology.gather[kind]],
+        )
     np.testing.assert_allclose(got, expected)
     assert topology.n_rows == n_node
 
@@ -72,35 +82,78 @@ def test_bare_payloads_are_one_message_without_fields():
     data = InstanceList([{"x": [1.0, 2.0], "y": 3}, {"x": [4.0, 5.0], "y": 6}])
     assert isinstance(data, Instances) and len(data) == 2
     columns = data.gather(np.array([1, 0, 1]))
-    assert columns["x"].payload.tolist() == [[4, 5], [1, 2], [4, 5]] and columns["y"].payload.tolist() == [6, 3, 6]
+    assert columns["x"].payload.tolist() == [[4, 5], [1, 2], [4, 5]] and columns[
+        "y"
+    ].payload.tolist() == [6, 3, 6]
     for column in columns.values():
-        assert column.instance.tolist() == [0, 1, 2] and column.fields == {} and column.sizes is None
+        assert (
+            column.instance.tolist() == [0, 1, 2] and column.fields == {} and column.sizes is None
+        )
 
 
-@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=6), st.data())
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=6), st.data()
+)
 def test_columns_hold_every_message_of_every_instance(lists, data):
-    instances = InstanceList([{"tokens": messages(L, t=np.arange(len(L)), length=len(L))} for L in lists])
+    instances = InstanceList(
+        [{"tokens": messages(L, t=np.arange(len(L)), length=len(L))} for L in lists]
+    )
     ids = data.draw(st.lists(st.integers(0, len(lists) - 1), min_size=1, max_size=6))
     column = instances.gather(np.array(ids))["tokens"]
-    expected = [(p, t, len(lists[i]), token) for p, i in enumerate(ids) for t, token in enumerate(lists[i])]
-    rows = zip(column.instance, column.fields["t"], column.fields["length"], column.payload, strict=True)
+    expected = []
+    for p, i in enumerate(ids):
+        for t, token in enumerate(lists[i]):
+            expected.append((p, t, len(lists[i]), token))
+    rows = zip(
+        column.instance,
+        column.fields["t"],
+        column.fields["length"],
+        column.payload,
+        strict=True,
+    )
     assert [tuple(map(int, row)) for row in rows] == expected
 
 
 def test_ragged_pumps_count_rows_for_each_message():
     data = InstanceList(
         [
-            {"bare": [1, 2, 3], "some": messages([1, 2, 3], sizes=[2, 1], k=[0, 1]), "one": messages([5, 6], k=4)},
-            {"bare": [4], "some": messages([7], sizes=[0, 1], k=[5, 6]), "one": messages([8], k=9)},
+            {
+                "bare": [1, 2, 3],
+                "some": messages(
+                    [1, 2, 3],
+                    sizes=[2, 1],
+                    k=[0, 1],
+                ),
+                "one": messages([5, 6], k=4),
+            },
+            {
+                "bare": [4],
+                "some": messages(
+                    [7],
+                    sizes=[0, 1],
+                    k=[5, 6],
+                ),
+                "one": messages([8], k=9),
+            },
         ],
         ragged=("bare", "some", "one"),
     )
     columns = data.gather(np.array([0, 1]))
-    bare, some, one = columns["bare"], columns["some"], columns["one"]
-    assert (bare.payload.tolist(), bare.sizes.tolist(), bare.instance.tolist()) == ([1, 2, 3, 4], [3, 1], [0, 1])
+    bare = columns["bare"]
+    some = columns["some"]
+    one = columns["one"]
+    assert (bare.payload.tolist(), bare.sizes.tolist(), bare.instance.tolist()) == (
+        [1, 2, 3, 4],
+        [3, 1],
+        [0, 1],
+    )
     assert (some.payload.tolist(), some.sizes.tolist()) == ([1, 2, 3, 7], [2, 1, 0, 1])
     assert (some.instance.tolist(), some.fields["k"].tolist()) == ([0, 0, 1, 1], [0, 1, 5, 6])
-    assert (one.payload.tolist(), one.sizes.tolist(), one.fields["k"].tolist()) == ([5, 6, 8], [2, 1], [4, 9])
+    assert (one.payload.tolist(), one.sizes.tolist(), one.fields["k"].tolist()) == (
+        [5, 6, 8],
+        [2, 1],
+        [4, 9],
+    )
 
 
 @pytest.mark.parametrize("empty", [[], messages([], sizes=[0])], ids=["bare", "messages"])
@@ -117,7 +170,9 @@ def test_an_empty_list_has_the_type_of_the_others(empty, place):
 @pytest.mark.parametrize("wrap", [lambda t: t, messages], ids=["bare", "messages"])
 def test_topologies_stay_objects(wrap):
     first, second = (Topology.from_kinds([0, kind], 2) for kind in (0, 1))
-    column = InstanceList([{"map": wrap(first)}, {"map": wrap(second)}]).gather(np.array([1, 0]))["map"]
+    column = InstanceList([{"map": wrap(first)}, {"map": wrap(second)}]).gather(np.array([1, 0]))[
+        "map"
+    ]
     assert column.payload[0] is second and column.payload[1] is first
     assert column.instance.tolist() == [0, 1]
 

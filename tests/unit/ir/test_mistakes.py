@@ -35,7 +35,10 @@ def wrong_shape():
 
 
 def wrong_shape_for_a_plain_body():
-    amp.npt("add", add)(pump("a", (3,)), pump("b", (D,)))
+    amp.npt("add", add)(
+        pump("a", (3,)),
+        pump("b", (D,)),
+    )
 
 
 def wrong_dtype():
@@ -130,7 +133,8 @@ def phi_connected_twice():
 
 
 def builder_called_twice():
-    x, node = pump(), amp.npt("double", double)
+    x = pump()
+    node = amp.npt("double", double)
     node(x)
     node(x)
 
@@ -144,13 +148,22 @@ def loop_without_phi():
 
 def loop_that_no_pump_enters():
     h = amp.phi("h")
-    more, done = amp.cond(amp.npt("double", double)(h), lambda s: s.instance > 0)
+    more, done = amp.cond(
+        amp.npt("double", double)(h),
+        lambda s: s.instance > 0,
+    )
     h.connect(more)
     end(done, pump())
 
 
 def float_in_a_state():
-    end(amp.isu(pump(fields=("t",)), lambda s: s.replace(t=s.t + 0.5), lambda s: s.replace(t=s.t - 0.5)))
+    end(
+        amp.isu(
+            pump(fields=("t",)),
+            lambda s: s.replace(t=s.t + 0.5),
+            lambda s: s.replace(t=s.t - 0.5),
+        )
+    )
 
 
 def unknown_dtype():
@@ -176,7 +189,11 @@ def not_a_wire():
 
 
 def dangling_wire():
-    _, done = amp.cond(pump(), lambda s: s.instance > 0, name="cond")
+    _, done = amp.cond(
+        pump(),
+        lambda s: s.instance > 0,
+        name="cond",
+    )
     end(done)
 
 
@@ -192,7 +209,12 @@ def empty_graph():
 def node_in_a_closed_graph():
     with amp.Graph() as g:
         end(pump())
-    g.add("late", amp.ir.ops.payload_nodes.Sink(), (), 0)
+    g.add(
+        "late",
+        amp.ir.ops.payload_nodes.Sink(),
+        (),
+        0,
+    )
 
 
 def connect_in_a_closed_graph():
@@ -213,31 +235,65 @@ def pump_field_twice():
 
 
 def missing_state_field():
-    amp.cond(pump("z", fields=("t",)), lambda s: s.t < s.length, name="cond")
+    amp.cond(
+        pump("z", fields=("t",)),
+        lambda s: s.t < s.length,
+        name="cond",
+    )
 
 
 def isu_that_does_not_invert():
-    amp.isu(pump(fields=("t",)), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 2), name="step")
+    amp.isu(
+        pump(fields=("t",)),
+        lambda s: s.replace(t=s.t + 1),
+        lambda s: s.replace(t=s.t - 2),
+        name="step",
+    )
 
 
 def isu_that_loses_information():
-    amp.isu(pump(fields=("v",)), lambda s: s.replace(v=s.v // 2), lambda s: s.replace(v=s.v * 2), name="up")
+    amp.isu(
+        pump(fields=("v",)),
+        lambda s: s.replace(v=s.v // 2),
+        lambda s: s.replace(v=s.v * 2),
+        name="up",
+    )
 
 
 def inverse_that_keeps_a_field():
-    amp.isu(pump(fields=("t",)), lambda s: s.replace(u=s.t), lambda s: s, name="step")
+    amp.isu(
+        pump(fields=("t",)),
+        lambda s: s.replace(u=s.t),
+        lambda s: s,
+        name="step",
+    )
 
 
 def inverse_that_drops_a_field():
-    amp.isu(pump(fields=("t", "n")), lambda s: s.replace(t=s.t + 1), lambda s: s.drop("n"), name="step")
+    amp.isu(
+        pump(fields=("t", "n")),
+        lambda s: s.replace(t=s.t + 1),
+        lambda s: s.drop("n"),
+        name="step",
+    )
 
 
 def isu_without_a_state():
-    amp.isu(pump(fields=("t",)), lambda s: s.t + 1, lambda s: s, name="step")
+    amp.isu(
+        pump(fields=("t",)),
+        lambda s: s.t + 1,
+        lambda s: s,
+        name="step",
+    )
 
 
 def isu_that_replaces_the_instance():
-    amp.isu(pump(), lambda s: s.replace(instance=s.instance + 1), lambda s: s, name="step")
+    amp.isu(
+        pump(),
+        lambda s: s.replace(instance=s.instance + 1),
+        lambda s: s,
+        name="step",
+    )
 
 
 def scaled(name, **options):
@@ -289,85 +345,161 @@ def shared_params_on_two_workers():
 
 
 def relabel_that_reads_a_missing_field():
-    amp.relabel(pump(fields=("t",)), lambda s: s.replace(t=s.u), name="step")
+    amp.relabel(
+        pump(fields=("t",)),
+        lambda s: s.replace(t=s.u),
+        name="step",
+    )
 
 
 def relabel_without_a_state():
-    amp.relabel(pump(fields=("t",)), lambda s: s.t // 2, name="step")
+    amp.relabel(
+        pump(fields=("t",)),
+        lambda s: s.t // 2,
+        name="step",
+    )
 
 
 def relabel_that_drops_the_instance():
-    amp.relabel(pump(fields=("t",)), lambda s: s.drop("instance"), name="step")
+    amp.relabel(
+        pump(fields=("t",)),
+        lambda s: s.drop("instance"),
+        name="step",
+    )
 
 
 def relabel_that_moves_rows():
-    amp.relabel(pump(fields=("t",)), lambda s: s.take(np.arange(len(s))[::-1]), name="step")
+    amp.relabel(
+        pump(fields=("t",)),
+        lambda s: s.take(np.arange(len(s))[::-1]),
+        name="step",
+    )
 
 
 def cond_with_float_result():
-    amp.cond(pump(fields=("t",)), lambda s: s.t / 2, name="cond")
+    amp.cond(
+        pump(fields=("t",)),
+        lambda s: s.t / 2,
+        name="cond",
+    )
 
 
 def cond_of_three_by_a_truth_value():
-    amp.cond(pump(fields=("t",)), lambda s: s.t > 2, 3, name="cond")
+    amp.cond(
+        pump(fields=("t",)),
+        lambda s: s.t > 2,
+        3,
+        name="cond",
+    )
 
 
 def if_on_a_column():
-    amp.cond(pump(fields=("t",)), lambda s: 1 if s.t > 2 else 0, name="cond")
+    amp.cond(
+        pump(fields=("t",)),
+        lambda s: 1 if s.t > 2 else 0,
+        name="cond",
+    )
 
 
 def column_of_another_length():
-    amp.cond(pump(fields=("t",)), lambda s: s.t[:3], name="cond")
+    amp.cond(
+        pump(fields=("t",)),
+        lambda s: s.t[:3],
+        name="cond",
+    )
 
 
 def flatmap_count_not_integer():
-    amp.flatmap(pump(fields=("n",)), lambda s: s.n * 0.5, lambda s, i: s.replace(i=i), name="children")
+    amp.flatmap(
+        pump(fields=("n",)),
+        lambda s: s.n * 0.5,
+        lambda s, i: s.replace(i=i),
+        name="children",
+    )
 
 
 def flatmap_without_a_state():
-    amp.flatmap(pump(fields=("n",)), lambda s: s.n, lambda s, i: i, name="children")
+    amp.flatmap(
+        pump(fields=("n",)),
+        lambda s: s.n,
+        lambda s, i: i,
+        name="children",
+    )
 
 
 # Joins and keys.
 
 
 def phi_of_different_payloads():
-    amp.phi("h", pump("a", (3,)), pump("b", (D,)))
+    amp.phi(
+        "h",
+        pump("a", (3,)),
+        pump("b", (D,)),
+    )
 
 
 def phi_of_different_schemas():
-    amp.phi("h", pump("a", fields=("t",)), pump("b", fields=("t", "n")))
+    amp.phi(
+        "h",
+        pump("a", fields=("t",)),
+        pump("b", fields=("t", "n")),
+    )
 
 
 def join_schema_mismatch():
-    amp.npt("add", add)(pump("a", fields=("t",)), pump("label"))
+    amp.npt("add", add)(
+        pump("a", fields=("t",)),
+        pump("label"),
+    )
 
 
 def unknown_key_field():
-    amp.npt("add", add, join=("t",))(pump("a", fields=("t",)), pump("b"))
+    amp.npt("add", add, join=("t",))(
+        pump("a", fields=("t",)),
+        pump("b"),
+    )
 
 
 def keying_function_that_gives_floats():
-    amp.npt("add", add, join=lambda s: s.t / 2)(pump("a", fields=("t",)), pump("b", fields=("t",)))
+    amp.npt("add", add, join=lambda s: s.t / 2)(
+        pump("a", fields=("t",)),
+        pump("b", fields=("t",)),
+    )
 
 
 def unknown_group_field():
-    amp.group(pump("a", fields=("t",)), by=("parent",), size=lambda s: s.t, name="children")
+    amp.group(
+        pump("a", fields=("t",)),
+        by=("parent",),
+        size=lambda s: s.t,
+        name="children",
+    )
 
 
 def group_size_not_integer():
-    amp.group(pump("a", fields=("t",)), size=lambda s: s.t / 2, name="children")
+    amp.group(
+        pump("a", fields=("t",)),
+        size=lambda s: s.t / 2,
+        name="children",
+    )
 
 
 # Ragged messages and topologies.
 
 
 def ragged_and_ordinary():
-    amp.npt("add", add)(pump("a", ragged=True), pump("b"))
+    amp.npt("add", add)(
+        pump("a", ragged=True),
+        pump("b"),
+    )
 
 
 def group_of_ragged():
-    amp.group(pump("a", ragged=True), size=lambda s: 1, name="group")
+    amp.group(
+        pump("a", ragged=True),
+        size=lambda s: 1,
+        name="group",
+    )
 
 
 def ungroup_of_ordinary():
@@ -383,7 +515,11 @@ def reduce_of_ordinary():
 
 
 def reduce_with_wrong_leading_size():
-    amp.reduce("sum", lambda rows, ids, n: rows, pump("a", ragged=True))
+    amp.reduce(
+        "sum",
+        lambda rows, ids, n: rows,
+        pump("a", ragged=True),
+    )
 
 
 def topology_as_payload():
@@ -391,70 +527,141 @@ def topology_as_payload():
 
 
 def distribute_without_a_topology():
-    amp.distribute(pump("a", ragged=True), pump("map"), 2, name="edges")
+    amp.distribute(
+        pump("a", ragged=True),
+        pump("map"),
+        2,
+        name="edges",
+    )
 
 
 def distribute_of_ordinary():
-    amp.distribute(pump("a"), amp.topology("map"), 2, name="edges")
+    amp.distribute(
+        pump("a"),
+        amp.topology("map"),
+        2,
+        name="edges",
+    )
 
 
 def collect_of_different_rows():
-    amp.collect([pump("a", (3,), ragged=True), pump("b", ragged=True)], amp.topology("map"), name="sum")
+    amp.collect(
+        [
+            pump("a", (3,), ragged=True),
+            pump("b", ragged=True),
+        ],
+        amp.topology("map"),
+        name="sum",
+    )
 
 
 # Routing by payload.
 
 
 def choice_of_floats():
-    amp.route_by(pump("x"), pump("gate", ()), "expert", name="route")
+    amp.route_by(
+        pump("x"),
+        pump("gate", ()),
+        "expert",
+        name="route",
+    )
 
 
 def choices_for_one_field():
-    amp.route_by(pump("x"), pump("gate", (2,), dtype="int32"), "expert", name="route")
+    amp.route_by(
+        pump("x"),
+        pump("gate", (2,), dtype="int32"),
+        "expert",
+        name="route",
+    )
 
 
 def route_ragged_rows():
-    amp.route_by(pump("x", ragged=True), pump("gate", (), dtype="int32", ragged=True), "expert", name="route")
+    amp.route_by(
+        pump("x", ragged=True),
+        pump("gate", (), dtype="int32", ragged=True),
+        "expert",
+        name="route",
+    )
 
 
 def route_into_the_instance():
-    amp.route_by(pump("x"), pump("gate", (), dtype="int32"), "instance", name="route")
+    amp.route_by(
+        pump("x"),
+        pump("gate", (), dtype="int32"),
+        "instance",
+        name="route",
+    )
 
 
 def assumption_for_one_of_two():
     choices = pump("gate", (2,), dtype="int32")
-    amp.route_by(pump("x"), choices, "first", "second", assume=lambda s: s.instance, name="route")
+    amp.route_by(
+        pump("x"),
+        choices,
+        "first",
+        "second",
+        assume=lambda s: s.instance,
+        name="route",
+    )
 
 
 # Options.
 
 
 def interval_of_zero():
-    amp.ppt("layer", amp.nn.Linear(D, D), min_update_interval=0)
+    amp.ppt(
+        "layer",
+        amp.nn.Linear(D, D),
+        min_update_interval=0,
+    )
 
 
 def dispatch_size_not_integer():
-    amp.ppt("layer", amp.nn.Linear(D, D), max_dispatch_size=1.5)
+    amp.ppt(
+        "layer",
+        amp.nn.Linear(D, D),
+        max_dispatch_size=1.5,
+    )
 
 
 def old_weights():
-    amp.ppt("layer", amp.nn.Linear(D, D), weights="old")
+    amp.ppt(
+        "layer",
+        amp.nn.Linear(D, D),
+        weights="old",
+    )
 
 
 def gradient_max():
-    amp.ppt("layer", amp.nn.Linear(D, D), gradient="max")
+    amp.ppt(
+        "layer",
+        amp.nn.Linear(D, D),
+        gradient="max",
+    )
 
 
 def tx_by_name():
-    amp.ppt("layer", amp.nn.Linear(D, D), tx="adam")
+    amp.ppt(
+        "layer",
+        amp.nn.Linear(D, D),
+        tx="adam",
+    )
 
 
 def replicate_no_copies():
-    amp.replicate(amp.ppt("layer", amp.nn.Linear(D, D)), 0)
+    amp.replicate(
+        amp.ppt("layer", amp.nn.Linear(D, D)),
+        0,
+    )
 
 
 def replicate_unknown_route():
-    amp.replicate(amp.ppt("layer", amp.nn.Linear(D, D)), 2, "random")
+    amp.replicate(
+        amp.ppt("layer", amp.nn.Linear(D, D)),
+        2,
+        "random",
+    )
 
 
 def replicate_a_pump():
@@ -492,7 +699,10 @@ def replicate_and_connect_a_copys_phi_later():
 
     def waiting(x):
         phis.append(amp.phi("h"))
-        return amp.npt("add", lambda a, b: a + b)(x, phis[-1])
+        return amp.npt("add", lambda a, b: a + b)(
+            x,
+            phis[-1],
+        )
 
     amp.replicate(waiting, 2)(pump("x"))
     phis[0].connect(pump("y"))
@@ -626,11 +836,14 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("build", "text"), MISTAKES, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("build", "text"), MISTAKES, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_mistake(build, text):
     with pytest.raises(GraphError) as caught, amp.Graph():
         build()
-    got, start = str(caught.value), 0
+    got = str(caught.value)
+    start = 0
     for part in text.split("…"):  # an ellipsis stands for what NumPy, JAX or the samples say
         assert part in got[start:] if start else got.startswith(part), got
         start = got.index(part, start) + len(part)
@@ -640,7 +853,9 @@ def test_mistake(build, text):
 
 
 def test_node_outside_any_graph():
-    with pytest.raises(GraphError, match="ampjax: expected a graph to build in, got a node outside any graph"):
+    with pytest.raises(
+        GraphError, match="ampjax: expected a graph to build in, got a node outside any graph"
+    ):
         pump()
 
 

@@ -11,15 +11,26 @@ from ampjax.ir.narrow_floats import narrowest_floats
 HALF = jnp.bfloat16
 
 
-def graph(dtype=np.float32, params=np.float32, body=lambda p, x: p * x):
+def graph(
+    dtype=np.float32,
+    params=np.float32,
+    body=lambda p, x: p * x,
+):
     with amp.Graph() as g:
         y = amp.ppt("f", body, params=jnp.ones((), params))(amp.pump("x", (2,), dtype))
-        amp.loss("loss", lambda y, i: jnp.sum(y.astype(jnp.float32)) * i)(y, amp.pump("i", (), np.int32))
+        amp.loss("loss", lambda y, i: jnp.sum(y.astype(jnp.float32)) * i)(
+            y, amp.pump("i", (), np.int32)
+        )
     return g
 
 
 def in_the_middle(p, x):
-    return jax.lax.fori_loop(0, 2, lambda i, y: (y.astype(HALF) * HALF(2)).astype(jnp.float32), p * x)
+    return jax.lax.fori_loop(
+        0,
+        2,
+        lambda i, y: (y.astype(HALF) * HALF(2)).astype(jnp.float32),
+        p * x,
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,5 +50,8 @@ def test_wherever_they_are(made, wanted):
 
 def test_integers_alone_count_as_float32():
     with amp.Graph() as g:
-        amp.sink("y", amp.npt("f", lambda x: x + 1)(amp.pump("x", (), np.int32)))
+        amp.sink(
+            "y",
+            amp.npt("f", lambda x: x + 1)(amp.pump("x", (), np.int32)),
+        )
     assert narrowest_floats(g) == np.float32

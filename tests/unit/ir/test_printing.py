@@ -16,12 +16,23 @@ from ampjax.viz.graphs.graph_layout import kind_text
 def rnn():
     with amp.Graph() as g:
         tokens = amp.pump("tokens", dtype="int32", fields=("t", "length"))
-        h0 = amp.pump("h0", shape=(8,), fields=("t", "length"))
+        h0 = amp.pump(
+            "h0",
+            shape=(8,),
+            fields=("t", "length"),
+        )
         h = amp.phi("h")
         x = amp.ppt("embed", amp.nn.Embed(14, 8))(tokens)
         z = amp.ppt("linear", amp.nn.Linear(16, 8))(amp.concat(x, h))
-        z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        more, done = amp.cond(z, lambda s: s.t < s.length)
+        z = amp.isu(
+            z,
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
+        more, done = amp.cond(
+            z,
+            lambda s: s.t < s.length,
+        )
         h.connect(h0, more)
         amp.sink("end", done)
     return g
@@ -30,12 +41,29 @@ def rnn():
 def nested():
     """Two loops, one in the other, and a phi that heads none."""
     with amp.Graph() as g:
-        x = amp.pump("x", shape=(2,), fields=("i", "j"))
-        outer, inner = amp.phi("outer"), amp.phi("inner")
-        into, past = amp.cond(outer, lambda s: s.i % 2 == 0, name="parity")
-        again, out = amp.cond(amp.npt("double", lambda x: 2 * x)(inner), lambda s: s.j < 3, name="inner more")
+        x = amp.pump(
+            "x",
+            shape=(2,),
+            fields=("i", "j"),
+        )
+        outer = amp.phi("outer")
+        inner = amp.phi("inner")
+        into, past = amp.cond(
+            outer,
+            lambda s: s.i % 2 == 0,
+            name="parity",
+        )
+        again, out = amp.cond(
+            amp.npt("double", lambda x: 2 * x)(inner),
+            lambda s: s.j < 3,
+            name="inner more",
+        )
         inner.connect(into, again)
-        again, end = amp.cond(amp.phi("merge", past, out), lambda s: s.i < 3, name="outer more")
+        again, end = amp.cond(
+            amp.phi("merge", past, out),
+            lambda s: s.i < 3,
+            name="outer more",
+        )
         outer.connect(x, again)
         amp.sink("end", end)
     return g
@@ -45,7 +73,10 @@ def awkward():
     """Names and a double wire that text formats could trip over."""
     with amp.Graph() as g:
         x = amp.pump('say "x"\\', shape=(2,))
-        amp.sink("<end> & `so` #1", amp.npt("a\nb", lambda x, y: x + y)(x, x))
+        amp.sink(
+            "<end> & `so` #1",
+            amp.npt("a\nb", lambda x, y: x + y)(x, x),
+        )
     return g
 
 
@@ -71,8 +102,12 @@ def test_tree_shows_a_loop_inside_its_phi():
 
 def test_every_node_has_one_line_of_its_own():
     for graph in (rnn(), nested()):
-        lines = [re.sub(r"^[│├└─ ]*", "", line) for line in tree(graph).splitlines()[1:]]
-        assert sorted(line.split("  ")[0] for line in lines if line[0] not in "→↺") == sorted(graph.nodes)
+        lines = []
+        for line in tree(graph).splitlines()[1:]:
+            lines.append(re.sub(r"^[│├└─ ]*", "", line))
+        assert sorted(line.split("  ")[0] for line in lines if line[0] not in "→↺") == sorted(
+            graph.nodes
+        )
 
 
 def test_only_phis_that_head_a_loop_are_entered_by_ways_back():
@@ -104,7 +139,12 @@ def test_a_deep_graph_prints():
     with amp.Graph() as g:
         wire = amp.pump("x")
         for i in range(1200):
-            wire = amp.isu(wire, lambda s: s, lambda s: s, name=f"i{i}")
+            wire = amp.isu(
+                wire,
+                lambda s: s,
+                lambda s: s,
+                name=f"i{i}",
+            )
         amp.sink("end", wire)
     assert len(tree(g).splitlines()) == 1203
 
@@ -112,26 +152,36 @@ def test_a_deep_graph_prints():
 DOT_NODE = re.compile(
     r'  (n\d+) \[label="((?:[^"\\]|\\.)*)", shape=\w+, style="[\w,]+", fillcolor="#\w{6}", fontcolor="#\w{6}"\];'
 )
-DOT_EDGE = re.compile(r'  (n\d+) -> (n\d+) \[label="((?:[^"\\]|\\.)*)"(, style=dashed, constraint=false)?\];')
+DOT_EDGE = re.compile(
+    r'  (n\d+) -> (n\d+) \[label="((?:[^"\\]|\\.)*)"(, style=dashed, constraint=false)?\];'
+)
 MERMAID_NODE = re.compile(r'  (n\d+)[\[({]+"([^"]*)"[\])}]+:::(\w+)')
 MERMAID_EDGE = re.compile(r'  (n\d+) (-->|-\.->)\|"([^"]*)"\| (n\d+)')
 
 
 def wires(graph):
-    return Counter((wire.source.name, node.name) for node in graph.nodes.values() for wire in node.inputs)
+    return Counter(
+        (wire.source.name, node.name) for node in graph.nodes.values() for wire in node.inputs
+    )
 
 
 def test_dot_has_every_node_and_edge_once():
     for graph in (rnn(), nested(), awkward()):
         first, *defaults_and_body, last = dot(graph).splitlines()
         assert (first, last) == ("digraph ampjax {", "}")
-        names, found = {}, Counter()
+        names = {}
+        found = Counter()
         for line in defaults_and_body[2:]:
-            node, edge = DOT_NODE.fullmatch(line), DOT_EDGE.fullmatch(line)
+            node = DOT_NODE.fullmatch(line)
+            edge = DOT_EDGE.fullmatch(line)
             assert node or edge, line
             if node:
                 assert node[1] not in names
-                names[node[1]] = re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], node[2]).rpartition("\n")[0]
+                names[node[1]] = re.sub(
+                    r"\\(.)",
+                    lambda m: "\n" if m[1] == "n" else m[1],
+                    node[2],
+                ).rpartition("\n")[0]
             else:
                 found[names[edge[1]], names[edge[2]]] += 1
         assert sorted(names.values()) == sorted(graph.nodes)
@@ -142,15 +192,22 @@ def test_mermaid_has_every_node_and_edge_once():
     for graph in (rnn(), nested(), awkward()):
         first, *body = mermaid(graph).splitlines()
         assert first == "flowchart TD"
-        names, found, classes = {}, Counter(), set()
+        names = {}
+        found = Counter()
+        classes = set()
         for line in body:
-            node, edge = MERMAID_NODE.fullmatch(line), MERMAID_EDGE.fullmatch(line)
+            node = MERMAID_NODE.fullmatch(line)
+            edge = MERMAID_EDGE.fullmatch(line)
             assert node or edge or line.startswith("  classDef "), line
             if node:
                 assert node[1] not in names
                 name = re.fullmatch(r"<b>(.*)</b><br/>\w+", node[2])[1]
                 assert not set(name) & set('<>"`\n')
-                names[node[1]] = re.sub(r"#(\d+);", lambda m: chr(int(m[1])), name)
+                names[node[1]] = re.sub(
+                    r"#(\d+);",
+                    lambda m: chr(int(m[1])),
+                    name,
+                )
                 classes.add(node[3])
             elif edge:
                 found[names[edge[1]], names[edge[4]]] += 1
@@ -168,32 +225,51 @@ def test_conds_are_diamonds_and_ways_back_are_dashed():
 def test_parameters_are_counted():
     with amp.Graph() as g:
         x = amp.pump("x", shape=(3,))
-        y = amp.ppt("scale", lambda p, x: x * p["a"] + p["b"], params={"a": np.ones(3), "b": np.ones(())})(x)
+        y = amp.ppt(
+            "scale",
+            lambda p, x: x * p["a"] + p["b"],
+            params={"a": np.ones(3), "b": np.ones(())},
+        )(x)
         amp.sink("y", y)
     assert count_params(g.nodes["scale"]) == 4 and count_params(g.nodes["x"]) == 0
 
 
 def test_who_computes_with_anothers_parameters_says_so():
     with amp.Graph() as g:
-        x = amp.ppt("own", lambda p, x: p * x, params=np.ones(3, np.float32))(amp.pump("x", shape=(3,)))
-        amp.sink("y", amp.ppt("other", lambda p, x: p + x, params_of=x)(x))
+        x = amp.ppt("own", lambda p, x: p * x, params=np.ones(3, np.float32))(
+            amp.pump("x", shape=(3,))
+        )
+        amp.sink(
+            "y",
+            amp.ppt("other", lambda p, x: p + x, params_of=x)(x),
+        )
     assert "other  PPT(own) -> 3 float32, params of own\n" in repr(
         g
     ) and "own  PPT(x) -> 3 float32, 3 parameters\n" in repr(g)
     assert count_params(g.nodes["other"]) == 0
     assert (
-        "<b>other</b><br/>PPT, params of own" in g.to_mermaid() and 'label="other\\nPPT, params of own"' in g.to_dot()
+        "<b>other</b><br/>PPT, params of own" in g.to_mermaid()
+        and 'label="other\\nPPT, params of own"' in g.to_dot()
     )
-    assert [kind_text(g.nodes[name]) for name in ("own", "other")] == ["PPT · 3", "PPT · params of own"]
+    assert [kind_text(g.nodes[name]) for name in ("own", "other")] == [
+        "PPT · 3",
+        "PPT · params of own",
+    ]
 
 
 def test_every_node_kind_has_its_own_colours():
-    kinds = [kind for f in FAMILIES for kind in f.kinds]
+    kinds = []
+    for f in FAMILIES:
+        for kind in f.kinds:
+            kinds.append(kind)
     control = "Cond Phi Isu Relabel Bcast RouteBy Flatmap Repeat Ungroup Group Distribute"
     payload = "Pump PPT NPT Concat Split Collect Reduce Loss Sink"
     assert len({*kinds}) == len(kinds) and {*f"{control} {payload}".split()} <= {*kinds} <= {*KINDS}
     assert len({f.fill for f in FAMILIES}) == len(FAMILIES)
-    assert family("something new").name == "plain" and family("something new", is_control=True).name == "control"
+    assert (
+        family("something new").name == "plain"
+        and family("something new", is_control=True).name == "control"
+    )
 
 
 @pytest.mark.slow

@@ -10,7 +10,11 @@ from ampjax.ir.state import INSTANCE, Layout, State, apply, column, sample, try_
 
 
 def test_columns_and_instance():
-    s = State.of(instance=[3, 4], t=[0, 1], length=5)
+    s = State.of(
+        instance=[3, 4],
+        t=[0, 1],
+        length=5,
+    )
     assert s.fields == ("t", "length") and len(s) == 2
     assert s.instance.tolist() == [3, 4] and s.t.tolist() == [0, 1] and s.length.tolist() == [5, 5]
 
@@ -44,7 +48,11 @@ def test_the_instance_stays():
 
 def test_a_view_of_a_wider_array_shows_its_fields_only():
     layout = Layout(("t", "u", "v"))
-    s = State(np.arange(10).reshape(2, 5), layout, ("v",))
+    s = State(
+        np.arange(10).reshape(2, 5),
+        layout,
+        ("v",),
+    )
     assert layout.width == 5 and layout.column("instance") == INSTANCE
     assert s.v.tolist() == [4, 9]
     with pytest.raises(AttributeError):
@@ -59,7 +67,10 @@ def test_repr():
 @given(st.lists(st.integers(-(2**31), 2**31), min_size=1, max_size=20), st.integers(-100, 100))
 def test_a_function_on_a_column_is_the_function_on_each_row(values, by):
     def f(s):
-        return s.replace(t=s.t * 2 + by, big=s.t > by)
+        return s.replace(
+            t=s.t * 2 + by,
+            big=s.t > by,
+        )
 
     whole = f(State.of(t=values))
     rows = [f(State.of(t=value)) for value in values]
@@ -68,7 +79,8 @@ def test_a_function_on_a_column_is_the_function_on_each_row(values, by):
 
 
 def test_samples_are_fixed_start_at_zero_and_stay_small():
-    s, again = sample(("t", "n")), sample(("t", "n"))
+    s = sample(("t", "n"))
+    again = sample(("t", "n"))
     assert (s.array == again.array).all() and s.fields == ("t", "n")
     assert s.take(np.array([0])).t == 0 and s.t.min() >= 0 and s.t.max() < 50
 
@@ -90,7 +102,9 @@ def test_try_function_says_how_to_write_it():
 
 
 def test_apply_shows_the_state_it_failed_on():
-    with pytest.raises(MessageError, match=r"got AttributeError: no state field `u`.* for State\(instance=0, t=3\)"):
+    with pytest.raises(
+        MessageError, match=r"got AttributeError: no state field `u`.* for State\(instance=0, t=3\)"
+    ):
         apply("node `c`", lambda s: s.u, State.of(t=3))
 
 
@@ -104,7 +118,10 @@ def test_column_takes_scalars_and_columns(value, want):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.5, "here: expected integers or truth values, got float64. States are integers: use `//` instead of `/`"),
+        (
+            0.5,
+            "here: expected integers or truth values, got float64. States are integers: use `//` instead of `/`",
+        ),
         (["a", "b"], "here: expected integers or truth values, got <U1"),
         ([1, 2, 3], r"here: expected a scalar or 2 values, one per message, got shape \(3,\)"),
         ([[1, 2]], r"got shape \(1, 2\)"),

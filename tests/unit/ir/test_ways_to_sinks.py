@@ -29,8 +29,14 @@ def split(x, choose, n=2):
 def loop(x):
     """The field `a` counts the rounds up to `b`; `c` goes along."""
     h = amp.phi("h")
-    turn = amp.relabel(amp.npt("f", lambda v: v + 1)(h), lambda s: s.replace(a=s.a + 1))
-    done, more = amp.cond(turn, lambda s: s.a >= s.b)
+    turn = amp.relabel(
+        amp.npt("f", lambda v: v + 1)(h),
+        lambda s: s.replace(a=s.a + 1),
+    )
+    done, more = amp.cond(
+        turn,
+        lambda s: s.a >= s.b,
+    )
     h.connect(x, more)
     return done
 
@@ -61,9 +67,13 @@ def test_fields_that_decide(build, wanted):
 
 def test_pumps_and_nodes_that_lead_to_no_sink():
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.npt("f", lambda v: v)(x)
         amp.sink("y", y)
-        amp.loss("loss", lambda a, b: a * b)(amp.npt("before the loss", lambda v: v)(y), label)
+        amp.loss("loss", lambda a, b: a * b)(
+            amp.npt("before the loss", lambda v: v)(y),
+            label,
+        )
     assert set(fields_before_sinks(g)) == {"x"}
     assert nodes_before_sinks(g) == {"x", "f", "y"}

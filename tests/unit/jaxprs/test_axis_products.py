@@ -45,20 +45,36 @@ def normal(seed, *shape):
     st.sampled_from([lambda function: function, jax.jit, one_call]),
 )
 def test_sums_over_leading_axes_are_those_of_tensordot(summed, left, right, nested):
-    x, y = normal(0, *summed, *left), normal(1, *summed, *right)
+    x = normal(0, *summed, *left)
+    y = normal(1, *summed, *right)
     axes = tuple(range(len(summed)))
     product = nested(functools.partial(jnp.tensordot, axes=(axes, axes)))
-    found = over_one_axis(lambda: {"product": product(x, y), "given": x}, MATRICES)
-    wanted = np.tensordot(np.asarray(x), np.asarray(y), (axes, axes))
+    found = over_one_axis(
+        lambda: {"product": product(x, y), "given": x},
+        MATRICES,
+    )
+    wanted = np.tensordot(
+        np.asarray(x),
+        np.asarray(y),
+        (axes, axes),
+    )
     assert found["given"] is x or np.array_equal(found["given"], x)
-    np.testing.assert_allclose(found["product"], wanted, rtol=1e-5, atol=1e-5)
-    assert dots(jax.make_jaxpr(lambda: over_one_axis(lambda: product(x, y), MATRICES))().jaxpr) == [(0,)]
+    np.testing.assert_allclose(
+        found["product"],
+        wanted,
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    assert dots(jax.make_jaxpr(lambda: over_one_axis(lambda: product(x, y), MATRICES))().jaxpr) == [
+        (0,)
+    ]
 
 
 @pytest.mark.parametrize("axes", [((1, 0), (0, 1)), ((1, 2), (0, 1)), ((0,), (0,))])
 def test_other_products_stay_as_they_are(axes):
     """Sums over other axes, or over these in another order, would need a transposition of their own."""
-    x, y = normal(0, 3, 3, 3), normal(1, 3, 3, 2)
+    x = normal(0, 3, 3, 3)
+    y = normal(1, 3, 3, 2)
     product = functools.partial(jnp.tensordot, x, y, axes=axes)
     np.testing.assert_array_equal(over_one_axis(product, MATRICES), product())
     assert dots(jax.make_jaxpr(lambda: over_one_axis(product, MATRICES))().jaxpr) == dots(
@@ -67,8 +83,14 @@ def test_other_products_stay_as_they_are(axes):
 
 
 def test_where_no_message_is_a_matrix_nothing_changes():
-    x, y = normal(0, 3, 3, 3), normal(1, 3, 3, 2)
-    product = functools.partial(jnp.tensordot, x, y, axes=((0, 1), (0, 1)))
+    x = normal(0, 3, 3, 3)
+    y = normal(1, 3, 3, 2)
+    product = functools.partial(
+        jnp.tensordot,
+        x,
+        y,
+        axes=((0, 1), (0, 1)),
+    )
     found = jax.make_jaxpr(lambda: over_one_axis(product, [jnp.zeros((2, 3)), jnp.zeros(2)]))()
     assert dots(found.jaxpr) == [(0, 1)]
 
@@ -79,16 +101,29 @@ def test_weights_that_multiply_matrices_get_their_gradients_so(monkeypatch, n, f
     """A message is a batch: rows of features, as images are fed. Alone with the loss, and as a stage with an adjoint of its own."""
     made = []
     product = axis_products._product
-    monkeypatch.setattr(axis_products, "_product", lambda *args: made.append(args[0]) or product(*args))
+    monkeypatch.setattr(
+        axis_products,
+        "_product",
+        lambda *args: made.append(args[0]) or product(*args),
+    )
     with amp.Graph() as g:
         x = amp.pump("x", (4, 6))
         y = amp.ppt("f", lambda w, x: jnp.tanh(x @ w), params=np.asarray(normal(0, 6, 5)))(
             amp.npt("in", jnp.negative)(x)
         )
         amp.loss("loss", lambda y: (jnp.square(y).sum(), {}))(y)
-    data = [{"x": np.asarray(normal(i + 1, 4, 6))} for i in range(n)]
+    data = []
+    for i in range(n):
+        data.append({"x": np.asarray(normal(i + 1, 4, 6))})
     e = engine(g, fuse=fuse)
     e.virtual(data)
-    wanted = jax.grad(lambda w: sum(jnp.square(jnp.tanh(-i["x"] @ w)).sum() for i in data))(normal(0, 6, 5))
-    np.testing.assert_allclose(e.gradients["f"], wanted, rtol=1e-4, atol=1e-5)
+    wanted = jax.grad(lambda w: sum(jnp.square(jnp.tanh(-i["x"] @ w)).sum() for i in data))(
+        normal(0, 6, 5)
+    )
+    np.testing.assert_allclose(
+        e.gradients["f"],
+        wanted,
+        rtol=1e-4,
+        atol=1e-5,
+    )
     assert made

@@ -33,7 +33,12 @@ def of(function: Any, *types: Any) -> Any:
 
 
 def loop(n: int) -> Any:
-    return lambda x: jax.lax.fori_loop(0, n, lambda i, y: y * 2 + i, x)
+    return lambda x: jax.lax.fori_loop(
+        0,
+        n,
+        lambda i, y: y * 2 + i,
+        x,
+    )
 
 
 SAME = {
@@ -53,7 +58,8 @@ SAME = {
 
 @pytest.mark.parametrize("name", SAME)
 def test_two_traces_of_one_function_are_equal(name: str) -> None:
-    one, other = of(SAME[name]()), of(SAME[name]())
+    one = of(SAME[name]())
+    other = of(SAME[name]())
     assert one == other and hash(one) == hash(other)
 
 
@@ -63,12 +69,30 @@ DIFFERENT = {
     "operation": (jnp.sin, jnp.cos),
     "number": (lambda x: x * 2.0, lambda x: x * 3.0),
     "sign of zero": (lambda x: x + 0.0, lambda x: x + -0.0),
-    "order of operands": (lambda x: x - jnp.sin(x), lambda x: jnp.sin(x) - x),
-    "result": (lambda x: (jnp.sin(x), jnp.cos(x)), lambda x: (jnp.cos(x), jnp.sin(x))),
-    "array": (lambda x: x + TABLE[:3], lambda x: x + TABLE[1:4]),
-    "long array": (lambda x: x[0] + TABLE, lambda x: x[0] + LONG),
-    "dtype of a constant": (lambda x: (x[0] > 0) * np.int32(2), lambda x: (x[0] > 0) * np.int16(2)),
-    "setting": (lambda x: jnp.sum(x, keepdims=True), lambda x: jnp.max(x, keepdims=True)),
+    "order of operands": (
+        lambda x: x - jnp.sin(x),
+        lambda x: jnp.sin(x) - x,
+    ),
+    "result": (
+        lambda x: (jnp.sin(x), jnp.cos(x)),
+        lambda x: (jnp.cos(x), jnp.sin(x)),
+    ),
+    "array": (
+        lambda x: x + TABLE[:3],
+        lambda x: x + TABLE[1:4],
+    ),
+    "long array": (
+        lambda x: x[0] + TABLE,
+        lambda x: x[0] + LONG,
+    ),
+    "dtype of a constant": (
+        lambda x: (x[0] > 0) * np.int32(2),
+        lambda x: (x[0] > 0) * np.int16(2),
+    ),
+    "setting": (
+        lambda x: jnp.sum(x, keepdims=True),
+        lambda x: jnp.max(x, keepdims=True),
+    ),
     "loop": (loop(3), loop(4)),
     "rule for tangents": (with_rule(3.0), with_rule(4.0)),
     "with a rule and without": (with_rule(2.0), lambda x: x * 2),
@@ -82,7 +106,8 @@ def test_other_functions_are_not(name: str) -> None:
 
 
 def test_other_types_are_not() -> None:
-    narrow, wide = jax.ShapeDtypeStruct((3,), np.float32), jax.ShapeDtypeStruct((4,), np.float32)
+    narrow = jax.ShapeDtypeStruct((3,), np.float32)
+    wide = jax.ShapeDtypeStruct((4,), np.float32)
     assert of(jnp.sin, narrow) != of(jnp.sin, wide)
     assert of(jnp.sin, narrow) != of(jnp.sin, jax.ShapeDtypeStruct((3,), np.float16))
 
@@ -94,7 +119,9 @@ def test_functions_that_are_called_back_are_compared_by_identity() -> None:
 
 
 def test_keys_are_compared_by_their_bits() -> None:
-    draw = lambda seed: lambda x: x + jax.random.normal(jax.random.wrap_key_data(np.uint32([0, seed])), (3,))
+    def draw(seed):
+        return lambda x: x + jax.random.normal(jax.random.wrap_key_data(np.uint32([0, seed])), (3,))
+
     assert of(draw(1)) == of(draw(1)) != of(draw(2))
 
 
@@ -106,6 +133,10 @@ def test_settings_that_happen_to_have_contents_are_compared_as_they_are() -> Non
 
     kept = jex.Primitive("kept")
     kept.def_abstract_eval(lambda x, page: x)
-    one, other = Page(), Page()
-    function = lambda page: lambda x: kept.bind(x, page=page)
+    one = Page()
+    other = Page()
+
+    def function(page):
+        return lambda x: kept.bind(x, page=page)
+
     assert of(function(one)) == of(function(one)) != of(function(other))

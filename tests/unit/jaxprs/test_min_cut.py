@@ -13,9 +13,21 @@ ROW = jax.ShapeDtypeStruct((3, 4), "float32")
 def cut(function, n_wanted=None):
     """The cut for a function of a parameter and rows, whose results are wanted: shapes, in order."""
     jaxpr = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((4,), "float32"), ROW).jaxpr
-    rows = {v: v.aval.size for equation in jaxpr.eqns for v in equation.outvars if v.aval.shape[:1] == (3,)}
-    found = smallest_cut(jaxpr.eqns, needing_record(jaxpr, 1), rows, jaxpr.outvars)
-    names = {v: equation.primitive.name for equation in jaxpr.eqns for v in equation.outvars}
+    rows = {}
+    for equation in jaxpr.eqns:
+        for v in equation.outvars:
+            if v.aval.shape[:1] == (3,):
+                rows[v] = v.aval.size
+    found = smallest_cut(
+        jaxpr.eqns,
+        needing_record(jaxpr, 1),
+        rows,
+        jaxpr.outvars,
+    )
+    names = {}
+    for equation in jaxpr.eqns:
+        for v in equation.outvars:
+            names[v] = equation.primitive.name
     return [names[v] for v in found]
 
 

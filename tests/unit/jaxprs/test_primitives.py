@@ -24,10 +24,13 @@ def test_the_users_line_stands_behind_functions_that_we_give_them():
 
 
 def test_calls_are_known_by_the_names_that_this_version_of_jax_gives_them():
-    plain, again = (primitives.jit_p, primitives.call_p, primitives.closed_call_p), (primitives.remat_p,)
+    plain = (primitives.jit_p, primitives.call_p, primitives.closed_call_p)
+    again = (primitives.remat_p,)
     assert {each.name for each in plain} <= set(CALLS)
     assert {each.name for each in again} <= set(REMATERIALIZED)
-    traced = [jax.make_jaxpr(way(jnp.sin))(1.0) for way in (jax.jit, one_call, jax.checkpoint)]
+    traced = []
+    for way in (jax.jit, one_call, jax.checkpoint):
+        traced.append(jax.make_jaxpr(way(jnp.sin))(1.0))
     (jitted, called, computed_again) = [closed.jaxpr.eqns[0].primitive.name for closed in traced]
     assert jitted in CALLS
     assert called in CALLS

@@ -28,7 +28,9 @@ from experiments.by_hand.tagger_graph import tagger
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 
 CASES = [*ampnet_cells.CASES, *parallax_cells.CASES]
-STEP = 1e-7  # smaller than the distance of all but a few entries from where a ReLU or a maximum bends
+STEP = (
+    1e-7  # smaller than the distance of all but a few entries from where a ReLU or a maximum bends
+)
 # A float32 is rounded by up to 6e-8 of itself. A sum of n products is off by sqrt(n) such roundings of a product, which is as much of the sum's
 # own typical size as one rounding; a cell has up to ten such sums and functions in a row, and the worst of a million entries is looked at.
 TOLERANCE = 1e-5
@@ -37,18 +39,25 @@ pytestmark = pytest.mark.users
 
 
 @pytest.mark.parametrize(
-    ("case", "hidden", "rows"), [pytest.param(c, h, n, id=f"{c}-{h}-{n}") for c in CASES for h, n in c.sizes]
+    ("case", "hidden", "rows"),
+    [pytest.param(c, h, n, id=f"{c}-{h}-{n}") for c in CASES for h, n in c.sizes],
 )
 def test_a_cell_is_its_formula(case, hidden, rows):
     inputs = Inputs(hidden, rows)
     problem = case.make(hidden, rows, inputs)
-    exact = jax.tree.map(lambda leaf: leaf.astype(np.float64), problem.arguments)
+    exact = jax.tree.map(
+        lambda leaf: leaf.astype(np.float64),
+        problem.arguments,
+    )
     wanted = jax.tree.leaves(problem.formula(*exact))
     cotangents = [inputs.normal(*np.shape(leaf)) for leaf in wanted]
 
     @jax.jit
     def run(arguments, cotangents):
-        outputs, backward = jax.vjp(lambda *floats: jax.tree.leaves(problem.tested(*floats)), *arguments)
+        outputs, backward = jax.vjp(
+            lambda *floats: jax.tree.leaves(problem.tested(*floats)),
+            *arguments,
+        )
         return outputs, backward(cotangents)
 
     outputs, gradients = run(problem.arguments, cotangents)
@@ -65,16 +74,24 @@ def slopes(formula, arguments, cotangents, gradients, inputs):
     Each leaf of the arguments has about an equal part in it, 1 in all, however small its gradient: so an error in any leaf shows.
     """
     leaves, structure = jax.tree.flatten(arguments)
-    given = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(gradients)]
+    given = []
+    for leaf in jax.tree.leaves(gradients):
+        given.append(np.asarray(leaf, np.float64))
     norms = np.array([np.sqrt(np.sum(leaf**2)) for leaf in given])
     norms = np.maximum(norms, 1e-3 * norms.max()) * len(norms) ** 0.5
     unit = STEP * norms.min()
-    steps = [unit / n * inputs.rng.normal(size=x.shape) for x, n in zip(leaves, norms, strict=True)]
+    steps = []
+    for x, n in zip(leaves, norms, strict=True):
+        steps.append(unit / n * inputs.rng.normal(size=x.shape))
     ahead, behind = (
-        jax.tree.leaves(formula(*structure.unflatten([x + by * s for x, s in zip(leaves, steps, strict=True)])))
+        jax.tree.leaves(
+            formula(*structure.unflatten([x + by * s for x, s in zip(leaves, steps, strict=True)]))
+        )
         for by in (1, -1)
     )
-    rises = [np.vdot(c, a - b) / 2 for c, a, b in zip(cotangents, ahead, behind, strict=True)]
+    rises = []
+    for c, a, b in zip(cotangents, ahead, behind, strict=True):
+        rises.append(np.vdot(c, a - b) / 2)
     slope = sum(np.vdot(g, s) for g, s in zip(given, steps, strict=True))
     return slope / unit, sum(rises) / unit
 
@@ -92,7 +109,9 @@ STARTS = (
     "tagger.random_table",
     "tree_lstm.uniform_table",
 )
-FUNCTION = "a whole model; unit/models/functions compares it with the graph whose nodes' bodies have cases"
+FUNCTION = (
+    "a whole model; unit/models/functions compares it with the graph whose nodes' bodies have cases"
+)
 FUNCTIONS = (
     "language_model_function.language_model",
     "translation_function.attention_over",
@@ -116,11 +135,16 @@ ZOO_PARTS = (
     *(f"{model}.{model}" for model in ZOO_MODELS),
     *(f"{model}.init" for model in ZOO_MODELS),
     "programmer_interpreter.core",
-    *(f"small_cells.{name}" for name in ("cross_entropy", "init_linears", "init_tables", "lstm", "scored")),
+    *(
+        f"small_cells.{name}"
+        for name in ("cross_entropy", "init_linears", "init_tables", "lstm", "scored")
+    ),
 )
 FUNCTION_STARTS = ("translation_function.init",)
 NO_CASE = {
-    **dict.fromkeys(["host_rows.check_table", "nn.ChosenEmbed", "nn.TableEmbed", "nn.choose_embed"], ROWS),
+    **dict.fromkeys(
+        ["host_rows.check_table", "nn.ChosenEmbed", "nn.TableEmbed", "nn.choose_embed"], ROWS
+    ),
     "mlp.mlp": GRAPH,
     **dict.fromkeys(
         [
@@ -138,26 +162,57 @@ NO_CASE = {
         ],
         FUNCTION,
     ),
-    **dict.fromkeys(["act.init", "act.spec", "permutation.init", "mixture.init", "mixture.spec", "tagger.init"], START),
-    **dict.fromkeys(["ggnn.init_regression", "ggnn.init_selection", "tree_lstm.init", "rnn.init", "rnn.spec"], START),
-    **dict.fromkeys(["ggnn.regression_spec", "ggnn.selection_spec"], SPEC),
-    "tiled.tiled_linear": GRAPH,
-    **dict.fromkeys([f"lm.{name}" for name in ("init", "make_loss", "make_evaluate", "make_optimizer")], PROGRAM),
-    **dict.fromkeys(["lm.Softmax.nats", "lm.Softmax.sampled_nats"], PROGRAM),
-    **dict.fromkeys([f"nmt.{name}" for name in ("init", "make_loss", "make_evaluate", "make_optimizer")], PROGRAM),
-    **dict.fromkeys([f"resnet.{name}" for name in ("init", "make_loss", "make_predict", "make_optimizer")], PROGRAM),
-    **dict.fromkeys([f"inception.{name}" for name in ("init", "make_loss", "make_predict", "make_optimizer")], PROGRAM),
-    **dict.fromkeys(["inception.Inception", "inception.Inception.all_logits"], PROGRAM),
-    **dict.fromkeys([f"classifiers.{name}" for name in ("init", "shapes", "make_loss", "make_predict")], PROGRAM),
     **dict.fromkeys(
-        [f"functional.{name}" for name in ("init", "build", "shapes", "merge", "variables", "count")], PROGRAM
+        ["act.init", "act.spec", "permutation.init", "mixture.init", "mixture.spec", "tagger.init"],
+        START,
     ),
     **dict.fromkeys(
-        ["classifiers.make_optimizer", "nmt.halving", "resnet.schedule", "inception.Config.channels"], RECIPE
+        ["ggnn.init_regression", "ggnn.init_selection", "tree_lstm.init", "rnn.init", "rnn.spec"],
+        START,
+    ),
+    **dict.fromkeys(["ggnn.regression_spec", "ggnn.selection_spec"], SPEC),
+    "tiled.tiled_linear": GRAPH,
+    **dict.fromkeys(
+        [f"lm.{name}" for name in ("init", "make_loss", "make_evaluate", "make_optimizer")], PROGRAM
+    ),
+    **dict.fromkeys(["lm.Softmax.nats", "lm.Softmax.sampled_nats"], PROGRAM),
+    **dict.fromkeys(
+        [f"nmt.{name}" for name in ("init", "make_loss", "make_evaluate", "make_optimizer")],
+        PROGRAM,
+    ),
+    **dict.fromkeys(
+        [f"resnet.{name}" for name in ("init", "make_loss", "make_predict", "make_optimizer")],
+        PROGRAM,
+    ),
+    **dict.fromkeys(
+        [f"inception.{name}" for name in ("init", "make_loss", "make_predict", "make_optimizer")],
+        PROGRAM,
+    ),
+    **dict.fromkeys(["inception.Inception", "inception.Inception.all_logits"], PROGRAM),
+    **dict.fromkeys(
+        [f"classifiers.{name}" for name in ("init", "shapes", "make_loss", "make_predict")], PROGRAM
+    ),
+    **dict.fromkeys(
+        [
+            f"functional.{name}"
+            for name in ("init", "build", "shapes", "merge", "variables", "count")
+        ],
+        PROGRAM,
+    ),
+    **dict.fromkeys(
+        [
+            "classifiers.make_optimizer",
+            "nmt.halving",
+            "resnet.schedule",
+            "inception.Config.channels",
+        ],
+        RECIPE,
     ),
     **dict.fromkeys(["scores.perplexity", "scores.bleu"], "plain Python; unit/models/test_scores"),
     **dict.fromkeys([f"functions.{name}" for name in FUNCTIONS], FUNCTION),
-    **dict.fromkeys([f"functions.translation_function.{name}" for name in ("by_layer", "nested")], KEYS),
+    **dict.fromkeys(
+        [f"functions.translation_function.{name}" for name in ("by_layer", "nested")], KEYS
+    ),
     **dict.fromkeys([f"functions.zoo.{name}" for name in ZOO_PARTS], ZOO),
     **dict.fromkeys([*STARTS, *(f"functions.{name}" for name in FUNCTION_STARTS)], START),
     "sampled_softmax.draw": "gives whole numbers; unit/models/test_sampled_softmax",
@@ -166,10 +221,21 @@ NO_CASE = {
 
 
 def test_everything_public_has_a_case_or_a_reason():
-    modules = [amp.nn, *(import_module(found.name) for found in walk_packages(models.__path__, "ampjax.models."))]
-    found = {name for module in modules for name in names_of(module)}
-    covered = {name for case in CASES for name in case.covers}
-    assert found - covered - set(NO_CASE) == set(), "give it a case in support/ampnet_cells or support/parallax_cells"
+    modules = [
+        amp.nn,
+        *(import_module(found.name) for found in walk_packages(models.__path__, "ampjax.models.")),
+    ]
+    found = set()
+    for module in modules:
+        for name in names_of(module):
+            found.add(name)
+    covered = set()
+    for case in CASES:
+        for name in case.covers:
+            covered.add(name)
+    assert found - covered - set(NO_CASE) == set(), (
+        "give it a case in support/ampnet_cells or support/parallax_cells"
+    )
     assert set(NO_CASE) & covered == set() and set(NO_CASE) <= found
     assert {name for name in covered if "._" not in name and "_graph." not in name} <= found
 
@@ -182,8 +248,15 @@ def names_of(module):
         if isfunction(unwrap(thing)):
             yield named(thing)
         elif isclass(thing):
-            methods = [part for part, value in vars(thing).items() if isfunction(value) and not part.startswith("init")]
-            yield from (named(getattr(thing, part)) for part in methods if part == "__call__" or part[0] != "_")
+            methods = []
+            for part, value in vars(thing).items():
+                if isfunction(value) and not part.startswith("init"):
+                    methods.append(part)
+            yield from (
+                named(getattr(thing, part))
+                for part in methods
+                if part == "__call__" or part[0] != "_"
+            )
 
 
 def named(thing):
@@ -199,21 +272,32 @@ def named(thing):
 def test_every_node_of_every_model_has_a_case():
     network = Network(2, 4, steps=1, n_kinds=1)
     with amp.Graph() as tiles:
-        amp.sink("y", tiled.tiled_linear("t", amp.pump("x", (4,)), 4, 4))
+        amp.sink(
+            "y",
+            tiled.tiled_linear(
+                "t",
+                amp.pump("x", (4,)),
+                4,
+                4,
+            ),
+        )
     graphs = [
         tiles, mlp((4, 4, 2)), list_reduction_rnn(4), tree_lstm(2, Cells()), tagger(2, 2), permutation(2, 4),
         ggnn_regression(network), ggnn_selection(Network(2, 4, 1, 1, separate_gates=True)),
         mixture_of_experts(mixture.Experts(4, 4, 2)), act_rnn(act.Ponder(4, 4, 2)),
     ]  # fmt: skip
-    ops = [
-        node.op
-        for graph in graphs
-        for node in graph.nodes.values()
-        if hasattr(node.op, "body") or node.op.kind == "Reduce"
-    ]
-    bodies = {named(op.body.apply if hasattr(op, "body") else op.function) for op in ops}
-    ours = {
-        name for name in bodies if not name.startswith(("jax.", "ir.", "frontend."))
-    }  # a ReLU, and what passes rows on
+    ops = []
+    for graph in graphs:
+        for node in graph.nodes.values():
+            if hasattr(node.op, "body") or node.op.kind == "Reduce":
+                ops.append(node.op)
+    bodies = set()
+    for op in ops:
+        bodies.add(named(op.body.apply if hasattr(op, "body") else op.function))
+    # a ReLU, and what passes rows on
+    ours = set()
+    for name in bodies:
+        if not name.startswith(("jax.", "ir.", "frontend.")):
+            ours.add(name)
     assert ours - {name for case in CASES for name in case.covers} == set()
     assert len(ours) > 25

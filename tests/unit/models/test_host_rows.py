@@ -20,8 +20,14 @@ def lists(table):
 
 
 def trees(table):
-    (data, _), cells = sst.synthetic(6, 1), Cells("tai", 6, 5, 1.0)
-    params = init(jax.random.key(0), len(data.vocabulary), cells, table)
+    data, _ = sst.synthetic(6, 1)
+    cells = Cells("tai", 6, 5, 1.0)
+    params = init(
+        jax.random.key(0),
+        len(data.vocabulary),
+        cells,
+        table,
+    )
     model = amp.compile(tree_lstm(cells), params, SPEC)
     return model.graph, model.data(sst.plain(data))
 
@@ -29,7 +35,12 @@ def trees(table):
 def sentences(table):
     data, _ = wikiner.synthetic(60, 1)
     counts = len(data.vocabulary.words), len(data.vocabulary.characters)
-    params = tagger.init(jax.random.key(0), *counts, tagger.Sizes(4, 3, 6, 5, noise=0), table)
+    params = tagger.init(
+        jax.random.key(0),
+        *counts,
+        tagger.Sizes(4, 3, 6, 5, noise=0),
+        table,
+    )
     model = amp.compile(tagger.tagger(0), params, tagger.SPEC)
     return model.graph, model.data(wikiner.plain(data))
 
@@ -56,7 +67,12 @@ def test_a_table_has_the_gradients_of_the_embedding_on_a_device(model):
 
 @pytest.mark.slow
 def test_a_table_that_does_not_fit_is_refused():
-    small = Table(np.zeros((3, 6), np.float32), optax.sgd(0.1))
+    small = Table(
+        np.zeros((3, 6), np.float32),
+        optax.sgd(0.1),
+    )
     for model in (lists, trees, sentences):
-        with pytest.raises(SettingsError, match=r"`table`: expected at least \d+ rows of 6 numbers, got 3 rows"):
+        with pytest.raises(
+            SettingsError, match=r"`table`: expected at least \d+ rows of 6 numbers, got 3 rows"
+        ):
             model(small)

@@ -26,16 +26,33 @@ def test_the_papers_model_has_its_parameters() -> None:
 def test_the_grids_are_those_of_the_paper() -> None:
     config = inception.Config.full(False)
     assert config.auxiliary_grid == 17 and inception.Config.small().auxiliary_grid == 3
-    short = inception.Config(("35/32", "to 17", "to 8"), 32, 7, 299, auxiliary=False)
+    short = inception.Config(
+        ("35/32", "to 17", "to 8"),
+        32,
+        7,
+        299,
+        auxiliary=False,
+    )
     image = jax.ShapeDtypeStruct((2, 299, 299, 3), jnp.float32)
-    logits = jax.eval_shape(inception.make_predict(short), classifiers.shapes(inception.Inception, short), image)
+    logits = jax.eval_shape(
+        inception.make_predict(short), classifiers.shapes(inception.Inception, short), image
+    )
     assert logits.shape == (2, 7)
 
 
 @pytest.mark.full
 def test_training_learns_with_the_auxiliary_head() -> None:
-    config = inception.Config(("to 8",), 32, 3, 75, dropout=0.0, smoothing=0.0, batch=4)
-    tx, loss_fn = inception.make_optimizer(config), inception.make_loss(config)
+    config = inception.Config(
+        ("to 8",),
+        32,
+        3,
+        75,
+        dropout=0.0,
+        smoothing=0.0,
+        batch=4,
+    )
+    tx = inception.make_optimizer(config)
+    loss_fn = inception.make_loss(config)
 
     @jax.jit
     def step(params, opt_state, batch):
@@ -44,7 +61,8 @@ def test_training_learns_with_the_auxiliary_head() -> None:
         return optax.apply_updates(params, updates), opt_state, loss, grads
 
     params = inception.init(config, 1)
-    opt_state, losses = tx.init(params), []
+    opt_state = tx.init(params)
+    losses = []
     for epoch in range(10):
         for batch in data.Batches(data.synthetic(8, 75, 3, 0.1), 4).epoch(epoch):
             params, opt_state, loss, grads = step(params, opt_state, batch)

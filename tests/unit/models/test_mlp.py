@@ -32,7 +32,13 @@ def test_its_start_is_he_s() -> None:
 def test_gradients_are_those_of_plain_jax() -> None:
     rng = np.random.default_rng(0)
     images = rng.normal(size=(9, 784)).astype(np.float32)
-    data = Batches(Digits(images, rng.integers(0, 10, 9, dtype=np.int32)), 4)
+    data = Batches(
+        Digits(
+            images,
+            rng.integers(0, 10, 9, dtype=np.int32),
+        ),
+        4,
+    )
     graph = mlp((784, 16, 10), batch=4)
     params = initial_params(graph, {}, 0)
 
@@ -40,12 +46,20 @@ def test_gradients_are_those_of_plain_jax() -> None:
         result = jnp.zeros(())
         for i in range(len(data)):
             batch = data.gather(np.array([i]))
-            x = jax.nn.relu(batch["image"].payload[0] @ params["linear1"]["w"] + params["linear1"]["b"])
+            x = jax.nn.relu(
+                batch["image"].payload[0] @ params["linear1"]["w"] + params["linear1"]["b"]
+            )
             logits = x @ params["linear2"]["w"] + params["linear2"]["b"]
             result += labelled_cross_entropy(logits, batch["label"].payload[0])[0]
         return result
 
-    trainer = amp.Trainer(graph, optax.sgd(0.0), params=params, min_update_interval=1000, workers=2)
+    trainer = amp.Trainer(
+        graph,
+        optax.sgd(0.0),
+        params=params,
+        min_update_interval=1000,
+        workers=2,
+    )
     trainer.accumulate(data)
     wanted = jax.grad(total)(params)
     for node, (tree, rows) in trainer.gradients.items():

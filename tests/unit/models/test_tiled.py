@@ -12,12 +12,14 @@ from ampjax.models.tiled import tiled_linear
 pytestmark = pytest.mark.slow
 
 NEVER = 1 << 40
-N_IN, N_OUT = 7, 5
+N_IN = 7
+N_OUT = 5
 
 
 def build(rows, columns, workers):
     with amp.Graph() as graph:
-        x, y = amp.pump("x", (N_IN,)), amp.pump("y", (N_OUT,))
+        x = amp.pump("x", (N_IN,))
+        y = amp.pump("y", (N_OUT,))
         amp.loss("loss", lambda a, b: jnp.sum((jnp.tanh(a) - b) ** 2))(
             tiled_linear("layer", x, N_IN, N_OUT, rows, columns, workers=workers), y
         )
@@ -26,26 +28,44 @@ def build(rows, columns, workers):
 
 def whole(trees, rows, columns):
     """The matrix and the bias that the tiles make up."""
-    blocks = [[np.asarray(trees[f"layer/{r},{c}"]["w"]) for c in range(columns)] for r in range(rows)]
-    return np.block(blocks), np.concatenate([np.asarray(trees[f"layer/0,{c}"]["b"]) for c in range(columns)])
+    blocks = []
+    for r in range(rows):
+        blocks.append([np.asarray(trees[f"layer/{r},{c}"]["w"]) for c in range(columns)])
+    return np.block(blocks), np.concatenate(
+        [np.asarray(trees[f"layer/0,{c}"]["b"]) for c in range(columns)]
+    )
 
 
 @pytest.mark.users
-@pytest.mark.parametrize(("rows", "columns", "workers"), [(1, 1, 1), (2, 3, 2), (3, 1, 2), (1, 2, None)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "workers"), [(1, 1, 1), (2, 3, 2), (3, 1, 2), (1, 2, None)]
+)
 def test_tiles_have_the_gradients_of_the_whole_matrix(rows, columns, workers):
     rng = np.random.default_rng(0)
-    data = [{"x": rng.normal(size=N_IN), "y": rng.normal(size=N_OUT)} for _ in range(5)]
+    data = []
+    for _ in range(5):
+        data.append({"x": rng.normal(size=N_IN), "y": rng.normal(size=N_OUT)})
     data = [{name: value.astype(np.float32) for name, value in one.items()} for one in data]
     trainer = amp.Trainer(
-        build(rows, columns, workers=workers), min_update_interval=NEVER, workers=workers or 1, max_dispatch_size=4
+        build(rows, columns, workers=workers),
+        min_update_interval=NEVER,
+        workers=workers or 1,
+        max_dispatch_size=4,
     )
     w, b = whole(trainer.params, rows, columns)
     assert w.shape == (N_IN, N_OUT) and b.shape == (N_OUT,)
     got = trainer.accumulate(data)
     x, y = (jnp.stack([one[name] for one in data]) for name in ("x", "y"))
-    loss, (dw, db) = jax.value_and_grad(lambda w, b: jnp.sum((jnp.tanh(x @ w + b) - y) ** 2), (0, 1))(w, b)
+    loss, (dw, db) = jax.value_and_grad(
+        lambda w, b: jnp.sum((jnp.tanh(x @ w + b) - y) ** 2),
+        (0, 1),
+    )(w, b)
     assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
-    got_w, got_b = whole({node: grad for node, (grad, _) in trainer.gradients.items()}, rows, columns)
+    got_w, got_b = whole(
+        {node: grad for node, (grad, _) in trainer.gradients.items()},
+        rows,
+        columns,
+    )
     assert np.abs(got_w - dw).max() <= 1e-5 * np.abs(dw).max()
     assert np.abs(got_b - db).max() <= 1e-5 * np.abs(db).max()
 
@@ -56,5 +76,7 @@ def test_tiles_run_on_their_workers():
 
 
 def test_more_tiles_than_features_are_refused():
-    with pytest.raises(SettingsError, match="tiled_linear `layer`: expected 1 to 7 rows and 1 to 5 columns"):
+    with pytest.raises(
+        SettingsError, match="tiled_linear `layer`: expected 1 to 7 rows and 1 to 5 columns"
+    ):
         build(8, 1, None)

@@ -17,7 +17,8 @@ from ampjax.models.tree_lstm import SPEC, Cells, init, tree_lstm
 pytestmark = pytest.mark.slow
 
 NEVER = 1 << 40
-E, H = 6, 5
+E = 6
+H = 5
 
 
 def deep(depth: int) -> str:
@@ -30,14 +31,27 @@ def deep(depth: int) -> str:
 
 def shapes(folder: Path) -> sst.Trees:
     path = folder / "trees.txt"
-    lines = ["(4 alone)", "(3 (2 a) (4 (1 b) (0 c)))", deep(7), "(0 (1 (2 a) (3 b)) (4 (2 c) (1 d)))"]
+    lines = [
+        "(4 alone)",
+        "(3 (2 a) (4 (1 b) (0 c)))",
+        deep(7),
+        "(0 (1 (2 a) (3 b)) (4 (2 c) (1 d)))",
+    ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return sst.read_trees(path)
 
 
-def compiled(trees: sst.Trees, cells: Cells, replicas: int = 1) -> amp.Compiled:
+def compiled(
+    trees: sst.Trees,
+    cells: Cells,
+    replicas: int = 1,
+) -> amp.Compiled:
     """The model for the vocabulary of some trees."""
-    params = init(jax.random.key(0), len(trees.vocabulary), cells)
+    params = init(
+        jax.random.key(0),
+        len(trees.vocabulary),
+        cells,
+    )
     return amp.compile(tree_lstm(cells, replicas), params, SPEC)
 
 
@@ -55,19 +69,29 @@ def direct_loss(params, trees: sst.Trees, kind: str):
                 x = params["embed"][trees.words[k]]
                 gates = x @ params["leaf"]["w"] + params["leaf"]["b"]
                 if kind == "fold":
-                    c, o = sigmoid(gates[:H]) * jnp.tanh(gates[H : 2 * H]), gates[2 * H :]
+                    c = sigmoid(gates[:H]) * jnp.tanh(gates[H : 2 * H])
+                    o = gates[2 * H :]
                 else:
-                    c, o = gates[:H], gates[H:]
+                    c = gates[:H]
+                    o = gates[H:]
             else:
                 own = k - trees.ptr[i]
-                kids = [
-                    j for j in range(len(states)) if trees.parents[trees.ptr[i] + j] == own
-                ]  # in the order of the file: left, right
+                # in the order of the file: left, right
+                kids = []
+                for j in range(len(states)):
+                    if trees.parents[trees.ptr[i] + j] == own:
+                        kids.append(j)
                 (h1, c1), (h2, c2) = (states[j] for j in kids)
                 gates = jnp.concatenate([h1, h2]) @ params["branch"]["w"] + params["branch"]["b"]
-                g = [gates[n * H : (n + 1) * H] for n in range(5)]
+                g = []
+                for n in range(5):
+                    g.append(gates[n * H : (n + 1) * H])
                 bias = 1.0 if kind == "fold" else 0.0
-                c = sigmoid(g[0]) * jnp.tanh(g[1]) + sigmoid(g[2] + bias) * c1 + sigmoid(g[3] + bias) * c2
+                c = (
+                    sigmoid(g[0]) * jnp.tanh(g[1])
+                    + sigmoid(g[2] + bias) * c1
+                    + sigmoid(g[3] + bias) * c2
+                )
                 o = g[4]
             h = sigmoid(o) * jnp.tanh(c)
             states.append((h, c))
@@ -78,16 +102,37 @@ def direct_loss(params, trees: sst.Trees, kind: str):
 
 @pytest.mark.parametrize(
     ("kind", "replicas"),
-    [pytest.param("fold", 1, marks=pytest.mark.full), pytest.param("tai", 1, marks=pytest.mark.full), ("fold", 2)],
+    [
+        pytest.param("fold", 1, marks=pytest.mark.full),
+        pytest.param("tai", 1, marks=pytest.mark.full),
+        ("fold", 2),
+    ],
 )
-def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path, kind: str, replicas: int) -> None:
+def test_gradients_are_those_of_a_direct_implementation(
+    tmp_path: Path, kind: str, replicas: int
+) -> None:
     """Replicas start equal, and their gradients add up to those of one."""
     trees = shapes(tmp_path)
-    model = compiled(trees, Cells(kind, E, H, keep=1.0), replicas)
-    trainer = amp.Trainer(model.graph, min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=4)
+    model = compiled(
+        trees,
+        Cells(kind, E, H, keep=1.0),
+        replicas,
+    )
+    trainer = amp.Trainer(
+        model.graph, min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=4
+    )
     rng = np.random.default_rng(0)
-    first = {node: tree for node, tree in trainer.params.items() if not node.endswith("/1")}
-    params = {n.removesuffix("/0"): jax.tree.map(lambda x: rng.normal(size=x.shape), tree) for n, tree in first.items()}
+    first = {}
+    for node, tree in trainer.params.items():
+        if not node.endswith("/1"):
+            first[node] = tree
+    params = {
+        n.removesuffix("/0"): jax.tree.map(
+            lambda x: rng.normal(size=x.shape),
+            tree,
+        )
+        for n, tree in first.items()
+    }
     params = jax.tree.map(np.float32, params)
     trainer.set_params({node: params[node.split("/")[0]] for node in trainer.params})
     got = trainer.accumulate(model.data(sst.plain(trees)))
@@ -97,7 +142,9 @@ def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path, kind: st
     for node, (grad, rows) in trainer.gradients.items():
         assert rows > 0
         before = found.get(node.split("/")[0])
-        found[node.split("/")[0]] = (grad, rows) if before is None else jax.tree.map(np.add, before, (grad, rows))
+        found[node.split("/")[0]] = (
+            (grad, rows) if before is None else jax.tree.map(np.add, before, (grad, rows))
+        )
     for node, (grad, rows) in found.items():
         want = grads[node]
         for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want), strict=True):
@@ -112,14 +159,20 @@ def test_a_tree_of_depth_100_trains(tmp_path: Path) -> None:
     trees = sst.read_trees(path)
     model = compiled(trees, Cells("tai", E, H, 0.5))
     data = model.data(sst.plain(trees))
-    history = amp.Trainer(model.graph, optax.adagrad(0.05)).fit(data, data, epochs=2, progress=False)
+    history = amp.Trainer(model.graph, optax.adagrad(0.05)).fit(
+        data, data, epochs=2, progress=False
+    )
     assert history[1].train["loss"] < history[0].train["loss"]
     assert set(history[1].valid) == {"loss", "accuracy", "root_accuracy"}
 
 
 def test_an_empty_data_set_is_refused(tmp_path: Path) -> None:
     trees = shapes(tmp_path)
-    none = sst.Trees(trees.ptr[:1], *(getattr(trees, n)[:0] for n in ("words", "labels", "parents", "sides")), ())
+    none = sst.Trees(
+        trees.ptr[:1],
+        *(getattr(trees, n)[:0] for n in ("words", "labels", "parents", "sides")),
+        (),
+    )
     model = compiled(trees, Cells("tai", E, H))
     with pytest.raises(SettingsError, match="at least one instance"):
         amp.Trainer(model.graph).evaluate(model.data(sst.plain(none)))
@@ -128,13 +181,18 @@ def test_an_empty_data_set_is_refused(tmp_path: Path) -> None:
 def test_root_accuracy_counts_roots(tmp_path: Path) -> None:
     trees = shapes(tmp_path)
     model = compiled(trees, Cells("fold", E, H))
-    trainer, data = amp.Trainer(model.graph), model.data(sst.plain(trees))
+    trainer = amp.Trainer(model.graph)
+    data = model.data(sst.plain(trees))
     logits = trainer.predict(data)["logits"]
     metrics = trainer.evaluate(data)
     hits = {}
-    for instance, at, payload in zip(logits.instance, logits.fields["v_i"], logits.payload, strict=True):
+    for instance, at, payload in zip(
+        logits.instance, logits.fields["v_i"], logits.payload, strict=True
+    ):
         hits[instance, at] = payload.argmax() == trees.labels[trees.ptr[instance] + at]
-    roots = [hits[i, n - 1] for i, n in enumerate(np.diff(trees.ptr))]
+    roots = []
+    for i, n in enumerate(np.diff(trees.ptr)):
+        roots.append(hits[i, n - 1])
     assert metrics["accuracy"] == pytest.approx(np.mean(list(hits.values())))
     assert metrics["root_accuracy"] == pytest.approx(np.mean(roots))
 

@@ -16,6 +16,18 @@ FILES = "unit/numerics/test_check.py", "unit/numerics/test_guard.py"
 @pytest.mark.slow
 @pytest.mark.skipif(AS_USERS, reason="this run has users' flags itself")
 def test_numbers_are_guarded_where_kernels_are_compiled_as_users_compile_them():
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-m", "not slow", *FILES]
-    done = subprocess.run(command, cwd=TESTS, env=users_environment(), capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "0",
+        "-q",
+        "-m",
+        "not slow",
+        *FILES,
+    ]
+    done = subprocess.run(
+        command, cwd=TESTS, env=users_environment(), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]

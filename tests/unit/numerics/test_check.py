@@ -27,7 +27,11 @@ def right_writes(monkeypatch):
 
         return operation_by_operation
 
-    monkeypatch.setattr(array_writes, "jax", SimpleNamespace(**{**vars(jax), "jit": jit}))
+    monkeypatch.setattr(
+        array_writes,
+        "jax",
+        SimpleNamespace(**{**vars(jax), "jit": jit}),
+    )
     monkeypatch.setattr(check, "slowness_of_writes", lambda: 2.0)
 
 
@@ -47,7 +51,11 @@ def wrong(monkeypatch):
         return lambda *arguments: function(*arguments) * np.float32(1.01)
 
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=-reduce")
-    monkeypatch.setattr(patterns, "jax", SimpleNamespace(**{**vars(jax), "jit": jit}))
+    monkeypatch.setattr(
+        patterns,
+        "jax",
+        SimpleNamespace(**{**vars(jax), "jit": jit}),
+    )
     monkeypatch.setattr(check, "GUARD", Guard("guard", "-reduce", in_time=False))
     monkeypatch.setattr(check, "_asked", [])
     return compiled
@@ -63,7 +71,9 @@ def test_wrong_numbers_are_an_error(wrong):
 
 def test_numbers_that_are_none_are_wrong(monkeypatch):
     monkeypatch.setattr(
-        patterns, "jax", SimpleNamespace(**{**vars(jax), "jit": lambda f: lambda *x: f(*x) * np.float32("nan")})
+        patterns,
+        "jax",
+        SimpleNamespace(**{**vars(jax), "jit": lambda f: lambda *x: f(*x) * np.float32("nan")}),
     )
     assert len(patterns.wrong_patterns()) == 3
 
@@ -86,7 +96,9 @@ def test_the_warning_comes_once_in_a_process(wrong):
     ],
     ids=["in time", "not needed", "no CPU"],
 )
-def test_nothing_is_compiled_where_numbers_are_known_to_be_right(guard, platform, wrong, monkeypatch):
+def test_nothing_is_compiled_where_numbers_are_known_to_be_right(
+    guard, platform, wrong, monkeypatch
+):
     set_value(guard.value, monkeypatch)
     monkeypatch.setattr(check, "GUARD", guard)
     warn_of_wrong_numbers("Trainer", [SimpleNamespace(platform=platform)])
@@ -126,7 +138,10 @@ def set_value(value, monkeypatch):
 
 def plain_jax_moves_rows_wrongly():
     """Asked of JAX directly, in the form of the report."""
-    base = np.arange(128, dtype=np.int32).reshape(8, 16)
+    base = np.arange(128, dtype=np.int32).reshape(
+        8,
+        16,
+    )
     moved = jax.jit(lambda x: (x + 1).at[1:].set((x + 1)[:-1]).reshape(1, 8, 16))(base)
     return not np.array_equal(moved[0], np.concatenate([base[:1], base[:-1]]) + 1)
 
@@ -156,12 +171,18 @@ def test_each_moved_register_has_numpys_answer(right_writes):
 def test_what_is_advised_comes_out_right():
     h = np.random.default_rng(1).standard_normal((8, 4)).astype(np.float32)
     moved = jax.jit(lambda h: jax.numpy.concatenate([h[:1], h[:-1]])[:, None])(h)
-    np.testing.assert_array_equal(moved[:, 0], np.concatenate([h[:1], h[:-1]]))
+    np.testing.assert_array_equal(
+        moved[:, 0],
+        np.concatenate([h[:1], h[:-1]]),
+    )
 
 
 def test_slow_writes_are_told(right_writes, monkeypatch):
     monkeypatch.setattr(check, "slowness_of_writes", lambda: 2335.4)
-    with pytest.warns(NumericsWarning, match=r"four kilobytes, got 2,335 times as long in jaxlib .*another version"):
+    with pytest.warns(
+        NumericsWarning,
+        match=r"four kilobytes, got 2,335 times as long in jaxlib .*another version",
+    ):
         amp.check_numerics()
 
 

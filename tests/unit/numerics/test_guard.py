@@ -33,7 +33,9 @@ def test_the_flag_is_set():
 def test_other_flags_of_the_user_stay(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false --xla_dump_to=/tmp/x")
     set_flag()
-    assert os.environ["XLA_FLAGS"] == f"--xla_cpu_enable_fast_math=false --xla_dump_to=/tmp/x {OURS}"
+    assert (
+        os.environ["XLA_FLAGS"] == f"--xla_cpu_enable_fast_math=false --xla_dump_to=/tmp/x {OURS}"
+    )
 
 
 @pytest.mark.parametrize("value", ["", "individual_dot", "-dot"])
@@ -55,7 +57,9 @@ def test_flags_in_a_file_stay(tmp_path, monkeypatch):
     file.write_text("--xla_cpu_enable_fast_math=false\n--xla_dump_to=/tmp/x\n")
     monkeypatch.setenv("XLA_FLAGS", str(file))
     set_flag()
-    assert os.environ["XLA_FLAGS"] == f"--xla_cpu_enable_fast_math=false --xla_dump_to=/tmp/x {OURS}"
+    assert (
+        os.environ["XLA_FLAGS"] == f"--xla_cpu_enable_fast_math=false --xla_dump_to=/tmp/x {OURS}"
+    )
 
 
 def test_the_last_value_counts():
@@ -114,7 +118,9 @@ def test_where_the_check_can_t_run_the_flag_is_set_and_nobody_waits_again(error,
     assert set_flag().source == "guard" and asked == ["once"]
 
 
-def test_an_import_that_is_killed_while_it_asks_leaves_one_file_that_is_on_the_safe_side(tmp_path, monkeypatch):
+def test_an_import_that_is_killed_while_it_asks_leaves_one_file_that_is_on_the_safe_side(
+    tmp_path, monkeypatch
+):
     def killed():
         raise KeyboardInterrupt
 
@@ -148,7 +154,10 @@ def test_flags_that_are_overwritten_after_the_import_are_not_vouched_for(monkeyp
 def test_every_process_that_we_start_has_the_flag():
     set_flag()
     assert host_environment({})["XLA_FLAGS"] == OURS
-    assert Entry("a peer", "", "module:function", environment={"NPROC": "1"}).variables()["XLA_FLAGS"] == OURS
+    assert (
+        Entry("a peer", "", "module:function", environment={"NPROC": "1"}).variables()["XLA_FLAGS"]
+        == OURS
+    )
 
 
 PROGRAM = """
@@ -193,10 +202,15 @@ print(json.dumps({{
 
 
 def result_of(imports: str, **environment: str) -> dict:
-    return json.loads(run_python(PROGRAM.format(imports=imports), JAX_NUM_CPU_DEVICES="1", **environment))
+    return json.loads(
+        run_python(PROGRAM.format(imports=imports), JAX_NUM_CPU_DEVICES="1", **environment)
+    )
 
 
-SLOW = [pytest.param(imports, marks=pytest.mark.slow) for imports in ("import ampjax", "import ampjax.parallel")]
+SLOW = [
+    pytest.param(imports, marks=pytest.mark.slow)
+    for imports in ("import ampjax", "import ampjax.parallel")
+]
 
 
 @pytest.mark.parametrize("imports", ["import jax; import ampjax", *SLOW])
@@ -216,7 +230,9 @@ def test_where_jax_was_used_before_the_user_is_warned_once_or_all_is_right():
         assert warning.startswith(
             "Trainer: expected XLA's kernels on this CPU to agree with NumPy, got other numbers for"
         )
-        assert warning.endswith(f"import ampjax first, or set XLA_FLAGS={OURS} before Python starts.")
+        assert warning.endswith(
+            f"import ampjax first, or set XLA_FLAGS={OURS} before Python starts."
+        )
 
 
 @pytest.mark.slow
@@ -225,4 +241,6 @@ def test_the_user_s_own_value_is_checked():
     if "rightly" not in result["checked"]:
         (warning,) = result["warned"]
         assert f"XLA_FLAGS sets --{FLAG}=-dot" in warning
-        assert result["checked"].startswith("check_numerics: expected XLA")  # wrong numbers differ from run to run
+        assert result["checked"].startswith(
+            "check_numerics: expected XLA"
+        )  # wrong numbers differ from run to run

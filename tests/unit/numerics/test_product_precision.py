@@ -17,7 +17,9 @@ ADVICE = "On this GPU, JAX rounds what it multiplies to fewer bits than float32 
 
 def on(monkeypatch, backend, precision=None):
     config = SimpleNamespace(jax_default_matmul_precision=precision)
-    monkeypatch.setattr(product_precision, "jax", SimpleNamespace(default_backend=lambda: backend, config=config))
+    monkeypatch.setattr(
+        product_precision, "jax", SimpleNamespace(default_backend=lambda: backend, config=config)
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,9 @@ def on(monkeypatch, backend, precision=None):
         ("tpu", None, ADVICE.replace("GPU", "TPU")),
     ],
 )
-def test_the_advice_depends_on_the_device_and_on_what_jax_was_told(backend, precision, advice, monkeypatch):
+def test_the_advice_depends_on_the_device_and_on_what_jax_was_told(
+    backend, precision, advice, monkeypatch
+):
     on(monkeypatch, backend, precision)
     assert advice_on_rounded_products() == advice
 
@@ -45,13 +49,22 @@ def test_both_comparisons_give_it_only_where_numbers_differ(monkeypatch):
 
     on(monkeypatch, "gpu")
     examples = [{"x": np.float32(0.3)}]
-    with pytest.raises(NumericsError, match=r"fewer bits than float32 has\. To compare, call .* All differences:"):
-        amp.compile(drifting, {"w": jnp.float32(1.5)}, {"x": "float32[]"}).verify(examples, progress=False)
+    with pytest.raises(
+        NumericsError, match=r"fewer bits than float32 has\. To compare, call .* All differences:"
+    ):
+        amp.compile(drifting, {"w": jnp.float32(1.5)}, {"x": "float32[]"}).verify(
+            examples, progress=False
+        )
     with amp.Graph() as g:
         amp.loss("loss", lambda x: x * x)(amp.pump("x"))
     assert "fewer bits" not in amp.verify(g, examples, quick=True, progress=False).report
     with amp.Graph() as g:
         amp.loss("loss", lambda x: jnp.log(x))(amp.pump("x"))
-    not_finite = amp.verify(g, [{"x": np.float32(-1)}], quick=True, progress=False)
+    not_finite = amp.verify(
+        g,
+        [{"x": np.float32(-1)}],
+        quick=True,
+        progress=False,
+    )
     assert ADVICE in not_finite.report.splitlines()[0]
     assert jax.default_backend() == "cpu"

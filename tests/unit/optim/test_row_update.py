@@ -30,7 +30,10 @@ OTHERS = {
 
 
 def table(seed, dtype=np.float32):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=SHAPE), dtype)
+    return jnp.asarray(
+        np.random.default_rng(seed).normal(size=SHAPE),
+        dtype,
+    )
 
 
 @pytest.fixture
@@ -46,25 +49,50 @@ def small_calls(monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.usefixtures("small_calls")
 def test_three_updates_are_those_of_the_whole_table(name, gradient, dtype):
-    tx, rng = STILL[name], np.random.default_rng(0)
-    update, whole = make_row_update(tx, gradient, SHAPE, np.dtype(dtype)), make_update(tx, gradient)
+    tx = STILL[name]
+    rng = np.random.default_rng(0)
+    update = make_row_update(tx, gradient, SHAPE, np.dtype(dtype))
+    whole = make_update(tx, gradient)
     params = wanted = table(0, dtype)
     state = wanted_state = tx.init(params)
     for n in (3, 4, 11):
         rows = rng.integers(0, SHAPE[0], n)
         sums = np.zeros(SHAPE, dtype)
-        np.add.at(sums, rows, rng.normal(size=(n, SHAPE[1])).astype(dtype))
-        wanted, wanted_state, _ = whole(wanted, wanted_state, jnp.asarray(sums), float(n))
+        np.add.at(
+            sums,
+            rows,
+            rng.normal(size=(n, SHAPE[1])).astype(dtype),
+        )
+        wanted, wanted_state, _ = whole(
+            wanted,
+            wanted_state,
+            jnp.asarray(sums),
+            float(n),
+        )
         held = jnp.copy(params), jax.tree.map(jnp.copy, state), jnp.asarray(sums)
-        *_, (params, state, zeros) = update(*held, rows, np.float32(n))
+        *_, (params, state, zeros) = update(
+            *held,
+            rows,
+            np.float32(n),
+        )
         assert not zeros.any()
     assert jax.tree.structure(state) == jax.tree.structure(wanted_state)
-    tight = {"rtol": 1e-6} if dtype == np.float32 else {"rtol": 2e-3, "atol": 1e-3}
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tight), (params, state), (wanted, wanted_state))
+    if dtype == np.float32:
+        tight = {"rtol": 1e-6}
+    else:
+        tight = {"rtol": 2e-3, "atol": 1e-3}
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, **tight),
+        (params, state),
+        (wanted, wanted_state),
+    )
     assert params.dtype == dtype
 
 
-@given(rows=st.lists(st.integers(0, SHAPE[0] - 1), max_size=40), again=st.lists(st.integers(0, SHAPE[0] - 1)))
+@given(
+    rows=st.lists(st.integers(0, SHAPE[0] - 1), max_size=40),
+    again=st.lists(st.integers(0, SHAPE[0] - 1)),
+)
 @example(rows=[15], again=[])  # an entry of 0.095 goes to 0.00014
 @settings(max_examples=25, deadline=None)
 def test_rows_that_come_again_or_have_no_gradient_stay_as_they_are(rows, again):
@@ -72,10 +100,24 @@ def test_rows_that_come_again_or_have_no_gradient_stay_as_they_are(rows, again):
     update = make_row_update(tx, "sum", SHAPE, np.dtype(np.float32))
     sums = np.zeros(SHAPE, np.float32)
     np.add.at(sums, np.array(rows, int), 1.0)
-    wanted, *_ = make_update(tx, "sum")(table(1), tx.init(table(1)), jnp.asarray(sums), 1.0)
-    *_, (params, *_) = update(table(1), tx.init(table(1)), jnp.asarray(sums), np.array(rows + again, int), 1.0)
+    wanted, *_ = make_update(tx, "sum")(
+        table(1),
+        tx.init(table(1)),
+        jnp.asarray(sums),
+        1.0,
+    )
+    *_, (params, *_) = update(
+        table(1),
+        tx.init(table(1)),
+        jnp.asarray(sums),
+        np.array(rows + again, int),
+        1.0,
+    )
     # Where a step ends near zero, it rounds as what it started from.
-    operands = np.maximum(np.abs(wanted), np.abs(table(1)))
+    operands = np.maximum(
+        np.abs(wanted),
+        np.abs(table(1)),
+    )
     assert (np.abs(params - wanted) <= 1e-6 * operands).all()
     untouched = np.setdiff1d(np.arange(SHAPE[0]), rows)
     np.testing.assert_array_equal(params[untouched], table(1)[untouched])
@@ -86,20 +128,38 @@ def test_no_rows_at_all_are_a_step_too():
     tx = STILL["schedule"]
     update = make_row_update(tx, "mean", SHAPE, np.dtype(np.float32))
     state = tx.init(table(0))
-    *_, (params, after, _) = update(table(0), state, jnp.zeros(SHAPE), np.zeros(0, int), np.float32(0))
+    *_, (params, after, _) = update(
+        table(0),
+        state,
+        jnp.zeros(SHAPE),
+        np.zeros(0, int),
+        np.float32(0),
+    )
     np.testing.assert_array_equal(params, table(0))
-    assert [int(leaf) for leaf in jax.tree.leaves(after)] == [1 + int(leaf) for leaf in jax.tree.leaves(state)]
+    assert [int(leaf) for leaf in jax.tree.leaves(after)] == [
+        1 + int(leaf) for leaf in jax.tree.leaves(state)
+    ]
 
 
 @pytest.mark.usefixtures("small_calls")
 def test_interrupted_between_calls_it_goes_on_from_what_is_there():
-    tx, rows = STILL["schedule"], np.arange(10)
+    tx = STILL["schedule"]
+    rows = np.arange(10)
     update = make_row_update(tx, "sum", SHAPE, np.dtype(np.float32))
     sums = jnp.zeros(SHAPE).at[rows].set(1.0)
     held = next(update(table(0), tx.init(table(0)), jnp.copy(sums), rows, 1.0))
     *_, held = update(*held, rows, 1.0)
-    params, state, _ = make_update(tx, "sum")(table(0), tx.init(table(0)), sums, 1.0)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), held[:2], (params, state))
+    params, state, _ = make_update(tx, "sum")(
+        table(0),
+        tx.init(table(0)),
+        sums,
+        1.0,
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
+        held[:2],
+        (params, state),
+    )
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -110,7 +170,14 @@ def test_transforms_that_do_more_are_left_alone(name):
 def test_a_transform_that_uses_staleness_where_it_is_told_is_left_alone():
     """It works without, so that a trace without it finds nothing."""
 
-    def scale(updates, state, params=None, *, staleness=0.0, **extra):
+    def scale(
+        updates,
+        state,
+        params=None,
+        *,
+        staleness=0.0,
+        **extra,
+    ):
         return jax.tree.map(lambda u: -0.1 * u / (1 + staleness), updates), state
 
     tx = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), scale)
@@ -131,7 +198,12 @@ def test_a_table_of_bfloat16_is_left_alone():
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad"])
 def test_it_copies_no_table(name):
-    update = make_row_update(STILL[name], "mean", (5_000, 64), np.dtype(np.float32))
+    update = make_row_update(
+        STILL[name],
+        "mean",
+        (5_000, 64),
+        np.dtype(np.float32),
+    )
     params = jnp.ones((5_000, 64))
     shared, own = update._split.state.split(STILL[name].init(params))
     args = params, own.get("", []), params, shared, np.zeros(row_update.CHUNK, np.int32), 1.0

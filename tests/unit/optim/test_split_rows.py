@@ -54,33 +54,69 @@ class Apart:
         self.dense, rows = self.split.params.split(PARAMS)
         self.state = jax.jit(self.split.init)(self.dense)
         self.rows = {t: leaves[0] for t, leaves in rows.items()}
-        self.row_states = {t: jax.jit(rule.init)(self.rows[t]) for t, rule in self.split.rules.items()}
-        self.updates = {t: jax.jit(rule.update) for t, rule in self.split.rules.items()}
-        self.partials = {t: jax.jit(rule.partials, static_argnums=0) for t, rule in self.split.rules.items()}
+        row_states = {}
+        for t, rule in self.split.rules.items():
+            row_states[t] = jax.jit(rule.init)(self.rows[t])
+        self.row_states = row_states
+        updates = {}
+        for t, rule in self.split.rules.items():
+            updates[t] = jax.jit(rule.update)
+        self.updates = updates
+        partials = {}
+        for t, rule in self.split.rules.items():
+            partials[t] = jax.jit(rule.partials, static_argnums=0)
+        self.partials = partials
 
     def step(self, grads, touched):
-        shared_of, update = self.split.jitted_shared, self.split.jitted_update
+        shared_of = self.split.jitted_shared
+        update = self.split.jitted_update
         dense_grads, row_grads = self.split.params.split(grads)
         totals = []
         for turn in range(self.split.n_rounds):
             shared = shared_of(turn, self.dense, self.state, dense_grads, totals)
-            totals.append({t: self.reduced(t, turn, shared[t], row_grads[t][0], touched[t]) for t in TABLES})
-        self.dense, self.state, shared = update(self.dense, self.state, dense_grads, totals)
+            totals.append(
+                {t: self.reduced(t, turn, shared[t], row_grads[t][0], touched[t]) for t in TABLES}
+            )
+        self.dense, self.state, shared = update(
+            self.dense,
+            self.state,
+            dense_grads,
+            totals,
+        )
         for t in TABLES:
             row = self.rows[t], self.row_states[t], row_grads[t][0]
-            self.rows[t], self.row_states[t] = self.updates[t](shared[t], *row)
+            self.rows[t], self.row_states[t] = self.updates[t](
+                shared[t],
+                *row,
+            )
 
     def reduced(self, table, turn, shared, grads, touched):
         # Rows 1 to 3 and one that is left out; row 4 and a zero row that stands for all that were not touched.
-        first = self.partials[table](turn, shared, grads[touched], np.array([1, 1, 1, 0], np.int32))
+        first = self.partials[table](
+            turn,
+            shared,
+            grads[touched],
+            np.array([1, 1, 1, 0], np.int32),
+        )
         rest = np.zeros_like(grads[:4])
         rest[0] = grads[touched[3]]
-        second = self.partials[table](turn, shared, rest, np.array([1, len(grads) - 4, 0, 0], np.int32))
+        second = self.partials[table](
+            turn,
+            shared,
+            rest,
+            np.array(
+                [1, len(grads) - 4, 0, 0],
+                np.int32,
+            ),
+        )
         return self.split.rules[table].combine(turn, [first, second])
 
     def joined(self):
         """Parameters and optimizer state as plain optax would have them."""
-        params = self.split.params.fill(jax.tree.leaves(self.dense), {t: [rows] for t, rows in self.rows.items()})
+        params = self.split.params.fill(
+            jax.tree.leaves(self.dense),
+            {t: [rows] for t, rows in self.rows.items()},
+        )
         return params, self.split.state.fill(jax.tree.leaves(self.state), self.row_states)
 
 
@@ -89,16 +125,27 @@ ALIKE = "sgd", "nesterov", "rmsprop", "adamw", "scheduled"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full) if name in ALIKE else name for name in [*ROW_WISE, *MORE]]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.full) if name in ALIKE else name
+        for name in [*ROW_WISE, *MORE]
+    ],
 )
 def test_the_parts_together_are_plain_optax(name):
     tx = (ROW_WISE | MORE)[name]
-    parts, rng = Apart(tx), np.random.default_rng(1)
-    params, opt_state = PARAMS, jax.jit(tx.init)(PARAMS)
+    parts = Apart(tx)
+    rng = np.random.default_rng(1)
+    params = PARAMS
+    opt_state = jax.jit(tx.init)(PARAMS)
     update = jax.jit(lambda *args: optax_step(tx, *args))
     for _ in range(4):
-        touched = {t: np.sort(rng.choice(len(parts.rows[t]), 4, replace=False)) for t in TABLES}
-        grads = jax.tree.map(lambda p: rng.normal(size=p.shape).astype(np.float32), PARAMS)
+        touched = {}
+        for t in TABLES:
+            touched[t] = np.sort(rng.choice(len(parts.rows[t]), 4, replace=False))
+        grads = jax.tree.map(
+            lambda p: rng.normal(size=p.shape).astype(np.float32),
+            PARAMS,
+        )
         for t, leaf in zip(TABLES, ("emb", "bias"), strict=True):
             grads[leaf][np.setdiff1d(np.arange(len(grads[leaf])), touched[t])] = 0
         params, opt_state = update(grads, opt_state, params)
@@ -116,31 +163,54 @@ def test_which_transforms_leave_untouched_rows_alone(name):
 def test_what_is_shared_and_what_is_by_row():
     split = split_rows(ROW_WISE["clipped"], PARAMS, TABLES)
     assert split.n_rounds == 1
-    assert [s.name for s in split.rules["['emb']"].state] == ["[2][0].mu['emb']", "[2][0].nu['emb']"]
+    assert [s.name for s in split.rules["['emb']"].state] == [
+        "[2][0].mu['emb']",
+        "[2][0].nu['emb']",
+    ]
     # The norm, whether it is above the limit, two bias corrections: numbers, not arrays.
     assert {var.aval.shape for var in split.rules["['emb']"].step.shared} == {()}
     assert split.init(split.params.split(PARAMS)[0])[2][0].mu["emb"] is None
 
 
 def test_half_precision_keeps_its_dtypes():
-    params = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.bfloat16), PARAMS)
+    params = jax.tree.map(
+        lambda p: jax.ShapeDtypeStruct(p.shape, jnp.bfloat16),
+        PARAMS,
+    )
     rule = split_rows(ROW_WISE["clipped"], params, TABLES).rules["['emb']"]
     assert rule.dtype == jnp.bfloat16
     rows = jax.ShapeDtypeStruct((2, 3), jnp.bfloat16)
     state = jax.eval_shape(rule.init, rows)
-    shared = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in rule.step.shared]
+    shared = []
+    for var in rule.step.shared:
+        shared.append(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype))
     new = jax.eval_shape(rule.update, shared, rows, state, rows)
     assert jax.tree.map(lambda s: s.dtype, new) == jax.tree.map(lambda s: s.dtype, (rows, state))
 
 
 def test_constants_from_outside_are_shared():
     scale = jnp.arange(3.0)
-    tx = optax.stateless(lambda updates, _: jax.tree.map(lambda u: u * scale if u.ndim == 2 else u, updates))
+    tx = optax.stateless(
+        lambda updates, _: jax.tree.map(
+            lambda u: u * scale if u.ndim == 2 else u,
+            updates,
+        )
+    )
     rule = split_rows(tx, PARAMS, TABLES).rules["['emb']"]
     split = split_rows(tx, PARAMS, TABLES)
     dense, _ = split.params.split(PARAMS)
-    _, _, shared = split.update(dense, split.init(dense), dense, [])
-    new, _ = rule.update(shared["['emb']"], np.zeros((2, 3)), [], np.ones((2, 3)))
+    _, _, shared = split.update(
+        dense,
+        split.init(dense),
+        dense,
+        [],
+    )
+    new, _ = rule.update(
+        shared["['emb']"],
+        np.zeros((2, 3)),
+        [],
+        np.ones((2, 3)),
+    )
     assert new.tolist() == [[0, 1, 2], [0, 1, 2]]
 
 
@@ -169,9 +239,13 @@ def test_a_state_that_is_not_by_row_is_named():
     def init(params):
         return {"square": jnp.zeros((len(params["emb"]),) * 2)}
 
-    tx = optax.GradientTransformation(init, lambda updates, state, params=None: (updates, state))
+    tx = optax.GradientTransformation(
+        init,
+        lambda updates, state, params=None: (updates, state),
+    )
     with pytest.raises(
-        TableError, match=re.escape("table `['emb']`, `['square']`: expected one entry per row, or none")
+        TableError,
+        match=re.escape("table `['emb']`, `['square']`: expected one entry per row, or none"),
     ):
         split_rows(tx, PARAMS, TABLES)
 
@@ -180,9 +254,15 @@ def test_a_shared_state_made_of_rows_is_named():
     def update(updates, state, params=None):
         return updates, {"last": updates["emb"]}
 
-    tx = optax.GradientTransformation(lambda params: {"last": jnp.zeros((12, 3))}, update)
+    tx = optax.GradientTransformation(
+        lambda params: {"last": jnp.zeros((12, 3))},
+        update,
+    )
     with pytest.raises(
-        TableError, match=re.escape("`['last']`: expected one entry per row, or none, got a new value made of rows")
+        TableError,
+        match=re.escape(
+            "`['last']`: expected one entry per row, or none, got a new value made of rows"
+        ),
     ):
         split_rows(tx, PARAMS, TABLES)
 
@@ -190,21 +270,45 @@ def test_a_shared_state_made_of_rows_is_named():
 @pytest.mark.parametrize(
     ("tx", "table", "error", "text"),
     [
-        (optax.sgd(0.1), "emb", TableError, "table `emb`: expected one of ['bias'], ['emb'], ['w'], got no such leaf"),
-        (optax.sgd(0.1), "['n']", TableError, "table `['n']`: expected floats, [n_rows, *row], got int32[4]"),
-        (optax.sgd(0.1), "['s']", TableError, "table `['s']`: expected floats, [n_rows, *row], got float32[]"),
+        (
+            optax.sgd(0.1),
+            "emb",
+            TableError,
+            "table `emb`: expected one of ['bias'], ['emb'], ['w'], got no such leaf",
+        ),
+        (
+            optax.sgd(0.1),
+            "['n']",
+            TableError,
+            "table `['n']`: expected floats, [n_rows, *row], got int32[4]",
+        ),
+        (
+            optax.sgd(0.1),
+            "['s']",
+            TableError,
+            "table `['s']`: expected floats, [n_rows, *row], got float32[]",
+        ),
         (0.1, "['emb']", SettingsError, "tx: expected an optax transform, got float"),
     ],
 )
 def test_mistakes(tx, table, error, text):
-    extra = {} if table == "emb" else {"n": np.zeros(4, np.int32), "s": np.float32(1)}
+    if table == "emb":
+        extra = {}
+    else:
+        extra = {
+            "n": np.zeros(4, np.int32),
+            "s": np.float32(1),
+        }
     with pytest.raises(error, match=re.escape(text)):
         split_rows(tx, PARAMS | extra, [table])
 
 
 def test_trees_that_still_have_their_tables():
     split = split_rows(optax.sgd(0.1), PARAMS, TABLES)
-    with pytest.raises(TableError, match=re.escape("params: expected 1 leaves, and None in place of tables, got 3.")):
+    with pytest.raises(
+        TableError,
+        match=re.escape("params: expected 1 leaves, and None in place of tables, got 3."),
+    ):
         split.init(PARAMS)
     with pytest.raises(TableError, match="tree of leaves: expected structure"):
         split.params.split({"w": 1})

@@ -10,7 +10,8 @@ class Parts:
     """A shared part and two tables that write down what they are asked for; one of them may fail."""
 
     def __init__(self, fails=()):
-        self.story, self.fails = [], fails
+        self.story = []
+        self.fails = fails
         self.tables = {name: Table(self, name) for name in ("a", "b")}
 
     def tell(self, *event):
@@ -19,12 +20,21 @@ class Parts:
             raise TableError("table", "rows that fit", f"{event}", "Give others.")
 
     def shared(self, turn, grads, totals):
-        self.tell("shared", turn, grads, [dict(total) for total in totals])
+        self.tell(
+            "shared",
+            turn,
+            grads,
+            [dict(total) for total in totals],
+        )
         return {"a": ["for a", turn], "b": ["for b", turn]}
 
     def propose(self, grads, totals):
         self.tell("propose", grads, [dict(total) for total in totals])
-        return Proposal("params", "state", {"a": ["new a"], "b": ["new b"]})
+        return Proposal(
+            "params",
+            "state",
+            {"a": ["new a"], "b": ["new b"]},
+        )
 
     def adopt(self, proposal):
         self.tell("adopt", proposal.params, proposal.state)
@@ -32,7 +42,8 @@ class Parts:
 
 class Table:
     def __init__(self, parts, name):
-        self.parts, self.name = parts, name
+        self.parts = parts
+        self.name = name
 
     def partials(self, turn, shared):
         return [f"{self.name}{turn} {shared}"]

@@ -13,12 +13,27 @@ from ampjax.optim import parameter_average
 from ampjax.optim.split_rows import split_rows
 
 RNG = np.random.default_rng(0)
-SIZES = {"a": (7, 3), "b": (5, 3), "c": (11, 3), "d": (7, 3), "wide": (7, 4), "half": (6, 3)}
+SIZES = {
+    "a": (7, 3),
+    "b": (5, 3),
+    "c": (11, 3),
+    "d": (7, 3),
+    "wide": (7, 4),
+    "half": (6, 3),
+}
 PARAMS = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in SIZES.items()} | {"w": np.ones((7, 3), np.float32)}  # fmt: skip
 PARAMS["half"] = PARAMS["half"].astype(jnp.bfloat16)
 TABLES = [f"['{name}']" for name in SIZES]
 ALL = "abcd"
-BY_NAME = {"a": "one", "b": "other", "c": "one", "d": "one", "wide": "other", "half": "one", "w": "one"}
+BY_NAME = {
+    "a": "one",
+    "b": "other",
+    "c": "one",
+    "d": "one",
+    "wide": "other",
+    "half": "one",
+    "w": "one",
+}
 TRANSFORMS = {
     **{name: (tx, [ALL]) for name, tx in ROW_WISE.items()},
     "two norms": (optax.chain(optax.clip_by_global_norm(5), optax.clip(0.3), optax.clip_by_global_norm(0.5), optax.sgd(0.1)), [ALL]),
@@ -35,7 +50,15 @@ TRANSFORMS = {
     "rate by the number of rows": (optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x / len(x), u)), optax.sgd(0.1)), ["ad"]),
     "weight by equal rows": (optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x * jnp.ones_like(x).sum(), u)), optax.sgd(0.1)), ["ad"]),
 }  # fmt: skip
-ORDINARY = {"adam", "clipped", "finite", "masked", "labelled rates", "by the range", "weight by equal rows"}
+ORDINARY = {
+    "adam",
+    "clipped",
+    "finite",
+    "masked",
+    "labelled rates",
+    "by the range",
+    "weight by equal rows",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -52,14 +75,25 @@ class Stacked:
     """A transform's parts, the tables that share a rule stacked."""
 
     def __init__(self, tx):
-        self.split = split_rows(tx, PARAMS, TABLES, alike=dict.fromkeys(TABLES))
+        self.split = split_rows(
+            tx,
+            PARAMS,
+            TABLES,
+            alike=dict.fromkeys(TABLES),
+        )
         self.dense, by_leaf = self.split.params.split(PARAMS)
         self.state = jax.jit(self.split.init)(self.dense)
         self.rows = self.stacked({leaf: values[0] for leaf, values in by_leaf.items()})
-        self.row_states = {t: jax.jit(rule.init)(self.rows[t]) for t, rule in self.split.rules.items()}
+        row_states = {}
+        for t, rule in self.split.rules.items():
+            row_states[t] = jax.jit(rule.init)(self.rows[t])
+        self.row_states = row_states
 
     def stacked(self, by_leaf):
-        return {t: np.concatenate([by_leaf[m] for m in members]) for t, members in self.split.members.items()}
+        result = {}
+        for t, members in self.split.members.items():
+            result[t] = np.concatenate([by_leaf[m] for m in members])
+        return result
 
     def apart(self, by_table):
         """By leaf its part of each array of its table."""
@@ -67,62 +101,121 @@ class Stacked:
         for table, members in self.split.members.items():
             cuts = self.split.rules[table].starts[1:]
             each = [np.split(array, cuts) for array in by_table[table]]
-            result |= {member: [parts[place] for parts in each] for place, member in enumerate(members)}
+            result |= {
+                member: [parts[place] for parts in each] for place, member in enumerate(members)
+            }
         return result
 
     def step(self, grads):
         split = self.split
         dense_grads, by_leaf = split.params.split(grads)
-        row_grads, totals = self.stacked({leaf: values[0] for leaf, values in by_leaf.items()}), []
+        row_grads = self.stacked({leaf: values[0] for leaf, values in by_leaf.items()})
+        totals = []
         for turn in range(split.n_rounds):
             shared = split.shared(turn, self.dense, self.state, dense_grads, totals)
-            totals.append({t: self.reduced(turn, rule, shared[t], row_grads[t]) for t, rule in split.rules.items()})
-        self.dense, self.state, shared = split.jitted_update(self.dense, self.state, dense_grads, totals)
+            totals.append(
+                {
+                    t: self.reduced(turn, rule, shared[t], row_grads[t])
+                    for t, rule in split.rules.items()
+                }
+            )
+        self.dense, self.state, shared = split.jitted_update(
+            self.dense, self.state, dense_grads, totals
+        )
         for t, rule in split.rules.items():
             self.rows[t], self.row_states[t] = jax.jit(rule.update)(
-                shared[t], self.rows[t], self.row_states[t], row_grads[t]
+                shared[t],
+                self.rows[t],
+                self.row_states[t],
+                row_grads[t],
             )
 
     def reduced(self, turn, rule, shared, grads):
         """In two pieces, the second of which stands for rows without gradient, too."""
-        parameters = np.searchsorted(rule.starts, np.arange(len(grads)), "right").astype(np.int32) - 1
-        n, m = len(grads), len(rule.starts)
-        touched = np.array([grad.any() for grad in grads], np.int32)
-        first = rule.partials(turn, shared, grads[: n // 2], touched[: n // 2], parameters[: n // 2])
-        weights = np.concatenate([touched[n // 2 :], np.bincount(parameters[touched == 0], minlength=m)])
+        parameters = (
+            np.searchsorted(rule.starts, np.arange(len(grads)), "right").astype(np.int32) - 1
+        )
+        n = len(grads)
+        m = len(rule.starts)
+        touched = np.array(
+            [grad.any() for grad in grads],
+            np.int32,
+        )
+        first = rule.partials(
+            turn,
+            shared,
+            grads[: n // 2],
+            touched[: n // 2],
+            parameters[: n // 2],
+        )
+        weights = np.concatenate(
+            [
+                touched[n // 2 :],
+                np.bincount(parameters[touched == 0], minlength=m),
+            ]
+        )
         rest = np.concatenate([grads[n // 2 :], np.zeros_like(grads[:1]).repeat(m, 0)])
         second = rule.partials(
-            turn, shared, rest, weights.astype(np.int32), np.concatenate([parameters[n // 2 :], np.arange(m)])
+            turn,
+            shared,
+            rest,
+            weights.astype(np.int32),
+            np.concatenate([parameters[n // 2 :], np.arange(m)]),
         )
         return rule.combine(turn, [first, second])
 
     def joined(self):
         """Parameters and optimizer state as plain optax would have them."""
-        params = self.split.params.fill(jax.tree.leaves(self.dense), self.apart({t: [r] for t, r in self.rows.items()}))
-        return params, self.split.state.fill(jax.tree.leaves(self.state), self.apart(self.row_states))
+        params = self.split.params.fill(
+            jax.tree.leaves(self.dense),
+            self.apart({t: [r] for t, r in self.rows.items()}),
+        )
+        return params, self.split.state.fill(
+            jax.tree.leaves(self.state), self.apart(self.row_states)
+        )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n if n in ORDINARY else pytest.param(n, marks=pytest.mark.full) for n in TRANSFORMS])
+@pytest.mark.parametrize(
+    "name", [n if n in ORDINARY else pytest.param(n, marks=pytest.mark.full) for n in TRANSFORMS]
+)
 def test_stacked_tables_are_plain_optax(name):
     tx, stacks = TRANSFORMS[name]
-    parts, rng = Stacked(tx), np.random.default_rng(1)
-    several = [members for members in parts.split.members.values() if len(members) > 1]
+    parts = Stacked(tx)
+    rng = np.random.default_rng(1)
+    several = []
+    for members in parts.split.members.values():
+        if len(members) > 1:
+            several.append(members)
     assert several == [tuple(f"['{leaf}']" for leaf in names) for names in stacks]
-    params, state, update = PARAMS, jax.jit(tx.init)(PARAMS), jax.jit(lambda *args: plain(tx, *args))
+    params = PARAMS
+    state = jax.jit(tx.init)(PARAMS)
+    update = jax.jit(lambda *args: plain(tx, *args))
     for _ in range(3):
-        grads = jax.tree.map(lambda p: rng.normal(size=p.shape).astype(p.dtype), PARAMS)
+        grads = jax.tree.map(
+            lambda p: rng.normal(size=p.shape).astype(p.dtype),
+            PARAMS,
+        )
         for leaf in SIZES:
             grads[leaf][rng.choice(len(grads[leaf]), 3, replace=False)] = 0
         params, state = update(grads, state, params)
         parts.step(grads)
-    got, wanted = parts.joined(), (params, state)
+    got = parts.joined()
+    wanted = (params, state)
     in_half = [leaf.dtype == jnp.bfloat16 for leaf in jax.tree.leaves(got)]
-    for tolerance, half in ((1e-5, False), (2e-2, True)):  # sums in another order; bfloat16 has 8 bits
-        chosen = [
-            [leaf for leaf, is_half in zip(jax.tree.leaves(tree), in_half, strict=True) if is_half == half]
-            for tree in (got, wanted)
-        ]
+    for tolerance, half in (
+        (1e-5, False),
+        (2e-2, True),
+    ):  # sums in another order; bfloat16 has 8 bits
+        chosen = []
+        for tree in (got, wanted):
+            chosen.append(
+                [
+                    leaf
+                    for leaf, is_half in zip(jax.tree.leaves(tree), in_half, strict=True)
+                    if is_half == half
+                ]
+            )
         assert worst(*chosen) < tolerance
 
 
@@ -132,4 +225,7 @@ def test_only_what_may_be_stacked_is():
     assert split.members["['a'] and 1 other"] == ("['a']", "['c']")
     assert split.members["['b'] and 1 other"] == ("['b']", "['d']")
     assert split.rules["['a'] and 1 other"].starts == (0, 7)
-    assert all(len(members) == 1 for members in split_rows(optax.adam(0.1), PARAMS, TABLES).members.values())
+    assert all(
+        len(members) == 1
+        for members in split_rows(optax.adam(0.1), PARAMS, TABLES).members.values()
+    )

@@ -15,8 +15,17 @@ from ampjax.errors import EquivalenceError
 pytestmark = pytest.mark.slow
 
 RNG = np.random.default_rng(0)
-N, F, V, D = 12, 3, 20, 4
-SHAPES = {"stack": (F, V, D), "columns": (D, V), "words": (V, D), "rare": (10, D), "w": (D, D)}
+N = 12
+F = 3
+V = 20
+D = 4
+SHAPES = {
+    "stack": (F, V, D),
+    "columns": (D, V),
+    "words": (V, D),
+    "rare": (10, D),
+    "w": (D, D),
+}
 PARAMS = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
 BATCH = {
     "ids": RNG.integers(0, V, (N, F)) * (RNG.random((N, F)) < 0.7),  # many examples read row 0
@@ -31,11 +40,18 @@ def by_pairs(p, b):
 
 
 def under_vmap(p, b):
-    return jax.vmap(lambda table, ids: table[ids], in_axes=(0, 1), out_axes=1)(p["stack"], b["ids"])
+    return jax.vmap(lambda table, ids: table[ids], in_axes=(0, 1), out_axes=1)(
+        p["stack"],
+        b["ids"],
+    )
 
 
 def columns(p, b):
-    return jnp.moveaxis(p["columns"][:, b["ids"]], 0, -1)
+    return jnp.moveaxis(
+        p["columns"][:, b["ids"]],
+        0,
+        -1,
+    )
 
 
 def padded(p, b):
@@ -46,7 +62,10 @@ def joined(p, b):
     return jnp.concatenate([p["words"], p["rare"]])[b["more"]]
 
 
-STACKED, COLUMNS, WORDS, RARE = ("stack", (F * V, 1, D)), ("columns", (V, D)), ("words", (V, D)), ("rare", (10, D))
+STACKED = ("stack", (F * V, 1, D))
+COLUMNS = ("columns", (V, D))
+WORDS = ("words", (V, D))
+RARE = ("rare", (10, D))
 FORMS = {
     "by pairs": (by_pairs, [STACKED], 2, {}),
     "under vmap": (under_vmap, [STACKED], 3, {"run_option": "ar"}),
@@ -58,7 +77,9 @@ FORMS = {
 
 
 def make(loss, n, params=PARAMS, **options):
-    machines = Resources(tuple(Machine(f"m{i}", (device,)) for i, device in enumerate(jax.local_devices()[:n])))
+    machines = Resources(
+        tuple(Machine(f"m{i}", (device,)) for i, device in enumerate(jax.local_devices()[:n]))
+    )
     config = px.ParallaxConfig(alpha_threshold=2.0, check_equivalence="error", **options)
     return px.get_runner(loss, params, optax.sgd(0.1), machines, config)
 
@@ -69,14 +90,18 @@ def with_negatives(read, gather):
     def loss(params, batch):
         rows = jnp.tanh(read(params, batch) @ params["w"])
         logits = rows[:, 0] @ gather(rows[:, 1:].sum(1)).T
-        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["place"] % logits.shape[1]).mean()
+        return optax.softmax_cross_entropy_with_integer_labels(
+            logits, batch["place"] % logits.shape[1]
+        ).mean()
 
     return loss
 
 
 def check_figures(runner, loss, params=PARAMS):
     """The joined batch's loss is that of the program as it is, and so is what replicas make of it."""
-    found = re.search(r"joined batch's loss (\S+), replicas' (\S+),", str(runner.explain(compiled=False)))
+    found = re.search(
+        r"joined batch's loss (\S+), replicas' (\S+),", str(runner.explain(compiled=False))
+    )
     expected = float(jax.jit(loss)(params, BATCH))
     assert [float(text) for text in found.groups()] == pytest.approx([expected] * 2, rel=1e-5)
 
@@ -95,7 +120,9 @@ def test_a_right_program_is_not_told(form):
 @pytest.mark.parametrize("form", FORMS)
 def test_negatives_within_the_batch_are_told(form):
     read, _, n, options = FORMS[form]
-    with pytest.raises(EquivalenceError, match=r"test_equivalence_forms.py:.* pairs examples .*`px.all_gather"):
+    with pytest.raises(
+        EquivalenceError, match=r"test_equivalence_forms.py:.* pairs examples .*`px.all_gather"
+    ):
         make(with_negatives(read, lambda x: x), n, **options).build(BATCH)
 
 
@@ -112,7 +139,9 @@ def overwritten(mean):
 def test_a_row_that_statistics_of_the_batch_overwrite():
     loss = overwritten(px.mean)
     check_figures(make(loss, 3).build(BATCH), loss)
-    with pytest.raises(EquivalenceError, match=r"test_equivalence_forms.py:.* reduces over examples .*`px.mean"):
+    with pytest.raises(
+        EquivalenceError, match=r"test_equivalence_forms.py:.* reduces over examples .*`px.mean"
+    ):
         make(overwritten(jnp.mean), 3).build(BATCH)
 
 
@@ -130,5 +159,7 @@ def test_complex_variables():
     params = PARAMS | {"c": (PARAMS["w"] + 1j * PARAMS["w"].T).astype(np.complex64)}
     loss = turned(px.mean)
     check_figures(make(loss, 2, params).build(BATCH), loss, params)
-    with pytest.raises(EquivalenceError, match=r"test_equivalence_forms.py:.* reduces over examples .*`px.mean"):
+    with pytest.raises(
+        EquivalenceError, match=r"test_equivalence_forms.py:.* reduces over examples .*`px.mean"
+    ):
         make(turned(jnp.mean), 2, params).build(BATCH)

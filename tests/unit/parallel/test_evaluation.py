@@ -30,13 +30,17 @@ OPTIONS = {
 
 
 def hidden(params, batch):
-    rows = jnp.concatenate([params[name][batch["ids"][:, k]] for k, name in enumerate(NAMES)], 1)
+    rows = jnp.concatenate(
+        [params[name][batch["ids"][:, k]] for k, name in enumerate(NAMES)],
+        1,
+    )
     return jnp.tanh(rows @ params["w"]) + params["columns"][:, batch["ids"][:, 0]].T
 
 
 def loss(params, batch):
     scores = (hidden(params, batch) * params["words"][batch["word"]]).sum(1)
-    total, weight = (batch["weight"] * (scores - 3) ** 2).sum(), batch["weight"].sum()
+    total = (batch["weight"] * (scores - 3) ** 2).sum()
+    weight = batch["weight"].sum()
     return px.Weighted(total, weight), {"scores": scores}
 
 
@@ -48,7 +52,11 @@ def plain(params, batch):
 def batch(n, seed=0):
     rng = np.random.default_rng(seed)
     words = rng.integers(0, 12, n)
-    return {"ids": rng.integers(0, 9, (n, 5)), "word": words, "weight": rng.random(n).astype(np.float32)}
+    return {
+        "ids": rng.integers(0, 9, (n, 5)),
+        "word": words,
+        "weight": rng.random(n).astype(np.float32),
+    }
 
 
 def make(**options):
@@ -66,17 +74,29 @@ def runner(request):
 
 
 def state(runner):
-    return jax.tree.map(np.array, (runner.params, runner.opt_state, runner.steps))
+    return jax.tree.map(
+        np.array,
+        (runner.params, runner.opt_state, runner.steps),
+    )
 
 
 @pytest.mark.parametrize("n", [4, 3])
 def test_losses_and_gradients_are_the_programs(runner, n):
-    before, own = state(runner), batch(n, 7)
-    (value, aux), grads = jax.value_and_grad(plain, has_aux=True)(runner.params, own)
+    before = state(runner)
+    own = batch(n, 7)
+    (value, aux), grads = jax.value_and_grad(plain, has_aux=True)(
+        runner.params,
+        own,
+    )
     got = runner.evaluate(own)
     assert isinstance(got, px.Evaluation)
     np.testing.assert_allclose(got.loss, value, rtol=1e-5)
-    np.testing.assert_allclose(got.aux["scores"], aux["scores"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        got.aux["scores"],
+        aux["scores"],
+        rtol=1e-5,
+        atol=1e-5,
+    )
     found = runner.gradients(own)
     assert [*found] == sorted(PARAMS)
     for name, grad in found.items():
@@ -84,7 +104,8 @@ def test_losses_and_gradients_are_the_programs(runner, n):
         if isinstance(grad, px.RowGrads):
             rows = whole.T if name == "columns" else whole
             assert not np.any(np.delete(rows, grad.ids, 0))
-            grad, whole = grad.values, rows[grad.ids]
+            whole = rows[grad.ids]
+            grad = grad.values
         np.testing.assert_allclose(grad, whole, rtol=1e-4, atol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, state(runner), before)
 
@@ -102,8 +123,13 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_predictions_are_the_functions(runner, name):
     own = batch(3, 5)
-    got, wanted = runner.apply(FUNCTIONS[name], own), FUNCTIONS[name](runner.params, own)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, wanted)
+    got = runner.apply(FUNCTIONS[name], own)
+    wanted = FUNCTIONS[name](runner.params, own)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        got,
+        wanted,
+    )
 
 
 def test_rows_are_read_without_the_table(runner, monkeypatch):
@@ -112,18 +138,32 @@ def test_rows_are_read_without_the_table(runner, monkeypatch):
         monkeypatch.setattr(Shards, forbidden, None)
     ids = np.array([[3, 0, 3], [8, 1, 3]])
     for name in ("t1", "words", "w"):
-        np.testing.assert_array_equal(runner.rows(name, ids), params[name][ids])
-    assert runner.rows("t1", []).shape == (0, 3) and runner.rows("t4", 12).tolist() == params["t4"][12].tolist()
+        np.testing.assert_array_equal(
+            runner.rows(name, ids),
+            params[name][ids],
+        )
+    assert (
+        runner.rows("t1", []).shape == (0, 3)
+        and runner.rows("t4", 12).tolist() == params["t4"][12].tolist()
+    )
 
 
 def test_rows_along_another_axis():
     runner = make().build(batch(4))
-    np.testing.assert_array_equal(runner.rows("columns", [3, 9]), PARAMS["columns"][:, [3, 9]].T)
+    np.testing.assert_array_equal(
+        runner.rows("columns", [3, 9]),
+        PARAMS["columns"][:, [3, 9]].T,
+    )
 
 
 def test_parts_are_evaluated_as_the_joined_batch(runner):
-    whole, parts = batch(4, 2), px.shard(batch(4, 2), count=2)
-    np.testing.assert_allclose(runner.evaluate(parts).loss, runner.evaluate(whole).loss, rtol=1e-5)
+    whole = batch(4, 2)
+    parts = px.shard(batch(4, 2), count=2)
+    np.testing.assert_allclose(
+        runner.evaluate(parts).loss,
+        runner.evaluate(whole).loss,
+        rtol=1e-5,
+    )
 
 
 def test_evaluation_between_steps_changes_nothing():
@@ -135,11 +175,15 @@ def test_evaluation_between_steps_changes_nothing():
         runners[0].apply(hidden, batch(2, seed))
         runners[0].rows("t1", [0, 7])
     assert worst(*((runner.params, runner.opt_state) for runner in runners)) == 0
-    assert runners[0].explain(compiled=False)["t1"].measured == runners[1].explain(compiled=False)["t1"].measured
+    assert (
+        runners[0].explain(compiled=False)["t1"].measured
+        == runners[1].explain(compiled=False)["t1"].measured
+    )
 
 
 def test_one_function_is_compiled_once():
-    runner, calls = make().build(batch(4)), []
+    runner = make().build(batch(4))
+    calls = []
 
     def counted(params, batch):
         calls.append(1)
@@ -168,6 +212,7 @@ def test_mistakes(runner, call, error, text):
 
 def test_a_batch_must_have_come_before():
     with pytest.raises(
-        SettingsError, match=r"expected a batch first, got none yet. Call `run`, or `build` with a batch."
+        SettingsError,
+        match=r"expected a batch first, got none yet. Call `run`, or `build` with a batch.",
     ):
         make().evaluate(batch(4))

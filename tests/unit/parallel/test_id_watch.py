@@ -25,13 +25,18 @@ PARAMS = {
 
 
 def make(loss, n=2, **options):
-    machines = Resources(tuple(Machine(f"m{i}", (device,)) for i, device in enumerate(jax.local_devices()[:n])))
+    machines = Resources(
+        tuple(Machine(f"m{i}", (device,)) for i, device in enumerate(jax.local_devices()[:n]))
+    )
     config = px.ParallaxConfig(**{"alpha_threshold": 2.0} | options)
     return px.get_runner(loss, PARAMS, optax.sgd(0.1), machines, config)
 
 
 def a_batch(*last):
-    return {"ids": np.array([*range(8 - len(last)), *last]), "size": np.arange(8) * 100}
+    return {
+        "ids": np.array([*range(8 - len(last)), *last]),
+        "size": np.arange(8) * 100,
+    }
 
 
 def told(runner, *batches):
@@ -57,22 +62,45 @@ def by_pairs(params, batch):
 
 def in_loops(params, batch):
     def one(i):
-        rows = jax.lax.map(lambda j: params["t"][j], jnp.stack([i, i + 1]))
-        return jax.lax.cond(i > 2, lambda: rows.sum(), lambda: params["w"].sum())
+        rows = jax.lax.map(
+            lambda j: params["t"][j],
+            jnp.stack([i, i + 1]),
+        )
+        return jax.lax.cond(
+            i > 2,
+            lambda: rows.sum(),
+            lambda: params["w"].sum(),
+        )
 
     return jnp.mean(jax.vmap(one)(batch["ids"]))
 
 
 READS = {
-    "indexed": (indexed, 40, "id 40 of leaf `ids` is outside of `t`, which has 30 rows .*no row gets a gradient"),
+    "indexed": (
+        indexed,
+        40,
+        "id 40 of leaf `ids` is outside of `t`, which has 30 rows .*no row gets a gradient",
+    ),
     "from the end": (indexed, -31, "id -31 of leaf `ids` is outside of `t`"),
-    "clipped": (clipped, 40, "id 40 of leaf `ids` is outside of `t`.*nearest row is read .* and gets the gradient"),
+    "clipped": (
+        clipped,
+        40,
+        "id 40 of leaf `ids` is outside of `t`.*nearest row is read .* and gets the gradient",
+    ),
     "by pairs": (by_pairs, 40, "id 40 of leaf `ids` is outside of `stack`, which has 30 rows"),
-    "in loops": (in_loops, 30, r"id 3[01] .*is outside of `t`, which has 30 rows \(test_id_watch.py:\d+\)"),
+    "in loops": (
+        in_loops,
+        30,
+        r"id 3[01] .*is outside of `t`, which has 30 rows \(test_id_watch.py:\d+\)",
+    ),
 }
 
 
-CASES = [*((kind, ()) for kind in READS), ("indexed", ("t", "stack")), ("by pairs", ("t", "stack"))]
+CASES = [
+    *((kind, ()) for kind in READS),
+    ("indexed", ("t", "stack")),
+    ("by pairs", ("t", "stack")),
+]
 
 
 @pytest.mark.parametrize(("kind", "kept"), CASES, ids=str)
@@ -89,11 +117,38 @@ def test_the_leaf_is_the_one_from_which_the_id_follows():
     """Other leaves may hold the same number, as ids of a longer table or as it is counted from the end."""
 
     def loss(params, batch):
-        return jnp.mean(params["t"][batch["ids"]] @ params["w"]) + 0 * batch["a"].sum() + 0 * batch["size"].sum()
+        return (
+            jnp.mean(params["t"][batch["ids"]] @ params["w"])
+            + 0 * batch["a"].sum()
+            + 0 * batch["size"].sum()
+        )
 
-    unsigned = np.array([0, 1, 2, 3, 4, 5, 6, 2**31 + 5], np.uint32)
-    for ids, number in ((a_batch(40)["ids"], 40), (a_batch(-31)["ids"], -31), (unsigned, 2**31 + 5)):
-        (message,) = told(make(loss), {"ids": ids, "a": np.r_[40, 10, -31, -1, 0, 0, 0, 0], "size": np.arange(8)})
+    unsigned = np.array(
+        [
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+            2**31 + 5,
+        ],
+        np.uint32,
+    )
+    for ids, number in (
+        (a_batch(40)["ids"], 40),
+        (a_batch(-31)["ids"], -31),
+        (unsigned, 2**31 + 5),
+    ):
+        (message,) = told(
+            make(loss),
+            {
+                "ids": ids,
+                "a": np.r_[40, 10, -31, -1, 0, 0, 0, 0],
+                "size": np.arange(8),
+            },
+        )
         assert f"id {number} of leaf `ids` is outside of `t`" in message
 
 
@@ -110,14 +165,29 @@ def test_the_training_is_that_of_one_device():
     runner = make(indexed)
     with pytest.warns(IdWarning):
         found = runner.run(a_batch(40, 29))
-    value, grads = jax.jit(jax.value_and_grad(indexed))(PARAMS, a_batch(40, 29))
+    value, grads = jax.jit(jax.value_and_grad(indexed))(
+        PARAMS,
+        a_batch(40, 29),
+    )
     assert found.loss == pytest.approx(float(value), rel=1e-6)
-    np.testing.assert_allclose(runner.params["t"], PARAMS["t"] - 0.1 * grads["t"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        runner.params["t"],
+        PARAMS["t"] - 0.1 * grads["t"],
+        rtol=1e-5,
+        atol=1e-6,
+    )
 
 
 def test_ids_that_a_program_fills_or_wraps_are_right():
     def filled(params, batch):
-        rows = params["t"].at[batch["ids"]].get(mode="fill", fill_value=0.0)
+        rows = (
+            params["t"]
+            .at[batch["ids"]]
+            .get(
+                mode="fill",
+                fill_value=0.0,
+            )
+        )
         return jnp.mean((rows + params["t"][batch["size"] % ROWS] + params["t"][-1]) @ params["w"])
 
     assert told(make(filled), a_batch(40), a_batch(-30)) == []
@@ -126,7 +196,11 @@ def test_ids_that_a_program_fills_or_wraps_are_right():
 def test_batches_without_news_are_not_looked_at(monkeypatch):
     looked = []
     look = OutsideIds.__call__
-    monkeypatch.setattr(OutsideIds, "__call__", lambda self, inputs: looked.append(1) or look(self, inputs))
+    monkeypatch.setattr(
+        OutsideIds,
+        "__call__",
+        lambda self, inputs: looked.append(1) or look(self, inputs),
+    )
     runner = make(indexed, n=1)
     for _ in range(3):
         runner.run(a_batch())

@@ -24,11 +24,17 @@ def loss(params, batch):
 
 
 def parameters():
-    return {"table": np.ones((20, 3), np.float32), "w": np.ones(3, np.float32)}
+    return {
+        "table": np.ones((20, 3), np.float32),
+        "w": np.ones(3, np.float32),
+    }
 
 
 def a_batch(n=4, y=1.0):
-    return {"ids": np.arange(n) % 20, "y": np.full(n, y, np.float32)}
+    return {
+        "ids": np.arange(n) % 20,
+        "y": np.full(n, y, np.float32),
+    }
 
 
 def machines():
@@ -36,7 +42,13 @@ def machines():
     return Resources((Machine("a", (first,)), Machine("b", (second,))))
 
 
-def make(function=loss, params=None, tx=TX, config=None, partitioners=()):
+def make(
+    function=loss,
+    params=None,
+    tx=TX,
+    config=None,
+    partitioners=(),
+):
     params = parameters() if params is None else params
     return px.get_runner(function, params, tx, machines(), config, partitioners)
 
@@ -49,14 +61,26 @@ def trained(run_option="hybrid"):
 
 
 BEFORE_THE_FIRST_STEP = {
-    "no function": (lambda: make(3), SettingsError, "loss_fn: expected a function of params and batch, got int"),
-    "no transform": (lambda: make(tx=0.1), SettingsError, "tx: expected an optax transform, got float"),
+    "no function": (
+        lambda: make(3),
+        SettingsError,
+        "loss_fn: expected a function of params and batch, got int",
+    ),
+    "no transform": (
+        lambda: make(tx=0.1),
+        SettingsError,
+        "tx: expected an optax transform, got float",
+    ),
     "loss not scalar": (
         lambda: make(lambda p, b: p["table"][b["ids"]].mean(1)).run(a_batch()),
         SettingsError,
         "a float scalar.*float32\\[2\\]",
     ),
-    "integer loss": (lambda: make(lambda p, b: jnp.argmax(p["w"])).run(a_batch()), SettingsError, "a float scalar"),
+    "integer loss": (
+        lambda: make(lambda p, b: jnp.argmax(p["w"])).run(a_batch()),
+        SettingsError,
+        "a float scalar",
+    ),
     "no gradient": (
         lambda: make(params=parameters() | {"count": np.arange(3)}),
         ParameterError,
@@ -68,9 +92,11 @@ BEFORE_THE_FIRST_STEP = {
         "parameter `key`: expected floats or complex numbers, which have a gradient, got key<fry>",
     ),
     "a table of bytes": (
-        lambda: make(_narrow_loss, parameters() | {"table": np.ones((20, 3), jnp.float8_e4m3fn)}, optax.sgd(0.1)).run(
-            a_batch()
-        ),
+        lambda: make(
+            _narrow_loss,
+            parameters() | {"table": np.ones((20, 3), jnp.float8_e4m3fn)},
+            optax.sgd(0.1),
+        ).run(a_batch()),
         TableError,
         "variable `table`, values: expected float32, bfloat16 or float16, got float8_e4m3fn",
     ),
@@ -129,7 +155,11 @@ BEFORE_THE_FIRST_STEP = {
         TableError,
         "variable `table`, folder: expected a folder for mapped files, got the file",
     ),
-    "no parameters": (lambda: make(params={}), ParameterError, "params: expected at least one array, got none"),
+    "no parameters": (
+        lambda: make(params={}),
+        ParameterError,
+        "params: expected at least one array, got none",
+    ),
     "NaN in parameters": (
         lambda: make(params=parameters() | {"w": np.full(3, np.nan, np.float32)}),
         ParameterError,
@@ -170,8 +200,16 @@ BEFORE_THE_FIRST_STEP = {
         SettingsError,
         "at most 20, the rows of `table`, got 21",
     ),
-    "explained too early": (lambda: make().explain(), SettingsError, "runner: expected a batch first, got none yet"),
-    "saved too early": (lambda: make().save("nowhere"), SettingsError, "runner: expected a batch first"),
+    "explained too early": (
+        lambda: make().explain(),
+        SettingsError,
+        "runner: expected a batch first, got none yet",
+    ),
+    "saved too early": (
+        lambda: make().save("nowhere"),
+        SettingsError,
+        "runner: expected a batch first",
+    ),
 }
 
 
@@ -184,7 +222,10 @@ def _across_rows():
         del params
         return jax.tree.map(lambda leaf: jnp.cumsum(leaf, axis=0), updates), state
 
-    return optax.chain(optax.GradientTransformation(lambda params: optax.EmptyState(), update), optax.sgd(0.1))
+    return optax.chain(
+        optax.GradientTransformation(lambda params: optax.EmptyState(), update),
+        optax.sgd(0.1),
+    )
 
 
 @pytest.mark.parametrize("kind", BEFORE_THE_FIRST_STEP)
@@ -200,7 +241,11 @@ IN_TRAINING = {
         ParameterError,
         "step 2, gradients: expected finite numbers, got a loss of \\[?nan",
     ),
-    "infinite gradient": (lambda runner, _: runner.run(a_batch(y=3e38)), AmpError, "expected finite numbers"),
+    "infinite gradient": (
+        lambda runner, _: runner.run(a_batch(y=3e38)),
+        AmpError,
+        "expected finite numbers",
+    ),
     "a fetch that is no name": (
         lambda runner, _: runner.run(a_batch(), fetch=3),
         SettingsError,
@@ -211,7 +256,11 @@ IN_TRAINING = {
         TableError,
         "a saved table, got no such file",
     ),
-    "unknown fetch": (lambda runner, _: runner.run(a_batch(), fetch="grads"), SettingsError, "fetch: expected some of"),
+    "unknown fetch": (
+        lambda runner, _: runner.run(a_batch(), fetch="grads"),
+        SettingsError,
+        "fetch: expected some of",
+    ),
     "other structure": (
         lambda runner, _: runner.run(a_batch() | {"z": np.zeros(4)}),
         DataError,
@@ -228,7 +277,12 @@ IN_TRAINING = {
         "batch, leaf `y`: expected the leading size of `ids`, 4, got 6",
     ),
     "other parameters": (
-        lambda runner, _: runner.reset({"table": np.ones((20, 4), np.float32), "w": np.ones(3, np.float32)}),
+        lambda runner, _: runner.reset(
+            {
+                "table": np.ones((20, 4), np.float32),
+                "w": np.ones(3, np.float32),
+            }
+        ),
         ParameterError,
         "parameter `table`: expected float32\\[20, 3\\], got float32\\[20, 4\\]",
     ),
@@ -257,7 +311,11 @@ IN_TRAINING = {
         TableError,
         "cut off or altered",
     ),
-    "table file altered": (lambda runner, folder: _restore_altered(runner, folder), TableError, "expected checksum"),
+    "table file altered": (
+        lambda runner, folder: _restore_altered(runner, folder),
+        TableError,
+        "expected checksum",
+    ),
     "manifest altered": (
         lambda runner, folder: _restore_edited(runner, folder),
         TableError,
@@ -298,7 +356,10 @@ def _restore_edited(runner, folder):
 
 def _restore_foreign(runner, folder):
     other = px.get_runner(
-        lambda p, b: jnp.mean((b["y"] * p["w"].sum()) ** 2), {"w": np.ones(3, np.float32)}, TX, machines()
+        lambda p, b: jnp.mean((b["y"] * p["w"].sum()) ** 2),
+        {"w": np.ones(3, np.float32)},
+        TX,
+        machines(),
     )
     other.run(a_batch())
     other.save(folder / "c")
@@ -310,7 +371,8 @@ def _restore_foreign(runner, folder):
 def test_mistakes_in_training_change_nothing(kind, run_option, tmp_path):
     call, error, text = IN_TRAINING[kind]
     runner = trained(run_option)
-    before, version = (runner.params, runner.opt_state), runner.step.tables["['table']"][0].version
+    before = (runner.params, runner.opt_state)
+    version = runner.step.tables["['table']"][0].version
     with pytest.raises(error, match=text):
         call(runner, tmp_path)
     after = (runner.params, runner.opt_state)
@@ -320,25 +382,38 @@ def test_mistakes_in_training_change_nothing(kind, run_option, tmp_path):
 
 def test_a_model_without_tables_is_kept_too():
     runner = px.get_runner(
-        lambda p, b: jnp.mean((b["y"] * p["w"].sum()) ** 2), {"w": np.ones(3, np.float32)}, TX, machines()
+        lambda p, b: jnp.mean((b["y"] * p["w"].sum()) ** 2),
+        {"w": np.ones(3, np.float32)},
+        TX,
+        machines(),
     )
     runner.run(a_batch())
     before = (runner.params, runner.opt_state)
     with pytest.raises(ParameterError, match="step 2, gradients: expected finite numbers"):
         runner.run(a_batch(y=np.inf))
-    jax.tree.map(np.testing.assert_array_equal, (runner.params, runner.opt_state), before)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        (runner.params, runner.opt_state),
+        before,
+    )
 
 
 def test_gradients_cannot_be_fetched_without_a_barrier():
     with pytest.raises(SettingsError, match="fetch: expected synchronous training, got sync=False"):
-        make(config=px.ParallaxConfig(sync=False)).run(a_batch(), fetch="norms")
+        make(config=px.ParallaxConfig(sync=False)).run(
+            a_batch(),
+            fetch="norms",
+        )
 
 
 def test_an_update_of_several_tables_that_fails_changes_none(monkeypatch):
     def two(params, batch):
         return loss(params, batch) + jnp.mean(params["words"][batch["ids"]])
 
-    runner = make(two, parameters() | {"words": np.ones((20, 3), np.float32)})
+    runner = make(
+        two,
+        parameters() | {"words": np.ones((20, 3), np.float32)},
+    )
     runner.run(a_batch())
     before = (runner.params, runner.opt_state)
     second = runner.step.tables["['words']"][0]
@@ -349,5 +424,9 @@ def test_an_update_of_several_tables_that_fails_changes_none(monkeypatch):
     monkeypatch.setattr(kernels_for(second.rule), "update", fail)
     with pytest.raises(MemoryError):
         runner.run(a_batch())
-    jax.tree.map(np.testing.assert_array_equal, (runner.params, runner.opt_state), before)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        (runner.params, runner.opt_state),
+        before,
+    )
     assert {own[0].version for own in runner.step.tables.values()} == {1}

@@ -28,12 +28,17 @@ def adam(rate=0.1):
 
 def loss(params, batch):
     rows = sum(params[name][batch["ids"][:, k]] for k, name in enumerate(NAMES))
-    return jnp.mean(((rows + params["columns"][:, batch["ids"][:, 0]].T) @ params["w"] - batch["y"]) ** 2)
+    return jnp.mean(
+        ((rows + params["columns"][:, batch["ids"][:, 0]].T) @ params["w"] - batch["y"]) ** 2
+    )
 
 
 def batch(seed):
     rng = np.random.default_rng(seed)
-    return {"ids": rng.integers(0, 12, (4, 4)), "y": rng.normal(size=4).astype(np.float32)}
+    return {
+        "ids": rng.integers(0, 12, (4, 4)),
+        "y": rng.normal(size=4).astype(np.float32),
+    }
 
 
 def make(tx=None, n_machines=2, **options):
@@ -48,10 +53,15 @@ class Plain:
 
     def __init__(self, tx=None):
         self.tx = tx or adam()
-        self.params, self.state = PARAMS, self.tx.init(PARAMS)
+        self.params = PARAMS
+        self.state = self.tx.init(PARAMS)
 
     def run(self, batch):
-        updates, self.state = self.tx.update(jax.grad(loss)(self.params, batch), self.state, self.params)
+        updates, self.state = self.tx.update(
+            jax.grad(loss)(self.params, batch),
+            self.state,
+            self.params,
+        )
         self.params = optax.apply_updates(self.params, updates)
 
 
@@ -70,11 +80,13 @@ OPTIONS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.full) if n[:2] in ("on", "at") else n for n in OPTIONS]
+    "name",
+    [pytest.param(n, marks=pytest.mark.full) if n[:2] in ("on", "at") else n for n in OPTIONS],
 )
 def test_a_learning_rate_changes_when_it_is_assigned(name):
     with make(**OPTIONS[name]) as runner:
-        plain, hyperparams = Plain(), None
+        plain = Plain()
+        hyperparams = None
         for seed, rate in enumerate(RATES):
             if seed < 3:
                 runner.opt_state.hyperparams["learning_rate"] = jnp.float32(rate)
@@ -89,9 +101,12 @@ def test_a_learning_rate_changes_when_it_is_assigned(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tables", "dense", pytest.param("on every machine", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "name", ["tables", "dense", pytest.param("on every machine", marks=pytest.mark.full)]
+)
 def test_a_whole_state_is_taken_over(name):
-    plain, runner = Plain(), make(**OPTIONS[name])
+    plain = Plain()
+    runner = make(**OPTIONS[name])
     runner.run(batch(9))
     [plain.run(batch(seed)) for seed in range(3)]
     runner.reset(plain.params)
@@ -110,8 +125,12 @@ def test_a_whole_state_is_taken_over(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tables", "dense"])
 def test_parts_of_a_state_are_assigned(name):
-    tx = optax.chain(optax.trace(0.5), optax.scale(-0.1))
-    runner, plain = make(tx, **OPTIONS[name]), Plain(tx)
+    tx = optax.chain(
+        optax.trace(0.5),
+        optax.scale(-0.1),
+    )
+    runner = make(tx, **OPTIONS[name])
+    plain = Plain(tx)
     for each in (runner, plain):
         each.run(batch(0))
     for trace in (runner.opt_state[0].trace, plain.state[0].trace):
@@ -166,7 +185,9 @@ MISTAKES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mistake", "text"), MISTAKES, ids=[mistake.__name__ for mistake, _ in MISTAKES])
+@pytest.mark.parametrize(
+    ("mistake", "text"), MISTAKES, ids=[mistake.__name__ for mistake, _ in MISTAKES]
+)
 def test_what_does_not_fit_is_refused_and_changes_nothing(mistake, text):
     runner = make(n_machines=1)
     runner.run(batch(0))
@@ -174,17 +195,22 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(mistake, text):
     mistake(runner)
     with pytest.raises(ParameterError, match=re.escape(text)):
         runner.run(batch(1))
-    assert runner.steps == 1 and float(runner.opt_state.hyperparams["learning_rate"]) == np.float32(0.1)
+    assert runner.steps == 1 and float(runner.opt_state.hyperparams["learning_rate"]) == np.float32(
+        0.1
+    )
     assert worst((runner.params, runner.opt_state), before) == 0
     runner.run(batch(1))
 
 
 def test_another_optimizers_state_is_refused():
     runner = make(n_machines=1)
-    with pytest.raises(ParameterError, match="Give the state of the same optimizer for the same parameters"):
+    with pytest.raises(
+        ParameterError, match="Give the state of the same optimizer for the same parameters"
+    ):
         runner.opt_state = optax.sgd(0.1).init(PARAMS)
     with pytest.raises(
-        ParameterError, match=re.escape("`.inner_state[0].mu['w']`: expected float32[3], got float32[2]")
+        ParameterError,
+        match=re.escape("`.inner_state[0].mu['w']`: expected float32[3], got float32[2]"),
     ):
         runner.opt_state = adam().init(PARAMS | {"w": np.ones(2, np.float32)})
 
@@ -198,8 +224,14 @@ def test_arrays_of_a_state_can_not_be_written_into():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("learning_rate", "one that it does not have. Make the optimizer with `optax.inject_hyperparams`, as in"),
-        ("params", "one that is read only. `runner.reset(params)` starts anew from other parameters."),
+        (
+            "learning_rate",
+            "one that it does not have. Make the optimizer with `optax.inject_hyperparams`, as in",
+        ),
+        (
+            "params",
+            "one that is read only. `runner.reset(params)` starts anew from other parameters.",
+        ),
         ("opt_sate", "one that it does not have. Did you mean `opt_state`?"),
         ("steps", "one that is read only. `runner.restore(folder)` goes on"),
     ],

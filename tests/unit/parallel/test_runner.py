@@ -24,7 +24,9 @@ CLIPPED = optax.chain(optax.clip_by_global_norm(0.1), optax.adagrad(0.1))
 
 def machines(*sizes):
     devices = iter(jax.local_devices())
-    return Resources(tuple(Machine(f"m{i}", tuple(next(devices) for _ in range(n))) for i, n in enumerate(sizes)))
+    return Resources(
+        tuple(Machine(f"m{i}", tuple(next(devices) for _ in range(n))) for i, n in enumerate(sizes))
+    )
 
 
 def loss(params, batch):
@@ -32,31 +34,62 @@ def loss(params, batch):
 
 
 def parameters():
-    return {"table": np.ones((64, 4), np.float32), "w": np.full(4, 0.5, np.float32)}
+    return {
+        "table": np.ones((64, 4), np.float32),
+        "w": np.full(4, 0.5, np.float32),
+    }
 
 
 def a_batch(ids):
-    return {"ids": np.array(ids), "y": np.zeros(len(ids), np.float32)}
+    return {
+        "ids": np.array(ids),
+        "y": np.zeros(len(ids), np.float32),
+    }
 
 
-def make(sizes=(1, 1), tx=CLIPPED, function=loss, clock=None, partitioners=(), **options):
+def make(
+    sizes=(1, 1),
+    tx=CLIPPED,
+    function=loss,
+    clock=None,
+    partitioners=(),
+    **options,
+):
     more = {} if clock is None else {"clock": clock}
     return px.get_runner(
-        function, parameters(), tx, machines(*sizes), px.ParallaxConfig(**options), partitioners, **more
+        function,
+        parameters(),
+        tx,
+        machines(*sizes),
+        px.ParallaxConfig(**options),
+        partitioners,
+        **more,
     )
 
 
 def test_names_of_the_original_code():
-    assert (px.parallel_run, px.get_partitioner, px.Config) == (px.get_runner, px.partitioner, px.ParallaxConfig)
+    assert (px.parallel_run, px.get_partitioner, px.Config) == (
+        px.get_runner,
+        px.partitioner,
+        px.ParallaxConfig,
+    )
 
 
 def test_a_model_without_tables_has_the_collectives_of_plain_pmap_and_no_server():
     def dense_loss(params, batch):
         return jnp.mean((batch["x"] @ params["m"] + params["b"]) ** 2)
 
-    params = {"m": np.ones((3, 2), np.float32), "b": np.zeros(2, np.float32)}
+    params = {
+        "m": np.ones((3, 2), np.float32),
+        "b": np.zeros(2, np.float32),
+    }
     batch = {"x": np.ones((4, 3), np.float32)}
-    runner = px.get_runner(dense_loss, params, optax.adam(0.1), machines(1, 1))
+    runner = px.get_runner(
+        dense_loss,
+        params,
+        optax.adam(0.1),
+        machines(1, 1),
+    )
     runner.run(batch)
     assert runner.explain().servers == 0
     assert repr(runner) == "Runner(2 machines, 2 replicas, 1 step)"
@@ -66,8 +99,17 @@ def test_a_model_without_tables_has_the_collectives_of_plain_pmap_and_no_server(
         value, grads = jax.value_and_grad(dense_loss)(params, batch)
         return jax.lax.pmean((value, grads), "i")
 
-    stack = lambda tree, n: jax.tree.map(lambda leaf: np.stack([leaf] * n), tree)
-    mapped = jax.pmap(plain, axis_name="i", devices=jax.local_devices()[:2])
+    def stack(tree, n):
+        return jax.tree.map(
+            lambda leaf: np.stack([leaf] * n),
+            tree,
+        )
+
+    mapped = jax.pmap(
+        plain,
+        axis_name="i",
+        devices=jax.local_devices()[:2],
+    )
     theirs = mapped.lower(stack(params, 2), stack({"x": batch["x"][:2]}, 2)).compile().as_text()
     assert collectives(ours) == collectives(theirs)
     assert [c.shape for c in collectives(ours)] == [(), (2,), (3, 2)]
@@ -75,7 +117,10 @@ def test_a_model_without_tables_has_the_collectives_of_plain_pmap_and_no_server(
 
 def test_collectives_of_asynchronous_and_quantised_programs():
     text = "%g = (f32[2]{0}, f32[4,2]{1,0}) all-gather-start(%x), channel_id=1\n  ROOT %r = bf16[8]{0} all-reduce-start(%y)"
-    assert collectives(text) == [Collective("all-gather", "f32", (4, 2)), Collective("all-reduce", "bf16", (8,))]
+    assert collectives(text) == [
+        Collective("all-gather", "f32", (4, 2)),
+        Collective("all-reduce", "bf16", (8,)),
+    ]
     assert Collective("all-reduce", "bf16", (8,)).nbytes == 16
     assert Collective("all-gather", "f32", (4, 2)).ring_bytes(4) == 2 * 8 * 3
     assert Collective("all-to-all", "pred", (4,)).ring_bytes(4) == 0
@@ -88,12 +133,33 @@ def test_any_number_of_dense_variables(run_option):
     def two(params, batch):
         return jnp.mean((params["table"][batch["ids"]] @ params["a"] @ params["b"]) ** 2)
 
-    params = {"table": np.ones((20, 3), np.float32), "a": np.ones((3, 2), np.float32), "b": np.ones((2, 5), np.float32)}
-    runner = px.get_runner(two, params, optax.sgd(0.01), machines(1, 1), px.ParallaxConfig(run_option=run_option))
+    params = {
+        "table": np.ones((20, 3), np.float32),
+        "a": np.ones((3, 2), np.float32),
+        "b": np.ones((2, 5), np.float32),
+    }
+    runner = px.get_runner(
+        two,
+        params,
+        optax.sgd(0.01),
+        machines(1, 1),
+        px.ParallaxConfig(run_option=run_option),
+    )
     runner.run({"ids": np.arange(4)})
-    grads = jax.grad(two)(params, {"ids": np.arange(4)})
-    expected = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), runner.params, expected)
+    grads = jax.grad(two)(
+        params,
+        {"ids": np.arange(4)},
+    )
+    expected = jax.tree.map(
+        lambda p, g: p - 0.01 * g,
+        params,
+        grads,
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+        runner.params,
+        expected,
+    )
 
 
 def test_alpha_decides_what_stays_dense():
@@ -113,21 +179,38 @@ def test_what_does_not_fit_a_device_is_a_table(monkeypatch):
     monkeypatch.setattr(variable_plan, "device_bytes", lambda devices: 2000)
     runner = make(alpha_threshold=0.5)
     runner.run(a_batch(range(64)))
-    assert runner.explain()["table"].choice == "table at servers: 2,048 bytes do not fit into a device's 2,000", (
-        "64 rows of four numbers, and their gradient"
-    )
+    assert (
+        runner.explain()["table"].choice
+        == "table at servers: 2,048 bytes do not fit into a device's 2,000"
+    ), "64 rows of four numbers, and their gradient"
 
 
 def test_double_precision_trains_without_tables():
     with jax.enable_x64(True):
         params = jax.tree.map(np.float64, parameters())
-        runner = px.get_runner(loss, params, optax.sgd(0.1), machines(1, 1))
+        runner = px.get_runner(
+            loss,
+            params,
+            optax.sgd(0.1),
+            machines(1, 1),
+        )
         runner.run(a_batch([0, 1, 2, 3]))
-        grads = jax.grad(loss)(params, a_batch([0, 1, 2, 3]))
+        grads = jax.grad(loss)(
+            params,
+            a_batch([0, 1, 2, 3]),
+        )
         table = runner.explain(compiled=False).variables[0]
         assert (table.sparse, table.choice) == (True, "allreduce: tables hold no rows of float64")
-        want = jax.tree.map(lambda p, g: p - 0.1 * np.asarray(g), params, grads)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), runner.params, want)
+        want = jax.tree.map(
+            lambda p, g: p - 0.1 * np.asarray(g),
+            params,
+            grads,
+        )
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12),
+            runner.params,
+            want,
+        )
 
 
 def test_the_explanation_tells_reads_alpha_bytes_and_places():
@@ -135,7 +218,8 @@ def test_the_explanation_tells_reads_alpha_bytes_and_places():
     runner.run(a_batch([0, 1, 1, 1, 2, 3, 0, 1]))
     runner.run(a_batch([0, 0, 0, 0, 1, 1, 1, 1]))
     explained = runner.explain()
-    table, w = explained["table"], explained["w"]
+    table = explained["table"]
+    w = explained["w"]
     assert table.alpha == pytest.approx((2 + 4 + 1 + 1) / 2 / 2 / 64)
     assert table.placement == (0, 1, 0, 1)
     # Rows 0 and 2 are at machine 0: in step 1 machine 0 pulls row 1 and machine 1 rows 0 and 2, in step 2 neither needs the other.
@@ -148,7 +232,11 @@ def test_the_explanation_tells_reads_alpha_bytes_and_places():
 def test_local_aggregation_lets_a_row_travel_once():
     traffic = {}
     for together in (True, False):
-        runner = make((2, 2), tx=optax.sgd(0.1), local_aggregation=together)
+        runner = make(
+            (2, 2),
+            tx=optax.sgd(0.1),
+            local_aggregation=together,
+        )
         metrics = runner.run(a_batch([1] * 8))  # row 1 is at machine 1: machine 0 needs it
         traffic[together] = metrics.traffic.per_machine("['table']")
         assert metrics.traffic.balanced
@@ -171,13 +259,17 @@ def test_rows_are_cast_where_fewer_bytes_travel():
         rows = params["table"].astype(jnp.bfloat16)[batch["ids"]].astype(jnp.float32)
         return jnp.mean((rows @ params["w"] - batch["y"]) ** 2)
 
-    batch, results = a_batch([0, 1, 2, 3]), {}
+    batch = a_batch([0, 1, 2, 3])
+    results = {}
     for at_server in (True, False):
         runner = make(function=half, boundary_between_workers_and_servers=at_server)
         traffic = runner.run(batch).traffic.per_machine("['table']")
         results[at_server] = traffic, runner.params["table"]
     assert results[True][0] == 0.75 * results[False][0]  # pulls are halved, pushes are not
-    np.testing.assert_array_equal(results[True][1], results[False][1])
+    np.testing.assert_array_equal(
+        results[True][1],
+        results[False][1],
+    )
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (2,)])
@@ -185,19 +277,30 @@ def test_rows_are_cut_where_fewer_bytes_travel(sizes):
     def part(params, batch):
         rows = params["table"][batch["ids"]]
         # Longer batches read one column more.
-        return jnp.mean((rows[:, 1:2] + rows[:, -2 if len(rows) < 3 else -1, None] - batch["y"][:, None]) ** 2)
+        return jnp.mean(
+            (rows[:, 1:2] + rows[:, -2 if len(rows) < 3 else -1, None] - batch["y"][:, None]) ** 2
+        )
 
-    few, more, results = a_batch([0, 1, 2, 3]), a_batch([0, 1, 2, 3, 4, 5]), {}
+    few = a_batch([0, 1, 2, 3])
+    more = a_batch([0, 1, 2, 3, 4, 5])
+    results = {}
     for at_server in (True, False):
         ways = {
             "boundary_between_workers_and_servers": at_server,
             "check_equivalence": "off",
         }  # what is read depends on the size
         runner = make(sizes, function=part, **ways)
-        traffic = [runner.run(batch).traffic.per_machine("['table']") for batch in (few, more, few)]
+        traffic = []
+        for batch in (few, more, few):
+            traffic.append(runner.run(batch).traffic.per_machine("['table']"))
         results[at_server] = traffic, runner.params["table"]
-    (cut, table), (whole, same) = results[True], results[False]
-    assert [4 * n for n in cut] == [2 * whole[0], 3 * whole[1], 2 * whole[2]]  # of 4 columns, both ways
+    cut, table = results[True]
+    whole, same = results[False]
+    assert [4 * n for n in cut] == [
+        2 * whole[0],
+        3 * whole[1],
+        2 * whole[2],
+    ]  # of 4 columns, both ways
     np.testing.assert_array_equal(table, same)
 
 
@@ -225,27 +328,49 @@ BF16 = jnp.bfloat16
     ],
 )
 def test_what_of_rows_is_read(read, dtype, columns):
-    function = lambda params, ids: read(params["t"], ids).astype(jnp.float32)
+    def function(params, ids):
+        return read(params["t"], ids).astype(jnp.float32)
+
     ids = np.arange(3)
-    program = rewrite(function, {"t": np.ones((20, 5), np.float32)}, ids)
-    assert tuple(Readings(program, narrow=True).for_batch(ids)["['t']"]) == (dtype and np.dtype(dtype), columns)
+    program = rewrite(
+        function,
+        {"t": np.ones((20, 5), np.float32)},
+        ids,
+    )
+    assert tuple(Readings(program, narrow=True).for_batch(ids)["['t']"]) == (
+        dtype and np.dtype(dtype),
+        columns,
+    )
     assert Readings(program, narrow=False).for_batch(ids)["['t']"] == (None, None)
 
 
 def test_half_precision_on_the_wire():
-    wide, narrow = (make(wire_dtype=dtype).run(a_batch([0, 1, 2, 3])) for dtype in ("float32", "bfloat16"))
+    wide, narrow = (
+        make(wire_dtype=dtype).run(a_batch([0, 1, 2, 3])) for dtype in ("float32", "bfloat16")
+    )
     assert 2 * narrow.traffic.per_machine("['table']") == wide.traffic.per_machine("['table']")
 
 
 def test_aggregated_gradients_can_be_read():
     runner = make(tx=optax.sgd(0.1))
     fetched = runner.run(a_batch([5, 5, 9, 5]), fetch=("gradients", "norms", "global_norm")).fetched
-    grads = jax.grad(loss)(parameters(), a_batch([5, 5, 9, 5]))
+    grads = jax.grad(loss)(
+        parameters(),
+        a_batch([5, 5, 9, 5]),
+    )
     rows = fetched["gradients"]["table"]
     order = np.argsort(rows.ids)
     assert rows.ids[order].tolist() == [5, 9]
-    np.testing.assert_allclose(rows.values[order], grads["table"][np.array([5, 9])], rtol=1e-6)
-    np.testing.assert_allclose(fetched["gradients"]["w"], grads["w"], rtol=1e-6)
+    np.testing.assert_allclose(
+        rows.values[order],
+        grads["table"][np.array([5, 9])],
+        rtol=1e-6,
+    )
+    np.testing.assert_allclose(
+        fetched["gradients"]["w"],
+        grads["w"],
+        rtol=1e-6,
+    )
     assert fetched["norms"]["w"] == pytest.approx(float(jnp.linalg.norm(grads["w"])), rel=1e-6)
     assert fetched["global_norm"] == pytest.approx(float(optax.tree.norm(grads)), rel=1e-6)
 
@@ -260,7 +385,12 @@ def test_the_search_runs_while_training_and_settles():
         return times[-1]
 
     sample = px.SampleTimes(iterations=3, discarded=1)
-    runner = make(clock=clock, search_partitions=True, sample=sample, partitioners=[px.partitioner("table")])
+    runner = make(
+        clock=clock,
+        search_partitions=True,
+        sample=sample,
+        partitioners=[px.partitioner("table")],
+    )
     for _ in range(14):
         runner.run(a_batch([0, 1, 2, 3]))
     (found,) = runner.searches
@@ -272,8 +402,13 @@ def test_the_search_runs_while_training_and_settles():
 def test_a_process_lost_while_tables_are_split_as_found_repeats_no_step(monkeypatch):
     sample = px.SampleTimes(iterations=1, discarded=0)
     clock = itertools.count()
-    runner = make(clock=lambda: next(clock), search_partitions=True, sample=sample)
-    resplit, losses = BuiltModel.resplit, []
+    runner = make(
+        clock=lambda: next(clock),
+        search_partitions=True,
+        sample=sample,
+    )
+    resplit = BuiltModel.resplit
+    losses = []
 
     def lost(model, group, count):
         if runner.searches and not losses:
@@ -295,37 +430,61 @@ def test_a_process_lost_while_tables_are_split_as_found_repeats_no_step(monkeypa
 
 def test_a_search_that_has_ended_is_not_made_again(tmp_path):
     sample = px.SampleTimes(iterations=1, discarded=0)
-    clock = itertools.count()  # all steps take as long: the first number of partitions is as good as any
+    clock = (
+        itertools.count()
+    )  # all steps take as long: the first number of partitions is as good as any
     options = {"clock": lambda: next(clock), "search_partitions": True, "sample": sample}
     first = make(partitioners=[px.partitioner("table")], **options)
     while not first.searches:
         first.run(a_batch([0, 1, 2, 3]))
     first.save(tmp_path / "c")
     for sizes, searches in ((1, 1), first.searches), ((2,), []):
-        again = make(sizes, partitioners=[px.partitioner("table")], partitions=7, **options)
+        again = make(
+            sizes,
+            partitioners=[px.partitioner("table")],
+            partitions=7,
+            **options,
+        )
         again.restore(tmp_path / "c")
         again.build(a_batch([0, 1, 2, 3]))
         assert again.searches == searches
-        assert again.step.tables["['table']"][0].n_partitions == (searches[0].partitions if searches else 7)
+        assert again.step.tables["['table']"][0].n_partitions == (
+            searches[0].partitions if searches else 7
+        )
 
 
 def test_what_was_saved_goes_on(tmp_path):
     config = {"checkpoint": px.Checkpoints(tmp_path, every_steps=2), "seed": 3}
     first = make(tx=optax.adam(0.1), **config)
-    batches = [a_batch([i, i + 1, i, 7]) for i in range(4)]
+    batches = []
+    for i in range(4):
+        batches.append(a_batch([i, i + 1, i, 7]))
     for batch in batches[:3]:
         first.run(batch)
-    second = make((2,), tx=optax.adam(0.1), partitions=5, seed=3)  # other machines, another split
+    second = make(
+        (2,),
+        tx=optax.adam(0.1),
+        partitions=5,
+        seed=3,
+    )  # other machines, another split
     second.restore(tmp_path / "step-2")
     for batch in batches[2:3]:
         second.run(batch)
     assert second.steps == 3
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), first.params, second.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+        first.params,
+        second.params,
+    )
     assert (jax.random.key_data(first.keys()) == jax.random.key_data(second.keys())).all()
     first.save(tmp_path / "again")
     first.run(batches[3])
     first.restore(tmp_path / "again")
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), first.params, second.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+        first.params,
+        second.params,
+    )
 
 
 def test_parts_and_random_keys_reach_their_replicas():
@@ -338,12 +497,18 @@ def test_parts_and_random_keys_reach_their_replicas():
     metrics = runner.run(a_batch([0, 1, 2, 3]) | {"key": keys})
     assert metrics.aux["ids"].tolist() == [[0, 1], [2, 3]]
     assert metrics.aux["noise"].tolist() == [float(jax.random.uniform(key, ())) for key in keys]
-    parts = px.shard([a_batch([0, 1]), a_batch([2, 3])], machines(1, 1))
+    parts = px.shard(
+        [a_batch([0, 1]), a_batch([2, 3])],
+        machines(1, 1),
+    )
     assert [p.batches[1]["ids"].tolist() for p in parts] == [[2, 3]]
 
 
 def test_a_number_of_python_in_the_batch_reaches_all_replicas():
-    runner = make(function=lambda params, batch: batch["scale"] * loss(params, batch), tx=optax.sgd(0.1))
+    runner = make(
+        function=lambda params, batch: batch["scale"] * loss(params, batch),
+        tx=optax.sgd(0.1),
+    )
     batch = a_batch([0, 1, 2, 3])
     assert [runner.run(batch | {"scale": scale}).loss for scale in (0.5, 0.0)] == [
         0.5 * float(loss(parameters(), batch)),
@@ -353,7 +518,12 @@ def test_a_number_of_python_in_the_batch_reaches_all_replicas():
 
 def test_parameters_in_double_precision_are_held_as_jax_holds_them():
     wide = jax.tree.map(np.float64, parameters())
-    runner = px.get_runner(loss, wide, optax.sgd(0.1), machines(1, 1))
+    runner = px.get_runner(
+        loss,
+        wide,
+        optax.sgd(0.1),
+        machines(1, 1),
+    )
     runner.run(a_batch([0, 1, 2, 3]))
     runner.reset(wide)
     jax.tree.map(np.testing.assert_array_equal, runner.params, parameters())
@@ -371,15 +541,28 @@ def test_a_model_that_is_only_a_table_trains():
     )
     runner.run(np.array([1, 4], np.int32))
     runner.wait()
-    np.testing.assert_array_equal(runner.params["table"][:, 0], [1, 0.5, 1, 1, 0.5, 1])
+    np.testing.assert_array_equal(
+        runner.params["table"][:, 0],
+        [1, 0.5, 1, 1, 0.5, 1],
+    )
 
 
 def test_a_new_split_of_one_table_keeps_servers_balanced():
     def two(params, batch):
         return jnp.mean((params["a"][batch] + params["b"][batch]) @ params["w"])
 
-    params = {"a": np.ones((60, 4), np.float32), "b": np.ones((40, 4), np.float32), "w": np.ones((4, 50), np.float32)}
-    runner = px.get_runner(two, params, optax.sgd(0.1), machines(1, 1), px.ParallaxConfig(run_option="ps"))
+    params = {
+        "a": np.ones((60, 4), np.float32),
+        "b": np.ones((40, 4), np.float32),
+        "w": np.ones((4, 50), np.float32),
+    }
+    runner = px.get_runner(
+        two,
+        params,
+        optax.sgd(0.1),
+        machines(1, 1),
+        px.ParallaxConfig(run_option="ps"),
+    )
     homes = runner.build(np.arange(4)).step.homes
     for counts in {"['a']": 1}, {"['a']": 3}, {"['a']": 5, "['b']": 1}:
         homes.resplit(counts)
@@ -389,7 +572,9 @@ def test_a_new_split_of_one_table_keeps_servers_balanced():
             layout = PartitionLayout(home.table.n_rows, home.table.n_partitions)
             for partition, server in enumerate(home.table.placement):
                 load[server] += 16 * layout.size(partition)
-        assert abs(load[0] - load[1]) <= 16 * 10  # bytes, of 2400: ten rows, fewer than most partitions have
+        assert (
+            abs(load[0] - load[1]) <= 16 * 10
+        )  # bytes, of 2400: ten rows, fewer than most partitions have
 
 
 def test_tables_are_split_anew_between_steps():

@@ -17,7 +17,10 @@ from ampjax.sparse.table import table_files
 
 pytestmark = pytest.mark.slow
 
-BATCH = {"ids": np.array([0, 1, 2, 2]), "y": np.zeros(4, np.float32)}
+BATCH = {
+    "ids": np.array([0, 1, 2, 2]),
+    "y": np.zeros(4, np.float32),
+}
 
 
 def loss(params, batch):
@@ -29,12 +32,21 @@ def machines():
     return Resources((Machine("a", (first,)), Machine("b", (second,))))
 
 
-FIRST = {"table": np.ones((20, 3), np.float32), "w": np.ones(3, np.float32)}
+FIRST = {
+    "table": np.ones((20, 3), np.float32),
+    "w": np.ones(3, np.float32),
+}
 
 
 def make(tx=None, rows=20, **options):
     params = FIRST | {"table": np.ones((rows, 3), np.float32)}
-    return px.get_runner(loss, params, tx or optax.adam(0.1), machines(), px.ParallaxConfig(**options))
+    return px.get_runner(
+        loss,
+        params,
+        tx or optax.adam(0.1),
+        machines(),
+        px.ParallaxConfig(**options),
+    )
 
 
 @functools.cache
@@ -56,10 +68,19 @@ def test_what_is_restored_before_the_first_batch_is_there_at_once(tmp_path, opti
     runner = make(**options)
     runner.restore(tmp_path / "c")
     assert runner.steps == saved.steps
-    equal(jax.random.key_data(runner.keys()), jax.random.key_data(saved.keys()))
-    equal((runner.params, runner.opt_state), (saved.params, saved.opt_state))
+    equal(
+        jax.random.key_data(runner.keys()),
+        jax.random.key_data(saved.keys()),
+    )
+    equal(
+        (runner.params, runner.opt_state),
+        (saved.params, saved.opt_state),
+    )
     runner.build(BATCH)
-    equal((runner.params, runner.opt_state), (saved.params, saved.opt_state))
+    equal(
+        (runner.params, runner.opt_state),
+        (saved.params, saved.opt_state),
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"keep_dense": ("table",)}], ids=str)
@@ -93,7 +114,9 @@ def test_what_is_no_checkpoint_is_not_replaced(tmp_path, before):
 def test_the_working_directory_is_not_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in (".", "..", "/"):
-        with pytest.raises(DataError, match="expected a folder that can be replaced, got the working directory"):
+        with pytest.raises(
+            DataError, match="expected a folder that can be replaced, got the working directory"
+        ):
             trained().save(folder)
 
 
@@ -108,16 +131,24 @@ def test_a_checkpoint_is_found_after_a_save_that_was_cut_off_between_two_names(t
 
 
 @pytest.mark.parametrize(
-    "options", [{"keep_dense": ("table",)}, {"keep_dense": ("table",), "run_option": "ps"}, {}], ids=str
+    "options",
+    [{"keep_dense": ("table",)}, {"keep_dense": ("table",), "run_option": "ps"}, {}],
+    ids=str,
 )
 def test_an_optimizer_may_keep_random_keys(tmp_path, options):
-    noisy = optax.masked(optax.add_noise(0.01, 0.55, 0), {"table": bool(options), "w": True})
+    noisy = optax.masked(
+        optax.add_noise(0.01, 0.55, 0),
+        {"table": bool(options), "w": True},
+    )
     tx = optax.chain(noisy, optax.sgd(0.1))
-    runner, again = make(tx, **options), make(tx, **options)
+    runner = make(tx, **options)
+    again = make(tx, **options)
     runner.run(BATCH)
     runner.save(tmp_path / "c")
     again.restore(tmp_path / "c")
-    state = [jax.random.key_data(s.opt_state[0].inner_state.rng_key) for s in (again, runner, again.build(BATCH))]
+    state = []
+    for s in (again, runner, again.build(BATCH)):
+        state.append(jax.random.key_data(s.opt_state[0].inner_state.rng_key))
     np.testing.assert_array_equal(state[1:], state[:1] * 2)
     for both in (runner, again):
         both.run(BATCH)
@@ -132,25 +163,49 @@ def forge(folder, change):
     path.write_text(json.dumps(body | {"sha256": table_files._digest(body)}))
 
 
-@pytest.mark.parametrize("change", [{"tables": [[]]}, {"leaves": [["params/w", "float32"]]}, {"step": "1"}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"tables": [[]]}, {"leaves": [["params/w", "float32"]]}, {"step": "1"}], ids=str
+)
 def test_a_manifest_that_no_runner_wrote_is_told_before_the_first_batch_too(tmp_path, change):
     trained().save(tmp_path / "c")
     forge(tmp_path / "c", change)
-    with pytest.raises(TableError, match=r"expected (names of tables, axes .*; paths, dtypes and shapes|a int), got"):
+    with pytest.raises(
+        TableError,
+        match=r"expected (names of tables, axes .*; paths, dtypes and shapes|a int), got",
+    ):
         make().restore(tmp_path / "c")
 
 
 TABLE = "['table']"
-NO_AXES = [None, [], {TABLE: 1}, {TABLE: []}, {TABLE: ["0"]}, {TABLE: [True]}, {TABLE: [-1]}, {TABLE: [1, 0]}]
-NO_AXES += [{TABLE: [0, 0]}, {TABLE: [[0]]}, {"['w']": [0]}]
+NO_AXES = [
+    None,
+    [],
+    {TABLE: 1},
+    {TABLE: []},
+    {TABLE: ["0"]},
+    {TABLE: [True]},
+    {TABLE: [-1]},
+    {TABLE: [1, 0]},
+]
+NO_AXES += [
+    {TABLE: [0, 0]},
+    {TABLE: [[0]]},
+    {"['w']": [0]},
+]
 
 
 @pytest.mark.parametrize("axes", NO_AXES, ids=str)
 def test_axes_of_rows_that_no_runner_wrote_are_told(tmp_path, axes):
     trained().save(tmp_path / "c")
     forge(tmp_path / "c", {"axes": axes})
-    for read in (make().restore, trained().restore, functools.partial(whole, params=FIRST, tx=optax.adam(0.1))):
-        with pytest.raises(TableError, match=r"expected names of tables, axes of their rows.*, got something else"):
+    for read in (
+        make().restore,
+        trained().restore,
+        functools.partial(whole, params=FIRST, tx=optax.adam(0.1)),
+    ):
+        with pytest.raises(
+            TableError, match=r"expected names of tables, axes of their rows.*, got something else"
+        ):
             read(tmp_path / "c")
 
 
@@ -158,7 +213,11 @@ def test_axes_of_rows_that_no_runner_wrote_are_told(tmp_path, axes):
 def test_axes_of_rows_of_another_table_are_told(tmp_path, axes):
     trained().save(tmp_path / "c")
     forge(tmp_path / "c", {"axes": {TABLE: axes}})
-    for read in (make().restore, trained().restore, functools.partial(whole, params=FIRST, tx=optax.adam(0.1))):
+    for read in (
+        make().restore,
+        trained().restore,
+        functools.partial(whole, params=FIRST, tx=optax.adam(0.1)),
+    ):
         with pytest.raises(DataError, match=r"(?s)table|axes of rows"):
             read(tmp_path / "c")
 
@@ -210,7 +269,9 @@ def test_errors_write_variables_as_explanations_do(tmp_path):
     trained().save(tmp_path / "c")
     with pytest.raises(DataError, match=r"table `table`: expected shape \(10, 3\)"):
         make(rows=10).build(BATCH).restore(tmp_path / "c")
-    with pytest.raises(TableError, match=r"^tx, table `table`: expected an update that works row by row"):
+    with pytest.raises(
+        TableError, match=r"^tx, table `table`: expected an update that works row by row"
+    ):
         make(optax.adafactor(0.1, min_dim_size_to_factor=2), run_option="ps").build(BATCH)
     runner = make()
     exploded = BATCH | {"y": np.full(4, 1e38, np.float32)}

@@ -39,8 +39,13 @@ def processes():
 
 def make(processes=None, **options):
     rng = np.random.default_rng(0)
-    params = {"table": rng.normal(size=(20, 3)).astype(np.float32), "w": np.ones(3, np.float32)}
-    config = px.ParallaxConfig(alpha_threshold=1.0, server_processes=processes is not None, **options)
+    params = {
+        "table": rng.normal(size=(20, 3)).astype(np.float32),
+        "w": np.ones(3, np.float32),
+    }
+    config = px.ParallaxConfig(
+        alpha_threshold=1.0, server_processes=processes is not None, **options
+    )
     runner = px.get_runner(loss, params, TX, machines(), config)
     if processes:
         runner._training.setup = dataclasses.replace(runner.setup, processes=processes)
@@ -49,7 +54,10 @@ def make(processes=None, **options):
 
 def batch(seed):
     rng = np.random.default_rng(seed)
-    return {"ids": rng.integers(0, 20, 8), "y": rng.normal(size=8).astype(np.float32)}
+    return {
+        "ids": rng.integers(0, 20, 8),
+        "y": rng.normal(size=8).astype(np.float32),
+    }
 
 
 def equal(first, second):
@@ -60,7 +68,9 @@ def equal(first, second):
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"boundary_among_servers": False, "wire_dtype": "bfloat16"}, marks=pytest.mark.full),
+        pytest.param(
+            {"boundary_among_servers": False, "wire_dtype": "bfloat16"}, marks=pytest.mark.full
+        ),
         {"run_option": "ps", "sync": False},
     ],
     ids=str,
@@ -73,11 +83,17 @@ def test_training_is_the_same_bit_for_bit(processes, options):
         equal(metrics[0].loss, metrics[1].loss)
         if fetch:
             rows = [own.fetched["gradients"]["table"] for own in metrics]
-            equal((rows[0].ids, rows[0].values), (rows[1].ids, rows[1].values))
+            equal(
+                (rows[0].ids, rows[0].values),
+                (rows[1].ids, rows[1].values),
+            )
         assert metrics[0].traffic == metrics[1].traffic and metrics[0].traffic.balanced
         if seed == 1:
             [runner.resplit(3) for runner in runners]
-    equal((runners[0].params, runners[0].opt_state), (runners[1].params, runners[1].opt_state))
+    equal(
+        (runners[0].params, runners[0].opt_state),
+        (runners[1].params, runners[1].opt_state),
+    )
     (table,) = runners[0].step.tables["['table']"]
     clients, servers = table.traffic
     assert clients == servers and sum(own.pulled for own in clients) > 0
@@ -91,7 +107,9 @@ def test_training_goes_on_from_a_checkpoint_to_the_same_bits_after_a_server_was_
         [runner.run(batch(seed)) for seed in range(2, 4)]
         wanted = runner.params, runner.opt_state
         os.kill(runner.setup.processes.ids[1], signal.SIGKILL)
-        with pytest.raises(ServerError, match=r"killed by SIGKILL\. Its rows are lost: restore the last checkpoint"):
+        with pytest.raises(
+            ServerError, match=r"killed by SIGKILL\. Its rows are lost: restore the last checkpoint"
+        ):
             runner.run(batch(4))
         runner.restore(tmp_path / "c")
         [runner.run(batch(seed)) for seed in range(2, 4)]
@@ -102,7 +120,8 @@ def test_training_goes_on_from_a_checkpoint_to_the_same_bits_after_a_server_was_
 
 
 def test_a_step_that_had_been_made_when_an_interrupt_came_through_is_counted(monkeypatch):
-    runner, wanted = make(), make()
+    runner = make()
+    wanted = make()
     adopt = DenseOnDevices.adopt
 
     def interrupted(*args):
@@ -119,7 +138,8 @@ def test_a_step_that_had_been_made_when_an_interrupt_came_through_is_counted(mon
 
 
 def test_gradients_under_way_are_dropped_where_another_state_comes(tmp_path):
-    runner, other = make(sync=False), make(sync=False)
+    runner = make(sync=False)
+    other = make(sync=False)
     runner.run(batch(0))
     runner.save(tmp_path / "c")
     runner.run(batch(1))
@@ -136,12 +156,19 @@ def test_a_model_without_tables_starts_no_server():
 
 
 def test_who_asks_for_processes_gets_one_for_each_server():
-    runner = px.get_runner(loss, make().params, TX, machines(), px.ParallaxConfig(server_processes=True))
+    runner = px.get_runner(
+        loss,
+        make().params,
+        TX,
+        machines(),
+        px.ParallaxConfig(server_processes=True),
+    )
     assert len(runner.setup.processes) == 2
 
 
 def test_where_there_are_no_servers_they_are_no_processes():
     with pytest.raises(
-        SettingsError, match="setting `server_processes`: expected False where run_option is `ar`, got True"
+        SettingsError,
+        match="setting `server_processes`: expected False where run_option is `ar`, got True",
     ):
         px.ParallaxConfig(server_processes=True, run_option="ar")

@@ -30,7 +30,12 @@ def _same(s):
 
 
 def heavy(name, **options):
-    return amp.ppt(name, _add, params=np.zeros(1, np.float32), **options)
+    return amp.ppt(
+        name,
+        _add,
+        params=np.zeros(1, np.float32),
+        **options,
+    )
 
 
 def random_graph(steps, pins=()):
@@ -54,22 +59,44 @@ def random_graph(steps, pins=()):
     return graph
 
 
-STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=12)
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=12,
+)
 WORKERS = st.integers(1, 5)
 
 
 def rnn(replicas=1):
     with amp.Graph() as graph:
         tokens = amp.pump("tokens", dtype="int32", fields=("t", "length"))
-        h0 = amp.pump("h0", shape=(4,), fields=("t", "length"))
+        h0 = amp.pump(
+            "h0",
+            shape=(4,),
+            fields=("t", "length"),
+        )
         h = amp.phi("h")
         x = amp.ppt("embed", amp.nn.Embed(5, 4))(tokens)
         linear = amp.ppt("linear1", amp.nn.Linear(8, 4))
         pre = amp.concat(x, h, name="concat")
-        pre = linear(pre) if replicas == 1 else amp.replicate(linear, replicas)(pre)
+        if replicas == 1:
+            pre = linear(pre)
+        else:
+            pre = amp.replicate(linear, replicas)(pre)
         z = amp.npt("relu", lambda x: x)(pre)
-        z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1), name="step")
-        more, done = amp.cond(z, lambda s: s.t < s.length)
+        z = amp.isu(
+            z,
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+            name="step",
+        )
+        more, done = amp.cond(
+            z,
+            lambda s: s.t < s.length,
+        )
         h.connect(h0, more)
         amp.loss("loss", lambda y: y.sum())(amp.ppt("linear2", amp.nn.Linear(4, 2))(done))
     return graph
@@ -78,13 +105,21 @@ def rnn(replicas=1):
 # ---- laws ------------------------------------------------------------------------------------------------------------
 
 
-@given(STEPS, WORKERS, st.sampled_from(["default", "paper", "coloured"]), st.integers(0, 3), st.integers(1, 3))
+@given(
+    STEPS,
+    WORKERS,
+    st.sampled_from(["default", "paper", "coloured"]),
+    st.integers(0, 3),
+    st.integers(1, 3),
+)
 @settings(max_examples=60)
 def test_every_hosted_node_gets_one_worker(steps, workers, rule, seed, hops):
     graph = random_graph(steps)
     placed = assign(graph, workers, rule, seed, hops)
     assert list(placed) == [n.name for n in hosted(graph)]
-    assert not any(graph.nodes[name].is_control or graph.nodes[name].kind == "Pump" for name in placed)
+    assert not any(
+        graph.nodes[name].is_control or graph.nodes[name].kind == "Pump" for name in placed
+    )
     assert all(type(w) is int and 0 <= w < workers for w in placed.values())
 
 
@@ -93,7 +128,9 @@ def test_every_hosted_node_gets_one_worker(steps, workers, rule, seed, hops):
 def test_heavy_node_h_is_on_worker_h_mod_w(steps, workers, rule):
     graph = random_graph(steps)
     placed = assign(graph, workers, rule)
-    assert [placed[name] for name in graph.parameterised] == [h % workers for h in range(len(graph.parameterised))]
+    assert [placed[name] for name in graph.parameterised] == [
+        h % workers for h in range(len(graph.parameterised))
+    ]
 
 
 @given(STEPS, WORKERS, st.integers(0, 5))
@@ -112,7 +149,10 @@ def sharing(worker=None, *, of_owner=None):
         x = amp.pump("x", shape=(1,))
         for name in ("a", "b", "c"):
             x = heavy(name, worker=of_owner if name == "b" else None)(x)
-        amp.sink("end", amp.ppt("d", _add, params_of="b", worker=worker)(x))
+        amp.sink(
+            "end",
+            amp.ppt("d", _add, params_of="b", worker=worker)(x),
+        )
     return graph
 
 
@@ -128,7 +168,13 @@ def test_nodes_that_share_parameters_share_a_worker(rule, pins):
 
 
 def test_a_map_must_not_part_nodes_that_share_parameters():
-    homes = {"a": 0, "b": 1, "c": 0, "d": 0, "end": 0}
+    homes = {
+        "a": 0,
+        "b": 1,
+        "c": 0,
+        "d": 0,
+        "end": 0,
+    }
     text = r"affinity map, node `d`: expected worker 1, that of `b`, whose parameters it shares, got worker 0\. Put the two on one worker\."
     with pytest.raises(SettingsError, match=text):
         assign(sharing(), 2, homes)
@@ -146,7 +192,8 @@ def test_paper_light_nodes_spread_over_the_rest_and_depend_on_the_seed():
 @settings(max_examples=100)
 def test_coloured_neighbours_differ_whenever_greedy_can(steps, workers, hops):
     graph = random_graph(steps)
-    placed, near = assign(graph, workers, "coloured", hops=hops), heavy_neighbours(graph, hops)
+    placed = assign(graph, workers, "coloured", hops=hops)
+    near = heavy_neighbours(graph, hops)
     done: list[str] = []
     for name in near:
         taken = {placed[other] for other in near[name] if other in done}
@@ -171,9 +218,13 @@ def test_neighbours_are_those_within_k_hops(steps, hops):
     heavy_ = np.array([n.has_params for n in nodes])
     payload = through(wires, control) & ~control & ~control[:, None]
     one_hop = through(payload | payload.T, ~heavy_) & heavy_ & heavy_[:, None]
-    within = np.linalg.matrix_power((one_hop | np.eye(len(nodes), dtype=bool)).astype(float), hops) > 0
+    within = (
+        np.linalg.matrix_power((one_hop | np.eye(len(nodes), dtype=bool)).astype(float), hops) > 0
+    )
     near = heavy_neighbours(graph, hops)
-    assert near == {a: [b for b in near if b != a and within[number[a], number[b]]] for a in graph.parameterised}
+    assert near == {
+        a: [b for b in near if b != a and within[number[a], number[b]]] for a in graph.parameterised
+    }
 
 
 def through(edges, allowed):
@@ -193,13 +244,20 @@ def through(edges, allowed):
 @settings(max_examples=60)
 def test_a_nodes_own_worker_wins(steps, workers, pins, rule):
     pins = {i: w % workers for i, w in pins.items() if i < len(steps) and steps[i][0] != LOOSE}
-    placed = assign(random_graph(steps, tuple(pins.items())), workers, rule)
+    placed = assign(
+        random_graph(steps, tuple(pins.items())),
+        workers,
+        rule,
+    )
     assert {f"n{i}": w for i, w in pins.items()}.items() <= placed.items()
 
 
 def all_rules():
     graph = random_graph([(i % 4, 3 * i) for i in range(40)])
-    return [list(assign(graph, 5, rule, seed=3, hops=2).items()) for rule in ("default", "paper", "coloured")]
+    result = []
+    for rule in ("default", "paper", "coloured"):
+        result.append(list(assign(graph, 5, rule, seed=3, hops=2).items()))
+    return result
 
 
 @pytest.mark.full
@@ -209,7 +267,11 @@ def test_the_same_in_every_process():
     program = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_affinity as t; print(t.all_rules())"
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "JAX_PLATFORMS": "cpu"}
     there = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert there.stdout == f"{all_rules()}\n", there.stderr
 
@@ -229,7 +291,10 @@ def test_a_chain_of_light_nodes_lands_on_one_worker():
         c = amp.npt("c", lambda x: x)(b)
         d = heavy("d")(c)
         e = amp.npt("e", lambda x: x)(d)
-        amp.sink("f", amp.npt("g", lambda x: x)(e))
+        amp.sink(
+            "f",
+            amp.npt("g", lambda x: x)(e),
+        )
     assert assign(graph, 2) == {"a": 0, "b": 1, "c": 1, "d": 1, "e": 1, "g": 1, "f": 1}
 
 
@@ -244,7 +309,10 @@ def test_light_nodes_that_meet_heavy_ones_through_control_only_follow_them():
 def test_without_heavy_nodes_connected_pieces_are_spread():
     with amp.Graph() as graph:
         for i in range(3):
-            amp.sink(f"s{i}", amp.npt(f"y{i}", lambda x: x)(amp.pump(f"x{i}", shape=(1,))))
+            amp.sink(
+                f"s{i}",
+                amp.npt(f"y{i}", lambda x: x)(amp.pump(f"x{i}", shape=(1,))),
+            )
     assert assign(graph, 3) == {"y0": 0, "s0": 0, "y1": 1, "s1": 1, "y2": 2, "s2": 2}
 
 
@@ -252,7 +320,9 @@ def test_without_heavy_nodes_connected_pieces_are_spread():
 def test_copies_of_a_part_stay_together(workers):
     """Each copy of the network counts as one heavy node, its light nodes and its loss included."""
     placed = assign(list_reduction_rnn(4, copies=3), workers)
-    assert placed == {name: int(name.split("/")[1]) % workers for name in placed} and len(placed) == 18
+    assert (
+        placed == {name: int(name.split("/")[1]) % workers for name in placed} and len(placed) == 18
+    )
 
 
 def test_light_nodes_of_a_copy_follow_its_heavy_ones():
@@ -262,13 +332,19 @@ def test_light_nodes_of_a_copy_follow_its_heavy_ones():
         h = amp.phi("h")
         light = amp.npt("light", lambda x: x)(h)
         back, on = amp.cond(light, lambda s: s.t < 3)
-        h.connect(x, amp.isu(heavy("b")(back), _later, _earlier))
+        h.connect(
+            x,
+            amp.isu(heavy("b")(back), _later, _earlier),
+        )
         amp.loss("aux", lambda x: x.sum())(x)
         return on
 
     with amp.Graph() as graph:
         before = heavy("pre")(amp.pump("x", shape=(1,), fields=("t",)))
-        amp.sink("y", heavy("out")(amp.replicate(part, 2)(before)))
+        amp.sink(
+            "y",
+            heavy("out")(amp.replicate(part, 2)(before)),
+        )
     placed = assign(graph, 4)
     assert [placed[f"{name}/0"] for name in ("b", "light", "aux")] == [1, 1, 1]
     assert [placed[f"{name}/1"] for name in ("b", "light", "aux")] == [2, 2, 2]
@@ -316,11 +392,16 @@ def test_a_users_map_and_function():
     graph = rnn()
     by_hand = {n.name: 1 for n in hosted(graph)} | {"embed": np.int64(0)}
     assert assign(graph, 2, by_hand) == by_hand
-    assert assign(graph, 2, lambda g, w: {n.name: w - 1 for n in hosted(g)}) == {n.name: 1 for n in hosted(graph)}
+    assert assign(graph, 2, lambda g, w: {n.name: w - 1 for n in hosted(g)}) == {
+        n.name: 1 for n in hosted(graph)
+    }
 
 
 def test_a_map_may_leave_out_nodes_with_their_own_worker():
-    graph = random_graph([(HEAVY, 0), (HEAVY, 1)], pins=((0, 1),))
+    graph = random_graph(
+        [(HEAVY, 0), (HEAVY, 1)],
+        pins=((0, 1),),
+    )
     assert (
         assign(graph, 2, {"n1": 0, "sink2": 0, "n0": 0})
         == assign(graph, 2, {"n1": 0, "sink2": 0})
@@ -343,10 +424,19 @@ ALL = {"n0": 0, "n1": 0, "sink2": 0}
             {"rule": "random"},
             "affinity: expected one of ('default', 'paper', 'coloured'), a mapping or a function, got 'random'.",
         ),
-        ({"rule": {**ALL, "linear": 0}}, "affinity map: expected names of nodes that workers host, got `linear`."),
+        (
+            {"rule": {**ALL, "linear": 0}},
+            "affinity map: expected names of nodes that workers host, got `linear`.",
+        ),
         ({"rule": {**ALL, "x": 0}}, "got `x`. Pumps and control nodes have no worker"),
-        ({"rule": {"n0": 0, "n1": 0}}, "affinity map: expected a worker for every payload node, got none for `sink2`."),
-        ({"rule": {**ALL, "n1": 2}}, "affinity map, node `n1`: expected a worker in [0, 2), got 2."),
+        (
+            {"rule": {"n0": 0, "n1": 0}},
+            "affinity map: expected a worker for every payload node, got none for `sink2`.",
+        ),
+        (
+            {"rule": {**ALL, "n1": 2}},
+            "affinity map, node `n1`: expected a worker in [0, 2), got 2.",
+        ),
         ({"rule": {**ALL, "n1": -1}}, "got -1."),
         ({"rule": {**ALL, "n1": "gpu"}}, "got 'gpu'."),
         ({"rule": lambda g, w: {}}, "got none for `n0`."),
@@ -360,6 +450,11 @@ def test_mistakes(arguments, text):
 
 
 def test_a_nodes_own_worker_must_exist():
-    graph = random_graph([(HEAVY, 0)], pins=((0, 7),))
-    with pytest.raises(SettingsError, match=re.escape("node `n0`, worker: expected a worker in [0, 2), got 7.")):
+    graph = random_graph(
+        [(HEAVY, 0)],
+        pins=((0, 7),),
+    )
+    with pytest.raises(
+        SettingsError, match=re.escape("node `n0`, worker: expected a worker in [0, 2), got 7.")
+    ):
         assign(graph, 2)

@@ -49,11 +49,15 @@ def rest(side, n):
     return list(at_once(side, n))
 
 
-@pytest.mark.parametrize("name", ["sequences", "trees", "questions, edge by edge", "tagger", "pondering", "experts"])
+@pytest.mark.parametrize(
+    "name", ["sequences", "trees", "questions, edge by edge", "tagger", "pondering", "experts"]
+)
 @pytest.mark.parametrize(("n", "done"), [(5, None), (30, 24), (71, None)])
 def test_what_follows_is_as_before(name, n, done):
     """The pass that follows is decided as by another scheduler that has counted the same."""
-    side, other, k = side_of(name), side_of(name), min(5, len(model(name)[1]))
+    side = side_of(name)
+    other = side_of(name)
+    k = min(5, len(model(name)[1]))
     found = steps(side, n, np.arange(k), done)
     due = side.scheduler.abandon()
     assert found and due == [] and side.scheduler.idle and side.scheduler.admission.room() == 4
@@ -75,7 +79,11 @@ def test_nothing_is_left():
         assert s.tables.slots_in_use and not s.idle
         s.abandon()
         check(s.snapshot())
-        assert not len(InFlight(s.snapshot()).handles) and s.tables.slots_in_use == 0 and s.admission.take_ended() == []
+        assert (
+            not len(InFlight(s.snapshot()).handles)
+            and s.tables.slots_in_use == 0
+            and s.admission.take_ended() == []
+        )
         rest(side, 5)
         assert s.tables.slots_in_use == 0 and [table.shape for table in s.tables.t] == sizes
         check(s.snapshot())
@@ -92,7 +100,11 @@ def test_stories_can_still_be_told():
 
 def test_updates_that_were_due_are_handed_over():
     chosen = SchedulerSettings(intervals={"f0": 10, "f1": 10})
-    one = Scheduled(plan_for(graphs.chain(2)), chosen, InstanceList(graphs.chain_data(3)))
+    one = Scheduled(
+        plan_for(graphs.chain(2)),
+        chosen,
+        InstanceList(graphs.chain_data(3)),
+    )
     steps(one, 99, np.arange(3))
     one.scheduler.rounds.flush()
     (due,) = one.scheduler.abandon()
@@ -110,7 +122,9 @@ def test_updates_that_were_due_are_handed_over():
 def test_what_was_never_carried_out_is_taken_back(name, n, undone, interval):
     """Nodes hold what the others have brought, less what these have used; versions stay."""
     side = side_of(name, interval)
-    s, brought, used = side.scheduler, Counter(), Counter()
+    s = side.scheduler
+    brought = Counter()
+    used = Counter()
     found = steps(side, n, np.arange(5))
     done = found[: max(0, len(found) - undone)]
     for d in done:
@@ -137,12 +151,15 @@ def test_a_dispatch_of_changes_is_taken_back():
 
 def test_another_goes_on():
     """With what one has counted, as a checkpoint keeps it: the same updates follow."""
-    one, other = side_of("trees", 13), side_of("trees", 13)
+    one = side_of("trees", 13)
+    other = side_of("trees", 13)
     rest(one, 3)
     state = one.scheduler.updates.state()
     other.scheduler.updates.resume(state)
     assert (
-        other.scheduler.updates.state() == state and any(state["counts"].values()) and any(state["versions"].values())
+        other.scheduler.updates.state() == state
+        and any(state["counts"].values())
+        and any(state["versions"].values())
     )
     assert [told[6] for told in rest(one, 5)] == [told[6] for told in rest(other, 5)]
     assert one.scheduler.updates.versions == other.scheduler.updates.versions

@@ -30,7 +30,9 @@ from ampjax.unfold.unfolder import Unfolder
 # Laws
 
 
-@pytest.mark.parametrize("name", ["sequences in replicas", "trees", "questions, edge by edge", "pondering", "experts"])
+@pytest.mark.parametrize(
+    "name", ["sequences in replicas", "trees", "questions, edge by edge", "pondering", "experts"]
+)
 def test_laws_hold_after_every_event(name):
     graph, data = model(name)
     plan = make_plan(graph, assign(graph, 2), (0, 1))
@@ -46,7 +48,9 @@ def test_laws_hold_on_random_graphs(seed):
     case = random_case(seed, n_instances=3)
     plan = make_plan(case.graph, assign(case.graph, 1))
     policy = list(POLICIES.values())[seed % len(POLICIES)]
-    settings = SchedulerSettings(max_active_keys=2, max_dispatch_size=8, policy=policy, flush_every=2)
+    settings = SchedulerSettings(
+        max_active_keys=2, max_dispatch_size=8, policy=policy, flush_every=2
+    )
     assert list(at_once(Scheduled(plan, settings, case.instances, check=True), 3))
 
 
@@ -54,7 +58,8 @@ def half_way(n_dispatches=9):
     """Trees of which some messages wait, some are in queues, one dispatch is under way, and some are owed gradients."""
     graph, data = model("trees")
     plan = make_plan(graph, assign(graph, 1))
-    intervals, budgets = dict.fromkeys(graph.parameterised, 1000), dict.fromkeys(graph.parameterised, 1)
+    intervals = dict.fromkeys(graph.parameterised, 1000)
+    budgets = dict.fromkeys(graph.parameterised, 1)
     settings = SchedulerSettings(
         intervals=intervals, budgets=budgets, max_active_keys=4, max_dispatch_size=4, history=7
     )
@@ -154,8 +159,12 @@ CASES = {name: case for name, case in HANGS.items() if case[1] is not None}
 
 
 def refused(graph, data, fuse=False, ids=None):
-    plan, unfolder = plan_for(graph, fuse=fuse), Unfolder(plan_for(graph, fuse=fuse))
-    unfolding = unfolder.unfold([columns(graph, data)], np.arange(len(data)) if ids is None else ids)
+    plan = plan_for(graph, fuse=fuse)
+    unfolder = Unfolder(plan_for(graph, fuse=fuse))
+    unfolding = unfolder.unfold(
+        [columns(graph, data)],
+        np.arange(len(data)) if ids is None else ids,
+    )
     with pytest.raises(DeadlockError) as error:
         require_ends(plan, unfolding, unfolder.programs(unfolding))
     space = unfolding.workspace
@@ -166,21 +175,35 @@ def refused(graph, data, fuse=False, ids=None):
 def test_who_would_wait_for_ever(graph, data, settings, text):
     """The list of who waits for what and from where it should come is that of a scheduler that stands still; what has run is what would run."""
     told, who = refused(graph, data, settings.get("fuse", False))
-    then, now = text.splitlines(), told.splitlines()
+    then = text.splitlines()
+    now = told.splitlines()
     assert now[0] == re.sub(
         r"^1 instance\(s\) in flight: expected messages that can move, got none: ",
         f"before instance {len(data) - 1} is admitted: expected messages that all find their partners, got some that wait for ever: ",
         then[0],
     )
     assert "; ".join(who) in now[0]
-    fed = [line.split("; it ")[0] for line in then if "is fed by" in line or "do not meet" in line]
-    assert [line.split("; it ")[0] for line in now if "is fed by" in line or "do not meet" in line] == fed
-    then_runs, now_runs = ("it last ran" in text), ("time(s) for it" in told)
-    assert now_runs == then_runs and ("it never runs for it" in told) == ("it has not run for it lately" in text)
+    fed = []
+    for line in then:
+        if "is fed by" in line or "do not meet" in line:
+            fed.append(line.split("; it ")[0])
+    assert [
+        line.split("; it ")[0] for line in now if "is fed by" in line or "do not meet" in line
+    ] == fed
+    then_runs = "it last ran" in text
+    now_runs = "time(s) for it" in told
+    assert now_runs == then_runs and ("it never runs for it" in told) == (
+        "it has not run for it lately" in text
+    )
 
 
 def test_what_would_run_is_told():
-    told, _ = refused(graphs.grouping(), [{**graphs.grouping_instance(2), "size": amp.messages([0.0], n=3)}], True, [7])
+    told, _ = refused(
+        graphs.grouping(),
+        [{**graphs.grouping_instance(2), "size": amp.messages([0.0], n=3)}],
+        True,
+        [7],
+    )
     assert told.splitlines()[2:] == [
         "  port row of `back` is fed by PPT `row`: State(instance=7, i=0) and 1 more from it waits; it runs 2 time(s) for it, at last with State(instance=7, i=1)",
         "  instance 7 comes to:",
@@ -190,9 +213,18 @@ def test_what_would_run_is_told():
 
 
 def test_many_instances_that_would_wait():
-    good, bad = {"x": np.float32(1), "label": np.float32(0)}, {"x": np.float32(1)}
-    told, who = refused(graphs.chain(1), [good, *[bad] * 11])
-    assert told.startswith("before instances 1, 2, 3, 4, 5, 6, 7, 8 and 3 more are admitted: expected ")
+    good = {
+        "x": np.float32(1),
+        "label": np.float32(0),
+    }
+    bad = {"x": np.float32(1)}
+    told, who = refused(
+        graphs.chain(1),
+        [good, *[bad] * 11],
+    )
+    assert told.startswith(
+        "before instances 1, 2, 3, 4, 5, 6, 7, 8 and 3 more are admitted: expected "
+    )
     assert "; and 3 more. Pump" in told and told.count("is fed by") == 3 and len(who) == 11
 
 
@@ -200,7 +232,10 @@ def test_who_ends_is_let_in():
     graph, data = model("tagger")
     plan = make_plan(graph, assign(graph, 1))
     unfolder = Unfolder(plan)
-    unfolding = unfolder.unfold([data.gather(np.arange(3))], np.arange(3))
+    unfolding = unfolder.unfold(
+        [data.gather(np.arange(3))],
+        np.arange(3),
+    )
     require_ends(plan, unfolding, unfolder.end(unfolding))
 
 
@@ -208,7 +243,11 @@ def test_who_ends_is_let_in():
 
 
 def ragged(graph):
-    return [name for name, node in graph.pumps.items() if node.op.type.ragged]
+    result = []
+    for name, node in graph.pumps.items():
+        if node.op.type.ragged:
+            result.append(name)
+    return result
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -216,7 +255,11 @@ def test_who_is_still_pumped_to_and_waits(name):
     """Where a controller pumps, or a payload decides, nobody knows beforehand who waits for ever. The list is that of a scheduler that stands still."""
     graph, data, options, text = CASES[name]
     plan = plan_for(graph, fuse=options.get("fuse", False))
-    s = Scheduler(plan, SchedulerSettings(**{k: v for k, v in options.items() if k != "fuse"}), check=True)
+    s = Scheduler(
+        plan,
+        SchedulerSettings(**{k: v for k, v in options.items() if k != "fuse"}),
+        check=True,
+    )
     slots = s.open(np.arange(len(data)), grows=True)
     s.pump(slots, columns(graph, data))
     s.close(slots)
@@ -226,20 +269,30 @@ def test_who_is_still_pumped_to_and_waits(name):
     assert isinstance(error, DeadlockError)
     lines = str(error).splitlines()
     assert lines[0] == text.splitlines()[0]
-    then, now = ([line.split("; it ")[0] for line in told] for told in (text.splitlines()[1:], lines[1:-1]))
+    then, now = (
+        [line.split("; it ")[0] for line in told] for told in (text.splitlines()[1:], lines[1:-1])
+    )
     assert then == now and report(s.snapshot()) == [line[2:] for line in lines[1:]]
     assert re.fullmatch(
-        r"  of instance \d's \d+ invocations and pumped messages are (\d ended, )?\d+ owed gradients", lines[-1]
+        r"  of instance \d's \d+ invocations and pumped messages are (\d ended, )?\d+ owed gradients",
+        lines[-1],
     )
 
 
 def test_nobody_is_admitted_who_would_never_end():
     """Not even those beside it: the error comes before anything has run."""
     graph = graphs.chain(1)
-    good, bad = {"x": np.float32(1), "label": np.float32(0)}, {"x": np.float32(1)}
+    good = {
+        "x": np.float32(1),
+        "label": np.float32(0),
+    }
+    bad = {"x": np.float32(1)}
     s = Scheduler(plan_for(graph), SchedulerSettings())
     with pytest.raises(DeadlockError, match=r"^before instance 1 is admitted: "):
-        s.admission.foresee(np.arange(2), columns(graph, [good, bad]))
+        s.admission.foresee(
+            np.arange(2),
+            columns(graph, [good, bad]),
+        )
     slots = s.open(np.arange(2))
     with pytest.raises(DeadlockError, match=r"^before instance 1 is admitted: "):
         s.pump(slots, columns(graph, [good, bad]))
@@ -257,7 +310,11 @@ def test_nobody_is_admitted_who_would_never_end():
 def test_where_what_is_missing_is():
     """Steps of a chain that wait for one another, down to what is in a queue and what is under way."""
     graph = graphs.chain(3)
-    side = Scheduled(plan_for(graph), SchedulerSettings(max_dispatch_size=1), InstanceList(graphs.chain_data(2)))
+    side = Scheduled(
+        plan_for(graph),
+        SchedulerSettings(max_dispatch_size=1),
+        InstanceList(graphs.chain_data(2)),
+    )
     admit(side, np.arange(2))
     s = side.scheduler
     first = s.next(0)
@@ -306,18 +363,27 @@ def test_stories_of_programs_that_have_been_given_up():
     s = side.scheduler.snapshot()
     told = [story(s, i, {}) for i in range(3)]
     assert all(len(lines) > 4 for lines in told)
-    assert all(line.endswith(f"State(instance={i})") or " more" in line for i in (0, 1) for line in told[i])
+    assert all(
+        line.endswith(f"State(instance={i})") or " more" in line for i in (0, 1) for line in told[i]
+    )
     assert story(s, 0, {plan.layout.fields[0]: 0}) == []
     assert re.search(
-        r"; first message State\(instance=0\); its story:\n  dispatch 1: forward", describe(s, next(iter(s.log)))
+        r"; first message State\(instance=0\); its story:\n  dispatch 1: forward",
+        describe(s, next(iter(s.log))),
     )
 
 
-@pytest.mark.parametrize(("n", "advice"), [(2, "lower `max_active_keys`"), (1, "split the instance")])
+@pytest.mark.parametrize(
+    ("n", "advice"), [(2, "lower `max_active_keys`"), (1, "split the instance")]
+)
 def test_when_nothing_fits_it_is_said_who_needs_what(n, advice):
     graph = graphs.chain(3)
     limits = {(0, (), "float32"): 3}
-    side = Scheduled(plan_for(graph), SchedulerSettings(limits=limits), InstanceList(graphs.chain_data(n)))
+    side = Scheduled(
+        plan_for(graph),
+        SchedulerSettings(limits=limits),
+        InstanceList(graphs.chain_data(n)),
+    )
     admit(side, np.arange(n))
     s = side.scheduler
     while (d := s.next(0)) is not None:
@@ -333,7 +399,11 @@ def test_when_nothing_fits_it_is_said_who_needs_what(n, advice):
 
 
 def test_an_instance_that_is_still_pumped_to():
-    s = Scheduler(plan_for(graphs.chain(1)), SchedulerSettings(), check=True)
+    s = Scheduler(
+        plan_for(graphs.chain(1)),
+        SchedulerSettings(),
+        check=True,
+    )
     s.open(np.array([7]), grows=True)
     text = HANGS["an instance that is still pumped to"][-1]
     assert str(standstill(s.snapshot())) == text

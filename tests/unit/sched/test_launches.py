@@ -18,33 +18,80 @@ from ampjax.plan.row_seeds import RowSeeds
 
 
 def shaken(p, x, key):
-    return x * p if key is None else x * p * (1 + jax.random.uniform(key, x.shape))
+    if key is None:
+        return x * p
+    return x * p * (1 + jax.random.uniform(key, x.shape))
 
 
 @functools.cache
 def random_bodies():
     """Random bodies shake rows, then what these send along edges, then the sum of it."""
     with amp.Graph() as g:
-        rows, edges = amp.pump("rows", (chains.FEATURES,), fields=("t",), ragged=True), amp.topology("edges")
+        rows = amp.pump(
+            "rows",
+            (chains.FEATURES,),
+            fields=("t",),
+            ragged=True,
+        )
+        edges = amp.topology("edges")
         label = amp.pump("label", (chains.FEATURES,))
-        body = functools.partial(amp.ppt, params=chains.one(), rng=True)
-        wires = amp.distribute(body("rows_of", shaken)(rows), edges, 2, name="out")
-        a = amp.collect([body(f"edge{k}", shaken)(wire) for k, wire in enumerate(wires)], edges, name="in")
-        total = amp.reduce("sum", jax.ops.segment_sum, body("of_sums", shaken)(a))
-        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(total, label)
+        body = functools.partial(
+            amp.ppt,
+            params=chains.one(),
+            rng=True,
+        )
+        wires = amp.distribute(
+            body("rows_of", shaken)(rows),
+            edges,
+            2,
+            name="out",
+        )
+        a = amp.collect(
+            [body(f"edge{k}", shaken)(wire) for k, wire in enumerate(wires)],
+            edges,
+            name="in",
+        )
+        total = amp.reduce(
+            "sum",
+            jax.ops.segment_sum,
+            body("of_sums", shaken)(a),
+        )
+        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+            total,
+            label,
+        )
     return g
 
 
 def edge_data():
-    return [chains.instance(np.random.default_rng(k), n, 3 * n, 2) for k, n in enumerate((4, 2, 5))]
+    result = []
+    for k, n in enumerate((4, 2, 5)):
+        result.append(chains.instance(np.random.default_rng(k), n, 3 * n, 2))
+    return result
 
 
 CASES = {
     "chain": (graphs.chain, graphs.chain_data(9), {}),
-    "rnn": (graphs.rnn, graphs.rnn_data([3, 1, 4, 1, 5, 2]), {}),
-    "flatmap": (graphs.flat, [graphs.flat_instance(n) for n in (2, 1, 3, 2)], {}),
-    "group": (graphs.grouping, [graphs.grouping_instance(n) for n in (2, 0, 3)], {}),
-    "stashed": (graphs.rnn, graphs.rnn_data([3, 1, 4, 1, 5, 2]), {"stashed": ("embed", "linear1")}),
+    "rnn": (
+        graphs.rnn,
+        graphs.rnn_data([3, 1, 4, 1, 5, 2]),
+        {},
+    ),
+    "flatmap": (
+        graphs.flat,
+        [graphs.flat_instance(n) for n in (2, 1, 3, 2)],
+        {},
+    ),
+    "group": (
+        graphs.grouping,
+        [graphs.grouping_instance(n) for n in (2, 0, 3)],
+        {},
+    ),
+    "stashed": (
+        graphs.rnn,
+        graphs.rnn_data([3, 1, 4, 1, 5, 2]),
+        {"stashed": ("embed", "linear1")},
+    ),
     "random": (random_bodies, edge_data(), {}),
     "random, unfused": (random_bodies, edge_data(), {"fuse": False}),
 }
@@ -64,14 +111,18 @@ class Fed(Scheduled):
 
 def run(fed, n, ahead):
     """Everything, several ahead; each launch is issued before more is admitted. Says how many were decided at once at most."""
-    s, launch_of, left = fed.scheduler, Launches(fed.scheduler, RowSeeds(2)), np.arange(n)
-    moved, most = True, 0
+    s = fed.scheduler
+    launch_of = Launches(fed.scheduler, RowSeeds(2))
+    left = np.arange(n)
+    moved = True
+    most = 0
     while moved:
         left, moved = admit(fed, left)
         found = s.ahead(0, ahead)
         for dispatch in found:
             fed._executor.issue([launch_of(dispatch)])
-        moved, most = moved or bool(found), max(most, len(found))
+        moved = moved or bool(found)
+        most = max(most, len(found))
     assert s.idle
     return most
 
@@ -79,17 +130,28 @@ def run(fed, n, ahead):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.full) if name in ("random, unfused", "rnn") else name for name in CASES],
+    [
+        pytest.param(name, marks=pytest.mark.full) if name in ("random, unfused", "rnn") else name
+        for name in CASES
+    ],
 )
 def test_parameters_are_the_same_bit_by_bit(name):
     make, data, options = CASES[name]
     graph = make()
-    settings = {"interval": 3, "tx": optax.adam(0.05), "max_active_keys": 4, "max_dispatch_size": 4, "capacity": 4}
+    settings = {
+        "interval": 3,
+        "tx": optax.adam(0.05),
+        "max_active_keys": 4,
+        "max_dispatch_size": 4,
+        "capacity": 4,
+    }
     one, several = (engine(graph, seed=2, **settings, **options) for _ in range(2))
     start = jax.tree.map(np.array, several.executor.store.params)
     one.wall(data)
     ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
-    fed = Fed(several.plan, several.scheduler.settings, InstanceList(data, ragged), several.executor)
+    fed = Fed(
+        several.plan, several.scheduler.settings, InstanceList(data, ragged), several.executor
+    )
     most = run(fed, len(data), 16)
     assert (most > 1) == (name != "chain")  # which is one stage, so each dispatch ends instances
     assert (
@@ -97,8 +159,16 @@ def test_parameters_are_the_same_bit_by_bit(name):
         and sum(fed.scheduler.updates.versions.values()) > 1
     )
     params = several.executor.store.params
-    jax.tree.map(np.testing.assert_array_equal, params, one.executor.store.params)
-    moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), start, jax.tree.map(np.array, params))
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        params,
+        one.executor.store.params,
+    )
+    moved = jax.tree.map(
+        lambda a, b: not np.array_equal(a, b),
+        start,
+        jax.tree.map(np.array, params),
+    )
     assert all(jax.tree.leaves(moved))
     several.n_run[True] = len(data)
     assert several.metrics() == one.metrics()

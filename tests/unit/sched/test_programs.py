@@ -27,7 +27,9 @@ def planned(name):
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40))
 def test_extents_never_overlap_and_are_used_again(events):
-    extents, held, most = Extents(), {}, 0
+    extents = Extents()
+    held = {}
+    most = 0
     for k, (takes, n) in enumerate(events):
         if takes or not held:
             start = extents.take(n)
@@ -60,7 +62,8 @@ def test_instances_for_which_the_same_is_pumped_share_a_program():
     """A program does not hold the instance's number, nor does anything else of it in flight get mixed up."""
     graph = graphs.chain(2)
     data = InstanceList(graphs.chain_data(9))
-    settings, plan = SchedulerSettings(max_active_keys=4, max_dispatch_size=3), plan_for(graph)
+    settings = SchedulerSettings(max_active_keys=4, max_dispatch_size=3)
+    plan = plan_for(graph)
     one = Scheduled(plan, settings, data, wave=0)
     told = list(at_once(one, 9))
     assert sorted(i for *_, states, _, _ in told for (i,) in states) == sorted(5 * [*range(9)])
@@ -78,15 +81,29 @@ READS = {
 def test_a_state_function_may_read_the_instances_number(read):
     """Then programs are not shared between instances, however it gets there."""
     with amp.Graph() as graph:
-        x, label = amp.pump("x", fields=("t",)), amp.pump("label", fields=("t",))
-        ends = [amp.npt(f"n{k}", jnp.negative)(way) for k, way in enumerate(amp.cond(x, lambda s: read(s) == 0))]
-        amp.loss("loss", graphs.square)(amp.phi("back", *ends), label)
-    data = InstanceList([{name: messages([0.5], t=[0]) for name in ("x", "label")} for _ in range(5)])
-    plan, settings = plan_for(graph), SchedulerSettings(max_active_keys=2)
+        x = amp.pump("x", fields=("t",))
+        label = amp.pump("label", fields=("t",))
+        ends = [
+            amp.npt(f"n{k}", jnp.negative)(way)
+            for k, way in enumerate(amp.cond(x, lambda s: read(s) == 0))
+        ]
+        amp.loss("loss", graphs.square)(
+            amp.phi("back", *ends),
+            label,
+        )
+    data = InstanceList(
+        [{name: messages([0.5], t=[0]) for name in ("x", "label")} for _ in range(5)]
+    )
+    plan = plan_for(graph)
+    settings = SchedulerSettings(max_active_keys=2)
     for wave in (0, 5):
         one = Scheduled(plan, settings, data, wave=wave)
         told = list(at_once(one, 5))
-        ways = {i: stage for _, _, stage, _, states, *_ in told if stage < 2 for i, _ in states}
+        ways = {}
+        for _, _, stage, _, states, *_ in told:
+            if stage < 2:
+                for i, _ in states:
+                    ways[i] = stage
         assert ways == {i: i % 2 for i in range(5)}
         assert one.scheduler.admission.programs.statistics.unfolded >= 5
         list(at_once(one, 5))
@@ -99,7 +116,8 @@ def test_programs_that_nobody_needs_are_given_up(bound):
     plan, data = planned("tagger")
     settings = SchedulerSettings(max_active_keys=2, max_dispatch_size=4, program_bytes=bound)
     one = Scheduled(plan, settings, data, wave=0)
-    told, lengths = [], []
+    told = []
+    lengths = []
     for _ in range(4):
         told.append([x[1:] for x in at_once(one, len(data))])
         s = one.scheduler
@@ -118,7 +136,9 @@ def test_programs_that_nobody_needs_are_given_up(bound):
         assert s.admission.programs.statistics.nbytes <= bound
     assert told[0] == told[3] and lengths[1] == lengths[3]
     statistics = one.scheduler.admission.programs.statistics
-    assert statistics.dropped > 0 and statistics.programs == statistics.unfolded - statistics.dropped
+    assert (
+        statistics.dropped > 0 and statistics.programs == statistics.unfolded - statistics.dropped
+    )
     assert (one.scheduler.admission.programs.store._extents["lines"].top == 0) == (bound == 0)
 
 
@@ -133,15 +153,27 @@ def test_a_program_is_kept_while_an_instance_has_it():
 def test_what_is_pumped_is_fed_to_slots_in_the_order_of_messages():
     """Also where a batch does not hold its messages instance by instance."""
     graph, data = model("sequences")
-    plan, one = make_plan(graph, assign(graph, 1)), None
+    plan = make_plan(graph, assign(graph, 1))
+    one = None
     for shuffled in (False, True):
         scheduler = Scheduler(plan, SchedulerSettings())
-        handles, batch = scheduler.open(np.arange(3)), dict(data.gather(np.arange(3)))
+        handles = scheduler.open(np.arange(3))
+        batch = dict(data.gather(np.arange(3)))
         order = {}
         for name, own in batch.items():
-            order[name] = np.argsort(-own.instance, kind="stable") if shuffled else np.arange(len(own.instance))
-            fields = {f: np.broadcast_to(v, len(own.instance))[order[name]] for f, v in own.fields.items()}
-            batch[name] = type(own)(own.payload[order[name]], own.instance[order[name]], fields, own.sizes)
+            if shuffled:
+                order[name] = np.argsort(-own.instance, kind="stable")
+            else:
+                order[name] = np.arange(len(own.instance))
+            fields = {}
+            for f, v in own.fields.items():
+                fields[f] = np.broadcast_to(v, len(own.instance))[order[name]]
+            batch[name] = type(own)(
+                own.payload[order[name]],
+                own.instance[order[name]],
+                fields,
+                own.sizes,
+            )
         found = {feed.pump: feed.slots for feed in scheduler.pump(handles, batch)}
         assert all(len(set(own.tolist())) == len(own) and 0 not in own for own in found.values())
         if one is None:
@@ -156,7 +188,9 @@ def test_an_instance_is_pumped_once_unless_it_grows():
     handles = scheduler.open(np.arange(1))
     batch = InstanceList(graphs.chain_data(1)).gather(np.arange(1))
     scheduler.pump(handles, batch)
-    with pytest.raises(InvariantError, match="one batch with all messages of an instance, got another"):
+    with pytest.raises(
+        InvariantError, match="one batch with all messages of an instance, got another"
+    ):
         scheduler.pump(handles, batch)
 
 

@@ -17,10 +17,16 @@ from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 
 def side_of(scheduler, name, workers, policy=balanced, **options):
     graph, data = model(name)
-    plan = make_plan(graph, assign(graph, workers), tuple(range(workers)))
+    plan = make_plan(
+        graph,
+        assign(graph, workers),
+        tuple(range(workers)),
+    )
     intervals = dict.fromkeys(graph.parameterised, 7)
     options = {"max_active_keys": 4, "max_dispatch_size": 4, **options}
-    return scheduler(plan, SchedulerSettings(intervals=intervals, policy=policy, **options), data), len(data)
+    return scheduler(
+        plan, SchedulerSettings(intervals=intervals, policy=policy, **options), data
+    ), len(data)
 
 
 def again(path, *args, **options):
@@ -47,7 +53,12 @@ class Moody:
 def test_the_same_dispatches(tmp_path, name, workers, drive, policy, options):
     """The policy is not asked again: the file has its choices. Dispatches that were decided ahead are decided one by one."""
     path = tmp_path / "run.trace"
-    told = record(path, *side_of(Scheduled, name, workers, policy, **options), drive, workers)
+    told = record(
+        path,
+        *side_of(Scheduled, name, workers, policy, **options),
+        drive,
+        workers,
+    )
     assert first_difference(told, again(path, Scheduled, name, workers, largest, **options)) is None
     assert len(told) > 50
 
@@ -56,7 +67,9 @@ def test_a_run_that_departs(tmp_path):
     """The first decision that differs is named."""
     path = tmp_path / "run.trace"
     record(path, *side_of(Scheduled, "trees", 1), on_the_clock, 1)
-    with pytest.raises(ReplayError, match=r"decision \d+: expected .*message\(s\) from instance \d+ on, .*, got "):
+    with pytest.raises(
+        ReplayError, match=r"decision \d+: expected .*message\(s\) from instance \d+ on, .*, got "
+    ):
         again(path, Scheduled, "trees", 1, max_dispatch_size=3)
     with pytest.raises(
         ReplayError,

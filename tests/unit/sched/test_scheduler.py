@@ -35,10 +35,16 @@ def test_which_policies_are_compiled():
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_a_compiled_policy_decides_as_its_function_does(name):
     """A policy without a number is called with views of the queues, as a user's is."""
-    policy, compiled = POLICIES[name], []
+    policy = POLICIES[name]
+    compiled = []
     for one in (policy, lambda queues, now: policy(queues, now)):
         for size in (2, 64):
-            options = {"drive": in_virtual_time, "workers": 2, "max_active_keys": 5, "max_dispatch_size": size}
+            options = {
+                "drive": in_virtual_time,
+                "workers": 2,
+                "max_active_keys": 5,
+                "max_dispatch_size": size,
+            }
             compiled.append(decided(Scheduled, "trees", policy=one, **options))
     assert compiled[:2] == compiled[2:]
 
@@ -50,7 +56,9 @@ def test_loops_do_the_same_uncompiled():
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
     env = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": path}
     command = [sys.executable, "-m", "support.uncompiled"]
-    told = json.loads(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
+    told = json.loads(
+        subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    )
     assert told == {"digests": digests(), "numba was imported early": False}
 
 
@@ -69,7 +77,12 @@ def test_replicas_are_averaged_at_the_end_of_an_epoch():
 def test_dispatches_are_capped():
     """A cap is only ever raised, and forgotten when arenas get other sizes."""
     settings = SchedulerSettings(max_active_keys=9, max_dispatch_size=5)
-    one, found = Scheduled(plan_for(graphs.chain(2)), settings, InstanceList(graphs.chain_data(9))), []
+    one = Scheduled(
+        plan_for(graphs.chain(2)),
+        settings,
+        InstanceList(graphs.chain_data(9)),
+    )
+    found = []
     s = one.scheduler
     for rows in (3, 2, 9, None):
         if rows is None:
@@ -84,7 +97,8 @@ def test_dispatches_are_capped():
 def test_a_pass_that_may_not_update_counts_all_the_same():
     graph = graphs.chain(1)
     scheduler = Scheduler(plan_for(graph), SchedulerSettings(max_active_keys=9))
-    data, changes = InstanceList(graphs.chain_data(4)), []
+    data = InstanceList(graphs.chain_data(4))
+    changes = []
     for may_update in (False, True):
         handles = scheduler.open(np.arange(2), "train", may_update)
         scheduler.pump(handles, data.gather(np.arange(2)))
@@ -95,7 +109,11 @@ def test_a_pass_that_may_not_update_counts_all_the_same():
         scheduler.admission.take_ended()
         if not may_update:
             scheduler.rounds.flush()
-            assert not changes and scheduler.updates.versions == {"f0": 0} and scheduler.next(0) is None
+            assert (
+                not changes
+                and scheduler.updates.versions == {"f0": 0}
+                and scheduler.next(0) is None
+            )
     assert [(change.node, change.count) for change in changes] == [("f0", 4)]
 
 
@@ -104,26 +122,44 @@ def test_who_waits_for_what():
     graph, data = model("sequences in replicas")
     plan = make_plan(graph, assign(graph, 2), (0, 1))
     side = Scheduled(plan, SchedulerSettings(max_active_keys=2, max_dispatch_size=2), data)
-    s, held = side.scheduler, set()
-    assert (s.can_move(), s.idle, s.queues.why_blocked(0), s.queues.woken()) == (False, True, None, set())
+    s = side.scheduler
+    held = set()
+    assert (s.can_move(), s.idle, s.queues.why_blocked(0), s.queues.woken()) == (
+        False,
+        True,
+        None,
+        set(),
+    )
     side.admit(np.arange(2))
     assert s.queues.woken()
     while s.can_move():
         for worker in range(2):
-            can, waits = s.can_move(worker), s.queues.waiting_for(worker)
-            assert s.queues.lengths(worker) == ([queue.number for queue in waits], [queue.items for queue in waits])
+            can = s.can_move(worker)
+            waits = s.queues.waiting_for(worker)
+            assert s.queues.lengths(worker) == (
+                [queue.number for queue in waits],
+                [queue.items for queue in waits],
+            )
             d = s.next(worker)
             assert can == bool(waits) == (d is not None)
             held.add(s.queues.why_blocked(worker))
             if d is not None:
                 s.done(d)
     assert held >= {None, "join"}
-    assert (s.can_move(), s.idle, s.queues.why_blocked(0)) == (False, True, None) and len(s.admission.take_ended()) == 2
+    assert (s.can_move(), s.idle, s.queues.why_blocked(0)) == (False, True, None) and len(
+        s.admission.take_ended()
+    ) == 2
 
 
 def test_flush_takes_what_has_accumulated():
-    settings = SchedulerSettings(intervals={"f0": 4, "f1": 5}, max_active_keys=7, max_dispatch_size=1)
-    one = Scheduled(plan_for(graphs.chain(2)), settings, InstanceList(graphs.chain_data(7)))
+    settings = SchedulerSettings(
+        intervals={"f0": 4, "f1": 5}, max_active_keys=7, max_dispatch_size=1
+    )
+    one = Scheduled(
+        plan_for(graphs.chain(2)),
+        settings,
+        InstanceList(graphs.chain_data(7)),
+    )
     list(at_once(one, 7))
     one.scheduler.rounds.flush()
     d = one.scheduler.next(0)
@@ -142,10 +178,15 @@ def test_decided_ahead_or_one_by_one(policy):
     graph, data = model("tagger")
     plan = make_plan(graph, assign(graph, 1))
     intervals = dict.fromkeys(graph.parameterised, 7)
-    settings = SchedulerSettings(intervals=intervals, max_active_keys=3, max_dispatch_size=4, policy=policy)
+    settings = SchedulerSettings(
+        intervals=intervals, max_active_keys=3, max_dispatch_size=4, policy=policy
+    )
     expected = list(at_once(Scheduled(plan, settings, data), len(data)))
     one = Scheduled(plan, settings, data)
-    s, left, told, most = one.scheduler, np.arange(len(data)), [], 0
+    s = one.scheduler
+    left = np.arange(len(data))
+    told = []
+    most = 0
     while len(left) or not s.idle:
         left, _ = admit(one, left)
         found = s.ahead(0, 16)
@@ -160,7 +201,9 @@ def test_ahead_stops_where_payloads_are_read(name):
     graph, data = model(name)
     plan = make_plan(graph, assign(graph, 1))
     settings = SchedulerSettings(max_active_keys=2, max_dispatch_size=4)
-    one, told, left = Scheduled(plan, settings, data), [], np.arange(len(data))
+    one = Scheduled(plan, settings, data)
+    told = []
+    left = np.arange(len(data))
     s = one.scheduler
     while len(left) or not s.idle:
         left, _ = admit(one, left)
@@ -182,7 +225,9 @@ def test_a_dispatch_is_data():
     assert len(d.rows) == d.n_sections == len(stage.ports) + len(stage.outputs)
     assert [len(rows) for rows in d.rows] == [d.n_rows] * d.n_sections
     assert len(d.messages) == len(d.lines) == d.n_messages and set(d.ids.tolist()) == {0, 1}
-    assert d.pack.dtype == np.int32 and all(isinstance(x, (int, str, tuple, np.ndarray, type(None))) for x in d)
+    assert d.pack.dtype == np.int32 and all(
+        isinstance(x, (int, str, tuple, np.ndarray, type(None))) for x in d
+    )
 
 
 def test_instances_are_admitted_again_and_again_in_the_same_tables():
@@ -190,7 +235,8 @@ def test_instances_are_admitted_again_and_again_in_the_same_tables():
     graph, data = model("tagger")
     plan = make_plan(graph, assign(graph, 1))
     one = Scheduled(plan, SchedulerSettings(max_active_keys=3, max_dispatch_size=4), data)
-    lengths, tops = [], []
+    lengths = []
+    tops = []
     for _ in range(4):
         list(at_once(one, len(data)))
         lengths.append([table.shape for table in one.scheduler.tables.t])
@@ -203,7 +249,11 @@ def test_an_instance_for_which_nothing_is_pumped_ends_at_once():
         def gather(self, ids):
             return {"x": Messages(np.zeros(0, np.float32), np.zeros(0, np.int64))}
 
-    one = Scheduled(plan_for(graphs.chain(1)), SchedulerSettings(), Empty([{}, {}]))
+    one = Scheduled(
+        plan_for(graphs.chain(1)),
+        SchedulerSettings(),
+        Empty([{}, {}]),
+    )
     one.admit(np.arange(2))
     assert one.scheduler.admission.take_ended() == [(0, True), (1, True)]
     assert one.scheduler.idle and one.scheduler.next(0) is None

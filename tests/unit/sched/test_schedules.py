@@ -23,19 +23,26 @@ from ampjax.ir.instances import InstanceList
 
 pytestmark = pytest.mark.slow
 
-CASES, FROZEN = cases(), json.loads(FILE.read_text())
+CASES = cases()
+FROZEN = json.loads(FILE.read_text())
 
 
 # An ordinary run compares every third one.
 @pytest.mark.parametrize(
-    "name", [name if i % 3 == 0 else pytest.param(name, marks=pytest.mark.full) for i, name in enumerate(CASES)]
+    "name",
+    [
+        name if i % 3 == 0 else pytest.param(name, marks=pytest.mark.full)
+        for i, name in enumerate(CASES)
+    ],
 )
 def test_schedules_are_those_that_were_frozen(name):
     told = CASES[name](Scheduled)
     assert len(told) > 2 and digest(told) == FROZEN[name]
 
 
-ALONE = [name for name in CASES if name.endswith(("3 workers", "None; virtual time", "64; virtual time"))]
+ALONE = [
+    name for name in CASES if name.endswith(("3 workers", "None; virtual time", "64; virtual time"))
+]
 
 
 @pytest.mark.parametrize("name", [name for name in ALONE if "pumped later" not in name])
@@ -53,7 +60,8 @@ def test_all_that_is_frozen_is_compared():
 def test_nothing_is_left_and_waves_change_nothing(name, drive):
     """However many instances are unfolded together."""
     graph, data = model(name)
-    plan, settings = planned(graph, 2), settings_for(graph, max_active_keys=4, max_dispatch_size=4)
+    plan = planned(graph, 2)
+    settings = settings_for(graph, max_active_keys=4, max_dispatch_size=4)
     told = []
     for wave in (0, 2, 256):
         side = Scheduled(plan, settings, data, wave=wave)
@@ -79,17 +87,29 @@ def test_slots_are_never_shared():
     """What a dispatch writes nobody else holds; what it reads has been written and is still there."""
     graph, data = model("tagger")
     plan = planned(graph)
-    side = Scheduled(plan, settings_for(graph, max_active_keys=4, max_dispatch_size=6), data)
-    s, held, left = side.scheduler, {}, np.arange(len(data))
+    side = Scheduled(
+        plan,
+        settings_for(graph, max_active_keys=4, max_dispatch_size=6),
+        data,
+    )
+    s = side.scheduler
+    held = {}
+    left = np.arange(len(data))
     while len(left) or not s.idle:
         n = min(s.admission.room(), len(left))
         side.admit(left[:n])
         left = left[n:]
         while (d := s.next(0)) is not None:
-            stage, rows = plan.stages[d.stage], d.rows
+            stage = plan.stages[d.stage]
+            rows = d.rows
             for j, arena in enumerate(stage.arenas if d.direction == "forward" else ()):
-                own = {(arena, slot): d.number for slot in rows[len(stage.ports) + j].tolist()}
-                assert len(own) == len(rows[len(stage.ports) + j]) and 0 not in rows[len(stage.ports) + j]
+                own = {}
+                for slot in rows[len(stage.ports) + j].tolist():
+                    own[(arena, slot)] = d.number
+                assert (
+                    len(own) == len(rows[len(stage.ports) + j])
+                    and 0 not in rows[len(stage.ports) + j]
+                )
                 assert not own.keys() & held.keys()
                 held |= own
             for port, slots in zip(stage.ports, rows[: len(stage.ports)], strict=True):

@@ -15,14 +15,23 @@ from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.scheduler import Scheduler
 
 CASES = {
-    "chain": (graphs.chain(2), lambda n: graphs.chain_data(n + 1)[-1]),
+    "chain": (
+        graphs.chain(2),
+        lambda n: graphs.chain_data(n + 1)[-1],
+    ),
     "rnn": (graphs.rnn(), lambda n: graphs.rnn_instance(n)),
-    "fan-out": (graphs.fan_out(), lambda n: graphs.chain_data(n + 1)[-1]),
+    "fan-out": (
+        graphs.fan_out(),
+        lambda n: graphs.chain_data(n + 1)[-1],
+    ),
     "flatmap": (graphs.flat(), lambda n: graphs.flat_instance(n - 1)),
     "group": (graphs.grouping(), lambda n: graphs.grouping_instance(n - 1)),
     "molecule": (
         graphs.molecule(),
-        lambda n: graphs.molecule_instance(n, [(i, (i + 1) % n, i % 2) for i in range(n - 1)]),
+        lambda n: graphs.molecule_instance(
+            n,
+            [(i, (i + 1) % n, i % 2) for i in range(n - 1)],
+        ),
     ),
 }
 WORKERS = 3
@@ -41,10 +50,28 @@ class IntegerMachine(RuleBasedStateMachine):
         fuse=st.booleans(),
         stashed=st.booleans(),
     )
-    def start(self, name, policy, max_dispatch_size, interval, homes, flush_every, fuse, stashed):
+    def start(
+        self,
+        name,
+        policy,
+        max_dispatch_size,
+        interval,
+        homes,
+        flush_every,
+        fuse,
+        stashed,
+    ):
         self.graph, self.make = CASES[name]
-        nodes = [n.name for n in self.graph.nodes.values() if n.kind != "Pump"]
-        plan = plan_for(self.graph, dict(zip(nodes, homes * 2, strict=False)), (0, 1, 2), fuse)
+        nodes = []
+        for n in self.graph.nodes.values():
+            if n.kind != "Pump":
+                nodes.append(n.name)
+        plan = plan_for(
+            self.graph,
+            dict(zip(nodes, homes * 2, strict=False)),
+            (0, 1, 2),
+            fuse,
+        )
         parameterised = tuple(self.graph.parameterised)
         chosen = SchedulerSettings(
             max_active_keys=4,
@@ -58,11 +85,21 @@ class IntegerMachine(RuleBasedStateMachine):
         )
         self.scheduler = Scheduler(plan, chosen, check=True)
         self.under_way = [deque() for _ in range(WORKERS)]
-        self.admitted, self.ended, self.next_id = {True: set(), False: set()}, {True: set(), False: set()}, 0
+        self.admitted = {True: set(), False: set()}
+        self.ended = {True: set(), False: set()}
+        self.next_id = 0
         self.open_handles = []
 
-    @precondition(lambda self: self.scheduler.admission.room(True) or self.scheduler.admission.room(False))
-    @rule(size=st.integers(1, 4), n=st.integers(1, 3), train=st.booleans(), close=st.booleans(), grows=st.booleans())
+    @precondition(
+        lambda self: self.scheduler.admission.room(True) or self.scheduler.admission.room(False)
+    )
+    @rule(
+        size=st.integers(1, 4),
+        n=st.integers(1, 3),
+        train=st.booleans(),
+        close=st.booleans(),
+        grows=st.booleans(),
+    )
     def admit(self, size, n, train, close, grows):
         n = min(n, self.scheduler.admission.room(train))
         if not n:
@@ -71,7 +108,13 @@ class IntegerMachine(RuleBasedStateMachine):
         self.next_id += n
         self.admitted[train] |= set(ids.tolist())
         handles = self.scheduler.open(ids, "train" if train else "both", grows=grows)
-        self.scheduler.pump(handles, columns(self.graph, [self.make(size + i) for i in range(n)]))
+        self.scheduler.pump(
+            handles,
+            columns(
+                self.graph,
+                [self.make(size + i) for i in range(n)],
+            ),
+        )
         if close:
             self.scheduler.close(handles)
         else:
@@ -126,7 +169,11 @@ class IntegerMachine(RuleBasedStateMachine):
             assert instance in self.admitted[train] and instance not in self.ended[train]
             self.ended[train].add(instance)
         for train in (True, False):
-            assert len(self.admitted[train]) - len(self.ended[train]) == self.scheduler.admission.in_flight[train] <= 4
+            assert (
+                len(self.admitted[train]) - len(self.ended[train])
+                == self.scheduler.admission.in_flight[train]
+                <= 4
+            )
 
     def teardown(self):
         if not hasattr(self, "scheduler"):
@@ -146,7 +193,11 @@ class IntegerMachine(RuleBasedStateMachine):
                 self.scheduler.rounds.end_of_data()
                 moved = self.scheduler.can_move()
         self.instances_end_once()
-        assert self.ended == self.admitted and self.scheduler.idle and self.scheduler.tables.slots_in_use == 0
+        assert (
+            self.ended == self.admitted
+            and self.scheduler.idle
+            and self.scheduler.tables.slots_in_use == 0
+        )
 
 
 TestIntegers = IntegerMachine.TestCase

@@ -78,7 +78,8 @@ def test_a_job_waits_for_what_another_device_was_given_before():
 @settings(max_examples=60)
 def test_no_work_is_lost_and_none_is_done_faster_than_the_cores_allow(jobs, n_cores):
     """Between the longest of host and devices and the sum of all over the cores, and never longer than one after the other."""
-    cores, work = Cores(3, n_cores), [0, 0, 0, 0]
+    cores = Cores(3, n_cores)
+    work = [0, 0, 0, 0]
     for device, host_ns, device_ns in jobs:
         cores.work(host_ns)
         cores.issue(device, device_ns)
@@ -92,12 +93,22 @@ def test_no_work_is_lost_and_none_is_done_faster_than_the_cores_allow(jobs, n_co
 
 def profile(host_ns, device_ns):
     """Every stage of a chain of two takes so long of host and device."""
-    names = [f"{way} {stage}" for stage in ("f0", "f1+loss", "f0+f1+loss") for way in ("forward", "backward")]
+    names = []
+    for stage in ("f0", "f1+loss", "f0+f1+loss"):
+        for way in ("forward", "backward"):
+            names.append(f"{way} {stage}")
     names += ["forward f0→1", "backward f0→1", "forward feed x→0", "forward feed label→1"]
-    total = {name: {1: float(host_ns + device_ns)} for name in [*names, "update f0", "update f1"]}
+    total = {}
+    for name in [*names, "update f0", "update f1"]:
+        total[name] = {1: float(host_ns + device_ns)}
     issue = {name: {1: float(host_ns)} for name in total}
     kernels = {name: {1: float(device_ns)} for name in total}
-    return Profile(total, kernels, issue, {name: {1: 0.0} for name in total})
+    return Profile(
+        total,
+        kernels,
+        issue,
+        {name: {1: 0.0} for name in total},
+    )
 
 
 def simulated(host_ns, device_ns, workers, cores=MANY):
@@ -113,19 +124,28 @@ def simulated(host_ns, device_ns, workers, cores=MANY):
 
 
 def test_a_slow_host_gains_nothing_from_a_second_device():
-    one, two = simulated(100, 1, 1), simulated(100, 1, 2)
+    one = simulated(100, 1, 1)
+    two = simulated(100, 1, 2)
     assert one.seconds == pytest.approx(one.stats.dispatches * 100e-9, rel=0.02)
     assert two.seconds == pytest.approx(two.stats.dispatches * 100e-9, rel=0.02)
 
 
 def test_a_fast_host_keeps_both_devices_busy_if_they_have_a_core_each():
-    one, two, shared = simulated(1, 1000, 1), simulated(1, 1000, 2), simulated(1, 1000, 2, cores=1)
+    one = simulated(1, 1000, 1)
+    two = simulated(1, 1000, 2)
+    shared = simulated(1, 1000, 2, cores=1)
     assert one.seconds == pytest.approx(one.stats.dispatches * 1000e-9, rel=0.02)
     assert two.seconds < 0.8 * shared.seconds
     assert shared.seconds == pytest.approx(shared.stats.dispatches * 1001e-9, rel=0.02)
 
 
-def on_hosts(link, host_ns=100, device_ns=1000, workers=2, cores=MANY):
+def on_hosts(
+    link,
+    host_ns=100,
+    device_ns=1000,
+    workers=2,
+    cores=MANY,
+):
     return amp.simulate(
         graphs.chain(2),
         graphs.chain_data(40),
@@ -142,7 +162,8 @@ FREE = LinkTimes(0, 0, 0, 0)
 
 def test_a_host_issues_and_computes_by_itself():
     """So a slow issue, which holds up all devices of one machine, is shared by the hosts."""
-    here, there = simulated(1000, 1, 2), on_hosts(FREE, 1000, 1)
+    here = simulated(1000, 1, 2)
+    there = on_hosts(FREE, 1000, 1)
     assert there.seconds < 0.7 * here.seconds
     alone = on_hosts(FREE, 1000, 1, workers=1)
     assert alone.seconds == pytest.approx(alone.stats.dispatches * 1001e-9, rel=0.02)
@@ -170,26 +191,48 @@ def _plan():
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
 def test_times_of_a_link_that_are_none(wrong):
-    with pytest.raises(SettingsError, match="LinkTimes: expected numbers of nanoseconds of at least 0"):
+    with pytest.raises(
+        SettingsError, match="LinkTimes: expected numbers of nanoseconds of at least 0"
+    ):
         LinkTimes(byte_ns=wrong)
 
 
 @pytest.mark.parametrize("spaces", [(0,), (0, 1)])
 def test_a_round_that_is_not_full_is_updated_at_the_end_of_the_data(spaces):
     s = scheduler_for(
-        graphs.chain(2), {"f1": spaces[-1], "loss": spaces[-1]}, spaces, True, flush_every=4, max_active_keys=4
+        graphs.chain(2),
+        {"f1": spaces[-1], "loss": spaces[-1]},
+        spaces,
+        True,
+        flush_every=4,
+        max_active_keys=4,
     )
-    data, issued = InstanceList(graphs.chain_data(10)), []
-    loop = Loop(s, None, [Source(s, Pass(data, np.arange(10)))], [Told(s, issued.append)])
+    data = InstanceList(graphs.chain_data(10))
+    issued = []
+    loop = Loop(
+        s,
+        None,
+        [Source(s, Pass(data, np.arange(10)))],
+        [Told(s, issued.append)],
+    )
     HostedDriver(loop, HostedCost(s.plan, profile(1, 1), 2)).run()
-    assert sorted(change.node for dispatch in issued for change in dispatch.changes) == 3 * ["f0"] + 3 * ["f1"]
+    assert sorted(change.node for dispatch in issued for change in dispatch.changes) == 3 * [
+        "f0"
+    ] + 3 * ["f1"]
     assert_empty(s)
 
 
 def test_what_a_hosted_machine_can_not_do_is_told():
     with pytest.raises(SettingsError, match="simulate, `trace`: expected none with a `HostedCost`"):
         amp.simulate(
-            graphs.chain(1), graphs.chain_data(1), cost=lambda plan: HostedCost(plan, profile(1, 1), 1), trace=Trace()
+            graphs.chain(1),
+            graphs.chain_data(1),
+            cost=lambda plan: HostedCost(plan, profile(1, 1), 1),
+            trace=Trace(),
         )
     with pytest.raises(DeadlockError):
-        amp.simulate(graphs.chain(1), [{"x": 1.0}], cost=lambda plan: HostedCost(plan, profile(1, 1), 1))
+        amp.simulate(
+            graphs.chain(1),
+            [{"x": 1.0}],
+            cost=lambda plan: HostedCost(plan, profile(1, 1), 1),
+        )

@@ -18,23 +18,40 @@ from ampjax.simulation.simulate import profile
 
 pytestmark = pytest.mark.slow
 
-TIMES = {"forward a": {1: 100.0, 4: 400.0, 8: 500.0}, "update a": {1: 50.0}}
+TIMES = {
+    "forward a": {1: 100.0, 4: 400.0, 8: 500.0},
+    "update a": {1: 50.0},
+}
 
 
 def test_between_sizes_and_beyond():
     times = Profile(TIMES)
-    assert [times.ns("forward a", n) for n in (1, 2, 4, 6, 8, 16)] == [100, 200, 400, 450, 500, 1000]
+    assert [times.ns("forward a", n) for n in (1, 2, 4, 6, 8, 16)] == [
+        100,
+        200,
+        400,
+        450,
+        500,
+        1000,
+    ]
     assert times.ns("update a", 1) == 50
-    assert repr(times).splitlines()[:2] == ["Profile of 2 kernels", "  forward a: 0.5 us for 8 rows"]
+    assert repr(times).splitlines()[:2] == [
+        "Profile of 2 kernels",
+        "  forward a: 0.5 us for 8 rows",
+    ]
 
 
 def test_a_host_with_more_to_do_needs_more_time_for_each_dispatch():
     times = Profile(TIMES, TIMES, TIMES, {"forward a": {1: 5.0, 4: 7.0}}).with_control(10.0)
-    assert times.control == {"forward a": {1: 15.0, 4: 17.0}} and times.issue == times.kernels == TIMES
+    assert (
+        times.control == {"forward a": {1: 15.0, 4: 17.0}} and times.issue == times.kernels == TIMES
+    )
 
 
 def test_what_was_never_measured_is_told():
-    with pytest.raises(SettingsError, match=r"profile, `backward a`: expected one of \['forward a', 'update a'\]"):
+    with pytest.raises(
+        SettingsError, match=r"profile, `backward a`: expected one of \['forward a', 'update a'\]"
+    ):
         Profile(TIMES).ns("backward a", 1)
 
 
@@ -45,7 +62,9 @@ def test_it_is_kept_in_a_file(tmp_path):
         Profile.load(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("times", ["{}", '{"0": 1.0}', '{"1": -1.0}', '{"1": NaN}', '{"x": 1}', "3", "[" * 100_000])
+@pytest.mark.parametrize(
+    "times", ["{}", '{"0": 1.0}', '{"1": -1.0}', '{"1": NaN}', '{"x": 1}', "3", "[" * 100_000]
+)
 def test_a_file_of_times_that_are_none(tmp_path, times):
     others = ", ".join(f'"{part}": {{}}' for part in PARTS[1:])
     (tmp_path / "profile.json").write_text(f'{{"times": {{"forward a": {times}}}, {others}}}')
@@ -55,21 +74,44 @@ def test_a_file_of_times_that_are_none(tmp_path, times):
 
 def instances(n, size=4):
     rng = np.random.default_rng(0)
-    return [{"image": rng.normal(size=(2, size)).astype(np.float32), "label": np.zeros(2, np.int32)} for _ in range(n)]
+    result = []
+    for _ in range(n):
+        result.append(
+            {
+                "image": rng.normal(size=(2, size)).astype(np.float32),
+                "label": np.zeros(2, np.int32),
+            }
+        )
+    return result
 
 
 def test_every_kernel_of_a_graph_is_measured_and_a_simulation_adds_them_up():
-    graph, settings = mlp((4, 5, 3), 2), {"workers": 2, "max_active_keys": 1, "fuse": False, "max_dispatch_size": 1}
+    graph = mlp((4, 5, 3), 2)
+    settings = {"workers": 2, "max_active_keys": 1, "fuse": False, "max_dispatch_size": 1}
     measured = profile(graph, instances(6), passes=2, **settings)
     assert {what.split()[0] for what in measured.times} == {"forward", "backward", "update"}
-    assert all(max(sizes.values()) > 0 for what, sizes in measured.times.items() if not what.startswith("update"))
-    run = amp.simulate(graph, instances(6), cost=lambda plan: ProfileCost(plan, measured), **settings)
-    updating = {what.removesuffix(", updating") for what in measured.times if what.endswith(", updating")}
+    assert all(
+        max(sizes.values()) > 0
+        for what, sizes in measured.times.items()
+        if not what.startswith("update")
+    )
+    run = amp.simulate(
+        graph,
+        instances(6),
+        cost=lambda plan: ProfileCost(plan, measured),
+        **settings,
+    )
+    updating = set()
+    for what in measured.times:
+        if what.endswith(", updating"):
+            updating.add(what.removesuffix(", updating"))
     assert updating == {"backward linear1", "backward linear2"}, "each is measured both ways"
     assert {"backward linear1", "update linear1"} <= set(measured.times)
     apart = updating | {"update linear1", "update linear2"}
     one_each = sum(sizes[max(sizes)] for what, sizes in measured.times.items() if what not in apart)
-    assert run.seconds == pytest.approx(6 * one_each / 1e9, rel=0.01), "one at a time: nothing overlaps"
+    assert run.seconds == pytest.approx(6 * one_each / 1e9, rel=0.01), (
+        "one at a time: nothing overlaps"
+    )
 
 
 def test_every_size_is_measured_with_its_updates_and_apart():
@@ -81,42 +123,89 @@ def test_every_size_is_measured_with_its_updates_and_apart():
         "fuse": False,
         "policy": "largest",
     }
-    measured = profile(mlp((4, 5, 3), 2), instances(5), passes=1, **settings)
+    measured = profile(
+        mlp((4, 5, 3), 2),
+        instances(5),
+        passes=1,
+        **settings,
+    )
     for part in (measured.times, measured.kernels, measured.issue):
-        assert part["backward linear1"].keys() == part["backward linear1, updating"].keys() == {1, 4}
+        assert (
+            part["backward linear1"].keys() == part["backward linear1, updating"].keys() == {1, 4}
+        )
 
 
 def test_a_size_that_was_not_measured_with_its_updates_takes_the_parts_time():
-    ways = {f"{way} {name}": {1: 0.0} for way in ("forward", "backward") for name in ("relu1", "linear1", "linear2")}
-    parts = {**ways, "forward xent": {1: 0.0}, "backward linear1": {1: 100.0, 4: 100.0}, "update linear1": {1: 30.0}}
-    times = {**parts, "update linear2": {1: 0.0}, "backward linear1, updating": {2: 1.0, 4: 1.0}}
+    ways = {}
+    for way in ("forward", "backward"):
+        for name in ("relu1", "linear1", "linear2"):
+            ways[f"{way} {name}"] = {1: 0.0}
+    parts = {
+        **ways,
+        "forward xent": {1: 0.0},
+        "backward linear1": {1: 100.0, 4: 100.0},
+        "update linear1": {1: 30.0},
+    }
+    times = {
+        **parts,
+        "update linear2": {1: 0.0},
+        "backward linear1, updating": {2: 1.0, 4: 1.0},
+    }
     settings = {"max_active_keys": 1, "fuse": False, "min_update_interval": 1}
-    run = amp.simulate(mlp((4, 5, 3), 2), instances(3), cost=lambda plan: ProfileCost(plan, Profile(times)), **settings)
+    run = amp.simulate(
+        mlp((4, 5, 3), 2),
+        instances(3),
+        cost=lambda plan: ProfileCost(plan, Profile(times)),
+        **settings,
+    )
     assert run.seconds == pytest.approx(3 * 130e-9)
     more = {**times, "backward linear1, updating": {1: 110.0, 4: 110.0}}
-    run = amp.simulate(mlp((4, 5, 3), 2), instances(3), cost=lambda plan: ProfileCost(plan, Profile(more)), **settings)
+    run = amp.simulate(
+        mlp((4, 5, 3), 2),
+        instances(3),
+        cost=lambda plan: ProfileCost(plan, Profile(more)),
+        **settings,
+    )
     assert run.seconds == pytest.approx(3 * 110e-9)
 
 
 def test_layers_by_flops_and_the_rest_as_measured():
-    graph, settings = mlp((4, 5, 3), 2), {"max_active_keys": 1, "fuse": False, "max_dispatch_size": 1}
-    flops = amp.simulate(graph, instances(4), cost=partial(FlopsCost, flops=1e6), **settings).seconds
+    graph = mlp((4, 5, 3), 2)
+    settings = {"max_active_keys": 1, "fuse": False, "max_dispatch_size": 1}
+    flops = amp.simulate(
+        graph, instances(4), cost=partial(FlopsCost, flops=1e6), **settings
+    ).seconds
     names = ["relu1"]
-    rest = Profile({f"{way} {name}": {1: 1000.0} for way in ("forward", "backward") for name in names})
+    rest = Profile(
+        {f"{way} {name}": {1: 1000.0} for way in ("forward", "backward") for name in names}
+    )
     rest = Profile({**rest.times, "forward xent": {1: 3000.0}})
-    cost = lambda plan: ProfileCost(plan, rest, FlopsCost(plan, 1e6))
-    assert amp.simulate(graph, instances(4), cost=cost, **settings).seconds == pytest.approx(flops + 4 * 5e-6, rel=1e-3)
+
+    def cost(plan):
+        return ProfileCost(plan, rest, FlopsCost(plan, 1e6))
+
+    assert amp.simulate(graph, instances(4), cost=cost, **settings).seconds == pytest.approx(
+        flops + 4 * 5e-6, rel=1e-3
+    )
 
 
 def test_a_sink_which_training_never_reaches_takes_no_time():
     with amp.Graph() as graph:
         y = amp.ppt("f", amp.nn.Linear(2, 2))(amp.pump("x", (2,)))
         amp.sink("seen", y)
-        amp.loss("squared", lambda y, label: ((y - label) ** 2).sum())(y, amp.pump("label"))
-    data = [{"x": np.ones(2, np.float32), "label": np.float32(0.5)} for _ in range(4)]
+        amp.loss("squared", lambda y, label: ((y - label) ** 2).sum())(
+            y,
+            amp.pump("label"),
+        )
+    data = []
+    for _ in range(4):
+        data.append({"x": np.ones(2, np.float32), "label": np.float32(0.5)})
     measured = profile(graph, data)
     assert not any("seen" in what for what in measured.times)
-    for cost in (lambda plan: ProfileCost(plan, measured), lambda plan: HostedCost(plan, measured, 2)):
+    for cost in (
+        lambda plan: ProfileCost(plan, measured),
+        lambda plan: HostedCost(plan, measured, 2),
+    ):
         assert amp.simulate(graph, data, cost=cost, train=False).seconds > 0
 
 
@@ -126,13 +215,19 @@ def test_a_straggler_is_slower():
 
     s = {"max_active_keys": 1, "max_dispatch_size": 1}
     slow = amp.simulate(graphs.chain(2), graphs.chain_data(3), cost=cost, **s).seconds
-    even = amp.simulate(graphs.chain(2), graphs.chain_data(3), cost=lambda plan: lambda dispatch: 100, **s).seconds
+    even = amp.simulate(
+        graphs.chain(2),
+        graphs.chain_data(3),
+        cost=lambda plan: lambda dispatch: 100,
+        **s,
+    ).seconds
     assert slow == pytest.approx(3 * even)
 
 
 def test_dispatches_that_a_run_issues_in_one_call_are_measured_so(monkeypatch):
     """Measured alone, each would take a call's time, of which a run has one for several."""
-    run, calls = Executor.run, []
+    run = Executor.run
+    calls = []
 
     def noted(self, launches):
         calls.append(len(launches))
@@ -142,7 +237,10 @@ def test_dispatches_that_a_run_issues_in_one_call_are_measured_so(monkeypatch):
     data = graphs.rnn_data([6] * 8)
     with monkeypatch.context() as patch:
         patch.setattr(Executor, "run", noted)
-        amp.Trainer(graphs.rnn(), optax.sgd(0.1), **settings).fit(data, progress=False)
+        amp.Trainer(graphs.rnn(), optax.sgd(0.1), **settings).fit(
+            data,
+            progress=False,
+        )
         trained = [n for n in calls if n > 1]
         calls.clear()
         measured = profile(graphs.rnn(), data, passes=1, **settings)
@@ -164,11 +262,20 @@ def test_what_predictions_alone_need_is_measured_too():
         y = amp.ppt("f", amp.nn.Linear(2, 2))(amp.pump("x", (2,)))
         amp.sink("seen", y)
         amp.loss("squared", lambda y: (y**2).sum())(y)
-    data = [{"x": np.ones(2, np.float32)} for _ in range(4)]
+    data = []
+    for _ in range(4):
+        data.append({"x": np.ones(2, np.float32)})
     measured = profile(graph, data, passes=1)
     assert set(measured.times) >= {"forward f+squared", "forward f"}
     cost = lambda plan: ProfileCost(plan, measured)
-    one = amp.simulate(graph, data, cost=cost, train=False, max_active_keys=1, max_dispatch_size=1)
+    one = amp.simulate(
+        graph,
+        data,
+        cost=cost,
+        train=False,
+        max_active_keys=1,
+        max_dispatch_size=1,
+    )
     assert {stage: n.dispatches for stage, n in one.stats.stages.items()}["f"] == 0, "for the loss"
     trainer = amp.Trainer(graph, cost=cost, max_active_keys=1)
     assert len(trainer.predict(data)["seen"]) == 4 and trainer.session.position.virtual_ns > 0
@@ -186,6 +293,14 @@ def test_least_times_count_beside_other_programs_and_never_fall_with_the_rows():
 def test_edges_of_instances_that_have_ended_are_known_where_they_are_measured():
     """The host is ahead of the devices, so an instance can end, and another get its handle, before its last dispatch is issued."""
     rng = np.random.default_rng(0)
-    data = [chains.instance(rng, n, 2 * n) for n in (9, 2, 7, 1, 8, 3, 6, 2, 9, 1)]
-    found = profile(chains.propagation(), data, passes=1, max_active_keys=3, max_dispatch_size=8)
+    data = []
+    for n in (9, 2, 7, 1, 8, 3, 6, 2, 9, 1):
+        data.append(chains.instance(rng, n, 2 * n))
+    found = profile(
+        chains.propagation(),
+        data,
+        passes=1,
+        max_active_keys=3,
+        max_dispatch_size=8,
+    )
     assert any(key.startswith("backward") for key in found.kernels)

@@ -29,7 +29,10 @@ def chain(layers: int = 2) -> amp.Graph:
 
 
 def vectors(n: int) -> list[dict[str, Any]]:
-    return [{"x": np.full(8, i, np.float32)} for i in range(n)]
+    result = []
+    for i in range(n):
+        result.append({"x": np.full(8, i, np.float32)})
+    return result
 
 
 def test_no_work_is_done_in_no_time() -> None:
@@ -40,7 +43,12 @@ def test_no_work_is_done_in_no_time() -> None:
 
 def test_one_layer_takes_its_flops_time() -> None:
     """Appendix C: 2 k d d for each of forward, backward and weight gradient, d d for an update."""
-    found = simulate(chain(1), vectors(10), cost=partial(FlopsCost, flops=1e9), max_active_keys=1)
+    found = simulate(
+        chain(1),
+        vectors(10),
+        cost=partial(FlopsCost, flops=1e9),
+        max_active_keys=1,
+    )
     assert found.instances == 10
     assert found.seconds == pytest.approx(10 * (3 * LINEAR + 64) / 1e9, rel=1e-6)
     assert found.per_s == pytest.approx(10 / found.seconds)
@@ -48,8 +56,16 @@ def test_one_layer_takes_its_flops_time() -> None:
 
 def test_two_workers_overlap_instances() -> None:
     slow = partial(FlopsCost, flops=1e9)
-    run = partial(simulate, chain(), vectors(64), cost=slow, max_dispatch_size=1, min_update_interval=64)
-    one, two = run(workers=1), run(workers=2)
+    run = partial(
+        simulate,
+        chain(),
+        vectors(64),
+        cost=slow,
+        max_dispatch_size=1,
+        min_update_interval=64,
+    )
+    one = run(workers=1)
+    two = run(workers=2)
     assert 1.7 < two.per_s / one.per_s <= 2.0
     assert run(workers=2, max_active_keys=1).per_s == pytest.approx(one.per_s, rel=0.05)
 
@@ -64,22 +80,44 @@ def test_four_replicas_give_three_and_a_half_times_the_throughput() -> None:
 
 def test_the_trace_covers_the_run() -> None:
     trace = Trace()
-    found = simulate(chain(), vectors(5), cost=partial(FlopsCost, flops=1e9), workers=2, trace=trace)
+    found = simulate(
+        chain(),
+        vectors(5),
+        cost=partial(FlopsCost, flops=1e9),
+        workers=2,
+        trace=trace,
+    )
     assert found.trace is trace and len(trace)
     assert trace.span_ns == round(found.seconds * 1e9)
 
 
 @pytest.mark.slow
 def test_numerics_train_the_parameters_as_a_trainer_does() -> None:
-    options: dict[str, Any] = {"max_active_keys": 4, "min_update_interval": 3, "seed": 1}
-    graph, data = list_reduction_rnn(8, batch=10), Buckets(generate(200), 10, 8)
-    found = simulate(graph, data, numerics=True, tx=optax.sgd(0.1), **options)
+    options: dict[str, Any] = {
+        "max_active_keys": 4,
+        "min_update_interval": 3,
+        "seed": 1,
+    }
+    graph = list_reduction_rnn(8, batch=10)
+    data = Buckets(generate(200), 10, 8)
+    found = simulate(
+        graph,
+        data,
+        numerics=True,
+        tx=optax.sgd(0.1),
+        **options,
+    )
     trainer = amp.Trainer(graph, optax.sgd(0.1), **options)
     metrics = trainer.accumulate(data)
     assert found.metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-6)
     assert found.metrics["accuracy"] == metrics["accuracy"]
     assert found.stats.updates == trainer.statistics.updates
-    np.testing.assert_allclose(found.params["linear1"]["w"], trainer.params["linear1"]["w"], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        found.params["linear1"]["w"],
+        trainer.params["linear1"]["w"],
+        rtol=1e-6,
+        atol=1e-7,
+    )
 
 
 def test_without_numerics_there_are_counts_only() -> None:
@@ -108,15 +146,30 @@ def test_between_hosts_a_transfer_takes_the_time_of_their_link() -> None:
 
 
 def test_inference_makes_no_updates() -> None:
-    found = simulate(chain(), vectors(5), cost=partial(FlopsCost, flops=1e9), train=False)
+    found = simulate(
+        chain(),
+        vectors(5),
+        cost=partial(FlopsCost, flops=1e9),
+        train=False,
+    )
     assert found.stats.updates == 0 and found.seconds > 0
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
     slow = partial(FlopsCost, flops=1e9)
-    runs = [
-        simulate(chain(), vectors(20), cost=slow, workers=2, affinity="paper", seed=3, trace=Trace()) for _ in range(2)
-    ]
+    runs = []
+    for _ in range(2):
+        runs.append(
+            simulate(
+                chain(),
+                vectors(20),
+                cost=slow,
+                workers=2,
+                affinity="paper",
+                seed=3,
+                trace=Trace(),
+            )
+        )
     assert runs[0].trace == runs[1].trace and runs[0].seconds == runs[1].seconds
 
 
@@ -136,7 +189,17 @@ def test_rates_must_be_above_zero():
         SettingsError,
         match=r"FlopsCost, `flops`, `bytes_per_s` and `host_bytes_per_s`: expected numbers above 0, got 0",
     ):
-        simulate(chain(), vectors(1), cost=partial(FlopsCost, flops=0))
-    with pytest.raises(SettingsError, match="FlopsCost, `workers_per_host`: expected at least 1, got 0"):
-        simulate(chain(), vectors(1), cost=partial(FlopsCost, workers_per_host=0))
+        simulate(
+            chain(),
+            vectors(1),
+            cost=partial(FlopsCost, flops=0),
+        )
+    with pytest.raises(
+        SettingsError, match="FlopsCost, `workers_per_host`: expected at least 1, got 0"
+    ):
+        simulate(
+            chain(),
+            vectors(1),
+            cost=partial(FlopsCost, workers_per_host=0),
+        )
     assert simulate(chain(), vectors(3), cost=partial(FlopsCost, flops=math.inf)).seconds == 0

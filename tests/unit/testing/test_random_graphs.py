@@ -28,34 +28,63 @@ def same(a, b):
         return sorted(a) == sorted(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, tuple):
         return len(a) == len(b) and all(map(same, a, b))
-    return same(vars(a), vars(b)) if hasattr(a, "__dict__") else a == b
+    if hasattr(a, "__dict__"):
+        return same(vars(a), vars(b))
+    return a == b
 
 
 @pytest.mark.users
 def test_cases_end_with_finite_gradients_and_show_everything():
-    seen, reached, arrivals = Counter(), Counter(), []
+    seen = Counter()
+    reached = Counter()
+    arrivals = []
     for seed in range(SEEDS):
         case = random_case(seed)
-        got = reference(case.graph, init_params(case.graph, seed), case.instances)
+        got = reference(
+            case.graph,
+            init_params(case.graph, seed),
+            case.instances,
+        )
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got.grads)), case.replay
         assert np.isfinite(got.loss), case.replay
         arrivals.append(sum(got.messages.values()) / len(case.data))
-        wires = [wire for node in case.graph.nodes.values() for wire in node.outputs]
+        wires = []
+        for node in case.graph.nodes.values():
+            for wire in node.outputs:
+                wires.append(wire)
         for node in case.graph.nodes.values():
             seen[node.kind] += 1
             reached[node.kind] += got.messages[node.name]
         seen["fan-out"] += any(len(wire.consumers) > 1 for wire in wires)
         seen["nested loop"] += any({"c0", "c1"} <= set(wire.type.fields) for wire in wires)
-        seen["ragged in a loop"] += any(wire.type.ragged and "c0" in wire.type.fields for wire in wires)
+        seen["ragged in a loop"] += any(
+            wire.type.ragged and "c0" in wire.type.fields for wire in wires
+        )
         seen["replicas"] += any(node.options.replica_of for node in case.graph.nodes.values())
-        dead = [n for n in case.graph.nodes.values() if isinstance(n.op, Sink) and n.inputs[0].source.kind == "Cond"]
+        dead = []
+        for n in case.graph.nodes.values():
+            if isinstance(n.op, Sink) and n.inputs[0].source.kind == "Cond":
+                dead.append(n)
         seen["dead branch"] += bool(dead)
-        seen["opener"] += any(n.kind == "Group" and len(n.inputs) == 2 for n in case.graph.nodes.values())
+        seen["opener"] += any(
+            n.kind == "Group" and len(n.inputs) == 2 for n in case.graph.nodes.values()
+        )
         seen["empty rows"] += any(
-            rows.shape[0] == 0 for messages in got.outputs.values() for _, rows in messages if rows.ndim == 2
+            rows.shape[0] == 0
+            for messages in got.outputs.values()
+            for _, rows in messages
+            if rows.ndim == 2
         )
         seen["no row at a PPT"] += 0 in got.rows.values()
-    features = ("fan-out", "nested loop", "ragged in a loop", "replicas", "dead branch", "opener", "empty rows")
+    features = (
+        "fan-out",
+        "nested loop",
+        "ragged in a loop",
+        "replicas",
+        "dead branch",
+        "opener",
+        "empty rows",
+    )
     assert set(seen) >= KINDS | {*features, "no row at a PPT"}, seen
     assert all(seen[feature] >= OFTEN for feature in (*KINDS, *features)), seen
     assert all(reached[kind] for kind in KINDS - {"Pump"}), reached
@@ -68,19 +97,20 @@ def test_a_case_is_a_function_of_its_seed(seed):
     names = {}
     exec(case.replay, names)
     again = names["case"]
-    assert [repr(n) for n in again.graph.nodes.values()] == [repr(n) for n in case.graph.nodes.values()]
+    assert [repr(n) for n in again.graph.nodes.values()] == [
+        repr(n) for n in case.graph.nodes.values()
+    ]
     assert len(case.instances) == len(case.data) == 3
     assert all(map(same, again.data, case.data))
     assert repr(case) == f"Case(replay={case.replay!r})"
 
 
 def test_equal_bodies_are_equal_objects_across_cases():
-    bodies = {
-        node.op.body.apply
-        for seed in range(40)
-        for node in random_case(seed).graph.nodes.values()
-        if node.kind in ("PPT", "NPT", "Loss", "Concat", "Split")
-    }
+    bodies = set()
+    for seed in range(40):
+        for node in random_case(seed).graph.nodes.values():
+            if node.kind in ("PPT", "NPT", "Loss", "Concat", "Split"):
+                bodies.add(node.op.body.apply)
     assert len(bodies) <= 20
 
 

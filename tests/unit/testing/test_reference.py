@@ -28,7 +28,9 @@ def assert_equal(graph, data, by_hand, seed=0):
     """Loss and gradients of the reference are those of `by_hand(params, instance)`, summed over the instances."""
     params = init_params(graph, seed)
     got = reference(graph, params, data)
-    loss, grads = jax.value_and_grad(lambda p: sum(by_hand(p, instance) for instance in data))(params)
+    loss, grads = jax.value_and_grad(lambda p: sum(by_hand(p, instance) for instance in data))(
+        params
+    )
     np.testing.assert_allclose(got.loss, loss, rtol=1e-6)
     differences = compare(got.grads, grads)
     assert max(value for _, _, value in differences) < 2e-6, difference_table(differences)
@@ -38,26 +40,42 @@ def assert_equal(graph, data, by_hand, seed=0):
 def test_perceptron_with_metrics():
     def score(logits, label):
         hit = (jnp.argmax(logits) == label).astype(jnp.float32)
-        return cross_entropy(logits, label), {"accuracy": hit, "pair": (2 * hit, 2.0 * jnp.ones(()))}
+        return cross_entropy(logits, label), {
+            "accuracy": hit,
+            "pair": (2 * hit, 2.0 * jnp.ones(())),
+        }
 
     with amp.Graph() as g:
-        x, label = amp.pump("x", (6,)), amp.pump("label", (), "int32")
+        x = amp.pump("x", (6,))
+        label = amp.pump("label", (), "int32")
         h = amp.npt("relu", jax.nn.relu)(amp.ppt("l1", amp.nn.Linear(6, D))(x))
         logits = amp.ppt("l2", amp.nn.Linear(D, 3))(h)
         amp.sink("logits", logits)
         amp.loss("xent", score)(logits, label)
     rng = np.random.default_rng(0)
-    data = [{"x": rng.standard_normal(6).astype(np.float32), "label": i % 3} for i in range(5)]
+    data = []
+    for i in range(5):
+        data.append({"x": rng.standard_normal(6).astype(np.float32), "label": i % 3})
 
     def by_hand(p, d):
-        return cross_entropy(linear(p["l2"], jax.nn.relu(linear(p["l1"], d["x"]))), d["label"])
+        return cross_entropy(
+            linear(
+                p["l2"],
+                jax.nn.relu(linear(p["l1"], d["x"])),
+            ),
+            d["label"],
+        )
 
     got = assert_equal(g, data, by_hand)
     assert got.rows == {"l1": 5, "l2": 5}
     assert [state for state, _ in got.outputs["logits"]] == [{"instance": i} for i in range(5)]
-    hits = [int(np.argmax(logits) == d["label"]) for (_, logits), d in zip(got.outputs["logits"], data, strict=True)]
+    hits = [
+        int(np.argmax(logits) == d["label"])
+        for (_, logits), d in zip(got.outputs["logits"], data, strict=True)
+    ]
     assert got.metrics == pytest.approx({"accuracy": np.mean(hits), "pair": np.mean(hits)})
-    compiled, plain = reference(g, init_params(g), data, jit=True), reference(g, init_params(g), data, gradients=False)
+    compiled = reference(g, init_params(g), data, jit=True)
+    plain = reference(g, init_params(g), data, gradients=False)
     assert plain.grads == {} and plain.loss == got.loss
     assert compiled.loss == pytest.approx(got.loss)
 
@@ -65,25 +83,50 @@ def test_perceptron_with_metrics():
 def test_recurrent_network_on_variable_lengths():
     with amp.Graph() as g:
         tokens = amp.pump("tokens", (), "int32", ("t", "length"))
-        h0 = amp.pump("h0", (D,), fields=("t", "length"))
+        h0 = amp.pump(
+            "h0",
+            (D,),
+            fields=("t", "length"),
+        )
         label = amp.pump("label", (), "int32")
         h = amp.phi("h")
         x = amp.ppt("embed", amp.nn.Embed(14, D))(tokens)
-        z = amp.npt("relu", jax.nn.relu)(amp.ppt("linear1", amp.nn.Linear(2 * D, D))(amp.concat(x, h)))
-        z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        more, done = amp.cond(z, lambda s: s.t < s.length)
+        z = amp.npt("relu", jax.nn.relu)(
+            amp.ppt("linear1", amp.nn.Linear(2 * D, D))(amp.concat(x, h))
+        )
+        z = amp.isu(
+            z,
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
+        more, done = amp.cond(
+            z,
+            lambda s: s.t < s.length,
+        )
         h.connect(h0, more)
-        amp.loss("xent", cross_entropy, join=("instance",))(amp.ppt("linear2", amp.nn.Linear(D, 10))(done), label)
+        amp.loss("xent", cross_entropy, join=("instance",))(
+            amp.ppt("linear2", amp.nn.Linear(D, 10))(done),
+            label,
+        )
     rng = np.random.default_rng(1)
     lengths = [1, 5, 3, 8]
-    data = [
-        {
-            "tokens": amp.messages(rng.integers(0, 14, n), t=np.arange(n), length=n),
-            "h0": amp.messages(np.zeros((1, D), np.float32), t=0, length=n),
-            "label": n,
-        }
-        for n in lengths
-    ]
+    data = []
+    for n in lengths:
+        data.append(
+            {
+                "tokens": amp.messages(
+                    rng.integers(0, 14, n),
+                    t=np.arange(n),
+                    length=n,
+                ),
+                "h0": amp.messages(
+                    np.zeros((1, D), np.float32),
+                    t=0,
+                    length=n,
+                ),
+                "label": n,
+            }
+        )
 
     def by_hand(p, d):
         h = jnp.zeros(D)
@@ -110,38 +153,75 @@ def test_binary_tree_with_parent_pointers():
         leaves = amp.pump("leaves", (), "int32", ("v", "side"))
         label = amp.pump("label", (), "int32", ("v",))
         nodes = amp.phi("nodes")
-        amp.loss("xent", cross_entropy, join=("v",))(amp.ppt("out", amp.nn.Linear(D, 3))(nodes), label)
+        amp.loss("xent", cross_entropy, join=("v",))(
+            amp.ppt("out", amp.nn.Linear(D, 3))(nodes),
+            label,
+        )
         root, child = amp.cond(nodes, lambda s: s.v == 1)
         amp.sink("root", root)
         up = amp.isu(
             child,
-            lambda s: s.replace(v=s.v // 2, side=s.side * 2 + s.v % 2),
-            lambda s: s.replace(v=s.v * 2 + s.side % 2, side=s.side // 2),
+            lambda s: s.replace(
+                v=s.v // 2,
+                side=s.side * 2 + s.v % 2,
+            ),
+            lambda s: s.replace(
+                v=s.v * 2 + s.side % 2,
+                side=s.side // 2,
+            ),
         )
-        left, right = amp.cond(up, lambda s: s.side % 2 == 0)
-        join = amp.ppt("branch", cell, params=cell_params, join=("v",))(left, right)
-        nodes.connect(amp.ppt("embed", amp.nn.Embed(7, D))(leaves), join)
+        left, right = amp.cond(
+            up,
+            lambda s: s.side % 2 == 0,
+        )
+        join = amp.ppt("branch", cell, params=cell_params, join=("v",))(
+            left,
+            right,
+        )
+        nodes.connect(
+            amp.ppt("embed", amp.nn.Embed(7, D))(leaves),
+            join,
+        )
     rng = np.random.default_rng(2)
 
     def tree(leaf_numbers):
         inner = sorted({v // 2**k for v in leaf_numbers for k in range(1, 5)} - {0})
         numbers = [*inner, *leaf_numbers]
         return {
-            "leaves": amp.messages(rng.integers(0, 7, len(leaf_numbers)), v=leaf_numbers, side=0),
-            "label": amp.messages(rng.integers(0, 3, len(numbers)), v=numbers),
+            "leaves": amp.messages(
+                rng.integers(0, 7, len(leaf_numbers)),
+                v=leaf_numbers,
+                side=0,
+            ),
+            "label": amp.messages(
+                rng.integers(0, 3, len(numbers)),
+                v=numbers,
+            ),
         }
 
-    data = [tree([2, 3]), tree([4, 5, 3]), tree([4, 10, 11, 6, 7]), tree([1])]
+    data = [
+        tree([2, 3]),
+        tree([4, 5, 3]),
+        tree([4, 10, 11, 6, 7]),
+        tree([1]),
+    ]
 
     def by_hand(p, d):
         leaf = dict(zip(d["leaves"].fields["v"], d["leaves"].payload, strict=True))
         label = dict(zip(d["label"].fields["v"], d["label"].payload, strict=True))
 
         def visit(v):
-            h, below = (p["embed"][leaf[v]], 0.0) if v in leaf else (None, 0.0)
+            if v in leaf:
+                h = p["embed"][leaf[v]]
+                below = 0.0
+            else:
+                h = None
+                below = 0.0
             if h is None:
-                (left, loss_l), (right, loss_r) = visit(2 * v), visit(2 * v + 1)
-                h, below = cell(p["branch"], left, right), loss_l + loss_r
+                left, loss_l = visit(2 * v)
+                right, loss_r = visit(2 * v + 1)
+                h = cell(p["branch"], left, right)
+                below = loss_l + loss_r
             return h, below + cross_entropy(linear(p["out"], h), label[v])
 
         return visit(1)[1]
@@ -158,14 +238,30 @@ def gate(p, h, m):
 
 @pytest.mark.users
 def test_gated_graph_network_step_by_step():
-    steps, kinds = 2, 3
+    steps = 2
+    kinds = 3
     with amp.Graph() as g:
-        h0, topology = amp.pump("h0", (D,), fields=("step",), ragged=True), amp.topology("topology")
+        h0 = amp.pump(
+            "h0",
+            (D,),
+            fields=("step",),
+            ragged=True,
+        )
+        topology = amp.topology("topology")
         h = amp.phi("h")
         edges = amp.distribute(h, topology, kinds)
-        collected = amp.collect([amp.ppt(f"edge{k}", amp.nn.Linear(D, D))(w) for k, w in enumerate(edges)], topology)
-        new = amp.ppt("gate", gate, params=lambda key: jax.random.normal(key, (2 * D, D)))(h, collected)
-        new = amp.isu(new, lambda s: s.replace(step=s.step + 1), lambda s: s.replace(step=s.step - 1))
+        collected = amp.collect(
+            [amp.ppt(f"edge{k}", amp.nn.Linear(D, D))(w) for k, w in enumerate(edges)],
+            topology,
+        )
+        new = amp.ppt("gate", gate, params=lambda key: jax.random.normal(key, (2 * D, D)))(
+            h, collected
+        )
+        new = amp.isu(
+            new,
+            lambda s: s.replace(step=s.step + 1),
+            lambda s: s.replace(step=s.step - 1),
+        )
         more, done = amp.cond(new, lambda s: s.step < steps)
         h.connect(h0, more)
         pooled = amp.reduce("pool", jax.ops.segment_sum, done)
@@ -173,20 +269,33 @@ def test_gated_graph_network_step_by_step():
     rng = np.random.default_rng(3)
 
     def graph(n_node, n_edge):
-        senders, receivers = rng.integers(0, n_node, (2, n_edge))  # some nodes stay isolated, kind 2 stays empty
-        topology = amp.Topology.from_edges(senders, receivers, rng.integers(0, 2, n_edge), n_node, kinds)
+        senders, receivers = rng.integers(
+            0, n_node, (2, n_edge)
+        )  # some nodes stay isolated, kind 2 stays empty
+        topology = amp.Topology.from_edges(
+            senders, receivers, rng.integers(0, 2, n_edge), n_node, kinds
+        )
         x = rng.standard_normal((n_node, D)).astype(np.float32)
         return {"h0": amp.messages(x, step=0), "topology": topology}
 
-    data = [graph(5, 7), graph(1, 0), graph(3, 2)]
+    data = [
+        graph(5, 7),
+        graph(1, 0),
+        graph(3, 2),
+    ]
 
     def by_hand(p, d):
-        h, topology = jnp.asarray(d["h0"].payload), d["topology"]
+        h = jnp.asarray(d["h0"].payload)
+        topology = d["topology"]
         for _ in range(steps):
             m = jnp.zeros_like(h)
             for k in range(kinds):
                 m = m.at[topology.scatter[k]].add(linear(p[f"edge{k}"], h[topology.gather[k]]))
-            h = jax.vmap(gate, (None, 0, 0))(p["gate"], h, m)
+            h = jax.vmap(gate, (None, 0, 0))(
+                p["gate"],
+                h,
+                m,
+            )
         return square(linear(p["out"], h.sum(axis=0)))
 
     got = assert_equal(g, data, by_hand)
@@ -196,30 +305,52 @@ def test_gated_graph_network_step_by_step():
 
 def test_group_with_opener_of_size_zero_and_order():
     def weigh(rows, segment_ids, n):  # depends on the order of the rows
-        return jax.ops.segment_sum(rows * (1.0 + jnp.arange(len(rows)))[:, None], segment_ids, n)
+        return jax.ops.segment_sum(
+            rows * (1.0 + jnp.arange(len(rows)))[:, None],
+            segment_ids,
+            n,
+        )
 
     with amp.Graph() as g:
-        words = amp.pump("words", (D,), fields=("i", "rank"))
+        words = amp.pump(
+            "words",
+            (D,),
+            fields=("i", "rank"),
+        )
         opener = amp.pump("opener", (), fields=("n",))
         y = amp.ppt("layer", amp.nn.Linear(D, D))(words)
-        group = amp.group(y, by=(), size=lambda s: s.n, order=lambda s: -s.rank, opener=opener)
+        group = amp.group(
+            y,
+            by=(),
+            size=lambda s: s.n,
+            order=lambda s: -s.rank,
+            opener=opener,
+        )
         amp.loss("rows", square)(group)
         amp.sink("group", group)
         amp.loss("square", square)(amp.reduce("weigh", weigh, group))
     rng = np.random.default_rng(4)
-    data = [
-        {
-            "words": amp.messages(
-                rng.standard_normal((n, D)).astype(np.float32), i=np.arange(n), rank=rng.permutation(n)
-            ),
-            "opener": amp.messages([0.0], n=n),
-        }
-        for n in (3, 0, 1)
-    ]
+    data = []
+    for n in (3, 0, 1):
+        data.append(
+            {
+                "words": amp.messages(
+                    rng.standard_normal((n, D)).astype(np.float32),
+                    i=np.arange(n),
+                    rank=rng.permutation(n),
+                ),
+                "opener": amp.messages([0.0], n=n),
+            }
+        )
 
     def by_hand(p, d):
-        rows = linear(p["layer"], d["words"].payload[np.argsort(-d["words"].fields["rank"])])
-        return 0.5 * jnp.sum(rows**2) + square(((1.0 + jnp.arange(len(rows)))[:, None] * rows).sum(axis=0))
+        rows = linear(
+            p["layer"],
+            d["words"].payload[np.argsort(-d["words"].fields["rank"])],
+        )
+        return 0.5 * jnp.sum(rows**2) + square(
+            ((1.0 + jnp.arange(len(rows)))[:, None] * rows).sum(axis=0)
+        )
 
     got = assert_equal(g, data, by_hand)
     assert got.rows == {"layer": 4}
@@ -233,27 +364,56 @@ def test_group_with_opener_of_size_zero_and_order():
 def test_nested_loops():
     """Outer loop `a`, inner loop `b`; at the inner exit `b` is reset by what can be undone: subtracting its bound."""
     with amp.Graph() as g:
-        x = amp.pump("x", (D,), fields=("a", "b", "n", "m"))
-        outer, inner = amp.phi("outer"), amp.phi("inner")
-        y = amp.ppt("inside", lambda p, x: jnp.tanh(x @ p), params=lambda k: jax.random.normal(k, (D, D)))(inner)
-        y = amp.isu(y, lambda s: s.replace(b=s.b + 1), lambda s: s.replace(b=s.b - 1))
-        again, out = amp.cond(y, lambda s: s.b < s.m + s.a)
+        x = amp.pump(
+            "x",
+            (D,),
+            fields=("a", "b", "n", "m"),
+        )
+        outer = amp.phi("outer")
+        inner = amp.phi("inner")
+        y = amp.ppt(
+            "inside",
+            lambda p, x: jnp.tanh(x @ p),
+            params=lambda k: jax.random.normal(k, (D, D)),
+        )(inner)
+        y = amp.isu(
+            y,
+            lambda s: s.replace(b=s.b + 1),
+            lambda s: s.replace(b=s.b - 1),
+        )
+        again, out = amp.cond(
+            y,
+            lambda s: s.b < s.m + s.a,
+        )
         inner.connect(outer, again)
         z = amp.ppt("outside", lambda p, x: x * p, params=jnp.linspace(0.5, 1.5, D))(out)
         z = amp.isu(
-            z, lambda s: s.replace(b=s.b - s.m - s.a, a=s.a + 1), lambda s: s.replace(b=s.b + s.m + s.a - 1, a=s.a - 1)
+            z,
+            lambda s: s.replace(
+                b=s.b - s.m - s.a,
+                a=s.a + 1,
+            ),
+            lambda s: s.replace(
+                b=s.b + s.m + s.a - 1,
+                a=s.a - 1,
+            ),
         )
-        more, done = amp.cond(z, lambda s: s.a < s.n)
+        more, done = amp.cond(
+            z,
+            lambda s: s.a < s.n,
+        )
         outer.connect(x, more)
         amp.loss("square", square)(done)
     rng = np.random.default_rng(5)
-    data = [
-        {"x": amp.messages(rng.standard_normal((1, D)).astype(np.float32), a=0, b=0, n=n, m=m)}
-        for n, m in ((1, 1), (3, 2), (2, 1))
-    ]
+    data = []
+    for n, m in ((1, 1), (3, 2), (2, 1)):
+        data.append(
+            {"x": amp.messages(rng.standard_normal((1, D)).astype(np.float32), a=0, b=0, n=n, m=m)}
+        )
 
     def by_hand(p, d):
-        x, fields = d["x"].payload[0], d["x"].fields
+        x = d["x"].payload[0]
+        fields = d["x"].fields
         for a in range(fields["n"]):
             for _ in range(fields["m"] + a):
                 x = jnp.tanh(x @ p["inside"])
@@ -267,27 +427,55 @@ def test_nested_loops():
 def test_flatmap_ungroup_repeat_and_keying_function():
     with amp.Graph() as g:
         x = amp.pump("x", (D,), fields=("n",))
-        rows = amp.pump("rows", (D,), fields=("n",), ragged=True)
-        copies = amp.flatmap(x, lambda s: s.n, lambda s, i: s.replace(i=i))
-        each = amp.ungroup(rows, field="i")
-        scaled = amp.ppt("scale", lambda p, a, b: p * a * b, params=jnp.ones(D), join=lambda s: (s.instance, s.i))(
-            copies, each
+        rows = amp.pump(
+            "rows",
+            (D,),
+            fields=("n",),
+            ragged=True,
         )
+        copies = amp.flatmap(
+            x,
+            lambda s: s.n,
+            lambda s, i: s.replace(i=i),
+        )
+        each = amp.ungroup(rows, field="i")
+        scaled = amp.ppt(
+            "scale",
+            lambda p, a, b: p * a * b,
+            params=jnp.ones(D),
+            join=lambda s: (s.instance, s.i),
+        )(copies, each)
         amp.loss("each", square)(scaled)
-        both = amp.npt("add", lambda a, b: a + b)(amp.repeat(amp.ppt("l", amp.nn.Linear(D, D))(x), lambda s: s.n), rows)
+        both = amp.npt("add", lambda a, b: a + b)(
+            amp.repeat(
+                amp.ppt("l", amp.nn.Linear(D, D))(x),
+                lambda s: s.n,
+            ),
+            rows,
+        )
         amp.loss("rowwise", square)(both)
     rng = np.random.default_rng(6)
-    data = [
-        {
-            "x": amp.messages(rng.standard_normal((1, D)).astype(np.float32), n=n),
-            "rows": amp.messages(rng.standard_normal((n, D)).astype(np.float32), n=n),
-        }
-        for n in (0, 2, 3)
-    ]
+    data = []
+    for n in (0, 2, 3):
+        data.append(
+            {
+                "x": amp.messages(
+                    rng.standard_normal((1, D)).astype(np.float32),
+                    n=n,
+                ),
+                "rows": amp.messages(
+                    rng.standard_normal((n, D)).astype(np.float32),
+                    n=n,
+                ),
+            }
+        )
 
     def by_hand(p, d):
-        x, rows = d["x"].payload[0], d["rows"].payload
-        return 0.5 * jnp.sum((p["scale"] * x * rows) ** 2) + 0.5 * jnp.sum((linear(p["l"], x) + rows) ** 2)
+        x = d["x"].payload[0]
+        rows = d["rows"].payload
+        return 0.5 * jnp.sum((p["scale"] * x * rows) ** 2) + 0.5 * jnp.sum(
+            (linear(p["l"], x) + rows) ** 2
+        )
 
     got = assert_equal(g, data, by_hand)
     assert got.rows == {"scale": 5, "l": 3}
@@ -295,19 +483,33 @@ def test_flatmap_ungroup_repeat_and_keying_function():
 
 def test_keys_reach_bodies_that_take_one():
     def noisy(x, key=None):
-        return x if key is None else x + jax.random.normal(key, x.shape)
+        if key is None:
+            return x
+        return x + jax.random.normal(key, x.shape)
 
     with amp.Graph() as g:
-        amp.sink("y", amp.npt("noise", noisy, rng=True)(amp.pump("x", (D,), ragged=True)))
+        amp.sink(
+            "y",
+            amp.npt("noise", noisy, rng=True)(amp.pump("x", (D,), ragged=True)),
+        )
     data = [{"x": np.zeros((2, D), np.float32)}]
 
     def keys(node, state, row):
-        return jax.random.fold_in(jax.random.key(state["instance"]), row)
+        return jax.random.fold_in(
+            jax.random.key(state["instance"]),
+            row,
+        )
 
     (_, quiet), *_ = reference(g, {}, data).outputs["y"]
     (_, noise), *_ = reference(g, {}, data, keys=keys).outputs["y"]
     assert not quiet.any()
-    np.testing.assert_allclose(noise[1], jax.random.normal(keys("noise", {"instance": 0}, 1), (D,)))
+    np.testing.assert_allclose(
+        noise[1],
+        jax.random.normal(
+            keys("noise", {"instance": 0}, 1),
+            (D,),
+        ),
+    )
 
 
 # What can go wrong.
@@ -325,8 +527,21 @@ def x(**fields):
 
 
 def test_wrong_inverse_that_slips_past_the_samples():
-    wrong = lambda s: s.replace(t=np.where(s.t > 100, s.t, s.t - 1))  # the samples stay below 100
-    g = one_pump(lambda w: amp.sink("y", amp.isu(w, lambda s: s.replace(t=s.t + 1), wrong, name="step")))
+    # the samples stay below 100
+    def wrong(s):
+        return s.replace(t=np.where(s.t > 100, s.t, s.t - 1))
+
+    g = one_pump(
+        lambda w: amp.sink(
+            "y",
+            amp.isu(
+                w,
+                lambda s: s.replace(t=s.t + 1),
+                wrong,
+                name="step",
+            ),
+        )
+    )
     reference(g, {}, [x(t=7)])
     text = r"node `y`, port 0: expected the way back of .*'t': 201.* to end at `x` with .*'t': 200.*, got `x` with .*'t': 201.*f_inv does not undo"
     with pytest.raises(InvariantError, match=text):
@@ -337,10 +552,22 @@ def test_wrong_inverse_before_a_phi():
     def build(w):
         a, b = amp.cond(w, lambda s: s.t > 100)
         both = amp.phi("both", a, b)
-        wrong = lambda s: s.replace(t=np.where(s.t == 201, 5, s.t - 1))
-        amp.sink("y", amp.isu(both, lambda s: s.replace(t=s.t + 1), wrong))
 
-    with pytest.raises(InvariantError, match=r"node `both`: expected a message seen before, got .*'t': 5"):
+        def wrong(s):
+            return s.replace(t=np.where(s.t == 201, 5, s.t - 1))
+
+        amp.sink(
+            "y",
+            amp.isu(
+                both,
+                lambda s: s.replace(t=s.t + 1),
+                wrong,
+            ),
+        )
+
+    with pytest.raises(
+        InvariantError, match=r"node `both`: expected a message seen before, got .*'t': 5"
+    ):
         reference(one_pump(build), {}, [x(t=200)])
 
 
@@ -351,15 +578,31 @@ def test_a_state_that_comes_to_a_phi_twice():
 
 
 def test_a_key_that_comes_to_a_port_twice():
-    add = amp.npt("add", lambda a, b: a + b, join=("instance",))
+    add = amp.npt(
+        "add",
+        lambda a, b: a + b,
+        join=("instance",),
+    )
     g = one_pump(lambda w: amp.sink("y", add(w, amp.pump("z", (D,)))))
-    with pytest.raises(MessageError, match="node `add`, port a: expected one message per key, got a second one"):
+    with pytest.raises(
+        MessageError, match="node `add`, port a: expected one message per key, got a second one"
+    ):
         reference(g, {}, [x(t=[0, 1])])
 
 
 def test_a_join_that_is_never_complete():
-    g = one_pump(lambda w: amp.sink("y", amp.npt("add", lambda a, b: a + b)(w, amp.pump("z", (D,), fields=("t",)))))
-    with pytest.raises(DeadlockError, match=r"every join and group to be complete, got `add` with \[0\] for key"):
+    g = one_pump(
+        lambda w: amp.sink(
+            "y",
+            amp.npt("add", lambda a, b: a + b)(
+                w,
+                amp.pump("z", (D,), fields=("t",)),
+            ),
+        )
+    )
+    with pytest.raises(
+        DeadlockError, match=r"every join and group to be complete, got `add` with \[0\] for key"
+    ):
         reference(g, {}, [x(t=0)])
 
 
@@ -373,9 +616,20 @@ def test_an_instance_that_never_ends(monkeypatch):
     monkeypatch.setattr("ampjax.testing.interpreter.MOST_STEPS", 100)
     with amp.Graph() as g:
         t = amp.phi("t")
-        up = amp.isu(t, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        done, more = amp.cond(up, lambda s: s.t < 0, name="leave")
-        t.connect(amp.pump("x", (D,), fields=("t",)), more)
+        up = amp.isu(
+            t,
+            lambda s: s.replace(t=s.t + 1),
+            lambda s: s.replace(t=s.t - 1),
+        )
+        done, more = amp.cond(
+            up,
+            lambda s: s.t < 0,
+            name="leave",
+        )
+        t.connect(
+            amp.pump("x", (D,), fields=("t",)),
+            more,
+        )
         amp.sink("end", done)
     text = r"reference, node `\w+`: expected an instance that ends, got one that goes on after 100 messages, at state .*\. Mend the condition"
     with pytest.raises(MessageError, match=text):
@@ -384,22 +638,42 @@ def test_an_instance_that_never_ends(monkeypatch):
 
 def test_a_missing_topology_and_one_that_does_not_fit():
     with amp.Graph() as g:
-        wire, topology = amp.pump("x", (D,), ragged=True), amp.topology("map")
-        amp.sink("y", amp.distribute(wire, topology, 1, name="pick")[0])
+        wire = amp.pump("x", (D,), ragged=True)
+        topology = amp.topology("map")
+        amp.sink(
+            "y",
+            amp.distribute(wire, topology, 1, name="pick")[0],
+        )
     rows = {"x": np.zeros((2, D), np.float32)}
-    with pytest.raises(DeadlockError, match="node `pick`: expected a topology from `map`, got none"):
+    with pytest.raises(
+        DeadlockError, match="node `pick`: expected a topology from `map`, got none"
+    ):
         reference(g, {}, [rows])
     with pytest.raises(MessageError, match="node `pick`: expected row numbers below 2, got 2"):
-        reference(g, {}, [rows | {"map": amp.Topology(([2],), ([0],), 1)}])
+        reference(
+            g,
+            {},
+            [rows | {"map": amp.Topology(([2],), ([0],), 1)}],
+        )
 
 
 def test_unknown_pump_and_missing_parameters():
     g = one_pump(lambda w: amp.sink("y", amp.ppt("layer", amp.nn.Linear(D, D))(w)))
-    with pytest.raises(MessageError, match=r"expected messages for the pumps \['x'\], got pump `z`"):
+    with pytest.raises(
+        MessageError, match=r"expected messages for the pumps \['x'\], got pump `z`"
+    ):
         reference(g, init_params(g), [{"z": 1.0}])
-    with pytest.raises(MessageError, match=r"pump `x`: expected the state fields \['t'\], got \[\]"):
-        reference(g, init_params(g), [{"x": np.zeros(D, np.float32)}])
-    with pytest.raises(ParameterError, match=r"expected parameters of \['layer'\], got those of \[\]"):
+    with pytest.raises(
+        MessageError, match=r"pump `x`: expected the state fields \['t'\], got \[\]"
+    ):
+        reference(
+            g,
+            init_params(g),
+            [{"x": np.zeros(D, np.float32)}],
+        )
+    with pytest.raises(
+        ParameterError, match=r"expected parameters of \['layer'\], got those of \[\]"
+    ):
         reference(g, {}, [x(t=0)])
 
 
@@ -409,7 +683,10 @@ def test_unknown_pump_and_missing_parameters():
 def test_compare_takes_the_largest_gradient_of_each_leaf_as_its_measure():
     want = {"a": {"w": np.array([1.0, -10.0]), "b": np.zeros(2)}}
     got = {"a": {"w": np.array([1.1, -10.0]), "b": np.array([0.0, 1e-3])}}
-    assert compare(got, want) == [("a", "['b']", pytest.approx(1e-3)), ("a", "['w']", pytest.approx(0.01))]
+    assert compare(got, want) == [
+        ("a", "['b']", pytest.approx(1e-3)),
+        ("a", "['w']", pytest.approx(0.01)),
+    ]
     assert compare({"a": np.array([np.nan])}, {"a": np.array([1.0])}) == [("a", "", np.inf)]
     assert compare({"a": np.zeros((0, 2))}, {"a": np.zeros((0, 2))}) == [("a", "", 0.0)]
 
@@ -428,6 +705,13 @@ def test_compare_refuses_what_is_not_alike(got, text):
 
 
 def test_the_table_puts_the_worst_first_and_says_what_it_left_out():
-    text = difference_table([("a", "", 1e-9), ("b", "['w']", 0.5), ("c", "", 1e-8)], limit=2)
+    text = difference_table(
+        [
+            ("a", "", 1e-9),
+            ("b", "['w']", 0.5),
+            ("c", "", 1e-8),
+        ],
+        limit=2,
+    )
     assert [line.split()[0] for line in text.splitlines()] == ["node", "b", "c", "..."]
     assert "> 1e-05" in text.splitlines()[1]

@@ -18,11 +18,15 @@ from ampjax.train.settings import Settings
 
 pytestmark = pytest.mark.slow
 
-SINGLE, FULL = Settings(max_dispatch_size=1, fuse=False, arena_rows=ROWS), Settings(arena_rows=ROWS)
+SINGLE = Settings(max_dispatch_size=1, fuse=False, arena_rows=ROWS)
+FULL = Settings(arena_rows=ROWS)
 
 
 def data(n=3):
-    return [{"x": np.array([i, 1 - i], np.float32), "label": np.float32(0.5)} for i in range(n)]
+    result = []
+    for i in range(n):
+        result.append({"x": np.array([i, 1 - i], np.float32), "label": np.float32(0.5)})
+    return result
 
 
 @pytest.mark.parametrize(
@@ -31,16 +35,25 @@ def data(n=3):
     ids=["a node's own interval", "updates after every row", "the controller's updates"],
 )
 def test_nothing_updates_while_gradients_are_compared(interval, schedules):
-    found = verify(graphs.chain(1, min_update_interval=interval), graphs.chain_data(3), schedules=schedules)
+    found = verify(
+        graphs.chain(1, min_update_interval=interval),
+        graphs.chain_data(3),
+        schedules=schedules,
+    )
     assert found, found
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (4, 7, 11))])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (4, 7, 11))]
+)
 def test_random_graphs_agree_in_inference_too(seed):
     """Loops, groups, ragged rows, replicas, edges: sinks with their states, and metrics."""
     case = random_one(seed)
     found = verify(
-        case.graph, case.instances, params=start(seed), schedules=[dataclasses.replace(SINGLE, max_dispatch_size=4)]
+        case.graph,
+        case.instances,
+        params=start(seed),
+        schedules=[dataclasses.replace(SINGLE, max_dispatch_size=4)],
     )
     assert found, found
 
@@ -69,7 +82,11 @@ class Wrong:
 def break_inference(monkeypatch, kernels, name):
     """Inference kernels, of rows or of losses, that compute something else than those of training."""
     real = getattr(kernels, name)
-    monkeypatch.setattr(kernels, name, lambda program, wiring: real(Wrong(program), wiring))
+    monkeypatch.setattr(
+        kernels,
+        name,
+        lambda program, wiring: real(Wrong(program), wiring),
+    )
 
 
 @pytest.mark.parametrize("schedule", [SINGLE, FULL], ids=["single", "full"])
@@ -85,7 +102,9 @@ def test_a_mistake_of_inference_alone_is_found(monkeypatch, kernels, broken, tol
     assert not found and found.worst > 5e-4, found
     marked = [line for line in found.report.splitlines() if "> 1e-05" in line]
     assert any(line.startswith(told) for line in marked), found
-    assert not [line for line in marked if not line.startswith(("predict", "evaluate"))], found  # training is right
+    assert not [line for line in marked if not line.startswith(("predict", "evaluate"))], (
+        found
+    )  # training is right
 
 
 def test_what_is_not_finite_never_agrees():
@@ -122,7 +141,12 @@ def test_what_was_not_looked_at_depends_on_the_graph():
 
     with amp.Graph() as g:
         amp.loss("loss", lambda x: x * x)(amp.npt("noise", noisy, rng=True)(amp.pump("x")))
-    found = verify(g, [{"x": np.float32(1)}], schedules=[Settings(weights="stashed")], oracle="jit")
+    found = verify(
+        g,
+        [{"x": np.float32(1)}],
+        schedules=[Settings(weights="stashed")],
+        oracle="jit",
+    )
     assert found, found
     unseen = "\n".join(found.not_looked_at)
     assert "random numbers of `noise`" in unseen and "the graph has no sink" in unseen
@@ -130,7 +154,11 @@ def test_what_was_not_looked_at_depends_on_the_graph():
 
 
 def test_quick_tries_one_schedule():
-    found = verify(graphs.chain(1), graphs.chain_data(2), quick=True)
+    found = verify(
+        graphs.chain(1),
+        graphs.chain_data(2),
+        quick=True,
+    )
     assert found and sum("max_active_keys" in line for line in found.report.splitlines()) == 1
 
 
@@ -138,12 +166,25 @@ def test_quick_tries_one_schedule():
 
 
 def predictions(rows, t=(0, 1)):
-    return Predictions(np.asarray(rows, np.float32), np.array([0, 0]), {"t": np.array(t)})
+    return Predictions(
+        np.asarray(rows, np.float32),
+        np.array([0, 0]),
+        {"t": np.array(t)},
+    )
 
 
 @functools.cache
 def wanted():
-    return [({"t": 1, "instance": 0}, np.array([4.0, np.inf])), ({"t": 0, "instance": 0}, np.array([1.0, np.nan]))]
+    return [
+        (
+            {"t": 1, "instance": 0},
+            np.array([4.0, np.inf]),
+        ),
+        (
+            {"t": 0, "instance": 0},
+            np.array([1.0, np.nan]),
+        ),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -157,14 +198,26 @@ def wanted():
         (predictions([[1], [4]]), np.inf),
         (Predictions(np.ones((1, 2)), np.array([0]), {"t": np.array([0])}), np.inf),
     ],
-    ids=["equal", "a value", "a state", "not a number in the reference", "not a number", "shapes", "a message missing"],
+    ids=[
+        "equal",
+        "a value",
+        "a state",
+        "not a number in the reference",
+        "not a number",
+        "shapes",
+        "a message missing",
+    ],
 )
 def test_how_far_the_rows_of_a_sink_are_apart(got, apart):
     assert outputs_apart(got, wanted()) == apart
 
 
 def test_an_empty_sink():
-    nothing = Predictions(np.zeros((0, 2)), np.zeros(0, int), {"t": np.zeros(0, int)})
+    nothing = Predictions(
+        np.zeros((0, 2)),
+        np.zeros(0, int),
+        {"t": np.zeros(0, int)},
+    )
     assert outputs_apart(nothing, []) == 0 and outputs_apart(nothing, wanted()) == np.inf
 
 
@@ -174,7 +227,12 @@ def test_a_difference_that_random_numbers_explain_is_told_first():
 
     with amp.Graph() as g:
         amp.loss("loss", lambda x: x * x)(amp.npt("noise", noisy, rng=True)(amp.pump("x")))
-    found = verify(g, [{"x": np.float32(1)}], quick=True, oracle="jit")
+    found = verify(
+        g,
+        [{"x": np.float32(1)}],
+        quick=True,
+        oracle="jit",
+    )
     first = found.report.splitlines()[0]
     assert not found and first.endswith(
         "Random numbers of `noise` are drawn by the engine alone: to compare, leave them out, such as with a dropout rate of 0."

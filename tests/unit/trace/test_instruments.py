@@ -28,11 +28,30 @@ for _hook in HOOKS:
 
 @pytest.mark.slow
 def test_what_it_is_told():
-    e, everything = engine(graphs.chain(1), interval=2, tx=optax.sgd(0.1), fuse=False), All()
-    VirtualDriver(Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(2)), [everything]), lambda d: 1).run()
+    e = engine(
+        graphs.chain(1),
+        interval=2,
+        tx=optax.sgd(0.1),
+        fuse=False,
+    )
+    everything = All()
+    VirtualDriver(
+        Loop(
+            e.scheduler,
+            e.executor,
+            e.sources(graphs.chain_data(2)),
+            [everything],
+        ),
+        lambda d: 1,
+    ).run()
     of = {}
     for hook, *args in everything.told:
-        what = args[0][0] if hook.startswith(("before", "after")) else args[0] if args else None
+        if hook.startswith(("before", "after")):
+            what = args[0][0]
+        elif args:
+            what = args[0]
+        else:
+            what = None
         of.setdefault(getattr(what, "number", None), []).append(hook)
     assert of.keys() == {None, 1, 2, 3}
     issued = ["decided", "before_kernels", "after_kernels", "after_changes"]
@@ -42,14 +61,24 @@ def test_what_it_is_told():
 
 
 def test_where_only_control_runs_no_kernel_is_issued():
-    e, everything = engine(graphs.chain(1), fuse=False), All()
-    VirtualDriver(Loop(e.scheduler, None, e.sources(graphs.chain_data(1)), [everything]), lambda d: 1).run()
+    e = engine(graphs.chain(1), fuse=False)
+    everything = All()
+    VirtualDriver(
+        Loop(
+            e.scheduler,
+            None,
+            e.sources(graphs.chain_data(1)),
+            [everything],
+        ),
+        lambda d: 1,
+    ).run()
     hooks = [hook for hook, *_ in everything.told]
     assert "before_kernels" in hooks and not {"after_kernels", "after_changes"} & set(hooks)
 
 
 def test_the_end_of_the_data_and_workers_without_work():
-    e, everything = engine(graphs.chain(1), flush_every=4), All()
+    e = engine(graphs.chain(1), flush_every=4)
+    everything = All()
     e.loop([{"x": np.float32(1), "label": np.float32(0)}])
     loop = e.loops[-1]
     loop.instruments.add(everything)
@@ -66,6 +95,8 @@ def test_one_that_is_not_overridden_costs_nothing():
 
     few = Few()
     told = Instruments([few])
-    assert told.done == [few.done] and not any(getattr(told, hook) for hook in HOOKS if hook != "done")
+    assert told.done == [few.done] and not any(
+        getattr(told, hook) for hook in HOOKS if hook != "done"
+    )
     told.remove(few)
     assert not told.done

@@ -31,7 +31,12 @@ def whole(bits):
 
 
 decisions = st.one_of(
-    st.builds(PassBegins, whole(32), st.booleans(), whole(32)),
+    st.builds(
+        PassBegins,
+        whole(32),
+        st.booleans(),
+        whole(32),
+    ),
     st.builds(
         Issue,
         whole(16),
@@ -53,7 +58,9 @@ decisions = st.one_of(
 
 @given(st.lists(decisions))
 def test_decisions_round_trip(made):
-    data, at, read = b"".join(map(pack, made)), 0, []
+    data = b"".join(map(pack, made))
+    at = 0
+    read = []
     while at < len(data):
         decision, at = unpack(data, at)
         read.append(decision)
@@ -77,7 +84,10 @@ def test_bytes_that_are_no_decision():
 
 
 def test_decisions_in_words():
-    assert str(PassBegins(9, True, 0xAB)) == "a pass of training over 9 instance(s) in an order with checksum 000000ab"
+    assert (
+        str(PassBegins(9, True, 0xAB))
+        == "a pass of training over 9 instance(s) in an order with checksum 000000ab"
+    )
     assert str(Issue(1, 4, 1, 3, 5, 2, 7, 255)) == (
         "backward of stage 4: 3 message(s) from instance 7 on, 5 row(s), states 000000ff, then 2 parameter change(s), on worker 1"
     )
@@ -91,11 +101,15 @@ def test_decisions_in_words():
 
 
 def journal_of(**settings):
-    e, made = engine(graphs.chain(1), fuse=False, **settings), []
+    e = engine(graphs.chain(1), fuse=False, **settings)
+    made = []
     e.executor = None
     VirtualDriver(
         Loop(
-            e.scheduler, None, e.sources(graphs.chain_data(3)), [Journal(made.append, e.scheduler.contents.messages_of)]
+            e.scheduler,
+            None,
+            e.sources(graphs.chain_data(3)),
+            [Journal(made.append, e.scheduler.contents.messages_of)],
         ),
         lambda d: 1,
     ).run()
@@ -110,20 +124,37 @@ def test_a_journal_tells_all_that_varies():
 def test_dispatches_are_told_by_what_is_in_them():
     first, *_ = (d for d in journal_of() if isinstance(d, Issue))
     assert first[:-1] == (0, 0, 0, 3, 3, 0, 0)
-    alone = [d for d in journal_of(max_dispatch_size=1) if isinstance(d, Issue) and (d.stage, d.direction) == (0, 0)]
+    alone = []
+    for d in journal_of(max_dispatch_size=1):
+        if isinstance(d, Issue) and (d.stage, d.direction) == (0, 0):
+            alone.append(d)
     assert [d.instance for d in alone] == [0, 1, 2] and len({d.states for d in alone}) == 3
 
 
 def test_updates_at_the_end_of_the_data_are_a_decision():
-    assert [d for d in journal_of(flush_every=2, max_active_keys=2) if isinstance(d, DataEnds)] == [DataEnds()]
+    assert [d for d in journal_of(flush_every=2, max_active_keys=2) if isinstance(d, DataEnds)] == [
+        DataEnds()
+    ]
 
 
 def test_a_digest_tells_every_bit_and_name():
-    params = {"a": {"w": np.zeros(2, np.float32)}, "b": jnp.ones(3)}
+    params = {
+        "a": {"w": np.zeros(2, np.float32)},
+        "b": jnp.ones(3),
+    }
     assert digest(params) == digest({"a": {"w": jnp.zeros(2)}, "b": np.ones(3, np.float32)})
     others = [
-        {"a": {"w": np.array([0, -0.0], np.float32)}, "b": params["b"]},
-        {"a": {"v": params["a"]["w"]}, "b": params["b"]},
-        {"a": {"w": np.zeros((2, 1), np.float32)}, "b": params["b"]},
+        {
+            "a": {"w": np.array([0, -0.0], np.float32)},
+            "b": params["b"],
+        },
+        {
+            "a": {"v": params["a"]["w"]},
+            "b": params["b"],
+        },
+        {
+            "a": {"w": np.zeros((2, 1), np.float32)},
+            "b": params["b"],
+        },
     ]
     assert len({digest(other) for other in [params, *others]}) == 4

@@ -55,7 +55,9 @@ def test_a_recording_that_is_cut_off(tmp_path, n):
         "the run was killed, or the file is not whole. Pass `partial=True` to replay it up to there."
     )
     recording = Recording(path, partial=True)
-    assert list(recording.decisions()) == (MADE if n <= 10 else MADE[:-1]) and "cut off" in repr(recording)
+    assert list(recording.decisions()) == (MADE if n <= 10 else MADE[:-1]) and "cut off" in repr(
+        recording
+    )
 
 
 def test_a_damaged_recording(tmp_path):
@@ -74,7 +76,9 @@ def test_a_damaged_recording(tmp_path):
 
 def test_a_foreign_file(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"epoch": 1}\n')
-    with pytest.raises(ReplayError, match=r"got a file that begins with b'\{\"epoch\": 1\}\\n'\. Pass a file that"):
+    with pytest.raises(
+        ReplayError, match=r"got a file that begins with b'\{\"epoch\": 1\}\\n'\. Pass a file that"
+    ):
         Recording(tmp_path / "log.jsonl")
     (tmp_path / "half").write_bytes(MAGIC + bytes([99, 0, 0, 0]) + b'{"epo')
     with pytest.raises(ReplayError, match="got a header that can't be read"):
@@ -97,7 +101,8 @@ def test_a_recording_of_an_earlier_format(tmp_path):
 def test_a_header_that_claims_more_than_there_is(tmp_path):
     path = tmp_path / "run.trace"
     for text, got in {
-        (2**32 - 1).to_bytes(4, "little") + b"{}": "a header that can't be read (4294967295 bytes where 2 are left)",
+        (2**32 - 1).to_bytes(4, "little")
+        + b"{}": "a header that can't be read (4294967295 bytes where 2 are left)",
         (2).to_bytes(4, "little") + b"[]": "a header that is no object",
         (100_000).to_bytes(4, "little")
         + b"[" * 100_000: "a header that can't be read (brackets that are nested too deeply)",
@@ -116,7 +121,10 @@ def test_a_header_that_claims_more_than_there_is(tmp_path):
     ],
 )
 def test_an_end_that_counts_other_decisions(tmp_path, decisions, got):
-    path = cut(write(tmp_path / "run.trace", []), len(pack(End(0, 0))))
+    path = cut(
+        write(tmp_path / "run.trace", []),
+        len(pack(End(0, 0))),
+    )
     path.write_bytes(path.read_bytes() + b"".join(map(pack, decisions)))
     with pytest.raises(ReplayError) as caught:
         list(Recording(path).decisions())
@@ -131,7 +139,10 @@ def test_an_end_that_counts_other_decisions(tmp_path, decisions, got):
     ],
 )
 def test_numbers_that_stand_for_nothing(tmp_path, decision, error):
-    path = cut(write(tmp_path / "run.trace", [decision]), len(pack(End(0, 0))))
+    path = cut(
+        write(tmp_path / "run.trace", [decision]),
+        len(pack(End(0, 0))),
+    )
     with pytest.raises(ReplayError, match=f"where {error}"):
         list(Recording(path, partial=True).decisions())
 

@@ -38,7 +38,11 @@ def test_busy_fraction_is_the_union_of_slices(found):
     marks = sorted({t for s in found for t in (s.start_ns, s.end_ns)})
     for worker, part in trace.busy_fraction().items():
         mine = [s for s in found if s.worker == worker]
-        busy = sum(b - a for a, b in itertools.pairwise(marks) if any(s.start_ns <= a and b <= s.end_ns for s in mine))
+        busy = sum(
+            b - a
+            for a, b in itertools.pairwise(marks)
+            if any(s.start_ns <= a and b <= s.end_ns for s in mine)
+        )
         assert part == pytest.approx(busy / trace.span_ns if trace.span_ns else 0.0)
     assert set(trace.busy_fraction()) == {s.worker for s in found}
 
@@ -54,7 +58,14 @@ def test_slices_of_a_lane_do_not_overlap(found):
 
 def test_instances_may_be_arrays():
     trace = Trace()
-    trace.add(np.int64(1), "a", "forward", np.int64(5), np.int64(9), np.array([3, 4]))
+    trace.add(
+        np.int64(1),
+        "a",
+        "forward",
+        np.int64(5),
+        np.int64(9),
+        np.array([3, 4]),
+    )
     assert trace.slices == [Slice(1, "a", "forward", 5, 9, (3, 4))]
     assert trace.slices[0].duration_ns == 4
     assert json.dumps(trace.slices[0].instances) == "[3, 4]"
@@ -65,7 +76,10 @@ def test_what_is_too_much_is_counted(tmp_path):
     for i in range(5):
         trace.add(0, "a", "update", i, i + 1)
     assert (len(trace), trace.n_dropped) == (2, 3)
-    assert repr(trace) == "Trace(2 slices on 1 workers over 2 ns: 2 update; busy 0: 100 %; 3 more not kept)"
+    assert (
+        repr(trace)
+        == "Trace(2 slices on 1 workers over 2 ns: 2 update; busy 0: 100 %; 3 more not kept)"
+    )
     trace.to_jsonl(tmp_path / "t.jsonl")
     assert Trace.from_jsonl(tmp_path / "t.jsonl").n_dropped == 3
 
@@ -73,7 +87,14 @@ def test_what_is_too_much_is_counted(tmp_path):
 def test_all_that_a_trace_holds_comes_back(tmp_path):
     """A run in virtual time has records of every kind."""
     _, trace = runs.rnn()
-    assert trace.waits and trace.queues and trace.staleness and trace.histograms and trace.runs and trace.stages
+    assert (
+        trace.waits
+        and trace.queues
+        and trace.staleness
+        and trace.histograms
+        and trace.runs
+        and trace.stages
+    )
     trace.to_jsonl(tmp_path / "run.jsonl")
     assert Trace.from_jsonl(tmp_path / "run.jsonl") == trace
 
@@ -87,7 +108,16 @@ def test_files_of_slices_alone_are_still_read(tmp_path):
 
 def test_an_instance_is_named_once_however_many_of_its_messages_were_there():
     trace = Trace()
-    trace.add(0, "a", "forward", 0, 1, [3, 3, 5, 3], rows=4, messages=4)
+    trace.add(
+        0,
+        "a",
+        "forward",
+        0,
+        1,
+        [3, 3, 5, 3],
+        rows=4,
+        messages=4,
+    )
     assert trace.slices == [Slice(0, "a", "forward", 0, 1, (3, 5), 4, 4)]
 
 
@@ -104,7 +134,12 @@ def test_an_empty_trace():
 
 
 def test_units():
-    assert [scaled(t) for t in (999, 1_000, 2_500_000, 3e9)] == [(999, "ns"), (1, "us"), (2.5, "ms"), (3, "s")]
+    assert [scaled(t) for t in (999, 1_000, 2_500_000, 3e9)] == [
+        (999, "ns"),
+        (1, "us"),
+        (2.5, "ms"),
+        (3, "s"),
+    ]
 
 
 def test_errors(tmp_path):
@@ -114,14 +149,18 @@ def test_errors(tmp_path):
     ):
         Slice(0, "a", "sleep", 0, 1)
     with pytest.raises(
-        SettingsError, match="slice of `a`: expected an end that is not before the start, got 2 ns to 1 ns"
+        SettingsError,
+        match="slice of `a`: expected an end that is not before the start, got 2 ns to 1 ns",
     ):
         Slice(0, "a", "update", 2, 1)
     with pytest.raises(
-        SettingsError, match=r"wait of worker 2, reason: expected one of rows, join, throttled, .*, got 'bored'"
+        SettingsError,
+        match=r"wait of worker 2, reason: expected one of rows, join, throttled, .*, got 'bored'",
     ):
         Wait(2, "bored", 0, 1)
-    with pytest.raises(SettingsError, match="wait of worker 2: expected an end that is not before the start"):
+    with pytest.raises(
+        SettingsError, match="wait of worker 2: expected an end that is not before the start"
+    ):
         Wait(2, "join", 2, 1)
     with pytest.raises(SettingsError, match="max_slices: expected at least 1, got 0"):
         Trace(max_slices=0)
@@ -151,6 +190,8 @@ def test_errors(tmp_path):
         '{"worker":0,"node":"a","kind":"update","start_ns":"0","end_ns":"1","instances":[]}',
         '{"worker":0,"node":"a","kind":"update","start_ns":0,"end_ns":1,"instances":["1"]}',
     ):
-        path.write_text('{"worker":0,"node":"a","kind":"update","start_ns":0,"end_ns":1,"instances":[]}\n' + bad)
+        path.write_text(
+            '{"worker":0,"node":"a","kind":"update","start_ns":0,"end_ns":1,"instances":[]}\n' + bad
+        )
         with pytest.raises(DataError, match="line 2: expected a record of a trace as JSON"):
             Trace.from_jsonl(path)

@@ -21,12 +21,28 @@ QUIET = {"progress": False}
 
 def data(n=10):
     rng = np.random.default_rng(0)
-    return [{"x": rng.normal(size=4).astype(np.float32), "label": np.int32(rng.integers(0, 3))} for _ in range(n)]
+    result = []
+    for _ in range(n):
+        result.append(
+            {
+                "x": rng.normal(size=4).astype(np.float32),
+                "label": np.int32(rng.integers(0, 3)),
+            }
+        )
+    return result
 
 
 def trainer(graph=None, tx=None, **options):
-    options = {"max_active_keys": 3, "min_update_interval": 4, **options}  # 10 instances: two gradients wait in the end
-    return amp.Trainer(graph or net(), tx or adam(0.01), **options)
+    options = {
+        "max_active_keys": 3,
+        "min_update_interval": 4,
+        **options,
+    }  # 10 instances: two gradients wait in the end
+    return amp.Trainer(
+        graph or net(),
+        tx or adam(0.01),
+        **options,
+    )
 
 
 def equal(first, second):
@@ -34,7 +50,9 @@ def equal(first, second):
 
 
 def test_shared_parameters_are_there_once(tmp_path):
-    instances = graphs.tied_data([2, 1, 3, 1, 2])  # 9 tokens and 5 last states: two gradients wait in the end
+    instances = graphs.tied_data(
+        [2, 1, 3, 1, 2]
+    )  # 9 tokens and 5 last states: two gradients wait in the end
     first = trainer(graphs.tied())
     first.fit(instances, epochs=1, **QUIET)
     first.save(tmp_path / "saved")
@@ -56,16 +74,31 @@ def test_what_goes_on_from_files_is_what_would_have_been(tmp_path, replicas, opt
     first.save(tmp_path / "saved")
     second = trainer(graph, **options)
     second.restore(tmp_path / "saved")
-    equal((second.params, second.gradients), (first.params, first.gradients))
-    histories = [one.fit(data(), epochs=2, **QUIET) for one in (first, second)]
-    equal((second.params, second.gradients), (first.params, first.gradients))
-    told = [[(e.epoch, e.train, e.staleness_mean, e.updates) for e in history.epochs] for history in histories]
+    equal(
+        (second.params, second.gradients),
+        (first.params, first.gradients),
+    )
+    histories = []
+    for one in (first, second):
+        histories.append(one.fit(data(), epochs=2, **QUIET))
+    equal(
+        (second.params, second.gradients),
+        (first.params, first.gradients),
+    )
+    told = []
+    for history in histories:
+        told.append([(e.epoch, e.train, e.staleness_mean, e.updates) for e in history.epochs])
     assert told[0] == told[1] and told[0][0][0] == 3
 
 
 def test_a_callback_saves_and_what_was_saved_before_is_replaced(tmp_path):
     first = trainer()
-    first.fit(data(), epochs=2, callbacks=[lambda t, epoch: t.save(tmp_path / "saved")], **QUIET)
+    first.fit(
+        data(),
+        epochs=2,
+        callbacks=[lambda t, epoch: t.save(tmp_path / "saved")],
+        **QUIET,
+    )
     second = trainer()
     second.restore(tmp_path / "saved")
     equal(second.params, first.params)
@@ -91,7 +124,10 @@ def test_a_damaged_file_is_refused_and_nothing_changes(tmp_path):
     first = trainer()
     first.fit(data(), **QUIET)
     first.save(tmp_path / "saved")
-    largest = max((tmp_path / "saved").rglob("*.bin"), key=lambda path: path.stat().st_size)
+    largest = max(
+        (tmp_path / "saved").rglob("*.bin"),
+        key=lambda path: path.stat().st_size,
+    )
     largest.write_bytes(largest.read_bytes()[:-3])
     second = trainer()
     before = second.params
@@ -120,6 +156,8 @@ def test_notes_that_no_trainer_wrote_are_refused_and_nothing_changes(tmp_path, c
     path.write_text(json.dumps(body | {"sha256": table_files._digest(body)}))
     second = trainer(seed=1)
     before = second.params
-    with pytest.raises(DataError, match="notes: expected those of a trainer like this one, got something else"):
+    with pytest.raises(
+        DataError, match="notes: expected those of a trainer like this one, got something else"
+    ):
         second.restore(tmp_path / "saved")
     equal(second.params, before)

@@ -13,11 +13,17 @@ import ampjax as amp
 
 
 def model(p, s):
-    h = amp.map(lambda w: p["embed"][w], s["words"])
+    h = amp.map(
+        lambda w: p["embed"][w],
+        s["words"],
+    )
     return jnp.sum((amp.sum(h) @ p["out"] - s["y"]) ** 2)
 
 
-PARAMS = {"embed": np.full((5, 3), 0.1, np.float32), "out": np.full((3, 2), 0.1, np.float32)}
+PARAMS = {
+    "embed": np.full((5, 3), 0.1, np.float32),
+    "out": np.full((3, 2), 0.1, np.float32),
+}
 SPEC = {"words": "int32[t]", "y": "float32[]"}
 DATA = [{"words": np.arange(5, dtype=np.int32), "y": np.float32(1)}] * 40
 
@@ -51,10 +57,23 @@ def test_a_frozen_node_need_not_update():
 
 def test_a_node_with_an_interval_of_its_own():
     def cell(p, s):
-        return jnp.sum(amp.node("slow", min_update_interval=1000)(lambda h: jnp.tanh(h * p["w"]))(s) * p["v"])
+        return jnp.sum(
+            amp.node("slow", min_update_interval=1000)(lambda h: jnp.tanh(h * p["w"]))(s) * p["v"]
+        )
 
-    compiled = amp.compile(cell, {"w": np.ones(2, np.float32), "v": np.ones(2, np.float32)}, "float32[2]")
-    runs = amp.Trainer(compiled.graph, optax.sgd(0.1), min_update_interval=2)
+    compiled = amp.compile(
+        cell,
+        {
+            "w": np.ones(2, np.float32),
+            "v": np.ones(2, np.float32),
+        },
+        "float32[2]",
+    )
+    runs = amp.Trainer(
+        compiled.graph,
+        optax.sgd(0.1),
+        min_update_interval=2,
+    )
     (text,) = told(lambda: runs.fit(compiled.data([np.ones(2, np.float32)] * 100), progress=False))
     assert "got 0 of `slow`: it has got 100 gradient rows, and its interval is 1,000" in text
     assert "with 2 it makes about 50" in text
@@ -63,9 +82,14 @@ def test_a_node_with_an_interval_of_its_own():
 @pytest.mark.parametrize(
     "options",
     [
-        {"min_update_interval": 100},  # two updates of one node; of the other one, all instances are 40 rows
+        {
+            "min_update_interval": 100
+        },  # two updates of one node; of the other one, all instances are 40 rows
         {"mode": "sync", "min_update_interval": 1000},
-        {"mode": "pipeline", "max_active_keys": 40},  # one round over all data is a choice, not an accident
+        {
+            "mode": "pipeline",
+            "max_active_keys": 40,
+        },  # one round over all data is a choice, not an accident
     ],
 )
 def test_enough_updates_or_rounds_of_the_controller_are_not_told(options):
@@ -82,7 +106,14 @@ def test_few_rows_that_come_in_one_dispatch_are_not_told():
 
 def late(**options):
     """A graph of many nodes, with many instances in flight, of which each is an update."""
-    return amp.Trainer(graphs.chain(2), optax.sgd(0.0), fuse=False, max_dispatch_size=1, policy=late_first, **options)
+    return amp.Trainer(
+        graphs.chain(2),
+        optax.sgd(0.0),
+        fuse=False,
+        max_dispatch_size=1,
+        policy=late_first,
+        **options,
+    )
 
 
 def late_first(queues, now):
@@ -95,15 +126,20 @@ def test_gradients_that_come_late_are_told_with_what_to_lower():
     (text,) = told(lambda: runs.fit(graphs.chain_data(256), epochs=2, progress=False))
     mean = max(node.staleness_mean for node in runs.statistics.nodes.values())
     first = re.match(
-        r"epoch 1: expected gradients at most 10 updates late in the mean, got ([\d.]+) at `f\d`, and of 1 more\.", text
+        r"epoch 1: expected gradients at most 10 updates late in the mean, got ([\d.]+) at `f\d`, and of 1 more\.",
+        text,
     )
     assert first and float(first[1]) > 10
     lower = re.search(
-        r"Lower `max_active_keys` \(64\) to about (\d+), or raise `min_update_interval` \(1\) to about (\d+)", text
+        r"Lower `max_active_keys` \(64\) to about (\d+), or raise `min_update_interval` \(1\) to about (\d+)",
+        text,
     )
     assert lower and mean > 10
     # What it proposes helps.
-    for options in ({"max_active_keys": int(lower[1])}, {"max_active_keys": 64, "min_update_interval": int(lower[2])}):
+    for options in (
+        {"max_active_keys": int(lower[1])},
+        {"max_active_keys": 64, "min_update_interval": int(lower[2])},
+    ):
         better = late(**options)
         assert told(lambda better=better: better.fit(graphs.chain_data(256), progress=False)) == []
 
@@ -123,12 +159,18 @@ def exploding(**options):
 
 @pytest.mark.parametrize("hosts", [None, 2])
 def test_training_ends_when_parameters_are_lost(hosts):
-    options = {} if hosts is None else {"hosts": amp.Hosts(hosts, "threads", hosts), "workers": hosts}
+    if hosts is None:
+        options = {}
+    else:
+        options = {"hosts": amp.Hosts(hosts, "threads", hosts), "workers": hosts}
     runs, data = exploding(**options)
     called = []
     with pytest.warns(RuntimeWarning, match="expected a finite") as caught:
         history = runs.fit(
-            data, epochs=5, callbacks=[lambda trainer, epoch: called.append(epoch.epoch)], progress=False
+            data,
+            epochs=5,
+            callbacks=[lambda trainer, epoch: called.append(epoch.epoch)],
+            progress=False,
         )
     runs.close()
     (text,) = {str(one.message) for one in caught}
@@ -151,8 +193,15 @@ def test_training_goes_on_if_that_is_wanted():
 
 def test_parameters_that_are_lost_by_the_last_update_of_an_epoch_are_seen():
     """The loss of that epoch was finite."""
-    runs, data = trainer(optax.scale(-np.inf), mode="pipeline", max_active_keys=40)
-    with pytest.warns(RuntimeWarning, match=r"epoch 1: expected finite parameters, got others: parameters of `\w+`"):
+    runs, data = trainer(
+        optax.scale(-np.inf),
+        mode="pipeline",
+        max_active_keys=40,
+    )
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"epoch 1: expected finite parameters, got others: parameters of `\w+`",
+    ):
         history = runs.fit(data, epochs=3, progress=False)
     assert history.diverged and np.isfinite(history[-1].train["loss"])
 
@@ -162,7 +211,10 @@ def test_a_loss_alone_that_is_not_finite_ends_nothing():
     compiled = amp.compile(model, PARAMS, SPEC)
     data = compiled.data([*DATA[:5], DATA[0] | {"y": np.float32(np.nan)}])
     runs = amp.Trainer(
-        compiled.graph, optax.apply_if_finite(optax.sgd(1e-4), 1000), max_dispatch_size=1, max_active_keys=2
+        compiled.graph,
+        optax.apply_if_finite(optax.sgd(1e-4), 1000),
+        max_dispatch_size=1,
+        max_active_keys=2,
     )
     with pytest.warns(RuntimeWarning, match="expected a finite training loss, got nan"):
         history = runs.fit(data, epochs=2, progress=False)
@@ -175,11 +227,18 @@ def test_lost_parameters_are_in_no_snapshot(tmp_path):
     def rate(step):
         return jnp.where(step < 30, 1e-4, 1e30)
 
-    runs, data = trainer(optax.sgd(rate), max_dispatch_size=1, max_active_keys=1, snapshot=tmp_path)
+    runs, data = trainer(
+        optax.sgd(rate),
+        max_dispatch_size=1,
+        max_active_keys=1,
+        snapshot=tmp_path,
+    )
     with pytest.warns(RuntimeWarning, match="Training ends here"):
         history = runs.fit(data, epochs=4, progress=False)
     assert history.diverged
-    again, data = trainer(optax.sgd(rate), max_dispatch_size=1, max_active_keys=1, snapshot=tmp_path)
+    again, data = trainer(
+        optax.sgd(rate), max_dispatch_size=1, max_active_keys=1, snapshot=tmp_path
+    )
     with pytest.warns(RuntimeWarning, match="Training ends here"):
         resumed = again.fit(data, epochs=4, progress=False, resume=True)
     assert [epoch.epoch for epoch in resumed.epochs] == [epoch.epoch for epoch in history.epochs]
@@ -189,7 +248,9 @@ def test_a_recording_of_a_run_that_was_lost_can_be_replayed(tmp_path):
     for stops in (True, False):
         runs, data = exploding()
         with pytest.warns(RuntimeWarning, match="not finite"):
-            history = runs.fit(data, epochs=3, progress=False, record=tmp_path / f"{stops}", stop_on_nan=stops)
+            history = runs.fit(
+                data, epochs=3, progress=False, record=tmp_path / f"{stops}", stop_on_nan=stops
+            )
         again, data = exploding()
         with pytest.warns(RuntimeWarning, match="not finite"):
             replayed = amp.replay(tmp_path / f"{stops}", again, data, progress=False)

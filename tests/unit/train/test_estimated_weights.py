@@ -15,7 +15,10 @@ from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import DataError, TableError
 from ampjax.ir.nodes import WEIGHTS
 
-RATE, DECAY, W, T = 0.1, 0.3, 1.5, 0.5
+RATE = 0.1
+DECAY = 0.3
+W = 1.5
+T = 0.5
 X = [0.3, 0.7, 0.5]
 
 
@@ -33,21 +36,38 @@ def test_the_adjoint_uses_the_estimate():
         estimate = w1 - late * velocity
         change = -RATE * g * W * x  # the gradient of w1 needs what came in, not w1
         kept = DECAY ** (1 / late) if late else 0
-        w0, w1, velocity = w0 - RATE * g * estimate * x, w1 + change, kept * velocity + (1 - kept) * change
+        w0 = w0 - RATE * g * estimate * x
+        w1 = w1 + change
+        velocity = kept * velocity + (1 - kept) * change
     options = {"policy": forward_first, "max_dispatch_size": 1, "fuse": False, "max_active_keys": 3}
     settings = {"weights": "estimated", "velocity_decay": DECAY}
-    trainer = amp.Trainer(graphs.chain(2), sgd(RATE), **settings, **options)
+    trainer = amp.Trainer(
+        graphs.chain(2),
+        sgd(RATE),
+        **settings,
+        **options,
+    )
     trainer.accumulate([{"x": np.float32(x), "label": np.float32(T)} for x in X])
-    np.testing.assert_allclose([trainer.params["f0"], trainer.params["f1"]], [w0, w1], rtol=1e-6)
-    np.testing.assert_allclose(trainer.session.executor.store.opt_state["f1"].velocity, velocity, rtol=1e-5)
+    np.testing.assert_allclose(
+        [trainer.params["f0"], trainer.params["f1"]],
+        [w0, w1],
+        rtol=1e-6,
+    )
+    np.testing.assert_allclose(
+        trainer.session.executor.store.opt_state["f1"].velocity, velocity, rtol=1e-5
+    )
 
 
 def moving():
     """A node whose gradients are always 1, and one before it whose gradients are the parameters that the other one's adjoint uses."""
     with amp.Graph() as g:
-        y = amp.ppt("still", graphs.times, params=np.float32(1), tx=optax.sgd(0.0), min_update_interval=1 << 20)(
-            amp.pump("x")
-        )
+        y = amp.ppt(
+            "still",
+            graphs.times,
+            params=np.float32(1),
+            tx=optax.sgd(0.0),
+            min_update_interval=1 << 20,
+        )(amp.pump("x"))
         amp.loss("loss", lambda y: y)(amp.ppt("moving", graphs.times, params=np.float32(0))(y))
     return g
 
@@ -66,7 +86,12 @@ MODES = {
     "async": {},
     "dispatches of several": {"max_dispatch_size": 4},
     "workers": {"workers": 2, "affinity": "paper"},
-    "many decided in one call": {"workers": 2, "affinity": "paper", "policy": "wavefront", "cost": flops},
+    "many decided in one call": {
+        "workers": 2,
+        "affinity": "paper",
+        "policy": "wavefront",
+        "cost": flops,
+    },
     "a budget": {"max_staleness": 2},
     "pipeline": {"mode": "pipeline"},
     "sync": {"mode": "sync"},
@@ -76,14 +101,26 @@ MODES = {
 def gradient_before(weights, **options):
     options = {"max_dispatch_size": 1, "policy": forward_first, "cost": cost} | options
     settings = {"weights": weights, "velocity_decay": 0.0, "max_active_keys": 6, "fuse": False}
-    trainer = amp.Trainer(moving(), sgd(0.125), **settings, **options)
-    trainer.fit([{"x": np.float32(1)}] * 32, progress=False)
+    trainer = amp.Trainer(
+        moving(),
+        sgd(0.125),
+        **settings,
+        **options,
+    )
+    trainer.fit(
+        [{"x": np.float32(1)}] * 32,
+        progress=False,
+    )
     return float(trainer.gradients["still"][0]), trainer.statistics
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mode", [pytest.param(mode, marks=pytest.mark.full) if mode in ("pipeline", "sync") else mode for mode in MODES]
+    "mode",
+    [
+        pytest.param(mode, marks=pytest.mark.full) if mode in ("pipeline", "sync") else mode
+        for mode in MODES
+    ],
 )
 def test_at_a_constant_velocity_it_is_the_forward_passes_parameters(mode):
     """Where a dispatch holds messages of several versions, the sum of their gradients is that at the mean of their parameters."""
@@ -91,7 +128,9 @@ def test_at_a_constant_velocity_it_is_the_forward_passes_parameters(mode):
     current, _ = gradient_before("current", **MODES[mode])
     # Each update adds -1/8, so an estimate of `late` updates ago is greater by late / 8 than the parameters of now.
     assert found - current == pytest.approx(statistics.nodes["moving"].staleness_sum / 8, abs=1e-5)
-    if "max_dispatch_size" not in MODES[mode]:  # stashed weights do not mix versions, which makes another schedule
+    if (
+        "max_dispatch_size" not in MODES[mode]
+    ):  # stashed weights do not mix versions, which makes another schedule
         assert found == gradient_before("stashed", **MODES[mode])[0]
     assert (found == current) == (MODES[mode].get("mode") in ("sync", "pipeline"))
 
@@ -111,10 +150,16 @@ def test_without_staleness_it_has_the_bits_of_current_weights(options):
 
 
 def test_one_node_may_have_it():
-    trainers = [
-        amp.Trainer(graphs.chain(2, weights=weights), sgd(0.01), policy=forward_first, max_dispatch_size=1)
-        for weights in WEIGHTS
-    ]
+    trainers = []
+    for weights in WEIGHTS:
+        trainers.append(
+            amp.Trainer(
+                graphs.chain(2, weights=weights),
+                sgd(0.01),
+                policy=forward_first,
+                max_dispatch_size=1,
+            )
+        )
     for trainer in trainers:
         trainer.fit(graphs.chain_data(12), progress=False)
     states = [trainer.session.executor.store.opt_state["f0"] for trainer in trainers]
@@ -124,9 +169,17 @@ def test_one_node_may_have_it():
 
 def test_checkpoints_hold_velocities(tmp_path):
     def trainer(weights="estimated"):
-        return amp.Trainer(graphs.chain(2), sgd(0.01), weights=weights, cost=cost, seed=1)
+        return amp.Trainer(
+            graphs.chain(2),
+            sgd(0.01),
+            weights=weights,
+            cost=cost,
+            seed=1,
+        )
 
-    straight, first, last = trainer(), trainer(), trainer()
+    straight = trainer()
+    first = trainer()
+    last = trainer()
     straight.fit(graphs.chain_data(20), epochs=2, progress=False)
     first.fit(graphs.chain_data(20), progress=False)
     first.save(tmp_path / "half")
@@ -146,8 +199,27 @@ def test_checkpoints_hold_velocities(tmp_path):
 
 def test_memory_counts_the_velocity():
     room = {"device_memory": 8, "workers": 1}
-    amp.Trainer(graphs.chain(1), optax.sgd(0.1), **room)
-    with pytest.raises(amp.errors.SettingsError, match="setting `device_memory`: expected at least 12 bytes"):
-        amp.Trainer(graphs.chain(1), optax.sgd(0.1), weights="estimated", **room)
-    settings = replace(amp.Trainer(graphs.chain(1)).settings, weights="estimated", device_memory=12)
-    amp.Trainer(graphs.chain(1), optax.sgd(0.1), settings=settings)
+    amp.Trainer(
+        graphs.chain(1),
+        optax.sgd(0.1),
+        **room,
+    )
+    with pytest.raises(
+        amp.errors.SettingsError, match="setting `device_memory`: expected at least 12 bytes"
+    ):
+        amp.Trainer(
+            graphs.chain(1),
+            optax.sgd(0.1),
+            weights="estimated",
+            **room,
+        )
+    settings = replace(
+        amp.Trainer(graphs.chain(1)).settings,
+        weights="estimated",
+        device_memory=12,
+    )
+    amp.Trainer(
+        graphs.chain(1),
+        optax.sgd(0.1),
+        settings=settings,
+    )

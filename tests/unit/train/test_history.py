@@ -72,9 +72,13 @@ def test_metrics_of_which_larger_values_are_better(metric):
 
 
 def test_a_history_takes_the_users_word_for_it():
-    numbers = dict.fromkeys(("messages", "dispatches", "updates", "compilations", "staleness_max"), 0)
+    numbers = dict.fromkeys(
+        ("messages", "dispatches", "updates", "compilations", "staleness_max"), 0
+    )
     rates = dict.fromkeys(("train_per_s", "valid_per_s", "seconds", "staleness_mean"), 0.0)
-    epochs = [Epoch(i, {}, {"score": v, "nll": v}, **numbers, **rates) for i, v in enumerate([3.0, math.nan, 1.0, 2.0])]
+    epochs = []
+    for i, v in enumerate([3.0, math.nan, 1.0, 2.0]):
+        epochs.append(Epoch(i, {}, {"score": v, "nll": v}, **numbers, **rates))
     history = History(epochs)
     assert (history.best("score"), history.best("score", smallest=True)) == (3.0, 1.0)
     assert (history.best("nll"), history.best("nll", smallest=False)) == (1.0, 3.0)

@@ -28,14 +28,24 @@ OPTIONS = {"max_active_keys": 6, "max_dispatch_size": 1, "policy": "wavefront", 
 
 
 def trained(graph, data, epochs=2, **options):
-    fit = {name: options.pop(name) for name in ("record", "update_log", "resume") if name in options}
-    trainer = amp.Trainer(graph, sgd(1e-5), **{**OPTIONS, **options})
+    fit = {}
+    for name in ("record", "update_log", "resume"):
+        if name in options:
+            fit[name] = options.pop(name)
+    trainer = amp.Trainer(
+        graph,
+        sgd(1e-5),
+        **{**OPTIONS, **options},
+    )
     trainer.fit(data, epochs=epochs, **QUIET, **fit)
     return trainer
 
 
 def stalest(trainer):
-    return {name: node.staleness_max for name, node in trainer.statistics.nodes.items()}
+    result = {}
+    for name, node in trainer.statistics.nodes.items():
+        result[name] = node.staleness_max
+    return result
 
 
 def test_each_node_keeps_its_own_budget():
@@ -84,7 +94,12 @@ def test_what_has_no_parameters(setting, name, got, fix):
     with pytest.raises(SettingsError, match=expected):
         amp.Trainer(graph, **{setting: {name: 1}})
     with pytest.raises(SettingsError, match=expected):
-        amp.simulate(graph, graphs.chain_data(2), cost=FlopsCost, **{setting: {name: 1}})
+        amp.simulate(
+            graph,
+            graphs.chain_data(2),
+            cost=FlopsCost,
+            **{setting: {name: 1}},
+        )
 
 
 def test_the_trainer_says_so():
@@ -97,7 +112,11 @@ def test_the_trainer_says_so():
 @pytest.mark.parametrize(("limits", "most"), [(1, 1), ({"f0": 2}, 2)], ids=["for all", "for one"])
 def test_each_node_drops_what_is_staler_than_its_limit(tmp_path, limits, most):
     trainer = trained(
-        graphs.chain(2), graphs.chain_data(30), epochs=1, drop_staler_than=limits, update_log=tmp_path / "log"
+        graphs.chain(2),
+        graphs.chain_data(30),
+        epochs=1,
+        drop_staler_than=limits,
+        update_log=tmp_path / "log",
     )
     nodes = trainer.statistics.nodes
     assert nodes["f0"].dropped > 0 and (nodes["f1"].dropped > 0) == (limits == 1)
@@ -107,10 +126,14 @@ def test_each_node_drops_what_is_staler_than_its_limit(tmp_path, limits, most):
     assert f"{nodes['f0'].dropped} of 30 gradient rows dropped" in repr(trainer.statistics)
     own = [update for update in amp.read_update_log(tmp_path / "log") if update.node == "f0"]
     assert (
-        sum(update.rows for update in own) == sum(update.gradient_rows.sum() for update in own) == nodes["f0"].gradients
+        sum(update.rows for update in own)
+        == sum(update.gradient_rows.sum() for update in own)
+        == nodes["f0"].gradients
     )
     assert max(update.staleness.max() for update in own) == most
-    assert 0 < sum(update.dropped for update in own) <= nodes["f0"].dropped  # some may have come after the last update
+    assert (
+        0 < sum(update.dropped for update in own) <= nodes["f0"].dropped
+    )  # some may have come after the last update
     assert any("dropped before" in repr(update) for update in own)
     history = trainer.fit(graphs.chain_data(30), **QUIET)
     assert history[0].dropped == history[0].record()["dropped"] == trainer.statistics.dropped > 0
@@ -119,15 +142,30 @@ def test_each_node_drops_what_is_staler_than_its_limit(tmp_path, limits, most):
 @pytest.mark.parametrize("fuse", [True, False])
 def test_one_of_two_fused_nodes_drops_while_the_other_updates(fuse):
     """The kernel of both can't make the updates itself then: one has none."""
-    places = {"workers": 2, "affinity": {"f0": 0, "f1": 0, "f2": 1, "loss": 1}, "fuse": fuse}
-    trainer = trained(graphs.chain(3), graphs.chain_data(20), epochs=1, drop_staler_than={"f0": 0}, **places)
+    places = {
+        "workers": 2,
+        "affinity": {"f0": 0, "f1": 0, "f2": 1, "loss": 1},
+        "fuse": fuse,
+    }
+    trainer = trained(
+        graphs.chain(3),
+        graphs.chain_data(20),
+        epochs=1,
+        drop_staler_than={"f0": 0},
+        **places,
+    )
     nodes = trainer.statistics.nodes
     assert nodes["f0"].dropped > 0 and nodes["f0"].updates == 20 - nodes["f0"].dropped
     assert nodes["f1"].updates == nodes["f2"].updates == 20
 
 
 def test_a_budget_leaves_nothing_to_drop():
-    trainer = trained(graphs.chain(2), graphs.chain_data(30), max_staleness=2, drop_staler_than=2)
+    trainer = trained(
+        graphs.chain(2),
+        graphs.chain_data(30),
+        max_staleness=2,
+        drop_staler_than=2,
+    )
     assert trainer.statistics.dropped == 0 and trainer.statistics.staleness_max == 2
 
 
@@ -135,19 +173,32 @@ def test_shared_parameters_have_one_budget():
     data = graphs.tied_data([3, 1, 2, 4, 2, 3, 1, 2, 3, 4])
     free = trained(graphs.tied(), data, min_update_interval=2)
     assert max(stalest(free).values()) > 1
-    assert max(stalest(trained(graphs.tied(), data, min_update_interval=2, max_staleness=1)).values()) == 1
+    assert (
+        max(stalest(trained(graphs.tied(), data, min_update_interval=2, max_staleness=1)).values())
+        == 1
+    )
 
 
 def test_tables_have_budgets():
     with amp.Graph() as graph:
-        ids, label = amp.pump("ids", dtype="int32"), amp.pump("label")
-        rows = amp.ppt("rows", amp.nn.TableEmbed(Table(np.ones((5, 1), np.float32), optax.sgd(0.1))))(ids)
-        amp.loss("loss", lambda row, label: (jnp.sum(row) - label) ** 2)(rows, label)
-    data = [{"ids": np.int32(i % 5), "label": np.float32(i)} for i in range(20)]
+        ids = amp.pump("ids", dtype="int32")
+        label = amp.pump("label")
+        rows = amp.ppt(
+            "rows",
+            amp.nn.TableEmbed(Table(np.ones((5, 1), np.float32), optax.sgd(0.1))),
+        )(ids)
+        amp.loss("loss", lambda row, label: (jnp.sum(row) - label) ** 2)(
+            rows,
+            label,
+        )
+    data = []
+    for i in range(20):
+        data.append({"ids": np.int32(i % 5), "label": np.float32(i)})
     assert stalest(trained(graph, data))["rows"] >= 4
     assert stalest(trained(graph, data, max_staleness=1)) == {"rows": 1}
     with pytest.raises(
-        SettingsError, match=r"exact_staleness`: expected nodes with .*, got `rows`, whose rows a table"
+        SettingsError,
+        match=r"exact_staleness`: expected nodes with .*, got `rows`, whose rows a table",
     ):
         amp.Trainer(graph, exact_staleness=1)
 
@@ -155,32 +206,62 @@ def test_tables_have_budgets():
 def test_in_other_modes_a_budget_changes_nothing():
     data = graphs.chain_data(12)
     for mode in ("sync", "pipeline"):
-        params = [trained(graphs.chain(2), data, mode=mode, max_staleness=k).params for k in (None, 0)]
+        params = []
+        for k in (None, 0):
+            params.append(trained(graphs.chain(2), data, mode=mode, max_staleness=k).params)
         assert params[0] == params[1]
 
 
 @pytest.mark.parametrize("setting", ["max_staleness", "drop_staler_than"])
 @pytest.mark.parametrize("budget", [1, {"f0": 1}], ids=["for all", "for one"])
 def test_a_recording_knows_the_budget(tmp_path, setting, budget):
-    data, file, options = graphs.chain_data(12), tmp_path / "run", {**OPTIONS, setting: budget}
+    data = graphs.chain_data(12)
+    file = tmp_path / "run"
+    options = {**OPTIONS, setting: budget}
     params = trained(graphs.chain(2), data, record=file, **options).params
-    again = amp.Trainer(graphs.chain(2), sgd(1e-5), **options)
+    again = amp.Trainer(
+        graphs.chain(2),
+        sgd(1e-5),
+        **options,
+    )
     amp.replay(file, again, data, **QUIET)
     assert again.params == params
-    assert len(amp.replay(file, graphs.chain(2), data, tx=sgd(1e-5), **QUIET)) == 2, "with the recorded settings"
-    other = amp.Trainer(graphs.chain(2), sgd(1e-5), **{**options, setting: 2})
+    assert len(amp.replay(file, graphs.chain(2), data, tx=sgd(1e-5), **QUIET)) == 2, (
+        "with the recorded settings"
+    )
+    other = amp.Trainer(
+        graphs.chain(2),
+        sgd(1e-5),
+        **{**options, setting: 2},
+    )
     with pytest.raises(ReplayError, match=rf"settings, {setting}: expected .*1.*, got 2"):
         amp.replay(file, other, data, **QUIET)
 
 
 def test_a_simulation_keeps_the_budget():
-    run = functools.partial(amp.simulate, graphs.chain(2), graphs.chain_data(40), cost=FlopsCost, workers=2, **OPTIONS)
+    run = functools.partial(
+        amp.simulate,
+        graphs.chain(2),
+        graphs.chain_data(40),
+        cost=FlopsCost,
+        workers=2,
+        **OPTIONS,
+    )
     assert run(max_staleness=1).stats.staleness_max == 1 < run().stats.staleness_max
-    assert run(drop_staler_than=1).stats.staleness_max == 1 and run(drop_staler_than=1).stats.dropped > 0
+    assert (
+        run(drop_staler_than=1).stats.staleness_max == 1
+        and run(drop_staler_than=1).stats.dropped > 0
+    )
 
 
 def test_a_resumed_fit_counts_on():
-    one = trained(graphs.chain(2), graphs.chain_data(12), epochs=1, max_staleness={"f1": 0}, drop_staler_than=0)
+    one = trained(
+        graphs.chain(2),
+        graphs.chain_data(12),
+        epochs=1,
+        max_staleness={"f1": 0},
+        drop_staler_than=0,
+    )
     other = amp.Trainer(graphs.chain(2), max_staleness=0, **OPTIONS)
     counts = other.session.scheduler.counts
     counts.resume(one.session.scheduler.counts.state())
@@ -197,7 +278,12 @@ def test_a_meeting_that_was_put_off_comes_before_the_run_ends():
         copied = amp.replicate(f, 2, route=lambda s: s.instance == 0)(amp.pump("x"))
         amp.loss("loss", graphs.square)(copied, amp.pump("label"))
     options = {"max_staleness": 0, "min_update_interval": 2, "replica_sync": ("every_k", 1)}
-    trainer = amp.Trainer(graph, optax.sgd(1e-3), **OPTIONS, **options)
+    trainer = amp.Trainer(
+        graph,
+        optax.sgd(1e-3),
+        **OPTIONS,
+        **options,
+    )
     put_off = trainer.session.scheduler.tables.t.clock[c.N_PUT_OFF :][:1]
     late = []
 
@@ -229,7 +315,8 @@ class Fail(Instrument):
     """Fails before a kernel, once something was so when all had been issued."""
 
     def __init__(self, when):
-        self.when, self.is_so = when, False
+        self.when = when
+        self.is_so = False
 
     def carried_out(self):
         self.is_so = self.when()
@@ -242,16 +329,23 @@ class Fail(Instrument):
 def test_an_interrupted_fit_makes_the_updates_that_were_held(tmp_path):
     """Nothing is in flight afterwards, so nothing is waited for, and the next fit begins as any other. The log has these updates, too."""
     trainer = amp.Trainer(
-        graphs.chain(2), sgd(1e-5), cost=resumed.cost, **{**OPTIONS, "max_active_keys": 20, "max_staleness": 0}
+        graphs.chain(2),
+        sgd(1e-5),
+        cost=resumed.cost,
+        **{**OPTIONS, "max_active_keys": 20, "max_staleness": 0},
     )
-    held, updates = trainer.session.scheduler.tables.t.nodes[:, c.HELD_SINCE], trainer.session.scheduler.updates
+    held = trainer.session.scheduler.tables.t.nodes[:, c.HELD_SINCE]
+    updates = trainer.session.scheduler.updates
     with trainer.session.passes.watched(Interrupt(held.any)):
         assert trainer.fit(graphs.chain_data(25), update_log=tmp_path / "log", **QUIET).interrupted
     logged = Counter(update.node for update in amp.read_update_log(tmp_path / "log"))
     assert logged["f1"] == 1 == trainer.statistics.nodes["f1"].held_updates
     assert logged == Counter(updates.versions), "a line for each update that was made"
     assert not held.any() and not trainer.session.scheduler.tables.t.nodes[:, c.AWAITED :].any()
-    assert not trainer.fit(graphs.chain_data(12), **QUIET).interrupted and max(stalest(trainer).values()) == 0
+    assert (
+        not trainer.fit(graphs.chain_data(12), **QUIET).interrupted
+        and max(stalest(trainer).values()) == 0
+    )
 
 
 def test_a_fit_that_fails_while_an_update_is_held_makes_none():
@@ -263,7 +357,8 @@ def test_a_fit_that_fails_while_an_update_is_held_makes_none():
         check=True,
         **{**OPTIONS, "max_active_keys": 20, "max_staleness": 0},
     )
-    held, before = trainer.session.scheduler.tables.t.nodes[:, c.HELD_SINCE], trainer.params
+    held = trainer.session.scheduler.tables.t.nodes[:, c.HELD_SINCE]
+    before = trainer.params
 
     with trainer.session.passes.watched(Fail(held.any)), pytest.raises(ZeroDivisionError):
         trainer.fit(graphs.chain_data(25), **QUIET)
@@ -290,20 +385,39 @@ RATE = 1e-3
 
 @pytest.mark.slow
 @settings(max_examples=examples(18))
-@given(st.integers(0, 4), st.integers(1, 7), st.integers(1, 5), st.sampled_from(["async", "pipeline"]))
-def test_each_gradient_is_applied_so_many_updates_after_its_forward_pass(folder, k, interval, in_flight, mode):
+@given(
+    st.integers(0, 4), st.integers(1, 7), st.integers(1, 5), st.sampled_from(["async", "pipeline"])
+)
+def test_each_gradient_is_applied_so_many_updates_after_its_forward_pass(
+    folder, k, interval, in_flight, mode
+):
     """From the log of which instances each update is made of, all parameters that there ever were follow: those of a chain of one node, with pencil and paper."""
     options = {"max_active_keys": in_flight, "min_update_interval": interval, "mode": mode}
-    trainer = amp.Trainer(graphs.chain(1), noting(), **{**OPTIONS, **options, "exact_staleness": k})
-    data = [{"x": np.float32(1 + i % 5 / 5), "label": np.float32(i % 3)} for i in range(30)]
+    trainer = amp.Trainer(
+        graphs.chain(1),
+        noting(),
+        **{**OPTIONS, **options, "exact_staleness": k},
+    )
+    data = []
+    for i in range(30):
+        data.append({"x": np.float32(1 + i % 5 / 5), "label": np.float32(i % 3)})
     trainer.fit(data, epochs=2, update_log=folder / "log", **QUIET)
     weights = [float(graphs.one())]
     gradients = []
     for update in amp.read_update_log(folder / "log"):
-        own = [data[i] for i, n in zip(update.instance.tolist(), update.gradient_rows.tolist(), strict=True) if n]
-        gradients.append(np.mean([2 * (weights[-1] * each["x"] - each["label"]) * each["x"] for each in own]))
+        own = []
+        for i, n in zip(update.instance.tolist(), update.gradient_rows.tolist(), strict=True):
+            if n:
+                own.append(data[i])
+        gradients.append(
+            np.mean([2 * (weights[-1] * each["x"] - each["label"]) * each["x"] for each in own])
+        )
         weights.append(weights[-1] - (RATE * gradients[-1 - k] if len(gradients) > k else 0))
-    np.testing.assert_allclose(trainer.params["f0"], weights[-1], rtol=1e-5)  # float32
+    np.testing.assert_allclose(
+        trainer.params["f0"],
+        weights[-1],
+        rtol=1e-5,
+    )  # float32
     inner = trainer.session.executor.store.opt_state["f0"]
     told = np.asarray(inner.inner if k else inner)
     # The first one waited while nothing changed, so it is not stale; those that follow have seen one change after another.
@@ -311,18 +425,38 @@ def test_each_gradient_is_applied_so_many_updates_after_its_forward_pass(folder,
 
 
 def test_some_nodes_may_have_an_exact_staleness():
-    trainer = trained(graphs.chain(2), graphs.chain_data(30), exact_staleness={"f0": 2}, max_staleness=3)
+    trainer = trained(
+        graphs.chain(2),
+        graphs.chain_data(30),
+        exact_staleness={"f0": 2},
+        max_staleness=3,
+    )
     assert stalest(trainer) == {"f0": 0, "f1": 3}, "as gradients come, before they wait"
-    with pytest.raises(SettingsError, match="exact_staleness`: expected at most `max_staleness`, 1 for `f0`, got 2"):
-        amp.Trainer(graphs.chain(2), exact_staleness={"f0": 2}, max_staleness=1)
+    with pytest.raises(
+        SettingsError, match="exact_staleness`: expected at most `max_staleness`, 1 for `f0`, got 2"
+    ):
+        amp.Trainer(
+            graphs.chain(2),
+            exact_staleness={"f0": 2},
+            max_staleness=1,
+        )
 
 
 def test_gradients_that_wait_count_where_device_memory_is_short():
-    sizes = [kept_bytes(graphs.chain(1), transforms={"f0": delayed(optax.sgd(0.1), k)})["f0"] for k in (0, 1, 3)]
+    sizes = []
+    for k in (0, 1, 3):
+        sizes.append(
+            kept_bytes(graphs.chain(1), transforms={"f0": delayed(optax.sgd(0.1), k)})["f0"]
+        )
     assert sizes[2] - sizes[1] == 2 * (4 + 4 + 4), "a gradient, its version and its staleness each"
     assert sizes[0] < sizes[1]
     with pytest.raises(SettingsError, match="device_memory"):
-        amp.Trainer(graphs.chain(1), optax.sgd(0.1), device_memory=sizes[1], exact_staleness=9)
+        amp.Trainer(
+            graphs.chain(1),
+            optax.sgd(0.1),
+            device_memory=sizes[1],
+            exact_staleness=9,
+        )
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,18 @@ from ampjax.errors import SettingsError
 
 
 def trainer(graph, **options):
-    options = {"workers": 2, "devices": jax.devices()[:1], "max_dispatch_size": 2, **options}
-    return amp.Trainer(graph, optax.sgd(0.1), cost=lambda plan: lambda d: 1 + d.n_rows, **options)
+    options = {
+        "workers": 2,
+        "devices": jax.devices()[:1],
+        "max_dispatch_size": 2,
+        **options,
+    }
+    return amp.Trainer(
+        graph,
+        optax.sgd(0.1),
+        cost=lambda plan: lambda d: 1 + d.n_rows,
+        **options,
+    )
 
 
 @pytest.mark.slow
@@ -26,7 +36,8 @@ def test_copies_share_a_table_and_average_their_layers():
     assert ours.explain().run == "" and "updates of" not in str(ours.explain())
     ours.fit(models.data(12, length=3), progress=False)
     found = ours.explain()
-    embed, output = found["embed"], found["output"]
+    embed = found["embed"]
+    output = found["output"]
     assert (embed.nodes, embed.copies, embed.shape) == (("embed/0", "embed/1"), 1, table.shape)
     assert embed.in_host_memory and embed.n_bytes == models.VALUES.nbytes
     assert (output.nodes, output.copies, output.workers) == (("output/0", "output/1"), 2, (0, 1))
@@ -67,7 +78,8 @@ def test_what_is_no_node_can_not_be_explained():
     told = amp.Trainer(graphs.replicated_chain()).explain()
     assert told["copied"].copies == 3
     with pytest.raises(
-        SettingsError, match=r"expected one of \['copied', 'after'\], got 'copied/0'\. Did you mean `copied`"
+        SettingsError,
+        match=r"expected one of \['copied', 'after'\], got 'copied/0'\. Did you mean `copied`",
     ):
         told["copied/0"]
 
@@ -85,7 +97,11 @@ def test_hosts_send_parameters_when_they_are_asked_for_and_once():
             return sum(host.bytes_received for host in there.hosts)
 
         before = received()
-        there.fit([{"x": np.ones(1000, np.float32)}], epochs=2, progress=False)
+        there.fit(
+            [{"x": np.ones(1000, np.float32)}],
+            epochs=2,
+            progress=False,
+        )
         told = received()
         assert told - before < 4000, "losses and acknowledgements, no parameters"
         assert [report.n_bytes for report in there.explain().parameters] == [4000] * 3
@@ -100,17 +116,36 @@ def test_frozen_copies_stay_what_they_are_to_the_bit(rule, workers):
     with amp.Graph() as g:
         x = amp.pump("x", (4,))
         body = amp.ppt(
-            "w", lambda p, x: jnp.tanh(x @ p), params=rng.normal(size=(4, 4)).astype(np.float32), tx=optax.set_to_zero()
+            "w",
+            lambda p, x: jnp.tanh(x @ p),
+            params=rng.normal(size=(4, 4)).astype(np.float32),
+            tx=optax.set_to_zero(),
         )
         amp.loss("loss", lambda y: jnp.sum(y**2))(amp.replicate(body, 3)(x))
-    trainer = amp.Trainer(g, optax.sgd(0.1), replica_sync=rule, workers=workers)
+    trainer = amp.Trainer(
+        g,
+        optax.sgd(0.1),
+        replica_sync=rule,
+        workers=workers,
+    )
     before = trainer.params
-    trainer.fit([{"x": rng.normal(size=4).astype(np.float32)} for _ in range(7)], epochs=2, progress=False)
+    trainer.fit(
+        [{"x": rng.normal(size=4).astype(np.float32)} for _ in range(7)],
+        epochs=2,
+        progress=False,
+    )
     for name, param in trainer.params.items():
         assert param.tobytes() == before[name].tobytes()
 
 
 def test_the_models_own_parameters_of_equal_copies_are_these_to_the_bit():
     params = {"w": np.random.default_rng(1).normal(size=40).astype(np.float32)}
-    compiled = amp.compile(lambda p, s: jnp.sum(p["w"] * s), params, "float32[]", copies=3)
-    assert compiled.params(amp.Trainer(compiled.graph).params)["w"].tobytes() == params["w"].tobytes()
+    compiled = amp.compile(
+        lambda p, s: jnp.sum(p["w"] * s),
+        params,
+        "float32[]",
+        copies=3,
+    )
+    assert (
+        compiled.params(amp.Trainer(compiled.graph).params)["w"].tobytes() == params["w"].tobytes()
+    )

@@ -34,8 +34,17 @@ def moody(queues, now):
 
 
 def trainer(graph=CHAIN, tx=None, **options):
-    options = {"max_active_keys": 4, "max_dispatch_size": 2, "min_update_interval": 3, "workers": 2} | options
-    return amp.Trainer(graph, tx or adam(0.01), **{"policy": moody} | options)
+    options = {
+        "max_active_keys": 4,
+        "max_dispatch_size": 2,
+        "min_update_interval": 3,
+        "workers": 2,
+    } | options
+    return amp.Trainer(
+        graph,
+        tx or adam(0.01),
+        **{"policy": moody} | options,
+    )
 
 
 def assert_same_bits(a, b):
@@ -43,7 +52,10 @@ def assert_same_bits(a, b):
 
 
 def metrics(history):
-    return [(epoch.train, epoch.valid, epoch.updates, epoch.staleness_max) for epoch in history.epochs]
+    result = []
+    for epoch in history.epochs:
+        result.append((epoch.train, epoch.valid, epoch.updates, epoch.staleness_max))
+    return result
 
 
 @pytest.fixture
@@ -55,8 +67,15 @@ def path(tmp_path):
 
 
 def assert_replays(path, make, train, valid, epochs=2):
-    first, again = make(), make()
-    history = first.fit(train, valid, epochs=epochs, record=path, **QUIET)
+    first = make()
+    again = make()
+    history = first.fit(
+        train,
+        valid,
+        epochs=epochs,
+        record=path,
+        **QUIET,
+    )
     repeated = amp.replay(path, again, train, valid, **QUIET)
     assert_same_bits(first, again)
     assert metrics(repeated) == metrics(history) and len(history) == epochs
@@ -64,14 +83,25 @@ def assert_replays(path, make, train, valid, epochs=2):
 
 
 def test_a_loop(path):
-    make = functools.partial(trainer, graphs.rnn(), max_dispatch_size=1, weights="stashed")
-    assert_replays(path, make, graphs.rnn_data([3, 1, 4, 2, 3]), None)
+    make = functools.partial(
+        trainer,
+        graphs.rnn(),
+        max_dispatch_size=1,
+        weights="stashed",
+    )
+    assert_replays(
+        path,
+        make,
+        graphs.rnn_data([3, 1, 4, 2, 3]),
+        None,
+    )
 
 
 @functools.cache
 def replicated():
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(x)
         amp.loss("loss", graphs.square)(y, label)
     return g
@@ -79,14 +109,23 @@ def replicated():
 
 def test_replicas(path):
     """Averages are where they were between the updates, and at the end of each epoch."""
-    assert_replays(path, functools.partial(trainer, replicated(), replica_sync=("message", 1)), DATA, DATA[:4])
+    assert_replays(
+        path,
+        functools.partial(trainer, replicated(), replica_sync=("message", 1)),
+        DATA,
+        DATA[:4],
+    )
 
 
 def test_a_trainer_goes_on_as_the_recorded_one(path):
     """Optimizer states, gradients that wait, and the order of instances in the epochs to come are the same too."""
     first, again = assert_replays(path, trainer, DATA, None)
     for each in (first, again):
-        each.fit(DATA, epochs=2, **QUIET | {"record": path if each is first else None})
+        each.fit(
+            DATA,
+            epochs=2,
+            **QUIET | {"record": path if each is first else None},
+        )
     assert Recording(path).header["epochs"] == 2
 
 
@@ -103,7 +142,12 @@ def test_a_data_set_that_is_reshuffled(path):
 
 def test_updates_of_the_controller(path):
     """The last round is not full: its updates follow from the end of the data."""
-    assert_replays(path, functools.partial(trainer, mode="pipeline"), DATA[:6], DATA[:3])
+    assert_replays(
+        path,
+        functools.partial(trainer, mode="pipeline"),
+        DATA[:6],
+        DATA[:3],
+    )
 
 
 def controller(example):
@@ -116,12 +160,21 @@ def test_a_controllers_loop(path):
     assert_replays(path, functools.partial(trainer, controller=controller), DATA, None)
 
 
-SHARED = {"fused": {}, "stashed": {"weights": "stashed", "fuse": False}, "estimated": {"weights": "estimated"}}
+SHARED = {
+    "fused": {},
+    "stashed": {"weights": "stashed", "fuse": False},
+    "estimated": {"weights": "estimated"},
+}
 
 
 @pytest.mark.parametrize("options", SHARED.values(), ids=SHARED)
 def test_shared_parameters(path, options):
-    assert_replays(path, functools.partial(trainer, graphs.tied(), **options), graphs.tied_data([2, 1, 3, 1, 2]), None)
+    assert_replays(
+        path,
+        functools.partial(trainer, graphs.tied(), **options),
+        graphs.tied_data([2, 1, 3, 1, 2]),
+        None,
+    )
 
 
 def test_a_run_in_virtual_time(path):
@@ -133,16 +186,35 @@ def test_a_run_in_virtual_time(path):
 def deciding():
     """A loss that each instance reaches by the way that its payload says."""
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.ppt("first", graphs.times, params=graphs.one())(x)
         way = amp.npt("way", lambda x: (x > 8).astype("int32"))(y)
-        a, b = amp.cond(amp.route_by(y, way, "way"), lambda s: s.way, 2, name="ways")
-        z = amp.phi("join", amp.isu(amp.ppt("a", graphs.times, params=graphs.one())(a), *BACK), amp.isu(b, *BACK))
-        amp.loss("loss", graphs.square, join=("instance",))(z, label)
+        a, b = amp.cond(
+            amp.route_by(y, way, "way"),
+            lambda s: s.way,
+            2,
+            name="ways",
+        )
+        z = amp.phi(
+            "join",
+            amp.isu(
+                amp.ppt("a", graphs.times, params=graphs.one())(a),
+                *BACK,
+            ),
+            amp.isu(b, *BACK),
+        )
+        amp.loss("loss", graphs.square, join=("instance",))(
+            z,
+            label,
+        )
     return g
 
 
-BACK = (lambda s: s.replace(way=s.way), lambda s: s.replace(way=s.way))
+BACK = (
+    lambda s: s.replace(way=s.way),
+    lambda s: s.replace(way=s.way),
+)
 
 
 def test_readings_that_route(path):
@@ -158,7 +230,8 @@ def test_from_the_graph_alone(path):
 
 def test_where_a_loop_runs(path):
     async def cell():
-        first, again = trainer(), trainer()
+        first = trainer()
+        again = trainer()
         await first.fit_async(DATA, record=path, **QUIET)
         amp.replay(path, again, DATA, **QUIET)
         assert_same_bits(first, again)
@@ -168,13 +241,19 @@ def test_where_a_loop_runs(path):
 
 
 def list_reduction_run():
-    train, valid = (list_reduction.Sequences(data, hidden=64) for data in list_reduction.splits(6500, 200))
+    train, valid = (
+        list_reduction.Sequences(data, hidden=64) for data in list_reduction.splits(6500, 200)
+    )
     return list_reduction_rnn(64, None, 2), train, valid, {"max_dispatch_size": 4}
 
 
 def sentiment_run():
     trees = sst.synthetic(6000, 50)
-    graph = tree_lstm(len(trees[0].vocabulary), Cells("tai", 64, 64, 0.5), 1000)
+    graph = tree_lstm(
+        len(trees[0].vocabulary),
+        Cells("tai", 64, 64, 0.5),
+        1000,
+    )
     return graph, *map(sst.TreeInstances, trees), {"max_dispatch_size": 8, "gradient": "sum"}
 
 
@@ -182,7 +261,12 @@ def sentiment_run():
 @pytest.mark.parametrize("run", [list_reduction_run, sentiment_run])
 def test_half_a_million_decisions_on_the_clock(path, run):
     graph, train, valid, options = run()
-    options |= {"policy": "backward_first", "max_active_keys": 16, "min_update_interval": 50, "run_ahead": 32}
+    options |= {
+        "policy": "backward_first",
+        "max_active_keys": 16,
+        "min_update_interval": 50,
+        "run_ahead": 32,
+    }
     assert_replays(path, functools.partial(trainer, graph, **options), train, valid)
     assert sum(1 for _ in Recording(path).decisions()) > 500_000
 
@@ -197,7 +281,9 @@ def test_an_interrupted_run(path):
                 self.task.cancel()
             return super().gather(ids)
 
-    first, again, stop = trainer(), trainer(), [7]
+    first = trainer()
+    again = trainer()
+    stop = [7]
 
     async def cell():
         data = Stopping(DATA * 5)
@@ -215,9 +301,17 @@ def test_a_run_that_was_killed(path):
     first = trainer()
     first.fit(DATA, epochs=2, record=path, **QUIET)
     path.write_bytes(path.read_bytes()[:-300])
-    with pytest.raises(ReplayError, match=r"one that was cut off after \d+ bytes: the run was killed"):
+    with pytest.raises(
+        ReplayError, match=r"one that was cut off after \d+ bytes: the run was killed"
+    ):
         amp.replay(path, trainer(), DATA, **QUIET)
-    history = amp.replay(path, trainer(), DATA, partial=True, **QUIET)
+    history = amp.replay(
+        path,
+        trainer(),
+        DATA,
+        partial=True,
+        **QUIET,
+    )
     assert history.interrupted and len(history) == 1
 
 
@@ -231,8 +325,15 @@ def test_a_run_that_failed_fails_again(path):
 
 
 def test_a_callback_that_ends_the_training(path):
-    first, again = trainer(), trainer()
-    first.fit(DATA, epochs=5, callbacks=[lambda t, e: e.epoch == 2], record=path, **QUIET)
+    first = trainer()
+    again = trainer()
+    first.fit(
+        DATA,
+        epochs=5,
+        callbacks=[lambda t, e: e.epoch == 2],
+        record=path,
+        **QUIET,
+    )
     assert len(amp.replay(path, again, DATA, **QUIET)) == 2
     assert_same_bits(first, again)
 
@@ -243,11 +344,23 @@ def test_a_callback_that_ends_the_training(path):
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     path = tmp_path_factory.mktemp("recording") / "run.trace"
-    trainer().fit(DATA, DATA[:4], record=path, **QUIET)
+    trainer().fit(
+        DATA,
+        DATA[:4],
+        record=path,
+        **QUIET,
+    )
     return path
 
 
-def refused(path, text, make=trainer, train=DATA, valid=DATA[:4], **options):
+def refused(
+    path,
+    text,
+    make=trainer,
+    train=DATA,
+    valid=DATA[:4],
+    **options,
+):
     with pytest.raises(ReplayError) as caught:
         amp.replay(path, make(), train, valid, **QUIET, **options)
     assert text in str(caught.value) and str(caught.value).startswith(f"recording `{path}`")
@@ -255,19 +368,33 @@ def refused(path, text, make=trainer, train=DATA, valid=DATA[:4], **options):
 
 def test_another_setting(recorded):
     fix = ". Give the trainer the settings of the recorded run."
-    refused(recorded, ", settings, max_active_keys: expected 4, got 5" + fix, lambda: trainer(max_active_keys=5))
+    refused(
+        recorded,
+        ", settings, max_active_keys: expected 4, got 5" + fix,
+        lambda: trainer(max_active_keys=5),
+    )
     sync = functools.partial(trainer, replica_sync=("every_k", 2))
     refused(recorded, ", settings, replica_sync: expected 'epoch', got ['every_k', 2]" + fix, sync)
 
 
 def test_settings_that_a_replay_may_choose(recorded):
-    amp.replay(recorded, trainer(check=True, run_ahead=7, policy="largest"), DATA, DATA[:4], **QUIET)
+    amp.replay(
+        recorded,
+        trainer(check=True, run_ahead=7, policy="largest"),
+        DATA,
+        DATA[:4],
+        **QUIET,
+    )
 
 
 def test_another_graph(recorded):
     fix = "Build the graph, and place it on workers and devices, as it was."
     refused(recorded, fix, lambda: trainer(graphs.chain(3)))
-    refused(recorded, fix, lambda: trainer(devices=jax.devices()[:1]))
+    refused(
+        recorded,
+        fix,
+        lambda: trainer(devices=jax.devices()[:1]),
+    )
 
 
 def test_another_start(recorded):
@@ -287,27 +414,42 @@ def test_another_start(recorded):
 
 
 def test_other_data(recorded):
-    refused(recorded, "decision 1: expected a pass of training over 12 instance(s)", train=DATA[:11])
+    refused(
+        recorded, "decision 1: expected a pass of training over 12 instance(s)", train=DATA[:11]
+    )
     refused(recorded, "got the end of the run. Replay with the graph, data", valid=None)
     other = [{**d, "label": np.float32(0)} for d in DATA]
     refused(recorded, "expected the end of the pass, with parameters ", train=other)
 
 
 def test_another_learning_rate(recorded):
-    refused(recorded, "got the end of the pass, with parameters ", lambda: trainer(tx=optax.adam(0.02)))
+    refused(
+        recorded, "got the end of the pass, with parameters ", lambda: trainer(tx=optax.adam(0.02))
+    )
 
 
 def test_other_versions_are_told_where_a_replay_departs(recorded, tmp_path, monkeypatch):
     monkeypatch.setattr("ampjax.train.provenance._version", lambda package: "0.0")
     text = f"versions of the recorded run. It was recorded with jax {jax.__version__} and now 0.0, jaxlib "
     refused(recorded, text, train=DATA[:11])
-    amp.replay(recorded, trainer(), DATA, DATA[:4], **QUIET)
+    amp.replay(
+        recorded,
+        trainer(),
+        DATA,
+        DATA[:4],
+        **QUIET,
+    )
 
 
 def test_a_trainer_can_be_used_after_a_replay_that_departed(recorded):
     t = trainer()
     with pytest.raises(ReplayError):
-        amp.replay(recorded, t, [{**d, "label": np.float32(0)} for d in DATA], **QUIET)
+        amp.replay(
+            recorded,
+            t,
+            [{**d, "label": np.float32(0)} for d in DATA],
+            **QUIET,
+        )
     assert len(t.fit(DATA, **QUIET)) == 1
 
 
@@ -330,12 +472,28 @@ def test_a_recording_that_can_not_be_written(tmp_path):
         ({"start": []}, "start: expected values by name"),
         ({"made on": 1}, "made on: expected values by name"),
         ({"settings": {"colour": 1}}, "settings: expected those of a trainer, got .*colour"),
-        ({"settings": {"max_active_keys": "many"}}, "settings: expected those of a trainer, got .*'many'"),
+        (
+            {"settings": {"max_active_keys": "many"}},
+            "settings: expected those of a trainer, got .*'many'",
+        ),
     ],
     ids=str,
 )
 def test_a_header_that_no_run_wrote(tmp_path, changes, match):
-    header = {"epochs": 2, "graph": "", "settings": {}, "start": {}, "made with": {}, "made on": {}, **changes}
+    header = {
+        "epochs": 2,
+        "graph": "",
+        "settings": {},
+        "start": {},
+        "made with": {},
+        "made on": {},
+        **changes,
+    }
     Recorder(tmp_path / "run.trace", header).close(FINISHED)
     with pytest.raises(ReplayError, match=match):
-        amp.replay(tmp_path / "run.trace", CHAIN, DATA, tx=optax.sgd(0.1))
+        amp.replay(
+            tmp_path / "run.trace",
+            CHAIN,
+            DATA,
+            tx=optax.sgd(0.1),
+        )

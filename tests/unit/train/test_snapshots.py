@@ -47,7 +47,10 @@ def go_on(folder, whole, **options):
 
 def damage(snapshot, how):
     """Alters, cuts off or deletes a file of a snapshot."""
-    file = max((snapshot / "dense").glob("*.bin"), key=lambda path: path.stat().st_size)
+    file = max(
+        (snapshot / "dense").glob("*.bin"),
+        key=lambda path: path.stat().st_size,
+    )
     if how == "altered":
         file.write_bytes(bytes(255 - byte for byte in file.read_bytes()))
     elif how == "cut off":
@@ -59,7 +62,11 @@ def damage(snapshot, how):
 
 
 def newest(folder):
-    return sorted(folder.glob("snapshot-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True)
+    return sorted(
+        folder.glob("snapshot-*"),
+        key=lambda path: int(path.name.split("-")[1]),
+        reverse=True,
+    )
 
 
 @pytest.mark.parametrize("how", ["altered", "cut off", "no manifest", "half a manifest"])
@@ -86,7 +93,8 @@ def test_none_that_is_whole(tmp_path):
 @pytest.mark.parametrize("n", range(0, 12, 3))
 def test_killed_while_a_snapshot_is_written(tmp_path, whole, monkeypatch, n):
     """At its n-th wait for the disk: what was written so far stays, as after a kill."""
-    sync, left = table_files._sync, [13 + n]
+    sync = table_files._sync
+    left = [13 + n]
 
     def killed(file):
         left[0] -= 1
@@ -100,7 +108,9 @@ def test_killed_while_a_snapshot_is_written(tmp_path, whole, monkeypatch, n):
         patch.setattr("shutil.rmtree", lambda *args, **options: None)
         resumed.fit(resumed.trainer(tmp_path, **VIRTUAL))
     go_on(tmp_path, whole)
-    assert all(path.name.startswith("snapshot-") and path.name[9:].isdigit() for path in tmp_path.iterdir())
+    assert all(
+        path.name.startswith("snapshot-") and path.name[9:].isdigit() for path in tmp_path.iterdir()
+    )
 
 
 def test_a_fit_that_was_complete(tmp_path, whole):
@@ -145,7 +155,10 @@ def test_a_checkpoint_is_read_from_it(tmp_path, whole):
     resumed.fit(resumed.trainer(tmp_path, **VIRTUAL))
     other = resumed.trainer(tmp_path / "other", **VIRTUAL)
     other.restore(newest(tmp_path)[0])
-    np.testing.assert_array_equal(other.params["layer"], whole[0].params["layer"])
+    np.testing.assert_array_equal(
+        other.params["layer"],
+        whole[0].params["layer"],
+    )
 
 
 def test_folders_of_other_runs(tmp_path):
@@ -153,12 +166,25 @@ def test_folders_of_other_runs(tmp_path):
     with pytest.raises(DataError, match=r"of another run\n?.*Pass `resume=True` to `fit`"):
         resumed.fit(resumed.trainer(tmp_path, **VIRTUAL))
     with pytest.raises(DataError, match=r"settings, max_active_keys: expected 3, got 2"):
-        resumed.fit(resumed.trainer(tmp_path, max_active_keys=2, **VIRTUAL), resume=True)
+        resumed.fit(
+            resumed.trainer(tmp_path, max_active_keys=2, **VIRTUAL),
+            resume=True,
+        )
     with pytest.raises(DataError, match=r"dense leaves|tables"):
-        resumed.fit(resumed.trainer(tmp_path, replicas=2, **VIRTUAL), resume=True)
-    with pytest.raises(DataError, match=r"resume, training data.*Pass the data that the run began with"):
+        resumed.fit(
+            resumed.trainer(tmp_path, replicas=2, **VIRTUAL),
+            resume=True,
+        )
+    with pytest.raises(
+        DataError, match=r"resume, training data.*Pass the data that the run began with"
+    ):
         one = resumed.trainer(tmp_path, **VIRTUAL)
-        one.fit(resumed.Drawn(11), epochs=3, progress=False, resume=True)
+        one.fit(
+            resumed.Drawn(11),
+            epochs=3,
+            progress=False,
+            resume=True,
+        )
     resumed.trainer(tmp_path / "saved", **VIRTUAL).save(tmp_path / "saved" / "snapshot-1")
     with pytest.raises(DataError, match=r"what `Trainer.save` has"):
         resumed.fit(resumed.trainer(tmp_path / "saved", **VIRTUAL), resume=True)
@@ -178,9 +204,15 @@ def test_settings():
     with pytest.raises(SettingsError, match="count instances"):
         amp.Trainer(resumed.net(), cost=resumed.cost, snapshot=by_clock)
     with pytest.raises(SettingsError, match="Count instances"):
-        amp.Trainer(resumed.net(), snapshot=by_clock).fit(resumed.Drawn(), record="y", progress=False)
+        amp.Trainer(resumed.net(), snapshot=by_clock).fit(
+            resumed.Drawn(), record="y", progress=False
+        )
     with pytest.raises(SettingsError, match="a trainer with snapshots"):
-        amp.Trainer(resumed.net()).fit(resumed.Drawn(), resume=True, progress=False)
+        amp.Trainer(resumed.net()).fit(
+            resumed.Drawn(),
+            resume=True,
+            progress=False,
+        )
 
 
 @pytest.mark.parametrize("mode", ["async", "pipeline"])
@@ -188,7 +220,12 @@ def test_by_the_clock(tmp_path, mode):
     """Whenever it is due: in pipeline training with the bits of a run without snapshots."""
     when = amp.Snapshots(tmp_path / "by clock", every_seconds=1e-9)
     settings = {"max_active_keys": 3, "min_update_interval": 4, "mode": mode}
-    one = amp.Trainer(resumed.net(), adam(0.01), snapshot=when, **settings)
+    one = amp.Trainer(
+        resumed.net(),
+        adam(0.01),
+        snapshot=when,
+        **settings,
+    )
     history = resumed.fit(one)
     assert len(history.epochs) == 3 and int(newest(tmp_path / "by clock")[0].name[9:]) > 6
     if mode == "pipeline":
@@ -204,16 +241,40 @@ def test_a_recording_goes_on(tmp_path):
         cut_off.write(b"what was decided after the snapshot")
     one = resumed.trainer(tmp_path / "run")
     history = resumed.fit(one, resume=True, record=file)
-    again = amp.Trainer(resumed.net(), adam(0.01), max_active_keys=3, min_update_interval=4)
-    told = amp.replay(file, again, resumed.Drawn(), resumed.Drawn(4), progress=False)
+    again = amp.Trainer(
+        resumed.net(),
+        adam(0.01),
+        max_active_keys=3,
+        min_update_interval=4,
+    )
+    told = amp.replay(
+        file,
+        again,
+        resumed.Drawn(),
+        resumed.Drawn(4),
+        progress=False,
+    )
     resumed.require_same(one, again, (history, told))
 
     half = resumed.trainer(tmp_path / "replays")
     resumed.kill_at(half, 28, lambda: exec("raise resumed.Killed", globals()))
     with pytest.raises(resumed.Killed):
-        amp.replay(file, half, resumed.Drawn(), resumed.Drawn(4), progress=False)
+        amp.replay(
+            file,
+            half,
+            resumed.Drawn(),
+            resumed.Drawn(4),
+            progress=False,
+        )
     half = resumed.trainer(tmp_path / "replays")
-    told = amp.replay(file, half, resumed.Drawn(), resumed.Drawn(4), progress=False, resume=True)
+    told = amp.replay(
+        file,
+        half,
+        resumed.Drawn(),
+        resumed.Drawn(4),
+        progress=False,
+        resume=True,
+    )
     assert told.resumed
     resumed.require_same(one, half, (history, told))
 
@@ -221,7 +282,11 @@ def test_a_recording_goes_on(tmp_path):
 def test_a_run_that_was_not_recorded(tmp_path):
     assert resumed.killed(resumed.trainer(tmp_path / "run"), 28)
     with pytest.raises(DataError, match=r"a place, in bytes, got None\. Resume without `record`"):
-        resumed.fit(resumed.trainer(tmp_path / "run"), resume=True, record=tmp_path / "run.trace")
+        resumed.fit(
+            resumed.trainer(tmp_path / "run"),
+            resume=True,
+            record=tmp_path / "run.trace",
+        )
     assert not (tmp_path / "run.trace").exists()
 
 
@@ -229,7 +294,11 @@ def test_another_recording(tmp_path):
     assert resumed.killed(resumed.trainer(tmp_path / "run"), 28, record=tmp_path / "run.trace")
     (tmp_path / "run.trace").write_bytes(b"")
     with pytest.raises(ReplayError, match="that were there at the snapshot"):
-        resumed.fit(resumed.trainer(tmp_path / "run"), resume=True, record=tmp_path / "run.trace")
+        resumed.fit(
+            resumed.trainer(tmp_path / "run"),
+            resume=True,
+            record=tmp_path / "run.trace",
+        )
 
 
 PROGRAM = """
@@ -245,9 +314,18 @@ resumed.fit(one, resume=True)
 
 def test_a_process_that_is_killed(tmp_path, whole):
     """By SIGKILL, while it trains."""
-    command = [sys.executable, "-c", PROGRAM.format(tests=str(TESTS)), str(tmp_path), "28"]
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM.format(tests=str(TESTS)),
+        str(tmp_path),
+        "28",
+    ]
     ended = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": str(TESTS.parent)}, capture_output=True, check=False
+        command,
+        env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
+        capture_output=True,
+        check=False,
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     assert go_on(tmp_path, whole).resumed
@@ -259,7 +337,12 @@ def test_a_fit_goes_on_in_the_trainer_whose_callback_failed(tmp_path):
     options = {"mode": "pipeline", "max_active_keys": 4, "arena_rows": 256, "workers": 2}
     whole = amp.Trainer(graph, optax.adam(0.01), **options)
     whole.fit(data, epochs=4, progress=False)
-    trainer = amp.Trainer(graph, optax.adam(0.01), snapshot=tmp_path, **options)
+    trainer = amp.Trainer(
+        graph,
+        optax.adam(0.01),
+        snapshot=tmp_path,
+        **options,
+    )
 
     def fails(trainer, epoch):
         if epoch.epoch == 3 and not history.resumed:
@@ -267,6 +350,18 @@ def test_a_fit_goes_on_in_the_trainer_whose_callback_failed(tmp_path):
 
     history = History()
     with pytest.raises(ZeroDivisionError):
-        trainer.fit(data, epochs=4, progress=False, callbacks=[fails], history=history)
-    trainer.fit(data, epochs=4, progress=False, resume=True, history=history)
+        trainer.fit(
+            data,
+            epochs=4,
+            progress=False,
+            callbacks=[fails],
+            history=history,
+        )
+    trainer.fit(
+        data,
+        epochs=4,
+        progress=False,
+        resume=True,
+        history=history,
+    )
     jax.tree.map(np.testing.assert_array_equal, trainer.params, whole.params)

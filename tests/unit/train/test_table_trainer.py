@@ -7,7 +7,15 @@ import pytest
 from support import table_models as models
 
 import ampjax as amp
-from ampjax.errors import DataError, GraphError, MessageError, ParameterError, ServerError, SettingsError, TableError
+from ampjax.errors import (
+    DataError,
+    GraphError,
+    MessageError,
+    ParameterError,
+    ServerError,
+    SettingsError,
+    TableError,
+)
 from ampjax.plan.affinity import assign
 from ampjax.plan.node_memory import kept_bytes
 from ampjax.sparse import ServerProcesses, Table
@@ -18,7 +26,12 @@ DATA = models.data(10)
 
 def trainer(graph, **options):
     options = {"max_active_keys": 3, "min_update_interval": 6, "compile_ahead": False, **options}
-    return amp.Trainer(graph, optax.adam(0.01), cost=lambda plan: lambda d: 1 + d.n_rows, **options)
+    return amp.Trainer(
+        graph,
+        optax.adam(0.01),
+        cost=lambda plan: lambda d: 1 + d.n_rows,
+        **options,
+    )
 
 
 @pytest.mark.slow
@@ -26,7 +39,8 @@ def test_a_checkpoint_holds_the_table_and_gradients_that_wait(tmp_path):
     graph, table = models.with_table(optax.adam(0.1), partitions=3)
     first = trainer(graph)
     first.fit(DATA, epochs=1, **QUIET)
-    (_, waiting), version = first.gradients["embed"], table.version
+    _, waiting = first.gradients["embed"]
+    version = table.version
     assert waiting > 0 and version > 0
     first.save(tmp_path / "saved")
     other, again = models.with_table(optax.adam(0.1), partitions=2)
@@ -55,18 +69,36 @@ def test_a_checkpoint_of_a_graph_without_the_table_is_refused(tmp_path):
 @pytest.mark.slow
 def test_a_fit_goes_on_from_a_snapshot(tmp_path):
     whole, table = models.with_table(optax.adagrad(0.1))
-    trainer(whole, snapshot=tmp_path / "whole").fit(DATA, epochs=3, **QUIET)
+    trainer(whole, snapshot=tmp_path / "whole").fit(
+        DATA,
+        epochs=3,
+        **QUIET,
+    )
     cut, _ = models.with_table(optax.adagrad(0.1))
-    trainer(cut, snapshot=tmp_path / "cut").fit(DATA, epochs=1, **QUIET)
+    trainer(cut, snapshot=tmp_path / "cut").fit(
+        DATA,
+        epochs=1,
+        **QUIET,
+    )
     again, resumed = models.with_table(optax.adagrad(0.1))
-    trainer(again, snapshot=tmp_path / "cut").fit(DATA, epochs=3, resume=True, **QUIET)
+    trainer(again, snapshot=tmp_path / "cut").fit(
+        DATA,
+        epochs=3,
+        resume=True,
+        **QUIET,
+    )
     np.testing.assert_array_equal(table.dense(), resumed.dense())
 
 
 @pytest.mark.slow
 def test_a_recorded_run_replays_with_a_table_that_starts_alike(tmp_path):
     graph, table = models.with_table(optax.adagrad(0.1))
-    trainer(graph).fit(DATA, epochs=2, record=tmp_path / "run", **QUIET)
+    trainer(graph).fit(
+        DATA,
+        epochs=2,
+        record=tmp_path / "run",
+        **QUIET,
+    )
     other, again = models.with_table(optax.adagrad(0.1))
     amp.replay(tmp_path / "run", trainer(other), DATA)
     np.testing.assert_array_equal(table.dense(), again.dense())
@@ -75,7 +107,12 @@ def test_a_recorded_run_replays_with_a_table_that_starts_alike(tmp_path):
 @pytest.mark.slow
 def test_verify_compares_with_all_rows_and_leaves_them_as_they_were():
     graph, table = models.with_table(optax.sgd(0.1))
-    found = amp.verify(graph, DATA[:3], quick=True, progress=False)
+    found = amp.verify(
+        graph,
+        DATA[:3],
+        quick=True,
+        progress=False,
+    )
     assert found.ok, found
     assert table.version == 0
 
@@ -85,7 +122,10 @@ def test_a_table_needs_no_memory_on_devices():
     kept = kept_bytes(graph)
     assert kept["embed"] == 0 and kept["output"] > 0
     bytes_of_both = trainer(graph).device_bytes, trainer(models.dense()).device_bytes
-    assert all(bytes_of_both[0][part] < bytes_of_both[1][part] for part in ("params", "opt_state", "accumulators"))
+    assert all(
+        bytes_of_both[0][part] < bytes_of_both[1][part]
+        for part in ("params", "opt_state", "accumulators")
+    )
 
 
 def test_one_worker_runs_all_that_reads_a_table():
@@ -99,7 +139,11 @@ def test_one_worker_runs_all_that_reads_a_table():
 def test_tables_in_files_and_at_server_processes(tmp_path):
     found = []
     with ServerProcesses(2) as processes:
-        for kept in ({}, {"folder": tmp_path}, {"processes": processes, "servers": 2, "partitions": 4}):
+        for kept in (
+            {},
+            {"folder": tmp_path},
+            {"processes": processes, "servers": 2, "partitions": 4},
+        ):
             graph, table = models.with_table(optax.adagrad(0.1), **kept)
             trainer(graph).fit(DATA, **QUIET)
             found.append(table.dense())
@@ -112,11 +156,19 @@ def test_tables_in_files_and_at_server_processes(tmp_path):
 def test_computed_ids_are_read_back():
     table = Table(models.VALUES, optax.sgd(0.1))
     with amp.Graph() as g:
-        word = amp.npt("next", lambda word: (word + 1) % models.WORDS)(amp.pump("word", dtype="int32"))
-        amp.sink("row", amp.ppt("embed", amp.nn.TableEmbed(table))(word))
+        word = amp.npt("next", lambda word: (word + 1) % models.WORDS)(
+            amp.pump("word", dtype="int32")
+        )
+        amp.sink(
+            "row",
+            amp.ppt("embed", amp.nn.TableEmbed(table))(word),
+        )
     ids = np.array([3, 11, 0], np.int32)
     rows = trainer(g).predict([{"word": i} for i in ids])["row"].payload
-    np.testing.assert_array_equal(np.array(rows), models.VALUES[(ids + 1) % models.WORDS])
+    np.testing.assert_array_equal(
+        np.array(rows),
+        models.VALUES[(ids + 1) % models.WORDS],
+    )
 
 
 def test_two_nodes_may_read_one_table():
@@ -124,12 +176,19 @@ def test_two_nodes_may_read_one_table():
     with amp.Graph() as g:
         x = amp.ppt("first", amp.nn.TableEmbed(table))(amp.pump("x", dtype="int32"))
         y = amp.ppt("second", amp.nn.TableEmbed(table))(amp.pump("y", dtype="int32"))
-        amp.loss("loss", lambda x, y: (x * y).sum())(x, y)
+        amp.loss("loss", lambda x, y: (x * y).sum())(
+            x,
+            y,
+        )
     assert {*g.parameterised} == {"first"}
     ours = trainer(g, mode="sync", gradient="sum")
-    ours.fit([{"x": np.int32(1), "y": np.int32(2)}], **QUIET)
+    ours.fit(
+        [{"x": np.int32(1), "y": np.int32(2)}],
+        **QUIET,
+    )
     want = models.VALUES.copy()
-    want[1], want[2] = want[1] - 0.1 * models.VALUES[2], want[2] - 0.1 * models.VALUES[1]
+    want[1] = want[1] - 0.1 * models.VALUES[2]
+    want[2] = want[2] - 0.1 * models.VALUES[1]
     np.testing.assert_allclose(ours.params["first"], want, rtol=1e-6)
     assert ours.statistics.nodes["first"].updates == 1
 
@@ -137,9 +196,26 @@ def test_two_nodes_may_read_one_table():
 @pytest.mark.parametrize("bad", [-1, models.WORDS])
 def test_an_id_outside_of_the_table_names_node_and_instance(bad):
     graph, table = models.with_table(optax.sgd(0.1))
-    word = amp.messages(np.array([[0, 1], [2, bad]], np.int32), t=[0, 1])
-    instances = [DATA[0], {"word": word, "tag": amp.messages(np.zeros(2, np.int32), t=[0, 1])}]
-    with pytest.raises(MessageError, match=rf"node `embed`, id of instance 1: expected .*\[0, 12\), got {bad}"):
+    word = amp.messages(
+        np.array(
+            [[0, 1], [2, bad]],
+            np.int32,
+        ),
+        t=[0, 1],
+    )
+    instances = [
+        DATA[0],
+        {
+            "word": word,
+            "tag": amp.messages(
+                np.zeros(2, np.int32),
+                t=[0, 1],
+            ),
+        },
+    ]
+    with pytest.raises(
+        MessageError, match=rf"node `embed`, id of instance 1: expected .*\[0, 12\), got {bad}"
+    ):
         trainer(graph).fit(instances, **QUIET)
     assert np.isfinite(table.dense()).all()
 
@@ -153,7 +229,10 @@ def test_what_does_not_fit_is_refused():
         models.build(layer, tx=optax.sgd(0.1))
     with amp.Graph():
         word = amp.pump("word", dtype="int32")
-        amp.sink("rows", amp.ppt("first", layer, min_update_interval=3)(word))
+        amp.sink(
+            "rows",
+            amp.ppt("first", layer, min_update_interval=3)(word),
+        )
         with pytest.raises(GraphError, match="`second`, min_update_interval: expected 3"):
             amp.ppt("second", layer, min_update_interval=4)(word)
         with pytest.raises(GraphError, match="parameters that lie on a device"):
@@ -172,7 +251,10 @@ def test_what_does_not_fit_is_refused():
 def test_a_table_takes_over_what_another_is():
     table, other = (Table(models.VALUES, optax.adagrad(0.1), partitions=p) for p in (1, 3))
     held = amp.nn.TableEmbed(table)
-    other.push(np.array([2]), np.ones((1, models.FEATURES), np.float32))
+    other.push(
+        np.array([2]),
+        np.ones((1, models.FEATURES), np.float32),
+    )
     want = other.dense()
     table.take_over(other)
     del other

@@ -39,7 +39,8 @@ def test_work_in_time_is_done():
 
 
 def test_work_is_cancelled_when_the_budget_is_spent():
-    clock, seen = FakeClock(), []
+    clock = FakeClock()
+    seen = []
 
     async def work():
         try:

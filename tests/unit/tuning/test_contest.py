@@ -24,7 +24,9 @@ def test_the_fastest_to_the_target_wins_and_nobody_goes_on_after_it():
     ranked = contest(list(trials), nobody, Budget(1000.0, clock))
     assert ranked[0] is trials[1]
     assert ranked[0].to_target == pytest.approx((needed_s(0.4), 100 * needed_s(0.4)))
-    assert [trial.seconds[-1] for trial in trials] == [3.0, 5.0, 3.0], "who has trained as long can't win any more"
+    assert [trial.seconds[-1] for trial in trials] == [3.0, 5.0, 3.0], (
+        "who has trained as long can't win any more"
+    )
     assert clock.now_s == 22.0, "the winner is seen for two validations more"
 
 
@@ -39,21 +41,28 @@ class Falling(Told):
         reached = self.to_target is not None
         super().advance(budget)
         if reached:
-            self.values[-1] = max(0.0, self.values[-2] - self.loss)
+            self.values[-1] = max(
+                0.0,
+                self.values[-2] - self.loss,
+            )
 
 
 @pytest.mark.parametrize(("loss", "wins"), [(0.2, False), (0.03, True)])
 def test_who_falls_back_after_the_target_does_not_win(loss, wins):
     clock = Clock()
-    falling, steady = Falling(clock, 0.45, loss), Told(clock, 0.1)
+    falling = Falling(clock, 0.45, loss)
+    steady = Told(clock, 0.1)
     ranked = contest([falling, steady], nobody, Budget(1000.0, clock))
     assert falling.falls_back != wins and falling.to_target is not None
     assert ranked[0] is (falling if wins else steady)
-    assert wins or steady.to_target is not None, "the steady one goes on until it has reached the target, too"
+    assert wins or steady.to_target is not None, (
+        "the steady one goes on until it has reached the target, too"
+    )
 
 
 def test_whether_smaller_is_better_may_be_said():
-    up, down = Goal("score", 1.0, smallest=False), Goal("score", 1.0, smallest=True)
+    up = Goal("score", 1.0, smallest=False)
+    down = Goal("score", 1.0, smallest=True)
     assert up.is_met(2.0) and not down.is_met(2.0)
     assert up.badness(2.0) < up.badness(1.0) and down.badness(1.0) < down.badness(2.0)
 
@@ -78,7 +87,9 @@ def test_the_worse_half_ends_after_each_round_and_two_go_on_to_the_end():
 def test_nobody_ends_who_has_not_trained_at_all():
     """A round of 8 s, in which two of four pieces fit; the best one is the last to train."""
     clock = Clock()
-    trials = [Told(clock, rate, 2.0) for rate in (0.01, 0.02, 0.03, 0.04)]
+    trials = []
+    for rate in (0.01, 0.02, 0.03, 0.04):
+        trials.append(Told(clock, rate, 2.0))
     ranked = contest(list(trials), nobody, Budget(32.0, clock))
     assert all(trial.pieces for trial in trials)
     assert ranked[0] is trials[-1]
@@ -93,7 +104,8 @@ def test_the_budget_is_kept_and_the_piece_that_goes_beyond_does_not_count():
 
 def test_others_enter_after_a_round_and_catch_up():
     clock = Clock()
-    slow, quick = Told(clock, 0.01), Told(clock, 0.09)
+    slow = Told(clock, 0.01)
+    quick = Told(clock, 0.09)
     asked = []
 
     def admit(trials):
@@ -106,7 +118,8 @@ def test_others_enter_after_a_round_and_catch_up():
 
 def test_a_diverged_trial_ends():
     clock = Clock()
-    bad, good = Told(clock, math.nan), Told(clock, 0.3)
+    bad = Told(clock, math.nan)
+    good = Told(clock, 0.3)
     bad.top = math.nan
     ranked = contest([bad, good], nobody, Budget(1000.0, clock))
     assert ranked == [good, bad] and bad.pieces == 1
@@ -114,7 +127,8 @@ def test_a_diverged_trial_ends():
 
 def test_who_has_trained_longer_is_not_before_others_for_that():
     clock = Clock()
-    long, short = Told(clock, 0.01), Told(clock, 0.02)
+    long = Told(clock, 0.01)
+    short = Told(clock, 0.02)
     for trial, n in ((long, 9), (short, 2)):
         for _ in range(n):
             trial.advance(Budget(1000.0, clock))
@@ -125,8 +139,12 @@ def test_who_has_trained_longer_is_not_before_others_for_that():
 def test_who_is_validated_a_little_later_is_not_behind_for_that():
     """Curves are steep before the first validation: there, a straight line would say that 0.6 came 0.9 pieces after the beginning, not half a piece."""
     clock = Clock()
-    quick, later = advanced([Told(clock, 0.0, 1.0), Told(clock, 0.0, 1.2)], 1)
-    quick.values[-1], later.values[-1] = 0.66, 0.72
+    quick, later = advanced(
+        [Told(clock, 0.0, 1.0), Told(clock, 0.0, 1.2)],
+        1,
+    )
+    quick.values[-1] = 0.66
+    later.values[-1] = 0.72
     assert 0.6 * later.seconds[-1] / 0.72 > 0.6 / 0.66, "by straight lines"
     assert standings([quick, later]) == [later, quick]
 
@@ -146,13 +164,24 @@ def test_slowness_is_the_factor_of_seconds_by_which_curves_differ(factors, most,
     trials = [Stretched(Clock(), factor) for factor in factors]
     for trial in trials:
         advanced([trial], data.draw(st.integers(1, most)))
-    furthest = min(trials, key=lambda trial: (-trial.values[-1], trial.seconds[-1]))
+    furthest = min(
+        trials,
+        key=lambda trial: (-trial.values[-1], trial.seconds[-1]),
+    )
     got = slowness(trials)
     for trial, slow in zip(trials, got, strict=True):
         assert slow == pytest.approx(
-            np.clip(np.log(trial.factor / furthest.factor), -np.log(MOST), np.log(MOST)), abs=1e-6
+            np.clip(
+                np.log(trial.factor / furthest.factor),
+                -np.log(MOST),
+                np.log(MOST),
+            ),
+            abs=1e-6,
         )
-    ranked = [trial.factor for trial in standings(trials) if trial.factor < MOST * furthest.factor]
+    ranked = []
+    for trial in standings(trials):
+        if trial.factor < MOST * furthest.factor:
+            ranked.append(trial.factor)
     assert ranked == pytest.approx(sorted(ranked), rel=1e-6)
 
 
@@ -171,7 +200,10 @@ class Stretched(Told):
 
 def test_one_lucky_value_does_not_decide():
     clock = Clock()
-    steady, lucky = advanced([Told(clock, 0.05), Told(clock, 0.04)], 8)
+    steady, lucky = advanced(
+        [Told(clock, 0.05), Told(clock, 0.04)],
+        8,
+    )
     lucky.values[-1] = 0.41
     assert lucky.values[-1] > steady.values[-1] and standings([lucky, steady]) == [steady, lucky]
 
@@ -201,14 +233,18 @@ def test_a_curve_that_rises_late_is_before_one_that_never_does(learns, stuck):
 
 def test_who_has_reached_the_target_is_before_who_has_not_and_seems_quicker():
     clock = Clock()
-    reached, quicker = told(clock, 0.0, 0.1, 0.2, 0.3, 0.95), told(clock, 0.0, 0.5, 0.8, 0.85, 0.89)
+    reached = told(clock, 0.0, 0.1, 0.2, 0.3, 0.95)
+    quicker = told(clock, 0.0, 0.5, 0.8, 0.85, 0.89)
     assert slowness([reached, quicker])[1] < 0.0
     assert standings([quicker, reached]) == [reached, quicker]
 
 
 def test_values_that_got_worse_again_count_as_the_best_before():
     clock = Clock()
-    steady, shaky = advanced([Told(clock, 0.05), Told(clock, 0.05)], 4)
+    steady, shaky = advanced(
+        [Told(clock, 0.05), Told(clock, 0.05)],
+        4,
+    )
     shaky.values[3] = 0.02
     assert shaky.best_values == pytest.approx([0.0, 0.05, 0.1, 0.1, 0.2])
     slow = slowness([steady, shaky])
@@ -217,12 +253,10 @@ def test_values_that_got_worse_again_count_as_the_best_before():
 
 def test_who_has_not_trained_yet_is_behind_those_that_have_and_before_who_has_diverged():
     clock = Clock()
-    slow, quick, fresh, bad = (
-        Told(clock, 0.05),
-        Told(clock, 0.1),
-        Told(clock, 0.4),
-        Told(clock, math.nan, top=math.nan),
-    )
+    slow = Told(clock, 0.05)
+    quick = Told(clock, 0.1)
+    fresh = Told(clock, 0.4)
+    bad = Told(clock, math.nan, top=math.nan)
     advanced([slow, quick, bad], 2)
     assert standings([bad, fresh, slow, quick]) == [quick, slow, fresh, bad]
     assert slowness([fresh]) == [math.inf] and standings([fresh]) == [fresh]
@@ -231,24 +265,36 @@ def test_who_has_not_trained_yet_is_behind_those_that_have_and_before_who_has_di
 def test_a_trial_that_took_no_time_is_compared():
     """Where compiling took all of a piece, it counts no seconds."""
     clock = Clock()
-    none, some = advanced([Told(clock, 0.05), Told(clock, 0.05)], 1)
+    none, some = advanced(
+        [Told(clock, 0.05), Told(clock, 0.05)],
+        1,
+    )
     none.seconds[-1] = 0.0
     assert standings([some, none]) == [none, some] and np.isfinite(slowness([some, none])).all()
 
 
 def test_who_lasted_longer_is_before_who_ended_sooner():
     clock = Clock()
-    best, second, early, stuck = (Told(clock, *how) for how in ((0.011,), (0.0103,), (0.009,), (0.0105,)))
+    best, second, early, stuck = (
+        Told(clock, *how) for how in ((0.011,), (0.0103,), (0.009,), (0.0105,))
+    )
     stuck.top = 0.021
-    quick, asked = [Told(clock, 0.02), Told(clock, 0.019)], []
+    quick = [Told(clock, 0.02), Told(clock, 0.019)]
+    asked = []
 
     def admit(trials):
         asked.append(len(trials))
         return quick if len(asked) == 1 else []
 
-    ranked = contest([best, second, early, stuck], admit, Budget(64.0, clock))
+    ranked = contest(
+        [best, second, early, stuck],
+        admit,
+        Budget(64.0, clock),
+    )
     by_curves = standings([*quick, second, stuck])
-    assert by_curves == [*quick, second, stuck] and second.pieces == early.pieces == 2 < stuck.pieces
+    assert (
+        by_curves == [*quick, second, stuck] and second.pieces == early.pieces == 2 < stuck.pieces
+    )
     assert ranked == [*quick, best, stuck, second, early]
 
 

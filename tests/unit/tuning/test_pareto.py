@@ -22,4 +22,8 @@ def test_the_front_holds_who_is_not_dominated_and_nobody_else(points):
 
 def test_who_is_equal_does_not_dominate():
     assert non_dominated([(1, 2), (1, 2), (0, 2)]) == [0, 1]
-    assert dominates((1, 2), (0, 2)) and not dominates((1, 2), (1, 2)) and not dominates((1, 0), (0, 2))
+    assert (
+        dominates((1, 2), (0, 2))
+        and not dominates((1, 2), (1, 2))
+        and not dominates((1, 0), (0, 2))
+    )

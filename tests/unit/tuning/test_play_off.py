@@ -32,7 +32,9 @@ def luck(clock, *rates):
 
 def test_the_mean_of_all_runs_decides():
     clock = Clock()
-    lucky, steady, third = reached(clock, 0.27), reached(clock, 0.25), Told(clock, 0.1)
+    lucky = reached(clock, 0.27)
+    steady = reached(clock, 0.25)
+    third = Told(clock, 0.1)
     again, asked = luck(clock, (0.15, 0.25), (0.15, 0.25))
     assert play_off([lucky, steady, third], again, Budget(1000.0, clock)) == [steady, lucky, third]
     assert asked == [1, 2] and len(lucky.runs) == RUNS
@@ -41,13 +43,16 @@ def test_the_mean_of_all_runs_decides():
     assert lucky.runs == pytest.approx((needed_s(0.27), most_s, most_s))
     assert steady.runs == pytest.approx(3 * (needed_s(0.25),))
     result = lucky.result()
-    assert result.runs == RUNS and result.seconds_to_target == pytest.approx((needed_s(0.27) * most_s**2) ** (1 / 3))
+    assert result.runs == RUNS and result.seconds_to_target == pytest.approx(
+        (needed_s(0.27) * most_s**2) ** (1 / 3)
+    )
     assert third.result().runs == 1 and third.pieces == 0
 
 
 def test_a_finalist_that_the_contest_stopped_goes_on_to_the_target():
     clock = Clock()
-    first, second = reached(clock, 0.27), Told(clock, 0.25)
+    first = reached(clock, 0.27)
+    second = Told(clock, 0.25)
     again, _ = luck(clock, (0.2, 0.3), (0.2, 0.3))
     assert play_off([first, second], again, Budget(1000.0, clock)) == [second, first]
     assert second.runs[0] == pytest.approx(needed_s(0.25))
@@ -56,7 +61,8 @@ def test_a_finalist_that_the_contest_stopped_goes_on_to_the_target():
 def test_whole_curves_decide_where_luck_at_the_target_would():
     """One comes to the target a little sooner, for one good validation; everywhere else it is a quarter slower."""
     clock = Clock()
-    lucky, steady = Told(clock, 0.1), Told(clock, 0.125)
+    lucky = Told(clock, 0.1)
+    steady = Told(clock, 0.125)
     for trial in (lucky, steady):
         for _ in range(7):
             trial.advance(Budget(1e9, clock))
@@ -69,7 +75,8 @@ def test_whole_curves_decide_where_luck_at_the_target_would():
 
 def test_who_is_far_behind_is_stopped_and_needs_no_second_run():
     clock = Clock()
-    first, second = reached(clock, 0.3), Told(clock, 0.01)
+    first = reached(clock, 0.3)
+    second = Told(clock, 0.01)
     again, asked = luck(clock)
     assert play_off([first, second], again, Budget(1000.0, clock)) == [first, second]
     assert not asked and second.seconds[-1] == 5.0 and second.result().seconds_to_target is None
@@ -77,23 +84,43 @@ def test_who_is_far_behind_is_stopped_and_needs_no_second_run():
 
 @pytest.mark.parametrize(
     "runs",
-    [[(3.0, 3.0)], [(3.0, 3.3)], [(3.3, 3.0)], [(3.0, 4.0), (4.0, 3.1)], [(2.0, 1.9), (2.2, 2.1), (2.0, 1.8)]],
+    [
+        [(3.0, 3.0)],
+        [(3.0, 3.3)],
+        [(3.3, 3.0)],
+        [(3.0, 4.0), (4.0, 3.1)],
+        [(2.0, 1.9), (2.2, 2.1), (2.0, 1.8)],
+    ],
 )
 def test_what_the_wrong_choice_costs_on_average_is_that_of_all_quotients_that_may_be_true(runs):
     """By numerical integration; the quotient's logarithm is around the mean, its variance over n, with one run more that showed `NOISE`."""
     ratios = np.log([one / other for one, other in runs])
     error = np.sqrt((NOISE**2 + len(ratios) * ratios.var()) / len(ratios) ** 2)
-    true = np.linspace(ratios.mean() - 12 * error, ratios.mean() + 12 * error, 200_001)
+    true = np.linspace(
+        ratios.mean() - 12 * error,
+        ratios.mean() + 12 * error,
+        200_001,
+    )
     density = np.exp(-(((true - ratios.mean()) / error) ** 2) / 2) / (error * np.sqrt(2 * np.pi))
-    lost = np.maximum(-true * np.sign(ratios.mean() or 1.0), 0.0)
-    assert expected_loss(ratios) == pytest.approx((lost * density).sum() * (true[1] - true[0]), rel=1e-4)
+    lost = np.maximum(
+        -true * np.sign(ratios.mean() or 1.0),
+        0.0,
+    )
+    assert expected_loss(ratios) == pytest.approx(
+        (lost * density).sum() * (true[1] - true[0]),
+        rel=1e-4,
+    )
 
 
 def test_runs_end_as_soon_as_one_choice_is_clearly_ahead():
     def n_runs(first, *later):
         clock = Clock()
         again, asked = luck(clock, *later)
-        play_off([reached(clock, first), reached(clock, 0.25)], again, Budget(1000.0, clock))
+        play_off(
+            [reached(clock, first), reached(clock, 0.25)],
+            again,
+            Budget(1000.0, clock),
+        )
         return 1 + len(asked)
 
     assert n_runs(0.35) == 1
@@ -104,7 +131,11 @@ def test_runs_end_as_soon_as_one_choice_is_clearly_ahead():
 def test_a_run_for_which_the_budget_is_too_short_does_not_begin_and_one_that_it_ends_does_not_count():
     clock = Clock()
     again, asked = luck(clock, (0.2, 0.3))
-    play_off([reached(clock, 0.26), reached(clock, 0.25)], again, Budget(5.0, clock))
+    play_off(
+        [reached(clock, 0.26), reached(clock, 0.25)],
+        again,
+        Budget(5.0, clock),
+    )
     assert not asked
     trials = [reached(clock, 0.26), reached(clock, 0.25)]
     again, asked = luck(clock, (0.2, 0.01))
@@ -114,11 +145,13 @@ def test_a_run_for_which_the_budget_is_too_short_does_not_begin_and_one_that_it_
 
 def test_who_was_stopped_before_the_target_does_not_win_for_its_beginning():
     clock = Clock()
-    first, second = reached(clock, 0.25), Told(clock, 0.25)
+    first = reached(clock, 0.25)
+    second = Told(clock, 0.25)
     for _ in range(4):
         second.advance(Budget(1e9, clock))
     second.values[:] = [0.0, 0.6, 0.7, 0.75, 0.8]
-    second.rate, second.top = 0.2, 0.85
+    second.rate = 0.2
+    second.top = 0.85
     again, _ = luck(clock)
     assert slowness([first, second])[1] < 0.0
     assert play_off([first, second], again, Budget(12.0, clock)) == [first, second]
@@ -138,7 +171,8 @@ def test_finalists_that_have_not_trained_are_left():
 def test_one_trial_or_a_target_that_nobody_has_reached_leave_the_order():
     clock = Clock()
     again, asked = luck(clock)
-    alone, far = [reached(clock, 0.3)], [Told(clock, 0.01), Told(clock, 0.02)]
+    alone = [reached(clock, 0.3)]
+    far = [Told(clock, 0.01), Told(clock, 0.02)]
     assert play_off(alone, again, Budget(100.0, clock)) == alone
     assert play_off(far, again, Budget(100.0, clock)) == far
     assert not asked
@@ -158,7 +192,14 @@ def test_a_run_in_which_all_diverge_does_not_count():
 
 def test_a_run_in_which_nobody_comes_to_the_target_ends_and_does_not_count():
     clock = Clock()
-    first, second = reached(clock, 0.26), reached(clock, 0.25)
-    stuck = [Told(clock, 0.1, top=0.5), Told(clock, 0.1, top=0.5)]
-    assert play_off([first, second], lambda finalists, run: stuck, Budget(1e9, clock)) == [first, second]
+    first = reached(clock, 0.26)
+    second = reached(clock, 0.25)
+    stuck = [
+        Told(clock, 0.1, top=0.5),
+        Told(clock, 0.1, top=0.5),
+    ]
+    assert play_off([first, second], lambda finalists, run: stuck, Budget(1e9, clock)) == [
+        first,
+        second,
+    ]
     assert len(first.runs) == 1 and all(trial.seconds[-1] <= 4 * 3.6 + 1 for trial in stuck)

@@ -23,17 +23,38 @@ def test_nodes_with_intervals_of_their_own_need_none():
 
 
 def test_usual_values_are_for_what_is_neither_varied_nor_fixed():
-    space = full_space(graphs.rnn(), sequences(20), {"policy": ("largest",), "n": (1, 2)}, {"workers": 1})
+    space = full_space(
+        graphs.rnn(),
+        sequences(20),
+        {"policy": ("largest",), "n": (1, 2)},
+        {"workers": 1},
+    )
     assert space["max_active_keys"] == [1, 4], "at most a quarter of the instances"
     assert space["policy"] == ["largest"] and space["n"] == [1, 2] and "workers" not in space
-    whole = full_space(graphs.rnn(), sequences(20), {}, {"min_update_interval": 4})
+    whole = full_space(
+        graphs.rnn(),
+        sequences(20),
+        {},
+        {"min_update_interval": 4},
+    )
     assert whole["workers"] == [1, len(jax.devices())] and "min_update_interval" not in whole
 
 
 def test_each_choice_comes_once():
     """Where fewer instances are in flight than would be admitted together, admission is lowered, and choices become equal."""
-    found = candidates({"max_active_keys": (1, 4), "min_admission": (1, 8), "n": (2,)}, {"seed": 3})
-    assert [(c.settings["max_active_keys"], c.settings["min_admission"]) for c in found] == [(1, 1), (4, 1), (4, 4)]
+    found = candidates(
+        {
+            "max_active_keys": (1, 4),
+            "min_admission": (1, 8),
+            "n": (2,),
+        },
+        {"seed": 3},
+    )
+    assert [(c.settings["max_active_keys"], c.settings["min_admission"]) for c in found] == [
+        (1, 1),
+        (4, 1),
+        (4, 4),
+    ]
     assert all(c.knobs == {"n": 2} and c.settings["seed"] == 3 for c in found)
 
 

@@ -19,7 +19,12 @@ from ampjax.tuning.budget import Budget
 from ampjax.tuning.predictor import Predictor
 
 SLOW = partial(amp.FlopsCost, flops=1e6, latency_ns=1000)
-SPACE = {"max_active_keys": (1, 4), "max_dispatch_size": (1, 4), "min_update_interval": (1, 4), "policy": ("balanced",)}
+SPACE = {
+    "max_active_keys": (1, 4),
+    "max_dispatch_size": (1, 4),
+    "min_update_interval": (1, 4),
+    "policy": ("balanced",),
+}
 FIXED: dict[str, Any] = {"workers": 1, "min_admission": 1}
 
 
@@ -27,10 +32,14 @@ FIXED: dict[str, Any] = {"workers": 1, "min_admission": 1}
 def net(n=1):
     """`n` hidden layers, and the squared error of one number."""
     with amp.Graph() as g:
-        x, label = amp.pump("x", (4,)), amp.pump("label")
+        x = amp.pump("x", (4,))
+        label = amp.pump("label")
         for i in range(n):
             x = amp.ppt(f"layer{i}", amp.nn.Linear(4, 4))(x)
-        amp.loss("loss", squared)(amp.ppt("last", amp.nn.Linear(4, 1))(x), label)
+        amp.loss("loss", squared)(
+            amp.ppt("last", amp.nn.Linear(4, 1))(x),
+            label,
+        )
     return g
 
 
@@ -45,8 +54,19 @@ def data(n=40):
 
 
 def tuned(**options: Any) -> Tuned:
-    usual: dict[str, Any] = {"target": 0.01, "space": SPACE, "cost": SLOW, "progress": False, "budget_s": 120.0}
-    return amp.tune(net(), data(), optax.sgd(0.03), **{**usual, **FIXED, **options})
+    usual: dict[str, Any] = {
+        "target": 0.01,
+        "space": SPACE,
+        "cost": SLOW,
+        "progress": False,
+        "budget_s": 120.0,
+    }
+    return amp.tune(
+        net(),
+        data(),
+        optax.sgd(0.03),
+        **{**usual, **FIXED, **options},
+    )
 
 
 class Ticks:
@@ -75,14 +95,29 @@ def found():
 def test_the_chosen_settings_reach_the_target(found):
     assert found.is_reached and found.best.tried.seconds_to_target > 0  # type: ignore[union-attr]
     assert found.spent_s < found.budget_s
-    trainer = amp.Trainer(found.graph, optax.sgd(0.03), **found.settings)
-    history = trainer.fit(data(), data(), epochs=10, progress=False)
+    trainer = amp.Trainer(
+        found.graph,
+        optax.sgd(0.03),
+        **found.settings,
+    )
+    history = trainer.fit(
+        data(),
+        data(),
+        epochs=10,
+        progress=False,
+    )
     assert history.first_to(0.01, "loss") is not None
 
 
 def test_no_trial_that_ran_as_often_was_sooner_than_the_chosen_one(found):
-    tried = [c.tried for c in found.candidates if c.tried and c.tried.seconds_to_target]
-    seconds = [t.seconds_to_target for t in tried if t.runs == max(t.runs for t in tried)]
+    tried = []
+    for c in found.candidates:
+        if c.tried and c.tried.seconds_to_target:
+            tried.append(c.tried)
+    seconds = []
+    for t in tried:
+        if t.runs == max(t.runs for t in tried):
+            seconds.append(t.seconds_to_target)
     assert len(found.candidates) == 12 and len(seconds) >= 1
     assert found.best.tried.seconds_to_target == min(seconds)
 
@@ -107,10 +142,14 @@ def test_the_same_seed_chooses_the_same(found):
 
 def test_it_prints_a_table_and_writes_data_and_pictures(found, tmp_path):
     text = repr(found)
-    assert "chosen" in text and "interval" in text and "seed 0." in text and "loss 0.01 after" in text
+    assert (
+        "chosen" in text and "interval" in text and "seed 0." in text and "loss 0.01 after" in text
+    )
     assert "<table>" in found._repr_html_()
     found.save(tmp_path / "deep" / "tuned.jsonl")
-    lines = [json.loads(line) for line in (tmp_path / "deep" / "tuned.jsonl").read_text().splitlines()]
+    lines = []
+    for line in (tmp_path / "deep" / "tuned.jsonl").read_text().splitlines():
+        lines.append(json.loads(line))
     assert len(lines) == 12 and lines[0]["is_best"] and lines[0]["tried_seconds_to_target"] > 0
     for name, picture in (("front.png", found.picture), ("epochs.svg", found.epochs_picture)):
         picture(tmp_path / name)
@@ -125,15 +164,30 @@ def test_a_builder_gets_the_names_that_are_no_settings():
         built.append(n)
         return net(n)
 
-    space = {**SPACE, "max_active_keys": (4,), "max_dispatch_size": (4,), "n": (1, 2)}
-    found = amp.tune(graph, data(), optax.sgd(0.03), target=0.01, space=space, cost=SLOW, progress=False, **FIXED)
+    space = {
+        **SPACE,
+        "max_active_keys": (4,),
+        "max_dispatch_size": (4,),
+        "n": (1, 2),
+    }
+    found = amp.tune(
+        graph,
+        data(),
+        optax.sgd(0.03),
+        target=0.01,
+        space=space,
+        cost=SLOW,
+        progress=False,
+        **FIXED,
+    )
     assert built == [1, 2] and found.knobs in ({"n": 1}, {"n": 2})
     assert found.graph is net(found.knobs["n"])
     assert "n" in found.varied and "n" not in found.settings
 
 
 def test_a_later_plan_that_takes_too_long_is_given_up(monkeypatch):
-    clock, prepare = Ticks(), Predictor.prepare
+    clock = Ticks()
+    prepare = Predictor.prepare
     monkeypatch.setattr("ampjax.tuning.tune.Budget", partial(Budget, now=clock))
 
     def slow(self, choices, metric):
@@ -143,9 +197,26 @@ def test_a_later_plan_that_takes_too_long_is_given_up(monkeypatch):
         return prepare(self, choices, metric)
 
     monkeypatch.setattr(Predictor, "prepare", slow)
-    space = {**SPACE, "max_active_keys": (4,), "max_dispatch_size": (4,), "n": (1, 2)}
-    options: dict[str, Any] = {"target": 0.01, "budget_s": 100.0, "space": space, "cost": SLOW, "progress": False}
-    found = amp.tune(net, data(), optax.sgd(0.03), **options, **FIXED)
+    space = {
+        **SPACE,
+        "max_active_keys": (4,),
+        "max_dispatch_size": (4,),
+        "n": (1, 2),
+    }
+    options: dict[str, Any] = {
+        "target": 0.01,
+        "budget_s": 100.0,
+        "space": space,
+        "cost": SLOW,
+        "progress": False,
+    }
+    found = amp.tune(
+        net,
+        data(),
+        optax.sgd(0.03),
+        **options,
+        **FIXED,
+    )
     assert found.knobs == {"n": 1} and found.is_reached
     assert all((c.simulated is None) == (c.knobs == {"n": 2}) for c in found.candidates)
 
@@ -164,9 +235,7 @@ def test_on_this_machine_kernels_are_measured_and_shared():
 
 
 def test_a_target_that_is_not_reached_is_told_with_the_best_value(ticks):
-    match = (
-        r"tune, `target`: expected loss -1 within 1.5 s, got .* at best, after .* of training\. The settings are those"
-    )
+    match = r"tune, `target`: expected loss -1 within 1.5 s, got .* at best, after .* of training\. The settings are those"
     with pytest.warns(TuningWarning, match=match):
         found = tuned(target=-1.0, budget_s=1.5)
     assert not found.is_reached and found.spent_s < 1.6
@@ -192,18 +261,36 @@ def test_a_budget_for_nothing_is_told():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"metric": "f1"}, r"tune, `metric`: expected one of \['loss'\], got 'f1'\. Choose one of these"),
+        (
+            {"metric": "f1"},
+            r"tune, `metric`: expected one of \['loss'\], got 'f1'\. Choose one of these",
+        ),
         ({"target": math.nan}, r"tune, `target`: expected a finite number, or None, got nan"),
         ({"target": "0.9"}, r"tune, `target`: expected a finite number, or None, got '0.9'"),
-        ({"space": {"max_activ_keys": (1,)}}, r"got an unknown name. Did you mean `max_active_keys`\? For an argument"),
-        ({"space": {"keys": (1,)}}, r"tune, `space`, `keys`: expected one of the settings \[.*\], got an unknown name"),
+        (
+            {"space": {"max_activ_keys": (1,)}},
+            r"got an unknown name. Did you mean `max_active_keys`\? For an argument",
+        ),
+        (
+            {"space": {"keys": (1,)}},
+            r"tune, `space`, `keys`: expected one of the settings \[.*\], got an unknown name",
+        ),
         (
             {"space": {"policy": "largest"}},
             r"tune, `space`, `policy`: expected a list of values to choose from, got 'largest'",
         ),
-        ({"space": {"workers": ()}}, r"tune, `space`, `workers`: expected a list of values to choose from, got \(\)"),
-        ({"space": {"workers": (1, 2)}}, r"tune, `workers`: expected values in `space`, or one setting, got both"),
-        ({"space": {"max_active_keys": (0,)}}, r"setting `max_active_keys`: expected an integer of at least 1, got 0"),
+        (
+            {"space": {"workers": ()}},
+            r"tune, `space`, `workers`: expected a list of values to choose from, got \(\)",
+        ),
+        (
+            {"space": {"workers": (1, 2)}},
+            r"tune, `workers`: expected values in `space`, or one setting, got both",
+        ),
+        (
+            {"space": {"max_active_keys": (0,)}},
+            r"setting `max_active_keys`: expected an integer of at least 1, got 0",
+        ),
         (
             {"space": {"max_active_keys": (None,)}},
             r"setting `max_active_keys`: expected an integer of at least 1, got No",
@@ -212,7 +299,10 @@ def test_a_budget_for_nothing_is_told():
             {"space": ["policy"]},
             r"tune, `space`: expected values by name, or None, got \['policy'\]\. Write for example",
         ),
-        ({"cores": 0}, r"tune, `cores`: expected a finite number above 0, or None, got 0\. Leave it out"),
+        (
+            {"cores": 0},
+            r"tune, `cores`: expected a finite number above 0, or None, got 0\. Leave it out",
+        ),
         (
             {"target": 1e9, "space": {name: values[:1] for name, values in SPACE.items()}},
             r"tune, `target`: expected a value that takes training, got 1e\+09, and loss .* before it\. Choose a better",
@@ -228,7 +318,8 @@ def test_mistakes_are_told(options, match):
 
 def test_a_machine_without_time_is_told():
     with pytest.raises(
-        SettingsError, match="tune, `cost`: expected a machine on which training takes time, got one where"
+        SettingsError,
+        match="tune, `cost`: expected a machine on which training takes time, got one where",
     ):
         tuned(cost=partial(amp.FlopsCost, flops=math.inf))
 
@@ -243,14 +334,29 @@ def test_a_table_in_host_memory_is_refused():
 def test_mistakes_in_data_and_graphs_are_told():
     with pytest.raises(SettingsError, match="data: expected at least one instance, got none"):
         amp.tune(net(), [], target=0.1)
-    with pytest.raises(SettingsError, match=r"tune, `data`: expected two instances at least, .* got one\. Pass more"):
+    with pytest.raises(
+        SettingsError,
+        match=r"tune, `data`: expected two instances at least, .* got one\. Pass more",
+    ):
         amp.tune(net(), data(1), target=0.1)
     with pytest.raises(SettingsError, match="validation data: expected at least one instance"):
-        amp.tune(net(), data(4), target=0.1, valid=[])
+        amp.tune(
+            net(),
+            data(4),
+            target=0.1,
+            valid=[],
+        )
     with pytest.raises(GraphError, match=r"tune, `graph`: expected an `amp\.Graph`, got int"):
         amp.tune(3, data(4), target=0.1)  # type: ignore[arg-type]
     match = r"tune, `space`: expected names of settings, and .*, got \['m'\] for `<lambda>\(n=1\)`: .*'m'\. Check their"
     with pytest.raises(SettingsError, match=match):
-        amp.tune(lambda n=1: net(n), data(4), target=0.1, space={"m": (1,)})
-    with pytest.raises(GraphError, match=r"tune, `graph`: expected a function that gives an `amp.Graph`, got int"):
+        amp.tune(
+            lambda n=1: net(n),
+            data(4),
+            target=0.1,
+            space={"m": (1,)},
+        )
+    with pytest.raises(
+        GraphError, match=r"tune, `graph`: expected a function that gives an `amp.Graph`, got int"
+    ):
         amp.tune(lambda n: n, data(4), target=0.1, space={"n": (1,)})  # type: ignore[arg-type]

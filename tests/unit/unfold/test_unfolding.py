@@ -32,7 +32,12 @@ def numbered(n):
 
 def planned(graph, workers=1, fuse=True):
     """A plan whose workers have memory spaces of their own."""
-    return make_plan(graph, assign(graph, workers), tuple(range(workers)), fuse)
+    return make_plan(
+        graph,
+        assign(graph, workers),
+        tuple(range(workers)),
+        fuse,
+    )
 
 
 def assert_agrees(plan, data, purpose, **settings):
@@ -41,34 +46,59 @@ def assert_agrees(plan, data, purpose, **settings):
     batch = data.gather(np.arange(len(data)))
     unfolder = Unfolder(plan)
     programs = unfolder.end(unfolder.unfold([batch], ids, purpose, assume=True))
-    scheduler = Scheduler(plan, SchedulerSettings(max_active_keys=len(ids), **{"max_dispatch_size": 5, **settings}))
+    scheduler = Scheduler(
+        plan,
+        SchedulerSettings(max_active_keys=len(ids), **{"max_dispatch_size": 5, **settings}),
+    )
     handles = scheduler.open(ids, purpose)
     scheduler.pump(handles, batch)
     scheduler.close(handles)
-    forth = [d for d in drain(scheduler) if d.stage is not None and d.direction != "backward"]
+    forth = []
+    for d in drain(scheduler):
+        if d.stage is not None and d.direction != "backward":
+            forth.append(d)
     made = Counter()
     for d in forth:
         for key, rows in zip(d.stage.arenas, d.out_rows, strict=True):
             made[key] += len(rows)
     assert +Counter({key: int(rows.sum()) for key, rows in demand(plan, programs).items()}) == +made
     assert work(plan, programs).sum() == sum(d.n_rows for d in forth)
-    way_there = {name: own.forward + own.infer for name, own in scheduler.counts.read().stages.items()}
+    way_there = {}
+    for name, own in scheduler.counts.read().stages.items():
+        way_there[name] = own.forward + own.infer
     assert messages(plan, programs) == way_there
     assert_well_formed(programs)
 
 
 def assert_well_formed(programs):
     """Inputs and consumptions say the same; every row has one maker; numbers stay within their instance."""
-    n, local = programs.n_invocations, programs.first[:-1][programs.instance_of]
-    consumer = np.repeat(np.arange(n), np.diff(programs.in_start))
-    owner = np.repeat(np.arange(n), np.diff(programs.out_start))
-    into = sorted(zip((programs.in_from + local[consumer]).tolist(), consumer.tolist(), strict=True))
+    n = programs.n_invocations
+    local = programs.first[:-1][programs.instance_of]
+    consumer = np.repeat(
+        np.arange(n),
+        np.diff(programs.in_start),
+    )
+    owner = np.repeat(
+        np.arange(n),
+        np.diff(programs.out_start),
+    )
+    into = sorted(
+        zip(
+            (programs.in_from + local[consumer]).tolist(),
+            consumer.tolist(),
+            strict=True,
+        )
+    )
     outof = sorted(zip(owner.tolist(), (programs.out_to + local[owner]).tolist(), strict=True))
     assert into == outof
     assert (programs.owed >= np.diff(programs.out_start)).all()
     same = owner[1:] == owner[:-1]
     assert (programs.out_rank[1:][same] >= programs.out_rank[:-1][same]).all()
-    for name in (f.name for f in fields(programs) if f.name not in ("edges", "ids", "first", "pick_first", "asks")):
+    for name in (
+        f.name
+        for f in fields(programs)
+        if f.name not in ("edges", "ids", "first", "pick_first", "asks")
+    ):
         assert getattr(programs, name).dtype == (np.int16 if name == "out_rank" else np.int32), name
 
 
@@ -82,7 +112,9 @@ def test_models(name, purpose):
     assert_agrees(planned(graph), data, purpose)
 
 
-@pytest.mark.parametrize("name", ["sequences in replicas", "trees", "molecules, edge by edge", "perceptron in copies"])
+@pytest.mark.parametrize(
+    "name", ["sequences in replicas", "trees", "molecules, edge by edge", "perceptron in copies"]
+)
 def test_models_on_several_workers_and_unfused(name):
     graph, data = model(name)
     assert_agrees(planned(graph, workers=3), data, "train", max_dispatch_size=2)
@@ -91,7 +123,11 @@ def test_models_on_several_workers_and_unfused(name):
 
 def assert_random_graph_agrees(seed):
     case = random_case(seed)
-    plan = planned(case.graph, 1 + seed % 3, fuse=seed % 4 > 0)
+    plan = planned(
+        case.graph,
+        1 + seed % 3,
+        fuse=seed % 4 > 0,
+    )
     try:
         for purpose in PURPOSES if seed % 5 == 0 else ("train", "both"):
             assert_agrees(plan, case.instances, purpose, max_dispatch_size=1 + seed % 7)
@@ -116,10 +152,28 @@ def test_as_many_messages_arrive_as_in_the_reference_interpreter(seed):
     case = random_case(seed, size=4, n_instances=2)
     plan = planned(case.graph, fuse=False)
     unfolder = Unfolder(plan)
-    programs = unfolder.end(unfolder.unfold([case.instances.gather(np.arange(2))], range(2), "both", assume=True))
-    expected = reference(case.graph, initial_params(case.graph, {}, 0), case.data, gradients=False).messages
-    arrived = np.bincount(np.repeat(programs.stage, np.diff(programs.in_start)), minlength=len(plan.stages)).tolist()
-    found = {stage.name: n for stage, n in zip(plan.stages, arrived, strict=True) if not stage.kind.is_transfer}
+    programs = unfolder.end(
+        unfolder.unfold(
+            [case.instances.gather(np.arange(2))],
+            range(2),
+            "both",
+            assume=True,
+        )
+    )
+    expected = reference(
+        case.graph,
+        initial_params(case.graph, {}, 0),
+        case.data,
+        gradients=False,
+    ).messages
+    arrived = np.bincount(
+        np.repeat(programs.stage, np.diff(programs.in_start)),
+        minlength=len(plan.stages),
+    ).tolist()
+    found = {}
+    for stage, n in zip(plan.stages, arrived, strict=True):
+        if not stage.kind.is_transfer:
+            found[stage.name] = n
     assert found == {name: expected[name] for name in found}
 
 
@@ -129,26 +183,51 @@ def test_as_many_messages_arrive_as_in_the_reference_interpreter(seed):
 def one(programs, place):
     """An instance's part of programs, by column."""
     own = slice(programs.first[place], programs.first[place + 1])
-    inputs = slice(programs.in_start[own.start], programs.in_start[own.stop])
-    outputs = slice(programs.out_start[own.start], programs.out_start[own.stop])
+    inputs = slice(
+        programs.in_start[own.start],
+        programs.in_start[own.stop],
+    )
+    outputs = slice(
+        programs.out_start[own.start],
+        programs.out_start[own.stop],
+    )
     picks = slice(programs.pick_first[place], programs.pick_first[place + 1])
-    parts = {name: own for name in ("stage", "states", "rows", "row", "size", "owed", "asks")}
+    parts = {}
+    for name in ("stage", "states", "rows", "row", "size", "owed", "asks"):
+        parts[name] = own
     parts |= {name: inputs for name in ("in_from", "in_row", "in_size")}
     parts |= {name: outputs for name in ("out_to", "out_rank")} | {"picks": picks}
-    return {name: getattr(programs, name)[part].tolist() for name, part in parts.items()}
+    result = {}
+    for name, part in parts.items():
+        result[name] = getattr(programs, name)[part].tolist()
+    return result
 
 
 def assert_begins_as(longer, shorter):
     """What is known of an instance stays as it is: its invocations, rows and picks keep their numbers."""
     assert len(longer["stage"]) >= len(shorter["stage"])
-    for name in ("stage", "states", "rows", "row", "size", "asks", "in_from", "in_row", "in_size", "picks"):
+    for name in (
+        "stage",
+        "states",
+        "rows",
+        "row",
+        "size",
+        "asks",
+        "in_from",
+        "in_row",
+        "in_size",
+        "picks",
+    ):
         assert longer[name][: len(shorter[name])] == shorter[name], name
 
 
-@pytest.mark.parametrize("name", ["sequences", "trees", "tagger", "molecules, edge by edge", "questions", "experts"])
+@pytest.mark.parametrize(
+    "name", ["sequences", "trees", "tagger", "molecules, edge by edge", "questions", "experts"]
+)
 def test_a_program_does_not_depend_on_the_instances_beside_it(name):
     graph, data = model(name)
-    unfolder, n = Unfolder(planned(graph)), len(data)
+    unfolder = Unfolder(planned(graph))
+    n = len(data)
     together = unfolder.end(unfolder.unfold([data.gather(np.arange(n))], range(n), assume=True))
     for k in range(n):
         alone = unfolder.end(unfolder.unfold([data.gather(np.array([k]))], [k], assume=True))
@@ -183,7 +262,8 @@ def test_what_is_pumped_later_comes_at_the_end_of_the_program():
 def test_payloads_decide_one_after_the_other(name):
     """Told what `assume` would say, unfolding comes to the same end as if it had been assumed."""
     graph, data = model(name)
-    plan, batch = planned(graph), data.gather(np.arange(len(data)))
+    plan = planned(graph)
+    batch = data.gather(np.arange(len(data)))
     unfolder = Unfolder(plan)
     assumed = unfolder.end(unfolder.unfold([batch], range(len(data)), assume=True))
     unfolding = unfolder.unfold([batch], range(len(data)))
@@ -195,7 +275,11 @@ def test_payloads_decide_one_after_the_other(name):
         choices = {}
         for number, states in unfolding.asked.items():
             stage = plan.stages[number]
-            state = amp.State(states, plan.layout, stage.ports[0].type.fields)
+            state = amp.State(
+                states,
+                plan.layout,
+                stage.ports[0].type.fields,
+            )
             choices[number] = stage.route_by.assumed(stage.name, state)
         unfolding.resume(choices)
         now = unfolder.programs(unfolding)
@@ -209,7 +293,10 @@ def test_payloads_decide_one_after_the_other(name):
 
 def test_only_some_choices_may_be_known():
     graph, data = model("experts")
-    unfolding = Unfolder(planned(graph)).unfold([data.gather(np.arange(len(data)))], range(len(data)))
+    unfolding = Unfolder(planned(graph)).unfold(
+        [data.gather(np.arange(len(data)))],
+        range(len(data)),
+    )
     (number,) = unfolding.asked
     unfolding.resume({})
     assert list(unfolding.asked) == [number]
@@ -220,7 +307,8 @@ def test_only_some_choices_may_be_known():
 
 def test_tables_are_as_good_as_new():
     graph, data = model("tagger")
-    plan, ids = planned(graph), np.arange(len(data))
+    plan = planned(graph)
+    ids = np.arange(len(data))
     unfolder = Unfolder(plan)
     first = unfolder.end(unfolder.unfold([data.gather(ids)], ids))
     for order in (ids[::-1], ids[:2], ids):
@@ -232,7 +320,10 @@ def test_tables_are_as_good_as_new():
 
 def test_tables_in_which_messages_wait_are_not_used_again():
     unfolder = Unfolder(plan_for(graphs.chain(1)))
-    unfolding = unfolder.unfold([columns(graphs.chain(1), [{"x": np.float32(1)}])], [0])
+    unfolding = unfolder.unfold(
+        [columns(graphs.chain(1), [{"x": np.float32(1)}])],
+        [0],
+    )
     unfolder.end(unfolding)
     assert unfolder._spare == []
 
@@ -241,7 +332,10 @@ def test_tables_in_which_messages_wait_are_not_used_again():
 
 
 HANGS = {
-    "no label": (graphs.chain(1), [*graphs.chain_data(1), {"x": np.float32(1)}]),
+    "no label": (
+        graphs.chain(1),
+        [*graphs.chain_data(1), {"x": np.float32(1)}],
+    ),
     "a group that never gets all members": (
         graphs.grouping(),
         [{**graphs.grouping_instance(2), "size": amp.messages(np.zeros(1, np.float32), n=3)}],
@@ -254,20 +348,27 @@ HANGS = {
         graphs.grouping(),
         [{**graphs.grouping_instance(2), "size": amp.messages(np.zeros(1, np.float32), n=1)}],
     ),
-    "no start": (graphs.rnn(), [{k: v for k, v in graphs.rnn_instance(3).items() if k != "h0"}]),
+    "no start": (
+        graphs.rnn(),
+        [{k: v for k, v in graphs.rnn_instance(3).items() if k != "h0"}],
+    ),
 }
 
 
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize(("graph", "data"), HANGS.values(), ids=HANGS)
 def test_who_waits_for_ever_is_owed_for_ever(graph, data, fuse):
-    plan, batch = plan_for(graph, fuse=fuse), columns(graph, data)
+    plan = plan_for(graph, fuse=fuse)
+    batch = columns(graph, data)
     unfolder = Unfolder(plan)
     unfolding = unfolder.unfold([batch], numbered(len(data)))
-    programs, space = unfolder.programs(unfolding), unfolding.workspace
+    programs = unfolder.programs(unfolding)
+    space = unfolding.workspace
     assert not space.empty
     never = programs.owed - np.diff(programs.out_start)
-    assert never.sum() == sum(table.waiting for table in (*space.joins.values(), *space.groups.values()))
+    assert never.sum() == sum(
+        table.waiting for table in (*space.joins.values(), *space.groups.values())
+    )
     assert not never[programs.instance_of < len(data) - 1].any()  # the last one is at fault
 
 
@@ -293,7 +394,10 @@ def at(t):
 
 
 def molecule(topology):
-    instance = {"atoms": np.zeros((2, 2), np.float32), "label": np.float32(0)}
+    instance = {
+        "atoms": np.zeros((2, 2), np.float32),
+        "label": np.float32(0),
+    }
     return graphs.molecule(), [instance if topology is None else {**instance, "maps": topology}]
 
 
@@ -302,7 +406,10 @@ def grouped(**changed):
 
 
 def sized(*n):
-    return amp.messages(np.zeros(len(n), np.float32), n=n)
+    return amp.messages(
+        np.zeros(len(n), np.float32),
+        n=n,
+    )
 
 
 def fails(s, *i):
@@ -311,15 +418,30 @@ def fails(s, *i):
 
 MISTAKES = {
     "an unknown pump": (graphs.chain(1), [{"y": 1.0}]),
-    "a field too many": (graphs.chain(1), [{"x": amp.messages([1.0], t=0)}]),
-    "a second message": (graphs.chain(1), [{"x": amp.messages([1.0, 2.0]), "label": 0.0}]),
+    "a field too many": (
+        graphs.chain(1),
+        [{"x": amp.messages([1.0], t=0)}],
+    ),
+    "a second message": (
+        graphs.chain(1),
+        [{"x": amp.messages([1.0, 2.0]), "label": 0.0}],
+    ),
     "a second message, later": (
         graphs.fan_out(1),
         [{"x": amp.messages([1.0]), "label": amp.messages([1.0, 2.0])}],
     ),
     "other numbers of rows": (
         graphs.repeating(),
-        [{**graphs.repeating_instance(3), "rows": amp.messages(np.zeros(2, np.float32), sizes=[2], n=3)}],
+        [
+            {
+                **graphs.repeating_instance(3),
+                "rows": amp.messages(
+                    np.zeros(2, np.float32),
+                    sizes=[2],
+                    n=3,
+                ),
+            }
+        ],
     ),
     "no topology": molecule(None),
     "too few maps": molecule(amp.Topology(([0],), ([0],), 2)),
@@ -328,12 +450,31 @@ MISTAKES = {
     "too few scatter maps": molecule(amp.Topology(([0], [1]), ([0],), 2)),
     "a group that is opened twice": grouped(size=sized(3, 3)),
     "a group of negative size": grouped(size=sized(-1)),
-    "a function that raises": (stateful(lambda w: amp.cond(w, late(fails), name="c")), [at(99)]),
-    "an output outside": (stateful(lambda w: amp.cond(w, late(lambda s: s.t * 0 + 2), name="c")), [at(99)]),
-    "floats": (stateful(lambda w: amp.cond(w, late(lambda s: s.t / 2), name="c")), [at(99)]),
-    "another length": (stateful(lambda w: amp.cond(w, late(lambda s: np.zeros(3, int)), name="c")), [at(99)]),
+    "a function that raises": (
+        stateful(lambda w: amp.cond(w, late(fails), name="c")),
+        [at(99)],
+    ),
+    "an output outside": (
+        stateful(lambda w: amp.cond(w, late(lambda s: s.t * 0 + 2), name="c")),
+        [at(99)],
+    ),
+    "floats": (
+        stateful(lambda w: amp.cond(w, late(lambda s: s.t / 2), name="c")),
+        [at(99)],
+    ),
+    "another length": (
+        stateful(lambda w: amp.cond(w, late(lambda s: np.zeros(3, int)), name="c")),
+        [at(99)],
+    ),
     "a negative count": (
-        stateful(lambda w: amp.flatmap(w, late(lambda s: s.t * 0 - 1), lambda s, i: s.replace(i=i), name="m")),
+        stateful(
+            lambda w: amp.flatmap(
+                w,
+                late(lambda s: s.t * 0 - 1),
+                lambda s, i: s.replace(i=i),
+                name="m",
+            )
+        ),
         [at(99)],
     ),
 }
@@ -343,7 +484,8 @@ MISTAKES = {
 @pytest.mark.parametrize(("graph", "data"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_are_told_as_the_scheduler_tells_them(graph, data, fuse):
     scheduler = scheduler_for(graph, fuse=fuse)
-    batch, plan = columns(graph, data), scheduler.plan
+    batch = columns(graph, data)
+    plan = scheduler.plan
     with pytest.raises(MessageError) as expected:
         scheduler.pump(scheduler.open(np.array([7])), batch)
     with pytest.raises(MessageError) as got:
@@ -353,18 +495,40 @@ def test_mistakes_are_told_as_the_scheduler_tells_them(graph, data, fuse):
 
 def test_of_many_the_one_at_fault_is_named():
     graph, _ = MISTAKES["a function that raises"]
-    data = columns(graph, [at(1), at(2), at(99), at(3), at(98)])
+    data = columns(
+        graph,
+        [
+            at(1),
+            at(2),
+            at(99),
+            at(3),
+            at(98),
+        ],
+    )
     text = r"node `c`, condition: expected a state function that works for every state, got KeyError: 'what', for State\(instance=30, t=99\)\. Mend the function\."
     with pytest.raises(MessageError, match=text):
-        Unfolder(plan_for(graph)).unfold([data], [10, 20, 30, 40, 50])
+        Unfolder(plan_for(graph)).unfold(
+            [data],
+            [10, 20, 30, 40, 50],
+        )
 
 
 def test_of_many_ragged_ones_the_one_at_fault_is_named():
     graph = graphs.repeating()
     data = [graphs.repeating_instance(n) for n in (3, 1, 2)]
-    data[1] = {**data[1], "rows": amp.messages(np.zeros(2, np.float32), sizes=[2], n=1)}
+    data[1] = {
+        **data[1],
+        "rows": amp.messages(
+            np.zeros(2, np.float32),
+            sizes=[2],
+            n=1,
+        ),
+    }
     with pytest.raises(MessageError, match=r"got 2 rows with State\(instance=1, n=1\)"):
-        Unfolder(plan_for(graph)).unfold([columns(graph, data)], range(3))
+        Unfolder(plan_for(graph)).unfold(
+            [columns(graph, data)],
+            range(3),
+        )
 
 
 def test_a_loop_that_never_ends(monkeypatch):
@@ -373,23 +537,37 @@ def test_a_loop_that_never_ends(monkeypatch):
     with amp.Graph() as g:
         h = amp.phi("h")
         x = amp.ppt("f", graphs.times, params=graphs.one())(h)
-        more, done = amp.cond(x, lambda s: s.t >= 0, name="c")
+        more, done = amp.cond(
+            x,
+            lambda s: s.t >= 0,
+            name="c",
+        )
         h.connect(amp.pump("x", fields=("t",)), more)
         amp.sink("end", done)
     text = r"node `f`: expected instances that end, got one that goes on after 200 stages one after the other, State\(instance=4, t=1\)\."
     with (
-        pytest.warns(RuntimeWarning, match="instance 4 has passed 50 stages one after the other, the last one `f`"),
+        pytest.warns(
+            RuntimeWarning,
+            match="instance 4 has passed 50 stages one after the other, the last one `f`",
+        ),
         pytest.raises(MessageError, match=text),
     ):
-        Unfolder(plan_for(g)).unfold([columns(g, [at(1)])], [4])
+        Unfolder(plan_for(g)).unfold(
+            [columns(g, [at(1)])],
+            [4],
+        )
 
 
 def test_bytes_are_told():
     graph, data = model("sequences")
     unfolder = Unfolder(planned(graph))
     programs = unfolder.end(unfolder.unfold([data.gather(np.arange(5))], range(5)))
-    assert programs.nbytes == sum(getattr(programs, f.name).nbytes for f in fields(programs) if f.name != "edges")
-    assert repr(programs).startswith(f"Programs(5 instances, {programs.n_invocations} invocations, ")
+    assert programs.nbytes == sum(
+        getattr(programs, f.name).nbytes for f in fields(programs) if f.name != "edges"
+    )
+    assert repr(programs).startswith(
+        f"Programs(5 instances, {programs.n_invocations} invocations, "
+    )
 
 
 def test_large_states_are_kept():
@@ -397,10 +575,18 @@ def test_large_states_are_kept():
     graph = graphs.flat()
     big = {
         "x": amp.messages(np.ones(1, np.float32), count=0),
-        "label": amp.messages(np.zeros(0, np.float32), count=0, i=0),
+        "label": amp.messages(
+            np.zeros(0, np.float32),
+            count=0,
+            i=0,
+        ),
     }
     small = programs.end(programs.unfold([columns(graph, [big])], [0]))
     assert small.states.dtype == np.int32
-    big["label"] = amp.messages(np.zeros(1, np.float32), count=0, i=1 << 40)
+    big["label"] = amp.messages(
+        np.zeros(1, np.float32),
+        count=0,
+        i=1 << 40,
+    )
     large = programs.end(programs.unfold([columns(graph, [big])], [0]))
     assert large.states.dtype == np.int64 and large.states.max() == 1 << 40

@@ -30,7 +30,9 @@ def inside_a_loop(function):
         loop.close()
 
 
-@pytest.mark.parametrize("run", [lambda function: function(), inside_a_loop], ids=["script", "notebook"])
+@pytest.mark.parametrize(
+    "run", [lambda function: function(), inside_a_loop], ids=["script", "notebook"]
+)
 def test_ctrl_c_cancels_and_is_a_keyboard_interrupt(run, ctrl_c):
     cancelled = []
 
@@ -47,7 +49,9 @@ def test_ctrl_c_cancels_and_is_a_keyboard_interrupt(run, ctrl_c):
     assert cancelled
 
 
-@pytest.mark.parametrize("run", [lambda function: function(), inside_a_loop], ids=["script", "notebook"])
+@pytest.mark.parametrize(
+    "run", [lambda function: function(), inside_a_loop], ids=["script", "notebook"]
+)
 def test_what_makes_the_best_of_ctrl_c_returns_as_ever(run, ctrl_c):
     async def endless():
         ctrl_c()

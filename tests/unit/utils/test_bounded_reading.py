@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from ampjax.utils.bounded_reading import ALWAYS_ALLOWED, MOST_TIMES, allowed_bytes, parse_json, read_json, read_whole
+from ampjax.utils.bounded_reading import (
+    ALWAYS_ALLOWED,
+    MOST_TIMES,
+    allowed_bytes,
+    parse_json,
+    read_json,
+    read_whole,
+)
 
 
 def test_a_packed_file_may_unpack_to_some_times_its_size() -> None:

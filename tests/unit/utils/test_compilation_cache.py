@@ -16,7 +16,11 @@ from ampjax.utils.compilation_cache import drop_damaged, drop_oldest, use_compil
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_enable_compilation_cache")
+SETTINGS = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_enable_compilation_cache",
+)
 
 
 @pytest.fixture
@@ -45,9 +49,15 @@ def test_a_second_process_loads_what_the_first_has_compiled(tmp_path):
         "  amp.loss('loss', lambda x: x.sum())(amp.ppt('f', amp.nn.Linear(3, 3))(amp.pump('x', (3,))))\n"
         "amp.Trainer(g, optax.sgd(1e-2)).accumulate([{'x': [1.0] * 3}]); print(sum(hits))"
     )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    clean = {}
+    for name, value in os.environ.items():
+        if not name.startswith("JAX_"):
+            clean[name] = value
     environment = {**clean, "XDG_CACHE_HOME": str(tmp_path)}
-    cold, warm = (int(subprocess.check_output([sys.executable, "-c", code], env=environment)) for _ in range(2))
+    cold, warm = (
+        int(subprocess.check_output([sys.executable, "-c", code], env=environment))
+        for _ in range(2)
+    )
     assert cold == 0 < warm and any((tmp_path / "ampjax" / "xla").glob("*/*loss_train*"))
 
 
@@ -165,11 +175,16 @@ def test_empty_and_cut_off_entries_are_deleted(tmp_path, compressed):
 
 
 def test_an_entry_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
-    file, read = tmp_path / "jit_f-cache", []
+    file = tmp_path / "jit_f-cache"
+    read = []
     file.write_bytes(zlib.compress(b"program"))
     os.utime(file, (1000, 1000))
     read_bytes = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda file: read.append(file) or read_bytes(file))
+    monkeypatch.setattr(
+        Path,
+        "read_bytes",
+        lambda file: read.append(file) or read_bytes(file),
+    )
     drop_damaged(tmp_path)
     drop_damaged(tmp_path)
     assert read == [file]

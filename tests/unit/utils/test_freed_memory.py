@@ -30,7 +30,13 @@ def usual_faults(imports, **environment):
     """The median of page faults of one buffer of 40 MB, which is too large for what glibc keeps by itself."""
     path = str(freed_memory.__file__).removesuffix("/ampjax/utils/freed_memory.py")
     command = [sys.executable, "-c", PROGRAM.format(imports=imports)]
-    return int(subprocess.check_output(command, env=CLEAN | {"PYTHONPATH": path} | environment, text=True))
+    return int(
+        subprocess.check_output(
+            command,
+            env=CLEAN | {"PYTHONPATH": path} | environment,
+            text=True,
+        )
+    )
 
 
 OURS = "import importlib.util as u; s = u.spec_from_file_location('m', {file!r}); m = u.module_from_spec(s); s.loader.exec_module(m)"
@@ -69,5 +75,7 @@ def test_the_users_choice_stays(monkeypatch, name, value):
 def test_other_systems_are_left_alone(monkeypatch, system, libc):
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "libc_ver", lambda: (libc, ""))
-    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda _: pytest.fail("the C library was asked"))
+    monkeypatch.setattr(
+        freed_memory.ctypes, "CDLL", lambda _: pytest.fail("the C library was asked")
+    )
     assert not freed_memory.keep_freed_memory()

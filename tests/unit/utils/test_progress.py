@@ -16,12 +16,23 @@ from ampjax.train.preparation import showing_compilations
 from ampjax.utils.progress import AS_NEEDED, COMPILING, Reporter
 
 
-def seen(jumps, name=COMPILING, total=120, show=True, terminal=False, compiled_until=0.0):
+def seen(
+    jumps,
+    name=COMPILING,
+    total=120,
+    show=True,
+    terminal=False,
+    compiled_until=0.0,
+):
     """What is shown where a unit of work ends after each of some seconds, of which kernels are compiled in the first ones."""
-    out, clock = io.StringIO(), SimpleNamespace(seconds=0.0)
+    out = io.StringIO()
+    clock = SimpleNamespace(seconds=0.0)
     console = Console(file=out, force_terminal=terminal, width=200)
     compiled = lambda: int(min(clock.seconds, compiled_until))
-    with Reporter(show, console, lambda: clock.seconds) as reporter, reporter.part(name, total, compiled) as advance:
+    with (
+        Reporter(show, console, lambda: clock.seconds) as reporter,
+        reporter.part(name, total, compiled) as advance,
+    ):
         for seconds in jumps:
             clock.seconds += seconds
             advance(1)
@@ -33,7 +44,10 @@ def test_without_a_terminal_a_line_tells_how_far_the_compilations_are():
 
 
 def test_what_is_compiled_as_needed_may_be_less():
-    assert seen([2.0] * 4, AS_NEEDED) == "compiling 3 of at most 120 kernels, about 234 s left at most\n"
+    assert (
+        seen([2.0] * 4, AS_NEEDED)
+        == "compiling 3 of at most 120 kernels, about 234 s left at most\n"
+    )
 
 
 def test_passes_are_told_by_their_names():
@@ -56,8 +70,10 @@ def test_no_time_left_is_told_while_kernels_are_compiled():
 
 
 def test_a_bar_tells_the_time_left_once_nothing_is_compiled():
-    clock, n = SimpleNamespace(seconds=0.0), iter([0, 1, 1, 2, *[2] * 9])
-    console, told = Console(file=io.StringIO(), force_terminal=True), []
+    clock = SimpleNamespace(seconds=0.0)
+    n = iter([0, 1, 1, 2, *[2] * 9])
+    console = Console(file=io.StringIO(), force_terminal=True)
+    told = []
     compiled = SimpleNamespace(count=0)
     with (
         Reporter(True, console, lambda: clock.seconds) as reporter,
@@ -110,12 +126,17 @@ def test_compilations_are_counted_as_they_come(shown):
         for _ in range(2):
             jax.jit(lambda x: x + 1)(1.0)
     jax.jit(lambda x: x + 2)(1.0)
-    assert [line[:24] for line in shown().splitlines()] == ["compiling 1 of at most 3", "compiling 2 of at most 3"]
+    assert [line[:24] for line in shown().splitlines()] == [
+        "compiling 1 of at most 3",
+        "compiling 2 of at most 3",
+    ]
 
 
 def test_the_first_epoch_tells_of_its_compilations(shown):
     with amp.Graph() as g:
-        amp.loss("loss", lambda x: x * x)(amp.ppt("f", lambda p, x: p * x, params=graphs.one())(amp.pump("x")))
+        amp.loss("loss", lambda x: x * x)(
+            amp.ppt("f", lambda p, x: p * x, params=graphs.one())(amp.pump("x"))
+        )
     trainer = amp.Trainer(g, optax.sgd(1e-2))
     trainer.fit([{"x": np.float32(1.0)}] * 4)
     first, *_ = shown().splitlines()
@@ -134,7 +155,8 @@ def test_inference_tells_of_its_compilations_the_first_time(shown):
         y = amp.ppt("f", lambda p, x: p * x, params=graphs.one())(amp.pump("x"))
         amp.sink("y", y)
         amp.loss("loss", lambda x: x * x)(y)
-    trainer, data = amp.Trainer(g, optax.sgd(1e-2)), [{"x": np.float32(1.0)}] * 4
+    trainer = amp.Trainer(g, optax.sgd(1e-2))
+    data = [{"x": np.float32(1.0)}] * 4
     for infer in (trainer.evaluate, trainer.predict):
         infer(data)
         assert shown().startswith("compiling ")

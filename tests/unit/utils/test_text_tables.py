@@ -19,7 +19,8 @@ class Cells(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.open, self.rows = [], []
+        self.open = []
+        self.rows = []
         self.feed(page)
         assert not self.open
 
@@ -42,22 +43,49 @@ class Cells(HTMLParser):
 
 
 def history(n):
-    numbers = {"train_per_s": 1234.5, "valid_per_s": 1.0, "staleness_mean": 0.25, "staleness_max": 3}
+    numbers = {
+        "train_per_s": 1234.5,
+        "valid_per_s": 1.0,
+        "staleness_mean": 0.25,
+        "staleness_max": 3,
+    }
     counts = {"messages": 1, "dispatches": 1, "updates": 1, "compilations": 0}
     return History(
-        [Epoch(i, {"loss": 1 / i}, {"loss": 2.0}, seconds=float(i), **numbers, **counts) for i in range(1, n + 1)]
+        [
+            Epoch(
+                i,
+                {"loss": 1 / i},
+                {"loss": 2.0},
+                seconds=float(i),
+                **numbers,
+                **counts,
+            )
+            for i in range(1, n + 1)
+        ]
     )
 
 
 def test_what_is_written_is_shown_as_it_is():
-    page = html_table(["a\nb", "c"], [["<b>&", "1"]], title="<t>", notes=["x < y"])
+    page = html_table(
+        ["a\nb", "c"],
+        [["<b>&", "1"]],
+        title="<t>",
+        notes=["x < y"],
+    )
     assert Cells(page).rows == [["a|b", "c"], ["<b>&", "1"]]
     assert "<t>" not in page and "&lt;t&gt;" in page and "x &lt; y" in page
 
 
 def test_a_history_is_a_row_for_each_epoch():
     rows = Cells(history(2)._repr_html_()).rows
-    assert rows[0] == ["epoch", "train|loss", "valid|loss", "train/s", "staleness|mean, max", "seconds"]
+    assert rows[0] == [
+        "epoch",
+        "train|loss",
+        "valid|loss",
+        "train/s",
+        "staleness|mean, max",
+        "seconds",
+    ]
     assert rows[1:] == [
         ["1", "1.0000", "2.0000", "1,234", "0.2,   3", "1.0"],
         ["2", "0.5000", "2.0000", "1,234", "0.2,   3", "2.0"],
@@ -78,7 +106,10 @@ def test_an_explanation_and_its_parts_read_as_they_print():
     def loss(params, batch):
         return jax.numpy.mean((params["table"][batch["ids"]] @ params["w"] - batch["y"]) ** 2)
 
-    params = {"table": np.ones((100, 2), np.float32), "w": np.ones(2, np.float32)}
+    params = {
+        "table": np.ones((100, 2), np.float32),
+        "w": np.ones(2, np.float32),
+    }
     runner = px.get_runner(loss, params, optax.sgd(0.1))
     n = len(jax.local_devices())
     metrics = runner.run({"ids": np.arange(n), "y": np.zeros(n, np.float32)})

@@ -19,7 +19,8 @@ def test_the_same_key(word_0, word_1, number):
 
 
 def test_the_same_keys_for_many_numbers():
-    key, numbers = jax.random.key(7), np.arange(4, dtype=np.uint32)
+    key = jax.random.key(7)
+    numbers = np.arange(4, dtype=np.uint32)
     ours = jax.jit(jax.vmap(lambda number: fold_in(key, number)))(numbers)
     assert (ours == jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)).all()
     assert jax.random.bits(ours[3]) == jax.random.bits(jax.random.fold_in(key, numbers[3]))
@@ -36,6 +37,12 @@ def test_the_same_keys_for_many_numbers():
     ids=["raw", "rbg", "python", "signed"],
 )
 def test_what_is_left_to_jax(key, number):
-    ours, jaxs = fold_in(key, number), jax.random.fold_in(key, number)
-    assert jnp.issubdtype(ours.dtype, jax.dtypes.prng_key) == jnp.issubdtype(jaxs.dtype, jax.dtypes.prng_key)
-    np.testing.assert_array_equal(jax.random.key_data(ours), jax.random.key_data(jaxs))
+    ours = fold_in(key, number)
+    jaxs = jax.random.fold_in(key, number)
+    assert jnp.issubdtype(ours.dtype, jax.dtypes.prng_key) == jnp.issubdtype(
+        jaxs.dtype, jax.dtypes.prng_key
+    )
+    np.testing.assert_array_equal(
+        jax.random.key_data(ours),
+        jax.random.key_data(jaxs),
+    )

@@ -29,7 +29,8 @@ def run(*coroutines):
 
 
 def test_who_comes_first_is_served_first():
-    turns, seen = Turns("it"), []
+    turns = Turns("it")
+    seen = []
 
     async def hold(name):
         async with turns.turn():
@@ -42,7 +43,9 @@ def test_who_comes_first_is_served_first():
 
 
 def test_threads_with_loops_of_their_own_take_turns():
-    turns, inside, most = Turns("it"), [], []
+    turns = Turns("it")
+    inside = []
+    most = []
 
     async def hold():
         for _ in range(20):
@@ -52,7 +55,9 @@ def test_threads_with_loops_of_their_own_take_turns():
                 most.append(len(inside))
                 inside.pop()
 
-    threads = [threading.Thread(target=asyncio.run, args=[hold()]) for _ in range(4)]
+    threads = []
+    for _ in range(4):
+        threads.append(threading.Thread(target=asyncio.run, args=[hold()]))
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -63,7 +68,8 @@ def test_threads_with_loops_of_their_own_take_turns():
 @pytest.mark.parametrize("yields", [0, 1, 2, 3, 4])
 def test_who_is_cancelled_while_waiting_holds_nobody_up(yields):
     """Also at the very moment at which its turn comes."""
-    turns, seen = Turns("it"), []
+    turns = Turns("it")
+    seen = []
 
     async def hold(name):
         async with turns.turn():
@@ -102,13 +108,16 @@ def test_an_error_ends_a_turn():
 
 
 def drop(x, *, key):
-    return x if key is None else x * 2 * jax.random.bernoulli(key, 0.5, x.shape)
+    if key is None:
+        return x
+    return x * 2 * jax.random.bernoulli(key, 0.5, x.shape)
 
 
 @functools.cache
 def dropping():
     with amp.Graph() as g:
-        x, label = amp.pump("x", (4,)), amp.pump("label", dtype="int32")
+        x = amp.pump("x", (4,))
+        label = amp.pump("label", dtype="int32")
         y = amp.ppt("linear", amp.nn.Linear(4, 3))(amp.npt("drop", drop, rng=True)(x))
         amp.sink("logits", y)
         amp.loss("xent", graphs.xent)(y, label)
@@ -117,7 +126,13 @@ def dropping():
 
 def new_trainer(rate=0.1):
     return amp.Trainer(
-        dropping(), optax.sgd(rate), max_active_keys=4, max_dispatch_size=4, fuse=False, min_update_interval=5, seed=3
+        dropping(),
+        optax.sgd(rate),
+        max_active_keys=4,
+        max_dispatch_size=4,
+        fuse=False,
+        min_update_interval=5,
+        seed=3,
     )
 
 
@@ -127,41 +142,61 @@ QUIET = {"progress": False}
 @pytest.mark.parametrize("other", ["predict_async", "evaluate_async", "fit_async"])
 def test_fit_beside_another_run_is_as_alone(other):
     """Also its random numbers, and what the other gives: as if it had run before, between epochs or after."""
-    train, held_out = data(30), data(20, seed=1)
+    train = data(30)
+    held_out = data(20, seed=1)
     still = new_trainer(rate=0.0)
     wanted = still.predict(held_out)["logits"].payload, still.evaluate(held_out)
-    alone, beside = new_trainer(rate=0.0), new_trainer(rate=0.0)
-    expected = [epoch.train for epoch in alone.fit(train, epochs=2, **QUIET).epochs]
-    history, found = run(beside.fit_async(train, epochs=2, **QUIET), getattr(beside, other)(held_out))
+    alone = new_trainer(rate=0.0)
+    beside = new_trainer(rate=0.0)
+    expected = []
+    for epoch in alone.fit(train, epochs=2, **QUIET).epochs:
+        expected.append(epoch.train)
+    history, found = run(
+        beside.fit_async(train, epochs=2, **QUIET),
+        getattr(beside, other)(held_out),
+    )
     if other == "fit_async":
         assert sorted(epoch.epoch for epoch in [*history.epochs, *found.epochs]) == [1, 2, 3]
         return
     assert [epoch.train for epoch in history.epochs] == expected
     if other == "predict_async":
         assert found["logits"].instance.tolist() == list(range(20))
-        np.testing.assert_allclose(found["logits"].payload, wanted[0], rtol=1e-6)
+        np.testing.assert_allclose(
+            found["logits"].payload,
+            wanted[0],
+            rtol=1e-6,
+        )
     else:
         assert found == pytest.approx(wanted[1])
 
 
 def test_inference_beside_inference_is_as_alone():
-    trainer, some, others = new_trainer(), data(20, seed=1), data(7, seed=2)
-    first, second, losses = trainer.predict(some), trainer.predict(others), trainer.evaluate(others)
-    found = run(trainer.predict_async(some), trainer.evaluate_async(others), trainer.predict_async(others))
+    trainer = new_trainer()
+    some = data(20, seed=1)
+    others = data(7, seed=2)
+    first = trainer.predict(some)
+    second = trainer.predict(others)
+    losses = trainer.evaluate(others)
+    found = run(
+        trainer.predict_async(some), trainer.evaluate_async(others), trainer.predict_async(others)
+    )
     for prediction, wanted in zip(found[::2], [first, second], strict=True):
         np.testing.assert_array_equal(prediction["logits"].payload, wanted["logits"].payload)
     assert found[1] == losses
 
 
 def test_a_run_that_fails_or_is_cancelled_leaves_the_others_alone():
-    trainer, some = new_trainer(rate=0.0), data(20, seed=1)
+    trainer = new_trainer(rate=0.0)
+    some = data(20, seed=1)
     wanted = trainer.predict(some)["logits"].payload
 
     async def main():
         fails = trainer.predict_async([{"x": np.zeros(5, np.float32)}])
         cancelled = asyncio.create_task(trainer.fit_async(data(9), **QUIET))
         asyncio.get_running_loop().call_soon(cancelled.cancel)
-        return await asyncio.gather(trainer.predict_async(some), fails, cancelled, return_exceptions=True)
+        return await asyncio.gather(
+            trainer.predict_async(some), fails, cancelled, return_exceptions=True
+        )
 
     found, error, history = asyncio.run(main())
     np.testing.assert_array_equal(found["logits"].payload, wanted)
@@ -170,7 +205,8 @@ def test_a_run_that_fails_or_is_cancelled_leaves_the_others_alone():
 
 def test_a_call_that_would_wait_for_itself_is_refused():
     """A notebook's cell that calls `predict` while a `fit_async` is under way in the same event loop, and a data set that calls it in the middle of `fit`."""
-    trainer, some = new_trainer(), data(8)
+    trainer = new_trainer()
+    some = data(8)
 
     async def cells():
         fit = asyncio.create_task(trainer.fit_async(some, **QUIET))
@@ -193,6 +229,13 @@ def test_a_call_that_would_wait_for_itself_is_refused():
 
 
 def test_a_callback_may_run_the_trainer():
-    trainer, some, seen = new_trainer(), data(8), []
-    trainer.fit(some, epochs=2, callbacks=[lambda t, epoch: seen.append(len(t.predict(some)["logits"]))], **QUIET)
+    trainer = new_trainer()
+    some = data(8)
+    seen = []
+    trainer.fit(
+        some,
+        epochs=2,
+        callbacks=[lambda t, epoch: seen.append(len(t.predict(some)["logits"]))],
+        **QUIET,
+    )
     assert seen == [8, 8]

@@ -11,7 +11,8 @@ from ampjax.utils.wait_with_warning import wait_with_warning
 
 
 def test_a_device_that_does_not_answer_is_told_of_until_it_does(monkeypatch):
-    answer, said = threading.Event(), []
+    answer = threading.Event()
+    said = []
 
     def warn(text, kind, stacklevel):
         said.append(text)
@@ -20,7 +21,9 @@ def test_a_device_that_does_not_answer_is_told_of_until_it_does(monkeypatch):
 
     monkeypatch.setattr(warnings, "warn", warn)
     asyncio.run(wait_with_warning(answer.wait, "Dispatch 7 on worker 1", 1e-9))
-    assert said[0] == "ampjax: Dispatch 7 on worker 1 has not ended after 1e-09 s more; still waiting"
+    assert (
+        said[0] == "ampjax: Dispatch 7 on worker 1 has not ended after 1e-09 s more; still waiting"
+    )
     assert "after 4e-09 s more" in said[2]
 
 
@@ -39,7 +42,8 @@ def test_an_error_comes_out():
 
 
 def test_what_fails_after_a_cancellation_is_nobodys():
-    said, goes_on = [], threading.Event()
+    said = []
+    goes_on = threading.Event()
 
     def fails():
         goes_on.wait()

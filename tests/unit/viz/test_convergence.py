@@ -5,13 +5,23 @@ from ampjax.viz.convergence import convergence
 
 
 def run(accuracies, seconds=10.0):
-    return [
-        {"epoch": i, "seconds": seconds * i, "valid_accuracy": a, "valid_loss": 1 - a}
-        for i, a in enumerate(accuracies, 1)
-    ]
+    result = []
+    for i, a in enumerate(accuracies, 1):
+        result.append(
+            {
+                "epoch": i,
+                "seconds": seconds * i,
+                "valid_accuracy": a,
+                "valid_loss": 1 - a,
+            }
+        )
+    return result
 
 
-RUNS = {"mak 1": run([0.5, 0.9, 0.98]), "mak 4": run([0.4, 0.8, 0.96], 3.0)}
+RUNS = {
+    "mak 1": run([0.5, 0.9, 0.98]),
+    "mak 4": run([0.4, 0.8, 0.96], 3.0),
+}
 
 
 def legend(figure):
@@ -48,11 +58,16 @@ def test_a_loss_is_to_fall():
 
 def test_many_runs_can_be_told_apart():
     lines = convergence({f"run {i}": run([0.1, 0.2]) for i in range(20)}).axes[0].lines
-    assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}) == 20
+    assert (
+        len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}) == 20
+    )
 
 
 def test_the_legend_is_within_the_picture():
-    figure = convergence({f"a run with {i} workers": run([0.1, 0.2]) for i in range(7)}, target=0.9)
+    figure = convergence(
+        {f"a run with {i} workers": run([0.1, 0.2]) for i in range(7)},
+        target=0.9,
+    )
     figure.canvas.draw()
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
@@ -69,5 +84,7 @@ def test_errors(tmp_path):
         convergence({})
     with pytest.raises(SettingsError, match="run `a`: expected at least one epoch"):
         convergence({"a": []})
-    with pytest.raises(SettingsError, match="run `mak 1`, entry 0: expected the number `valid_error`"):
+    with pytest.raises(
+        SettingsError, match="run `mak 1`, entry 0: expected the number `valid_error`"
+    ):
         convergence(RUNS, metric="valid_error")

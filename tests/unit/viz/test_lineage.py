@@ -13,7 +13,12 @@ from ampjax.viz.lineage import lineage
 def update(node, version, seen, rows=None):
     n = len(seen)
     columns = np.ones(n, int), np.arange(n), np.array(seen, int), np.array(rows or [1] * n)
-    return LoggedUpdate(node, version, int(columns[-1].sum()), *columns)
+    return LoggedUpdate(
+        node,
+        version,
+        int(columns[-1].sum()),
+        *columns,
+    )
 
 
 UPDATES = [
@@ -25,13 +30,19 @@ UPDATES = [
 
 
 def bars(figure):
-    return sorted(tuple(segment[:, 0].astype(int).tolist()) for segment in figure.axes[0].collections[0].get_segments())
+    return sorted(
+        tuple(segment[:, 0].astype(int).tolist())
+        for segment in figure.axes[0].collections[0].get_segments()
+    )
 
 
 def test_a_line_goes_from_the_version_seen_to_the_version_made():
     figure = lineage(UPDATES)
     assert bars(figure) == [(0, 1), (0, 1), (0, 2), (0, 3), (1, 2), (2, 3), (2, 3)]
-    assert figure.axes[0].get_title() == "a: 3 updates from gradients of 7 instances, mean staleness 0.6"  # 5 of 9 rows
+    assert (
+        figure.axes[0].get_title()
+        == "a: 3 updates from gradients of 7 instances, mean staleness 0.6"
+    )  # 5 of 9 rows
 
 
 def test_a_part_of_a_log():
@@ -49,7 +60,10 @@ def test_files_are_the_same_each_time(tmp_path):
 @pytest.mark.parametrize(
     ("mistake", "text"),
     [
-        ({"updates": []}, "lineage: expected at least one update of a node among [], got an empty log. Log a fit"),
+        (
+            {"updates": []},
+            "lineage: expected at least one update of a node among [], got an empty log. Log a fit",
+        ),
         (
             {"node": "c"},
             "among ['a', 'b'], got none of `c`. Log a fit with `update_log=file`, and draw one of its nodes.",

@@ -42,13 +42,18 @@ def test_mistakes(tmp_path, picture):
 @pytest.mark.parametrize("picture", [*PICTURES.values(), "graph"], ids=[*PICTURES, "graph"])
 def test_no_text_leaves_the_picture(picture):
     graph, trace = runs.trees()
-    figure = draw(graph, trace=trace) if picture == "graph" else picture(trace, title="a run")
+    if picture == "graph":
+        figure = draw(graph, trace=trace)
+    else:
+        figure = picture(trace, title="a run")
     figure.canvas.draw()
     page = figure.bbox.padded(1.0)
     for axes in figure.axes:
         for text in axes.texts:
             box = text.get_window_extent()
-            assert page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1, text
+            assert (
+                page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1
+            ), text
 
 
 # Where time went
@@ -59,9 +64,10 @@ def test_a_bars_parts_are_the_shares_of_time():
     (axes,) = time_spent(trace).axes
     for y, own in enumerate(usage(trace).values()):
         total = sum(own.values())
-        widths = [
-            p.get_width() for p in axes.patches if abs(p.get_y() + p.get_height() / 2 - y) < 0.1 and p.get_width()
-        ]
+        widths = []
+        for p in axes.patches:
+            if abs(p.get_y() + p.get_height() / 2 - y) < 0.1 and p.get_width():
+                widths.append(p.get_width())
         assert widths == pytest.approx([100 * part / total for part in own.values()])
         assert sum(widths) == pytest.approx(100)
 
@@ -87,22 +93,34 @@ def test_workers_are_named_with_their_hosts():
 
 
 def test_a_cell_for_each_sender_and_receiver(tmp_path):
-    trace, sent = Trace(), {("driver", "h0"): 10, ("h0", "driver"): 2_345, ("h0", "h1"): 7_000_000, ("h1", "h0"): 0}
+    trace = Trace()
+    sent = {
+        ("driver", "h0"): 10,
+        ("h0", "driver"): 2_345,
+        ("h0", "h1"): 7_000_000,
+        ("h1", "h0"): 0,
+    }
     for ends, n in sent.items():
         trace.add_traffic(*ends, n)
     figure = traffic(trace, tmp_path / "t.svg", title="two hosts")
     (axes,) = figure.axes
     names = [t.get_text() for t in axes.get_xticklabels()]
     assert names == [t.get_text() for t in axes.get_yticklabels()] == ["driver", "h0", "h1"]
-    cells = {(names[int(t.get_position()[1])], names[int(t.get_position()[0])]): t.get_text() for t in axes.texts}
+    cells = {
+        (names[int(t.get_position()[1])], names[int(t.get_position()[0])]): t.get_text()
+        for t in axes.texts
+    }
     assert cells == {(a, b): in_bytes(sent.get((a, b), 0)) for a in names for b in names if a != b}
     assert cells["h0", "h1"] == "7 MB" and "two hosts" in (tmp_path / "t.svg").read_text()
-    assert axes.images[0].get_array()[1, 2] == 7e6 and axes.images[0].get_array().mask.diagonal().all()
+    assert (
+        axes.images[0].get_array()[1, 2] == 7e6 and axes.images[0].get_array().mask.diagonal().all()
+    )
 
 
 def test_traffic_of_one_process():
     with pytest.raises(
-        SettingsError, match=r"traffic: expected a trace of a run on hosts, got one of a run in one process\. Trace"
+        SettingsError,
+        match=r"traffic: expected a trace of a run on hosts, got one of a run in one process\. Trace",
     ):
         traffic(runs.rnn()[1])
 
@@ -111,28 +129,46 @@ def test_traffic_of_one_process():
 
 
 @settings(max_examples=20)
-@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 9)), min_size=BINS + 1, max_size=BINS + 60))
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 30), st.integers(0, 9)), min_size=BINS + 1, max_size=BINS + 60
+    )
+)
 def test_means_over_equal_times(steps):
     """Against the value at each nanosecond."""
     times = np.cumsum([gap for gap, _ in steps])
     end = int(times[-1]) + 7
-    samples = [
-        QueueSample(0, int(t), (("a", "forward", n),) if n else ()) for t, (_, n) in zip(times, steps, strict=True)
-    ]
+    samples = []
+    for t, (_, n) in zip(times, steps, strict=True):
+        samples.append(QueueSample(0, int(t), (("a", "forward", n),) if n else ()))
     edges, lines = line_up(samples, 0, end)
     values = np.array([n for _, n in steps], float)
     fine = np.concatenate([np.zeros(times[0]), np.repeat(values, np.diff([*times, end]))])
-    expected = np.diff(np.interp(edges, np.arange(end + 1), np.concatenate([[0], np.cumsum(fine)]))) / np.diff(edges)
+    expected = np.diff(
+        np.interp(
+            edges,
+            np.arange(end + 1),
+            np.concatenate([[0], np.cumsum(fine)]),
+        )
+    ) / np.diff(edges)
     assert len(edges) == BINS + 1
     line = lines.get(("a", "forward"), np.zeros(BINS))
     first = int(np.searchsorted(edges, times[0]))  # before the first sample nothing is known
-    np.testing.assert_allclose(line[first:], expected[first:], atol=1e-6)
+    np.testing.assert_allclose(
+        line[first:],
+        expected[first:],
+        atol=1e-6,
+    )
 
 
 def test_few_samples_are_drawn_as_they_are():
     samples = [
         QueueSample(0, 5, (("a", "forward", 2),)),
-        QueueSample(0, 9, (("a", "backward", 1), ("a", "forward", 1))),
+        QueueSample(
+            0,
+            9,
+            (("a", "backward", 1), ("a", "forward", 1)),
+        ),
     ]
     edges, lines = line_up(samples, 0, 12)
     assert edges.tolist() == [5, 9, 12]
@@ -161,7 +197,9 @@ def test_histograms_are_those_of_the_scheduler():
     for axes, (node, rows) in zip(figure.axes, trace.histograms.items(), strict=True):
         assert axes.get_title() == node
         bars = [p.get_height() for p in axes.patches]
-        assert bars == pytest.approx(100 * rows[: len(bars)] / rows.sum()) and sum(bars) == pytest.approx(100)
+        assert bars == pytest.approx(100 * rows[: len(bars)] / rows.sum()) and sum(
+            bars
+        ) == pytest.approx(100)
 
 
 def test_updates_tell_the_same_mean_as_the_histogram():
@@ -171,7 +209,9 @@ def test_updates_tell_the_same_mean_as_the_histogram():
         mine = [s for s in trace.staleness if s.node == node]
         assert sum(s.rows for s in mine) <= rows.sum() < sum(s.rows for s in mine) + 8
         known = sum(s.rows * s.mean for s in mine) / sum(s.rows for s in mine)
-        assert known == pytest.approx(mean(rows), abs=0.5)  # the rows that are left out may be staler than the others
+        assert known == pytest.approx(
+            mean(rows), abs=0.5
+        )  # the rows that are left out may be staler than the others
 
 
 def test_synchronous_gradients_are_fresh():
@@ -195,8 +235,11 @@ def test_what_comes_to_a_node_goes_on_from_it(mode):
     """In a tree of `n` leaves there are `n - 1` branches and one root."""
     graph, trace = runs.trees(mode)
     notes = notes_of(graph, trace)
-    assert {(w.source.name, w.port) for node in graph.nodes.values() for w in node.inputs if w} == set(notes.wires)
-    n, leaves = 12, notes.wires["words", 0]
+    assert {
+        (w.source.name, w.port) for node in graph.nodes.values() for w in node.inputs if w
+    } == set(notes.wires)
+    n = 12
+    leaves = notes.wires["words", 0]
     assert notes.wires["node", 0] == 2 * leaves - n
     assert [notes.wires["cond1", i] for i in range(3)] == [leaves - n, leaves - n, n]
     assert notes.wires["branch", 0] == leaves - n
@@ -210,12 +253,17 @@ def test_times_of_nodes_are_those_of_their_stages():
     total = sum(s.duration_ns for s in trace)
     assert notes.shares["relu"][0] == pytest.approx(forward / total)
     assert notes.nodes["concat1"] == ("runs in relu",)
-    assert notes.nodes["linear1"] == ("runs in relu", f"{sum(s.node == 'linear1' for s in trace.staleness)} updates")
+    assert notes.nodes["linear1"] == (
+        "runs in relu",
+        f"{sum(s.node == 'linear1' for s in trace.staleness)} updates",
+    )
 
 
 def test_the_picture_says_so():
     graph, trace = runs.rnn()
-    texts = [t.get_text() for t in draw(graph, trace=trace).axes[0].texts]
+    texts = []
+    for t in draw(graph, trace=trace).axes[0].texts:
+        texts.append(t.get_text())
     notes = notes_of(graph, trace)
     assert all(line in texts for lines in notes.nodes.values() for line in lines)
     assert f"{notes.wires['tokens', 0]:,} messages" in texts
@@ -223,9 +271,14 @@ def test_the_picture_says_so():
 
 
 def test_no_texts_overlap():
-    figure = draw(runs.trees()[0], trace=runs.trees()[1])
+    figure = draw(
+        runs.trees()[0],
+        trace=runs.trees()[1],
+    )
     figure.canvas.draw()
-    boxes = [(t.get_text(), t.get_window_extent().padded(-0.5)) for t in figure.axes[0].texts]
+    boxes = []
+    for t in figure.axes[0].texts:
+        boxes.append((t.get_text(), t.get_window_extent().padded(-0.5)))
     assert not [(a, b) for i, (a, x) in enumerate(boxes) for b, y in boxes[:i] if x.overlaps(y)]
 
 

@@ -15,7 +15,9 @@ SLICES = [Slice(i % 2, "a", "forward", 10 * i, 10 * i + 9, (i,)) for i in range(
 
 def sizes(page):
     """Pixels of each picture in a page."""
-    files = [base64.b64decode(text) for text in re.findall(r"data:image/png;base64,([^\"]+)\"", page)]
+    files = [
+        base64.b64decode(text) for text in re.findall(r"data:image/png;base64,([^\"]+)\"", page)
+    ]
     assert all(file.startswith(b"\x89PNG") for file in files)
     return [struct.unpack(">II", file[16:24]) for file in files]
 
@@ -37,5 +39,7 @@ def test_its_repr_is_short():
 def test_mistakes():
     with pytest.raises(SettingsError, match="at least one slice"):
         zoomable([])
-    with pytest.raises(SettingsError, match="setting `times`: expected an integer of at least 1, got 0"):
+    with pytest.raises(
+        SettingsError, match="setting `times`: expected an integer of at least 1, got 0"
+    ):
         zoomable(SLICES, times=0)

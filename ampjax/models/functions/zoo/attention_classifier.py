@@ -16,7 +16,10 @@ SPEC = {"priority": "int32[t]", "value": "int32[t]", "label": "int32[]"}
 """What an instance looks like."""
 
 
-def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
+def init(
+    key: jax.Array,
+    hidden: int = 32,
+) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -28,7 +31,10 @@ def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
     return tables | init_linears(second, classify=(hidden, N_VALUES))
 
 
-def attention_classifier(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+def attention_classifier(
+    p: Any,
+    s: Any,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Weighs the items by a softmax over the list, and classifies their weighted sum.
 
     Args:
@@ -38,6 +44,16 @@ def attention_classifier(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array
     Returns:
       The cross entropy; and the accuracy.
     """
-    scores = amp.map(lambda a: jnp.tanh(p["priority"][a]) @ p["query"][0], s["priority"])
-    weighted = amp.map(lambda weight, v: weight * p["value"][v], amp.softmax(scores), s["value"])
-    return scored(linear(p["classify"], amp.sum(weighted)), s["label"])
+    scores = amp.map(
+        lambda a: jnp.tanh(p["priority"][a]) @ p["query"][0],
+        s["priority"],
+    )
+    weighted = amp.map(
+        lambda weight, v: weight * p["value"][v],
+        amp.softmax(scores),
+        s["value"],
+    )
+    return scored(
+        linear(p["classify"], amp.sum(weighted)),
+        s["label"],
+    )

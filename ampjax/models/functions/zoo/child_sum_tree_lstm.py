@@ -12,11 +12,17 @@ from ampjax.data.generated.dependency_trees import N_CLASSES, N_WORDS
 from ampjax.models.functions.zoo.small_cells import cross_entropy, init_linears, init_tables
 from ampjax.models.layers.linear import linear
 
-SPEC = {"tree": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]", "label": "int32[v]"}), "label": "int32[]"}
+SPEC = {
+    "tree": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]", "label": "int32[v]"}),
+    "label": "int32[]",
+}
 """What an instance looks like."""
 
 
-def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
+def init(
+    key: jax.Array,
+    hidden: int = 32,
+) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -24,11 +30,18 @@ def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
       hidden: Features of words and states.
     """
     first, second = jax.random.split(key)
-    sizes = {"gates": (2 * hidden, 3 * hidden), "forget": (2 * hidden, hidden), "classify": (hidden, N_CLASSES)}
+    sizes = {
+        "gates": (2 * hidden, 3 * hidden),
+        "forget": (2 * hidden, hidden),
+        "classify": (hidden, N_CLASSES),
+    }
     return init_tables(first, hidden, embed=N_WORDS) | init_linears(second, **sizes)
 
 
-def child_sum_tree_lstm(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+def child_sum_tree_lstm(
+    p: Any,
+    s: Any,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """A node's gates see its word and the sum of its children's hidden states; what is kept of each child's cell depends on that child.
 
     Args:
@@ -39,8 +52,15 @@ def child_sum_tree_lstm(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]
       The summed cross entropy of all nodes; and the accuracy at the root.
     """
 
-    def cell(x: jax.Array, h: jax.Array, kept: jax.Array) -> tuple[jax.Array, jax.Array]:
-        enter, out, new = jnp.split(linear(p["gates"], jnp.concatenate([x, h])), 3)
+    def cell(
+        x: jax.Array,
+        h: jax.Array,
+        kept: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        enter, out, new = jnp.split(
+            linear(p["gates"], jnp.concatenate([x, h])),
+            3,
+        )
         c = jax.nn.sigmoid(enter) * jnp.tanh(new) + kept
         return jax.nn.sigmoid(out) * jnp.tanh(c), c
 
@@ -48,10 +68,20 @@ def child_sum_tree_lstm(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]
         x = p["embed"][node["word"]]
         return cell(x, jnp.zeros_like(x), jnp.zeros_like(x))
 
-    def branch(node: Any, children: Any) -> tuple[jax.Array, jax.Array]:
+    def branch(
+        node: Any,
+        children: Any,
+    ) -> tuple[jax.Array, jax.Array]:
         x = p["embed"][node["word"]]
-        forget = lambda h, c: jax.nn.sigmoid(linear(p["forget"], jnp.concatenate([x, h])) + 1) * c
-        return cell(x, amp.sum(children[0]), amp.sum(amp.map(forget, *children)))
+
+        def forget(h, c):
+            return jax.nn.sigmoid(linear(p["forget"], jnp.concatenate([x, h])) + 1) * c
+
+        return cell(
+            x,
+            amp.sum(children[0]),
+            amp.sum(amp.map(forget, *children)),
+        )
 
     def score(h: jax.Array, node: Any) -> jax.Array:
         return cross_entropy(linear(p["classify"], h), node["label"])

@@ -16,7 +16,10 @@ SPEC = {"text": "int32[s,w,c]", "label": "int32[]"}
 """What an instance looks like: sentences of words of characters."""
 
 
-def init(key: jax.Array, hidden: int = 24) -> dict[str, Any]:
+def init(
+    key: jax.Array,
+    hidden: int = 24,
+) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -24,11 +27,19 @@ def init(key: jax.Array, hidden: int = 24) -> dict[str, Any]:
       hidden: Features of each level.
     """
     first, second = jax.random.split(key)
-    levels = dict.fromkeys(["characters", "words", "sentences"], (2 * hidden, 4 * hidden))
-    return init_tables(first, hidden, embed=N_CHARACTERS) | init_linears(second, **levels, classify=(hidden, N_CLASSES))
+    levels = dict.fromkeys(
+        ["characters", "words", "sentences"],
+        (2 * hidden, 4 * hidden),
+    )
+    return init_tables(first, hidden, embed=N_CHARACTERS) | init_linears(
+        second, **levels, classify=(hidden, N_CLASSES)
+    )
 
 
-def hierarchical_rnn(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+def hierarchical_rnn(
+    p: Any,
+    s: Any,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Three LSTMs, one for each level; each reads the last states of the level below.
 
     Args:
@@ -41,11 +52,18 @@ def hierarchical_rnn(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
     width = p["embed"].shape[1]
 
     def last(level: str, xs: jax.Array) -> jax.Array:
-        state, _ = amp.scan(lambda state, x: (lstm(p[level], state, x), None), jnp.zeros(2 * width), xs)
+        state, _ = amp.scan(
+            lambda state, x: (lstm(p[level], state, x), None),
+            jnp.zeros(2 * width),
+            xs,
+        )
         return state[:width]
 
     def word(characters: jax.Array) -> jax.Array:
-        return last("characters", amp.map(lambda c: p["embed"][c], characters))
+        return last(
+            "characters",
+            amp.map(lambda c: p["embed"][c], characters),
+        )
 
     def sentence(words: jax.Array) -> jax.Array:
         return last("words", amp.map(word, words))

@@ -12,11 +12,17 @@ from ampjax.data.generated.operation_trees import N_CLASSES, N_WORDS
 from ampjax.models.functions.zoo.small_cells import cross_entropy, init_linears, init_tables
 from ampjax.models.layers.linear import linear
 
-SPEC = {"tree": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]", "label": "int32[v]"}), "label": "int32[]"}
+SPEC = {
+    "tree": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]", "label": "int32[v]"}),
+    "label": "int32[]",
+}
 """What an instance looks like."""
 
 
-def init(key: jax.Array, hidden: int = 64) -> dict[str, Any]:
+def init(
+    key: jax.Array,
+    hidden: int = 64,
+) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -24,11 +30,20 @@ def init(key: jax.Array, hidden: int = 64) -> dict[str, Any]:
       hidden: Features.
     """
     first, second = jax.random.split(key)
-    sizes = {"member": (2 * hidden, 2 * hidden), "combine": (3 * hidden, hidden), "classify": (hidden, N_CLASSES)}
-    return init_tables(first, hidden, digit=N_WORDS, operation=N_WORDS) | init_linears(second, **sizes)
+    sizes = {
+        "member": (2 * hidden, 2 * hidden),
+        "combine": (3 * hidden, hidden),
+        "classify": (hidden, N_CLASSES),
+    }
+    return init_tables(first, hidden, digit=N_WORDS, operation=N_WORDS) | init_linears(
+        second, **sizes
+    )
 
 
-def listops(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+def listops(
+    p: Any,
+    s: Any,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Each list's vector comes from its operation and the sum of what each member says to that operation.
 
     Args:
@@ -44,7 +59,10 @@ def listops(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
 
     def branch(node: Any, members: jax.Array) -> jax.Array:
         operation = p["operation"][node["word"]]
-        says = lambda member: jax.nn.relu(linear(p["member"], jnp.concatenate([operation, member])))
+
+        def says(member):
+            return jax.nn.relu(linear(p["member"], jnp.concatenate([operation, member])))
+
         heard = amp.sum(amp.map(says, members))
         return jnp.tanh(linear(p["combine"], jnp.concatenate([operation, heard])))
 

@@ -28,7 +28,10 @@ SEEN = (2, 10, 10, 2, 2)
 """What the core sees, as one-hot vectors of these lengths: the program, the column's two digits, the carry, and whether a column is left."""
 
 
-def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
+def init(
+    key: jax.Array,
+    hidden: int = 32,
+) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -44,7 +47,11 @@ def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
     return init_linears(key, **sizes)
 
 
-def core(p: Any, state: jax.Array, seen: Sequence[Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
+def core(
+    p: Any,
+    state: jax.Array,
+    seen: Sequence[Any],
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The core: an LSTM with two outputs.
 
     Args:
@@ -56,12 +63,19 @@ def core(p: Any, state: jax.Array, seen: Sequence[Any]) -> tuple[jax.Array, jax.
       The next state, and logits of the operation `[5]` and of the digit that goes with it `[10]`.
     """
     x = jnp.concatenate([jax.nn.one_hot(value, n) for value, n in zip(seen, SEEN, strict=True)])
-    state = lstm(p["core"], state, jax.nn.relu(linear(p["see"], x)))
+    state = lstm(
+        p["core"],
+        state,
+        jax.nn.relu(linear(p["see"], x)),
+    )
     h, _ = jnp.split(state, 2)
     return state, linear(p["operate"], h), linear(p["say"], h)
 
 
-def programmer_interpreter(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+def programmer_interpreter(
+    p: Any,
+    s: Any,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """In training it does what the trace says (and learns to predict it), elsewhere what it predicts.
 
     Args:
@@ -77,15 +91,29 @@ def programmer_interpreter(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Arr
             _, state, (at, column, carried, written, loss) = carry
             seen = program, *s["numbers"][:, column], carried, jnp.int32(column < s["columns"])
             state, scores, says = core(p, state, seen)
-            given, own = (s["operations"][at], s["digits"][at]), (jnp.argmax(scores), jnp.argmax(says))
-            operation, digit = amp.stochastic(lambda _, own, given: given, lambda own, given: own, own, given)
+            given = (s["operations"][at], s["digits"][at])
+            own = (jnp.argmax(scores), jnp.argmax(says))
+            operation, digit = amp.stochastic(
+                lambda _, own, given: given, lambda own, given: own, own, given
+            )
             has_digit = (given[0] == WRITE) | (given[0] == CARRY)
-            loss = loss + cross_entropy(scores, given[0]) + jnp.where(has_digit, cross_entropy(says, given[1]), 0.0)
-            at, right = jnp.minimum(at + 1, MOST_STEPS - 1), jnp.minimum(column + 1, N_COLUMNS - 1)
+            loss = (
+                loss
+                + cross_entropy(scores, given[0])
+                + jnp.where(has_digit, cross_entropy(says, given[1]), 0.0)
+            )
+            at = jnp.minimum(at + 1, MOST_STEPS - 1)
+            right = jnp.minimum(column + 1, N_COLUMNS - 1)
             env = at, column, carried, written, loss
             choices = [
                 lambda: env,
-                lambda: (at, column, carried, written.at[column].set(digit), loss),
+                lambda: (
+                    at,
+                    column,
+                    carried,
+                    written.at[column].set(digit),
+                    loss,
+                ),
                 lambda: (at, column, digit, written, loss),
                 lambda: (at, right, carried, written, loss),
                 *([lambda: run(ADD1, env)] if program == ADD else []),
@@ -94,7 +122,12 @@ def programmer_interpreter(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Arr
             return (operation != HALT).astype(jnp.int32), state, env
 
         begin = jnp.int32(1), jnp.zeros(2 * p["say"]["w"].shape[0]), env
-        return amp.while_loop(lambda carry: amp.read(carry[0]) == 1, step, begin, most=MOST_OF[program])[2]
+        return amp.while_loop(
+            lambda carry: amp.read(carry[0]) == 1,
+            step,
+            begin,
+            most=MOST_OF[program],
+        )[2]
 
     start = *(jnp.int32(0),) * 3, jnp.zeros(N_COLUMNS, jnp.int32), jnp.zeros(())
     *_, written, loss = run(ADD, start)

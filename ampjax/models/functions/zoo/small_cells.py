@@ -13,7 +13,10 @@ from ampjax.models.layers.linear import linear
 from ampjax.nn import Embed, Linear
 
 
-def init_linears(key: jax.Array, **sizes: tuple[int, int]) -> dict[str, Any]:
+def init_linears(
+    key: jax.Array,
+    **sizes: tuple[int, int],
+) -> dict[str, Any]:
     """Makes linear layers.
 
     Args:
@@ -21,13 +24,18 @@ def init_linears(key: jax.Array, **sizes: tuple[int, int]) -> dict[str, Any]:
       **sizes: By name, features in and out.
     """
     keys = jax.random.split(key, len(sizes))
-    return {
-        name: Linear(*size, init_scale="glorot").init(one)
-        for (name, size), one in zip(sizes.items(), keys, strict=True)
-    }
+    result = {}
+    for (name, size), one in zip(sizes.items(), keys, strict=True):
+        result[name] = Linear(*size, init_scale="glorot").init(one)
+    return result
 
 
-def init_tables(key: jax.Array, features: int, scale: float = 1.0, **rows: int) -> dict[str, Any]:
+def init_tables(
+    key: jax.Array,
+    features: int,
+    scale: float = 1.0,
+    **rows: int,
+) -> dict[str, Any]:
     """Makes tables of vectors.
 
     Args:
@@ -37,10 +45,17 @@ def init_tables(key: jax.Array, features: int, scale: float = 1.0, **rows: int) 
       **rows: By name, how many.
     """
     keys = jax.random.split(key, len(rows))
-    return {name: Embed(n, features, scale).init(one) for (name, n), one in zip(rows.items(), keys, strict=True)}
+    result = {}
+    for (name, n), one in zip(rows.items(), keys, strict=True):
+        result[name] = Embed(n, features, scale).init(one)
+    return result
 
 
-def lstm(p: Mapping[str, jax.Array], state: jax.Array, x: jax.Array) -> jax.Array:
+def lstm(
+    p: Mapping[str, jax.Array],
+    state: jax.Array,
+    x: jax.Array,
+) -> jax.Array:
     """A step of an LSTM (Hochreiter and Schmidhuber 1997; Gers et al. 2000), whose state is the hidden one and the cell's in one vector.
 
     Args:
@@ -52,7 +67,10 @@ def lstm(p: Mapping[str, jax.Array], state: jax.Array, x: jax.Array) -> jax.Arra
       The next state, `[2 H]`.
     """
     h, c = jnp.split(state, 2)
-    new, enter, keep, out = jnp.split(linear(p, jnp.concatenate([x, h])), 4)
+    new, enter, keep, out = jnp.split(
+        linear(p, jnp.concatenate([x, h])),
+        4,
+    )
     c = jax.nn.sigmoid(enter) * jnp.tanh(new) + jax.nn.sigmoid(keep + 1) * c
     return jnp.concatenate([jax.nn.sigmoid(out) * jnp.tanh(c), c])
 
@@ -67,7 +85,10 @@ def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, label)
 
 
-def scored(logits: jax.Array, label: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+def scored(
+    logits: jax.Array,
+    label: jax.Array,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The cross entropy, with the metric `accuracy`.
 
     Args:

@@ -16,7 +16,10 @@ SPEC = {"words": "int32[w]", "actions": "int32[a]", "label": "int32[]"}
 """What an instance looks like."""
 
 
-def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
+def init(
+    key: jax.Array,
+    hidden: int = 32,
+) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -34,7 +37,10 @@ def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
     return init_tables(first, hidden, embed=N_WORDS) | init_linears(second, **sizes)
 
 
-def spinn(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+def spinn(
+    p: Any,
+    s: Any,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """In training it does the given actions (and learns to predict them), elsewhere those that it predicts; what can't be done is ruled out.
 
     Args:
@@ -44,26 +50,63 @@ def spinn(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
     Returns:
       The cross entropy of the value and of all actions; and the value's accuracy.
     """
-    n, width = amp.length(s["words"]), p["embed"].shape[1]
+    n = amp.length(s["words"])
+    width = p["embed"].shape[1]
     empty = jnp.zeros((MOST_WORDS, width)), jnp.int32(0)
-    push = lambda stack, x: (stack[0].at[stack[1]].set(x), stack[1] + 1)
-    (buffer, _), _ = amp.scan(lambda filled, w: (push(filled, p["embed"][w]), None), empty, s["words"])
 
-    def step(state: Any, action: jax.Array) -> tuple[Any, jax.Array]:
+    def push(stack, x):
+        return (
+            stack[0].at[stack[1]].set(x),
+            stack[1] + 1,
+        )
+
+    (buffer, _), _ = amp.scan(
+        lambda filled, w: (push(filled, p["embed"][w]), None),
+        empty,
+        s["words"],
+    )
+
+    def step(
+        state: Any,
+        action: jax.Array,
+    ) -> tuple[Any, jax.Array]:
         (stack, depth), front, tracked = state
-        right, left, ahead = stack[depth - 1], stack[depth - 2], buffer[front]
-        tracked = lstm(p["track"], tracked, jnp.concatenate([left, right, ahead]))
+        right = stack[depth - 1]
+        left = stack[depth - 2]
+        ahead = buffer[front]
+        tracked = lstm(
+            p["track"],
+            tracked,
+            jnp.concatenate([left, right, ahead]),
+        )
         scores = linear(p["act"], tracked[:width])
         own = jnp.argmax(jnp.where(jnp.stack([front < n, depth >= 2]), scores, -jnp.inf))
-        chosen = amp.stochastic(lambda _, own, given: given, lambda own, given: own, own, action)
+        chosen = amp.stochastic(
+            lambda _, own, given: given,
+            lambda own, given: own,
+            own,
+            action,
+        )
 
         def reduce() -> Any:
             both = jax.nn.relu(linear(p["compose1"], jnp.concatenate([left, right])))
             return push((stack, depth - 2), jnp.tanh(linear(p["compose2"], both))), front
 
-        below, front = amp.switch(amp.read(chosen), [lambda: (push((stack, depth), ahead), front + 1), reduce])
+        below, front = amp.switch(
+            amp.read(chosen),
+            [
+                lambda: (push((stack, depth), ahead), front + 1),
+                reduce,
+            ],
+        )
         return (below, front, tracked), cross_entropy(scores, action)
 
-    ((stack, _), *_), wrong = amp.scan(step, (empty, jnp.int32(0), jnp.zeros(2 * width)), s["actions"])
+    ((stack, _), *_), wrong = amp.scan(
+        step,
+        (empty, jnp.int32(0), jnp.zeros(2 * width)),
+        s["actions"],
+    )
     logits = linear(p["classify"], stack[0])
-    return cross_entropy(logits, s["label"]) + amp.sum(wrong), {"accuracy": jnp.argmax(logits) == s["label"]}
+    return cross_entropy(logits, s["label"]) + amp.sum(wrong), {
+        "accuracy": jnp.argmax(logits) == s["label"]
+    }

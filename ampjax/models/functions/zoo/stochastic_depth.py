@@ -15,7 +15,11 @@ SPEC = {"x": "float32[2]", "label": "int32[]"}
 """What an instance looks like."""
 
 
-def init(key: jax.Array, hidden: int = 32, layers: int = 4) -> dict[str, Any]:
+def init(
+    key: jax.Array,
+    hidden: int = 32,
+    layers: int = 4,
+) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -24,10 +28,19 @@ def init(key: jax.Array, hidden: int = 32, layers: int = 4) -> dict[str, Any]:
       layers: Residual layers.
     """
     names = [f"layer{number}" for number in range(1, layers + 1)]
-    return init_linears(key, enter=(2, hidden), **dict.fromkeys(names, (hidden, hidden)), classify=(hidden, 2))
+    return init_linears(
+        key,
+        enter=(2, hidden),
+        **dict.fromkeys(names, (hidden, hidden)),
+        classify=(hidden, 2),
+    )
 
 
-def stochastic_depth(p: Any, s: Any, last: float = 0.7) -> tuple[jax.Array, dict[str, jax.Array]]:
+def stochastic_depth(
+    p: Any,
+    s: Any,
+    last: float = 0.7,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Layers are kept with a probability that falls linearly to `last`; outside of training all run, scaled by it (equations 4 and 5).
 
     Args:
@@ -38,12 +51,30 @@ def stochastic_depth(p: Any, s: Any, last: float = 0.7) -> tuple[jax.Array, dict
     Returns:
       The cross entropy; and the accuracy.
     """
-    n_layers = sum(name.startswith("layer") for name in p)  # JAX sorts names, and so puts `layer10` before `layer2`
+    n_layers = sum(
+        name.startswith("layer") for name in p
+    )  # JAX sorts names, and so puts `layer10` before `layer2`
     h = jnp.tanh(4 * linear(p["enter"], s["x"]))
     for number in range(1, n_layers + 1):
         rate = 1 - number / n_layers * (1 - last)
-        draw = lambda key, _, rate=rate: (jax.random.bernoulli(key, rate), jnp.float32(1))
-        runs, scale = amp.stochastic(draw, lambda _, rate=rate: (jnp.array(True), jnp.float32(rate)), h)
-        layer = lambda h, scale, name=f"layer{number}": h + scale * jnp.tanh(linear(p[name], h))
-        h = amp.cond(amp.read(runs, assume=1), layer, lambda h, _: h, h, scale)
+
+        def draw(key, _, rate=rate):
+            return (jax.random.bernoulli(key, rate), jnp.float32(1))
+
+        runs, scale = amp.stochastic(
+            draw,
+            lambda _, rate=rate: (jnp.array(True), jnp.float32(rate)),
+            h,
+        )
+
+        def layer(h, scale, name=f"layer{number}"):
+            return h + scale * jnp.tanh(linear(p[name], h))
+
+        h = amp.cond(
+            amp.read(runs, assume=1),
+            layer,
+            lambda h, _: h,
+            h,
+            scale,
+        )
     return scored(linear(p["classify"], h), s["label"])

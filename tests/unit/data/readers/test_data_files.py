@@ -24,7 +24,13 @@ def served(tmp_path):
     """A file that can be downloaded, without a network."""
     path = tmp_path / "served.gz"
     path.write_bytes(CONTENT)
-    return Remote("toy", "a.gz", path.as_uri(), SHA256, also=("a",))
+    return Remote(
+        "toy",
+        "a.gz",
+        path.as_uri(),
+        SHA256,
+        also=("a",),
+    )
 
 
 def put(path, content=CONTENT):
@@ -53,7 +59,9 @@ def test_the_environment_comes_before_the_cache(tmp_path, served, monkeypatch, n
     assert find(served) == path
 
 
-def test_a_data_folder_for_other_sets_does_not_stop_the_download(tmp_path, served, monkeypatch, nowhere):
+def test_a_data_folder_for_other_sets_does_not_stop_the_download(
+    tmp_path, served, monkeypatch, nowhere
+):
     monkeypatch.setenv("AMPJAX_DATA", str(tmp_path / "env"))
     assert find(served) == nowhere / "toy" / "a.gz"
 
@@ -79,7 +87,8 @@ def test_a_wrong_checksum_is_refused_and_leaves_nothing(tmp_path, served, nowher
 def test_a_failed_download_says_what_to_do(tmp_path, served, nowhere):
     (tmp_path / "served.gz").unlink()
     with pytest.raises(
-        DataError, match=r"expected an answer with the file, got URLError: .*get a\.gz or a elsewhere.*AMPJAX_DATA"
+        DataError,
+        match=r"expected an answer with the file, got URLError: .*get a\.gz or a elsewhere.*AMPJAX_DATA",
     ):
         find(served)
     assert list((nowhere / "toy").iterdir()) == []
@@ -100,7 +109,8 @@ def test_a_cache_that_can_not_be_written_is_a_clear_error(tmp_path, served, monk
     put(tmp_path / "file")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # a file where a folder has to be
     with pytest.raises(
-        DataError, match=r"expected a folder .* that can be written, got .*Set AMPJAX_DATA, or XDG_CACHE_HOME"
+        DataError,
+        match=r"expected a folder .* that can be written, got .*Set AMPJAX_DATA, or XDG_CACHE_HOME",
     ):
         find(served)
 
@@ -120,7 +130,8 @@ def test_a_missing_file_in_a_given_folder_is_not_downloaded(tmp_path, served):
 
 def test_a_file_without_an_address_names_its_source(nowhere):
     with pytest.raises(
-        DataError, match=rf"no such file in {nowhere / 'toy'} and {nowhere}\. Get it from the authors' page,"
+        DataError,
+        match=rf"no such file in {nowhere / 'toy'} and {nowhere}\. Get it from the authors' page,",
     ):
         find(Remote("toy", "a.gz", source="the authors' page"))
 
@@ -128,6 +139,7 @@ def test_a_file_without_an_address_names_its_source(nowhere):
 @pytest.mark.parametrize("sha256", [None, "abc"])
 def test_an_address_needs_a_checksum(sha256):
     with pytest.raises(
-        DataError, match=r"Remote `toy/a\.gz`: expected a SHA-256 of 64 hexadecimal digits beside a url, got"
+        DataError,
+        match=r"Remote `toy/a\.gz`: expected a SHA-256 of 64 hexadecimal digits beside a url, got",
     ):
         Remote("toy", "a.gz", "https://example.org/a.gz", sha256)

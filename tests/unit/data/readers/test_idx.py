@@ -12,8 +12,16 @@ from ampjax.errors import DataError
 
 
 def images(n=3, side=28, magic=2051, claimed=None):
-    pixels = np.random.default_rng(0).integers(0, 256, n * side * side, dtype=np.uint8)
-    return struct.pack(">IIII", magic, n if claimed is None else claimed, side, side) + pixels.tobytes()
+    pixels = np.random.default_rng(0).integers(
+        0,
+        256,
+        n * side * side,
+        dtype=np.uint8,
+    )
+    return (
+        struct.pack(">IIII", magic, n if claimed is None else claimed, side, side)
+        + pixels.tobytes()
+    )
 
 
 def labels(values=(1, 2, 9), magic=2049):
@@ -38,7 +46,10 @@ def test_gzipped_and_plain_files_are_read_whatever_their_name(tmp_path, pack):
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=40), st.booleans())
 def test_what_was_written_is_read(tmp_path_factory, values, packed):
     content = labels(values)
-    path = save(tmp_path_factory.mktemp("idx"), gzip.compress(content) if packed else content)
+    path = save(
+        tmp_path_factory.mktemp("idx"),
+        gzip.compress(content) if packed else content,
+    )
     assert read_idx(path, 1).tolist() == values
 
 
@@ -47,7 +58,10 @@ def test_no_part_of_a_file_passes_for_the_whole(tmp_path_factory, data):
     content = labels(range(10))
     packed = data.draw(st.booleans())
     whole = gzip.compress(content) if packed else content
-    path = save(tmp_path_factory.mktemp("idx"), whole[: data.draw(st.integers(0, len(whole) - 1))])
+    path = save(
+        tmp_path_factory.mktemp("idx"),
+        whole[: data.draw(st.integers(0, len(whole) - 1))],
+    )
     with pytest.raises(DataError, match="byte "):
         read_idx(path, 1)
 
@@ -55,7 +69,11 @@ def test_no_part_of_a_file_passes_for_the_whole(tmp_path_factory, data):
 @pytest.mark.parametrize(
     ("content", "n_axes", "text"),
     [
-        (labels(), 3, r"byte 0: expected magic number 2051, got 2049\. It is damaged or no MNIST file"),
+        (
+            labels(),
+            3,
+            r"byte 0: expected magic number 2051, got 2049\. It is damaged or no MNIST file",
+        ),
         (images(), 1, r"byte 0: expected magic number 2049, got 2051\."),
         (b"", 1, r"byte 0: expected magic number 2049, got the file's end\."),
         (images()[:10], 3, r"byte 10: expected a header of 16 bytes, got the file's end\."),
@@ -63,8 +81,16 @@ def test_no_part_of_a_file_passes_for_the_whole(tmp_path_factory, data):
         (labels(()), 1, r"byte 4: expected at least one item, got a count of 0\."),
         (images()[:-1], 3, r"byte 2367: expected 2368 bytes for 3 items, got 2367 bytes\."),
         (labels() + b"x", 1, r"byte 11: expected 11 bytes for 3 items, got more\."),
-        (images(claimed=2**32 - 1), 3, r"byte 4: expected at most 280000 items, got a count of 4294967295\."),
-        (images(claimed=MOST_ITEMS), 3, r"byte 2368: expected 219520016 bytes for 280000 items, got 2368 bytes\."),
+        (
+            images(claimed=2**32 - 1),
+            3,
+            r"byte 4: expected at most 280000 items, got a count of 4294967295\.",
+        ),
+        (
+            images(claimed=MOST_ITEMS),
+            3,
+            r"byte 2368: expected 219520016 bytes for 280000 items, got 2368 bytes\.",
+        ),
     ],
 )
 @pytest.mark.parametrize("pack", [gzip.compress, bytes], ids=["gzip", "plain"])
@@ -75,8 +101,13 @@ def test_foreign_files_are_refused(tmp_path, content, n_axes, text, pack):
 
 
 def test_a_truncated_gzip_says_how_far_it_came(tmp_path):
-    with pytest.raises(DataError, match=r"byte \d+: expected a whole gzip stream, got Compressed file ended before"):
-        read_idx(save(tmp_path, gzip.compress(images(200))[:100_000]), 3)
+    with pytest.raises(
+        DataError, match=r"byte \d+: expected a whole gzip stream, got Compressed file ended before"
+    ):
+        read_idx(
+            save(tmp_path, gzip.compress(images(200))[:100_000]),
+            3,
+        )
 
 
 def test_a_damaged_gzip_is_refused(tmp_path):
@@ -95,7 +126,10 @@ def test_what_is_no_file_is_refused(tmp_path):
 
 
 def test_of_a_gzip_stream_no_more_is_unpacked_than_its_header_claims(tmp_path):
-    path = save(tmp_path, gzip.compress(images(claimed=10) + bytes(1 << 25)))
+    path = save(
+        tmp_path,
+        gzip.compress(images(claimed=10) + bytes(1 << 25)),
+    )
     assert path.stat().st_size < 50_000
     tracemalloc.start()
     with pytest.raises(DataError, match=r"byte 7856: expected 7856 bytes for 10 items, got more\."):

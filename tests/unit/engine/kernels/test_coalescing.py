@@ -24,7 +24,8 @@ pytestmark = pytest.mark.slow
 
 def watched(e, monkeypatch):
     """The launches of every call of an executor, in order."""
-    calls, run = [], e.executor.run
+    calls = []
+    run = e.executor.run
 
     def noted(launches):
         calls.append(list(launches))
@@ -36,7 +37,17 @@ def watched(e, monkeypatch):
 
 @pytest.mark.parametrize("interval", [NEVER, 5, 1])
 def test_a_loop_learns_the_same(monkeypatch, interval):
-    lengths = [5, 5, 5, 2, 7, 5, 1, 9, 4]
+    lengths = [
+        5,
+        5,
+        5,
+        2,
+        7,
+        5,
+        1,
+        9,
+        4,
+    ]
     settings = {"interval": interval, "max_active_keys": 3, "tx": optax.adam(0.05)}
     one, many = (engine(graphs.rnn(), **settings) for _ in range(2))
     dispatches = []
@@ -45,8 +56,15 @@ def test_a_loop_learns_the_same(monkeypatch, interval):
     many.wall(graphs.rnn_data(lengths))
     assert len([d for call in calls for d in call]) == len(dispatches)
     assert max(map(len, calls)) > 1, "nothing was called together"
-    for before, after in ((one.executor.store.params, many.executor.store.params), (one.gradients, many.gradients)):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), before, after)
+    for before, after in (
+        (one.executor.store.params, many.executor.store.params),
+        (one.gradients, many.gradients),
+    ):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6),
+            before,
+            after,
+        )
     for name, value in one.metrics().items():
         assert many.metrics().get(name, value) == pytest.approx(value, rel=1e-5)
 
@@ -57,14 +75,24 @@ def test_what_is_called_together_has_one_kernel(monkeypatch):
     calls = watched(e, monkeypatch)
     e.wall(graphs.rnn_data([6, 6, 3, 6, 8, 2, 6, 6]))
     for call in calls:
-        assert len({(d.stage, d.direction, ladder_for(e.plan.stages[d.stage])(d.n_rows)) for d in call}) == 1
+        assert (
+            len(
+                {(d.stage, d.direction, ladder_for(e.plan.stages[d.stage])(d.n_rows)) for d in call}
+            )
+            == 1
+        )
         assert not any(d.changes for d in call[:-1]) and len(call) <= MOST_COALESCED
 
 
 def test_what_fails_is_undone_as_a_whole(monkeypatch):
     e = engine(graphs.rnn(), max_active_keys=2)
-    loop = Loop(e.scheduler, e.executor, e.sources(graphs.rnn_data([8, 8])))
-    run, failed = e.executor.run, []
+    loop = Loop(
+        e.scheduler,
+        e.executor,
+        e.sources(graphs.rnn_data([8, 8])),
+    )
+    run = e.executor.run
+    failed = []
 
     def fails(launches):
         if len(launches) > 2:
@@ -92,9 +120,18 @@ ROWS = [{"x": np.float32(i)} for i in range(40)]
 
 def failing(trace=None, change_at=None, run_at=None):
     """A run that fails at a parameter change, or at a call that brings gradients; what remains of it, and the loop."""
-    e = engine(plus(), gradient="mean", interval=8, max_active_keys=40, max_dispatch_size=1, fuse=False)
+    e = engine(
+        plus(),
+        gradient="mean",
+        interval=8,
+        max_active_keys=40,
+        max_dispatch_size=1,
+        fuse=False,
+    )
     loop = Loop(e.scheduler, e.executor, e.sources(ROWS))
-    change, run, counts = e.executor.change, e.executor.run, {"change": 0, "run": 0}
+    change = e.executor.change
+    run = e.executor.run
+    counts = {"change": 0, "run": 0}
 
     def raises(name, at):
         counts[name] += 1
@@ -110,7 +147,8 @@ def failing(trace=None, change_at=None, run_at=None):
             raises("run", run_at)
         return run(launches)
 
-    e.executor.change, e.executor.run = fails_to_change, fails_to_run
+    e.executor.change = fails_to_change
+    e.executor.run = fails_to_run
     with pytest.raises(MemoryError):
         asyncio.run(AsyncioDriver(loop, trace=trace).run())
     loop.queue.abandon()
@@ -131,10 +169,13 @@ def test_nodes_have_counted_what_they_have_accumulated(how, every):
 class Calls:
     """An executor that notes what it is asked to run."""
 
-    is_remote, n_hosts = False, 1
+    is_remote = False
+    n_hosts = 1
 
     def __init__(self):
-        self.calls, self.fences, self.sinks = [], self, ()
+        self.calls = []
+        self.fences = self
+        self.sinks = ()
 
     def can_coalesce(self, before, launch):
         return True
@@ -151,10 +192,21 @@ class Calls:
 
 
 def test_one_that_is_timed_is_called_alone():
-    e, calls = engine(graphs.rnn(), max_active_keys=2), Calls()
-    loop = Loop(e.scheduler, calls, e.sources(graphs.rnn_data([4, 4])))
+    e = engine(graphs.rnn(), max_active_keys=2)
+    calls = Calls()
+    loop = Loop(
+        e.scheduler,
+        calls,
+        e.sources(graphs.rnn_data([4, 4])),
+    )
     calls.feed = lambda feeds: None
-    loop.instruments.add(SamplingTimer(Tracer(Trace(), loop, time.perf_counter_ns), calls, every=1000))
+    loop.instruments.add(
+        SamplingTimer(
+            Tracer(Trace(), loop, time.perf_counter_ns),
+            calls,
+            every=1000,
+        )
+    )
     loop.settle()
     for _ in range(4):
         loop.done(loop.decide(0))

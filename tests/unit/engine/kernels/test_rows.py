@@ -12,7 +12,15 @@ from support.control import plan_for
 from support.engines import engine
 
 import ampjax as amp
-from ampjax.plan.ladders import VERY_WIDE, WIDE, fine_ladder, ladder, ladder_for, narrow_ladder, wide_ladder
+from ampjax.plan.ladders import (
+    VERY_WIDE,
+    WIDE,
+    fine_ladder,
+    ladder,
+    ladder_for,
+    narrow_ladder,
+    wide_ladder,
+)
 from ampjax.plan.stage_kinds import ROWS
 
 pytestmark = pytest.mark.slow
@@ -28,9 +36,12 @@ BODIES = {
 
 def graph_of(body):
     with amp.Graph() as g:
-        x, label = amp.pump("x", (3,)), amp.pump("label", (3,))
+        x = amp.pump("x", (3,))
+        label = amp.pump("label", (3,))
         y = amp.ppt("f", body, params=np.full(3, 1.5, np.float32))(amp.npt("in", lambda x: x)(x))
-        amp.loss("loss", lambda y, t: (jnp.square(y - t).sum(), {"size": jnp.abs(y).sum()}))(y, label)
+        amp.loss("loss", lambda y, t: (jnp.square(y - t).sum(), {"size": jnp.abs(y).sum()}))(
+            y, label
+        )
     return g
 
 
@@ -40,7 +51,10 @@ GRAPHS = {name: graph_of(body) for name, body in BODIES.items()}
 def rows(n, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.uniform(0.5, 2, (n, 3)).astype(np.float32)
-    return [{"x": row, "label": np.float32([0.1, 0.2, 0.3])} for row in x]
+    result = []
+    for row in x:
+        result.append({"x": row, "label": np.float32([0.1, 0.2, 0.3])})
+    return result
 
 
 def expected(body, data, w=1.5):
@@ -50,7 +64,9 @@ def expected(body, data, w=1.5):
     return jax.value_and_grad(loss)(jnp.full(3, w))
 
 
-CASES = [(name, 3, fuse) for name in BODIES for fuse in (True, False)] + [("division", n, False) for n in (1, 4, 5)]
+CASES = [(name, 3, fuse) for name in BODIES for fuse in (True, False)] + [
+    ("division", n, False) for n in (1, 4, 5)
+]
 
 
 @pytest.mark.parametrize(("name", "n", "fuse"), CASES)
@@ -83,21 +99,39 @@ def test_what_the_trash_row_holds_does_not_matter(n):
 def late_graph(body):
     """Instances reach `f` one after the other."""
     with amp.Graph() as g:
-        x, label, h = amp.pump("x", (3,), fields=("t",)), amp.pump("label", (3,)), amp.phi("h")
-        step = amp.isu(amp.npt("in", lambda x: x)(h), lambda s: s.replace(t=s.t - 1), lambda s: s.replace(t=s.t + 1))
+        x = amp.pump("x", (3,), fields=("t",))
+        label = amp.pump("label", (3,))
+        h = amp.phi("h")
+        step = amp.isu(
+            amp.npt("in", lambda x: x)(h),
+            lambda s: s.replace(t=s.t - 1),
+            lambda s: s.replace(t=s.t + 1),
+        )
         more, ready = amp.cond(step, lambda s: s.t > 0)
         h.connect(x, more)
         y = amp.ppt("f", body, params=np.full(3, 1.5, np.float32))(ready)
-        amp.loss("loss", lambda y, t: jnp.square(y - t).sum(), join=("instance",))(y, label)
+        amp.loss("loss", lambda y, t: jnp.square(y - t).sum(), join=("instance",))(
+            y,
+            label,
+        )
     return g
 
 
 @pytest.mark.parametrize("name", ["log", "sqrt", "softmax"])
 def test_padding_of_an_adjoint_alone_reads_no_activation_that_was_never_recorded(name):
     """Forward in dispatches of one row, back in one of three, of which a fourth is padding."""
-    body = BODIES.get(name, lambda w, x: jax.nn.softmax(w * x))
-    data = [i | {"x": amp.messages(i["x"][None], t=t)} for t, i in enumerate(rows(3), 1)]
-    e = engine(late_graph(body), fuse=False, policy=lambda queues, now: min(queues, key=lambda q: q.backward))
+    body = BODIES.get(
+        name,
+        lambda w, x: jax.nn.softmax(w * x),
+    )
+    data = []
+    for t, i in enumerate(rows(3), 1):
+        data.append(i | {"x": amp.messages(i["x"][None], t=t)})
+    e = engine(
+        late_graph(body),
+        fuse=False,
+        policy=lambda queues, now: min(queues, key=lambda q: q.backward),
+    )
     e.virtual(data)
     back = e.scheduler.counts.read().stages["f"]
     assert (back.forward, back.backward, back.most_messages, back.dispatches) == (3, 3, 3, 4)
@@ -108,19 +142,34 @@ def test_padding_of_an_adjoint_alone_reads_no_activation_that_was_never_recorded
 def test_a_row_of_zeros_under_a_square_root_poisons_only_itself():
     """The sqrt of a zero row has an infinite derivative: such a row that has no gradient must not make dW NaN for others."""
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.ppt("scale", graphs.times, params=graphs.one())(x)
         kept, dead = amp.cond(y, lambda s: s.instance > 0)
         amp.sink("dead", dead)
-        amp.loss("loss", lambda y, t: jnp.sqrt(y) - t)(kept, label)
-    data = [{"x": np.float32(v), "label": np.float32(0)} for v in (0.0, 4.0, 9.0)]
+        amp.loss("loss", lambda y, t: jnp.sqrt(y) - t)(
+            kept,
+            label,
+        )
+    data = []
+    for v in (0.0, 4.0, 9.0):
+        data.append({"x": np.float32(v), "label": np.float32(0)})
     data[0].pop("label")
     e = engine(g)
     e.virtual(data)
-    np.testing.assert_allclose(e.gradients["scale"], sum(0.5 * (1.5 * v) ** -0.5 * v for v in (4, 9)), rtol=1e-5)
+    np.testing.assert_allclose(
+        e.gradients["scale"],
+        sum(0.5 * (1.5 * v) ** -0.5 * v for v in (4, 9)),
+        rtol=1e-5,
+    )
 
 
-@given(st.sampled_from(["division", "sqrt"]), st.integers(1, 8), st.sampled_from([1, 2, 3, 64]), st.integers(0, 99))
+@given(
+    st.sampled_from(["division", "sqrt"]),
+    st.integers(1, 8),
+    st.sampled_from([1, 2, 3, 64]),
+    st.integers(0, 99),
+)
 @settings(max_examples=40)
 def test_gradients_are_the_same_at_any_dispatch_size(name, n, size, seed):
     """Law 2 for one node: sums differ by rounding only."""
@@ -135,12 +184,23 @@ def test_gradients_are_the_same_at_any_dispatch_size(name, n, size, seed):
 
 def segments(function, n_rows, fuse=True):
     with amp.Graph() as g:
-        rows, label = amp.pump("rows", (2,), ragged=True), amp.pump("label")
+        rows = amp.pump("rows", (2,), ragged=True)
+        label = amp.pump("label")
         y = amp.ppt("f", graphs.times, params=graphs.one())(rows)
         total = amp.reduce("reduce", function, y)
-        amp.loss("loss", lambda v, t: (v.sum() - t) ** 2)(total, label)
+        amp.loss("loss", lambda v, t: (v.sum() - t) ** 2)(
+            total,
+            label,
+        )
     rng = np.random.default_rng(0)
-    data = [{"rows": rng.uniform(0.5, 2, (n, 2)).astype(np.float32), "label": np.float32(1)} for n in n_rows]
+    data = []
+    for n in n_rows:
+        data.append(
+            {
+                "rows": rng.uniform(0.5, 2, (n, 2)).astype(np.float32),
+                "label": np.float32(1),
+            }
+        )
     e = engine(g, fuse=fuse)
     e.virtual(data)
     return e, data
@@ -154,24 +214,39 @@ def segment_mean(rows, ids, n):
 def segment_norm(rows, ids, n):
     """A square root whose empty segments are guarded, as a user would write it."""
     squares = jax.ops.segment_sum(rows * rows, ids, n)
-    return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
+    return jnp.where(
+        squares > 0,
+        jnp.sqrt(jnp.where(squares > 0, squares, 1)),
+        0,
+    )
 
 
-@pytest.mark.parametrize("function", [jax.ops.segment_sum, segment_mean, segment_norm, jax.ops.segment_max])
+@pytest.mark.parametrize(
+    "function", [jax.ops.segment_sum, segment_mean, segment_norm, jax.ops.segment_max]
+)
 @pytest.mark.parametrize("n_rows", [(1,), (1, 2, 3)])
 def test_reductions_of_any_sizes(function, n_rows):
     e, data = segments(function, n_rows)
 
     def loss(w):
-        return sum((function(w * i["rows"], np.zeros(len(i["rows"]), np.int32), 1).sum() - 1) ** 2 for i in data)
+        return sum(
+            (function(w * i["rows"], np.zeros(len(i["rows"]), np.int32), 1).sum() - 1) ** 2
+            for i in data
+        )
 
-    np.testing.assert_allclose(e.gradients["f"], jax.grad(loss)(jnp.float32(1.5)), rtol=1e-5)
+    np.testing.assert_allclose(
+        e.gradients["f"],
+        jax.grad(loss)(jnp.float32(1.5)),
+        rtol=1e-5,
+    )
 
 
 def test_a_reduction_of_no_rows():
     e, data = segments(segment_norm, (0, 2, 0))
     loss, grad = jax.value_and_grad(
-        lambda w: 2 * 1.0 + (segment_norm(w * data[1]["rows"], np.zeros(2, np.int32), 1).sum() - 1) ** 2
+        lambda w: (
+            2 * 1.0 + (segment_norm(w * data[1]["rows"], np.zeros(2, np.int32), 1).sum() - 1) ** 2
+        )
     )(jnp.float32(1.5))
     np.testing.assert_allclose(e.gradients["f"], grad, rtol=1e-5)
     assert e.metrics()["loss"] == pytest.approx(float(loss) / 3, rel=1e-5)
@@ -184,10 +259,22 @@ def test_only_empty_messages():
 
 def test_a_reduction_that_gives_integers_ends_the_gradient():
     with amp.Graph() as g:
-        rows, label = amp.pump("rows", ragged=True), amp.pump("label")
+        rows = amp.pump("rows", ragged=True)
+        label = amp.pump("label")
         y = amp.ppt("f", graphs.times, params=graphs.one())(rows)
-        count = amp.reduce("count", lambda r, i, n: jax.ops.segment_sum((r > 1).astype(jnp.int32), i, n), y)
-        amp.loss("loss", lambda c, t: (c - t) ** 2)(count, label)
+        count = amp.reduce(
+            "count",
+            lambda r, i, n: jax.ops.segment_sum(
+                (r > 1).astype(jnp.int32),
+                i,
+                n,
+            ),
+            y,
+        )
+        amp.loss("loss", lambda c, t: (c - t) ** 2)(
+            count,
+            label,
+        )
     e = engine(g)
     e.virtual([{"rows": np.float32([0.1, 3, 5]), "label": np.float32(1)}])
     assert e.metrics()["loss"] == 1 and e.gradients["f"] == 0
@@ -195,12 +282,32 @@ def test_a_reduction_that_gives_integers_ends_the_gradient():
 
 def test_collect_adds_rows_at_their_places_and_leaves_others_zero():
     with amp.Graph() as g:
-        atoms, maps = amp.pump("atoms", ragged=True), amp.topology("maps")
-        out = amp.distribute(amp.npt("h", lambda x: x)(atoms), maps, 2)
-        amp.sink("m", amp.collect([amp.npt(f"e{i}", lambda x, i=i: (i + 1) * x)(w) for i, w in enumerate(out)], maps))
-    topology = amp.Topology.from_edges([0, 1, 2, 0], [3, 3, 0, 0], [0, 1, 1, 1], 5, 2)
+        atoms = amp.pump("atoms", ragged=True)
+        maps = amp.topology("maps")
+        out = amp.distribute(
+            amp.npt("h", lambda x: x)(atoms),
+            maps,
+            2,
+        )
+        amp.sink(
+            "m",
+            amp.collect(
+                [amp.npt(f"e{i}", lambda x, i=i: (i + 1) * x)(w) for i, w in enumerate(out)],
+                maps,
+            ),
+        )
+    topology = amp.Topology.from_edges(
+        [0, 1, 2, 0],
+        [3, 3, 0, 0],
+        [0, 1, 1, 1],
+        5,
+        2,
+    )
     e = engine(g)
-    e.virtual([{"atoms": np.float32([1, 10, 100, 1000, 10000]), "maps": topology}], train=False)
+    e.virtual(
+        [{"atoms": np.float32([1, 10, 100, 1000, 10000]), "maps": topology}],
+        train=False,
+    )
     (arrival,) = e.arrived
     assert np.asarray(arrival.rows)[: arrival.n_rows].tolist() == [202, 0, 0, 21, 0]
 
@@ -208,9 +315,12 @@ def test_collect_adds_rows_at_their_places_and_leaves_others_zero():
 @pytest.mark.parametrize("fuse", [True, False])
 def test_bfloat16_can_write_gradients(fuse):
     with amp.Graph() as g:
-        x, label = amp.pump("x", (3,), "bfloat16"), amp.pump("label", (3,), "bfloat16")
+        x = amp.pump("x", (3,), "bfloat16")
+        label = amp.pump("label", (3,), "bfloat16")
         y = amp.ppt("f", graphs.times, params=jnp.full(3, 1.5, jnp.bfloat16))(x)
-        amp.loss("loss", lambda y, t: jnp.square(y - t).sum())(amp.npt("double", lambda x: 2 * x)(y), label)
+        amp.loss("loss", lambda y, t: jnp.square(y - t).sum())(
+            amp.npt("double", lambda x: 2 * x)(y), label
+        )
     e = engine(g, fuse=fuse)
     e.virtual([{"x": np.ones(3, jnp.bfloat16), "label": np.zeros(3, jnp.bfloat16)}] * 2)
     assert e.gradients["f"].tolist() == [24.0] * 3
@@ -225,8 +335,12 @@ def test_a_random_body_draws_too_where_it_is_one_stage_with_the_loss(fuse):
         return w * x * (0.0 if key is None else jax.random.normal(key, ()))
 
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
-        amp.loss("loss", lambda y, t: y - t)(amp.ppt("f", noisy, params=graphs.one(), rng=True)(x), label)
+        x = amp.pump("x")
+        label = amp.pump("label")
+        amp.loss("loss", lambda y, t: y - t)(
+            amp.ppt("f", noisy, params=graphs.one(), rng=True)(x),
+            label,
+        )
     e = engine(g, fuse=fuse)
     data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
     e.virtual(data)
@@ -239,11 +353,15 @@ def test_a_random_body_draws_too_where_it_is_one_stage_with_the_loss(fuse):
 @pytest.mark.parametrize("seed", [0, 7, 1 << 70])
 def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_schedule(seed):
     def noisy(w, x, key=None):
-        noise = 0.0 if key is None else jax.random.normal(key, ())
+        if key is None:
+            noise = 0.0
+        else:
+            noise = jax.random.normal(key, ())
         return w * x * noise
 
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.ppt("f", noisy, params=graphs.one(), rng=True)(x)
         amp.sink("seen", y)
         amp.loss("loss", lambda y, t: y - t)(y, label)
@@ -268,13 +386,18 @@ def test_every_epoch_draws_anew():
         return w * x * (0.0 if key is None else jax.random.normal(key, ()))
 
     with amp.Graph() as g:
-        x, label = amp.pump("x"), amp.pump("label")
+        x = amp.pump("x")
+        label = amp.pump("label")
         y = amp.ppt("f", noisy, params=graphs.one(), rng=True)(x)
         amp.loss("loss", lambda y, t: y - t)(y, label)
     data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
 
     def losses(seed):
-        history = amp.Trainer(g, optax.sgd(0.0), seed=seed).fit(data, epochs=3, progress=False)
+        history = amp.Trainer(g, optax.sgd(0.0), seed=seed).fit(
+            data,
+            epochs=3,
+            progress=False,
+        )
         return [epoch.train["loss"] for epoch in history]
 
     assert len({*losses(0), *losses(1)}) == 6
@@ -282,7 +405,18 @@ def test_every_epoch_draws_anew():
 
 
 def test_the_ladder_doubles():
-    assert [ladder(n) for n in (0, 1, 2, 3, 4, 5, 8, 9, 64, 65)] == [1, 1, 2, 4, 4, 8, 8, 16, 64, 128]
+    assert [ladder(n) for n in (0, 1, 2, 3, 4, 5, 8, 9, 64, 65)] == [
+        1,
+        1,
+        2,
+        4,
+        4,
+        8,
+        8,
+        16,
+        64,
+        128,
+    ]
 
 
 def test_a_third_of_a_dispatch_of_wide_rows_is_padding_at_most_but_for_small_ones():
@@ -290,12 +424,18 @@ def test_a_third_of_a_dispatch_of_wide_rows_is_padding_at_most_but_for_small_one
     assert sorted({wide_ladder(n) for n in range(1, 65)}) == [1, 4, 16, 24, 32, 48, 64]
     assert sorted({narrow_ladder(n) for n in range(1, 65)}) == [1, 4, 16, 32, 64]
     assert all(2 * n <= 2 * fine_ladder(n) <= 3 * n for n in range(1, 3000))
-    assert all(wide_ladder(n) == fine_ladder(n) and narrow_ladder(n) == ladder(n) for n in range(17, 3000))
+    assert all(
+        wide_ladder(n) == fine_ladder(n) and narrow_ladder(n) == ladder(n) for n in range(17, 3000)
+    )
 
 
 def test_stages_take_the_ladder_of_their_widest_rows():
     def ladders(features):
-        return {ladder_for(s) for s in plan_for(graphs.rnn(features)).stages if s.kind is ROWS}
+        result = set()
+        for s in plan_for(graphs.rnn(features)).stages:
+            if s.kind is ROWS:
+                result.add(ladder_for(s))
+        return result
 
     assert ladders(4) == {narrow_ladder}
     assert ladders(WIDE) == {wide_ladder}

@@ -88,7 +88,8 @@ def test_a_kernel_counts_for_every_size_that_it_has_compiled() -> None:
 
 
 def test_threads_share_kernels() -> None:
-    cache, found = SharedKernels(), []
+    cache = SharedKernels()
+    found = []
     begin = threading.Barrier(4)
 
     def find() -> None:
@@ -113,12 +114,26 @@ def test_equal_arguments_give_one_kernel_and_others_another() -> None:
 def layer(features: int) -> amp.Graph:
     with amp.Graph() as graph:
         x = amp.ppt("linear", amp.nn.Linear(features, 1))(amp.pump("x", (features,)))
-        amp.loss("loss", graphs.square)(amp.npt("sum", jnp.sum)(x), amp.pump("label"))
+        amp.loss("loss", graphs.square)(
+            amp.npt("sum", jnp.sum)(x),
+            amp.pump("label"),
+        )
     return graph
 
 
-def trained(graph: amp.Graph, features: int, tx: optax.GradientTransformation) -> amp.Trainer:
-    trainer = amp.Trainer(graph, tx, max_active_keys=1, max_dispatch_size=1, min_update_interval=2, compile_ahead=False)
+def trained(
+    graph: amp.Graph,
+    features: int,
+    tx: optax.GradientTransformation,
+) -> amp.Trainer:
+    trainer = amp.Trainer(
+        graph,
+        tx,
+        max_active_keys=1,
+        max_dispatch_size=1,
+        min_update_interval=2,
+        compile_ahead=False,
+    )
     data = [{"x": np.ones(features, np.float32), "label": np.float32(1)}] * 2
     trainer.fit(data, epochs=1, progress=False)
     return trainer
@@ -130,7 +145,9 @@ def test_engines_and_kernels_of_dropped_graphs_are_let_go(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         KERNELS, "most_idle", 2
     )  # fewer than an engine has: Python's versions let go of them in different orders
-    engines, functions, held = [], [], KERNELS.n_held
+    engines = []
+    functions = []
+    held = KERNELS.n_held
     for features in (2, 3):
         trainer = trained(layer(features), features, optax.sgd(0.1))
         engines.append(weakref.ref(trainer.session.executor))
@@ -145,7 +162,8 @@ def test_engines_and_kernels_of_dropped_graphs_are_let_go(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("drop_first", [True, False])
 def test_a_trainer_made_again_compiles_nothing(drop_first: bool) -> None:
-    graph, tx = layer(6), optax.sgd(0.1)
+    graph = layer(6)
+    tx = optax.sgd(0.1)
     trainer = trained(graph, 6, tx)
     if drop_first:
         del trainer

@@ -29,12 +29,18 @@ def by_staleness():
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), scale)
 
 
-RULES = {"sgd": optax.sgd(0.1), "adam": optax.adam(1e-2), "adagrad": optax.adagrad(0.1), "staleness": by_staleness()}
+RULES = {
+    "sgd": optax.sgd(0.1),
+    "adam": optax.adam(1e-2),
+    "adagrad": optax.adagrad(0.1),
+    "staleness": by_staleness(),
+}
 
 
 def trained(tx, consumers, monkeypatch, at_once=True, **settings):
     """A trainer that has seen a few sequences twice; what consumes its dispatches' weight gradients is noted."""
-    data, of = graphs.rnn_data([3, 1, 2, 3, 2, 1]), BackwardRuns._consumer
+    data = graphs.rnn_data([3, 1, 2, 3, 2, 1])
+    of = BackwardRuns._consumer
 
     def noted(self, stage, launch):
         found = of(self, stage, launch)
@@ -45,7 +51,12 @@ def trained(tx, consumers, monkeypatch, at_once=True, **settings):
     with monkeypatch.context() as patch:
         if not at_once:
             patch.setattr(BackwardRuns, "can_update_at_once", lambda *_: False)
-        trainer = amp.Trainer(graphs.rnn(), tx, max_active_keys=4, **settings)
+        trainer = amp.Trainer(
+            graphs.rnn(),
+            tx,
+            max_active_keys=4,
+            **settings,
+        )
         trainer.warm_up(data, progress=False)
         patch.setattr(BackwardRuns, "_consumer", noted)
         history = trainer.fit(data, epochs=2, progress=False)
@@ -54,32 +65,54 @@ def trained(tx, consumers, monkeypatch, at_once=True, **settings):
 
 
 def assert_same(one, other):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), one, other)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6),
+        one,
+        other,
+    )
 
 
 @pytest.mark.parametrize("gradient", ["mean", "sum"])
-@pytest.mark.parametrize("rule", [*sorted({*RULES} - {"adagrad"}), pytest.param("adagrad", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "rule", [*sorted({*RULES} - {"adagrad"}), pytest.param("adagrad", marks=pytest.mark.full)]
+)
 def test_an_update_at_once_equals_one_from_accumulators(rule, gradient, monkeypatch):
     settings = {"min_update_interval": 1, "gradient": gradient}
-    kinds, others = [], []
+    kinds = []
+    others = []
     one = trained(RULES[rule], kinds, monkeypatch, **settings)
     other = trained(RULES[rule], others, monkeypatch, at_once=False, **settings)
     assert set(kinds) == {Updating} and set(others) == {type(ACCUMULATING)}
     assert_same(one.params, other.params)
-    assert_same(one.session.executor.store.opt_state, other.session.executor.store.opt_state)
-    jax.tree.map(lambda a: np.testing.assert_array_equal(a, 0), one.session.executor.store.accumulators)
+    assert_same(
+        one.session.executor.store.opt_state,
+        other.session.executor.store.opt_state,
+    )
+    jax.tree.map(
+        lambda a: np.testing.assert_array_equal(a, 0),
+        one.session.executor.store.accumulators,
+    )
 
 
 def test_gradients_from_several_dispatches_are_accumulated(monkeypatch):
     """Where an update takes more rows than a dispatch brings, and where some had been left over."""
-    kinds, others = [], []
+    kinds = []
+    others = []
     one = trained(RULES["adam"], kinds, monkeypatch, min_update_interval=3)
-    other = trained(RULES["adam"], others, monkeypatch, at_once=False, min_update_interval=3)
+    other = trained(
+        RULES["adam"],
+        others,
+        monkeypatch,
+        at_once=False,
+        min_update_interval=3,
+    )
     assert set(kinds) == {Updating, type(ACCUMULATING)}
     assert_same(one.params, other.params)
 
 
-@pytest.mark.parametrize("settings", [{"weights": "stashed"}, {"weights": "estimated"}, {"mode": "sync"}], ids=repr)
+@pytest.mark.parametrize(
+    "settings", [{"weights": "stashed"}, {"weights": "estimated"}, {"mode": "sync"}], ids=repr
+)
 def test_parameters_that_are_kept_and_updates_that_others_trigger_wait(settings, monkeypatch):
     kinds = []
     trained(RULES["sgd"], kinds, monkeypatch, min_update_interval=1, **settings)
@@ -89,31 +122,59 @@ def test_parameters_that_are_kept_and_updates_that_others_trigger_wait(settings,
 def test_gradients_that_are_left_from_elsewhere_are_in_the_next_update():
     """What `accumulate` leaves is part of the next update, which so is none for a dispatch alone."""
     data = graphs.chain_data(4)
-    trainer = amp.Trainer(graphs.chain(1), optax.sgd(0.1), min_update_interval=1, max_dispatch_size=4)
+    trainer = amp.Trainer(
+        graphs.chain(1),
+        optax.sgd(0.1),
+        min_update_interval=1,
+        max_dispatch_size=4,
+    )
     trainer.accumulate(data, update=False)
     (gradient, count) = trainer.gradients["f0"]
     assert count == 4
     start = float(trainer.params["f0"])
     trainer.fit(data[:1], progress=False)
     own = 2 * (start * 0.0 - 0.5) * 0.0
-    np.testing.assert_allclose(trainer.params["f0"], start - 0.1 * (float(gradient) + own) / 5, rtol=1e-6)
+    np.testing.assert_allclose(
+        trainer.params["f0"],
+        start - 0.1 * (float(gradient) + own) / 5,
+        rtol=1e-6,
+    )
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
 def test_it_copies_no_parameters(rule):
     """The weights are read for the inputs' cotangents and written in the same kernel."""
-    features, n_rows = 211, 4
-    stage = next(s for s in amp.Trainer(layer(features), RULES[rule], fuse=False).plan.stages if s.params)
+    features = 211
+    n_rows = 4
+    stage = next(
+        s for s in amp.Trainer(layer(features), RULES[rule], fuse=False).plan.stages if s.params
+    )
     program = make_program(stage)
     params = ({"w": jnp.ones((features, features)), "b": jnp.ones(features)},)
-    wiring = Wiring((0,), (1,), (True,), (True,))
-    residuals = find_residuals(program, (((features,), "float32"),), shapes_of(params))
+    wiring = Wiring(
+        (0,),
+        (1,),
+        (True,),
+        (True,),
+    )
+    residuals = find_residuals(
+        program,
+        (((features,), "float32"),),
+        shapes_of(params),
+    )
     arenas = jnp.ones((16, features)), jnp.ones((16, features))
     records = tuple(jnp.ones((16, *shape), dtype) for shape, dtype in residuals.rows)
     states = tuple(RULES[rule].init(p) for p in params)
-    kernel = rows.backward(program, wiring, residuals, Updating(((RULES[rule], "mean"),)))
-    pack, scalars = np.ones((6, n_rows), np.int32), np.ones((1, 2), np.float32)
-    donated, brought = (arenas, states), ((), pack, None, scalars)
+    kernel = rows.backward(
+        program,
+        wiring,
+        residuals,
+        Updating(((RULES[rule], "mean"),)),
+    )
+    pack = np.ones((6, n_rows), np.int32)
+    scalars = np.ones((1, 2), np.float32)
+    donated = (arenas, states)
+    brought = ((), pack, None, scalars)
     text = kernel.once.lower(params, donated, (arenas, records), brought).compile().as_text()
     assert f"f32[{features},{features}]" in text
     assert not re.search(rf"f32\[{features},{features}\]\S* copy\(", text)
@@ -123,5 +184,7 @@ def layer(features):
     with amp.Graph() as g:
         h = amp.npt("start", jnp.tanh)(amp.pump("x", (features,)))
         y = amp.ppt("layer", amp.nn.Linear(features, features))(h)
-        amp.loss("loss", lambda y, label: ((y - label) ** 2).sum())(y, amp.pump("label", (features,)))
+        amp.loss("loss", lambda y, label: ((y - label) ** 2).sum())(
+            y, amp.pump("label", (features,))
+        )
     return g

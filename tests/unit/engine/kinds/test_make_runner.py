@@ -15,22 +15,34 @@ from ampjax.sparse import Table
 
 
 def test_every_kind_that_is_dispatched_has_a_runner():
-    kinds = {kind for kind in vars(stage_kinds).values() if isinstance(kind, StageKind)}
+    kinds = set()
+    for kind in vars(stage_kinds).values():
+        if isinstance(kind, StageKind):
+            kinds.add(kind)
     assert set(RUNNERS) == {kind for kind in kinds if kind.is_dispatched}
 
 
 def look_up():
     """A node whose parameters are a table in host memory."""
     with amp.Graph() as graph:
-        table = Table(np.ones((5, 2), np.float32), optax.sgd(0.1))
+        table = Table(
+            np.ones((5, 2), np.float32),
+            optax.sgd(0.1),
+        )
         row = amp.ppt("embed", amp.nn.TableEmbed(table))(amp.pump("word", dtype="int32"))
         amp.loss("loss", lambda x: x.sum())(row)
     return graph
 
 
 def test_idle_launches_touch_the_trash_slot_only_and_reach_the_size_of_the_largest_dispatch():
-    chain, seen = chains.propagation(), set()
-    apart = engine(chain, spread(chain, 2), (0, 1), fuse=False)
+    chain = chains.propagation()
+    seen = set()
+    apart = engine(
+        chain,
+        spread(chain, 2),
+        (0, 1),
+        fuse=False,
+    )
     for e in (engine(graphs.with_sinks()), engine(chain), apart, engine(look_up())):
         for runner in e.executor._runners.values():
             stage = runner.stage
@@ -41,5 +53,7 @@ def test_idle_launches_touch_the_trash_slot_only_and_reach_the_size_of_the_large
                 sizes = [launch.size or size_for(launch.n_rows) for launch in launches]
                 assert sizes == sorted(sizes) and size_for(9) in sizes[-2:]
                 assert not any(slots.any() for launch in launches for slots in launch.rows)
-                assert {(launch.stage, launch.direction) for launch in launches} == {(stage.number, direction)}
+                assert {(launch.stage, launch.direction) for launch in launches} == {
+                    (stage.number, direction)
+                }
     assert seen == set(RUNNERS)

@@ -12,8 +12,11 @@ class Machine:
     """Stands for the clock and the device of one worker."""
 
     def __init__(self, is_busy=False, n_to_compile=0):
-        self.ns, self.is_busy, self.n_waits = 0, is_busy, 0
-        self.n_to_compile, self.compilations = n_to_compile, 0
+        self.ns = 0
+        self.is_busy = is_busy
+        self.n_waits = 0
+        self.n_to_compile = n_to_compile
+        self.compilations = 0
 
     def clock(self):
         return self.ns

@@ -17,8 +17,14 @@ from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_select
 pytestmark = pytest.mark.slow
 
 NEVER = 1 << 40
-F, H, T, KINDS = 3, 5, 3, 4
-ONE_OF_THEM = ENCODINGS[0], *(pytest.param(other, marks=pytest.mark.full) for other in ENCODINGS[1:])
+F = 3
+H = 5
+T = 3
+KINDS = 4
+ONE_OF_THEM = (
+    ENCODINGS[0],
+    *(pytest.param(other, marks=pytest.mark.full) for other in ENCODINGS[1:]),
+)
 """Both encodings have equal gradients, as a test of its own shows."""
 
 
@@ -26,27 +32,57 @@ def odd_graphs() -> Graphs:
     """One node alone; an isolated node in a larger graph; edges side by side and one to itself; no edge at all; a larger one."""
     rng = np.random.default_rng(0)
     sizes = np.array([1, 4, 3, 3, 8])
-    edges = [(1, 0, 1, 0), (1, 1, 0, 0), (1, 1, 3, 2), (2, 0, 1, 1), (2, 0, 1, 1), (2, 0, 1, 3), (2, 2, 2, 3)]
+    edges = [
+        (1, 0, 1, 0),
+        (1, 1, 0, 0),
+        (1, 1, 3, 2),
+        (2, 0, 1, 1),
+        (2, 0, 1, 1),
+        (2, 0, 1, 3),
+        (2, 2, 2, 3),
+    ]
     edges += [(4, *rng.integers(0, 8, 2), rng.integers(0, 3)) for _ in range(20)]
-    return Graphs.from_edges(np.concatenate([[0], np.cumsum(sizes)]), edges, KINDS)
+    return Graphs.from_edges(
+        np.concatenate([[0], np.cumsum(sizes)]),
+        edges,
+        KINDS,
+    )
 
 
-def instances(graphs: Graphs, encoding: str, ids: Any = None) -> tuple[GraphInstances, GraphInstances]:
+def instances(
+    graphs: Graphs, encoding: str, ids: Any = None
+) -> tuple[GraphInstances, GraphInstances]:
     """Data sets for regression and for node selection."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(graphs.node_ptr[-1], F)).astype(np.float32)
     target = rng.normal(size=len(graphs)).astype(np.float32)
     answer = np.zeros((len(x), 1), np.float32)
     answer[graphs.node_ptr[:-1] + rng.integers(0, 99, len(graphs)) % np.diff(graphs.node_ptr)] = 1
-    ids = np.arange(len(graphs)) if ids is None else np.array(ids, np.int64)
+    if ids is None:
+        ids = np.arange(len(graphs))
+    else:
+        ids = np.array(ids, np.int64)
     return (
         GraphInstances(graphs, ids, {"x": x}, {"target": target}, encoding),
-        GraphInstances(graphs, ids, {"x": x, "answer": answer}, {}, encoding),
+        GraphInstances(
+            graphs,
+            ids,
+            {"x": x, "answer": answer},
+            {},
+            encoding,
+        ),
     )
 
 
 def network(graphs: Graphs, encoding: str, **options: Any) -> Network:
-    return Network(F, H, T, KINDS, graphs if encoding == "flatmap" else None, **options)
+    return Network(
+        F,
+        H,
+        T,
+        KINDS,
+        graphs if encoding == "flatmap" else None,
+        **options,
+    )
 
 
 def sigmoid(x):
@@ -55,12 +91,20 @@ def sigmoid(x):
 
 def dense_states(params, x, adjacency):
     """`adjacency [KINDS, n, n]` counts the edges of each kind from column to row."""
-    h = jnp.concatenate([x, jnp.zeros((len(x), H - F))], axis=1)
+    h = jnp.concatenate(
+        [x, jnp.zeros((len(x), H - F))],
+        axis=1,
+    )
     for _ in range(T):
-        a = sum(adjacency[k] @ (h @ params[f"edge{k}"]["w"] + params[f"edge{k}"]["b"]) for k in range(KINDS))
-        gates, candidate = params["update"]["gates"], params["update"]["candidate"]
+        a = sum(
+            adjacency[k] @ (h @ params[f"edge{k}"]["w"] + params[f"edge{k}"]["b"])
+            for k in range(KINDS)
+        )
+        gates = params["update"]["gates"]
+        candidate = params["update"]["candidate"]
         zr = sigmoid(a @ gates["w"][:H] + h @ gates["w"][H:] + gates["b"])
-        z, r = zr[:, :H], zr[:, H:]
+        z = zr[:, :H]
+        r = zr[:, H:]
         new = jnp.tanh(a @ candidate["w"][:H] + (r * h) @ candidate["w"][H:] + candidate["b"])
         h = h - z * h + z * new
     return h
@@ -68,25 +112,37 @@ def dense_states(params, x, adjacency):
 
 def dense_loss(params, data: GraphInstances, kind: str):
     """The summed loss of all graphs, with a dense adjacency matrix for each."""
-    total, graphs = 0.0, data.graphs
+    total = 0.0
+    graphs = data.graphs
     for g in range(len(graphs)):
         first, end = graphs.node_ptr[g : g + 2]
-        adjacency = np.zeros((KINDS, end - first, end - first), np.float32)
+        adjacency = np.zeros(
+            (KINDS, end - first, end - first),
+            np.float32,
+        )
         for v in range(first, end):
             for e in range(graphs.out_ptr[v], graphs.out_ptr[v + 1]):
                 adjacency[graphs.kinds[e], graphs.receivers[e], v - first] += 1
         x = data.nodes["x"][first:end]
-        hx = jnp.concatenate([dense_states(params, x, adjacency), x], axis=1)
+        hx = jnp.concatenate(
+            [dense_states(params, x, adjacency), x],
+            axis=1,
+        )
         if kind == "regression":
             p = params["readout"]
-            hidden = jnp.maximum(hx @ p["hidden"]["w"] + p["hidden"]["b"], 0)
+            hidden = jnp.maximum(
+                hx @ p["hidden"]["w"] + p["hidden"]["b"],
+                0,
+            )
             gate = sigmoid(hidden[:, :H] @ p["gate"]["w"] + p["gate"]["b"])
             prediction = jnp.sum(gate * (hidden[:, H:] @ p["value"]["w"] + p["value"]["b"]))
             total += (prediction - data.targets["target"][g]) ** 2 / 2
         else:
             p = params["score"]
             hidden = jnp.tanh(hx @ p["hidden"]["w"] + p["hidden"]["b"])
-            scores = (hidden @ p["out"]["w"] + p["out"]["b"]) * sigmoid(hx @ p["gate"]["w"] + p["gate"]["b"])
+            scores = (hidden @ p["out"]["w"] + p["out"]["b"]) * sigmoid(
+                hx @ p["gate"]["w"] + p["gate"]["b"]
+            )
             total -= jax.nn.log_softmax(scores[:, 0])[int(data.nodes["answer"][first:end].argmax())]
     return total
 
@@ -96,10 +152,19 @@ def gradients(kind: str, encoding: str, **options: Any):
     graphs = odd_graphs()
     data = instances(graphs, encoding)[kind == "selection"]
     build = ggnn_regression if kind == "regression" else ggnn_selection
-    settings = {"min_update_interval": NEVER, "max_active_keys": 3, "max_dispatch_size": 7, "check": True, **options}
+    settings = {
+        "min_update_interval": NEVER,
+        "max_active_keys": 3,
+        "max_dispatch_size": 7,
+        "check": True,
+        **options,
+    }
     trainer = amp.Trainer(build(network(graphs, encoding)), **settings)
     rng = np.random.default_rng(2)
-    params = jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape).astype(np.float32), trainer.params)
+    params = jax.tree.map(
+        lambda x: 0.5 * rng.normal(size=x.shape).astype(np.float32),
+        trainer.params,
+    )
     trainer.set_params(params)
     loss = trainer.accumulate(data)["loss_sum"]
     return params, data, loss, trainer.gradients
@@ -135,12 +200,22 @@ def test_separate_gates_are_the_same_unit(encoding: str) -> None:
     graphs = odd_graphs()
     data, _ = instances(graphs, encoding)
     graph = ggnn_regression(network(graphs, encoding, separate_gates=True))
-    trainer = amp.Trainer(graph, min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=7, workers=8)
+    trainer = amp.Trainer(
+        graph, min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=7, workers=8
+    )
     loss = trainer.accumulate(data)["loss_sum"]
 
     def dense(params):
-        gates = jax.tree.map(lambda *gate: jnp.concatenate(gate, -1), params["update_gate"], params["reset_gate"])
-        return dense_loss({**params, "update": {"gates": gates, "candidate": params["candidate"]}}, data, "regression")
+        gates = jax.tree.map(
+            lambda *gate: jnp.concatenate(gate, -1),
+            params["update_gate"],
+            params["reset_gate"],
+        )
+        return dense_loss(
+            {**params, "update": {"gates": gates, "candidate": params["candidate"]}},
+            data,
+            "regression",
+        )
 
     want_loss, want = jax.jit(jax.value_and_grad(dense))(trainer.params)
     assert loss == pytest.approx(float(want_loss), rel=1e-5)
@@ -151,10 +226,13 @@ def test_separate_gates_are_the_same_unit(encoding: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("options", [{"max_dispatch_size": 1}, {"max_active_keys": 5, "workers": 2}])
+@pytest.mark.parametrize(
+    "options", [{"max_dispatch_size": 1}, {"max_active_keys": 5, "workers": 2}]
+)
 def test_no_schedule_changes_the_gradients(options: dict[str, int]) -> None:
     for encoding in ENCODINGS:
-        got, want = gradients("regression", encoding, **options)[3], gradients("regression", encoding)[3]
+        got = gradients("regression", encoding, **options)[3]
+        want = gradients("regression", encoding)[3]
         for node, (grad, _) in got.items():
             for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node][0]), strict=True):
                 assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
@@ -164,7 +242,9 @@ def test_no_schedule_changes_the_gradients(options: dict[str, int]) -> None:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_sparse_graphs_train(encoding: str) -> None:
     graphs = odd_graphs()
-    trainer = amp.Trainer(ggnn_regression(network(graphs, encoding)), optax.adam(0.01), max_dispatch_size=4)
+    trainer = amp.Trainer(
+        ggnn_regression(network(graphs, encoding)), optax.adam(0.01), max_dispatch_size=4
+    )
     for ids in [0], [0, 3, 0], [1]:  # one node, no edges, an isolated node
         data, _ = instances(graphs, encoding, ids)
         data.targets["target"][:] = 9.0  # far away: a few small steps can't overshoot
@@ -178,7 +258,11 @@ def test_replicas_learn_and_an_empty_data_set_is_refused(encoding: str) -> None:
     graphs = odd_graphs()
     _, data = instances(graphs, encoding)
     options = {"workers": 2, "max_active_keys": 2, "max_dispatch_size": 8}
-    trainer = amp.Trainer(ggnn_selection(network(graphs, encoding, replicas=2)), optax.adam(0.02), **options)
+    trainer = amp.Trainer(
+        ggnn_selection(network(graphs, encoding, replicas=2)),
+        optax.adam(0.02),
+        **options,
+    )
     assert {"edge0/0", "edge0/1", "update/0", "update/1", "score"} <= set(trainer.params)
     history = trainer.fit(data, data, epochs=30, progress=False)
     assert history[-1].valid["loss"] < 0.5 * history[0].train["loss"]
@@ -200,7 +284,9 @@ def test_metrics_are_counted_by_hand(encoding: str) -> None:
     for first, end in zip(graphs.node_ptr[:-1], graphs.node_ptr[1:], strict=True):
         ranked = np.sort(scores[first:end])
         unique = len(ranked) == 1 or ranked[-1] > ranked[-2]
-        hits.append(unique and scores[first:end].argmax() == selection.nodes["answer"][first:end].argmax())
+        hits.append(
+            unique and scores[first:end].argmax() == selection.nodes["answer"][first:end].argmax()
+        )
     assert trainer.evaluate(selection)["accuracy"] == pytest.approx(np.mean(hits))
 
 
@@ -211,7 +297,10 @@ def test_metrics_are_counted_by_hand(encoding: str) -> None:
         (lambda: Network(3, steps=0), "`steps`"),
         (lambda: Network(3, replicas=0), "`replicas`"),
         (lambda: Network(7, hidden=6), "expected at least the 7 features, got 6"),
-        (lambda: Network(3, n_kinds=2, graphs=odd_graphs()), "expected 2 kinds of edges, got Graphs"),
+        (
+            lambda: Network(3, n_kinds=2, graphs=odd_graphs()),
+            "expected 2 kinds of edges, got Graphs",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit(make: Any, match: str) -> None:

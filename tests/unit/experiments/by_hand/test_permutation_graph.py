@@ -15,8 +15,14 @@ def test_a_way_spells_its_order():
     assert isinstance(programs, Instances) and len(programs) == 6
     got = programs.gather(np.array([4, 1]))
     ways = got["digits"].fields["way"]
-    np.testing.assert_array_equal(ways[:, None] // powers(4) % 4, data.orders[[4, 1]])
-    np.testing.assert_array_equal(got["label"].payload, data.labels[[4, 1]])
+    np.testing.assert_array_equal(
+        ways[:, None] // powers(4) % 4,
+        data.orders[[4, 1]],
+    )
+    np.testing.assert_array_equal(
+        got["label"].payload,
+        data.labels[[4, 1]],
+    )
 
 
 def test_bad_sizes_are_refused():

@@ -19,12 +19,21 @@ DATA = generate(12, seed=3)
 
 @pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.full), True])
 @pytest.mark.parametrize(
-    "options", [pytest.param({"max_active_keys": 1, "max_dispatch_size": 1}, marks=pytest.mark.full), {"workers": 2}]
+    "options",
+    [
+        pytest.param({"max_active_keys": 1, "max_dispatch_size": 1}, marks=pytest.mark.full),
+        {"workers": 2},
+    ],
 )
-def test_gradients_of_single_sequences_are_those_of_plain_jax(whole: bool, options: dict[str, int]) -> None:
+def test_gradients_of_single_sequences_are_those_of_plain_jax(
+    whole: bool, options: dict[str, int]
+) -> None:
     graph = list_reduction_rnn(HIDDEN, whole=whole)
     params = initial_params(graph, {}, 0)
-    assert_close(accumulated(graph, Sequences(DATA, HIDDEN, whole), params, **options), expected(params, DATA))
+    assert_close(
+        accumulated(graph, Sequences(DATA, HIDDEN, whole), params, **options),
+        expected(params, DATA),
+    )
 
 
 @pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.full), True])
@@ -32,14 +41,26 @@ def test_gradients_of_buckets_are_those_of_plain_jax(whole: bool) -> None:
     """Each bucket gives the mean over its real sequences, so buckets of one length with three of them weigh a third."""
     same = DATA.lengths == np.bincount(DATA.lengths).argmax()
     ids = np.flatnonzero(same)[:3]
-    data = ListReduction(DATA.tokens[ids], DATA.lengths[ids], DATA.labels[ids])
+    data = ListReduction(
+        DATA.tokens[ids],
+        DATA.lengths[ids],
+        DATA.labels[ids],
+    )
     graph = list_reduction_rnn(HIDDEN, batch=4, whole=whole)
     params = initial_params(graph, {}, 0)
-    wanted = jax.tree.map(lambda g: g / len(ids), expected(params, data))
-    assert_close(accumulated(graph, Buckets(data, 4, HIDDEN, whole), params), wanted)
+    wanted = jax.tree.map(
+        lambda g: g / len(ids),
+        expected(params, data),
+    )
+    assert_close(
+        accumulated(graph, Buckets(data, 4, HIDDEN, whole), params),
+        wanted,
+    )
 
 
-OF_ONE_KIND = [pytest.param(options, marks=pytest.mark.full) for options in ({"replicas": 3}, {"copies": 3})]
+OF_ONE_KIND = [
+    pytest.param(options, marks=pytest.mark.full) for options in ({"replicas": 3}, {"copies": 3})
+]
 """The third has both, so these are left to the full run."""
 
 
@@ -47,11 +68,21 @@ OF_ONE_KIND = [pytest.param(options, marks=pytest.mark.full) for options in ({"r
 def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -> None:
     graph = list_reduction_rnn(HIDDEN, **options)
     params = initial_params(graph, {}, 0)
-    found = accumulated(graph, Sequences(DATA, HIDDEN, options.get("whole", False)), params, workers=3)
+    found = accumulated(
+        graph,
+        Sequences(DATA, HIDDEN, options.get("whole", False)),
+        params,
+        workers=3,
+    )
     assert all(np.abs(np.asarray(leaf)).max() > 0 for leaf in jax.tree.leaves(found))
-    one = {name.split("/")[0]: tree for name, tree in params.items()}
+    one = {}
+    for name, tree in params.items():
+        one[name.split("/")[0]] = tree
     summed = {
-        node: jax.tree.map(lambda *g: sum(g), *(tree for name, tree in found.items() if name.split("/")[0] == node))
+        node: jax.tree.map(
+            lambda *g: sum(g),
+            *(tree for name, tree in found.items() if name.split("/")[0] == node),
+        )
         for node in one
     }
     assert_close(summed, expected(one, DATA))

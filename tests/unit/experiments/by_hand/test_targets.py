@@ -14,7 +14,8 @@ from experiments.by_hand.targets import ByHandOptions, Forms, forms_of, main
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"), [({"models": ("hope",)}, "models of list-reduction"), ({"seed": ()}, "--seed")]
+    ("wrong", "told"),
+    [({"models": ("hope",)}, "models of list-reduction"), ({"seed": ()}, "--seed")],
 )
 def test_options_that_cannot_be(wrong: dict, told: str) -> None:
     with pytest.raises(SettingsError, match=told):
@@ -23,19 +24,36 @@ def test_options_that_cannot_be(wrong: dict, told: str) -> None:
 
 def small(target: float, options: ByHandOptions, seed: int) -> Forms:
     """List reduction with a bucket in flight, so that both forms do the same."""
-    own = list_reduction.ListReductionOptions(n_train=200, n_valid=50, hidden=8, batch_size=20, mode="sync")
-    data = [Buckets(part, 20, 8) for part in splits(200, 50, seed)]
-    return forms_of(list_reduction.tasks(own)(seed), rnn_graph.list_reduction_rnn(8, 20), data, target, 3)
+    own = list_reduction.ListReductionOptions(
+        n_train=200, n_valid=50, hidden=8, batch_size=20, mode="sync"
+    )
+    data = []
+    for part in splits(200, 50, seed):
+        data.append(Buckets(part, 20, 8))
+    return forms_of(
+        list_reduction.tasks(own)(seed),
+        rnn_graph.list_reduction_rnn(8, 20),
+        data,
+        target,
+        3,
+    )
 
 
 @pytest.mark.full
 def test_both_forms_take_as_many_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    never, at_once = 2.0, 0.0
-    monkeypatch.setattr(targets, "FORMS", {"never": partial(small, never), "at-once": partial(small, at_once)})
+    never = 2.0
+    at_once = 0.0
+    monkeypatch.setattr(
+        targets,
+        "FORMS",
+        {"never": partial(small, never), "at-once": partial(small, at_once)},
+    )
     path = tmp_path / "found.jsonl"
     found = main(ByHandOptions(seed=(0, 1), json=path))
     written = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(written) == len(found) == 8 and all(record in found for record in written)
     assert [record["epochs"] for record in found] == [None] * 4 + [1] * 4
-    function, by_hand = ([r["accuracy"] for r in found if r["form"] == form] for form in ("function", "by hand"))
+    function, by_hand = (
+        [r["accuracy"] for r in found if r["form"] == form] for form in ("function", "by hand")
+    )
     assert function == by_hand

@@ -30,14 +30,21 @@ def sequences() -> Any:
     """List reduction, one sequence an instance."""
     data = list_reduction.generate(5)
     hidden = 6
-    plain, graph = list_reduction.plain(data), rnn_graph.list_reduction_rnn(hidden)
+    plain = list_reduction.plain(data)
+    graph = rnn_graph.list_reduction_rnn(hidden)
     return rnn.list_reduction_rnn(hidden), plain, graph, list_reduction.Sequences(data, hidden)
 
 
 def buckets() -> Any:
     """List reduction, a bucket of three an instance, some of them not full."""
-    data, hidden = list_reduction.Buckets(list_reduction.generate(8), 3, 6), 6
-    return rnn.list_reduction_rnn(hidden, 3), data.plain(), rnn_graph.list_reduction_rnn(hidden, 3), data
+    data = list_reduction.Buckets(list_reduction.generate(8), 3, 6)
+    hidden = 6
+    return (
+        rnn.list_reduction_rnn(hidden, 3),
+        data.plain(),
+        rnn_graph.list_reduction_rnn(hidden, 3),
+        data,
+    )
 
 
 def trees(kind: str) -> Any:
@@ -45,7 +52,8 @@ def trees(kind: str) -> Any:
     data, _ = sst.synthetic(4, 1, seed=3)
     cells = tree_lstm.Cells(kind, 4, 6, keep=1)
     n_words = len(data.vocabulary)
-    function, params = tree_lstm.tree_lstm(cells), tree_lstm.init(KEY, n_words, cells)
+    function = tree_lstm.tree_lstm(cells)
+    params = tree_lstm.init(KEY, n_words, cells)
     compiled = amp.compile(function, params, tree_lstm.SPEC)
     return compiled, sst.plain(data), tree_lstm_graph(n_words, cells), sst.TreeInstances(data)
 
@@ -55,41 +63,102 @@ def sentences() -> Any:
     data, _ = wikiner.synthetic(4, 1, seed=2)
     sizes = tagger.Sizes(3, 4, 5, 6, noise=0)
     counts = len(data.vocabulary.words) or 1, len(data.vocabulary.characters)
-    compiled = amp.compile(tagger.tagger(0), tagger.init(KEY, *counts, sizes), tagger.SPEC)
-    return compiled, wikiner.plain(data), tagger_graph(*counts, sizes), wikiner.SentenceInstances(data)
+    compiled = amp.compile(
+        tagger.tagger(0),
+        tagger.init(KEY, *counts, sizes),
+        tagger.SPEC,
+    )
+    return (
+        compiled,
+        wikiner.plain(data),
+        tagger_graph(*counts, sizes),
+        wikiner.SentenceInstances(data),
+    )
 
 
 def experts(top: int) -> Any:
     """A mixture of experts, whose gate is not at its start: zeros choose all the same."""
-    sizes, rng = mixture.Experts(6, 8, 3, n=4, top=top, noisy=False), np.random.default_rng(0)
-    rows = [rng.normal(size=(int(rng.integers(1, 6)), 6)).astype(np.float32) for _ in range(5)]
-    plain = [{"x": x, "label": np.argmax(x[:, :3], 1).astype(np.int32)} for x in rows]
+    sizes = mixture.Experts(
+        6,
+        8,
+        3,
+        n=4,
+        top=top,
+        noisy=False,
+    )
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(5):
+        rows.append(rng.normal(size=(int(rng.integers(1, 6)), 6)).astype(np.float32))
+    plain = []
+    for x in rows:
+        plain.append({"x": x, "label": np.argmax(x[:, :3], 1).astype(np.int32)})
     params = mixture.init(KEY, sizes)
-    params["gate"] = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), params["gate"])
-    compiled = amp.compile(mixture.mixture_of_experts(sizes), params, mixture.spec(sizes))
-    columns = [
-        {
-            name: amp.messages(rows, i=np.arange(len(rows)), n=np.full(len(rows), len(rows)))
-            for name, rows in one.items()
-        }
-        for one in plain
-    ]
+    params["gate"] = jax.tree.map(
+        lambda leaf: rng.normal(size=leaf.shape).astype(np.float32),
+        params["gate"],
+    )
+    compiled = amp.compile(
+        mixture.mixture_of_experts(sizes),
+        params,
+        mixture.spec(sizes),
+    )
+    columns = []
+    for one in plain:
+        columns.append(
+            {
+                name: amp.messages(
+                    rows,
+                    i=np.arange(len(rows)),
+                    n=np.full(len(rows), len(rows)),
+                )
+                for name, rows in one.items()
+            }
+        )
     return compiled, plain, mixture_graph(sizes), columns
 
 
 def pondering() -> Any:
     """Adaptive computation time, with some inputs pondered longer than others."""
-    sizes, rng = act.Ponder(4, 6, 2, max_steps=6, epsilon=0.05, time_penalty=0.01), np.random.default_rng(0)
-    plain, columns = [], []
+    sizes = act.Ponder(
+        4,
+        6,
+        2,
+        max_steps=6,
+        epsilon=0.05,
+        time_penalty=0.01,
+    )
+    rng = np.random.default_rng(0)
+    plain = []
+    columns = []
     for number in range(5):
         length = int(rng.integers(1, 5))
-        x, zero, own = rng.normal(size=(length, 4)).astype(np.float32), np.zeros(1, np.int64), np.full(1, length)
+        x = rng.normal(size=(length, 4)).astype(np.float32)
+        zero = np.zeros(1, np.int64)
+        own = np.full(1, length)
         plain.append({"x": x, "label": np.int32(number % 2)})
-        start = amp.messages(np.zeros((1, 6), np.float32), t=zero, length=own, step=zero, more=zero)
-        steps = amp.messages(x, t=np.arange(length), length=np.full(length, length))
+        start = amp.messages(
+            np.zeros((1, 6), np.float32),
+            t=zero,
+            length=own,
+            step=zero,
+            more=zero,
+        )
+        steps = amp.messages(
+            x,
+            t=np.arange(length),
+            length=np.full(length, length),
+        )
         columns.append({"x": steps, "s0": start, "label": np.int32(number % 2)})
-    params = jax.tree.map(lambda leaf: 0.5 * rng.normal(size=leaf.shape).astype(np.float32), act.init(KEY, sizes))
-    compiled = amp.compile(act.act_rnn(sizes), params, act.spec(sizes))
+    params = jax.tree.map(
+        lambda leaf: 0.5 * rng.normal(size=leaf.shape).astype(np.float32),
+        act.init(KEY, sizes),
+    )
+    compiled = amp.compile(
+        act.act_rnn(sizes),
+        params,
+        act.spec(sizes),
+    )
     return compiled, plain, act_rnn(sizes), columns
 
 
@@ -119,7 +188,9 @@ IN_EVERY_RUN = ("sequences",)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n if n in IN_EVERY_RUN else pytest.param(n, marks=pytest.mark.full) for n in CASES])
+@pytest.mark.parametrize(
+    "name", [n if n in IN_EVERY_RUN else pytest.param(n, marks=pytest.mark.full) for n in CASES]
+)
 def test_a_function_is_its_graph_and_itself(name: str):
     compiled, plain, graph, instances = CASES[name]()
     params = compiled.initial_params
@@ -130,12 +201,28 @@ def test_a_function_is_its_graph_and_itself(name: str):
     close((float(loss), got[1], grads), got)
 
 
-def accumulated(graph: amp.Graph, data: Instances, params: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
+def accumulated(
+    graph: amp.Graph,
+    data: Instances,
+    params: Any,
+) -> tuple[float, dict[str, float], dict[str, Any]]:
     """The summed loss, the metrics and the summed gradients of a pass without updates."""
-    trainer = amp.Trainer(graph, optax.sgd(0.0), params=params, settings=SETTINGS)
+    trainer = amp.Trainer(
+        graph,
+        optax.sgd(0.0),
+        params=params,
+        settings=SETTINGS,
+    )
     metrics = trainer.accumulate(data, update=False)
-    means = {name: value for name, value in metrics.items() if name not in ("loss", "loss_sum")}
-    return metrics["loss_sum"], means, {node: grads for node, (grads, _) in trainer.gradients.items()}
+    means = {}
+    for name, value in metrics.items():
+        if name not in ("loss", "loss_sum"):
+            means[name] = value
+    return (
+        metrics["loss_sum"],
+        means,
+        {node: grads for node, (grads, _) in trainer.gradients.items()},
+    )
 
 
 def close(got: Any, want: Any) -> None:

@@ -16,22 +16,50 @@ from ampjax.sparse import Table
 
 pytestmark = pytest.mark.slow
 
-LM = lm.Config(12, None, 3, 5, 4, samples=None, dropout=0.0)
-PAIRS = Pairs(Sentences.of([[3, 7], [4, 9, 5]]), Sentences.of([[5], [8, 3]]))
+LM = lm.Config(
+    12,
+    None,
+    3,
+    5,
+    4,
+    samples=None,
+    dropout=0.0,
+)
+PAIRS = Pairs(
+    Sentences.of([[3, 7], [4, 9, 5]]),
+    Sentences.of([[5], [8, 3]]),
+)
 WIDTH = 3  # the first pair's batch is padded, on both sides
 
 
 def translator(architecture: str) -> nmt.Config:
     """Initial values are large, so that no gradient is lost in rounding."""
     layers = {"gnmt": 3, "bi": 4}[architecture]
-    return nmt.Config(layers, 4, 12, 12, architecture=architecture, dropout=0.0, scale=1.0)
+    return nmt.Config(
+        layers,
+        4,
+        12,
+        12,
+        architecture=architecture,
+        dropout=0.0,
+        scale=1.0,
+    )
 
 
 def language_models() -> Any:
     """The function, its parameters and instances; the batch loss, its parameters and the first instance as a padded batch."""
-    params = jax.tree.map(lambda x: x + 0.1, language_model_function.init(LM, 1))  # biases too are not 0
-    padded = PairBatches(Pairs(PAIRS.source, PAIRS.source), 1, WIDTH, 1).gather(np.arange(1), WIDTH)
-    batch = {"inputs": padded["target_in"], "targets": padded["target_out"], "length": padded["target_length"]}
+    params = jax.tree.map(
+        lambda x: x + 0.1, language_model_function.init(LM, 1)
+    )  # biases too are not 0
+    padded = PairBatches(Pairs(PAIRS.source, PAIRS.source), 1, WIDTH, 1).gather(
+        np.arange(1),
+        WIDTH,
+    )
+    batch = {
+        "inputs": padded["target_in"],
+        "targets": padded["target_out"],
+        "length": padded["target_length"],
+    }
     function = language_model_function.language_model(LM)
     return function, params, plain_sentences(PAIRS.source), lm.make_loss(LM), params, batch
 
@@ -39,9 +67,20 @@ def language_models() -> Any:
 def translators(architecture: str) -> Any:
     """Likewise of translation."""
     config = translator(architecture)
-    batch = PairBatches(PAIRS, 1, WIDTH, 1).gather(np.arange(1), WIDTH)
-    function, params = translation_function.translation(config), nmt.init(config, 1)
-    return function, translation_function.by_layer(params), plain(PAIRS), nmt.make_loss(config), params, batch
+    batch = PairBatches(PAIRS, 1, WIDTH, 1).gather(
+        np.arange(1),
+        WIDTH,
+    )
+    function = translation_function.translation(config)
+    params = nmt.init(config, 1)
+    return (
+        function,
+        translation_function.by_layer(params),
+        plain(PAIRS),
+        nmt.make_loss(config),
+        params,
+        batch,
+    )
 
 
 CASES = {
@@ -52,20 +91,34 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    "name", ["lm", pytest.param("nmt, gnmt", marks=pytest.mark.users), pytest.param("nmt, bi", marks=pytest.mark.full)]
+    "name",
+    [
+        "lm",
+        pytest.param("nmt, gnmt", marks=pytest.mark.users),
+        pytest.param("nmt, bi", marks=pytest.mark.full),
+    ],
 )
 def test_a_sentences_loss_and_gradients_are_the_batch_models(name: str) -> None:
     function, params, instances, batch_loss, batch_params, batch = CASES[name]()
     with jax.enable_x64(True):
-        params, batch_params = jax.tree.map(lambda x: np.asarray(x, np.float64), (params, batch_params))
+        params, batch_params = jax.tree.map(
+            lambda x: np.asarray(x, np.float64), (params, batch_params)
+        )
         want, expected = jax.jit(jax.value_and_grad(batch_loss))(batch_params, batch)
         got, found = jax.jit(jax.value_and_grad(lambda p: function(p, instances[0])))(params)
         expected = expected if name == "lm" else translation_function.by_layer(expected)
         assert float(got) == pytest.approx(float(want), rel=1e-10)
         for path, leaf in jax.tree.leaves_with_path(expected):
-            value, largest = np.asarray(dict(jax.tree.leaves_with_path(found))[path]), np.abs(leaf).max()
+            value = np.asarray(dict(jax.tree.leaves_with_path(found))[path])
+            largest = np.abs(leaf).max()
             assert value.dtype == np.float64 and largest > 0, path
-            np.testing.assert_allclose(value, leaf, rtol=0, atol=1e-10 * largest, err_msg=str(path))
+            np.testing.assert_allclose(
+                value,
+                leaf,
+                rtol=0,
+                atol=1e-10 * largest,
+                err_msg=str(path),
+            )
 
 
 @pytest.mark.full
@@ -97,9 +150,16 @@ def test_every_layer_is_a_node_and_goes_back_to_its_place() -> None:
 def test_embeddings_may_be_tables() -> None:
     params = translation_function.by_layer(nmt.init(translator("bi")))
     keys = "source_embedding", "target_embedding"
-    tables = {key: Table(np.asarray(params[key]), optax.sgd(0.1)) for key in keys}
+    tables = {}
+    for key in keys:
+        tables[key] = Table(
+            np.asarray(params[key]),
+            optax.sgd(0.1),
+        )
     spec = translation_function.SPEC
-    graph = amp.compile(translation_function.translation(translator("bi")), params | tables, spec).graph
+    graph = amp.compile(
+        translation_function.translation(translator("bi")), params | tables, spec
+    ).graph
     assert [graph.nodes[key].table for key in keys] == [tables[key] for key in keys]
 
 
@@ -107,7 +167,9 @@ def test_no_sentence_is_padded() -> None:
     """A message for each word of each sentence, and none for padding."""
     data = zipf.pairs(20, 12, max_length=5)
     compiled = amp.compile(
-        language_model_function.language_model(LM), language_model_function.init(LM), language_model_function.SPEC
+        language_model_function.language_model(LM),
+        language_model_function.init(LM),
+        language_model_function.SPEC,
     )
     rows = compiled.data(plain_sentences(data.target)).gather(np.arange(20))
     words = len(data.target.words) + 20  # and an end mark each

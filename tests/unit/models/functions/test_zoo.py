@@ -28,12 +28,18 @@ def case(name: str) -> tuple[ModuleType, Any, list[Any]]:
     generate = import_module(f"ampjax.data.generated.{RECIPES[name].data}").generate
     model = getattr(module, name.replace("-", "_"))
     if name == "stochastic-depth":
-        model = partial(model, last=1.0)  # the graph draws other numbers than the reference: here all layers are kept
+        model = partial(
+            model, last=1.0
+        )  # the graph draws other numbers than the reference: here all layers are kept
     return module, model, generate(N_INSTANCES, seed=3)
 
 
 EVERY_MODEL = pytest.mark.parametrize(
-    "name", [name if name in IN_EVERY_RUN else pytest.param(name, marks=pytest.mark.full) for name in RECIPES]
+    "name",
+    [
+        name if name in IN_EVERY_RUN else pytest.param(name, marks=pytest.mark.full)
+        for name in RECIPES
+    ],
 )
 
 
@@ -41,14 +47,21 @@ EVERY_MODEL = pytest.mark.parametrize(
 @EVERY_MODEL
 def test_a_model_computes_what_its_function_does(name: str) -> None:
     module, model, instances = case(name)
-    compiled = amp.compile(model, module.init(KEY, 6), module.SPEC)
+    compiled = amp.compile(
+        model,
+        module.init(KEY, 6),
+        module.SPEC,
+    )
     params, loss, grads = ours(compiled.graph, compiled.data(instances))
 
     def reference(p: Any) -> jax.Array:
         with amp.training(KEY):
             return compiled.loss(p, instances)
 
-    assert_equal((loss, grads), jax.value_and_grad(reference)(compiled.params(params)))
+    assert_equal(
+        (loss, grads),
+        jax.value_and_grad(reference)(compiled.params(params)),
+    )
 
 
 @pytest.mark.full
@@ -69,14 +82,20 @@ def test_outside_of_training_a_model_follows_its_own_predictions(name: str) -> N
 def test_a_layer_that_is_skipped_does_not_run() -> None:
     instances = spirals.generate(40, seed=1)
     params = stochastic_depth.init(KEY, 4, layers=2)
-    model = partial(stochastic_depth.stochastic_depth, last=0.0)  # the first layer runs for a half, the last for none
+    model = partial(
+        stochastic_depth.stochastic_depth, last=0.0
+    )  # the first layer runs for a half, the last for none
     compiled = amp.compile(model, params, stochastic_depth.SPEC)
     trainer = amp.Trainer(compiled.graph, min_update_interval=1 << 40, max_dispatch_size=1)
     data = compiled.data(instances)
     trainer.accumulate(data)
-    rows = {node: n for node, (_, n) in trainer.gradients.items()}
+    rows = {}
+    for node, (_, n) in trainer.gradients.items():
+        rows[node] = n
     assert rows["enter"] == rows["classify"] == 40
-    assert 8 <= rows["layer1"] <= 32  # 5 standard deviations around 20: wrong once in a million seeds
+    assert (
+        8 <= rows["layer1"] <= 32
+    )  # 5 standard deviations around 20: wrong once in a million seeds
     assert rows.get("layer2", 0) == 0
     told = trainer.evaluate(data)
     assert told["loss"] == pytest.approx(float(compiled.loss(params, instances)) / 40, rel=1e-5)
@@ -84,7 +103,9 @@ def test_a_layer_that_is_skipped_does_not_run() -> None:
 
 def test_the_attention_of_a_fresh_memory_network_is_spread() -> None:
     p = memory_network.init(KEY)
-    weights = jax.nn.softmax(p["source"] @ p["start"].T, axis=0)  # of a place's facts, by the place where one starts
+    weights = jax.nn.softmax(
+        p["source"] @ p["start"].T, axis=0
+    )  # of a place's facts, by the place where one starts
     assert weights.max() < 0.25, "attention that starts sharp seldom finds another fact"
 
 
@@ -95,4 +116,6 @@ def test_a_model_runs_as_it_is_and_is_short(name: str) -> None:
     loss, metrics = model(params, instances[0])
     assert np.isfinite(loss) and loss > 0 and set(metrics) == {"accuracy"}
     assert set(amp.compile(model, params, module.SPEC).graph.parameterised) == set(params)
-    assert len(inspect.getsource(getattr(module, name.replace("-", "_"))).splitlines()) <= 30 + 10  # and its docstring
+    assert (
+        len(inspect.getsource(getattr(module, name.replace("-", "_"))).splitlines()) <= 30 + 10
+    )  # and its docstring

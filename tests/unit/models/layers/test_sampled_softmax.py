@@ -20,7 +20,9 @@ def test_log_uniform_is_the_law_of_single_draws() -> None:
     keys = jax.random.split(jax.random.key(0), n)
     ids, n_draws = jax.jit(jax.vmap(lambda key: draw(key, 1, 6)))(keys)
     assert (n_draws == 1).all()
-    assert (np.abs(np.bincount(ids[:, 0], minlength=6) / n - p) < 4 * np.sqrt(p * (1 - p) / n)).all()
+    assert (
+        np.abs(np.bincount(ids[:, 0], minlength=6) / n - p) < 4 * np.sqrt(p * (1 - p) / n)
+    ).all()
 
 
 def test_all_classes_can_be_drawn_and_the_order_follows_from_the_key() -> None:
@@ -38,18 +40,31 @@ def test_rare_classes_of_a_large_vocabulary_can_be_drawn() -> None:
 
 
 def test_expected_counts_are_the_chance_to_be_among_the_draws() -> None:
-    p = np.asarray(log_uniform(jnp.arange(10), 10), np.float64)
-    assert np.asarray(expected_count(jnp.arange(10), 7, 10)) == pytest.approx(1 - (1 - p) ** 7, rel=1e-5)
+    p = np.asarray(
+        log_uniform(jnp.arange(10), 10),
+        np.float64,
+    )
+    assert np.asarray(expected_count(jnp.arange(10), 7, 10)) == pytest.approx(
+        1 - (1 - p) ** 7, rel=1e-5
+    )
 
 
 def test_it_is_the_full_softmax_if_all_classes_are_samples() -> None:
     keys = jax.random.split(jax.random.key(0), 3)
     x, w, b = (jax.random.normal(k, s) for k, s in zip(keys, ((5, 4), (9, 4), (9,)), strict=True))
-    targets, samples = jnp.array([0, 8, 3, 3, 1]), jnp.arange(9)[::-1]
+    targets = jnp.array([0, 8, 3, 3, 1])
+    samples = jnp.arange(9)[::-1]
     ones = (jnp.ones(5), jnp.ones(9))
 
     def sampled(x, w, b):
-        return sampled_loss(x, (w[targets], b[targets]), (w[samples], b[samples]), targets, samples, ones).sum()
+        return sampled_loss(
+            x,
+            (w[targets], b[targets]),
+            (w[samples], b[samples]),
+            targets,
+            samples,
+            ones,
+        ).sum()
 
     def full(x, w, b):
         logits = x @ w.T + b
@@ -61,8 +76,24 @@ def test_it_is_the_full_softmax_if_all_classes_are_samples() -> None:
 
 
 def test_accidental_hits_count_once() -> None:
-    x, row = jnp.ones((1, 2)), jnp.ones((1, 2))
-    args = (x, (row, jnp.zeros(1)), (row, jnp.zeros(1)), jnp.array([7]))
-    hit = sampled_loss(*args, jnp.array([7]), (jnp.ones(1), jnp.ones(1)))
-    other = sampled_loss(*args, jnp.array([6]), (jnp.ones(1), jnp.ones(1)))
-    assert float(hit[0]) == pytest.approx(0, abs=1e-6) and float(other[0]) == pytest.approx(np.log(2), abs=1e-6)
+    x = jnp.ones((1, 2))
+    row = jnp.ones((1, 2))
+    args = (
+        x,
+        (row, jnp.zeros(1)),
+        (row, jnp.zeros(1)),
+        jnp.array([7]),
+    )
+    hit = sampled_loss(
+        *args,
+        jnp.array([7]),
+        (jnp.ones(1), jnp.ones(1)),
+    )
+    other = sampled_loss(
+        *args,
+        jnp.array([6]),
+        (jnp.ones(1), jnp.ones(1)),
+    )
+    assert float(hit[0]) == pytest.approx(0, abs=1e-6) and float(other[0]) == pytest.approx(
+        np.log(2), abs=1e-6
+    )

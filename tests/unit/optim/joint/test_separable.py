@@ -15,7 +15,10 @@ FIRST = {key: key == "one" for key in PARAMS}
 
 
 def by_path(tree):
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[0].key == "one", tree)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: path[0].key == "one",
+        tree,
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +35,18 @@ def by_path(tree):
         optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation(),
         optax.chain(scale_by_staleness(), optax.sgd(0.1)),
     ],
-    ids=["momentum", "schedule", "adamw", "mask by shape", "lamb", "adafactor", "inject", "clip", "multi", "staleness"],
+    ids=[
+        "momentum",
+        "schedule",
+        "adamw",
+        "mask by shape",
+        "lamb",
+        "adafactor",
+        "inject",
+        "clip",
+        "multi",
+        "staleness",
+    ],
 )
 def test_transforms_of_each_leaf(tx):
     assert is_separable(tx, FORM, PARAMS)
@@ -52,7 +66,18 @@ def test_transforms_of_each_leaf(tx):
         optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()),
         optax.lbfgs(),
     ],
-    ids=["norm", "normed", "finite", "masked", "mask", "mask by path", "labels", "noise", "plateau", "line search"],
+    ids=[
+        "norm",
+        "normed",
+        "finite",
+        "masked",
+        "mask",
+        "mask by path",
+        "labels",
+        "noise",
+        "plateau",
+        "line search",
+    ],
 )
 def test_transforms_of_the_whole(tx):
     assert not is_separable(tx, FORM, PARAMS)
@@ -72,15 +97,36 @@ def test_what_does_nothing_to_some_is_not_the_same_for_all():
 
 
 def test_a_form_puts_nodes_together_and_takes_them_apart():
-    tree = {"b": [jnp.float32(1), {"x": jnp.float32(2)}], "a": jnp.float32(3), "c": jnp.float32(4)}
+    tree = {
+        "b": [jnp.float32(1), {"x": jnp.float32(2)}],
+        "a": jnp.float32(3),
+        "c": jnp.float32(4),
+    }
     structure = jax.tree.structure(tree)
-    nodes = {"left": (jnp.float32(2), jnp.float32(3)), "right": {"w": jnp.float32(1), "absent": None}}
+    nodes = {
+        "left": (jnp.float32(2), jnp.float32(3)),
+        "right": {"w": jnp.float32(1), "absent": None},
+    }
     left, right = (jax.tree.structure(node) for node in nodes.values())
-    form = ParamsForm(structure, (("left", (2, 0), left), ("right", (1,), right)), (("c", 3),))
+    form = ParamsForm(
+        structure,
+        (
+            ("left", (2, 0), left),
+            ("right", (1,), right),
+        ),
+        (("c", 3),),
+    )
     whole = form.whole(nodes, {"c": jnp.float32(4)})
     assert jax.tree.map(float, whole) == jax.tree.map(float, tree)
     assert form.parts(whole, nodes) == nodes and form.unread_parts(whole) == {"c": 4.0}
     partial = form.whole({"right": nodes["right"]}, {})
     assert jax.tree.leaves(partial) == [1.0] and form.unread_parts(partial) == {}
-    again = ParamsForm(structure, (("left", (2, 0), left), ("right", (1,), right)), (("c", 3),))
+    again = ParamsForm(
+        structure,
+        (
+            ("left", (2, 0), left),
+            ("right", (1,), right),
+        ),
+        (("c", 3),),
+    )
     assert hash(again) == hash(form) and again == form

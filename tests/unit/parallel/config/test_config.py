@@ -37,7 +37,10 @@ def test_wrong_parts_of_settings():
 
 def test_partitioners_group_variables():
     rows = {"enc/emb": 100, "dec/emb": 50, "softmax/rows": 30}
-    parts = [partitioner("enc/emb,dec/*", min_partitions=2), partitioner("softmax", max_partitions=4)]
+    parts = [
+        partitioner("enc/emb,dec/*", min_partitions=2),
+        partitioner("softmax", max_partitions=4),
+    ]
     groups = group_variables(parts, rows, [*rows, "w"])
     assert [(g.label, g.paths, g.low, g.high) for g in groups] == [
         ("enc/emb,dec/*", ("enc/emb", "dec/emb"), 2, 50),
@@ -51,7 +54,10 @@ def test_partitioners_group_variables():
     ("parts", "message"),
     [
         ([partitioner("embed")], "expected a name in one of"),
-        ([partitioner("emb"), partitioner("enc")], "variable `enc/emb`: expected one partitioner at most"),
+        (
+            [partitioner("emb"), partitioner("enc")],
+            "variable `enc/emb`: expected one partitioner at most",
+        ),
         ([partitioner("emb", min_partitions=11)], "at most 10, the rows of `enc/emb`"),
     ],
 )

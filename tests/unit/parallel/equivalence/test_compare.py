@@ -16,7 +16,9 @@ from ampjax.errors import DataError, EquivalenceError, EquivalenceWarning, Setti
 pytestmark = pytest.mark.slow
 
 RNG = np.random.default_rng(0)
-N, LENGTH, DIM = 8, 6, 3
+N = 8
+LENGTH = 6
+DIM = 3
 PARAMS = {
     "table": RNG.normal(size=(40, DIM)).astype(np.float32),
     "w": RNG.normal(size=(DIM, DIM)).astype(np.float32),
@@ -31,13 +33,27 @@ BATCH = {
 
 
 def machines(n=2):
-    return Resources(tuple(Machine(f"m{i}", (device,)) for i, device in enumerate(jax.local_devices()[:n])))
+    return Resources(
+        tuple(Machine(f"m{i}", (device,)) for i, device in enumerate(jax.local_devices()[:n]))
+    )
 
 
-def make(loss, params=None, tx=None, n=2, **options):
+def make(
+    loss,
+    params=None,
+    tx=None,
+    n=2,
+    **options,
+):
     """A runner whose small batches touch much of its table, which shall be one all the same."""
     config = px.ParallaxConfig(**{"alpha_threshold": 2.0} | options)
-    return px.get_runner(loss, PARAMS if params is None else params, tx or optax.sgd(0.1), machines(n), config)
+    return px.get_runner(
+        loss,
+        PARAMS if params is None else params,
+        tx or optax.sgd(0.1),
+        machines(n),
+        config,
+    )
 
 
 def told(runner, batch=None):
@@ -50,7 +66,9 @@ def told(runner, batch=None):
 
 
 def errors(params, batch):
-    return ((jnp.tanh(params["table"][batch["ids"]] @ params["w"]) - batch["y"][:, None]) ** 2).sum(-1)
+    return ((jnp.tanh(params["table"][batch["ids"]] @ params["w"]) - batch["y"][:, None]) ** 2).sum(
+        -1
+    )
 
 
 def good(params, batch):
@@ -62,13 +80,18 @@ def quotient(params, batch):
 
 
 def weighted(params, batch):
-    return px.Weighted((errors(params, batch) * batch["mask"]).sum(), batch["mask"].sum())
+    return px.Weighted(
+        (errors(params, batch) * batch["mask"]).sum(),
+        batch["mask"].sum(),
+    )
 
 
 def negatives(params, batch, gather=lambda x: x):
     one, other = (params["table"][batch["ids"][:, i]] @ params["w"] for i in (0, 1))
     logits = gather(one) @ gather(other).T
-    return optax.softmax_cross_entropy_with_integer_labels(logits, gather(jnp.arange(len(one)))).mean()
+    return optax.softmax_cross_entropy_with_integer_labels(
+        logits, gather(jnp.arange(len(one)))
+    ).mean()
 
 
 def statistics(params, batch):
@@ -82,19 +105,37 @@ def total(params, batch):
 
 
 CUT = {
-    "uneven padding": (quotient, PARAMS, "test_compare.py:.* divides by a sum .*: return `px.Weighted"),
-    "negatives": (negatives, PARAMS, "test_compare.py:.* pairs examples .*: pair them with `px.all_gather"),
+    "uneven padding": (
+        quotient,
+        PARAMS,
+        "test_compare.py:.* divides by a sum .*: return `px.Weighted",
+    ),
+    "negatives": (
+        negatives,
+        PARAMS,
+        "test_compare.py:.* pairs examples .*: pair them with `px.all_gather",
+    ),
     "statistics": (
         statistics,
-        {"w": PARAMS["w"], "scale": np.ones(DIM, np.float32)},
+        {
+            "w": PARAMS["w"],
+            "scale": np.ones(DIM, np.float32),
+        },
         "test_compare.py:.* reduces over examples .*: take `px.mean",
     ),
     "statistics behind zeros": (
         statistics,
-        {"w": PARAMS["w"], "scale": np.zeros(DIM, np.float32)},
+        {
+            "w": PARAMS["w"],
+            "scale": np.zeros(DIM, np.float32),
+        },
         "at parameters nearby, where it shows.* take `px.mean",
     ),
-    "a sum": (total, PARAMS, 'the loss is a sum over examples: take their mean, or say `average_dense="sum"`'),
+    "a sum": (
+        total,
+        PARAMS,
+        'the loss is a sum over examples: take their mean, or say `average_dense="sum"`',
+    ),
 }
 
 
@@ -102,7 +143,9 @@ CUT = {
 def test_what_a_cut_changes_is_told_with_its_cause(kind):
     loss, params, cause = CUT[kind]
     (message,) = told(make(loss, params))
-    assert message.startswith("loss_fn, the first batch cut for 2 replicas: expected the joined batch's loss, ")
+    assert message.startswith(
+        "loss_fn, the first batch cut for 2 replicas: expected the joined batch's loss, "
+    )
     assert re.search(cause, message), message
 
 
@@ -135,7 +178,8 @@ def test_an_error_changes_nothing_and_comes_again():
     runner = make(quotient, check_equivalence="error")
     for _ in range(2):
         with pytest.raises(
-            EquivalenceError, match=r"got .*, the mean of the replicas' losses, where rounding explains"
+            EquivalenceError,
+            match=r"got .*, the mean of the replicas' losses, where rounding explains",
         ):
             runner.run(BATCH)
     assert runner.steps == 0
@@ -155,7 +199,9 @@ def test_a_runner_that_goes_on_is_compared_at_what_it_restored(tmp_path):
     other = make(good)
     other.restore(tmp_path / "saved")
     assert told(other) == [] and other.steps == 3
-    joined = float(re.search(r"joined batch's loss ([\d.]+)", str(other.explain(compiled=False)))[1])
+    joined = float(
+        re.search(r"joined batch's loss ([\d.]+)", str(other.explain(compiled=False)))[1]
+    )
     assert joined == pytest.approx(other.run(BATCH).loss, rel=1e-5) and joined < loss
 
 
@@ -175,8 +221,14 @@ def test_a_loss_that_is_nearly_zero_is_all_rounding():
 
 def half(loss):
     def halved(params, batch):
-        params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-        return loss(params, batch | {"x": batch["x"].astype(jnp.bfloat16)})
+        params = jax.tree.map(
+            lambda leaf: leaf.astype(jnp.bfloat16),
+            params,
+        )
+        return loss(
+            params,
+            batch | {"x": batch["x"].astype(jnp.bfloat16)},
+        )
 
     return halved
 
@@ -194,7 +246,11 @@ def test_a_sum_in_half_precision_over_a_scan_is_rounded_in_every_step():
             error = (example["x"] @ params["w"] - example["y"]) ** 2
             return total + jnp.mean(error).astype(jnp.bfloat16), None
 
-        total, _ = jax.lax.scan(add, jnp.bfloat16(0), batch)
+        total, _ = jax.lax.scan(
+            add,
+            jnp.bfloat16(0),
+            batch,
+        )
         return total.astype(jnp.float32) / len(batch["y"])
 
     x, y = (RNG.normal(size=(512, DIM)).astype(np.float32) for _ in range(2))
@@ -213,7 +269,11 @@ def waiting(params, batch):
         key, _ = state
         return jax.random.split(key)[0], jax.random.uniform(key)
 
-    _, x = jax.lax.while_loop(lambda state: state[1] > 0.2, more, (batch["keys"][0], jnp.float32(1)))
+    _, x = jax.lax.while_loop(
+        lambda state: state[1] > 0.2,
+        more,
+        (batch["keys"][0], jnp.float32(1)),
+    )
     return x * jnp.mean(batch["x"] @ params["w"])
 
 
@@ -229,7 +289,10 @@ SKIPPED = {
     ),
     "a loop that waits for a draw": (
         waiting,
-        {"x": BATCH["x"], "keys": jax.random.split(jax.random.key(0), 2)},
+        {
+            "x": BATCH["x"],
+            "keys": jax.random.split(jax.random.key(0), 2),
+        },
         {},
         "no random draws in a `while` loop",
     ),
@@ -246,7 +309,8 @@ def test_why_nothing_was_compared(kind):
 
 # ---- random keys -----------------------------------------------------------------------------------------------------
 
-TYPED, RAW = jax.random.key(3), jax.random.PRNGKey(3)
+TYPED = jax.random.key(3)
+RAW = jax.random.PRNGKey(3)
 
 
 def dropped(key_of, shape_of=lambda x: x.shape):
@@ -262,15 +326,26 @@ def in_a_scan(params, batch):
     def layer(h, _):
         return h * jax.random.bernoulli(TYPED, 0.7, h.shape), None
 
-    h, _ = jax.lax.scan(jax.checkpoint(layer), batch["x"] @ params["w"], None, length=2)
+    h, _ = jax.lax.scan(
+        jax.checkpoint(layer),
+        batch["x"] @ params["w"],
+        None,
+        length=2,
+    )
     return jnp.mean((h - batch["y"]) ** 2)
 
 
 SHARED = {
     "a typed key": (dropped(lambda batch: TYPED), "closed over or made in the loss"),
     "a raw key": (dropped(lambda batch: RAW), "closed over or made in the loss"),
-    "made in the loss": (dropped(lambda batch: jax.random.PRNGKey(0)), "closed over or made in the loss"),
-    "split": (dropped(lambda batch: jax.random.split(TYPED)[1]), "closed over or made in the loss"),
+    "made in the loss": (
+        dropped(lambda batch: jax.random.PRNGKey(0)),
+        "closed over or made in the loss",
+    ),
+    "split": (
+        dropped(lambda batch: jax.random.split(TYPED)[1]),
+        "closed over or made in the loss",
+    ),
     "in a scan": (in_a_scan, "closed over or made in the loss"),
     "the same for all": (
         dropped(lambda batch: jax.random.fold_in(TYPED, batch["step"])),
@@ -282,23 +357,45 @@ SHARED = {
 @pytest.mark.parametrize("kind", SHARED)
 def test_keys_that_replicas_share_are_told(kind):
     loss, which = SHARED[kind]
-    batch = {"x": BATCH["x"], "y": BATCH["y"], "step": np.int32(1)}
-    (message,) = told(make(loss, {"w": PARAMS["w"]}), batch)
+    batch = {
+        "x": BATCH["x"],
+        "y": BATCH["y"],
+        "step": np.int32(1),
+    }
+    (message,) = told(
+        make(loss, {"w": PARAMS["w"]}),
+        batch,
+    )
     assert message.startswith("loss_fn, random numbers (test_compare.py:")
-    assert which in message and "all replicas draw the same numbers" in message and "`runner.keys()`" in message
+    assert (
+        which in message
+        and "all replicas draw the same numbers" in message
+        and "`runner.keys()`" in message
+    )
 
 
 OWN = {
     "a key for each replica": dropped(lambda batch: batch["keys"][0]),
     "folded": dropped(lambda batch: jax.random.fold_in(batch["keys"][0], 1)),
-    "one draw for all examples": dropped(lambda batch: batch["one"], lambda h: h.shape[1:]),
+    "one draw for all examples": dropped(
+        lambda batch: batch["one"],
+        lambda h: h.shape[1:],
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", OWN)
 def test_keys_of_the_batch_are_not_told(kind):
-    runner = make(OWN[kind], {"w": PARAMS["w"]}, check_equivalence="error")
-    batch = {"x": BATCH["x"], "y": BATCH["y"], "one": jax.random.key(5)}
+    runner = make(
+        OWN[kind],
+        {"w": PARAMS["w"]},
+        check_equivalence="error",
+    )
+    batch = {
+        "x": BATCH["x"],
+        "y": BATCH["y"],
+        "one": jax.random.key(5),
+    }
     for _ in range(2):
         runner.run(batch | {"keys": runner.keys()})
     assert "joined batch's loss" in str(runner.explain(compiled=False))
@@ -310,7 +407,10 @@ def test_a_difference_is_found_under_dropout_too():
         e = e * jax.random.bernoulli(batch["keys"][0], 0.9, e.shape)
         return (e * batch["mask"]).sum() / batch["mask"].sum()
 
-    (message,) = told(make(loss), BATCH | {"keys": jax.random.split(jax.random.key(0), 2)})
+    (message,) = told(
+        make(loss),
+        BATCH | {"keys": jax.random.split(jax.random.key(0), 2)},
+    )
     assert "return `px.Weighted(total, weight)`" in message
 
 
@@ -319,13 +419,17 @@ def test_a_difference_is_found_under_dropout_too():
 
 def test_several_processes_are_refused(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(SettingsError, match=r"expected one process.*got 2 processes.*Start one.*an `address`"):
+    with pytest.raises(
+        SettingsError, match=r"expected one process.*got 2 processes.*Start one.*an `address`"
+    ):
         make(good)
 
 
 @pytest.mark.parametrize("setting", ["average_dense", "average_sparse"])
 def test_a_weighted_loss_is_not_summed_over_replicas(setting):
-    with pytest.raises(SettingsError, match=f"setting `{setting}`: expected `mean` where.*got 'sum'"):
+    with pytest.raises(
+        SettingsError, match=f"setting `{setting}`: expected `mean` where.*got 'sum'"
+    ):
         make(weighted, **{setting: "sum"}).run(BATCH)
 
 
@@ -338,7 +442,8 @@ def test_a_weighted_loss_is_not_summed_over_replicas(setting):
 )
 def test_a_weighted_loss_of_other_things(out, got):
     with pytest.raises(
-        SettingsError, match=rf"px.Weighted: expected a float scalar and its weight, a scalar, got {got}"
+        SettingsError,
+        match=rf"px.Weighted: expected a float scalar and its weight, a scalar, got {got}",
     ):
         out(errors(PARAMS, BATCH)).value
 
@@ -348,26 +453,46 @@ def test_scalars_are_not_gathered():
         px.all_gather(jnp.float32(1))
 
 
-ACROSS_ROWS = {"lamb": optax.lamb, "adafactor": optax.adafactor, "muon": optax.contrib.muon}
+ACROSS_ROWS = {
+    "lamb": optax.lamb,
+    "adafactor": optax.adafactor,
+    "muon": optax.contrib.muon,
+}
 
 
 @pytest.mark.parametrize("name", ACROSS_ROWS)
 def test_optimizers_that_work_across_rows(name):
     tx = ACROSS_ROWS[name](1e-2)
-    with pytest.raises(TableError, match=r"got operation .* `ParallaxConfig\(keep_dense=\(\"table\",\)\)`"):
+    with pytest.raises(
+        TableError, match=r"got operation .* `ParallaxConfig\(keep_dense=\(\"table\",\)\)`"
+    ):
         make(good, tx=tx).build(BATCH)
-    runner = make(good, tx=tx, keep_dense=("table",), check_equivalence="off")
+    runner = make(
+        good,
+        tx=tx,
+        keep_dense=("table",),
+        check_equivalence="off",
+    )
 
     @jax.jit
     def plain(params, state):
-        updates, state = tx.update(jax.grad(good)(params, BATCH), state, params)
+        updates, state = tx.update(
+            jax.grad(good)(params, BATCH),
+            state,
+            params,
+        )
         return optax.apply_updates(params, updates), state
 
-    params, state = PARAMS, tx.init(PARAMS)
+    params = PARAMS
+    state = tx.init(PARAMS)
     for _ in range(2):
         runner.run(BATCH)
         params, state = plain(params, state)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), runner.params, params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        runner.params,
+        params,
+    )
 
 
 def test_many_collectives_in_a_loss_do_not_hang():
@@ -380,6 +505,12 @@ def test_many_collectives_in_a_loss_do_not_hang():
             h = h - px.mean(h, axis=0)
         return jnp.mean((h - batch["y"]) ** 2)
 
-    runner = make(deep, {"w": PARAMS["w"]}, n=4, check_finite=False, check_equivalence="off")
+    runner = make(
+        deep,
+        {"w": PARAMS["w"]},
+        n=4,
+        check_finite=False,
+        check_equivalence="off",
+    )
     losses = [runner.run(BATCH) for _ in range(40)]
     assert np.isfinite([metrics.loss for metrics in losses]).all()

@@ -5,11 +5,24 @@ import pytest
 from ampjax.errors import SettingsError
 from ampjax.parallel.planning.cluster_model import Load, Rates, step_seconds
 
-RATES = Rates(reduce=4.0, gather=2.0, stream=1.0, merge=0.5, link=10.0)
+RATES = Rates(
+    reduce=4.0,
+    gather=2.0,
+    stream=1.0,
+    merge=0.5,
+    link=10.0,
+)
 
 
 def test_ways_add_up() -> None:
-    load = Load(reduced=4.0, gathered=2.0, streamed=1.0, folded=1.0, merged=0.5, network=8.0)
+    load = Load(
+        reduced=4.0,
+        gathered=2.0,
+        streamed=1.0,
+        folded=1.0,
+        merged=0.5,
+        network=8.0,
+    )
     assert step_seconds(load, RATES, compute=1.0) == 1 + 1 + 1 + 2 + 1
 
 
@@ -19,4 +32,10 @@ def test_the_network_card_is_a_bound() -> None:
 
 def test_a_rate_is_above_zero() -> None:
     with pytest.raises(SettingsError, match="rate `merge`"):
-        Rates(reduce=4.0, gather=2.0, stream=1.0, merge=0.0, link=10.0)
+        Rates(
+            reduce=4.0,
+            gather=2.0,
+            stream=1.0,
+            merge=0.0,
+            link=10.0,
+        )

@@ -19,7 +19,13 @@ def curve(optimum, floor=1.0, share=0.1):
 def test_the_minimum_of_the_model_is_found_with_few_samples(optimum, start):
     time = curve(optimum)
     result = search("emb", time, start)
-    brute = min(range(max(1, int(optimum) - 1), int(optimum) + 3), key=time)
+    brute = min(
+        range(
+            max(1, int(optimum) - 1),
+            int(optimum) + 3,
+        ),
+        key=time,
+    )
     assert time(result.partitions) <= time(brute) * (1 + 1e-9)
     assert len(result.samples) <= 3 + abs(math.log2(result.partitions / start)) + 1e-9
 
@@ -44,14 +50,24 @@ def test_bounds_are_kept():
 @settings(max_examples=100)
 def test_noise_ends_too_and_stays_inside(noise, start, low, more):
     times = iter(noise)
-    result = search("emb", lambda count: next(times), start, low, low + more)
+    result = search(
+        "emb",
+        lambda count: next(times),
+        start,
+        low,
+        low + more,
+    )
     assert min(result.samples) <= result.partitions <= max(result.samples)
     assert all(low <= count <= low + more for count in result.samples)
 
 
 @pytest.mark.parametrize("rounding", [0, 1e-15])
 def test_a_flat_time_takes_what_was_fastest(rounding):
-    result = search("emb", lambda count: 1.0 + rounding * (9 / count + count), 4)
+    result = search(
+        "emb",
+        lambda count: 1.0 + rounding * (9 / count + count),
+        4,
+    )
     assert result.partitions == min(result.samples, key=result.samples.__getitem__)
     assert result.fit == Fit(pytest.approx(1.0), 0, 0)
 

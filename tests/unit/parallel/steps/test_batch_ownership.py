@@ -10,7 +10,13 @@ import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.sparse.rows.aligned_arrays import aligned_empty
 
-PARAMS = {"table": np.linspace(-1, 1, 40, dtype=np.float32).reshape(20, 2), "w": np.ones((3, 2), np.float32)}
+PARAMS = {
+    "table": np.linspace(-1, 1, 40, dtype=np.float32).reshape(
+        20,
+        2,
+    ),
+    "w": np.ones((3, 2), np.float32),
+}
 
 
 def loss(params, batch):
@@ -21,13 +27,20 @@ def loss(params, batch):
 def batches(n=4):
     rng = np.random.default_rng(0)
     for _ in range(n):
-        x, y = rng.normal(size=(8, 3)).astype(np.float32), rng.normal(size=8).astype(np.float32)
+        x = rng.normal(size=(8, 3)).astype(np.float32)
+        y = rng.normal(size=8).astype(np.float32)
         yield {"ids": rng.integers(0, 20, 8).astype(np.int32), "x": x, "y": y}
 
 
 def make(**options):
     machines = Resources((Machine("a", tuple(jax.local_devices()[:1])),))
-    return px.get_runner(loss, PARAMS, optax.adagrad(0.1), machines, px.ParallaxConfig(alpha_threshold=2.0, **options))
+    return px.get_runner(
+        loss,
+        PARAMS,
+        optax.adagrad(0.1),
+        machines,
+        px.ParallaxConfig(alpha_threshold=2.0, **options),
+    )
 
 
 def program_of(runner):
@@ -45,8 +58,12 @@ def program_of(runner):
     ids=["asynchronous", "dense, unchecked"],
 )
 def test_replicas_do_not_read_what_may_be_written_to(options):
-    buffer = {name: aligned_empty(array.shape, array.dtype) for name, array in next(batches()).items()}
-    runner, seen, results = make(**options), [], []
+    buffer = {
+        name: aligned_empty(array.shape, array.dtype) for name, array in next(batches()).items()
+    }
+    runner = make(**options)
+    seen = []
+    results = []
     for batch in batches():
         for name, array in batch.items():
             buffer[name][...] = array  # aligned arrays: JAX takes such as they are

@@ -14,7 +14,13 @@ from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import TableError
 from ampjax.optim.staleness_state import keep_staleness_if_used, set_staleness
 
-PARAMS = {"table": np.linspace(-1, 1, 24, dtype=np.float32).reshape(12, 2), "w": np.array([0.5, -0.5], np.float32)}
+PARAMS = {
+    "table": np.linspace(-1, 1, 24, dtype=np.float32).reshape(
+        12,
+        2,
+    ),
+    "w": np.array([0.5, -0.5], np.float32),
+}
 REMEDIES = {
     "shorter steps": lambda: optax.chain(optax.sgd(0.2), optim.scale_by_staleness()),
     "annealed": lambda: optax.chain(optax.adam(0.1), optim.anneal_by_staleness(5)),
@@ -31,32 +37,53 @@ def loss_fn(params, batch):
 
 def batches(n=5):
     rng = np.random.default_rng(0)
-    return [{"ids": rng.integers(0, 12, 8), "y": rng.normal(size=8).astype(np.float32)} for _ in range(n)]
+    result = []
+    for _ in range(n):
+        result.append({"ids": rng.integers(0, 12, 8), "y": rng.normal(size=8).astype(np.float32)})
+    return result
 
 
 def make(tx, sync=False, **options):
     devices = jax.local_devices()
     machines = Resources(tuple(Machine(name, (devices[i],)) for i, name in enumerate("abcd")))
-    return px.get_runner(loss_fn, PARAMS, tx, machines, px.ParallaxConfig(sync=sync, **options))
+    return px.get_runner(
+        loss_fn,
+        PARAMS,
+        tx,
+        machines,
+        px.ParallaxConfig(sync=sync, **options),
+    )
 
 
 def expected(tx, max_staleness):
     """Four replicas in turn, each with a quarter of a batch; gradients are applied in the order in which they were begun."""
-    params, state, version, ages, under_way = PARAMS, tx.init(PARAMS), 0, [], deque()
+    params = PARAMS
+    state = tx.init(PARAMS)
+    version = 0
+    ages = []
+    under_way = deque()
     gradient = jax.jit(jax.grad(loss_fn))
 
     def apply_oldest():
         nonlocal params, state, version
         _, begun, grads = under_way.popleft()
         ages.append(version - begun)
-        updates, state = tx.update(grads, state, params, staleness=float(ages[-1]))
-        params, version = optax.apply_updates(params, updates), version + 1
+        updates, state = tx.update(
+            grads,
+            state,
+            params,
+            staleness=float(ages[-1]),
+        )
+        params = optax.apply_updates(params, updates)
+        version = version + 1
 
     for batch in batches():
         for replica in range(4):
             while len(under_way) > max_staleness or any(who == replica for who, _, _ in under_way):
                 apply_oldest()
-            part = {name: column[2 * replica :][:2] for name, column in batch.items()}
+            part = {}
+            for name, column in batch.items():
+                part[name] = column[2 * replica :][:2]
             under_way.append((replica, version, gradient(params, part)))
     while under_way:
         apply_oldest()
@@ -65,7 +92,8 @@ def expected(tx, max_staleness):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "threshold", [pytest.param(1e-3, id="dense", marks=pytest.mark.full), pytest.param(2.0, id="table")]
+    "threshold",
+    [pytest.param(1e-3, id="dense", marks=pytest.mark.full), pytest.param(2.0, id="table")],
 )
 @pytest.mark.parametrize("name", REMEDIES)
 def test_a_remedy_is_told_how_old_gradients_are(name, threshold):
@@ -77,7 +105,12 @@ def test_a_remedy_is_told_how_old_gradients_are(name, threshold):
     wanted, ages = expected(REMEDIES[name](), 4)
     assert max(ages) == 3
     for leaf, value in wanted.items():
-        np.testing.assert_allclose(runner.params[leaf], value, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(
+            runner.params[leaf],
+            value,
+            rtol=2e-5,
+            atol=2e-6,
+        )
 
 
 # Quick flags round the missed updates of rows otherwise for one program than for the other.
@@ -85,7 +118,14 @@ def test_a_remedy_is_told_how_old_gradients_are(name, threshold):
 def test_without_staleness_it_is_the_plain_optimizer(sync):
     found = []
     for tx in (optax.sgd(0.1, 0.5), optax.chain(optax.sgd(0.1, 0.5), optim.scale_by_staleness())):
-        runner = make(tx, sync=sync, max_staleness=0, alpha_threshold=2.0, average_dense="sum", average_sparse="sum")
+        runner = make(
+            tx,
+            sync=sync,
+            max_staleness=0,
+            alpha_threshold=2.0,
+            average_dense="sum",
+            average_sparse="sum",
+        )
         for batch in batches(2):
             runner.run(batch)
         runner.wait()
@@ -94,7 +134,10 @@ def test_without_staleness_it_is_the_plain_optimizer(sync):
 
 
 def test_a_remedy_that_keeps_versions_of_a_table_is_refused():
-    runner = make(optax.chain(optim.delayed(optax.sgd(0.1), 2)), alpha_threshold=2.0)
+    runner = make(
+        optax.chain(optim.delayed(optax.sgd(0.1), 2)),
+        alpha_threshold=2.0,
+    )
     with pytest.raises(TableError, match="one entry per row"):
         runner.run(batches(1)[0])
 

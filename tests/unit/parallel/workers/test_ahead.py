@@ -28,7 +28,9 @@ def known(runner):
 @pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
-@pytest.mark.parametrize("options", [{"table_mode": "lazy"}, {"run_option": "ps"}], ids=["lazy", "faithful-ps"])
+@pytest.mark.parametrize(
+    "options", [{"table_mode": "lazy"}, {"run_option": "ps"}], ids=["lazy", "faithful-ps"]
+)
 def test_steps_that_know_the_next_one_are_the_same(options, tmp_path, monkeypatch):
     """In lazy mode a step leaves rows as they are that it does not touch, so that they are pulled before its update."""
     monkeypatch.setattr(deals, "EARLY_BYTES", 0)
@@ -51,7 +53,10 @@ def test_steps_that_know_the_next_one_are_the_same(options, tmp_path, monkeypatc
         runner.run({**own}, following=own)
         own["ids"][:] = 3  # in place: what was announced is another batch now
         assert runner.run(own).loss == runners[0].run(own).loss
-        runner.run(batch(9), following={"ids": np.zeros(4)})  # no batch at all
+        runner.run(
+            batch(9),
+            following={"ids": np.zeros(4)},
+        )  # no batch at all
         assert not is_ahead(runner)
         runners[0].run(batch(9))
         same_model(runners)
@@ -74,13 +79,24 @@ def two_tables(params, batch):
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 def test_rows_of_several_tables_that_are_more_than_fits_in_a_channel_do_not_let_worker_and_server_wait_for_each_other():
     """Had the worker asked for both ahead, the server would wait until it takes the first ones, and the worker until the server takes what it pushes."""
-    n, width = 9_000, 1_000
+    n = 9_000
+    width = 1_000
     nbytes = 4 * n * width
     assert nbytes < Window().nbytes < 2 * nbytes
-    batches = [
-        {"ids": np.arange(n, dtype=np.int32) + (k % 2) * n, "y": np.full((n, 1), k, np.float32)} for k in range(4)
-    ]
-    params = {name: np.ones((2 * n, width), np.float32) for name in ("a", "b")}
+    batches = []
+    for k in range(4):
+        batches.append(
+            {
+                "ids": np.arange(n, dtype=np.int32) + (k % 2) * n,
+                "y": np.full((n, 1), k, np.float32),
+            }
+        )
+    params = {}
+    for name in ("a", "b"):
+        params[name] = np.ones(
+            (2 * n, width),
+            np.float32,
+        )
     config = px.ParallaxConfig(alpha_threshold=1.0)
     one = {"machines": [{"host": "a", "address": "localhost", "devices": [0]}]}
     with px.get_runner(two_tables, params, optax.sgd(10.0), one, config) as runner:
@@ -99,5 +115,9 @@ def test_rows_of_several_tables_that_are_more_than_fits_in_a_channel_do_not_let_
     for batch_of_step in batches:
         value, grads = step(params, batch_of_step)
         wanted.append(float(value))
-        params = jax.tree.map(lambda p, g: p - 10.0 * g, params, grads)
+        params = jax.tree.map(
+            lambda p, g: p - 10.0 * g,
+            params,
+            grads,
+        )
     np.testing.assert_allclose(losses, wanted, rtol=1e-5, atol=1e-7)

@@ -19,9 +19,15 @@ def test_tables_on_every_machine_are_those_of_one_process(tmp_path):
                 [each.resplit(3) for each in runners]
         tables = runner.step.tables["['table']"]
         assert [table.placement for table in tables] == [(0, 0, 0), (1, 1, 1)]
-        np.testing.assert_array_equal(tables[0].dense(), tables[1].dense())
+        np.testing.assert_array_equal(
+            tables[0].dense(),
+            tables[1].dense(),
+        )
         kill(runner.hosts[1], signal.SIGKILL)
         wanted, found = (each.run(batch(3)) for each in runners)
-        equal((found.loss, found.aux), (wanted.loss, wanted.aux))
+        equal(
+            (found.loss, found.aux),
+            (wanted.loss, wanted.aux),
+        )
         assert len(runner.recoveries) == 1
         same_model(runners)

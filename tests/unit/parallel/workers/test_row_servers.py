@@ -71,9 +71,16 @@ def test_a_push_is_not_answered(ends):
 
 def test_an_answer_to_nothing_is_an_error(ends):
     servers, there = ends
-    requests = servers.begin(KEY, {0: ("history",)}, 0, {0: 8})
+    requests = servers.begin(
+        KEY,
+        {0: ("history",)},
+        0,
+        {0: 8},
+    )
     answer(there, 3)
-    with pytest.raises(InvariantError, match="server 0: expected the answer to request 1, got that to request 3"):
+    with pytest.raises(
+        InvariantError, match="server 0: expected the answer to request 1, got that to request 3"
+    ):
         servers.finish(requests)
 
 
@@ -81,9 +88,17 @@ def test_answers_that_have_not_come_take_room_wanted_or_not(ends, monkeypatch):
     monkeypatch.setattr(row_servers, "MOST_ANSWERS", 3)
     monkeypatch.setattr(row_servers, "MOST_BYTES", 100)
     servers, there = ends
-    assert servers.has_room({0: 100}) and not servers.has_room({0: 101}) and not servers.has_room({0: 1}, 4)
+    assert (
+        servers.has_room({0: 100})
+        and not servers.has_room({0: 101})
+        and not servers.has_room({0: 1}, 4)
+    )
     first, second = (servers.begin(KEY, {0: ("history",)}, 0, {0: 40}) for _ in range(2))
-    assert servers.has_room({0: 20}) and not servers.has_room({0: 21}) and not servers.has_room({0: 1}, 2)
+    assert (
+        servers.has_room({0: 20})
+        and not servers.has_room({0: 21})
+        and not servers.has_room({0: 1}, 2)
+    )
     servers.forget(first)
     assert not servers.has_room({0: 21})
     answer(there, 1, "first")
@@ -92,7 +107,8 @@ def test_answers_that_have_not_come_take_room_wanted_or_not(ends, monkeypatch):
     assert servers.has_room({0: 100}, 3)
 
 
-WIDTH, IDS = 8, np.arange(0, 40, 2)
+WIDTH = 8
+IDS = np.arange(0, 40, 2)
 
 
 class Asking(Worker):
@@ -100,9 +116,13 @@ class Asking(Worker):
 
     def __init__(self, tables):
         here, self.there = memory_pair("worker-0", "server-0")
-        self._servers, self._made, self._replica = RowServers([here]), SimpleNamespace(is_sync=True), 0
-        self._places, self._ahead = {path: table.place for path, table in tables.items()}, None
-        self.tables, self.asked = tables, []
+        self._servers = RowServers([here])
+        self._made = SimpleNamespace(is_sync=True)
+        self._replica = 0
+        self._places = {path: table.place for path, table in tables.items()}
+        self._ahead = None
+        self.tables = tables
+        self.asked = []
         threading.Thread(target=self._answer_all, daemon=True).start()
 
     def _answer_all(self):
@@ -113,17 +133,38 @@ class Asking(Worker):
                 path, table = by_key[request.key]
                 ((partition, local),) = request.args[0].items()
                 self.asked.append((path, local.tolist()))
-                answer(self.there, request.number, {partition: table.pull(local)})
+                answer(
+                    self.there,
+                    request.number,
+                    {partition: table.pull(local)},
+                )
         except HostError:
             pass
 
     def work(self, *counts, early=()):
-        rows = {path: UniqueRows(IDS[:n], np.arange(n, dtype=np.int32)) for path, n in zip("abc", counts, strict=True)}
-        masks = {path: np.arange(len(own.ids)) % 2 == 0 if path in early else None for path, own in rows.items()}
-        return StepWork(1, [], {p: RowWork(own, 64, Reading(), 0, 0, masks[p]) for p, own in rows.items()})
+        rows = {}
+        for path, n in zip("abc", counts, strict=True):
+            rows[path] = UniqueRows(
+                IDS[:n],
+                np.arange(n, dtype=np.int32),
+            )
+        masks = {}
+        for path, own in rows.items():
+            if path in early:
+                masks[path] = np.arange(len(own.ids)) % 2 == 0
+            else:
+                masks[path] = None
+        return StepWork(
+            1,
+            [],
+            {p: RowWork(own, 64, Reading(), 0, 0, masks[p]) for p, own in rows.items()},
+        )
 
     def take(self, share):
-        return {path: self._pulled(path, share).rows for path in share.work.tables}
+        result = {}
+        for path in share.work.tables:
+            result[path] = self._pulled(path, share).rows
+        return result
 
 
 @pytest.fixture
@@ -131,7 +172,12 @@ def asking(monkeypatch):
     monkeypatch.setattr(row_servers, "MOST_ANSWERS", 4)
     monkeypatch.setattr(row_servers, "MOST_BYTES", 20 * 4 * WIDTH)  # of 20 rows
     rng = np.random.default_rng(0)
-    tables = {path: Table(rng.normal(size=(40, WIDTH)).astype(np.float32), optax.sgd(0.1)) for path in "abc"}
+    tables = {}
+    for path in "abc":
+        tables[path] = Table(
+            rng.normal(size=(40, WIDTH)).astype(np.float32),
+            optax.sgd(0.1),
+        )
     worker = Asking(tables)
     yield worker
     worker.there.close()
@@ -157,7 +203,9 @@ def test_as_many_tables_are_asked_ahead_as_can_wait_and_each_once(asking, counts
         assert (rows[path] == table.pull(work.tables[path].rows.ids)).all()
         asked = [local for name, local in asking.asked if name == path]
         assert len(asked) == (2 if path in early else 1)
-        assert sorted(row for local in asked for row in local) == work.tables[path].rows.ids.tolist()
+        assert (
+            sorted(row for local in asked for row in local) == work.tables[path].rows.ids.tolist()
+        )
     assert not asking._servers._nbytes and not asking._servers._answers
 
 

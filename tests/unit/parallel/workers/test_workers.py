@@ -40,16 +40,25 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
         interrupted_between_workers(runner)
         same_model(runners)
 
-        names, roles = [state.name for state in runner.hosts], [state.role for state in runner.hosts]
-        assert names == ["server-0", "server-1", "worker-0", "worker-1"] and roles[1:3] == ["server", "worker"]
+        names = [state.name for state in runner.hosts]
+        roles = [state.role for state in runner.hosts]
+        assert names == ["server-0", "server-1", "worker-0", "worker-1"] and roles[1:3] == [
+            "server",
+            "worker",
+        ]
         assert [state.machine for state in runner.hosts] == ["a", "b"] * 2
         assert {state.state for state in runner.hosts} == {"running"}
 
         for each in runners:  # it is assigned again when the step before has been repeated
-            each.opt_state = jax.tree.map(lambda leaf: leaf / 2 if leaf.dtype == np.float32 else leaf, each.opt_state)
+            each.opt_state = jax.tree.map(
+                lambda leaf: leaf / 2 if leaf.dtype == np.float32 else leaf, each.opt_state
+            )
         kill(runner.hosts[3], signal.SIGKILL)
         wanted, found = (each.run(batch(3)) for each in runners)
-        equal((found.loss, found.aux), (wanted.loss, wanted.aux))
+        equal(
+            (found.loss, found.aux),
+            (wanted.loss, wanted.aux),
+        )
         (recovery,) = runner.recoveries
         assert (recovery.step, recovery.restored) == (4, 2)
         assert recovery.error.startswith(
@@ -61,13 +70,21 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
         runner._training.recoverer = None  # as without checkpoints
         kill(runner.hosts[0], signal.SIGKILL)
         with pytest.raises(
-            HostDiedError, match=r"server-0 on machine `a`: .* killed by SIGKILL\. .* `ParallaxConfig\("
+            HostDiedError,
+            match=r"server-0 on machine `a`: .* killed by SIGKILL\. .* `ParallaxConfig\(",
         ):
             runner.run(batch(5))
-        assert [state.state for state in runner.hosts][:2] == ["killed by SIGKILL", "ended with the others"]
-        with pytest.raises(HostDiedError, match=r"its processes, got none \(server-0: killed by SIGKILL\)"):
+        assert [state.state for state in runner.hosts][:2] == [
+            "killed by SIGKILL",
+            "ended with the others",
+        ]
+        with pytest.raises(
+            HostDiedError, match=r"its processes, got none \(server-0: killed by SIGKILL\)"
+        ):
             runner.run(batch(5))
-    with pytest.raises(HostDiedError, match=r"its processes, got none: it was closed\. Make another runner"):
+    with pytest.raises(
+        HostDiedError, match=r"its processes, got none: it was closed\. Make another runner"
+    ):
         runner.run(batch(5))
 
 
@@ -100,15 +117,21 @@ def test_without_a_table_servers_are_watched_too():
 
 def refused(runner):
     """Steps with numbers that are not finite change nothing."""
-    with pytest.raises(ParameterError, match=r"step 4, gradients: expected finite numbers, got a loss of inf"):
+    with pytest.raises(
+        ParameterError, match=r"step 4, gradients: expected finite numbers, got a loss of inf"
+    ):
         runner.run(batch(3, np.inf), following=batch(3))
-    with pytest.raises(TableError, match=r"variable `table`, push, gradients: expected finite numbers, got nan in row"):
+    with pytest.raises(
+        TableError,
+        match=r"variable `table`, push, gradients: expected finite numbers, got nan in row",
+    ):
         runner.run(batch(3, hole=0.0))
 
 
 def interrupted_between_workers(runner):
     """Ctrl-C when only one of the workers has been told of a step: the step is not taken, and the next one is a step of all."""
-    group, tell_one = runner.setup.group, runner.setup.group._send
+    group = runner.setup.group
+    tell_one = runner.setup.group._send
 
     def tell(worker, message):
         tell_one(worker, message)
@@ -166,14 +189,17 @@ def test_a_process_that_hangs_is_noticed_within_two_seconds(number, tmp_path, mo
         begun = time.monotonic()
         [each.run(batch(1)) for each in runners]
         assert started[0] - begun < 3.0  # 2 s without a beat; the rest is for a busy machine
-        assert f"{stopped.name} on machine `b`: expected a running process, got no sign of life for 2." in (
-            runner.recoveries[0].error
+        assert (
+            f"{stopped.name} on machine `b`: expected a running process, got no sign of life for 2."
+            in (runner.recoveries[0].error)
         )
         same_model(runners)
 
 
 def test_every_machine_needs_a_server_for_its_own_tables():
-    machines = [{**machine, "servers": servers} for machine, servers in zip(TWO["machines"], (1, 0), strict=True)]
+    machines = []
+    for machine, servers in zip(TWO["machines"], (1, 0), strict=True):
+        machines.append({**machine, "servers": servers})
     with pytest.raises(
         SettingsError,
         match=r"machine `b`, `servers`: expected at least 1 where run_option is `ar`, got 0\. A server on",
@@ -189,6 +215,7 @@ def test_a_loss_that_cannot_travel():
             return loss(params, batch)
 
     with pytest.raises(
-        SettingsError, match=r"the optimizer: expected something that can travel .*`loss_fn`.*`lock`, a lock"
+        SettingsError,
+        match=r"the optimizer: expected something that can travel .*`loss_fn`.*`lock`, a lock",
     ):
         make(TWO, loss=locked)

@@ -21,7 +21,8 @@ class Watching:
     """A policy that sees to it that it is shown what there is, and waits now and then."""
 
     def __init__(self):
-        self.asked, self.side = 0, None
+        self.asked = 0
+        self.side = None
 
     def __call__(self, queues, now):
         self.asked += 1
@@ -29,12 +30,17 @@ class Watching:
         for q in queues:
             line = lines[3 * q.stage.number + DIRECTIONS.index(q.direction)]
             shown = q.items, q.rows, q.max_rows, q.longest, q.under_way
-            assert shown == tuple(line[[c.ITEMS, c.ITEM_ROWS, c.MAX_ROWS, c.LONGEST, c.UNDER_WAY]].tolist())
+            assert shown == tuple(
+                line[[c.ITEMS, c.ITEM_ROWS, c.MAX_ROWS, c.LONGEST, c.UNDER_WAY]].tolist()
+            )
             assert q.items > 0 and q.ready == min(q.rows, q.max_rows) and q.born <= now
             assert q.backward == (q.direction == "backward" or q.stage.kind.starts_backward)
         if now % 5 == 0:
             return None
-        return min(queues, key=lambda q: (-q.rows, q.stage.number, q.direction))
+        return min(
+            queues,
+            key=lambda q: (-q.rows, q.stage.number, q.direction),
+        )
 
 
 @pytest.mark.parametrize("drive", [at_once, in_virtual_time])
@@ -42,9 +48,12 @@ class Watching:
 def test_a_policy_is_shown_what_there_is(name, drive):
     """All that may be read of queues, in the same order, whenever it is asked."""
     graph, data = model(name)
-    plan, policy = make_plan(graph, assign(graph, 2), (0, 1)), Watching()
+    plan = make_plan(graph, assign(graph, 2), (0, 1))
+    policy = Watching()
     intervals = dict.fromkeys(graph.parameterised, 7)
-    settings = SchedulerSettings(intervals=intervals, max_active_keys=4, max_dispatch_size=4, policy=policy)
+    settings = SchedulerSettings(
+        intervals=intervals, max_active_keys=4, max_dispatch_size=4, policy=policy
+    )
     policy.side = Scheduled(plan, settings, data)
     assert len(list(drive(policy.side, len(data), 2))) > 50 and policy.asked > 50
 
@@ -53,8 +62,13 @@ def test_a_policy_is_shown_what_there_is(name, drive):
 def test_a_users_ranks_are_asked_for_what_has_changed(workers):
     """The same schedule as if all ranks were compared each time, and fewer questions."""
     graph, data = model("tagger")
-    plan = make_plan(graph, assign(graph, workers), tuple(range(workers)))
-    asked, told = [], []
+    plan = make_plan(
+        graph,
+        assign(graph, workers),
+        tuple(range(workers)),
+    )
+    asked = []
+    told = []
     for ranked in (True, False):
         n = []
 
@@ -67,7 +81,9 @@ def test_a_users_ranks_are_asked_for_what_has_changed(workers):
 
         intervals = dict.fromkeys(graph.parameterised, 7)
         policy = Ranked(rank) if ranked else lowest
-        settings = SchedulerSettings(intervals=intervals, max_active_keys=4, max_dispatch_size=4, policy=policy)
+        settings = SchedulerSettings(
+            intervals=intervals, max_active_keys=4, max_dispatch_size=4, policy=policy
+        )
         told.append(list(at_once(Scheduled(plan, settings, data), len(data), workers)))
         asked.append(len(n))
     assert first_difference(*told) is None
@@ -82,18 +98,29 @@ def test_a_policy_may_look_at_states():
         states = [q.states for q in queues]
         looked.append([own.shape for own in states])
         assert all(len(own) == q.items for own, q in zip(states, queues, strict=True))
-        return max(queues, key=lambda q: (q.states[:, 0].max(), q.stage.number))
+        return max(
+            queues,
+            key=lambda q: (q.states[:, 0].max(), q.stage.number),
+        )
 
     settings = SchedulerSettings(max_active_keys=3, max_dispatch_size=1, policy=latest)
-    side = Scheduled(plan_for(graphs.chain(2)), settings, InstanceList(graphs.chain_data(3)))
+    side = Scheduled(
+        plan_for(graphs.chain(2)),
+        settings,
+        InstanceList(graphs.chain_data(3)),
+    )
     told = list(at_once(side, 3))
-    assert [d[4][0][0] for d in told[:3]] == [0, 1, 2] and looked[0] == [(3, 2)]  # it is the last of its queue
+    assert [d[4][0][0] for d in told[:3]] == [0, 1, 2] and looked[0] == [
+        (3, 2)
+    ]  # it is the last of its queue
 
 
 def test_views_hold_no_longer_than_their_queue():
     """A queue that was empty in the meantime is the last one again."""
     side = Scheduled(
-        plan_for(graphs.chain(2)), SchedulerSettings(max_active_keys=9), InstanceList(graphs.chain_data(9))
+        plan_for(graphs.chain(2)),
+        SchedulerSettings(max_active_keys=9),
+        InstanceList(graphs.chain_data(9)),
     )
     s = side.scheduler
     admit(side, np.arange(2))
@@ -111,7 +138,11 @@ def test_views_hold_no_longer_than_their_queue():
 
 def running(policy, n=3, steps=1, homes=None):
     plan = plan_for(graphs.chain(2), homes, (0, 1))
-    side = Scheduled(plan, SchedulerSettings(max_dispatch_size=2, policy=policy), InstanceList(graphs.chain_data(n)))
+    side = Scheduled(
+        plan,
+        SchedulerSettings(max_dispatch_size=2, policy=policy),
+        InstanceList(graphs.chain_data(n)),
+    )
     admit(side, np.arange(n))
     for _ in range(steps):
         side.scheduler.done(side.scheduler.next(0))
@@ -162,7 +193,9 @@ def patient(queues, now):
 def test_a_policy_that_waits():
     s = running(patient, steps=0)
     assert s.queues.why_blocked(0) == "policy"
-    assert explained(s)[0].startswith("`patient` lets worker 0 wait; if nothing else moves, it takes forward of `")
+    assert explained(s)[0].startswith(
+        "`patient` lets worker 0 wait; if nothing else moves, it takes forward of `"
+    )
 
 
 def test_a_worker_that_has_nothing():

@@ -14,22 +14,40 @@ from ampjax.sched.columns import ALIGNED, N_HEAD
 from ampjax.sched.decisions import packs
 
 CASES = {
-    "sequences": (graphs.rnn(), graphs.rnn_data([3, 1, 4, 1, 5, 2, 2])),
-    "groups": (graphs.grouping(), [graphs.grouping_instance(n) for n in (2, 0, 3)]),
-    "flatmap": (graphs.flat(), [graphs.flat_instance(n) for n in (2, 1, 3, 2)]),
+    "sequences": (
+        graphs.rnn(),
+        graphs.rnn_data([3, 1, 4, 1, 5, 2, 2]),
+    ),
+    "groups": (
+        graphs.grouping(),
+        [graphs.grouping_instance(n) for n in (2, 0, 3)],
+    ),
+    "flatmap": (
+        graphs.flat(),
+        [graphs.flat_instance(n) for n in (2, 1, 3, 2)],
+    ),
 }
 
 
 def dispatches(name):
     """What a scheduler decides, several ahead, and the stages."""
     graph, data = CASES[name]
-    settings = {"max_active_keys": 6, "max_dispatch_size": 5, "intervals": dict.fromkeys(graph.parameterised, 7)}
-    scheduler, left = scheduler_for(graph, **settings), len(data)
+    settings = {
+        "max_active_keys": 6,
+        "max_dispatch_size": 5,
+        "intervals": dict.fromkeys(graph.parameterised, 7),
+    }
+    scheduler = scheduler_for(graph, **settings)
+    left = len(data)
     found = []
     while left or not scheduler.idle:
         n = min(left, scheduler.admission.room())
         if n:
-            admit(scheduler, data[len(data) - left :][:n], range(len(data) - left, len(data) - left + n))
+            admit(
+                scheduler,
+                data[len(data) - left :][:n],
+                range(len(data) - left, len(data) - left + n),
+            )
         left -= n
         more = scheduler.ahead(0, 16)
         assert more or scheduler.admission.take_ended(), "something can't move"
@@ -47,7 +65,11 @@ def test_the_loops_pad_as_kernels_want_it(name):
         if d.size:
             sizes.add((d.size, d.n_rows))
             n_ports = len(stage.ports)
-            wanted = packs.padded(d.rows[:n_ports], d.rows[n_ports:], d.size)
+            wanted = packs.padded(
+                d.rows[:n_ports],
+                d.rows[n_ports:],
+                d.size,
+            )
             pack = d.pack.reshape(-1, d.size)
             assert d.size == ladder_for(stage)(d.n_rows) and d.n_rows == d.n_messages
             assert pack.shape == wanted.shape
@@ -77,11 +99,20 @@ def test_packs_are_stacked_wherever_they_lie(chosen, most):
     memory = packs.PackMemory()
     found, places = kept(memory, 0)
     more, behind = kept(memory, 1000)
-    found, places = [*found, *more], [*places, *behind]
+    found = [*found, *more]
+    places = [*places, *behind]
     own = [found[i] for i in chosen]
-    stacked = packs.stacked(own, [places[i] for i in chosen], most, 16)
+    stacked = packs.stacked(
+        own,
+        [places[i] for i in chosen],
+        most,
+        16,
+    )
     assert stacked.shape == (most, 5, 16)
-    np.testing.assert_array_equal(stacked[: len(own)].reshape(len(own), -1), own)
+    np.testing.assert_array_equal(
+        stacked[: len(own)].reshape(len(own), -1),
+        own,
+    )
 
 
 def test_neighbours_are_read_in_place():
@@ -96,15 +127,23 @@ def test_neighbours_are_read_in_place():
 def test_packs_that_have_travelled_are_stacked_too(protocol):
     found, places = kept(packs.PackMemory(), 0)
     there = pickle.loads(pickle.dumps(found, protocol))
-    np.testing.assert_array_equal(packs.stacked(there, places, 3, 16).reshape(3, -1), found)
+    np.testing.assert_array_equal(
+        packs.stacked(there, places, 3, 16).reshape(3, -1),
+        found,
+    )
 
 
 def test_what_is_kept_stays():
     memory = packs.PackMemory()
-    many = [kept(memory, 1000 * k, n=40) for k in range(60)]
+    many = []
+    for k in range(60):
+        many.append(kept(memory, 1000 * k, n=40))
     for k, (found, places) in enumerate(many):
         assert found[0].ctypes.data % 64 == 0 and len(places) == 40
-        np.testing.assert_array_equal(np.concatenate(found), 1000 * k + np.arange(40 * 80))
+        np.testing.assert_array_equal(
+            np.concatenate(found),
+            1000 * k + np.arange(40 * 80),
+        )
 
 
 def test_a_pack_larger_than_a_piece_of_memory():

@@ -45,7 +45,9 @@ def test_no_two_columns_share_a_name():
     assert len(names) > 100 and max(names.values()) == 1, names.most_common(3)
 
 
-@pytest.mark.parametrize("damage", [b"", b"no pickle", None], ids=["empty", "garbage", "module gone"])
+@pytest.mark.parametrize(
+    "damage", [b"", b"no pickle", None], ids=["empty", "garbage", "module gone"]
+)
 def test_what_is_damaged_on_disk_is_compiled_anew(damage, tmp_path, monkeypatch):
     """None: an index that names a module which is not there, as that of an older version may."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
@@ -53,7 +55,9 @@ def test_what_is_damaged_on_disk_is_compiled_anew(damage, tmp_path, monkeypatch)
     (index,) = tmp_path.rglob("*.nbi")
     assert compiled.DIGEST[:16] in index.name
     kept = index.read_bytes()
-    index.write_bytes(kept.replace(b"numba.core.types", b"numba.gone.types") if damage is None else damage)
+    index.write_bytes(
+        kept.replace(b"numba.core.types", b"numba.gone.types") if damage is None else damage
+    )
     again = compiled.entry(twice)
     assert again(3) == 6 and sum(again.stats.cache_misses.values()) == 1
     third = compiled.entry(twice)

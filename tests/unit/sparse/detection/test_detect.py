@@ -36,21 +36,29 @@ def test_the_right_answer(program):
 
 
 def test_a_notebooks_line_is_given_as_it_is_written(monkeypatch):
-    cell, file = (
-        "def loss(params, batch):\n    rows = params['T'][batch]\n    return rows.sum()\n",
-        "/tmp/ipykernel_12/34.py",
+    cell = "def loss(params, batch):\n    rows = params['T'][batch]\n    return rows.sum()\n"
+    file = "/tmp/ipykernel_12/34.py"
+    monkeypatch.setitem(
+        linecache.cache,
+        file,
+        (len(cell), None, cell.splitlines(True), file),
     )
-    monkeypatch.setitem(linecache.cache, file, (len(cell), None, cell.splitlines(True), file))
     scope = {}
     exec(compile(cell, file, "exec"), scope)
-    (variable,) = find_sparse(scope["loss"], {"T": np.ones((9, 2), np.float32)}, np.array([1, 2]))
+    (variable,) = find_sparse(
+        scope["loss"],
+        {"T": np.ones((9, 2), np.float32)},
+        np.array([1, 2]),
+    )
     assert variable.sparse and "(`rows = params['T'][batch]`)" in variable.reason
 
 
 @pytest.mark.parametrize("name", ["tied softmax", "take", "nested jit"])
 def test_reasons_name_the_users_line(name):
     (program,) = (p for p in PROGRAMS if p.name == name)
-    (variable,) = (v for v in find_sparse(program.loss, program.params, program.batch) if leaf(v) == "T")
+    (variable,) = (
+        v for v in find_sparse(program.loss, program.params, program.batch) if leaf(v) == "T"
+    )
     line = program.loss.__code__.co_firstlineno
     lines = [int(n) for n in re.findall(r"sparse_programs\.py:(\d+)", variable.reason)]
     assert lines and all(line < n < line + 5 for n in lines)
@@ -58,14 +66,24 @@ def test_reasons_name_the_users_line(name):
 
 def test_shapes_are_enough():
     shapes = jax.eval_shape(lambda: (PARAMS, IDS))
-    analysis = find_sparse(lambda p, ids: end(p, p["T"][ids]), *shapes)
+    analysis = find_sparse(
+        lambda p, ids: end(p, p["T"][ids]),
+        *shapes,
+    )
     assert analysis.sparse == ("['T']",)
     assert (analysis["['T']"].shape, analysis["['T']"].dtype) == ((V, D), jnp.float32)
 
 
 def test_numpys_wide_types_are_what_jax_makes_of_them():
-    params = {"T": np.zeros((V, D)), "W": np.zeros((D, D))}
-    analysis = find_sparse(lambda p, ids: end(p, p["T"][ids]), params, np.arange(3))
+    params = {
+        "T": np.zeros((V, D)),
+        "W": np.zeros((D, D)),
+    }
+    analysis = find_sparse(
+        lambda p, ids: end(p, p["T"][ids]),
+        params,
+        np.arange(3),
+    )
     assert analysis["['T']"].sparse and analysis["['T']"].dtype == jnp.float32
 
 
@@ -87,7 +105,11 @@ def test_printed():
 
 
 def test_numbers_in_a_batch_are_welcome():
-    analysis = find_sparse(lambda p, b: end(p, p["T"][b["ids"]]) * b["scale"], PARAMS, {"ids": IDS, "scale": 2.0})
+    analysis = find_sparse(
+        lambda p, b: end(p, p["T"][b["ids"]]) * b["scale"],
+        PARAMS,
+        {"ids": IDS, "scale": 2.0},
+    )
     assert analysis.sparse == ("['T']",)
 
 
@@ -104,7 +126,9 @@ def test_numbers_in_a_batch_are_welcome():
     ids=["rows", "integer", "dict", "aux without a scalar", "three results", "nothing"],
 )
 def test_a_loss_that_is_no_scalar(loss, got):
-    with pytest.raises(SettingsError, match=rf"loss_fn.*expected a float scalar.*got {got}\. Take the mean"):
+    with pytest.raises(
+        SettingsError, match=rf"loss_fn.*expected a float scalar.*got {got}\. Take the mean"
+    ):
         find_sparse(loss, PARAMS, IDS)
 
 
@@ -114,7 +138,9 @@ def test_a_loss_that_is_no_scalar(loss, got):
     ids=["integers only", "empty"],
 )
 def test_parameters_without_floats(params, got):
-    with pytest.raises(ParameterError, match=rf"parameters: expected at least one float leaf, got {got}\."):
+    with pytest.raises(
+        ParameterError, match=rf"parameters: expected at least one float leaf, got {got}\."
+    ):
         find_sparse(lambda p, ids: 0.0, params, IDS)
 
 
@@ -124,18 +150,33 @@ def test_a_parameter_that_is_no_array():
 
 
 def test_a_batch_with_text():
-    with pytest.raises(DataError, match=r"batch, leaf `text`: expected an array or a number, got str 'hello'"):
-        find_sparse(lambda p, b: end(p, p["T"]), PARAMS, {"text": "hello"})
+    with pytest.raises(
+        DataError, match=r"batch, leaf `text`: expected an array or a number, got str 'hello'"
+    ):
+        find_sparse(
+            lambda p, b: end(p, p["T"]),
+            PARAMS,
+            {"text": "hello"},
+        )
 
 
 def test_the_users_own_error_comes_through():
     with pytest.raises(KeyError, match="missing"):
         find_sparse(lambda p, ids: p["missing"], PARAMS, IDS)
     with pytest.raises(jax.errors.TracerBoolConversionError):
-        find_sparse(lambda p, ids: 1.0 if p["T"][0, 0] > 0 else 2.0, PARAMS, IDS)
+        find_sparse(
+            lambda p, ids: 1.0 if p["T"][0, 0] > 0 else 2.0,
+            PARAMS,
+            IDS,
+        )
 
 
 def test_no_program_of_the_list_is_computed(monkeypatch):
-    monkeypatch.setattr(jax.core.Tracer, "__bool__", lambda self: pytest.fail("a value was asked for"))
+    monkeypatch.setattr(
+        jax.core.Tracer, "__bool__", lambda self: pytest.fail("a value was asked for")
+    )
     for program in sparse_programs.SPARSE[:5]:
-        find_sparse(program.loss, *jax.eval_shape(lambda p=program: (p.params, p.batch)))
+        find_sparse(
+            program.loss,
+            *jax.eval_shape(lambda p=program: (p.params, p.batch)),
+        )

@@ -26,16 +26,23 @@ def program():
     return rewrite(plain, PARAMS, IDS)
 
 
-@pytest.mark.parametrize("group", [*range(4), *(pytest.param(g, marks=pytest.mark.full) for g in range(4, 8))])
+@pytest.mark.parametrize(
+    "group", [*range(4), *(pytest.param(g, marks=pytest.mark.full) for g in range(4, 8))]
+)
 def test_losses_aux_and_gradients_are_those_of_the_programs(group):
     cases = SPARSE[group::8]  # compiled together, which takes half the time
     programs = [rewrite(case.loss, case.params, case.batch) for case in cases]
 
     @quick_jit
     def both(inputs):
-        return [beside(case, program, *args) for case, program, args in zip(cases, programs, inputs, strict=True)]
+        result = []
+        for case, program, args in zip(cases, programs, inputs, strict=True):
+            result.append(beside(case, program, *args))
+        return result
 
-    for case, (got, want) in zip(cases, both([(case.params, case.batch) for case in cases]), strict=True):
+    for case, (got, want) in zip(
+        cases, both([(case.params, case.batch) for case in cases]), strict=True
+    ):
         assert_equal(got, want, case.name)
 
 
@@ -50,10 +57,23 @@ def test_no_array_has_the_tables_rows():
         program = rewrite(case.loss, case.params, case.batch)
         dense = program.split(case.params)[0]
         n = program.n_ids(case.batch)
-        rows = {p: jnp.zeros((n[p], *leaf.shape[1:]), leaf.dtype) for p, leaf in program.tables.items()}
-        own = [leaf for leaf in jax.tree.leaves(dense) if V in leaf.shape]  # a dense table stays what it is
+        rows = {}
+        for p, leaf in program.tables.items():
+            rows[p] = jnp.zeros(
+                (n[p], *leaf.shape[1:]),
+                leaf.dtype,
+            )
+        own = [
+            leaf for leaf in jax.tree.leaves(dense) if V in leaf.shape
+        ]  # a dense table stays what it is
         if not own:
-            assert arrays_with(V, jax.make_jaxpr(program.value_and_grad)(dense, rows, case.batch)) == [], case.name
+            assert (
+                arrays_with(
+                    V,
+                    jax.make_jaxpr(program.value_and_grad)(dense, rows, case.batch),
+                )
+                == []
+            ), case.name
         assert arrays_with(V, jax.make_jaxpr(program.ids)(dense, case.batch)) == [], case.name
 
 
@@ -67,7 +87,12 @@ def test_a_second_call_compiles_nothing(program):
     step = quick_jit(program.value_and_grad)
     rows = {PATH: tables[PATH][:8]}
     for shift in range(3):
-        step(dense, rows, IDS + shift, {PATH: jnp.arange(6) % 4 + shift})
+        step(
+            dense,
+            rows,
+            IDS + shift,
+            {PATH: jnp.arange(6) % 4 + shift},
+        )
     assert step._cache_size() == 1
 
 
@@ -80,7 +105,14 @@ def ids_of(loss, batch, params=PARAMS):
 
 
 def test_ids_come_in_the_order_of_the_reads():
-    assert ids_of(lambda p, i: end(p, p["T"][i[1]]) + end(p, p["T"][i[0]]), IDS) == [96, 0, 41, 3, 5, 5]
+    assert ids_of(lambda p, i: end(p, p["T"][i[1]]) + end(p, p["T"][i[0]]), IDS) == [
+        96,
+        0,
+        41,
+        3,
+        5,
+        5,
+    ]
 
 
 def test_ids_of_a_scan_come_step_by_step():
@@ -101,7 +133,11 @@ def test_ids_outside_the_table(mode, ids):
 
 def test_ids_of_a_branch_that_is_not_taken_read_nothing():
     def loss(p, i):
-        return jax.lax.cond(i[0, 0] > 50, lambda: end(p, p["T"][i[0]]), lambda: end(p, p["T"][i[1, 1]]))
+        return jax.lax.cond(
+            i[0, 0] > 50,
+            lambda: end(p, p["T"][i[0]]),
+            lambda: end(p, p["T"][i[1, 1]]),
+        )
 
     assert sorted(ids_of(loss, IDS)) == [0, V, V, V]
 
@@ -111,7 +147,10 @@ def test_the_program_of_ids_computes_nothing_else():
         def step(h, i):
             return jnp.tanh(h @ p["W"] + p["T"][i]), None
 
-        return end(p, jax.lax.scan(step, jnp.zeros((2, D)), ids.T)[0])
+        return end(
+            p,
+            jax.lax.scan(step, jnp.zeros((2, D)), ids.T)[0],
+        )
 
     program = rewrite(loss, PARAMS, IDS)
     text = str(jax.make_jaxpr(program.ids)(program.split(PARAMS)[0], IDS))
@@ -122,7 +161,10 @@ def test_a_callback_runs_in_the_step_only():
     seen = []
 
     def loss(p, ids):
-        jax.debug.callback(lambda i: seen.append(i.tolist()), ids[0])
+        jax.debug.callback(
+            lambda i: seen.append(i.tolist()),
+            ids[0],
+        )
         return plain(p, ids)
 
     program = rewrite(loss, PARAMS, IDS)
@@ -130,7 +172,11 @@ def test_a_callback_runs_in_the_step_only():
     ids = jax.jit(program.ids)(dense, IDS)
     jax.effects_barrier()
     assert seen == []
-    jax.jit(program.loss)(dense, {PATH: tables[PATH][ids[PATH]]}, IDS)
+    jax.jit(program.loss)(
+        dense,
+        {PATH: tables[PATH][ids[PATH]]},
+        IDS,
+    )
     jax.effects_barrier()
     assert seen == [[3, 5, 5]]
 
@@ -140,18 +186,32 @@ def test_a_callback_runs_in_the_step_only():
 
 def test_rows_one_by_one_have_gradients_of_their_own(program):
     dense, tables = program.split(PARAMS)
-    _, (_, grads) = quick_jit(program.value_and_grad)(dense, {PATH: tables[PATH][IDS.ravel()]}, IDS)
+    _, (_, grads) = quick_jit(program.value_and_grad)(
+        dense,
+        {PATH: tables[PATH][IDS.ravel()]},
+        IDS,
+    )
     whole = np.zeros((V, D), np.float32)
     np.add.at(whole, IDS.ravel(), grads[PATH])
-    assert_equal(whole, quick_jit(jax.grad(plain))(PARAMS, IDS)["T"])
+    assert_equal(
+        whole,
+        quick_jit(jax.grad(plain))(PARAMS, IDS)["T"],
+    )
 
 
 def test_rows_may_travel_in_half_precision(program):
     dense, tables = program.split(PARAMS)
     half = tables[PATH][IDS.ravel()].astype(jnp.bfloat16)
-    value, (_, grads) = quick_jit(program.value_and_grad)(dense, {PATH: half}, IDS)
+    value, (_, grads) = quick_jit(program.value_and_grad)(
+        dense,
+        {PATH: half},
+        IDS,
+    )
     assert (value.dtype, grads[PATH].dtype) == (jnp.float32, jnp.bfloat16)
-    rounded = {"T": PARAMS["T"].astype(jnp.bfloat16).astype(jnp.float32), "W": W}
+    rounded = {
+        "T": PARAMS["T"].astype(jnp.bfloat16).astype(jnp.float32),
+        "W": W,
+    }
     assert_equal(value, plain(rounded, IDS))
 
 
@@ -160,7 +220,11 @@ def test_other_sizes_of_batch_are_traced_when_they_come(program):
     for size in (1, 4):
         ids = np.arange(2 * size).reshape(2, size)
         assert program.n_ids(ids) == {PATH: 2 * size}
-        loss = quick_jit(program.loss)(dense, {PATH: np.asarray(tables[PATH])[ids.ravel()]}, ids)
+        loss = quick_jit(program.loss)(
+            dense,
+            {PATH: np.asarray(tables[PATH])[ids.ravel()]},
+            ids,
+        )
         assert_equal(loss, quick_jit(plain)(PARAMS, ids))
 
 
@@ -173,7 +237,12 @@ def test_the_traces_that_are_kept_are_bounded(program):
 def test_some_of_the_sparse_leaves_may_be_left_dense():
     program = rewrite(sampled_softmax_loss, SOFTMAX, IDS, sparse=["['U']"])
     assert list(program.tables) == ["['U']"]
-    both = quick_jit(lambda p, b: (step_inside(program, p, b), reference(sampled_softmax_loss, p, b, True)))
+    both = quick_jit(
+        lambda p, b: (
+            step_inside(program, p, b),
+            reference(sampled_softmax_loss, p, b, True),
+        )
+    )
     assert_equal(*both(SOFTMAX, IDS))
 
 
@@ -182,11 +251,25 @@ def sampled_softmax_loss(p, ids):
 
 
 def test_a_program_without_tables_is_the_program():
-    program = rewrite(lambda p, ids: jnp.sum(p["W"]) * ids.sum(), {"W": W}, IDS)
+    program = rewrite(
+        lambda p, ids: jnp.sum(p["W"]) * ids.sum(),
+        {"W": W},
+        IDS,
+    )
     assert program.ids({"W": W}, IDS) == {}
-    value, (grads, rows) = quick_jit(program.value_and_grad)({"W": W}, {}, IDS)
+    value, (grads, rows) = quick_jit(program.value_and_grad)(
+        {"W": W},
+        {},
+        IDS,
+    )
     assert rows == {}
-    assert_equal((value, grads["W"]), (jnp.sum(W) * IDS.sum(), jnp.full((D, D), IDS.sum(), jnp.float32)))
+    assert_equal(
+        (value, grads["W"]),
+        (
+            jnp.sum(W) * IDS.sum(),
+            jnp.full((D, D), IDS.sum(), jnp.float32),
+        ),
+    )
 
 
 def test_split_and_join_are_inverses(program):
@@ -200,9 +283,16 @@ def test_replicas_under_pmap(program):
     dense, tables = program.split(PARAMS)
     batches = jnp.stack([IDS, IDS + 1])
     rows = {PATH: jnp.stack([tables[PATH][batch.ravel()] for batch in batches])}
-    step = jax.pmap(program.value_and_grad, in_axes=(None, 0, 0), devices=jax.devices()[:2])
+    step = jax.pmap(
+        program.value_and_grad,
+        in_axes=(None, 0, 0),
+        devices=jax.devices()[:2],
+    )
     values, _ = step(dense, rows, batches)
-    assert_equal(values, jnp.stack([plain(PARAMS, batch) for batch in batches]))
+    assert_equal(
+        values,
+        jnp.stack([plain(PARAMS, batch) for batch in batches]),
+    )
 
 
 # ---- duplicates ------------------------------------------------------------------------------------------------------
@@ -215,7 +305,9 @@ def test_unique_rows_of_nothing():
 
 @pytest.mark.parametrize("wrong", [-1, 6])
 def test_unique_rows_checks_its_ids(wrong):
-    with pytest.raises(SettingsError, match=rf"row ids: expected numbers in \[0, 5\], got {wrong}\. Take them from"):
+    with pytest.raises(
+        SettingsError, match=rf"row ids: expected numbers in \[0, 5\], got {wrong}\. Take them from"
+    ):
         unique_rows(np.array([1, wrong, 5]), 5)
 
 
@@ -231,14 +323,16 @@ def test_padding_wastes_at_most_a_third():
 
 def test_an_unknown_path():
     with pytest.raises(
-        ParameterError, match=r"sparse: expected paths among .*, got `T`\. Use a path of the parameters"
+        ParameterError,
+        match=r"sparse: expected paths among .*, got `T`\. Use a path of the parameters",
     ):
         rewrite(plain, PARAMS, IDS, sparse=["T"])
 
 
 def test_a_dense_leaf_as_sparse():
     with pytest.raises(
-        ParameterError, match=r"sparse, `\['W'\]`: expected a sparse leaf, got a dense one \(.*dot_general"
+        ParameterError,
+        match=r"sparse, `\['W'\]`: expected a sparse leaf, got a dense one \(.*dot_general",
     ):
         rewrite(plain, PARAMS, IDS, sparse=["['W']"])
 
@@ -267,7 +361,10 @@ def test_a_batch_that_does_not_fit(program, batch, got):
     ("dense", "message"),
     [
         (PARAMS, r"parameter `\['T'\]`: expected none, as the leaf is sparse, got float32\[97,4\]"),
-        ({"T": None, "W": W[:2]}, r"parameter `\['W'\]`: expected float32\[4,4\], got float32\[2,4\]"),
+        (
+            {"T": None, "W": W[:2]},
+            r"parameter `\['W'\]`: expected float32\[4,4\], got float32\[2,4\]",
+        ),
         ({"T": None, "W": None}, r"parameter `\['W'\]`: expected float32\[4,4\], got none"),
         ({"T": None, "W": W.astype(jnp.bfloat16)}, r"expected float32\[4,4\], got bfloat16\[4,4\]"),
         ({"W": W}, r"parameters: expected the structure .*, None at sparse leaves, got"),
@@ -285,14 +382,24 @@ def test_dense_parameters_that_do_not_fit(program, dense, message):
     ids=["missing", "too narrow", "one row"],
 )
 def test_rows_that_do_not_fit(program, rows, got):
-    with pytest.raises(ParameterError, match=rf"rows of `\['T'\]`: expected shape \[m, 4\], got {got}\. Pull the rows"):
+    with pytest.raises(
+        ParameterError,
+        match=rf"rows of `\['T'\]`: expected shape \[m, 4\], got {got}\. Pull the rows",
+    ):
         program.loss({"T": None, "W": W}, rows, IDS)
 
 
 @pytest.mark.parametrize("inverse", [{}, {PATH: np.arange(5)}], ids=["missing", "too short"])
 def test_positions_that_do_not_fit(program, inverse):
-    with pytest.raises(DataError, match=r"inverse of `\['T'\]`: expected shape \(6,\), a position for each id, got"):
-        program.loss({"T": None, "W": W}, {PATH: T[:6]}, IDS, inverse)
+    with pytest.raises(
+        DataError, match=r"inverse of `\['T'\]`: expected shape \(6,\), a position for each id, got"
+    ):
+        program.loss(
+            {"T": None, "W": W},
+            {PATH: T[:6]},
+            IDS,
+            inverse,
+        )
 
 
 def test_join_without_a_table(program):
@@ -302,8 +409,13 @@ def test_join_without_a_table(program):
 
 def test_a_leaf_that_is_dense_for_another_size_of_batch():
     def loss(p, ids):
-        return end(p, p["T"][ids] if ids.shape[0] == 2 else ids.sum() * p["T"][None, :])
+        return end(
+            p,
+            p["T"][ids] if ids.shape[0] == 2 else ids.sum() * p["T"][None, :],
+        )
 
     program = rewrite(loss, PARAMS, IDS)
-    with pytest.raises(ParameterError, match=r"sparse, `\['T'\]`: expected a sparse leaf, got a dense one"):
+    with pytest.raises(
+        ParameterError, match=r"sparse, `\['T'\]`: expected a sparse leaf, got a dense one"
+    ):
         program.n_ids(IDS[:1])

@@ -11,7 +11,9 @@ from ampjax.sparse.rewrite.stacks import Stack
 
 pytestmark = pytest.mark.slow
 
-N, D, B = 6, 3, 4
+N = 6
+D = 3
+B = 4
 NAMES = [f"t{k}" for k in range(N)]
 PATHS = [f"['{name}']" for name in NAMES]
 RNG = np.random.default_rng(0)
@@ -20,14 +22,19 @@ PARAMS = {name: RNG.normal(size=(9 + k, D)).astype(np.float32) for k, name in en
     "u": RNG.normal(size=D).astype(np.float32),
     "V": RNG.normal(size=(N, D, 2)).astype(np.float32),
 }
-IDS = RNG.integers(-12, 20, (B, N)).astype(np.int32)  # some are outside of each table, or count from its end
+IDS = RNG.integers(-12, 20, (B, N)).astype(
+    np.int32
+)  # some are outside of each table, or count from its end
 BAGS = RNG.integers(0, 9, (B, N, 5)).astype(np.int32)
 MASK = RNG.random((B, N, 5)).astype(np.float32)
 BY_NAME = {name: IDS[:, k] for k, name in enumerate(NAMES)}
 
 
 def each(p, x, read):
-    return [read(p[name], x[:, k]) for k, name in enumerate(NAMES)]
+    result = []
+    for k, name in enumerate(NAMES):
+        result.append(read(p[name], x[:, k]))
+    return result
 
 
 def at(table, ids):
@@ -40,14 +47,21 @@ def end(p, h):
 
 def in_branches(p, x):
     rows = jnp.concatenate(each(p, x, at), 1)
-    return jax.lax.cond(x[0, 0] > 0, lambda: end(p, rows), lambda: end(p, p["t3"][x[0]]) + end(p, rows))
+    return jax.lax.cond(
+        x[0, 0] > 0,
+        lambda: end(p, rows),
+        lambda: end(p, p["t3"][x[0]]) + end(p, rows),
+    )
 
 
 def in_a_scan(p, x):
     def step(h, ids):
         return jnp.tanh(h + sum(p[name][ids[k]] for k, name in enumerate(NAMES))), None
 
-    return end(p, jax.lax.scan(step, jnp.zeros(D), x)[0])
+    return end(
+        p,
+        jax.lax.scan(step, jnp.zeros(D), x)[0],
+    )
 
 
 @jax.jit
@@ -85,7 +99,13 @@ PROGRAMS = {
 
 
 def stacked(loss, batch, names=NAMES):
-    return rewrite(loss, PARAMS, batch, sparse=PATHS, stacks={"all": [f"['{name}']" for name in names]})
+    return rewrite(
+        loss,
+        PARAMS,
+        batch,
+        sparse=PATHS,
+        stacks={"all": [f"['{name}']" for name in names]},
+    )
 
 
 def step(program, params, batch):
@@ -95,10 +115,21 @@ def step(program, params, batch):
     whole = jnp.concatenate([leaves[path] for path in stack.paths])
     ids = program.ids(dense, batch)["all"]
     rows = jnp.roll(whole, 5, 0)
-    inverse = jnp.where(ids < len(whole), (ids + 5) % len(whole), len(whole))
-    out, (grads, row_grads) = program.value_and_grad(dense, {"all": rows}, batch, {"all": inverse})
+    inverse = jnp.where(
+        ids < len(whole),
+        (ids + 5) % len(whole),
+        len(whole),
+    )
+    out, (grads, row_grads) = program.value_and_grad(
+        dense,
+        {"all": rows},
+        batch,
+        {"all": inverse},
+    )
     by_row = jnp.roll(row_grads["all"], -5, 0)
-    return out, program.join(grads, {path: by_row[first:end] for path, (first, end) in stack.spans.items()})
+    return out, program.join(
+        grads, {path: by_row[first:end] for path, (first, end) in stack.spans.items()}
+    )
 
 
 GROUPS = 5
@@ -107,15 +138,22 @@ GROUPS = 5
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_losses_and_gradients_are_those_of_the_programs(group):
     cases = list(PROGRAMS.items())[group::GROUPS]  # compiled together, which takes half the time
-    order = [NAMES[k] for k in (3, 0, 1, 5, 4, 2)]
+    order = []
+    for k in (3, 0, 1, 5, 4, 2):
+        order.append(NAMES[k])
     programs = [stacked(loss, batch, order) for _, (loss, batch) in cases]
 
     @quick_jit
     def both(params):
-        return [
-            (step(program, params, batch), reference(loss, params, batch, name == "with aux"))
-            for program, (name, (loss, batch)) in zip(programs, cases, strict=True)
-        ]
+        result = []
+        for program, (name, (loss, batch)) in zip(programs, cases, strict=True):
+            result.append(
+                (
+                    step(program, params, batch),
+                    reference(loss, params, batch, name == "with aux"),
+                )
+            )
+        return result
 
     for (name, _), (got, want) in zip(cases, both(PARAMS), strict=True):
         assert_equal(got, want, name)
@@ -126,23 +164,45 @@ def equations(function, *args):
 
 
 def program_of(n, read):
-    params = {f"t{k:02}": np.ones((20 + k, D), np.float32) for k in range(n)} | {"w": np.ones(n * D, np.float32)}
+    params = {f"t{k:02}": np.ones((20 + k, D), np.float32) for k in range(n)} | {
+        "w": np.ones(n * D, np.float32)
+    }
 
     def loss(p, x):
-        return jnp.tanh(jnp.concatenate([read(p[f"t{k:02}"], x[:, k]) for k in range(n)], 1) @ p["w"]).sum()
+        return jnp.tanh(
+            jnp.concatenate([read(p[f"t{k:02}"], x[:, k]) for k in range(n)], 1) @ p["w"]
+        ).sum()
 
     batch = np.zeros((B, n), np.int32)
-    return rewrite(loss, params, batch, stacks={"all": [f"['t{k:02}']" for k in range(n)]}), params, batch
+    return (
+        rewrite(
+            loss,
+            params,
+            batch,
+            stacks={"all": [f"['t{k:02}']" for k in range(n)]},
+        ),
+        params,
+        batch,
+    )
 
 
-@pytest.mark.parametrize("read", [at, lambda t, i: jnp.take(t, i, axis=0) * 2, lambda t, i: t[i[:, None]].sum(1)])
+@pytest.mark.parametrize(
+    "read", [at, lambda t, i: jnp.take(t, i, axis=0) * 2, lambda t, i: t[i[:, None]].sum(1)]
+)
 def test_a_program_is_as_long_for_many_tables_as_for_few(read):
     sizes = []
     for n in (4, 40):
         program, params, batch = program_of(n, read)
-        dense, rows = program.split(params)[0], {"all": jnp.ones((8, D))}
+        dense = program.split(params)[0]
+        rows = {"all": jnp.ones((8, D))}
         inverse = {"all": jnp.zeros(program.n_ids(batch)["all"], jnp.int32)}
-        step = equations(lambda *args, p=program: p.value_and_grad(*args), dense, rows, batch, inverse)
+        step = equations(
+            lambda *args, p=program: p.value_and_grad(*args),
+            dense,
+            rows,
+            batch,
+            inverse,
+        )
         sizes.append((equations(program.ids, dense, batch), step))
     assert (
         sizes[1][0] <= sizes[0][0] + 2 and sizes[1][1] <= sizes[0][1] + 10
@@ -150,17 +210,29 @@ def test_a_program_is_as_long_for_many_tables_as_for_few(read):
 
 
 def test_a_stack_knows_its_parameters():
-    stack = Stack.of(["b", "a", "c"], {"a": 3, "b": 5, "c": 2})
+    stack = Stack.of(
+        ["b", "a", "c"],
+        {"a": 3, "b": 5, "c": 2},
+    )
     assert (stack.starts, stack.n_rows) == ((0, 5, 8), 10)
     assert stack.spans == {"b": (0, 5), "a": (5, 8), "c": (8, 10)}
-    assert stack.counts(np.array([0, 4, 5, 9])).tolist() == [2, 1, 1] and stack.sizes.tolist() == [5, 3, 2]
-    parts = {
-        path: (ids.tolist(), values.tolist()) for path, ids, values in stack.parts(np.array([9, 0, 6]), np.arange(3))
-    }
+    assert stack.counts(np.array([0, 4, 5, 9])).tolist() == [2, 1, 1] and stack.sizes.tolist() == [
+        5,
+        3,
+        2,
+    ]
+    parts = {}
+    for path, ids, values in stack.parts(np.array([9, 0, 6]), np.arange(3)):
+        parts[path] = (ids.tolist(), values.tolist())
     assert parts == {"b": ([0], [1]), "a": ([1], [2]), "c": ([1], [0])}
 
 
 def test_a_stack_of_two_reads_each_by_itself():
-    program = rewrite(lambda p, x: end(p, p["t0"][x]) + end(p, p["t1"][x]), PARAMS, IDS, stacks={"all": PATHS[:2]})
+    program = rewrite(
+        lambda p, x: end(p, p["t0"][x]) + end(p, p["t1"][x]),
+        PARAMS,
+        IDS,
+        stacks={"all": PATHS[:2]},
+    )
     ids = program.ids(program.split(PARAMS)[0], np.array([[1, -1, 3]] * 4, np.int32))["all"]
     assert ids.tolist() == [1, 8, 3] * 4 + [10, 18, 12] * 4

@@ -66,31 +66,52 @@ class Yielding(collections.Counter):
 
 def test_threads_count_bytes_that_go_over_the_wire_together():
     wire = Wire(2, Yielding())
-    count = lambda: [wire.count("sent", 0, "t", 1) for _ in range(50)]
+
+    def count():
+        result = []
+        for _ in range(50):
+            result.append(wire.count("sent", 0, "t", 1))
+        return result
+
     all_of([count] * 4, PARALLEL_BYTES)
     assert wire.traffic().of_machine(0) == 200
 
 
 def loss(params, batch):
-    towers = [params[name][batch[ids]].mean(1) @ params["w"] for name, ids in IDS.items()]
+    towers = []
+    for name, ids in IDS.items():
+        towers.append(params[name][batch[ids]].mean(1) @ params["w"])
     return jnp.mean((towers[0] * towers[1] + towers[2] - batch["y"]) ** 2)
 
 
 def parameters(rng):
-    tables = {name: rng.normal(size=(50 + 10 * i, 4)).astype(np.float32) for i, name in enumerate(IDS)}
-    return {**tables, "w": rng.normal(size=(4, 4)).astype(np.float32)}
+    tables = {}
+    for i, name in enumerate(IDS):
+        tables[name] = rng.normal(size=(50 + 10 * i, 4)).astype(np.float32)
+    return {
+        **tables,
+        "w": rng.normal(size=(4, 4)).astype(np.float32),
+    }
 
 
 def batches(rng, n):
     for _ in range(n):
-        ids = {column: rng.integers(0, 50, (8, 3)) for column in IDS.values()}
+        ids = {}
+        for column in IDS.values():
+            ids[column] = rng.integers(0, 50, (8, 3))
         yield {**ids, "y": rng.normal(size=(8, 4)).astype(np.float32)}
 
 
 def a_runner(machines, mode, tx):
     devices = iter(jax.local_devices())
     resources = Resources(tuple(Machine(f"m{i}", (next(devices),)) for i in range(machines)))
-    return px.get_runner(loss, parameters(np.random.default_rng(0)), tx, resources, px.ParallaxConfig(table_mode=mode))
+    return px.get_runner(
+        loss,
+        parameters(np.random.default_rng(0)),
+        tx,
+        resources,
+        px.ParallaxConfig(table_mode=mode),
+    )
 
 
 @pytest.mark.parametrize("machines", [1, 2])
@@ -100,17 +121,29 @@ def test_tables_that_are_worked_on_at_the_same_time_get_the_same_bits_and_count_
     monkeypatch, machines, mode, rounds
 ):
     """`rounds`: whether the update needs a norm of all gradients."""
-    tx = optax.chain(optax.clip_by_global_norm(0.05), optax.adam(0.1)) if rounds else optax.adam(0.1)
+    if rounds:
+        tx = optax.chain(optax.clip_by_global_norm(0.05), optax.adam(0.1))
+    else:
+        tx = optax.adam(0.1)
 
     def trained(least_bytes):
         monkeypatch.setattr(parallel_calls, "PARALLEL_BYTES", least_bytes)
         runner = a_runner(machines, mode, tx)
-        results = [runner.run(batch) for batch in batches(np.random.default_rng(1), 4)]
+        results = []
+        for batch in batches(np.random.default_rng(1), 4):
+            results.append(runner.run(batch))
         return runner.params, [(each.loss, each.traffic.ends) for each in results]
 
-    (params, results), (wanted, expected) = trained(0), trained(1 << 40)
+    params, results = trained(0)
+    wanted, expected = trained(1 << 40)
     assert results == expected
-    assert jax.tree.all(jax.tree.map(lambda a, b: (np.asarray(a) == np.asarray(b)).all(), params, wanted))
+    assert jax.tree.all(
+        jax.tree.map(
+            lambda a, b: (np.asarray(a) == np.asarray(b)).all(),
+            params,
+            wanted,
+        )
+    )
 
 
 def test_an_error_of_one_table_names_it_and_changes_none(monkeypatch):
@@ -132,5 +165,11 @@ def test_an_error_of_one_table_names_it_and_changes_none(monkeypatch):
     with pytest.raises(TableError, match=r"variable `items`, apply"):
         runner.run(second)
     monkeypatch.undo()
-    assert jax.tree.all(jax.tree.map(lambda a, b: (np.asarray(a) == np.asarray(b)).all(), runner.params, before))
+    assert jax.tree.all(
+        jax.tree.map(
+            lambda a, b: (np.asarray(a) == np.asarray(b)).all(),
+            runner.params,
+            before,
+        )
+    )
     assert runner.run(second).step == 2

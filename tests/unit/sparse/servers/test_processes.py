@@ -61,9 +61,12 @@ def table(processes, name="sgd", values=VALUES, **settings):
 )
 def test_all_that_a_table_does_is_the_same_bit_for_bit(processes, tmp_path, name, settings):
     rng = np.random.default_rng(1)
-    tables = [table(own, name, partitions=3, servers=2, **settings) for own in (processes, None)]
+    tables = []
+    for own in (processes, None):
+        tables.append(table(own, name, partitions=3, servers=2, **settings))
     for turn in range(4):
-        ids, more = rng.integers(0, 23, 6), np.arange(turn)
+        ids = rng.integers(0, 23, 6)
+        more = np.arange(turn)
         grads = rng.normal(size=(6, 3)).astype(np.float32)
         for t in tables:
             t.apply(t.aggregate(more, ONES[:turn], t.aggregate(ids, grads, columns=(1, 3))))
@@ -75,14 +78,23 @@ def test_all_that_a_table_does_is_the_same_bit_for_bit(processes, tmp_path, name
     read = [t.aggregate(ids, grads).gradients() for t in tables]
     assert all((a == b).all() for a, b in zip(*read, strict=True))
     assert tables[0].traffic == tables[1].traffic and tables[0].traffic[0] == tables[0].traffic[1]
-    assert (tables[0].dense() == tables[1].dense()).all() and worst(tables[0].opt_state, tables[1].opt_state) == 0
-    again = [Table.load(tmp_path / str(i), ROW_WISE[name], processes=own) for i, own in enumerate((None, processes))]
-    assert (again[0].dense() == again[1].dense()).all() and worst(again[0].opt_state, again[1].opt_state) == 0
+    assert (tables[0].dense() == tables[1].dense()).all() and worst(
+        tables[0].opt_state, tables[1].opt_state
+    ) == 0
+    again = []
+    for i, own in enumerate((None, processes)):
+        again.append(Table.load(tmp_path / str(i), ROW_WISE[name], processes=own))
+    assert (again[0].dense() == again[1].dense()).all() and worst(
+        again[0].opt_state, again[1].opt_state
+    ) == 0
 
 
 def test_settings_name_the_processes(processes):
     t = table(processes, partitions=2)
-    assert t.settings["processes"] is processes and (Table(VALUES, t.rule, **t.settings).dense() == VALUES).all()
+    assert (
+        t.settings["processes"] is processes
+        and (Table(VALUES, t.rule, **t.settings).dense() == VALUES).all()
+    )
 
 
 def test_mapped_files_go_with_the_table(processes, tmp_path):
@@ -95,13 +107,17 @@ def test_mapped_files_go_with_the_table(processes, tmp_path):
 
 
 def test_tables_of_several_threads_share_the_servers(processes):
-    tables = [table(processes, partitions=2, servers=2) for _ in range(3)]
+    tables = []
+    for _ in range(3):
+        tables.append(table(processes, partitions=2, servers=2))
 
     def work(t):
         for _ in range(20):
             t.push([0, 1, 2], ONES)
 
-    threads = [threading.Thread(target=work, args=(t,)) for t in tables]
+    threads = []
+    for t in tables:
+        threads.append(threading.Thread(target=work, args=(t,)))
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     wanted = table(None, partitions=2, servers=2)
@@ -116,15 +132,29 @@ def test_tables_of_several_threads_share_the_servers(processes):
 def test_a_bad_push_changes_nothing(processes):
     t = table(processes, "adam", partitions=2, servers=2)
     t.push([1, 2, 3], ONES)
-    rows, state = t.dense(), t.opt_state
-    with pytest.raises(TableError, match=re.escape("push, gradients: expected finite numbers, got nan in row 0")):
+    rows = t.dense()
+    state = t.opt_state
+    with pytest.raises(
+        TableError, match=re.escape("push, gradients: expected finite numbers, got nan in row 0")
+    ):
         t.push([0, 1, 2], ONES * np.nan)
-    with pytest.raises(TableError, match=re.escape("pull, row ids: expected ids in [0, 23), got 23 at place 0")):
+    with pytest.raises(
+        TableError, match=re.escape("pull, row ids: expected ids in [0, 23), got 23 at place 0")
+    ):
         t.pull([23])
-    pending = t.aggregate([1], ONES[:1] * 3e38, into=t.aggregate([1], ONES[:1] * 3e38))
-    for _ in range(2):  # found by the server that has row 1; the other has computed its update by then, in vain
+    pending = t.aggregate(
+        [1],
+        ONES[:1] * 3e38,
+        into=t.aggregate([1], ONES[:1] * 3e38),
+    )
+    for _ in range(
+        2
+    ):  # found by the server that has row 1; the other has computed its update by then, in vain
         with pytest.raises(
-            TableError, match=re.escape("apply, gradients of partition 1: expected finite numbers, got inf in row 0")
+            TableError,
+            match=re.escape(
+                "apply, gradients of partition 1: expected finite numbers, got inf in row 0"
+            ),
         ):
             t.apply(pending)
     assert t.version == 1 and (t.dense() == rows).all() and worst(t.opt_state, state) == 0
@@ -141,11 +171,17 @@ def test_what_goes_wrong_at_a_server_is_told(processes):
 
 
 def test_settings_that_are_refused(processes):
-    with pytest.raises(TableError, match="processes: expected at least 3, one for each server, got 2"):
+    with pytest.raises(
+        TableError, match="processes: expected at least 3, one for each server, got 2"
+    ):
         table(processes, partitions=3, servers=3)
-    with pytest.raises(TableError, match=re.escape("processes: expected ServerProcesses or None, got 2.")):
+    with pytest.raises(
+        TableError, match=re.escape("processes: expected ServerProcesses or None, got 2.")
+    ):
         table(2)
-    with pytest.raises(SettingsError, match="setting `servers`: expected an integer of at least 1, got 0"):
+    with pytest.raises(
+        SettingsError, match="setting `servers`: expected an integer of at least 1, got 0"
+    ):
         ServerProcesses(0)
 
 
@@ -159,9 +195,7 @@ def test_a_server_that_was_killed_is_named_and_started_anew_for_a_new_table(doom
     t.push([1, 2, 3], ONES)
     (first,) = doomed.ids
     os.kill(first, signal.SIGKILL)
-    text = (
-        f"expected an answer to `pull`, got the end of process {first}: killed by SIGKILL. Its rows are lost: restore"
-    )
+    text = f"expected an answer to `pull`, got the end of process {first}: killed by SIGKILL. Its rows are lost: restore"
     for where in (f"server 0 (process {first}): ", "server 0: "):
         with pytest.raises(ServerError, match=re.escape(where + text)):
             t.pull([0])
@@ -181,7 +215,9 @@ def test_a_server_that_hangs_is_noticed_and_ended(doomed):
     (process,) = doomed.ids
     os.kill(process, signal.SIGSTOP)
     start = time.monotonic()
-    with pytest.raises(ServerError, match=rf"got the end of process {process}: no sign of life for 2"):
+    with pytest.raises(
+        ServerError, match=rf"got the end of process {process}: no sign of life for 2"
+    ):
         t.pull([0])
     assert time.monotonic() - start < 4 and not is_there(process)  # 2 s, and a busy machine
 
@@ -191,12 +227,16 @@ def test_a_request_that_comes_again_is_answered_from_memory():
     service._server.ask = lambda key, method, *args: calls.append(args) or len(calls)
     calls: list[tuple[int]] = []
     first, second = (Request(SplitKey(0, 0), "commit", (i,), i) for i in (1, 2))
-    answers = [service.answer(request).result for request in (first, first, second, second)]
+    answers = []
+    for request in (first, first, second, second):
+        answers.append(service.answer(request).result)
     assert answers == [1, 1, 2, 2] and calls == [(1,), (2,)]
 
 
 def test_one_interrupt_waits_and_a_second_one_ends_the_server(doomed, monkeypatch):
-    t, receive, times = table(doomed), ZmqChannel.receive, iter([1, 2])
+    t = table(doomed)
+    receive = ZmqChannel.receive
+    times = iter([1, 2])
 
     def interrupted(channel, *timeout_s):
         for _ in range(next(times)):
@@ -211,13 +251,23 @@ def test_one_interrupt_waits_and_a_second_one_ends_the_server(doomed, monkeypatc
     monkeypatch.setattr(ZmqChannel, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         t.pull([0])
-    with pytest.raises(ServerError, match="server 0: expected an answer to `pull`, got KeyboardInterrupt in the midst"):
+    with pytest.raises(
+        ServerError,
+        match="server 0: expected an answer to `pull`, got KeyboardInterrupt in the midst",
+    ):
         t.pull([0])
 
 
 def test_an_answer_that_was_left_unread_is_taken_for_no_other(doomed):
     t = table(doomed)
-    request = Request(t._shards.key, "pull", ({0: np.array([1])}, np.dtype(np.float32)))
+    request = Request(
+        t._shards.key,
+        "pull",
+        (
+            {0: np.array([1])},
+            np.dtype(np.float32),
+        ),
+    )
     doomed._servers[0].send(request)  # and an interrupt comes before its answer is read
     with pytest.raises(ServerError, match="expected an answer to `pull`, got the end of process"):
         t.pull([3])
@@ -237,7 +287,11 @@ def test_an_interrupted_update_is_made_as_a_whole(processes, monkeypatch):
     monkeypatch.setattr(PendingUpdate, "prepare", interrupted)
     with pytest.raises(KeyboardInterrupt):
         t.push([1, 2, 3], ONES)
-    assert t.version == 1 and (t.dense() == wanted.dense()).all() and worst(t.opt_state, wanted.opt_state) == 0
+    assert (
+        t.version == 1
+        and (t.dense() == wanted.dense()).all()
+        and worst(t.opt_state, wanted.opt_state) == 0
+    )
 
 
 def test_an_interrupt_comes_at_the_end_of_the_outermost_block():
@@ -252,7 +306,8 @@ def test_an_interrupt_comes_at_the_end_of_the_outermost_block():
 @pytest.mark.full
 def test_a_new_split_needs_only_the_servers_that_it_is_on():
     with ServerProcesses(2) as servers:
-        t, other = table(servers), table(servers, partitions=2, servers=2)
+        t = table(servers)
+        other = table(servers, partitions=2, servers=2)
         os.kill(int(servers.ids[1] or 0), signal.SIGKILL)
         t.resplit(2)
         assert (t.dense() == VALUES).all()
@@ -282,7 +337,10 @@ def test_threads_of_a_server_ask_for_functions_one_after_the_other(monkeypatch):
     monkeypatch.setattr(serving, "ImportedFunctions", lambda fetch: fetch)
     monkeypatch.setattr(serving, "RowKernels", lambda types, fetch: fetch)
     fetch = Service(OneAtATime())._kernels(0, None)
-    threads = [threading.Thread(target=lambda i=i: fetched.append(fetch(f"f{i}", ()) == f"f{i}")) for i in range(8)]
+    threads = [
+        threading.Thread(target=lambda i=i: fetched.append(fetch(f"f{i}", ()) == f"f{i}"))
+        for i in range(8)
+    ]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert fetched == 8 * [True]
@@ -290,7 +348,8 @@ def test_threads_of_a_server_ask_for_functions_one_after_the_other(monkeypatch):
 
 @pytest.mark.full
 def test_an_optimizer_that_cannot_travel_is_told_and_harms_no_other_table(doomed, monkeypatch):
-    kept, t = table(doomed), table(doomed, "adam")
+    kept = table(doomed)
+    t = table(doomed, "adam")
 
     def fails(*_):
         raise RuntimeError("not this one")
@@ -313,7 +372,10 @@ def test_closed_servers_are_gone_and_say_so(doomed):
     doomed.close()
     assert not is_there(process) and doomed.ids == [None]
     with pytest.raises(
-        ServerError, match=re.escape("answer to `pull`, got no process: the servers were closed. Make new servers")
+        ServerError,
+        match=re.escape(
+            "answer to `pull`, got no process: the servers were closed. Make new servers"
+        ),
     ):
         t.pull([0])
     with pytest.raises(ServerError, match="server processes: expected open ones, got closed ones"):
@@ -331,8 +393,10 @@ def test_servers_end_when_nobody_holds_them():
 
 @pytest.mark.full
 def test_servers_forget_tables_and_updates_that_nobody_holds(processes):
-    t, other = table(processes), table(processes)
-    key, gone = t._shards.key, weakref.ref(t)
+    t = table(processes)
+    other = table(processes)
+    key = t._shards.key
+    gone = weakref.ref(t)
     pending = t.aggregate([1], ONES[:1])
     number = pending.number
     assert processes.ask(key, {0: ("rows", number)})[0]
@@ -365,7 +429,10 @@ def test_a_forked_process_is_refused(processes, monkeypatch):
         forked.setattr(os, "getpid", lambda: 1)
         with pytest.raises(ServerError, match="forked from process"):
             t.pull([0])
-    np.testing.assert_array_equal(t.pull([0]), VALUES[:1])
+    np.testing.assert_array_equal(
+        t.pull([0]),
+        VALUES[:1],
+    )
 
 
 @pytest.mark.full
@@ -382,8 +449,12 @@ def test_servers_end_with_a_script_however_that_ends():
         print(table.pull([1]).tolist(), *table.settings["processes"].ids, flush=True)
     """
     ends = "signal.raise_signal(signal.SIGINT)", "os.kill(os.getpid(), signal.SIGKILL)"
-    programs = [[sys.executable, "-c", textwrap.dedent(script) + end] for end in ends]
-    running = [subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for program in programs]
+    programs = []
+    for end in ends:
+        programs.append([sys.executable, "-c", textwrap.dedent(script) + end])
+    running = []
+    for program in programs:
+        running.append(subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     for script_process in running:
         output, errors = script_process.communicate()
         *rows, server = output.split()

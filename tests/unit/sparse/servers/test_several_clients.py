@@ -19,14 +19,27 @@ from ampjax.sparse.servers.exports import exported
 from ampjax.sparse.servers.protocol import TREES, Request
 from ampjax.sparse.servers.serving import Service, serve
 
-KEY, FLOAT = SplitKey(1, 2), np.dtype(np.float32)
-SETTINGS = PartSettings(PartitionLayout(4, 1), (0,), RowTypes((), FLOAT, ()), SharedHistory(0), 1)
+KEY = SplitKey(1, 2)
+FLOAT = np.dtype(np.float32)
+SETTINGS = PartSettings(
+    PartitionLayout(4, 1),
+    (0,),
+    RowTypes((), FLOAT, ()),
+    SharedHistory(0),
+    1,
+)
 OPEN = Request(KEY, "open", (SETTINGS, 0), number=1)
 
 
 def push(value, client, number):
     work = {0: (np.array([3]), np.array([value], np.float32))}
-    return Request(KEY, "receive", (5, work, None, client), number, is_silent=True)
+    return Request(
+        KEY,
+        "receive",
+        (5, work, None, client),
+        number,
+        is_silent=True,
+    )
 
 
 class Client:
@@ -48,7 +61,13 @@ def clients():
     """The driver and two workers of a server."""
     driver, first, second = (Client(name) for name in ("driver", "worker-0", "worker-1"))
     there = {"worker-0": first.there, "worker-1": second.there}
-    context = HostContext("server-0", 0, ("server-0", *there), driver.there, there.__getitem__)
+    context = HostContext(
+        "server-0",
+        0,
+        ("server-0", *there),
+        driver.there,
+        there.__getitem__,
+    )
 
     def run():
         with pytest.raises(Exception, match="closed"):
@@ -88,7 +107,12 @@ def test_a_pull_waits_for_an_update(clients):
 
 
 def pull(number, updates=0, announced=False):
-    args = ({0: np.array([3])}, FLOAT, None, announced)
+    args = (
+        {0: np.array([3])},
+        FLOAT,
+        None,
+        announced,
+    )
     return Request(KEY, "pull", args, number, needs=Needs(updates=updates))
 
 
@@ -122,11 +146,23 @@ def test_requests_that_wait_forever_hold_up_nothing_else(clients):
 def test_requests_that_come_before_a_function_are_done_after_it():
     here, there = memory_pair("driver", "server-0")
     service = Service(there)
-    rule, rows = split_alone(optax.adagrad(0.5), (4,), FLOAT).rules[ALONE], np.ones(4, np.float32)
+    rule = split_alone(optax.adagrad(0.5), (4,), FLOAT).rules[ALONE]
+    rows = np.ones(4, np.float32)
     here.send(TREES.pack("request", Request(KEY, "history", (), number=7)))
-    here.send(TREES.pack("export", exported(rule, "init", (jax.ShapeDtypeStruct(rows.shape, rows.dtype),))))
+    here.send(
+        TREES.pack(
+            "export",
+            exported(
+                rule,
+                "init",
+                (jax.ShapeDtypeStruct(rows.shape, rows.dtype),),
+            ),
+        )
+    )
     (state,) = service._kernels(0, rule.types).init(rows)
-    np.testing.assert_array_equal(state, np.full(4, 0.1, np.float32))  # optax's first sum of squares
+    np.testing.assert_array_equal(
+        state, np.full(4, 0.1, np.float32)
+    )  # optax's first sum of squares
     assert [request.number for request in service.early] == [7]
 
 
@@ -149,7 +185,12 @@ def test_sums_go_by_the_numbers_of_clients():
     for order in ((0, 1, 2, 3), (3, 1, 0, 2)):
         buffer = GradientBuffer(FLOAT)
         for client in order:
-            buffer.add(0, np.array([7]), np.array([values[client]], np.float32), client)
+            buffer.add(
+                0,
+                np.array([7]),
+                np.array([values[client]], np.float32),
+                client,
+            )
         assert buffer.n_clients == 4
         sums.append(buffer.rows()[0][1].tolist())
     assert sums[0] == sums[1]

@@ -14,7 +14,10 @@ from ampjax.sparse.table import leftovers, table_files
 
 pytestmark = pytest.mark.slow
 
-PARAMS = {"w": np.zeros((3, 2), np.float32), "b": np.zeros(4, np.float32)}
+PARAMS = {
+    "w": np.zeros((3, 2), np.float32),
+    "b": np.zeros(4, np.float32),
+}
 
 KILLED = """
 import os, shutil, signal, sys
@@ -52,7 +55,13 @@ print(n)
 
 
 def save(folder: Path, step: int) -> None:
-    runner_files.save(folder, step, {name: np.full_like(leaf, step) for name, leaf in PARAMS.items()}, (), {})
+    runner_files.save(
+        folder,
+        step,
+        {name: np.full_like(leaf, step) for name, leaf in PARAMS.items()},
+        (),
+        {},
+    )
 
 
 def restored(folder: Path) -> int:
@@ -66,12 +75,25 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_save_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_save_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
     """The child is killed before each of its calls that change names or wait for the disk."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     command = [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    kills, steps, left = int(done.stdout) - 1, [], 0
+    done = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kills = int(done.stdout) - 1
+    steps = []
+    left = 0
     assert kills >= 8
     for n in range(1, kills + 1):
         folder = tmp_path / str(n) / "c"
@@ -86,7 +108,14 @@ def test_a_save_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(tm
     assert steps == sorted(steps) and set(steps) == {1, 2} and left >= 4
 
 
-def leave(folder: Path, token: str, ending: str, step: int, at_ns: int = 0, cut: bool = False) -> Path:
+def leave(
+    folder: Path,
+    token: str,
+    ending: str,
+    step: int,
+    at_ns: int = 0,
+    cut: bool = False,
+) -> Path:
     """What a save that was killed leaves: a folder beside `folder`."""
     save(folder.parent / "other", step)
     left = (folder.parent / "other").rename(folder.with_name(f"{folder.name}.{token}.{ending}"))
@@ -98,7 +127,9 @@ def leave(folder: Path, token: str, ending: str, step: int, at_ns: int = 0, cut:
 
 
 @pytest.mark.parametrize("order", [("00000001", "00000002"), ("00000002", "00000001")])
-def test_of_two_folders_that_were_replaced_the_whole_one_is_chosen(tmp_path: Path, order: tuple[str, str]) -> None:
+def test_of_two_folders_that_were_replaced_the_whole_one_is_chosen(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
     folder = tmp_path / "c"
     leave(folder, order[0], "old", 1)
     leave(folder, order[1], "old", 2, cut=True)
@@ -110,9 +141,23 @@ def test_of_two_folders_that_were_replaced_the_whole_one_is_chosen(tmp_path: Pat
 
 
 @pytest.mark.parametrize("order", [("00000001", "00000002"), ("00000002", "00000001")])
-def test_of_two_whole_folders_the_later_one_is_chosen(tmp_path: Path, order: tuple[str, str]) -> None:
-    leave(tmp_path / "c", order[0], "old", 1, at_ns=2 * 10**18)
-    leave(tmp_path / "c", order[1], "old", 2, at_ns=10**18)
+def test_of_two_whole_folders_the_later_one_is_chosen(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    leave(
+        tmp_path / "c",
+        order[0],
+        "old",
+        1,
+        at_ns=2 * 10**18,
+    )
+    leave(
+        tmp_path / "c",
+        order[1],
+        "old",
+        2,
+        at_ns=10**18,
+    )
     leave(tmp_path / "c", "00000003", "new", 3)
     assert restored(tmp_path / "c") == 1
     assert names(tmp_path) == ["c.00000001.old", "c.00000002.old"]
@@ -154,14 +199,19 @@ def test_what_a_living_save_is_writing_stays(tmp_path: Path) -> None:
     with leftovers.saving(tmp_path, "c.") as token:
         writing = leave(folder, token, "new", 5)
         save(folder, 1)
-        assert restored(folder) == 1 and names(tmp_path) == sorted(["c", f"c.{token}.lock", writing.name])
+        assert restored(folder) == 1 and names(tmp_path) == sorted(
+            ["c", f"c.{token}.lock", writing.name]
+        )
         runner_files._replace(folder, writing, folder.with_name(f"c.{token}.old"))
         assert restored(folder) == 5 and f"c.{token}.old" in names(tmp_path)
     assert restored(folder) == 5 and names(tmp_path) == ["c"]
 
 
-def test_a_save_that_finds_anothers_in_its_place_replaces_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, replace = tmp_path / "c", os.replace
+def test_a_save_that_finds_anothers_in_its_place_replaces_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "c"
+    replace = os.replace
     save(folder, 1)
 
     def slowly(source, target) -> None:
@@ -189,7 +239,9 @@ def test_a_save_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert restored(folder) == 1 and names(tmp_path) == ["c"]
 
 
-def test_a_file_system_without_locks_loses_no_living_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_loses_no_living_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unknown(*_):
         raise OSError(38, "Function not implemented")
 
@@ -200,9 +252,12 @@ def test_a_file_system_without_locks_loses_no_living_save(tmp_path: Path, monkey
         assert f"c.{token}.new" in names(tmp_path) and restored(tmp_path / "c") == 2
 
 
-def test_a_lock_that_a_sweep_took_first_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_a_sweep_took_first_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the making of a lock's file and the lock, a sweep may take it for one that was left, and delete it."""
-    flock, tokens = leftovers.fcntl.flock, iter(["00000001", "00000002"])
+    flock = leftovers.fcntl.flock
+    tokens = iter(["00000001", "00000002"])
 
     def late(descriptor: int, how: int) -> None:
         (tmp_path / "c.00000001.lock").unlink(missing_ok=True)
@@ -218,7 +273,8 @@ def test_a_lock_that_a_sweep_took_first_is_not_kept(tmp_path: Path, monkeypatch:
 def test_a_name_that_would_be_deleted_as_left_over_is_refused(tmp_path: Path) -> None:
     for ending in ("new", "old"):
         with pytest.raises(
-            DataError, match=r"expected another name, got .* Name it otherwise: such folders get deleted"
+            DataError,
+            match=r"expected another name, got .* Name it otherwise: such folders get deleted",
         ):
             save(tmp_path / f"c.01234567.{ending}", 1)
 
@@ -235,6 +291,8 @@ def test_a_tables_folder_loses_what_killed_saves_left_and_nothing_else(tmp_path:
         _, others = table_files.read_arrays(tmp_path, table_files.read_manifest(tmp_path))
         living = [f"table-{token}-rows-0.bin", f"table-{token}.lock"]
         table_files.sweep(tmp_path)
-        assert (others[0] == arrays[0]).all() and names(tmp_path) == sorted([*kept, *living, "table-notes.bin"])
+        assert (others[0] == arrays[0]).all() and names(tmp_path) == sorted(
+            [*kept, *living, "table-notes.bin"]
+        )
     table_files.save(tmp_path, {}, iter([]), arrays)
     assert len(names(tmp_path)) == len(kept) + 1

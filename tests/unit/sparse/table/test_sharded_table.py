@@ -58,15 +58,18 @@ def test_what_is_pulled_is_no_view_of_the_table():
 
 
 def test_what_is_given_is_copied():
-    values, grads = VALUES.copy(), ONES.copy()
+    values = VALUES.copy()
+    grads = ONES.copy()
     t = table(values=values)
     pending = t.aggregate([0, 1, 2], grads)
-    values[:], grads[:] = 0, 0
+    values[:] = 0
+    grads[:] = 0
     assert (t.dense() == VALUES).all() and (pending.gradients()[1] == ONES).all()
 
 
 def test_push_sums_duplicates_and_counts_versions():
-    t, wanted = table("adagrad", partitions=3), Dense("adagrad", VALUES)
+    t = table("adagrad", partitions=3)
+    wanted = Dense("adagrad", VALUES)
     for version, (ids, grads) in enumerate(steps(1), 1):
         assert t.push(ids, grads) == version == t.version
         wanted.update(ids, grads)
@@ -76,7 +79,8 @@ def test_push_sums_duplicates_and_counts_versions():
 
 @pytest.mark.parametrize("name", ROW_WISE)
 def test_lazy_updates_touched_rows_only(name):
-    t, wanted = table(name, partitions=4, servers=2), Dense(name, VALUES, lazy=True)
+    t = table(name, partitions=4, servers=2)
+    wanted = Dense(name, VALUES, lazy=True)
     for ids, grads in steps(2):
         t.push(ids, grads)
         wanted.update(ids, grads)
@@ -86,7 +90,8 @@ def test_lazy_updates_touched_rows_only(name):
 
 @pytest.mark.parametrize("name", ["momentum", "clipped", "averaged"])
 def test_faithful_is_plain_optax_for_rows_left_behind_longer_than_the_history(name):
-    t, wanted = table(name, mode="faithful", max_lag=2, partitions=2), Dense(name, VALUES)
+    t = table(name, mode="faithful", max_lag=2, partitions=2)
+    wanted = Dense(name, VALUES)
     for ids, grads in [*steps(3, n=5, rows=2), *steps(4, n=1, rows=0), *steps(5, n=2)]:
         t.push(ids, grads)
         wanted.update(ids, grads)
@@ -96,16 +101,28 @@ def test_faithful_is_plain_optax_for_rows_left_behind_longer_than_the_history(na
 
 
 def test_several_clients_make_one_update():
-    t, wanted = table("adam", partitions=4), Dense("adam", VALUES, lazy=True)
+    t = table("adam", partitions=4)
+    wanted = Dense("adam", VALUES, lazy=True)
     (a, x), (b, y) = steps(6, n=2)
-    pending = t.aggregate(b, y, into=t.aggregate(a, x))
+    pending = t.aggregate(
+        b,
+        y,
+        into=t.aggregate(a, x),
+    )
     ids, sums = pending.gradients()
     assert t.version == 0 and sorted(ids) == sorted({*a, *b})
     whole = np.zeros_like(VALUES)
-    np.add.at(whole, np.concatenate([a, b]), np.concatenate([x, y]))
+    np.add.at(
+        whole,
+        np.concatenate([a, b]),
+        np.concatenate([x, y]),
+    )
     assert (sums == whole[ids]).all()
     assert t.apply(pending) == 1
-    wanted.update(np.concatenate([a, b]), np.concatenate([x, y]))
+    wanted.update(
+        np.concatenate([a, b]),
+        np.concatenate([x, y]),
+    )
     assert worst(t.dense(), wanted.params) < 1e-6
 
 
@@ -114,10 +131,18 @@ def test_several_clients_make_one_update():
 @pytest.mark.parametrize("is_sorted", [True, False])
 def test_gradients_are_copied_unless_nobody_writes_into_them(partitions, columns, is_sorted):
     ids = np.array([3, 5, 11, 17] if is_sorted else [5, 3, 17, 5])
-    grads = np.arange(12, dtype=np.float32).reshape(4, 3)
+    grads = np.arange(12, dtype=np.float32).reshape(
+        4,
+        3,
+    )
     tables = [table("clipped", partitions=partitions) for _ in range(2)]
     one, other = tables
-    pending = one.aggregate(ids, grads.copy(), columns=columns, copy=False)
+    pending = one.aggregate(
+        ids,
+        grads.copy(),
+        columns=columns,
+        copy=False,
+    )
     given = grads.copy()
     copied = other.aggregate(ids, given, columns=columns)
     given[...] = 100  # what it was given is the caller's
@@ -135,7 +160,12 @@ def test_many_rows_are_read_and_updated_by_threads(monkeypatch, mode, partitions
     """A partition's rows go to several threads, and several partitions' to one."""
     monkeypatch.setattr(parallel_calls, "PARALLEL_BYTES", 1)
     monkeypatch.setattr(parallel_calls, "n_threads", lambda: 3)
-    t = table("clipped", partitions=partitions, servers=min(2, partitions), mode=mode)
+    t = table(
+        "clipped",
+        partitions=partitions,
+        servers=min(2, partitions),
+        mode=mode,
+    )
     wanted = Dense("clipped", VALUES, lazy=mode == "lazy")
     for ids, grads in steps(7):
         t.push(ids, grads)
@@ -152,9 +182,15 @@ def test_work_is_divided_evenly(monkeypatch, n_threads):
     counts = {2: 4, 5: 0, 6: 7, 9: 1}
     pieces = row_jobs.JobPool({}, 1).spans(counts, parallel_calls.PARALLEL_BYTES)
     assert len(pieces) == n_threads
-    sizes = [sum(span.stop - span.start for span in piece.values()) for piece in pieces]
+    sizes = []
+    for piece in pieces:
+        sizes.append(sum(span.stop - span.start for span in piece.values()))
     assert sum(sizes) == 12 and max(sizes) - min(sizes) <= 1
-    found = [(p, row) for piece in pieces for p, span in piece.items() for row in range(span.start, span.stop)]
+    found = []
+    for piece in pieces:
+        for p, span in piece.items():
+            for row in range(span.start, span.stop):
+                found.append((p, row))
     assert found == [(p, row) for p, count in counts.items() for row in range(count)]
     assert row_jobs.JobPool({}, 1).spans({3: 0}, parallel_calls.PARALLEL_BYTES) == []
 
@@ -162,7 +198,8 @@ def test_work_is_divided_evenly(monkeypatch, n_threads):
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_table_is_not_copied_without_its_rows(copied):
     with pytest.raises(
-        TableError, match=r"expected a table that stays where it is, got a request to copy it\. Save it"
+        TableError,
+        match=r"expected a table that stays where it is, got a request to copy it\. Save it",
     ):
         copied(table())
 
@@ -171,7 +208,13 @@ def test_rows_of_any_rank_and_half_precision():
     values = jnp.ones((5,), jnp.bfloat16), jnp.ones((5, 2, 2), jnp.float16)
     for v in values:
         t = Table(v, optax.sgd(0.5), partitions=2)
-        t.push([1, 1], np.ones((2, *v.shape[1:]), np.float32))
+        t.push(
+            [1, 1],
+            np.ones(
+                (2, *v.shape[1:]),
+                np.float32,
+            ),
+        )
         assert t.dtype == v.dtype and t.shape == v.shape
         assert (t.dense() == np.asarray(v.at[1].set(0))).all()
 
@@ -179,14 +222,22 @@ def test_rows_of_any_rank_and_half_precision():
 def test_what_a_table_says():
     t = table(partitions=4, servers=2, mode="faithful")
     assert repr(t) == "Table(23 x 3 float32, partitions 4, servers 2, faithful, version 0)"
-    assert (t.n_rows, t.shape, t.dtype, t.n_partitions, t.n_servers) == (23, (23, 3), np.float32, 4, 2)
+    assert (t.n_rows, t.shape, t.dtype, t.n_partitions, t.n_servers) == (
+        23,
+        (23, 3),
+        np.float32,
+        4,
+        2,
+    )
 
 
 def test_an_update_that_fails_half_way_changes_nothing(monkeypatch):
     t = table("adam", partitions=4, servers=2)
     t.push([1, 2, 3], ONES)
-    rows, state = t.dense(), t.opt_state
-    pending, whole = t.aggregate([1, 2, 3], ONES), server_part.compute_rows
+    rows = t.dense()
+    state = t.opt_state
+    pending = t.aggregate([1, 2, 3], ONES)
+    whole = server_part.compute_rows
     calls = iter([whole])
 
     def compute(*args):
@@ -218,12 +269,17 @@ def test_every_row_has_one_place(n_partitions):
     assert (back == ids[order]).all() and sorted(back) == list(range(23))
     for start, stop in [(0, 23), (5, 11), (22, 23)]:
         pieces = [(ids[::-1][start:stop][w], layout.row_ids(p, np.arange(sizes[p])[o])) for p in range(n_partitions) for w, o in [layout.within(p, start, stop)]]  # fmt: skip
-        assert all((a == b).all() for a, b in pieces) and sum(len(a) for a, _ in pieces) == stop - start
+        assert (
+            all((a == b).all() for a, b in pieces)
+            and sum(len(a) for a, _ in pieces) == stop - start
+        )
 
 
 def test_bytes_of_rows_at_each_server():
     place = table(partitions=3, servers=[1, 0, 1], wire_dtype=jnp.bfloat16).place
-    assert place.bytes_at_servers(np.array([0, 2, 3, 5])) == {1: 4 * 3 * 2}  # partitions 0 and 2, of three numbers each
+    assert place.bytes_at_servers(np.array([0, 2, 3, 5])) == {
+        1: 4 * 3 * 2
+    }  # partitions 0 and 2, of three numbers each
     assert place.bytes_at_servers(np.array([1, 2]), np.dtype(np.float32)) == {0: 12, 1: 12}
     assert place.bytes_at_servers(np.array([], np.int64)) == {}
 
@@ -249,10 +305,18 @@ def test_half_precision_on_the_wire_halves_the_bytes():
     t, wide = (table(partitions=2, wire_dtype=d) for d in (jnp.bfloat16, None))
     for each in (t, wide):
         each.push([0, 1, 1], ONES)
-    assert t.pull([0]).dtype == np.float32 and worst(t.pull([0, 1, 5]), wide.pull([0, 1, 5])) < 2**-8
+    assert (
+        t.pull([0]).dtype == np.float32 and worst(t.pull([0, 1, 5]), wide.pull([0, 1, 5])) < 2**-8
+    )
     t.pull([7, 8]), wide.pull([7, 8])
-    (half,), (full,) = t.traffic[0], wide.traffic[0]
-    assert (full.pushed, half.pushed, full.pulled, half.pulled) == (24, 12, 60, 36)  # one row more was pulled in half
+    (half,) = t.traffic[0]
+    (full,) = wide.traffic[0]
+    assert (full.pushed, half.pushed, full.pulled, half.pulled) == (
+        24,
+        12,
+        60,
+        36,
+    )  # one row more was pulled in half
     assert (t.dense()[5] == VALUES[5]).all()  # the table itself is not rounded
 
 
@@ -260,15 +324,21 @@ def test_rows_may_be_pulled_in_another_dtype():
     t = table()
     assert worst(t.pull([0, 1], wire_dtype=jnp.bfloat16), VALUES[:2]) < 2**-8
     assert t.traffic[0][0].pulled == 12 and t.traffic == (t.traffic[0], t.traffic[0])
-    with pytest.raises(TableError, match="wire_dtype: expected float32, bfloat16 or float16, got int32"):
+    with pytest.raises(
+        TableError, match="wire_dtype: expected float32, bfloat16 or float16, got int32"
+    ):
         t.pull([0], wire_dtype="int32")
 
 
 def test_some_columns_may_travel():
-    t, whole = table("adagrad", partitions=3), table("adagrad", partitions=3)
+    t = table("adagrad", partitions=3)
+    whole = table("adagrad", partitions=3)
     assert (t.pull([5, 1, 5], columns=(1, 3)) == VALUES[[5, 1, 5]] * [0, 1, 1]).all()
     t.apply(t.aggregate([5, 1, 5], ONES, columns=(1, 3)))
-    whole.push([5, 1, 5], ONES * np.array([0, 1, 1], np.float32))
+    whole.push(
+        [5, 1, 5],
+        ONES * np.array([0, 1, 1], np.float32),
+    )
     assert (t.dense() == whole.dense()).all()
     assert [sum(s.pulled + s.pushed for s in end) for end in t.traffic] == [
         2 * 2 * 2 * 4
@@ -278,9 +348,15 @@ def test_some_columns_may_travel():
 @pytest.mark.parametrize("columns", [(1, 1), (0, 4), (-1, 2), 2, (0.0, 1.0)])
 def test_columns_that_are_none(columns):
     t = table()
-    for call in (lambda: t.pull([0], columns=columns), lambda: t.aggregate([0], ONES[:1], columns=columns)):
+    for call in (
+        lambda: t.pull([0], columns=columns),
+        lambda: t.aggregate([0], ONES[:1], columns=columns),
+    ):
         with pytest.raises(
-            TableError, match=re.escape(f"columns: expected None, or two integers that rise in [0, 3], got {columns}")
+            TableError,
+            match=re.escape(
+                f"columns: expected None, or two integers that rise in [0, 3], got {columns}"
+            ),
         ):
             call()
     assert t.traffic == table().traffic
@@ -289,7 +365,8 @@ def test_columns_that_are_none(columns):
 def test_a_new_split_may_take_other_servers():
     t = table("adam", partitions=2, servers=2)
     t.push([1, 2, 3], ONES)
-    rows, counted = t.dense(), t.traffic
+    rows = t.dense()
+    counted = t.traffic
     t.resplit(3, servers=[2, 0, 2])
     assert t.placement == (2, 0, 2) and t.n_servers == 3 and (t.dense() == rows).all()
     assert [c[:2] for c in t.traffic] == list(counted)
@@ -318,19 +395,32 @@ def test_mapped_files_go_with_the_table(tmp_path):
 
 @pytest.mark.parametrize("name", ["clipped", "averaged"])
 def test_tables_and_dense_parameters_under_one_transform(name):
-    tx, rng = ROW_WISE[name], np.random.default_rng(8)
+    tx = ROW_WISE[name]
+    rng = np.random.default_rng(8)
 
     @jax.jit
     def whole_step(grads, state, params):
         updates, state = tx.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
-    params = {"w": VALUES[:4], "in": VALUES, "out": VALUES[:9]}
+    params = {
+        "w": VALUES[:4],
+        "in": VALUES,
+        "out": VALUES[:9],
+    }
     split = split_rows(tx, params, ["['in']", "['out']"])
     dense, rows = split.params.split(params)
-    tables = {t: Table(leaf, split.rules[t], partitions=3, mode="faithful") for t, (leaf,) in rows.items()}
+    tables = {}
+    for t, (leaf,) in rows.items():
+        tables[t] = Table(
+            leaf,
+            split.rules[t],
+            partitions=3,
+            mode="faithful",
+        )
     shared = SharedVariables(split, dense, split.init(dense))
-    wanted, wanted_state = params, tx.init(params)
+    wanted = params
+    wanted_state = tx.init(params)
     for ids, some in steps(9, n=3):
         grads = {"w": rng.normal(size=(4, 3)).astype(np.float32), "in": np.zeros((23, 3), np.float32), "out": np.zeros((9, 3), np.float32)}  # fmt: skip
         np.add.at(grads["in"], ids, some)
@@ -341,11 +431,18 @@ def test_tables_and_dense_parameters_under_one_transform(name):
             "['out']": tables["['out']"].aggregate(ids % 9, some),
         }
         prepare_update(split.n_rounds, shared, split.params.split(grads)[0], pending)()
-    whole = split.params.fill(jax.tree.leaves(shared.params), {t: [each.dense()] for t, each in tables.items()})
+    whole = split.params.fill(
+        jax.tree.leaves(shared.params),
+        {t: [each.dense()] for t, each in tables.items()},
+    )
     assert worst(whole, wanted) < 1e-5
     assert (
         worst(
-            split.state.fill(jax.tree.leaves(shared.state), {t: x.opt_state for t, x in tables.items()}), wanted_state
+            split.state.fill(
+                jax.tree.leaves(shared.state),
+                {t: x.opt_state for t, x in tables.items()},
+            ),
+            wanted_state,
         )
         < 1e-5
     )
@@ -376,7 +473,11 @@ def test_a_second_save_replaces_the_first(tmp_path):
 
 
 def test_half_precision_is_saved(tmp_path):
-    t = Table(jnp.asarray(VALUES, jnp.bfloat16), optax.sgd(0.1), wire_dtype="float32")
+    t = Table(
+        jnp.asarray(VALUES, jnp.bfloat16),
+        optax.sgd(0.1),
+        wire_dtype="float32",
+    )
     t.save(tmp_path)
     again = Table.load(tmp_path, optax.sgd(0.1))
     assert again.dtype == jnp.bfloat16 and (again.dense() == t.dense()).all()
@@ -453,14 +554,21 @@ def test_what_a_forged_manifest_claims_is_checked_before_rows_are_made(tmp_path,
 
 def test_a_manifest_that_names_no_files_has_none_deleted(tmp_path):
     table().save(tmp_path)
-    forged(tmp_path, lambda body: body.update(files=[], n_others=0))
+    forged(
+        tmp_path,
+        lambda body: body.update(files=[], n_others=0),
+    )
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(TableError, match=r"expected rows of shape \[23, 3\], float32, got files of shape \[\]"):
+    with pytest.raises(
+        TableError, match=r"expected rows of shape \[23, 3\], float32, got files of shape \[\]"
+    ):
         Table.load(tmp_path, ROW_WISE["sgd"])
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b""], ids=["brackets", "no text", "nothing"])
+@pytest.mark.parametrize(
+    "content", [b"[" * 100_000, b"\xff", b""], ids=["brackets", "no text", "nothing"]
+)
 def test_a_manifest_that_is_no_json(tmp_path, content):
     (tmp_path / "table.json").write_bytes(content)
     with pytest.raises(TableError, match="expected a table's manifest, got something else"):
@@ -469,14 +577,18 @@ def test_a_manifest_that_is_no_json(tmp_path, content):
 
 def test_another_transform_does_not_fit_what_was_saved(tmp_path):
     table().save(tmp_path)
-    with pytest.raises(TableError, match=re.escape("expected state as `tx` keeps it, [[['[0].mu', [3], 'float32']")):
+    with pytest.raises(
+        TableError, match=re.escape("expected state as `tx` keeps it, [[['[0].mu', [3], 'float32']")
+    ):
         Table.load(tmp_path, ROW_WISE["adam"])
 
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------
 
-NAN, INF = ONES.copy(), ONES.copy()
-NAN[1, 2], INF[2, 0] = np.nan, np.inf
+NAN = ONES.copy()
+INF = ONES.copy()
+NAN[1, 2] = np.nan
+INF[2, 0] = np.inf
 PUSHES = {
     "id too large": ([0, 23, 1], ONES, "push, row ids: expected ids in [0, 23), got 23 at place 1."),
     "id negative": ([-1, 0, -2], ONES, "push, row ids: expected ids in [0, 23), got -1 at place 0, and 1 more outside."),
@@ -499,7 +611,9 @@ def test_a_bad_push_changes_nothing(name):
     ids, grads, text = PUSHES[name]
     t = table("adagrad", partitions=3)
     t.push([1, 2, 3], ONES)
-    rows, state, traffic = t.dense(), t.opt_state, t.traffic
+    rows = t.dense()
+    state = t.opt_state
+    traffic = t.traffic
     pending = t.aggregate([5], ONES[:1])
     traffic = t.traffic
     for into in (None, pending):
@@ -507,29 +621,51 @@ def test_a_bad_push_changes_nothing(name):
             t.aggregate(ids, grads, into=into)
     with pytest.raises(TableError, match=re.escape(text)):
         t.push(ids, grads)
-    assert (t.dense() == rows).all() and worst(t.opt_state, state) == 0 and t.version == 1 and t.traffic == traffic
+    assert (
+        (t.dense() == rows).all()
+        and worst(t.opt_state, state) == 0
+        and t.version == 1
+        and t.traffic == traffic
+    )
     assert pending.gradients()[0].tolist() == [5]
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_gradients_of_clients_that_overflow_together_change_nothing():
     t = table()
-    pending = t.aggregate([1], ONES[:1] * 3e38, into=t.aggregate([1], ONES[:1] * 3e38))
+    pending = t.aggregate(
+        [1],
+        ONES[:1] * 3e38,
+        into=t.aggregate([1], ONES[:1] * 3e38),
+    )
     with pytest.raises(
-        TableError, match=re.escape("apply, gradients of partition 0: expected finite numbers, got inf in row 1")
+        TableError,
+        match=re.escape(
+            "apply, gradients of partition 0: expected finite numbers, got inf in row 1"
+        ),
     ):
         t.apply(pending)
     assert t.version == 0 and (t.dense() == VALUES).all()
 
 
-@pytest.mark.parametrize(("wire_dtype", "size", "clients"), [(None, 4e4, 2), ("float32", 1e5, 1)], ids=["sum", "cast"])
+@pytest.mark.parametrize(
+    ("wire_dtype", "size", "clients"), [(None, 4e4, 2), ("float32", 1e5, 1)], ids=["sum", "cast"]
+)
 def test_gradients_that_are_too_large_for_the_table_change_nothing(wire_dtype, size, clients):
     values = VALUES.astype(np.float16)
-    t, pending = table(values=values, wire_dtype=wire_dtype), None
+    t = table(values=values, wire_dtype=wire_dtype)
+    pending = None
     for _ in range(clients):
-        pending = t.aggregate([1], ONES[:1] * np.float32(size), into=pending)
+        pending = t.aggregate(
+            [1],
+            ONES[:1] * np.float32(size),
+            into=pending,
+        )
     with pytest.raises(
-        TableError, match=re.escape("apply, gradients of partition 0: expected finite numbers, got inf in row 1")
+        TableError,
+        match=re.escape(
+            "apply, gradients of partition 0: expected finite numbers, got inf in row 1"
+        ),
     ):
         t.apply(pending)
     assert t.version == 0 and (t.dense() == values).all()
@@ -546,16 +682,21 @@ def test_gradients_are_applied_once_and_where_they_belong():
     t.resplit(3)
     with pytest.raises(
         TableError,
-        match=re.escape("got those for an earlier split, PartitionLayout(n_rows=23, n_partitions=2). Aggregate"),
+        match=re.escape(
+            "got those for an earlier split, PartitionLayout(n_rows=23, n_partitions=2). Aggregate"
+        ),
     ):
         t.apply(late)
     assert t.version == 1
 
 
 def test_gradients_lie_with_one_split_of_one_table():
-    t, other = table(partitions=2), table(partitions=2)
+    t = table(partitions=2)
+    other = table(partitions=2)
     late = t.aggregate([0], ONES[:1])
-    with pytest.raises(TableError, match="expected gradients that this table has aggregated, got another table's"):
+    with pytest.raises(
+        TableError, match="expected gradients that this table has aggregated, got another table's"
+    ):
         other.apply(late)
     t.resplit(2)  # the same partitions, elsewhere
     for call in (
@@ -570,9 +711,14 @@ def test_gradients_lie_with_one_split_of_one_table():
 
 
 def test_a_server_that_has_caught_up_alone_does_not_harm_a_new_split():
-    t, whole = (table("adam", partitions=2, servers=2, mode="faithful", max_lag=8) for _ in range(2))
+    t, whole = (
+        table("adam", partitions=2, servers=2, mode="faithful", max_lag=8) for _ in range(2)
+    )
     for turn, each in ((turn, each) for turn in range(4) for each in (t, whole)):
-        each.push([turn, turn + 7], ONES[:2] * (turn + 1))
+        each.push(
+            [turn, turn + 7],
+            ONES[:2] * (turn + 1),
+        )
         if turn == 1 and each is t:
             t._shards.ask({0: ("settle",)})  # what an interrupt between two servers leaves
         if turn == 2:
@@ -597,13 +743,24 @@ def test_a_new_split_that_is_cut_off_leaves_the_old_one_alone(monkeypatch):
 
 def test_shared_values_must_come_from_where_the_transform_is():
     rule = split_rows(ROW_WISE["adam"], {"t": VALUES}, ["['t']"]).rules["['t']"]
-    t, alone = Table(VALUES, rule), table()
-    with pytest.raises(TableError, match="apply, shared values: expected those of the rule, got None"):
-        t.push([0], ONES[:1])
-    with pytest.raises(TableError, match="apply, shared values: expected None: the table has a transform, got some"):
-        alone.apply(alone.aggregate([0], ONES[:1]), [])
+    t = Table(VALUES, rule)
+    alone = table()
     with pytest.raises(
-        TableError, match=re.escape("values: expected rows of float32[3], as the rule was made for, got float32[2]")
+        TableError, match="apply, shared values: expected those of the rule, got None"
+    ):
+        t.push([0], ONES[:1])
+    with pytest.raises(
+        TableError, match="apply, shared values: expected None: the table has a transform, got some"
+    ):
+        alone.apply(
+            alone.aggregate([0], ONES[:1]),
+            [],
+        )
+    with pytest.raises(
+        TableError,
+        match=re.escape(
+            "values: expected rows of float32[3], as the rule was made for, got float32[2]"
+        ),
     ):
         Table(VALUES[:, :2], rule)
 
@@ -634,26 +791,43 @@ def test_settings_that_are_refused(name):
 
 
 def test_transforms_that_are_refused():
-    with pytest.raises(TableError, match=re.escape("tx, table `params`: expected an update that works row by row")):
+    with pytest.raises(
+        TableError, match=re.escape("tx, table `params`: expected an update that works row by row")
+    ):
         Table(VALUES, optax.lamb(0.1))
 
 
 def test_a_bad_split_or_pull_leaves_the_table():
     t = table(partitions=2)
-    with pytest.raises(TableError, match=re.escape("partitions: expected an integer in [1, 23], got 0.")):
+    with pytest.raises(
+        TableError, match=re.escape("partitions: expected an integer in [1, 23], got 0.")
+    ):
         t.resplit(0)
-    with pytest.raises(TableError, match=re.escape("pull, row ids: expected ids in [0, 23), got 23 at place 0")):
+    with pytest.raises(
+        TableError, match=re.escape("pull, row ids: expected ids in [0, 23), got 23 at place 0")
+    ):
         t.pull([23])
     assert t.n_partitions == 2 and (t.dense() == VALUES).all()
 
 
 def test_integers_of_numpy_are_as_good(tmp_path):
-    t = table(partitions=np.int64(2), servers=np.int64(2))
+    t = table(
+        partitions=np.int64(2),
+        servers=np.int64(2),
+    )
     t.resplit(np.int32(3), servers=np.arange(3))
     t.save(tmp_path)
     assert Table.load(tmp_path, ROW_WISE["sgd"]).n_partitions == 3 and t.placement == (0, 1, 2)
 
 
 def test_an_empty_array_is_saved(tmp_path):
-    table_files.save(tmp_path, {}, iter([]), [np.zeros((0, 3), np.float32)])
-    assert table_files.read_arrays(tmp_path, table_files.read_manifest(tmp_path))[1][0].shape == (0, 3)
+    table_files.save(
+        tmp_path,
+        {},
+        iter([]),
+        [np.zeros((0, 3), np.float32)],
+    )
+    assert table_files.read_arrays(tmp_path, table_files.read_manifest(tmp_path))[1][0].shape == (
+        0,
+        3,
+    )

@@ -19,12 +19,19 @@ def test_rows_are_a_table_if_few_are_touched_or_they_do_not_fit(alpha, threshold
 
 
 def test_tables_hold_no_double_precision():
-    assert table_or_dense(0.0, np.dtype(np.float64)) == (False, "tables hold no rows of float64", False)
+    assert table_or_dense(0.0, np.dtype(np.float64)) == (
+        False,
+        "tables hold no rows of float64",
+        False,
+    )
 
 
 def test_the_reasons():
     assert table_or_dense(0.5, FLOAT).why == "alpha 0.5 is at least 0.4"
-    assert table_or_dense(0.5, FLOAT, 0.4, 2000, 1000).why == "2,000 bytes do not fit into a device's 1,000"
+    assert (
+        table_or_dense(0.5, FLOAT, 0.4, 2000, 1000).why
+        == "2,000 bytes do not fit into a device's 1,000"
+    )
 
 
 def test_the_share_is_a_mean():

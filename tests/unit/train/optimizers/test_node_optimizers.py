@@ -11,7 +11,10 @@ import ampjax as amp
 from ampjax.errors import DataError, SettingsError, SettingsWarning
 
 QUIET = {"progress": False}
-MODEL = Model((("branch", "first", "second"), ("scan", "first", "second")), "square")
+MODEL = Model(
+    (("branch", "first", "second"), ("scan", "first", "second")),
+    "square",
+)
 """Two keys, one of them read in two places; two keys that nothing reads."""
 
 EXAMPLES = [example(np.random.default_rng(seed)) for seed in range(7)]
@@ -21,7 +24,13 @@ def compiled(copies=1):
     return amp.compile(MODEL, parameters(0), SPEC, copies=copies)
 
 
-def wanted(name, size=2, epochs=1, tx=None, gradient="mean") -> dict:
+def wanted(
+    name,
+    size=2,
+    epochs=1,
+    tx=None,
+    gradient="mean",
+) -> dict:
     """Parameters of plain optax training, in rounds of some examples in order."""
     tx = TRANSFORMS[name] if tx is None else tx
     step = optax.with_extra_args_support(tx)
@@ -31,7 +40,10 @@ def wanted(name, size=2, epochs=1, tx=None, gradient="mean") -> dict:
         for i in range(0, len(EXAMPLES), size):
             part = EXAMPLES[i : i + size]
             n = len(part) if gradient == "mean" else 1
-            minimised = lambda p, part=part, n=n: sum(MODEL(p, e) for e in part) / n
+
+            def minimised(p, part=part, n=n):
+                return sum(MODEL(p, e) for e in part) / n
+
             loss, grads = jax.value_and_grad(minimised)(params)
             updates, state = step.update(grads, state, params, value=loss)
             params = optax.apply_updates(params, updates)
@@ -39,7 +51,11 @@ def wanted(name, size=2, epochs=1, tx=None, gradient="mean") -> dict:
 
 
 def close(one, other, rtol=1e-5):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-6), one, other)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-6),
+        one,
+        other,
+    )
 
 
 PLACES = {
@@ -56,7 +72,9 @@ PLACES = {
 def test_a_step_of_all_parameters_wherever_they_are(place, name):
     options = dict(PLACES[place])
     model = compiled(options.pop("copies", 1))
-    trainer = amp.Trainer(model.graph, TRANSFORMS[name], mode="pipeline", max_active_keys=2, **options)
+    trainer = amp.Trainer(
+        model.graph, TRANSFORMS[name], mode="pipeline", max_active_keys=2, **options
+    )
     try:
         trainer.accumulate(model.data(EXAMPLES))
         close(model.params(trainer.params), wanted(name))
@@ -69,10 +87,16 @@ def test_a_step_of_all_parameters_wherever_they_are(place, name):
 
 @pytest.mark.parametrize("gradient", ["mean", "sum"])
 def test_the_loss_that_a_transform_gets_is_the_one_whose_gradient_it_gets(gradient):
-    model, polyak = compiled(), optax.polyak_sgd(max_learning_rate=0.1)
-    trainer = amp.Trainer(model.graph, polyak, mode="pipeline", max_active_keys=2, gradient=gradient)
+    model = compiled()
+    polyak = optax.polyak_sgd(max_learning_rate=0.1)
+    trainer = amp.Trainer(
+        model.graph, polyak, mode="pipeline", max_active_keys=2, gradient=gradient
+    )
     trainer.accumulate(model.data(EXAMPLES))
-    close(model.params(trainer.params), wanted("polyak", tx=polyak, gradient=gradient))
+    close(
+        model.params(trainer.params),
+        wanted("polyak", tx=polyak, gradient=gradient),
+    )
 
 
 def test_parameters_that_nothing_reads_decay_as_in_optax():
@@ -89,9 +113,16 @@ def test_parameters_that_nothing_reads_decay_as_in_optax():
 
 def test_a_fit_goes_on_from_a_checkpoint_of_a_joint_step(tmp_path):
     model = compiled()
-    make = lambda **options: amp.Trainer(
-        model.graph, TRANSFORMS["global norm and adamw"], mode="pipeline", max_active_keys=2, **options
-    )
+
+    def make(**options):
+        return amp.Trainer(
+            model.graph,
+            TRANSFORMS["global norm and adamw"],
+            mode="pipeline",
+            max_active_keys=2,
+            **options,
+        )
+
     trainer = make()
     trainer.accumulate(model.data(EXAMPLES))
     trainer.save(tmp_path / "saved")
@@ -113,7 +144,12 @@ def test_a_fit_goes_on_from_a_checkpoint_of_a_joint_step(tmp_path):
             "the state ScaleByAdamState, EmptyState, EmptyState",
             "ScaleByAdamState, EmptyState",
         ),
-        (optax.sgd(0.1), "async", "the state EmptyState, EmptyState", "ScaleByAdamState, EmptyState"),
+        (
+            optax.sgd(0.1),
+            "async",
+            "the state EmptyState, EmptyState",
+            "ScaleByAdamState, EmptyState",
+        ),
         (TRANSFORMS["global norm"], "sync", "the state no state", "ScaleByAdamState, EmptyState"),
     ],
     ids=["adamw", "sgd", "another mode"],
@@ -132,7 +168,12 @@ def test_a_checkpoint_of_another_optimizer(tmp_path, tx, mode, expected, got):
 
 def test_gradients_that_were_accumulated_before_are_part_of_the_next_round():
     model = compiled()
-    trainer = amp.Trainer(model.graph, optax.sgd(0.1), mode="pipeline", max_active_keys=7)
+    trainer = amp.Trainer(
+        model.graph,
+        optax.sgd(0.1),
+        mode="pipeline",
+        max_active_keys=7,
+    )
     trainer.accumulate(model.data(EXAMPLES[:3]), update=False)
     trainer.accumulate(model.data(EXAMPLES[3:]))
     close(model.params(trainer.params), wanted("sgd", 7))
@@ -140,18 +181,32 @@ def test_gradients_that_were_accumulated_before_are_part_of_the_next_round():
 
 def test_a_node_has_a_transform_of_its_own_in_rounds_too():
     first = amp.node("first", tx=optax.sgd(0.5))(lambda p, x: jnp.tanh(x @ p["w"]))
-    function = lambda p, e: jnp.sum((first(p["a"], e["x"]) @ p["b"]["w"]) ** 2)
-    params = {key: {"w": np.eye(2, dtype=np.float32)} for key in "ab"}
+
+    def function(p, e):
+        return jnp.sum((first(p["a"], e["x"]) @ p["b"]["w"]) ** 2)
+
+    params = {}
+    for key in "ab":
+        params[key] = {"w": np.eye(2, dtype=np.float32)}
     model = amp.compile(function, params, {"x": "float32[2]"})
     clipped = optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1))
     trainer = amp.Trainer(model.graph, clipped, mode="sync")
     one = {"x": np.array([0.3, 0.8], np.float32)}
     trainer.accumulate(model.data([one]))
-    grads = jax.grad(function)(jax.tree.map(jnp.asarray, params), one)
-    b, _ = clipped.update({"b": grads["b"]}, clipped.init({"b": params["b"]}))
+    grads = jax.grad(function)(
+        jax.tree.map(jnp.asarray, params),
+        one,
+    )
+    b, _ = clipped.update(
+        {"b": grads["b"]},
+        clipped.init({"b": params["b"]}),
+    )
     close(
         model.params(trainer.params),
-        {"a": {"w": params["a"]["w"] - 0.5 * grads["a"]["w"]}, "b": {"w": params["b"]["w"] + b["b"]["w"]}},
+        {
+            "a": {"w": params["a"]["w"] - 0.5 * grads["a"]["w"]},
+            "b": {"w": params["b"]["w"] + b["b"]["w"]},
+        },
     )
 
 
@@ -162,12 +217,19 @@ def test_a_node_has_a_transform_of_its_own_in_rounds_too():
 def test_a_line_search_is_refused(mode):
     text = r"setting `tx`.*: expected a transform of gradients, parameters and, at most, the loss \(`value`\), got one that also needs `grad`.*A line search calls the loss"
     with pytest.raises(SettingsError, match=text):
-        trainer = amp.Trainer(compiled().graph, optax.lbfgs(), mode=mode)
+        trainer = amp.Trainer(
+            compiled().graph,
+            optax.lbfgs(),
+            mode=mode,
+        )
         trainer.accumulate(compiled().data(EXAMPLES))
 
 
 def test_labels_of_other_keys_are_refused_with_optaxs_words():
-    tx = optax.multi_transform({"slow": optax.sgd(0.1)}, {"other": "slow"})
+    tx = optax.multi_transform(
+        {"slow": optax.sgd(0.1)},
+        {"other": "slow"},
+    )
     with pytest.raises(
         SettingsError,
         match=r"setting `tx`: expected a transform that fits these parameters, got ValueError: .*the keys of the parameters",
@@ -184,7 +246,9 @@ def test_labels_by_key_are_refused_in_asynchronous_mode():
 def test_a_rule_that_needs_the_loss_is_refused_in_asynchronous_mode():
     model = compiled()
     trainer = amp.Trainer(model.graph, TRANSFORMS["plateaus"])
-    with pytest.raises(SettingsError, match="one that needs the loss, which asynchronous updates don't have"):
+    with pytest.raises(
+        SettingsError, match="one that needs the loss, which asynchronous updates don't have"
+    ):
         trainer.accumulate(model.data(EXAMPLES))
 
 
@@ -192,7 +256,10 @@ def test_a_rule_that_needs_the_loss_is_refused_in_asynchronous_mode():
 def test_a_rule_that_looks_at_all_parameters_is_warned_of_in_asynchronous_mode(name):
     model = compiled()
     trainer = amp.Trainer(model.graph, TRANSFORMS[name])
-    with pytest.warns(SettingsWarning, match=r"got one that looks at all of them together.*amp.node\(name, tx=...\)"):
+    with pytest.warns(
+        SettingsWarning,
+        match=r"got one that looks at all of them together.*amp.node\(name, tx=...\)",
+    ):
         trainer.accumulate(model.data(EXAMPLES))
     trainer.accumulate(model.data(EXAMPLES))  # it is said once
 
@@ -205,7 +272,13 @@ def test_a_rule_that_looks_at_all_parameters_is_warned_of_in_asynchronous_mode(n
 @pytest.mark.filterwarnings("ignore::ampjax.errors.SettingsWarning")
 def test_frozen_nodes_stay_as_they_are(mode, name):
     model = compiled()
-    trainer = amp.Trainer(model.graph, TRANSFORMS[name], mode=mode, max_active_keys=2, frozen=("first",))
+    trainer = amp.Trainer(
+        model.graph,
+        TRANSFORMS[name],
+        mode=mode,
+        max_active_keys=2,
+        frozen=("first",),
+    )
     trainer.fit(model.data(EXAMPLES), epochs=2, **QUIET)
     found = model.params(trainer.params)
     close(found["first"], parameters(0)["first"], 0)
@@ -214,12 +287,22 @@ def test_frozen_nodes_stay_as_they_are(mode, name):
 
 def test_optimizers_do_not_see_frozen_nodes():
     model = compiled()
-    trainer = amp.Trainer(model.graph, TRANSFORMS["global norm"], mode="sync", frozen=("first",))
+    trainer = amp.Trainer(
+        model.graph,
+        TRANSFORMS["global norm"],
+        mode="sync",
+        frozen=("first",),
+    )
     trainer.accumulate(model.data(EXAMPLES[:1]))
     params = jax.tree.map(jnp.asarray, parameters(0))
     grads = jax.grad(MODEL)(params, EXAMPLES[0]) | {"first": None}
-    updates, _ = TRANSFORMS["global norm"].update(grads, TRANSFORMS["global norm"].init(params | {"first": None}))
-    close(model.params(trainer.params)["second"], optax.apply_updates(params["second"], updates["second"]))
+    updates, _ = TRANSFORMS["global norm"].update(
+        grads, TRANSFORMS["global norm"].init(params | {"first": None})
+    )
+    close(
+        model.params(trainer.params)["second"],
+        optax.apply_updates(params["second"], updates["second"]),
+    )
 
 
 def test_frozen_names():
@@ -228,5 +311,8 @@ def test_frozen_names():
         match=r"setting `frozen`: expected names among \['second', 'first'\], got 'fist'. Did you mean `first`\?",
     ):
         amp.Trainer(compiled().graph, frozen=("fist",))
-    with pytest.raises(SettingsError, match=r"setting `frozen`: expected names of nodes, got 'first'. Write `frozen="):
+    with pytest.raises(
+        SettingsError,
+        match=r"setting `frozen`: expected names of nodes, got 'first'. Write `frozen=",
+    ):
         amp.Trainer(compiled().graph, frozen="first")

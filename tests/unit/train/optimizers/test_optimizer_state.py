@@ -14,7 +14,10 @@ DATA = graphs.chain_data(8)
 ADAM = optax.inject_hyperparams(optax.adam)(learning_rate=0.1)
 PLACES = {
     "async": {},
-    "together": {"mode": "pipeline", "tx": optax.chain(optax.clip_by_global_norm(1.0), ADAM)},
+    "together": {
+        "mode": "pipeline",
+        "tx": optax.chain(optax.clip_by_global_norm(1.0), ADAM),
+    },
     "hosts": {"hosts": amp.Hosts(2, kind="threads")},
     "together on hosts": {
         "mode": "pipeline",
@@ -26,12 +29,19 @@ PLACES = {
 
 def made(place="async", **options):
     settings = {"tx": ADAM, **PLACES[place], **options}
-    return amp.Trainer(graphs.chain(2), settings.pop("tx"), **settings)
+    return amp.Trainer(
+        graphs.chain(2),
+        settings.pop("tx"),
+        **settings,
+    )
 
 
 def rates(trainer):
     """The dictionaries of hyperparameters."""
-    parts = [part for state in trainer.opt_state.values() for part in (state, *state)]
+    parts = []
+    for state in trainer.opt_state.values():
+        for part in (state, *state):
+            parts.append(part)
     return [part.hyperparams for part in parts if hasattr(part, "hyperparams")]
 
 
@@ -54,12 +64,14 @@ def test_an_assigned_rate_holds_from_then_on(trainer):
         rate["learning_rate"] = 0.1
     trainer.accumulate(DATA)
     assert any(
-        not np.array_equal(a, b) for a, b in zip(jax.tree.leaves(trainer.params), jax.tree.leaves(before), strict=True)
+        not np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(trainer.params), jax.tree.leaves(before), strict=True)
     )
 
 
 def test_an_assignment_in_a_callback_holds_from_the_next_epoch_on():
-    trainer, seen = made(), []
+    trainer = made()
+    seen = []
 
     def stop(trainer, epoch):
         seen.append(trainer.params)
@@ -67,12 +79,21 @@ def test_an_assignment_in_a_callback_holds_from_the_next_epoch_on():
             rate["learning_rate"] = 0.0
 
     trainer.fit(DATA, epochs=3, callbacks=[stop], **QUIET)
-    jax.tree.map(np.testing.assert_array_equal, seen[1], seen[0])
-    jax.tree.map(np.testing.assert_array_equal, seen[2], seen[0])
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        seen[1],
+        seen[0],
+    )
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        seen[2],
+        seen[0],
+    )
 
 
 def test_an_old_copy_changes_only_what_was_assigned_to():
-    trainer, plain = made(), made()
+    trainer = made()
+    plain = made()
     old = trainer.opt_state
     for each in (trainer, plain):
         each.accumulate(DATA)
@@ -92,7 +113,10 @@ def test_an_assigned_rate_is_saved(tmp_path):
 
 
 def test_states_move_between_trainers(trainer):
-    options = {"tx": PLACES["together"]["tx"], "mode": "pipeline"} if "all nodes" in trainer.opt_state else {}
+    if "all nodes" in trainer.opt_state:
+        options = {"tx": PLACES["together"]["tx"], "mode": "pipeline"}
+    else:
+        options = {}
     other = made(**options)
     other.accumulate(DATA)
     trainer.set_params(other.params)
@@ -100,12 +124,19 @@ def test_states_move_between_trainers(trainer):
     jax.tree.map(np.testing.assert_array_equal, trainer.opt_state, other.opt_state)
     for each in (trainer, other):
         each.accumulate(DATA)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), trainer.params, other.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
+        trainer.params,
+        other.params,
+    )
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_random_keys_in_a_state_are_read_saved_and_moved(place, tmp_path):
-    noise = optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(3)), optax.sgd(0.1))
+    noise = optax.chain(
+        optax.add_noise(0.1, 0.5, jax.random.key(3)),
+        optax.sgd(0.1),
+    )
     trainer, other = (made(place, tx=noise) for _ in range(2))
     trainer.accumulate(DATA)
     trainer.save(tmp_path / "saved")
@@ -113,13 +144,24 @@ def test_random_keys_in_a_state_are_read_saved_and_moved(place, tmp_path):
     other.opt_state = trainer.opt_state
     trainer.accumulate(DATA)
     other.accumulate(DATA)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), trainer.params, other.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
+        trainer.params,
+        other.params,
+    )
     after = trainer.params
     trainer.restore(tmp_path / "saved")
     trainer.accumulate(DATA)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), trainer.params, after)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
+        trainer.params,
+        after,
+    )
     with pytest.raises(ParameterError, match="expected random keys, got numbers"):
-        trainer.opt_state = jax.tree.map(lambda x: np.zeros(np.shape(x), np.float32), trainer.opt_state)
+        trainer.opt_state = jax.tree.map(
+            lambda x: np.zeros(np.shape(x), np.float32),
+            trainer.opt_state,
+        )
     for each in (trainer, other):
         each.close()
 
@@ -131,16 +173,24 @@ def test_what_can_not_be_assigned_says_so():
     with pytest.raises(ValueError, match="read-only"):
         trainer.opt_state["f0"].inner_state[0].mu[...] = 0
     for states in (None, [before["f0"]], before["f0"]):
-        with pytest.raises(ParameterError, match=r"optimizer states: expected a tree by name, of \['f0', 'f1'\], got "):
+        with pytest.raises(
+            ParameterError,
+            match=r"optimizer states: expected a tree by name, of \['f0', 'f1'\], got ",
+        ):
             trainer.opt_state = states
     with pytest.raises(
-        ParameterError, match=r"optimizer state of `f9`: expected one of the names \['f0', 'f1'\], got another name"
+        ParameterError,
+        match=r"optimizer state of `f9`: expected one of the names \['f0', 'f1'\], got another name",
     ):
         trainer.opt_state = {"f9": before["f0"]}
     with pytest.raises(
-        ParameterError, match=r"optimizer state of `f0`: expected the structure .*, got .*the same optimizer"
+        ParameterError,
+        match=r"optimizer state of `f0`: expected the structure .*, got .*the same optimizer",
     ):
-        trainer.opt_state = {"f1": before["f0"], "f0": optax.adam(0.1).init(np.float32(1))}
+        trainer.opt_state = {
+            "f1": before["f0"],
+            "f0": optax.adam(0.1).init(np.float32(1)),
+        }
     with pytest.raises(ParameterError, match=r"expected an array of shape \(\), got \(2,\)"):
         trainer.opt_state = {"f0": jax.tree.map(lambda x: np.zeros(2), before["f0"])}
     with pytest.raises(ParameterError, match=r"expected int32 numbers, got 'fast'"):
@@ -169,7 +219,10 @@ def test_other_parameters_predict():
         {"x": "float32[]", "z": "float32[]"},
     )
     trainer = amp.Trainer(model.graph)
-    data = model.data([{"x": np.float32(3)}], labels=False)
+    data = model.data(
+        [{"x": np.float32(3)}],
+        labels=False,
+    )
     assert trainer.predict(data, params={"w": np.float32(5)})["y"].payload.tolist() == [15.0]
     assert trainer.predict(data)["y"].payload.tolist() == [6.0]
 
@@ -177,7 +230,10 @@ def test_other_parameters_predict():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("learning_rate", "got one that it does not have. Make the optimizer with `optax.inject_hyperparams`"),
+        (
+            "learning_rate",
+            "got one that it does not have. Make the optimizer with `optax.inject_hyperparams`",
+        ),
         ("parms", "got one that it does not have. Did you mean `params`?"),
         ("graph", "got one that is read only"),
     ],
@@ -187,7 +243,8 @@ def test_an_assignment_that_would_be_lost_is_refused(name, text):
     graph = trainer.graph
     with pytest.raises(SettingsError) as error:
         setattr(trainer, name, 0.1)
-    assert f"`trainer.{name} = ...`: expected an attribute that can be assigned: `opt_state`, `params`, {text}" in str(
-        error.value
+    assert (
+        f"`trainer.{name} = ...`: expected an attribute that can be assigned: `opt_state`, `params`, {text}"
+        in str(error.value)
     )
     assert trainer.graph is graph and not hasattr(trainer, "learning_rate")

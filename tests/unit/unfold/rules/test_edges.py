@@ -16,11 +16,24 @@ def edges(draw):
     """Some messages of up to five rows, and up to eight edges on each of three ways of each; their rows."""
     sizes = np.array(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
     counts = np.array(
-        draw(st.lists(st.lists(st.integers(0, 8), min_size=3, max_size=3), min_size=len(sizes), max_size=len(sizes)))
+        draw(
+            st.lists(
+                st.lists(
+                    st.integers(0, 8),
+                    min_size=3,
+                    max_size=3,
+                ),
+                min_size=len(sizes),
+                max_size=len(sizes),
+            )
+        )
     )
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     first = np.cumsum(sizes) - sizes
-    ends = [first[m] + rng.integers(0, sizes[m], (2, counts[m, way])) for way in range(3) for m in range(len(sizes))]
+    ends = []
+    for way in range(3):
+        for m in range(len(sizes)):
+            ends.append(first[m] + rng.integers(0, sizes[m], (2, counts[m, way])))
     senders, receivers = np.concatenate(ends, axis=1)
     return Edges(senders, receivers, counts, sizes, draw(st.booleans())), sizes
 
@@ -29,13 +42,19 @@ def senders_of(edges, sizes):
     """For each message, the senders of the edges of each way."""
     of_message = np.repeat(np.arange(len(sizes)), sizes)
     way = np.repeat(np.arange(3), edges.totals)
-    return [[edges.senders[(way == w) & (of_message[edges.senders] == m)] for w in range(3)] for m in range(len(sizes))]
+    result = []
+    for m in range(len(sizes)):
+        result.append(
+            [edges.senders[(way == w) & (of_message[edges.senders] == m)] for w in range(3)]
+        )
+    return result
 
 
 @given(edges())
 def test_edges_carry_their_senders_rows_and_no_row_is_sent_twice_on_a_way(drawn):
     edges, _ = drawn
-    sent, way = edges.sent, np.repeat(np.arange(3), edges.totals)
+    sent = edges.sent
+    way = np.repeat(np.arange(3), edges.totals)
     way_sent = np.repeat(np.arange(3), sent.totals)
     assert np.array_equal(sent.senders[sent.of_edge], edges.senders)
     assert np.array_equal(way_sent[sent.of_edge], way)
@@ -46,15 +65,26 @@ def test_edges_carry_their_senders_rows_and_no_row_is_sent_twice_on_a_way(drawn)
 @given(edges())
 def test_loads_are_counted_message_by_message(drawn):
     edges, sizes = drawn
-    number = len if edges.random else (lambda senders: len(set(senders.tolist())))
-    expected = [[*map(number, ways), sum(map(len, ways))] for ways in senders_of(edges, sizes)]
+    if edges.random:
+        number = len
+    else:
+        number = lambda senders: len(set(senders.tolist()))
+    expected = []
+    for ways in senders_of(edges, sizes):
+        expected.append([*map(number, ways), sum(map(len, ways))])
     assert edges.loads(sizes).tolist() == expected
 
 
 @pytest.mark.parametrize("random", [False, True])
 def test_no_edges_send_nothing(random):
     nothing = np.zeros(0, np.int32)
-    edges = Edges(nothing, nothing, np.zeros((2, 3), np.int64), np.ones(2, np.int64), random)
+    edges = Edges(
+        nothing,
+        nothing,
+        np.zeros((2, 3), np.int64),
+        np.ones(2, np.int64),
+        random,
+    )
     assert len(edges.sent.senders) == 0 and edges.sent.totals.tolist() == [0, 0, 0]
     assert edges.loads(np.ones(2, np.int64)).tolist() == [[0, 0, 0, 0]] * 2
 
@@ -62,7 +92,9 @@ def test_no_edges_send_nothing(random):
 def test_remembered_edges_are_those_of_the_topologies_not_of_the_slots():
     (stage,) = (s for s in plan_for(chains.propagation(), fuse=True).stages if s.kind is EDGES)
     first, other = (chains.instance(np.random.default_rng(seed), 3, 5)["edges"] for seed in (0, 1))
-    maps, handles, sizes = {0: first, 1: other}, np.array([0]), np.array([3])
+    maps = {0: first, 1: other}
+    handles = np.array([0])
+    sizes = np.array([3])
     index = EdgeIndex(stage, {"edges": maps})
     found = index.of(handles, sizes)
     assert index.of(handles, sizes) is found

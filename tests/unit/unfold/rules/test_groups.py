@@ -14,11 +14,32 @@ from ampjax.unfold.rules.groups import Groups
 WITH_OPENER = ("n", "k", "i")
 
 
-def graph(opened=True, order=None, by=("k",), size=lambda s: s.n):
+def graph(
+    opened=True,
+    order=None,
+    by=("k",),
+    size=lambda s: s.n,
+):
     with amp.Graph() as g:
-        x = amp.pump("x", fields=("k", "i") if opened else ("n", "k", "i"))
-        opener = amp.pump("opener", fields=("n", "k")) if opened else None
-        amp.sink("rows", amp.group(x, by=by, size=size, order=order, opener=opener, name="group"))
+        x = amp.pump(
+            "x",
+            fields=("k", "i") if opened else ("n", "k", "i"),
+        )
+        if opened:
+            opener = amp.pump("opener", fields=("n", "k"))
+        else:
+            opener = None
+        amp.sink(
+            "rows",
+            amp.group(
+                x,
+                by=by,
+                size=size,
+                order=order,
+                opener=opener,
+                name="group",
+            ),
+        )
     return g
 
 
@@ -28,11 +49,16 @@ class Bench:
     def __init__(self, **options):
         self.graph = graph(**options)
         stage = next(s for s in plan_for(self.graph).stages if not s.kind.is_dispatched)
-        self.groups, self.cell, self.of = Groups(stage, self.graph.layout), 0, {}
+        self.groups = Groups(stage, self.graph.layout)
+        self.cell = 0
+        self.of = {}
 
     def states(self, handle, **columns):
         n = max(np.size(v) for v in columns.values())
-        states = np.zeros((n, self.graph.layout.width), np.int64)
+        states = np.zeros(
+            (n, self.graph.layout.width),
+            np.int64,
+        )
         states[:, HANDLE] = handle
         for name, value in columns.items():
             states[:, self.graph.layout.column(name)] = value
@@ -40,7 +66,10 @@ class Bench:
 
     def put(self, port, handle=0, **columns):
         states = self.states(handle, **columns)
-        cells = np.arange(self.cell + 1, self.cell + 1 + len(states))
+        cells = np.arange(
+            self.cell + 1,
+            self.cell + 1 + len(states),
+        )
         self.cell += len(states)
         closed = self.groups.put(port, states, cells)
         return [(c.members.tolist(), c.opener) for c in closed]
@@ -87,23 +116,43 @@ def test_instances_and_keys_are_kept_apart():
 @given(st.permutations(range(6)))
 def test_rows_are_in_the_order_of_the_members_states(arrival):
     bench = Bench(opened=False)
-    closed = [c for i in arrival for c in bench.members(k=0, i=[i], n=6)]
+    closed = []
+    for i in arrival:
+        for c in bench.members(k=0, i=[i], n=6):
+            closed.append(c)
     assert closed == [([arrival.index(i) + 1 for i in range(6)], 0)]
 
 
 @given(st.permutations(range(6)))
 def test_or_as_the_order_function_says(arrival):
     bench = Bench(opened=False, order=lambda s: -s.i)
-    closed = [c for i in arrival for c in bench.members(k=0, i=[i], n=6)]
+    closed = []
+    for i in arrival:
+        for c in bench.members(k=0, i=[i], n=6):
+            closed.append(c)
     assert closed == [([arrival.index(i) + 1 for i in reversed(range(6))], 0)]
 
 
 def test_the_state_is_the_openers_or_the_keys():
-    opened, keyed = Bench(), Bench(opened=False)
+    opened = Bench()
+    keyed = Bench(opened=False)
     opened.members(handle=4, k=7, i=[9])
-    (closed,) = opened.groups.put(1, opened.states(4, k=[7], n=[1]), np.array([2]))
+    (closed,) = opened.groups.put(
+        1,
+        opened.states(4, k=[7], n=[1]),
+        np.array([2]),
+    )
     assert closed.state.tolist() == opened.states(4, k=7, n=1)[0].tolist()
-    (closed,) = keyed.groups.put(0, keyed.states(4, k=[7], n=[1], i=[9]), np.array([1]))
+    (closed,) = keyed.groups.put(
+        0,
+        keyed.states(
+            4,
+            k=[7],
+            n=[1],
+            i=[9],
+        ),
+        np.array([1]),
+    )
     assert closed.state.tolist() == keyed.states(4, k=7)[0].tolist()
 
 
@@ -155,4 +204,8 @@ def test_members_that_do_not_agree_on_the_size():
 def test_a_group_of_size_0_without_an_opener_cannot_have_a_member():
     text = r"node `group`, port x: expected 0 members, the group's size, got 1, with State\(instance=0, n=0, k=1, i=0\)\. Check the group's key and size\."
     with pytest.raises(MessageError, match=text):
-        Bench(opened=False).members(k=1, i=[0], n=0)
+        Bench(opened=False).members(
+            k=1,
+            i=[0],
+            n=0,
+        )

@@ -19,14 +19,22 @@ LAYOUT = Layout(("t", "k"))
 
 def join_of(room):
     """A join of two ports whose keys have so many numbers at most."""
-    ports = tuple(SimpleNamespace(name=name, type=SimpleNamespace(fields=("t", "k"))) for name in "ab")
-    found = JoinTable(SimpleNamespace(name="node", ports=ports, join=None), LAYOUT)
+    ports = tuple(
+        SimpleNamespace(name=name, type=SimpleNamespace(fields=("t", "k"))) for name in "ab"
+    )
+    found = JoinTable(
+        SimpleNamespace(name="node", ports=ports, join=None),
+        LAYOUT,
+    )
     found._keys = KeyNumbers(None, ("t", "k"), LAYOUT, "node", room)
     return found
 
 
 def states(keys):
-    found = np.zeros((len(keys), LAYOUT.width), np.int64)
+    found = np.zeros(
+        (len(keys), LAYOUT.width),
+        np.int64,
+    )
     found[:, [HANDLE, 2, 3]] = keys
     return found
 
@@ -43,11 +51,14 @@ def states(keys):
         max_size=6,
     )
 )
-@example([[(0, t, k) for t in range(8) for k in range(8)], [(0, 8, 0), (4096, 0, 0)]])  # 65, for which there is no room
+@example(
+    [[(0, t, k) for t in range(8) for k in range(8)], [(0, 8, 0), (4096, 0, 0)]]
+)  # 65, for which there is no room
 @settings(max_examples=60)
 def test_many_instances_times_few_combinations(batches):
     """5000 handles times 32 times 16 are too many to number directly: combinations are coded as they come, up to half of the room."""
-    keys, known = KeyNumbers(None, ("t", "k"), LAYOUT, "node"), []
+    keys = KeyNumbers(None, ("t", "k"), LAYOUT, "node")
+    known = []
     for batch in batches:
         values = keys.values(states(batch), ("t", "k"))
         known = list(dict.fromkeys([*known, *batch]))
@@ -57,7 +68,11 @@ def test_many_instances_times_few_combinations(batches):
         n_handles = 1 << max(handle for handle, *_ in known).bit_length()
         has_room = 2 * n_handles * len({(t, k) for _, t, k in known}) <= CODED_LIMIT
         assert numbers is not None and not (keys.in_dictionary and has_room)
-        assert len(set(numbers.tolist())) == len(known) and numbers.min() >= 0 and numbers.max() < keys.size
+        assert (
+            len(set(numbers.tolist())) == len(known)
+            and numbers.min() >= 0
+            and numbers.max() < keys.size
+        )
 
 
 def test_numbers_that_were_given_stay_as_codes_are_added():
@@ -73,7 +88,10 @@ def test_numbers_that_were_given_stay_as_codes_are_added():
 
 def test_too_many_combinations_go_into_a_dictionary():
     keys = KeyNumbers(None, ("t", "k"), LAYOUT, "node")
-    many = [(4000, t, k) for t in range(16) for k in range(16)]
+    many = []
+    for t in range(16):
+        for k in range(16):
+            many.append((4000, t, k))
     keys.fit(states(many)[:, 1:])
     assert keys.in_dictionary
 
@@ -81,23 +99,31 @@ def test_too_many_combinations_go_into_a_dictionary():
 @pytest.mark.parametrize("handle", [DIRECT_LIMIT - 1, DIRECT_LIMIT, CODED_LIMIT // 2, CODED_LIMIT])
 def test_keys_of_instances_alone_have_numbers_however_many_there_are(handle):
     """From few to many they are direct, coded and in a dictionary."""
-    keys, values = KeyNumbers((), ("t", "k"), LAYOUT, "node"), states([(0, 1, 1), (handle, 2, 2)])[:, [HANDLE]]
+    keys = KeyNumbers((), ("t", "k"), LAYOUT, "node")
+    values = states([(0, 1, 1), (handle, 2, 2)])[:, [HANDLE]]
     keys.fit(values)
     numbers = keys.numbers(values)
     assert len(set(numbers.tolist())) == 2 and numbers.min() >= 0 and numbers.max() < keys.size
     assert keys.in_dictionary == (handle >= CODED_LIMIT // 2)
 
 
-@pytest.mark.parametrize(("handles", "room"), [(4, CODED_LIMIT), (4096, CODED_LIMIT), (4, 8), (4096, 8192), (4096, 0)])
+@pytest.mark.parametrize(
+    ("handles", "room"), [(4, CODED_LIMIT), (4096, CODED_LIMIT), (4, 8), (4096, 8192), (4096, 0)]
+)
 def test_a_join_of_many_instances_is_as_of_few(handles, room):
     """Each instance's messages of ten steps come wave by wave, at one port in rising and at the other in falling order."""
-    join, cells = join_of(room), np.arange(1, handles + 1)
+    join = join_of(room)
+    cells = np.arange(1, handles + 1)
     for k in range(10):
         keys = [(handle, k, 10) for handle in range(handles)]
         assert len(join.put(0, states(keys), cells)[0]) == 0
     assert join.waiting == 10 * handles
     for k in reversed(range(10)):
-        found, inputs = join.put(1, states([(handle, k, 10) for handle in range(handles)]), cells)
+        found, inputs = join.put(
+            1,
+            states([(handle, k, 10) for handle in range(handles)]),
+            cells,
+        )
         assert found[:, 2].tolist() == [k] * handles and (inputs[:, 0] == cells).all()
     assert join.waiting == 0
 
@@ -105,7 +131,8 @@ def test_a_join_of_many_instances_is_as_of_few(handles, room):
 @pytest.mark.parametrize("copies", [1, 10, 40, 1000])
 def test_joins_share_their_lines(copies):
     """A thousand joins for as many instances in flight would need a line for each pair; what is coded grows until its part is full."""
-    total, handles = 1 << 20, 1000
+    total = 1 << 20
+    handles = 1000
     keys = KeyNumbers(None, ("t", "k"), LAYOUT, "node", total // copies)
     keys.fit(states([(0, 0, 0), (handles - 1, 255, 15)])[:, 1:])
     for t in range(256):
@@ -119,14 +146,28 @@ def test_codes_that_have_no_room_left_are_given_anew(monkeypatch):
     join = join_of(64 * FEWEST_CODES)
     widened = []
     monkeypatch.setattr(
-        join, "_widen", lambda values, widen=join._widen: (widened.append(len(values)), widen(values))[1]
+        join,
+        "_widen",
+        lambda values, widen=join._widen: (widened.append(len(values)), widen(values))[1],
     )
-    join.put(0, states([(63, 31, 15)]), np.array([1]))
-    join.put(1, states([(63, 31, 15)]), np.array([2]))
+    join.put(
+        0,
+        states([(63, 31, 15)]),
+        np.array([1]),
+    )
+    join.put(
+        1,
+        states([(63, 31, 15)]),
+        np.array([2]),
+    )
     for n in range(1000):
         key = states([(n % 64, n % 31, n % 16)])
         assert len(join.put(0, key, np.array([n + 1]))[0]) == 0
-        found, inputs = join.put(1, key, np.array([n + 2]))
+        found, inputs = join.put(
+            1,
+            key,
+            np.array([n + 2]),
+        )
         assert found.tolist() == key.tolist() and inputs.tolist() == [[n + 1, n + 2]]
     assert join.waiting == 0 and not join._keys.in_dictionary
     assert 1 < len(widened) <= 1000 / (FEWEST_CODES - 2) + 2
@@ -134,9 +175,19 @@ def test_codes_that_have_no_room_left_are_given_anew(monkeypatch):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_schedule_does_not_depend_on_how_keys_are_numbered(seed, monkeypatch):
-    case, found = random_case(seed), []
+    case = random_case(seed)
+    found = []
     for room in (CODED_LIMIT, 0):
-        monkeypatch.setattr("ampjax.unfold.rules.joins.KeyNumbers", functools.partial(KeyNumbers, room=room))
-        run = amp.simulate(case.graph, case.instances, workers=2, max_active_keys=4, max_dispatch_size=3, check=True)
+        monkeypatch.setattr(
+            "ampjax.unfold.rules.joins.KeyNumbers", functools.partial(KeyNumbers, room=room)
+        )
+        run = amp.simulate(
+            case.graph,
+            case.instances,
+            workers=2,
+            max_active_keys=4,
+            max_dispatch_size=3,
+            check=True,
+        )
         found.append((run.seconds, run.stats.messages, run.stats.dispatches, run.stats.updates))
     assert found[0] == found[1]

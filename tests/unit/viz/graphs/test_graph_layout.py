@@ -14,21 +14,30 @@ def random_graph(draw):
     """Nodes of one to three inputs from earlier wires; some phis get a second input from later ones, which makes loops."""
     with amp.Graph() as g:
         open_phis = []
-        wires = [amp.pump(f"pump{i}", shape=(2,)) for i in range(draw(st.integers(1, 3)))]
+        wires = []
+        for i in range(draw(st.integers(1, 3))):
+            wires.append(amp.pump(f"pump{i}", shape=(2,)))
         for i in range(draw(st.integers(1, 12))):
-            pick = [wires[draw(st.integers(0, len(wires) - 1))] for _ in range(draw(st.integers(1, 3)))]
+            pick = []
+            for _ in range(draw(st.integers(1, 3))):
+                pick.append(wires[draw(st.integers(0, len(wires) - 1))])
             kind = draw(st.sampled_from(["npt", "cond", "loop", "phi"]))
             if kind == "npt":
                 wires.append(amp.npt(f"node{i}", lambda *xs: xs[0])(*pick))
             elif kind == "cond":
-                wires += amp.cond(pick[0], lambda s: s.instance % 2, name=f"a cond with a long name {i}")
+                wires += amp.cond(
+                    pick[0], lambda s: s.instance % 2, name=f"a cond with a long name {i}"
+                )
             elif kind == "phi":
                 wires.append(amp.phi(f"merge{i}", *pick))
             else:
                 open_phis.append((amp.phi(f"head{i}"), pick[0]))
                 wires.append(open_phis[-1][0])
         for phi, entry in open_phis:
-            phi.connect(entry, wires[draw(st.integers(0, len(wires) - 1))])
+            phi.connect(
+                entry,
+                wires[draw(st.integers(0, len(wires) - 1))],
+            )
         for i, wire in enumerate(wires):
             if not wire.consumers:
                 amp.sink(f"sink{i}", wire)
@@ -41,7 +50,11 @@ def test_nothing_overlaps(data):
     plan = layout(random_graph(data.draw), measure)
     places = plan.places
     for i, a in enumerate(places):
-        assert a.width / 2 <= a.x <= plan.width - a.width / 2 and a.top >= 0 and a.bottom <= plan.height
+        assert (
+            a.width / 2 <= a.x <= plan.width - a.width / 2
+            and a.top >= 0
+            and a.bottom <= plan.height
+        )
         for b in places[:i]:
             apart = abs(a.x - b.x) >= (a.width + b.width) / 2 - 1e-6
             assert apart or a.bottom <= b.top + 1e-6 or b.bottom <= a.top + 1e-6, (a, b)
@@ -55,7 +68,9 @@ def test_every_wire_has_its_arrows(data):
     entered = sorted(route.places[-1].node.name for route in plan.routes if route.places[-1].node)
     assert entered == sorted(node.name for node in graph.nodes.values() for _ in node.inputs)
     for route in plan.routes:
-        steps = [b.layer - a.layer for a, b in zip(route.places, route.places[1:], strict=False)]
+        steps = []
+        for a, b in zip(route.places, route.places[1:], strict=False):
+            steps.append(b.layer - a.layer)
         if route.back:  # sideways, up layer by layer, sideways
             assert route.places[-1].node.kind == "Phi"
             assert steps == [0, *[-1] * (len(steps) - 2), 0]
@@ -68,7 +83,12 @@ def test_a_loop_runs_back_beside_its_body_without_crossing():
         x = amp.pump("x", fields=("t",))
         h = amp.phi("h")
         more, done = amp.cond(
-            amp.isu(h, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1), name="step"),
+            amp.isu(
+                h,
+                lambda s: s.replace(t=s.t + 1),
+                lambda s: s.replace(t=s.t - 1),
+                name="step",
+            ),
             lambda s: s.t < 3,
             name="c",
         )

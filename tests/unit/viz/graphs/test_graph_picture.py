@@ -13,18 +13,43 @@ SVG = "{http://www.w3.org/2000/svg}"
 def ggnn():
     """A loop, topologies, replicas, groups; names that XML and mathtext could trip over."""
     with amp.Graph() as g:
-        atoms = amp.pump("atoms", dtype="int32", fields=("step", "n"), ragged=True)
+        atoms = amp.pump(
+            "atoms",
+            dtype="int32",
+            fields=("step", "n"),
+            ragged=True,
+        )
         topology = amp.topology("edges")
         h = amp.phi("h")
         start = amp.ppt("embed <atoms>", amp.nn.Embed(5, 8))(atoms)
         parts = amp.distribute(h, topology, 3)
-        sent = [amp.ppt(f"$edge_{i}$ & co", amp.nn.Linear(8, 8))(part) for i, part in enumerate(parts)]
-        new = amp.npt("new", lambda m, h: m + h)(amp.collect(sent, topology), h)
-        new = amp.isu(new, lambda s: s.replace(step=s.step + 1), lambda s: s.replace(step=s.step - 1))
-        more, done = amp.cond(new, lambda s: s.step < s.n)
+        sent = []
+        for i, part in enumerate(parts):
+            sent.append(amp.ppt(f"$edge_{i}$ & co", amp.nn.Linear(8, 8))(part))
+        new = amp.npt("new", lambda m, h: m + h)(
+            amp.collect(sent, topology),
+            h,
+        )
+        new = amp.isu(
+            new,
+            lambda s: s.replace(step=s.step + 1),
+            lambda s: s.replace(step=s.step - 1),
+        )
+        more, done = amp.cond(
+            new,
+            lambda s: s.step < s.n,
+        )
         h.connect(start, more)
         rows = amp.replicate(amp.ppt("out", amp.nn.Linear(8, 2)), n=2)(amp.ungroup(done, "row"))
-        pooled = amp.reduce("pool", jax.ops.segment_sum, amp.group(rows, by=("step",), size=lambda s: s.n))
+        pooled = amp.reduce(
+            "pool",
+            jax.ops.segment_sum,
+            amp.group(
+                rows,
+                by=("step",),
+                size=lambda s: s.n,
+            ),
+        )
         amp.loss("loss", lambda y: (y**2).sum())(pooled)
     return g
 
@@ -49,14 +74,22 @@ def test_no_text_leaves_the_picture():
     page = figure.bbox.padded(0.5)
     for text in figure.axes[0].texts:
         box = text.get_window_extent()
-        assert page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1, text
+        assert (
+            page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1
+        ), text
 
 
 def test_no_texts_overlap():
     figure = draw(ggnn())
     figure.canvas.draw()
-    boxes = [(t.get_text(), t.get_window_extent().padded(-0.5)) for t in figure.axes[0].texts]
-    clashes = [(a, b) for i, (a, x) in enumerate(boxes) for b, y in boxes[:i] if x.overlaps(y)]
+    boxes = []
+    for t in figure.axes[0].texts:
+        boxes.append((t.get_text(), t.get_window_extent().padded(-0.5)))
+    clashes = []
+    for i, (a, x) in enumerate(boxes):
+        for b, y in boxes[:i]:
+            if x.overlaps(y):
+                clashes.append((a, b))
     assert not clashes
 
 
@@ -74,5 +107,7 @@ def test_notebooks_get_a_png():
 
 
 def test_another_suffix_is_an_error(tmp_path):
-    with pytest.raises(SettingsError, match=r"expected a file name that ends in .png, .svg or .pdf, got `.docx`"):
+    with pytest.raises(
+        SettingsError, match=r"expected a file name that ends in .png, .svg or .pdf, got `.docx`"
+    ):
         draw(ggnn(), tmp_path / "graph.docx")
