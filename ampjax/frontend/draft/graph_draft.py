@@ -91,7 +91,7 @@ class GraphDraft:
 
     def __init__(self, params: Mapping[str, Any]):
         self.params = ParamsNodes(params)
-        self.checks: list[Callable[[Columns], None]] = []
+        self.checks: list[Callable[[Columns], object]] = []
         self.pumps: dict[str, PumpPlan] = {}
         self.topologies: dict[str, EdgePlan] = {}
         self.origins: dict[str, Origin] = {}
