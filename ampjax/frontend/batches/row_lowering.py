@@ -59,7 +59,7 @@ class RowLowering:
         self.recursions: dict[Any, Any] = {}
         self.loops: dict[Frame, Loop] = {}
         self.n_draws = 0
-        self._slots: dict[Hashable, Slot] = {}
+        self._slots: dict[tuple[Sequence[Any], Frame], Slot] = {}
         self._copies: dict[Hashable, IndexSpace] = {}
         self._copied: dict[IndexSpace, IndexSpace] = {}
 
@@ -68,7 +68,12 @@ class RowLowering:
         """The arrays of a batch, in order."""
         return [*self._slots.values()]
 
-    def slot(self, key: Hashable, frame: Frame, make: Callable[[RowTables], np.ndarray]) -> Slot:
+    @property
+    def layout(self) -> list[str]:
+        """What the arrays of a batch mean, in words."""
+        return [" ".join(map(_word, [len(frame.around()), *key])) for key, frame in self._slots]
+
+    def slot(self, key: Sequence[Any], frame: Frame, make: Callable[[RowTables], np.ndarray]) -> Slot:
         """An array of the batch; one for each key.
 
         Args:
@@ -493,6 +498,11 @@ class _Keys:
 
 def _type_of(atom: Atom) -> Any:
     return atom.aval if isinstance(atom, Name) else type_of(atom.value)
+
+
+def _word(part: Any) -> str:
+    """A part of what an array of a batch is known by, the same in each process."""
+    return str(part) if isinstance(part, int | str | IndexSpace) else type(part).__name__
 
 
 def element_type(kind: Any) -> Any:

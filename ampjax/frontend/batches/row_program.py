@@ -66,7 +66,8 @@ class RowProgram:
             self._reports = [_report(body, report) for report in self._block.reports]
         self._structure = traced.results
         self._slots = low.slots
-        self.layout = hashlib.sha256(repr([len(self._slots), str(traced.jaxpr)]).encode()).hexdigest()[:16]
+        name = getattr(function, "__qualname__", type(function).__name__)
+        self.layout = hashlib.sha256(repr([name, *low.layout]).encode()).hexdigest()[:16]
 
     def pack(self, parts: Sequence[Columns], size: int) -> list[Batch]:
         """Examples as arrays: batches of equal shapes.

@@ -111,6 +111,15 @@ def test_a_batch_is_an_argument_of_jit_and_shapes_decide_what_is_compiled():
     assert len(traces) == 1
 
 
+def test_parameters_of_another_dtype_take_the_same_batch():
+    batched = amp.vmap(of_words, SPEC, params=PARAMS)
+    batch = batched.pack(EXAMPLES)
+    half = jax.tree.map(lambda x: jnp.asarray(x, jnp.bfloat16), PARAMS)
+    compare(batched(half, batch), batched(PARAMS, batch), 0.05)  # bfloat16 has 8 bits
+    again = amp.vmap(of_words, SPEC, params=half)
+    assert again.pack(EXAMPLES).layout == batch.layout != amp.vmap(recurrent, SPEC, params=PARAMS).pack(EXAMPLES).layout
+
+
 def test_copies_fill_a_batch_up_to_its_size():
     batched = amp.vmap(of_words, SPEC, params=PARAMS)
     batch = batched.pack(EXAMPLES[:3], size=5)
