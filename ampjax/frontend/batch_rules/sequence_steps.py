@@ -107,7 +107,7 @@ def take(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
     xs = sequences(body, given)
     space = sequence_rules.elements_space(xs, call)
     if not is_static(at):
-        return [_taken_by_value(body, at, x, kind) for x, kind in zip(xs, call.results, strict=True)]
+        return [_taken_by_value(body, at, x, kind, call.line) for x, kind in zip(xs, call.results, strict=True)]
     low, region = body.low, body.region
     place = low.host.column(at, region, jax.ShapeDtypeStruct((), np.int64))
 
@@ -125,13 +125,13 @@ def take(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
     return [low.value_at(x.element, space, body.space, origin, way) for x in xs if isinstance(x, Elements)]
 
 
-def _taken_by_value(body: Body, at: Value, xs: Value, kind: Any) -> Value:
+def _taken_by_value(body: Body, at: Value, xs: Value, kind: Any, line: str) -> Value:
     """An element whose number is computed."""
     assert isinstance(xs, Elements)
     space = xs.space
     if isinstance(xs.element, Elements):
         fix = "Take it by a number that follows from the example, or take from each inner sequence in a `map`."
-        raise GraphError("take", "an element of a sequence of arrays", "one of a sequence of sequences", fix)
+        raise GraphError(line, "an element of a sequence of arrays", "one of a sequence of sequences", fix)
     values = body.inside(space).rows(xs.element, kind)
     number = body.rows(at, jax.ShapeDtypeStruct((), np.int32))
     sizes = Static(Column(body.space, lambda data: space.lengths(data)))

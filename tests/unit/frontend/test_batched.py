@@ -111,6 +111,12 @@ def test_a_batch_is_an_argument_of_jit_and_shapes_decide_what_is_compiled():
     assert len(traces) == 1
 
 
+def test_a_list_of_examples_is_packed_where_the_call_is_traced():
+    batched = amp.vmap(recurrent, SPEC)
+    grads = jax.jit(jax.grad(lambda p: batched(p, EXAMPLES).sum()))(PARAMS)
+    compare(grads, jax.grad(lambda p: sum(recurrent(p, each) for each in EXAMPLES))(PARAMS))
+
+
 def test_parameters_of_another_dtype_take_the_same_batch():
     batched = amp.vmap(of_words, SPEC, params=PARAMS)
     batch = batched.pack(EXAMPLES)
@@ -183,6 +189,14 @@ def test_mistakes_have_errors():
         batched.pack([])
     with pytest.raises(DataError, match="at least 4, the number of examples, got 2"):
         batched.pack(EXAMPLES, size=2)
+    for size in ("4", True, 0):
+        with pytest.raises(DataError, match=f"size: expected a whole number from 1, got {size!r}"):
+            batched.pack(EXAMPLES, size=size)
+    for examples in (3, "abc", None, EXAMPLES[0]):
+        with pytest.raises(DataError, match=f"a list of examples, got one {type(examples).__name__}"):
+            batched.pack(examples)
+    with pytest.raises(GraphError, match="a function of parameters and one example, got 3"):
+        amp.vmap(3, SPEC)
     other = amp.vmap(recurrent, SPEC, params=PARAMS)
     with pytest.raises(DataError, match="what its own `pack` made, got another function's batch"):
         batched(PARAMS, other.pack(EXAMPLES))
