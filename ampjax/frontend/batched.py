@@ -20,6 +20,7 @@ from ampjax.frontend.batch_rules import (
     tree_steps,
     while_steps,
 )
+from ampjax.frontend.batch_rules.whole_sequences import WHOLE
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.ragged_results import Reports
 from ampjax.frontend.batches.row_program import RowProgram
@@ -190,7 +191,7 @@ class Batched:
         leaves, structure = jax.tree.flatten(types)
         key = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), jax.config.read("jax_enable_x64")
         if key not in self._programs:
-            self._programs[key] = RowProgram(self._function, types, self._leaves, self._structure, _RULES)
+            self._programs[key] = RowProgram(self._function, types, self._leaves, self._structure, _RULES, WHOLE)
         self._last = self._programs[key]
         return self._last
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.sequence_steps import sequences
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, as_typed
 from ampjax.frontend.batches.row_lowering import Body, Value
 from ampjax.frontend.combinators.sequences import least
 from ampjax.frontend.combinators.tracing import Call
@@ -35,18 +35,26 @@ def reduced(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
             rule = _OF_COLUMNS[call.kind]
             results += rule(body.low.host, one, [xs], body.region, Wanted({0}))
         else:
-            results.append(_segments(body, _SEGMENTS[call.kind], xs, kind))
+            results.append(segments(body, _SEGMENTS[call.kind], xs, kind, kind))
     return results
 
 
-def _segments(body: Body, reduce: Callable[[Any, Any, int], Any], xs: Elements, kind: Any) -> View:
-    inner = body.inside(xs.space)
-    values = inner.rows(xs.element, kind)
+def segments(body: Body, reduce: Callable[[Any, Any, int], Any], xs: Elements, kind: Any, element: Any) -> View:
+    """Reduces the elements of each row.
+
+    Args:
+      body: The rows.
+      reduce: From `[elements, ...]`, the number of each one's row, and how many rows there are to `[rows, ...]`.
+      xs: The elements.
+      kind: The type of a result.
+      element: The type of an element.
+    """
+    values = body.inside(xs.space).rows(xs.element, element)
     parents, room = body.parents(xs.space), body.bare()
     out = Rows(kind, room)
 
     def compute(run: Run) -> list[Any]:
-        return [reduce(run.get(values), run.slots[parents], run.size(room))]
+        return [as_typed(reduce(run.get(values), run.slots[parents], run.size(room)), kind)]
 
     body.block.add([out], compute)
     return View(out, body.space)

@@ -38,11 +38,16 @@ Rule = Callable[["Body", Call, Sequence[Value]], list[Value]]
 """How a combinator becomes steps: from where it is used and its operands to its results."""
 
 
+SequenceRule = Callable[["Body", Equation, Sequence[Value]], "list[Value] | None"]
+"""How an operation of JAX on a whole sequence becomes steps; None where it can't."""
+
+
 class RowLowering:
     """Lowers the functions of one model.
 
     Args:
       rules: How each combinator becomes steps, by kind.
+      of_sequences: How operations of JAX on whole sequences do, by primitive.
 
     Attributes:
       host: Finds out what follows from the examples, and collects the checks of their numbers.
@@ -52,9 +57,9 @@ class RowLowering:
       n_draws: How many places draw random numbers.
     """
 
-    def __init__(self, rules: Mapping[str, Rule]):
+    def __init__(self, rules: Mapping[str, Rule], of_sequences: Mapping[str, SequenceRule]):
         self.host = Lowering({}, {})
-        self.rules = rules
+        self.rules, self.of_sequences = rules, of_sequences
         self.root = Frame()
         self.recursions: dict[Any, Any] = {}
         self.loops: dict[Frame, Loop] = {}
@@ -435,8 +440,17 @@ class _Equations:
         call = equation.call
         if call is not None:
             self._combine(equation, call)
-        elif not self._host.take_early(equation):
+        elif not self._of_sequence(equation) and not self._host.take_early(equation):
             self._compute(equation)
+
+    def _of_sequence(self, equation: Equation) -> bool:
+        """Adds the steps of an operation of JAX on a whole sequence, if it is one of those that can be."""
+        rule = self._body.low.of_sequences.get(equation.source.primitive.name)
+        values = [self.value(atom) for atom in equation.inputs]
+        results = rule(self._body, equation, values) if rule and isinstance(values[0], Elements) else None
+        if results is not None:
+            self._env |= zip(equation.outputs, results, strict=True)
+        return results is not None
 
     def _combine(self, equation: Equation, call: Call) -> None:
         rule = self._body.low.rules.get(call.kind)

@@ -14,7 +14,7 @@ import numpy as np
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.programs_of_rows import Block, Report, Rows, Run, Slot, View
 from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
-from ampjax.frontend.batches.row_lowering import Body, RowLowering, Rule, Value, element_type
+from ampjax.frontend.batches.row_lowering import Body, RowLowering, Rule, SequenceRule, Value, element_type
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.combinators.tracing import trace, tracing, type_of
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
@@ -35,6 +35,7 @@ class RowProgram:
       leaves: The leaves of the spec.
       structure: The spec's structure.
       rules: How each combinator becomes steps.
+      of_sequences: How operations of JAX on whole sequences do.
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class RowProgram:
         leaves: Sequence[LeafSpec],
         structure: Any,
         rules: Mapping[str, Rule],
+        of_sequences: Mapping[str, SequenceRule],
     ):
         self._leaves = leaves
-        self._low = low = RowLowering(rules)
+        self._low = low = RowLowering(rules, of_sequences)
         root = IndexSpace()
         self._block = Block()
         room = low.room(low.root, root)

@@ -180,6 +180,29 @@ def test_an_element_at_a_computed_place_is_taken():
     compare(grads, jax.grad(lambda p: sum(want(p, each) for each in EXAMPLES))(PARAMS))
 
 
+def test_whole_sequences_are_turned_around_and_summed_up():
+    def model(p, s):
+        vectors = amp.map(lambda x: x @ p["w"], s["x"])
+        scores = amp.map(lambda v: v[0], vectors)
+        known = amp.cond(amp.length(scores) > 0, lambda: amp.take(vectors, jnp.argmax(scores)), lambda: jnp.zeros(2))
+        least = amp.cond(amp.length(scores) > 0, lambda: jnp.argmin(s["words"]), lambda: 0)
+        back = amp.sum(amp.map(lambda a, b: jnp.dot(a, b) * b[1], vectors, jnp.flip(vectors, 0)))
+        return back + jnp.sum(known) + least + jnp.sum(jnp.sum(vectors, 0) ** 2) + jnp.sum(jnp.flip(vectors, 0), 0)[0]
+
+    batched = amp.vmap(model, SPEC, params=PARAMS)
+    compare(batched(PARAMS, EXAMPLES), jnp.stack([model(PARAMS, each) for each in EXAMPLES]), 1e-4)
+    grads = jax.grad(lambda p: batched(p, batched.pack(EXAMPLES)).sum())(PARAMS)
+    compare(grads, jax.grad(lambda p: sum(model_of_arrays(p, each) for each in EXAMPLES))(PARAMS), 1e-4)
+
+
+def model_of_arrays(p, s):
+    v = s["x"] @ p["w"]
+    if not len(v):
+        return 0.0
+    back = jnp.sum(jnp.sum(v * v[::-1], 1) * v[::-1, 1])
+    return back + jnp.sum(v[jnp.argmax(v[:, 0])]) + jnp.sum(jnp.sum(v, 0) ** 2) + jnp.sum(v, 0)[0]
+
+
 def test_mistakes_have_errors():
     batched = amp.vmap(of_words, SPEC)
     with pytest.raises(GraphError, match=r"pack: expected types of the parameters, got none so far"):
