@@ -216,9 +216,10 @@ def vmap(function: Callable[..., Any], spec: Any, *, params: Any = None) -> Batc
     Raises:
       GraphError: If there is no function, or the spec has a leaf that is no type.
 
+    >>> import ampjax as amp
     >>> def mean_of_squares(params, example):
-    ...     return mean(map(lambda x: params["scale"] * x**2, example["x"]))
-    >>> batched = vmap(mean_of_squares, {"x": "float32[n]"})
+    ...     return amp.mean(amp.map(lambda x: params["scale"] * x**2, example["x"]))
+    >>> batched = amp.vmap(mean_of_squares, {"x": "float32[n]"})
     >>> batched({"scale": 2.0}, [{"x": [1.0, 2.0]}, {"x": [3.0]}, {"x": []}]).tolist()
     [5.0, 18.0, 0.0]
     """
