@@ -12,7 +12,8 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, side_by_side
 from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, along, as_typed, taken
-from ampjax.frontend.batches.row_lowering import Body, Value, is_static
+from ampjax.frontend.batches.room_bodies import Body, is_static
+from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.frontend.batch_rules.reduction_steps import segment_max, segments
-from ampjax.frontend.batches.row_lowering import Body, Value
+from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.sequences import least
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.values import Elements

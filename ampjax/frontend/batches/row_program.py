@@ -14,7 +14,8 @@ import numpy as np
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.programs_of_rows import Block, Report, Rows, Run, Slot, View
 from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
-from ampjax.frontend.batches.row_lowering import Body, RowLowering, Rule, SequenceRule, Value, element_type
+from ampjax.frontend.batches.room_bodies import Body, element_type
+from ampjax.frontend.batches.row_lowering import RowLowering, Rule, SequenceRule, Value
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.combinators.tracing import trace, tracing, type_of
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
