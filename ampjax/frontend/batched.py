@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +20,16 @@ from ampjax.frontend.batch_rules import (
     tree_steps,
     while_steps,
 )
+from ampjax.frontend.batch_rules.whole_sequences import WHOLE
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.ragged_results import Reports
 from ampjax.frontend.batches.row_program import RowProgram
 from ampjax.frontend.combinators.embeddings import AnyTable
+from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import type_of
 from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import listed, parse
+from ampjax.frontend.redrawn_instances import PlainSource
 
 _RULES = {
     "scan": sequence_steps.scan,
@@ -192,11 +195,21 @@ class Batched:
         if self._last is None:
             fix = "Give `amp.vmap` the parameters as `params=`, or call the function once before."
             raise GraphError(f"{self!r}, pack", "types of the parameters", "none so far", fix)
-        given = listed(examples)
-        n_parts = 1 if parts is None else parts
+        for name, number in (("size", size), ("parts", parts)):
+            if number is not None and (
+                isinstance(number, bool) or not isinstance(number, int) or number < 1
+            ):
+                raise DataError(
+                    f"{self!r}, {name}",
+                    "a whole number from 1",
+                    f"{number!r}",
+                    "Leave it out, or mend it.",
+                )
+        given = self._listed(examples)
         n = len(given)
+        n_parts = parts or 1
         least = -(-n // n_parts)
-        if not n or n_parts < 1 or least * (n_parts - 1) >= n:
+        if not n or least * (n_parts - 1) >= n:
             expected = "at least one example" + (
                 "" if parts is None else f" for each of {n_parts} parts"
             )
@@ -210,16 +223,28 @@ class Batched:
                 f"{size}",
                 "Pack fewer.",
             )
-        columns = []
-        for i in range(n_parts):
-            columns.append(Columns(self._leaves, given[i * least : (i + 1) * least], labels))
-        batches = self._last.pack(columns, least if size is None else size)
+        with jax.ensure_compile_time_eval():  # also where what calls it is traced
+            columns = []
+            for i in range(n_parts):
+                columns.append(Columns(self._leaves, given[i * least : (i + 1) * least], labels))
+            batches = self._last.pack(columns, least if size is None else size)
         if parts is None:
             return batches[0]
         return jax.tree.map(
             lambda *each: np.stack(each),
             *batches,
         )
+
+    def _listed(self, examples: Any) -> Sequence[Any]:
+        """Examples as a sequence of them; a data set that makes them is asked for them."""
+        if not isinstance(examples, list | Stacked) and isinstance(examples, PlainSource):
+            examples = examples.plain()
+        if not hasattr(examples, "__len__") or isinstance(examples, str | Mapping):
+            fix = "Give a list, also for a single example."
+            raise DataError(
+                f"{self!r}, examples", "a list of examples", f"one {type(examples).__name__}", fix
+            )
+        return listed(examples)
 
     def _program(self, params: Any) -> RowProgram:
         """The program for parameters of these types; made at first use."""
@@ -237,7 +262,7 @@ class Batched:
         )
         if key not in self._programs:
             self._programs[key] = RowProgram(
-                self._function, types, self._leaves, self._structure, _RULES
+                self._function, types, self._leaves, self._structure, _RULES, WHOLE
             )
         self._last = self._programs[key]
         return self._last
@@ -266,12 +291,18 @@ def vmap(
       The function of a batch.
 
     Raises:
-      GraphError: If the spec has a leaf that is no type.
+      GraphError: If there is no function, or the spec has a leaf that is no type.
 
+    >>> import ampjax as amp
     >>> def mean_of_squares(params, example):
-    ...     return mean(map(lambda x: params["scale"] * x**2, example["x"]))
-    >>> batched = vmap(mean_of_squares, {"x": "float32[n]"})
+    ...     return amp.mean(amp.map(lambda x: params["scale"] * x**2, example["x"]))
+    >>> batched = amp.vmap(mean_of_squares, {"x": "float32[n]"})
     >>> batched({"scale": 2.0}, [{"x": [1.0, 2.0]}, {"x": [3.0]}, {"x": []}]).tolist()
     [5.0, 18.0, 0.0]
     """
+    if not callable(function):
+        fix = "Give the function itself, then the spec of an example."
+        raise GraphError(
+            "vmap, function", "a function of parameters and one example", f"{function!r}", fix
+        )
     return Batched(function, spec, params)

@@ -16,7 +16,8 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.level_loops import as_column
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, as_typed, taken
-from ampjax.frontend.batches.row_lowering import Body, Value, element_type, is_static
+from ampjax.frontend.batches.room_bodies import Body, element_type, is_static
+from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace

@@ -12,7 +12,8 @@ from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.choice_steps import part_of
 from ampjax.frontend.batch_rules.sequence_steps import sequences
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, Slot, View
-from ampjax.frontend.batches.row_lowering import Body, Value
+from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.edge_plans import EdgePlan

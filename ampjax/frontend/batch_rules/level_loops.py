@@ -11,7 +11,8 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batches.programs_of_rows import Block, Room, Rows, Run, Slot, View, taken
-from ampjax.frontend.batches.row_lowering import Body, Loop, RowLowering, Value, element_type
+from ampjax.frontend.batches.room_bodies import Body, element_type
+from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static

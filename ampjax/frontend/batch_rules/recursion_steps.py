@@ -13,7 +13,8 @@ from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.sequence_steps import sequences
 from ampjax.frontend.batch_rules.waiting_loops import waiting_loop, where, zeros_of
 from ampjax.frontend.batches.programs_of_rows import View
-from ampjax.frontend.batches.row_lowering import Body, Value, is_static
+from ampjax.frontend.batches.room_bodies import Body, is_static
+from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.values import Constant, Static

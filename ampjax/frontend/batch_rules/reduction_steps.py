@@ -13,8 +13,9 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.sequence_steps import sequences
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along
-from ampjax.frontend.batches.row_lowering import Body, Value
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, as_typed
+from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.sequences import least
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.values import Elements, Static, Wanted
@@ -51,24 +52,33 @@ def reduced(
                 Wanted({0}),
             )
         else:
-            results.append(_segments(body, _SEGMENTS[call.kind], xs, kind))
+            results.append(segments(body, _SEGMENTS[call.kind], xs, kind, kind))
     return results
 
 
-def _segments(
+def segments(
     body: Body,
     reduce: Callable[[Any, Any, int], Any],
     xs: Elements,
     kind: Any,
+    element: Any,
 ) -> View:
-    inner = body.inside(xs.space)
-    values = inner.rows(xs.element, kind)
+    """Reduces the elements of each row.
+
+    Args:
+      body: The rows.
+      reduce: From `[elements, ...]`, the number of each one's row, and how many rows there are to `[rows, ...]`.
+      xs: The elements.
+      kind: The type of a result.
+      element: The type of an element.
+    """
+    values = body.inside(xs.space).rows(xs.element, element)
     parents = body.parents(xs.space)
     room = body.bare()
     out = Rows(kind, room)
 
     def compute(run: Run) -> list[Any]:
-        return [reduce(run.get(values), run.slots[parents], run.size(room))]
+        return [as_typed(reduce(run.get(values), run.slots[parents], run.size(room)), kind)]
 
     body.block.add([out], compute)
     return View(out, body.space)

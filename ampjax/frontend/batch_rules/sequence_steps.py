@@ -12,7 +12,8 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, side_by_side
 from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, along, as_typed, taken
-from ampjax.frontend.batches.row_lowering import Body, Value, is_static
+from ampjax.frontend.batches.room_bodies import Body, is_static
+from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted
@@ -165,7 +166,7 @@ def take(
     if not is_static(at):
         result = []
         for x, kind in zip(xs, call.results, strict=True):
-            result.append(_taken_by_value(body, at, x, kind))
+            result.append(_taken_by_value(body, at, x, kind, call.line))
         return result
     low = body.low
     region = body.region
@@ -201,6 +202,7 @@ def _taken_by_value(
     at: Value,
     xs: Value,
     kind: Any,
+    line: str,
 ) -> Value:
     """An element whose number is computed."""
     assert isinstance(xs, Elements)
@@ -208,7 +210,7 @@ def _taken_by_value(
     if isinstance(xs.element, Elements):
         fix = "Take it by a number that follows from the example, or take from each inner sequence in a `map`."
         raise GraphError(
-            "take", "an element of a sequence of arrays", "one of a sequence of sequences", fix
+            line, "an element of a sequence of arrays", "one of a sequence of sequences", fix
         )
     values = body.inside(space).rows(xs.element, kind)
     number = body.rows(at, jax.ShapeDtypeStruct((), np.int32))

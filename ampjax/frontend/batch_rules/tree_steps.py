@@ -11,7 +11,8 @@ from ampjax.frontend.batch_rules.choice_steps import part_of
 from ampjax.frontend.batch_rules.sequence_steps import sequences
 from ampjax.frontend.batch_rules.waiting_loops import waiting_loop, where, zeros_of
 from ampjax.frontend.batches.programs_of_rows import View
-from ampjax.frontend.batches.row_lowering import Body, Value
+from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static

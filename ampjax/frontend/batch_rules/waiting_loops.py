@@ -22,7 +22,8 @@ from ampjax.frontend.batches.programs_of_rows import (
     as_typed,
     taken,
 )
-from ampjax.frontend.batches.row_lowering import Body, Value
+from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import IndexSpace

@@ -14,7 +14,8 @@ from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.choice_steps import masked
 from ampjax.frontend.batch_rules.sequence_steps import chosen
 from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View
-from ampjax.frontend.batches.row_lowering import Body, Value
+from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.values import Elements
 

@@ -14,7 +14,8 @@ import numpy as np
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.programs_of_rows import Block, Report, Rows, Run, Slot, View
 from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
-from ampjax.frontend.batches.row_lowering import Body, RowLowering, Rule, Value, element_type
+from ampjax.frontend.batches.room_bodies import Body, element_type
+from ampjax.frontend.batches.row_lowering import RowLowering, Rule, SequenceRule, Value
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.combinators.tracing import trace, tracing, type_of
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
@@ -35,6 +36,7 @@ class RowProgram:
       leaves: The leaves of the spec.
       structure: The spec's structure.
       rules: How each combinator becomes steps.
+      of_sequences: How operations of JAX on whole sequences do.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class RowProgram:
         leaves: Sequence[LeafSpec],
         structure: Any,
         rules: Mapping[str, Rule],
+        of_sequences: Mapping[str, SequenceRule],
     ):
         self._leaves = leaves
-        self._low = low = RowLowering(rules)
+        self._low = low = RowLowering(rules, of_sequences)
         root = IndexSpace()
         self._block = Block()
         room = low.room(low.root, root)
@@ -72,9 +75,8 @@ class RowProgram:
             self._reports = [_report(body, report) for report in self._block.reports]
         self._structure = traced.results
         self._slots = low.slots
-        self.layout = hashlib.sha256(
-            repr([len(self._slots), str(traced.jaxpr)]).encode()
-        ).hexdigest()[:16]
+        name = getattr(function, "__qualname__", type(function).__name__)
+        self.layout = hashlib.sha256(repr([name, *low.layout]).encode()).hexdigest()[:16]
 
     def pack(
         self,

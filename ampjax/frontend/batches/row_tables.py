@@ -247,7 +247,7 @@ def rounded(n: int) -> int:
       n: A number of rows or levels.
 
     >>> [rounded(n) for n in (0, 1, 5, 6, 9, 100)]
-    [0, 1, 5, 7, 9, 103]
+    [0, 1, 5, 7, 9, 118]
     """
     size = min(n, 1)
     while size < n:

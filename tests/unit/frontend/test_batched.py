@@ -173,6 +173,31 @@ def test_a_batch_is_an_argument_of_jit_and_shapes_decide_what_is_compiled():
     assert len(traces) == 1
 
 
+def test_a_list_of_examples_is_packed_where_the_call_is_traced():
+    batched = amp.vmap(recurrent, SPEC)
+    grads = jax.jit(jax.grad(lambda p: batched(p, EXAMPLES).sum()))(PARAMS)
+    compare(
+        grads,
+        jax.grad(lambda p: sum(recurrent(p, each) for each in EXAMPLES))(PARAMS),
+    )
+
+
+def test_parameters_of_another_dtype_take_the_same_batch():
+    batched = amp.vmap(of_words, SPEC, params=PARAMS)
+    batch = batched.pack(EXAMPLES)
+    half = jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.bfloat16),
+        PARAMS,
+    )
+    compare(batched(half, batch), batched(PARAMS, batch), 0.05)  # bfloat16 has 8 bits
+    again = amp.vmap(of_words, SPEC, params=half)
+    assert (
+        again.pack(EXAMPLES).layout
+        == batch.layout
+        != amp.vmap(recurrent, SPEC, params=PARAMS).pack(EXAMPLES).layout
+    )
+
+
 def test_copies_fill_a_batch_up_to_its_size():
     batched = amp.vmap(of_words, SPEC, params=PARAMS)
     batch = batched.pack(EXAMPLES[:3], size=5)
@@ -280,6 +305,54 @@ def test_an_element_at_a_computed_place_is_taken():
     )
 
 
+def test_whole_sequences_are_turned_around_and_summed_up():
+    def model(p, s):
+        vectors = amp.map(
+            lambda x: x @ p["w"],
+            s["x"],
+        )
+        scores = amp.map(lambda v: v[0], vectors)
+        known = amp.cond(
+            amp.length(scores) > 0,
+            lambda: amp.take(vectors, jnp.argmax(scores)),
+            lambda: jnp.zeros(2),
+        )
+        least = amp.cond(
+            amp.length(scores) > 0,
+            lambda: jnp.argmin(s["words"]),
+            lambda: 0,
+        )
+        back = amp.sum(amp.map(lambda a, b: jnp.dot(a, b) * b[1], vectors, jnp.flip(vectors, 0)))
+        return (
+            back
+            + jnp.sum(known)
+            + least
+            + jnp.sum(jnp.sum(vectors, 0) ** 2)
+            + jnp.sum(jnp.flip(vectors, 0), 0)[0]
+        )
+
+    batched = amp.vmap(model, SPEC, params=PARAMS)
+    compare(
+        batched(PARAMS, EXAMPLES),
+        jnp.stack([model(PARAMS, each) for each in EXAMPLES]),
+        1e-4,
+    )
+    grads = jax.grad(lambda p: batched(p, batched.pack(EXAMPLES)).sum())(PARAMS)
+    compare(
+        grads,
+        jax.grad(lambda p: sum(model_of_arrays(p, each) for each in EXAMPLES))(PARAMS),
+        1e-4,
+    )
+
+
+def model_of_arrays(p, s):
+    v = s["x"] @ p["w"]
+    if not len(v):
+        return 0.0
+    back = jnp.sum(jnp.sum(v * v[::-1], 1) * v[::-1, 1])
+    return back + jnp.sum(v[jnp.argmax(v[:, 0])]) + jnp.sum(jnp.sum(v, 0) ** 2) + jnp.sum(v, 0)[0]
+
+
 def test_mistakes_have_errors():
     batched = amp.vmap(of_words, SPEC)
     with pytest.raises(
@@ -291,6 +364,16 @@ def test_mistakes_have_errors():
         batched.pack([])
     with pytest.raises(DataError, match="at least 4, the number of examples, got 2"):
         batched.pack(EXAMPLES, size=2)
+    for size in ("4", True, 0):
+        with pytest.raises(DataError, match=f"size: expected a whole number from 1, got {size!r}"):
+            batched.pack(EXAMPLES, size=size)
+    for examples in (3, "abc", None, EXAMPLES[0]):
+        with pytest.raises(
+            DataError, match=f"a list of examples, got one {type(examples).__name__}"
+        ):
+            batched.pack(examples)
+    with pytest.raises(GraphError, match="a function of parameters and one example, got 3"):
+        amp.vmap(3, SPEC)
     other = amp.vmap(recurrent, SPEC, params=PARAMS)
     with pytest.raises(DataError, match="what its own `pack` made, got another function's batch"):
         batched(PARAMS, other.pack(EXAMPLES))

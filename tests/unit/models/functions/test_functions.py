@@ -187,10 +187,37 @@ IN_EVERY_RUN = ("sequences",)
 """The others repeat this for another model, so they are left to the full run; random models are tried in every run."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [n if n in IN_EVERY_RUN else pytest.param(n, marks=pytest.mark.full) for n in CASES]
+EVERY_CASE = pytest.mark.parametrize(
+    "name",
+    [n if n in IN_EVERY_RUN else pytest.param(n, marks=pytest.mark.full) for n in CASES],
 )
+
+
+@pytest.mark.slow
+@EVERY_CASE
+def test_a_function_of_a_batch_is_the_function(name: str):
+    compiled, plain, _, _ = CASES[name]()
+    params = compiled.initial_params
+    batch = compiled.batched.pack(plain)
+
+    def total(p: Any) -> jax.Array:
+        told = compiled.batched(p, batch)
+        return (told[0] if isinstance(told, tuple) else told).sum()
+
+    loss, grads = jax.jit(jax.value_and_grad(total))(params)
+    want, reference = jax.value_and_grad(compiled.loss)(params, plain)
+    assert float(loss) == pytest.approx(float(want), rel=TOLERANCE)
+    for one, other in zip(jax.tree.leaves(grads), jax.tree.leaves(reference), strict=True):
+        np.testing.assert_allclose(
+            one,
+            other,
+            rtol=TOLERANCE,
+            atol=TOLERANCE * max(1.0, float(np.abs(other).max())),
+        )
+
+
+@pytest.mark.slow
+@EVERY_CASE
 def test_a_function_is_its_graph_and_itself(name: str):
     compiled, plain, graph, instances = CASES[name]()
     params = compiled.initial_params

@@ -64,6 +64,23 @@ def test_a_model_computes_what_its_function_does(name: str) -> None:
     )
 
 
+@pytest.mark.slow
+@EVERY_MODEL
+def test_a_model_is_one_function_of_a_batch(name: str) -> None:
+    module, model, instances = case(name)
+    params = module.init(KEY, 6)
+    batched = amp.vmap(model, module.SPEC, params=params)
+    batch = batched.pack(instances, size=N_INSTANCES + 1)
+
+    def weighted(p: Any) -> jax.Array:
+        losses, _ = batched(p, batch)
+        return (losses * batch.weights).sum()
+
+    compiled = amp.compile(model, params, module.SPEC)
+    want = jax.value_and_grad(lambda p: compiled.loss(p, instances))(params)
+    assert_equal(jax.jit(jax.value_and_grad(weighted))(params), want)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["spinn", "programmer-interpreter"])
 def test_outside_of_training_a_model_follows_its_own_predictions(name: str) -> None:

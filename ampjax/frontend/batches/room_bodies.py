@@ -1,0 +1,459 @@
+"""Where steps are added: a place in a program, with values as steps there read them, and the equations of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.frontend.batches.programs_of_rows import (
+    Block,
+    Room,
+    Rows,
+    Run,
+    Slot,
+    View,
+    run_block,
+    sheltered,
+    taken,
+)
+from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
+from ampjax.frontend.batches.row_tables import RowTables
+from ampjax.frontend.combinators.tracing import Call, Traced, type_of
+from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
+from ampjax.frontend.deduction.known_values import KnownValues
+from ampjax.frontend.deduction.opened_functions import Opened
+from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
+from ampjax.frontend.draft.payload_types import from_raw, raw_type
+from ampjax.frontend.draft.values import Constant, Elements, Static
+
+
+class Body:
+    """A place in a program, where steps are added.
+
+    Args:
+      low: The lowering.
+      block: The block.
+      room: The room.
+    """
+
+    def __init__(self, low: RowLowering, block: Block, room: Room):
+        self.low = low
+        self.block = block
+        self.room = room
+
+    @property
+    def space(self) -> IndexSpace:
+        """The room's space."""
+        return self.room.space
+
+    @property
+    def region(self) -> Region:
+        """The room as what is found out on the host sees it."""
+        if self.room.is_known:
+            undecided = ()
+        else:
+            undecided = (Guard("", 1, None),)
+        return Region(self.space, undecided)
+
+    def at(self, room: Room) -> Body:
+        """The same block in another room."""
+        return Body(self.low, self.block, room)
+
+    def bare(self) -> Room:
+        """The room with all rows."""
+        room = self.room
+        if room.mask is None:
+            return room
+        return self.block.once(
+            (room.place, "bare"),
+            lambda: self.low.room(room.frame, room.space),
+        )
+
+    def inside(self, space: IndexSpace) -> Body:
+        """The rows of a space of elements, as far as those around them count.
+
+        Args:
+          space: The space; its parent is this one.
+        """
+        return self.at(self.block.once((self.room, space), lambda: self._inside(space)))
+
+    def _inside(self, space: IndexSpace) -> Room:
+        room = self.room
+        low = self.low
+        mask = room.mask
+        if mask is None:
+            return low.room(room.frame, space)
+        plain = low.room(room.frame, space)
+        parents = self.parents(space)
+        counts = Rows(jax.ShapeDtypeStruct((), np.bool_), plain)
+
+        def compute(run: Run) -> list[Any]:
+            around = jnp.append(run.get(mask), False)
+            return [around[run.slots[parents]]]
+
+        self.block.add([counts], compute)
+        return low.room(room.frame, space, counts, room.is_known)
+
+    def parents(self, space: IndexSpace) -> Slot:
+        """The array of the batch that says around which row each element is.
+
+        Args:
+          space: The elements' space.
+        """
+        frame = self.room.frame
+        return self.low.slot(
+            ("parents", space),
+            frame,
+            lambda tables: tables.parents(frame, space),
+        )
+
+    # -- values as operands of this room
+
+    def operand(self, value: Value, kind: Any) -> Rows | Constant:
+        """A value as steps in this room read it: rows of this room, or what is the same for all of them.
+
+        Args:
+          value: A value that is no sequence.
+          kind: Its type.
+        """
+        if isinstance(value, Constant):
+            return value
+        if isinstance(value, Static):
+            column = value.column
+            return self.block.once(
+                (column, self.room),
+                lambda: self._shipped(column, kind),
+            )
+        assert isinstance(value, View)
+        if value.rows.room is None:
+            return value.rows
+        return self.block.once(
+            (value.rows, value.space, value.origin, self.room),
+            lambda: self._brought(value),
+        )
+
+    def rows(self, value: Value, kind: Any) -> Rows:
+        """A value as rows of this room.
+
+        Args:
+          value: A value that is no sequence.
+          kind: Its type.
+        """
+        found = self.operand(value, kind)
+        if isinstance(found, Rows) and found.room is not None:
+            return found
+        each = Rows(kind, self.room)
+        room = self.room
+
+        def compute(run: Run) -> list[Any]:
+            one = found.value if isinstance(found, Constant) else run.get(found)
+            one = jnp.asarray(one)
+            return [jnp.broadcast_to(one, (run.size(room), *one.shape))]
+
+        self.block.add([each], compute)
+        return each
+
+    def _shipped(self, column: Column, kind: Any) -> Rows:
+        room = self.room
+        space = self.space
+        frame = room.frame
+        own = column.inside(space)
+        lies = raw_type(kind)
+
+        def make(tables: RowTables) -> np.ndarray:
+            return tables.column(
+                frame,
+                space,
+                np.asarray(own.of(tables.data), lies.dtype),
+            )
+
+        slot = self.low.slot(("column", column, space), frame, make)
+        out = Rows(kind, room)
+        mask = room.mask
+
+        def compute(run: Run) -> list[Any]:
+            values = from_raw(jnp.asarray(run.slots[slot]), kind.dtype)
+            return [values if mask is None else sheltered(values, run.get(mask))]
+
+        self.block.add([out], compute)
+        return out
+
+    def _brought(self, view: View) -> Rows:
+        """A computed value from elsewhere: read by its row's number, if it lies elsewhere, and sheltered, if fewer rows count here."""
+        source = view.rows.room
+        room = self.room
+        assert source is not None
+        if source is room and self.space is view.space and view.origin is None:
+            return view.rows
+        is_here = view.origin is None and view.space is source.space
+        is_same = is_here and source.place == room.place
+        is_beside = (
+            is_here
+            and (room.frame.outer, room.frame.beside) == source.place
+            and room.space is room.frame.space
+        )
+        there = view.rows if is_same or is_beside else self._read(view, source)
+        mask = room.mask
+        if mask is None:
+            return there
+        out = Rows(there.aval, room)
+        self.block.add(
+            [out],
+            lambda run: [sheltered(run.get(there), run.get(mask))],
+        )
+        return out
+
+    def _read(self, view: View, source: Room) -> Rows:
+        room = self.room
+        way = (view.space, view.origin)
+        slot = self.low.reads(
+            source.place,
+            room.place,
+            view.reads(self.space),
+            way,
+        )
+        out = Rows(view.rows.aval, room)
+        loop = self.low.loops.get(room.frame)
+        is_outside = source.frame is not room.frame and source.frame in room.frame.around()
+        if loop is not None and is_outside and not self._is_carried(view.rows, loop):
+            loop.reads.append((out, view.rows, slot))
+            loop.block.give([out])
+            return out
+        self.block.add(
+            [out],
+            lambda run: [taken(run.get(view.rows), run.slots[slot])],
+        )
+        return out
+
+    def _is_carried(self, rows: Rows, loop: Loop) -> bool:
+        """Whether an array changes from step to step of a loop, or is made in it."""
+        block: Block | None = self.block
+        while block is not None and block is not loop.block:
+            if block.owns(rows):
+                return True
+            block = block.outer
+        return loop.block.owns(rows)
+
+    # -- functions
+
+    def run(
+        self,
+        function: Traced,
+        values: Sequence[Value],
+    ) -> list[Value]:
+        """Adds the steps of a function.
+
+        Args:
+          function: The function.
+          values: What its variables are.
+
+        Returns:
+          What its results are.
+        """
+        given = []
+        for v in values:
+            given.append(self.low.copied(v, self.space) if isinstance(v, Elements) else v)
+        names = [Name(variable.aval) for variable in function.variables]
+        atoms: dict[Any, Atom] = dict(zip(function.variables, names, strict=True))
+        equations, results = flatten(function, atoms)
+        env: dict[Name, Value] = dict(zip(names, given, strict=True))
+        known = {name: value for name, value in env.items() if _is_known(value)}
+        host = KnownValues(
+            self.low.host,
+            self.region,
+            Opened(equations, results, known),
+        )
+        steps = _Equations(self, host, env)
+        for equation in needed(equations, results):
+            steps.add(equation)
+        return [steps.value(atom) for atom in results]
+
+    def guarded(
+        self,
+        room: Room,
+        build: Callable[[Body], list[Value]],
+    ) -> list[Value]:
+        """Adds a block that is left out where no row of its room counts.
+
+        Args:
+          room: The room.
+          build: Adds the block's steps, and gives results.
+
+        Returns:
+          The results, as they are seen from here.
+        """
+        inner = Block(self.block)
+        results = build(Body(self.low, inner, room))
+        outputs: list[Rows] = []
+        for value in [*results, *(each for report in inner.reports for each in report.values)]:
+            _note_outputs(value, inner, outputs)
+        self.block.reports += inner.reports
+        if inner.steps:
+            self.block.add(
+                outputs,
+                lambda run: run_block(run, inner, room, outputs),
+            )
+        return results
+
+
+class _Equations:
+    """The equations of one function, while they become steps.
+
+    Args:
+      body: Where.
+      host: What is known of values on the host.
+      env: What variables are.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        host: KnownValues,
+        env: dict[Name, Value],
+    ):
+        self._body = body
+        self._host = host
+        self._env = env
+
+    def value(self, atom: Atom) -> Value:
+        """What an atom stands for."""
+        if isinstance(atom, Known):
+            return Constant(atom.value)
+        found = self._host.env.get(atom)
+        return self._env[atom] if found is None else found
+
+    def add(self, equation: Equation) -> None:
+        """Adds the steps of an equation, or finds out on the host what it gives."""
+        call = equation.call
+        if call is not None:
+            self._combine(equation, call)
+        elif not self._of_sequence(equation) and not self._host.take_early(equation):
+            self._compute(equation)
+
+    def _of_sequence(self, equation: Equation) -> bool:
+        """Adds the steps of an operation of JAX on a whole sequence, if it is one of those that can be."""
+        rule = self._body.low.of_sequences.get(equation.source.primitive.name)
+        values = [self.value(atom) for atom in equation.inputs]
+        if rule and isinstance(values[0], Elements):
+            results = rule(self._body, equation, values)
+        else:
+            results = None
+        if results is not None:
+            self._env |= zip(equation.outputs, results, strict=True)
+        return results is not None
+
+    def _combine(self, equation: Equation, call: Call) -> None:
+        rule = self._body.low.rules.get(call.kind)
+        if rule is None:
+            fix = "Compile the model with `amp.compile`, or write it with other combinators."
+            raise GraphError(
+                call.line, "what a batch as one function can hold", f"`amp.{call.kind}`", fix
+            )
+        results = rule(
+            self._body,
+            call,
+            [self.value(atom) for atom in equation.inputs],
+        )
+        for name, value in zip(equation.outputs, results, strict=True):
+            self._env[name] = value
+            if _is_known(value):
+                self._host.env[name] = value
+
+    def _compute(self, equation: Equation) -> None:
+        body = self._body
+        give = body.rows if equation.draws else body.operand
+        operands = []
+        for atom in equation.inputs:
+            operands.append(give(self.value(atom), _type_of(atom)))
+        is_each = [isinstance(each, Rows) and each.room is not None for each in operands]
+        room = body.room if any(is_each) or equation.draws else None
+        outputs = [Rows(name.aval, room) for name in equation.outputs]
+
+        keys = _Keys(body) if equation.draws else None
+
+        def compute(run: Run) -> list[Any]:
+            values = []
+            for each in operands:
+                values.append(each.value if isinstance(each, Constant) else run.get(each))
+            if room is None:
+                return equation.evaluate(None, values)
+            axes = [0 if each else None for each in is_each]
+            if keys is not None and run.key is not None:
+                draw = jax.vmap(equation.evaluate, in_axes=(0, axes))
+                return draw(keys.of(run), values)
+            return jax.vmap(lambda *row: equation.evaluate(None, row), in_axes=axes)(*values)
+
+        body.block.add(outputs, compute)
+        self._env |= {
+            name: View(rows, body.space)
+            for name, rows in zip(equation.outputs, outputs, strict=True)
+        }
+
+
+class _Keys:
+    """Keys of a place where random numbers are drawn: one for each row.
+
+    Args:
+      body: The place.
+    """
+
+    def __init__(self, body: Body):
+        low = body.low
+        frame, space = body.room.place
+        low.n_draws += 1
+        self._number = low.n_draws
+
+        def numbers(tables: RowTables) -> np.ndarray:
+            return tables.column(
+                frame,
+                space,
+                np.arange(space.n_rows(tables.data), dtype=np.uint32),
+            )
+
+        self._rows = low.slot(("numbers", space), frame, numbers)
+
+    def of(self, run: Run) -> Any:
+        """The keys in a run."""
+        own = jax.random.fold_in(run.key, self._number)
+        return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(
+            own,
+            run.slots[self._rows],
+        )
+
+
+def _type_of(atom: Atom) -> Any:
+    return atom.aval if isinstance(atom, Name) else type_of(atom.value)
+
+
+def element_type(kind: Any) -> Any:
+    """The type of a sequence's element."""
+    return jax.ShapeDtypeStruct(kind.shape[1:], kind.dtype)
+
+
+def is_static(value: Value) -> bool:
+    """Whether a value follows from the examples alone, and is no sequence."""
+    return isinstance(value, Static | Constant)
+
+
+def _is_known(value: Value) -> bool:
+    """Whether the host knows a value, or the values of a sequence."""
+    if isinstance(value, Elements):
+        return _is_known(value.element)
+    return isinstance(value, Static | Constant)
+
+
+def _note_outputs(
+    value: Value,
+    block: Block,
+    outputs: list[Rows],
+) -> None:
+    """Notes the arrays of a block that a value is made of."""
+    if isinstance(value, Elements):
+        _note_outputs(value.element, block, outputs)
+    elif isinstance(value, View) and block.owns(value.rows) and value.rows not in outputs:
+        outputs.append(value.rows)
