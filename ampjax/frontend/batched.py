@@ -195,34 +195,12 @@ class Batched:
         if self._last is None:
             fix = "Give `amp.vmap` the parameters as `params=`, or call the function once before."
             raise GraphError(f"{self!r}, pack", "types of the parameters", "none so far", fix)
-        for name, number in (("size", size), ("parts", parts)):
-            if number is not None and (
-                isinstance(number, bool) or not isinstance(number, int) or number < 1
-            ):
-                raise DataError(
-                    f"{self!r}, {name}",
-                    "a whole number from 1",
-                    f"{number!r}",
-                    "Leave it out, or mend it.",
-                )
+        self._require_count("size", size)
+        self._require_count("parts", parts)
         given = self._listed(examples)
-        n = len(given)
         n_parts = parts or 1
-        least = -(-n // n_parts)
-        if not n or least * (n_parts - 1) >= n:
-            expected = "at least one example" + (
-                "" if parts is None else f" for each of {n_parts} parts"
-            )
-            raise DataError(
-                f"{self!r}, examples", expected, f"{n or 'none'}", "Pass a list of examples."
-            )
-        if size is not None and size < least:
-            raise DataError(
-                f"{self!r}, size",
-                f"at least {least}, the number of examples",
-                f"{size}",
-                "Pack fewer.",
-            )
+        least = -(-len(given) // n_parts)
+        self._require_room(len(given), least, size, parts)
         with jax.ensure_compile_time_eval():  # also where what calls it is traced
             columns = []
             for i in range(n_parts):
@@ -234,6 +212,36 @@ class Batched:
             lambda *each: np.stack(each),
             *batches,
         )
+
+    def _require_count(self, name: str, number: Any) -> None:
+        """Refuses what is no whole number from 1; None is left out."""
+        if number is None:
+            return
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise DataError(
+                f"{self!r}, {name}",
+                "a whole number from 1",
+                f"{number!r}",
+                "Leave it out, or mend it.",
+            )
+
+    def _require_room(self, n: int, least: int, size: int | None, parts: int | None) -> None:
+        """Refuses examples of which some part has none, and parts of more examples than rows."""
+        if not n or least * ((parts or 1) - 1) >= n:
+            each = "" if parts is None else f" for each of {parts} parts"
+            raise DataError(
+                f"{self!r}, examples",
+                f"at least one example{each}",
+                f"{n or 'none'}",
+                "Pass a list of examples.",
+            )
+        if size is not None and size < least:
+            raise DataError(
+                f"{self!r}, size",
+                f"at least {least}, the number of examples",
+                f"{size}",
+                "Pack fewer.",
+            )
 
     def _listed(self, examples: Any) -> Sequence[Any]:
         """Examples as a sequence of them; a data set that makes them is asked for them."""
