@@ -216,9 +216,7 @@ def test_a_checkpoint_of_rows_along_other_axes(tmp_path):
 
     ids = np.arange(4)
     by(lambda t, i: t[i]).build(ids).save(tmp_path / "rows")
-    with pytest.raises(
-        DataError, match=r"axes of rows: expected \[\(\"\['T'\]\", \[1\]\)\], got \[\]"
-    ):
+    with pytest.raises(DataError, match=r"axes of rows: expected \[\('T', \[1\]\)\], got \[\]"):
         by(lambda t, i: t[:, i]).build(ids).restore(tmp_path / "rows")
 
 
