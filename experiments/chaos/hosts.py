@@ -269,7 +269,7 @@ class Faults:
                 runs.set()
             return run(launches)
 
-        trainer.restart_hosts = restarted
+        vars(trainer)["restart_hosts"] = restarted  # of this trainer alone
         trainer.session.executor.run = told
 
     def _disturb(
