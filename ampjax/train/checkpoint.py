@@ -61,9 +61,9 @@ def save(
         "updates": updates.state(),
         "rng": position.rng.bit_generator.state,
         "virtual_ns": position.virtual_ns,
+        "accumulated": position.accumulated,
+        "optimizers": _optimizers(store),
     }
-    notes |= {"accumulated": position.accumulated}
-    notes["optimizers"] = _optimizers(store)
     notes |= {} if fit is None else {"fit": fit}
     rows = {}
     for node, gradients in store.tables.items():
@@ -127,8 +127,9 @@ def read(
     like = {}
     for node, table in tables_of(store).items():
         like[node] = [_like(node, table)]
-    rows = _rows_like(folder, store)
-    _check_optimizers(folder, store)
+    noted = runner_files.notes_of(folder)
+    rows = _rows_like(folder, noted, store)
+    _check_optimizers(folder, noted, store)
     saved = runner_files.load(
         folder,
         dict(store.params),
@@ -180,13 +181,12 @@ def _optimizers(store: AnyStore) -> dict[str, str]:
     return {name: parts_of(state) for name, state in store.opt_state.items()}
 
 
-def _check_optimizers(folder: str | Path, store: AnyStore) -> None:
+def _check_optimizers(folder: str | Path, notes: Any, store: AnyStore) -> None:
     """Checks that a checkpoint's optimizers are the trainer's, as far as their states tell.
 
     Raises:
       DataError: If not.
     """
-    notes = runner_files.notes_of(folder)
     saved = notes.get("optimizers") if isinstance(notes, dict) else None
     if not isinstance(saved, dict):
         return
@@ -275,6 +275,7 @@ def tables_of(store: AnyStore) -> dict[str, Table]:
 
 def _rows_like(
     folder: str | Path,
+    notes: Any,
     store: AnyStore,
 ) -> dict[str, Any]:
     """Arrays like the gradients that wait for tables' updates in a checkpoint.
@@ -284,7 +285,6 @@ def _rows_like(
     """
     if not store.tables:
         return {}
-    notes = runner_files.notes_of(folder)
     waiting: Any = notes.get("waiting") if isinstance(notes, dict) else None
     try:
         if waiting.keys() != store.tables.keys():

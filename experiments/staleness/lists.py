@@ -91,16 +91,13 @@ def _run(
 
 def _loss(trainer: amp.Trainer, valid: Instances) -> float:
     """The validation loss of the parameters that are trained."""
-    run_at = trainer.params
     states = trainer.session.executor.store.opt_state
     trained = {}
-    for node, own in run_at.items():
+    for node, own in trainer.params.items():
         trained[node] = trained_params(states[node], own)
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained)):
         return np.inf
-    trainer.set_params(trained)
-    loss = trainer.evaluate(valid)["loss"]
-    trainer.set_params(run_at)
+    loss = trainer.evaluate(valid, params=trained)["loss"]
     return loss if np.isfinite(loss) else np.inf
 
 
