@@ -33,10 +33,7 @@ def switch(
     n_closed = sum(call.n_closed)
     index = operands[n_closed]
     shared = operands[n_closed + 1 :]
-    ends = np.cumsum(call.n_closed).tolist()
-    given = []
-    for end, n in zip(ends, call.n_closed, strict=True):
-        given.append([*operands[end - n : end], *shared])
+    given = call.inputs(operands, shared)
     if isinstance(index, Constant):
         return body.run(
             call.functions[int(index.value)],

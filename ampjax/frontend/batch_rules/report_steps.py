@@ -36,7 +36,8 @@ def metric(
     mask = body.room.mask
     values: list[View] = []
     for operand in operands:
-        given, out = body.rows(operand, kind), Rows(kind, body.bare())
+        given = body.rows(operand, kind)
+        out = Rows(kind, body.bare())
 
         def compute(run: Run, given: Rows = given) -> list[Any]:
             own = run.get(given)

@@ -140,6 +140,20 @@ class Call(HasContent):
         """What it computes, whatever lines it comes from."""
         return self.kind, tuple(self.functions), tuple(self.n_closed), dict(self.options)
 
+    def inputs(self, operands: Sequence[Any], shared: Sequence[Any]) -> list[list[Any]]:
+        """The variables of each function: values that it closes over, then those that all functions get.
+
+        Args:
+          operands: The combinator's operands.
+          shared: The values for all.
+        """
+        result = []
+        start = 0
+        for n in self.n_closed:
+            result.append([*operands[start : start + n], *shared])
+            start += n
+        return result
+
 
 @contextmanager
 def tracing() -> Iterator[Dimensions]:

@@ -165,3 +165,8 @@ def unpack(payload: Any, types: Sequence[Any]) -> list[Any]:
 def as_it_is(_: Any, *values: Any) -> Sequence[Any]:
     """The function of a node that only puts values together."""
     return values
+
+
+def second(_: Any, state: Any) -> Any:
+    """The body of a node at which a message waits for another: gives what the other brings."""
+    return state

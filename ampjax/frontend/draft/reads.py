@@ -14,6 +14,7 @@ import numpy as np
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import built
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.node_bodies import second
 from ampjax.frontend.draft.values import Flow
 from ampjax.ir.builders import payload_builders, ragged_builders
 from ampjax.ir.state import State
@@ -79,7 +80,7 @@ class Reads:
             copies = ragged_builders.flatmap(
                 built(flow), lambda s: getattr(s, count), numbered, name=sent
             )
-            return payload_builders.npt(met, _second, join=(number,))(
+            return payload_builders.npt(met, second, join=(number,))(
                 built(reader),
                 copies,
             )
@@ -158,7 +159,3 @@ def as_messages(
         name,
         line,
     )
-
-
-def _second(_: Any, state: Any) -> Any:
-    return state

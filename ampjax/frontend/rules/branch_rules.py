@@ -15,7 +15,7 @@ from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.decisions import Decision
 from ampjax.frontend.draft.graph_draft import built
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
-from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
+from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is, second
 from ampjax.frontend.draft.payload_types import raw_type
 from ampjax.frontend.draft.values import (
     Computed,
@@ -42,10 +42,7 @@ def switch(
     n_closed = sum(call.n_closed)
     index = operands[n_closed]
     shared = operands[n_closed + 1 :]
-    ends = np.cumsum(call.n_closed).tolist()
-    given = []
-    for end, n in zip(ends, call.n_closed, strict=True):
-        given.append([*operands[end - n : end], *shared])
+    given = call.inputs(operands, shared)
     if isinstance(index, Constant):
         chosen = int(index.value)
         return low.run(
@@ -369,11 +366,6 @@ class Asked:
                 "read",
             )
         return self._inside[space]
-
-
-def second(_: Any, state: Any) -> Any:
-    """The body of a node at which a message waits for another: gives what the other brings."""
-    return state
 
 
 def _route_anchor(

@@ -41,10 +41,7 @@ def switches(
             read.append(number)
     if len(read) < k:
         raise unread(call)
-    ends = np.cumsum(call.n_closed).tolist()
-    given = []
-    for end, n in zip(ends, call.n_closed, strict=True):
-        given.append([*operands[end - n : end], *shared])
+    given = call.inputs(operands, shared)
     field = low.number("if")
     name = low.number("visit")
     fields = []

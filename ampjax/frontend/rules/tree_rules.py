@@ -14,8 +14,9 @@ from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import built
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
+from ampjax.frontend.draft.node_bodies import second
 from ampjax.frontend.draft.values import Computed, Elements, Flow, Static, Value, Wanted
-from ampjax.frontend.rules.branch_rules import routed, second
+from ampjax.frontend.rules.branch_rules import routed
 from ampjax.frontend.rules.loops import leave
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.ir.builders import payload_builders, ragged_builders
