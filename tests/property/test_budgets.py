@@ -92,6 +92,7 @@ def test_no_gradient_is_staler_than_its_budget(seed, schedule, interval, budget)
         assert updated(engine) + Counter(engine.gradient_rows) == +rows_at(engine)
 
 
+@pytest.mark.full
 @settings(max_examples=examples(60))
 @given(GRAPHS_THAT_SHARE, schedules(min_update_interval=2), st.data())
 def test_nodes_have_budgets_of_their_own(seed, schedule, data):
@@ -108,6 +109,7 @@ def test_nodes_have_budgets_of_their_own(seed, schedule, data):
             assert name in budgets or nodes[name].held_updates == 0
 
 
+@pytest.mark.full
 @settings(max_examples=examples(100))
 @given(GRAPHS_THAT_SHARE, schedules(min_update_interval=3))
 def test_a_budget_that_nothing_exceeds_changes_nothing(seed, schedule):

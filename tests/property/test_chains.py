@@ -264,6 +264,7 @@ def test_padding_poisons_nothing(size):
     )
 
 
+@pytest.mark.full
 def test_nothing_is_compiled_in_an_epoch():
     options = {
         "max_active_keys": 3,

@@ -72,6 +72,7 @@ def test_each_message_is_answered_once(case):
         )
 
 
+@pytest.mark.full
 @settings(max_examples=examples(150))
 @given(control)
 def test_inference_takes_the_same_messages_as_training_and_keeps_none(case):

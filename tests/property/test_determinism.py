@@ -84,6 +84,7 @@ print(json.dumps([t.trained(0, t.TRAINING), t.controlled(range(12))]))
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hash_seed", ["0", pytest.param("12345", marks=pytest.mark.full)])
 def test_the_same_in_any_process(hash_seed):
     found = json.loads(run_python(IN_ANOTHER_PROCESS, PYTHONHASHSEED=hash_seed).splitlines()[-1])

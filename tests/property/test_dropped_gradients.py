@@ -98,6 +98,7 @@ def run(seed, schedule, limits):
 weights = st.sampled_from(["current", "stashed", "estimated"])
 
 
+@pytest.mark.full
 @settings(max_examples=examples(120))
 @given(GRAPHS_THAT_SHARE, schedules(), weights, st.integers(1, 5), st.integers(0, 3), st.data())
 def test_what_is_too_stale_is_dropped_and_all_else_is_accumulated(

@@ -107,6 +107,7 @@ def test_a_recorded_run_gives_the_same_bits_on_any_number_of_hosts(name, tmp_pat
         assert [host.state for host in there.hosts] == ["ended"] * n_hosts
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [
@@ -154,6 +155,7 @@ def cut(graph, n_hosts, **options):
     )
 
 
+@pytest.mark.full
 @settings(max_examples=examples(24))
 @given(
     st.integers(0, 5 if FULL else 1), st.integers(0, 99), st.sampled_from([2, 3]), st.sampled_from([1, 4]), st.booleans(), st.booleans()

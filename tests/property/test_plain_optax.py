@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("few_objects")
 
 N_CASES = int(os.environ.get("AMPJAX_CASES", 500))
 SIZES = 1, 2
-"""Examples in a round, of three in all: so the last round of a pipeline is not full."""
+"""Examples in a round, of one more in all: so the last round of a pipeline is not full."""
 EVALUATED = 4
 """One case in so many also evaluates, which needs kernels of its own."""
 
@@ -63,7 +63,7 @@ def by_hand(model, name, params, rounds):
 )
 def test_training_in_rounds_is_plain_optax_training(model, name, size, seed):
     rng = np.random.default_rng(seed)
-    examples = [example(rng) for _ in range(3)]
+    examples = [example(rng) for _ in range(size + 1)]
     rounds = []
     for i in range(0, len(examples), size):
         rounds.append(examples[i : i + size])

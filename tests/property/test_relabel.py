@@ -43,6 +43,7 @@ def scaled_loss(wire):
     )
 
 
+@pytest.mark.full
 @settings(max_examples=examples(40))
 @given(
     few,

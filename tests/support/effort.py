@@ -23,10 +23,10 @@ At level 0 the rows of a matrix product are other bits in dispatches of other si
 
 
 def examples(n: int) -> int:
-    """How many examples Hypothesis tries where a full run tries `n`: a quarter of them, at least 4 and at most 25."""
+    """How many examples Hypothesis tries where a full run tries `n`: an eighth of them, at least 4 and at most 12."""
     if FULL:
         return n
-    return min(n, max(4, n // 4), 25)
+    return min(n, max(4, n // 8), 12)
 
 
 def compile_quickly() -> None:

@@ -22,6 +22,7 @@ def measures():
     return measured()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_every_package_is_held_to_figures(measures):
     assert set(measures) == set(HELD_TO), "run `python -m support.line_measures --write` in tests/"

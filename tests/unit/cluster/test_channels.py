@@ -172,6 +172,7 @@ def test_what_cannot_travel_harms_no_other_message(pair):
 # ---- the link's rules ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(st.data(), st.integers(1, 30), st.integers(1, 5))
@@ -243,6 +244,7 @@ def exchanged(a, b):
     return right
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",

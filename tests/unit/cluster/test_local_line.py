@@ -286,6 +286,7 @@ def what_lasts():
     assert not any(map(is_there, processes_of_hosts()))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @needs_linux
 @pytest.mark.usefixtures("what_lasts")

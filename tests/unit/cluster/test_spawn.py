@@ -64,6 +64,7 @@ def started():
         yield hosts, lines
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_hosts_talk_to_the_driver_and_to_each_other(started):
     hosts, lines = started
@@ -113,6 +114,7 @@ def _comes_back(channel):
     return False
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_program_that_fails_and_a_process_that_dies_are_told_apart():
     with spawn(3, echo, launcher=LocalLauncher(lambda line: None)) as hosts:
@@ -161,6 +163,7 @@ def test_a_patience_that_the_environment_asks_for(monkeypatch):
     assert HostOptions().patience == Patience(1.8)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_drivers_death_ends_all_hosts_even_stopped_ones():
     script = """

@@ -53,6 +53,7 @@ def run(seed):
     return digest.hexdigest()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_one_seed_gives_one_schedule_and_the_same_bits():
     assert run(0) == run(0) != run(1)

@@ -72,6 +72,7 @@ def test_the_number_of_compilations_is_bounded_by_the_ladder():
     assert compilations() - before <= ladder_steps * kernels
 
 
+@pytest.mark.full
 def test_nothing_is_compiled_after_the_first_epoch():
     trainer = amp.Trainer(
         graphs.rnn(),
@@ -151,6 +152,7 @@ def test_instances_of_unequal_length_compile_nothing_after_the_warm_up():
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
 
 
+@pytest.mark.full
 def test_a_warm_up_of_its_own_changes_nothing_but_when_things_are_compiled():
     data = graphs.rnn_data([3, 1, 2] * 4)
     histories = []

@@ -87,6 +87,7 @@ def trained(compiled, epochs=0):
     return trainer, trainer.accumulate(data, update=False)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "replicas, copies",

@@ -326,6 +326,7 @@ def test_all_that_the_instance_may_decide_works_where_a_value_does(body, place):
         (compiled.check_gradients if body is graphs else compiled.check_direction)()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "rows", [lambda p, e: e["x"], lambda p, e: amp.map(lambda x: jnp.tanh(x * p["v"]), e["x"])]
 )

@@ -49,6 +49,7 @@ def assert_same_state(one, other):
     assert_same(*states)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("adagrad", marks=pytest.mark.full), "adam"])
 def test_a_recorded_run_gives_the_same_bits_on_hosts(name, tmp_path):
@@ -143,6 +144,7 @@ def test_a_fit_on_processes_goes_on_when_the_host_of_the_table_dies(tmp_path):
     there.close()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_tables_that_no_host_can_keep(tmp_path):
     graph, _ = models.with_table(optax.sgd(0.1), folder=tmp_path)

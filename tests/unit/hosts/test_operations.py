@@ -40,6 +40,7 @@ def same(one, other):
         assert one == other
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -21,6 +21,7 @@ from ampjax.errors import HostError, SettingsError
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.full
 def test_a_recorded_run_gives_the_same_bits_on_two_processes_and_a_dead_host_is_noticed(tmp_path):
     graph, data = model("sequences in replicas")
     options = {

@@ -175,6 +175,7 @@ class Stacked:
         )
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n if n in ORDINARY else pytest.param(n, marks=pytest.mark.full) for n in TRANSFORMS]

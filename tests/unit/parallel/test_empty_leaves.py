@@ -74,6 +74,7 @@ RUNS = {
 TX = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(0.05))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "how", [*list(RUNS)[:2], *(pytest.param(how, marks=pytest.mark.full) for how in list(RUNS)[2:])]
 )

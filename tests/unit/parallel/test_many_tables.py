@@ -151,6 +151,7 @@ def test_gradients_are_given_by_variable():
         np.testing.assert_allclose(dense, whole["tables"][name], atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("before", ["apart", pytest.param("stacked", marks=pytest.mark.full)])
 def test_checkpoints_are_those_of_tables_apart(tmp_path, apart, before):
     makers = {"apart": apart, "stacked": make}

@@ -120,6 +120,7 @@ def undisturbed(folder, name):
     return train(make(folder / name, name))
 
 
+@pytest.mark.full
 @settings(max_examples=examples(16))
 @given(st.sampled_from(list(RUNS)), st.lists(st.integers(0, N_STEPS), min_size=1, max_size=2))
 def test_killed_and_resumed(folder, name, kills):

@@ -65,6 +65,7 @@ def equal(first, second):
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [

@@ -83,6 +83,7 @@ def run():
     )
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_nothing_is_compiled_but_what_is_measured(run):
     scheduler, executor, data = run

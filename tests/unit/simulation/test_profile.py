@@ -290,6 +290,7 @@ def test_least_times_count_beside_other_programs_and_never_fall_with_the_rows():
     assert medians(passes).times == {"forward a": {1: 4.0, 2: 6.0, 4: 37.5, 8: 34.0}}
 
 
+@pytest.mark.full
 def test_edges_of_instances_that_have_ended_are_known_where_they_are_measured():
     """The host is ahead of the devices, so an instance can end, and another get its handle, before its last dispatch is issued."""
     rng = np.random.default_rng(0)

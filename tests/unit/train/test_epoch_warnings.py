@@ -183,6 +183,7 @@ def test_training_ends_when_parameters_are_lost(hosts):
     assert "lower the learning rate" in text and "diverged" in repr(history)
 
 
+@pytest.mark.full
 def test_training_goes_on_if_that_is_wanted():
     runs, data = exploding()
     with pytest.warns(RuntimeWarning, match="are not finite any more") as caught:

@@ -312,6 +312,7 @@ resumed.fit(one, resume=True)
 """
 
 
+@pytest.mark.full
 def test_a_process_that_is_killed(tmp_path, whole):
     """By SIGKILL, while it trains."""
     command = [

@@ -135,6 +135,7 @@ def test_one_worker_runs_all_that_reads_a_table():
     assert placed["output/0"] != placed["output/1"] and placed["embed/0"] == placed["embed/1"]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_tables_in_files_and_at_server_processes(tmp_path):
     found = []

@@ -1204,6 +1204,7 @@ def test_device_bytes_count_recorded_activations_and_accumulators():
     assert own["accumulators"] == own["params"] > 0  # float32, all of them
 
 
+@pytest.mark.full
 def test_arenas_that_grow_in_training_change_nothing():
     data = graphs.rnn_data([3, 1, 4, 2])
     ends = []
@@ -1261,6 +1262,7 @@ def test_an_instance_that_can_not_fit_is_named():
     assert trainer.accumulate(graphs.rnn_data([1, 2]))["loss"] > 0
 
 
+@pytest.mark.full
 def test_instances_that_are_larger_than_the_sampled_ones_are_held_back_too():
     """Each fits, and all four at once do not: they must be held back, not block each other half-way."""
     trainer = amp.Trainer(
@@ -1286,6 +1288,7 @@ def outside_of_samples(n, n_long):
     return lengths.tolist()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "parts", [[outside_of_samples(400, 16)], [[1] * 64, [16] * 64]], ids=["once", "later"]
 )

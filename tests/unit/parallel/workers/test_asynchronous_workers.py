@@ -46,6 +46,7 @@ def counting(folder):
     return px.get_runner(counted_loss, params, optax.sgd(1.0), ONE_SERVER, config)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 @pytest.mark.parametrize(

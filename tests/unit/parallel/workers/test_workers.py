@@ -20,6 +20,7 @@ from ampjax.errors import HostDiedError, ParameterError, SettingsError, TableErr
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import a test
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_path):

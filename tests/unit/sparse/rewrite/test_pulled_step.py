@@ -27,7 +27,7 @@ def program():
 
 
 @pytest.mark.parametrize(
-    "group", [*range(4), *(pytest.param(g, marks=pytest.mark.full) for g in range(4, 8))]
+    "group", [*range(2), *(pytest.param(g, marks=pytest.mark.full) for g in range(2, 8))]
 )
 def test_losses_aux_and_gradients_are_those_of_the_programs(group):
     cases = SPARSE[group::8]  # compiled together, which takes half the time
@@ -52,6 +52,7 @@ def beside(case, program, params, batch):
     return step_inside(program, params, batch), reference(case.loss, params, batch, has_aux)
 
 
+@pytest.mark.full
 def test_no_array_has_the_tables_rows():
     for case in SPARSE:
         program = rewrite(case.loss, case.params, case.batch)

@@ -54,6 +54,7 @@ def table(processes, name="sgd", values=VALUES, **settings):
 # ---- the same as in this process -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("adam", {"mode": "faithful", "max_lag": 2}), ("sgd", {"wire_dtype": jnp.bfloat16})],
@@ -188,6 +189,7 @@ def test_settings_that_are_refused(processes):
 # ---- a process that ends ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_server_that_was_killed_is_named_and_started_anew_for_a_new_table(doomed, tmp_path):
     t = table(doomed, "adam")
     t.push([1, 2, 3], ONES)

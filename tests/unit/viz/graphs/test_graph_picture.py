@@ -93,6 +93,7 @@ def test_no_texts_overlap():
     assert not clashes
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_files_are_the_same_each_time(tmp_path, suffix):
