@@ -170,7 +170,7 @@ def while_loop(
     body: Callable[[Any], Any],
     init: Any,
     *,
-    most: int,
+    most: int | None = None,
 ) -> Any:
     """Runs `body` as long as `test` holds, which reads a value with `amp.read`; at most `most` times.
 
@@ -180,17 +180,19 @@ def while_loop(
       test: `test(carry)`: a truth value made of what `amp.read` gives.
       body: `body(carry) -> carry`.
       init: The first carry, a pytree of arrays.
-      most: Rounds at most. So many are assumed where nothing is computed: when memory is sized and kernels are compiled ahead.
+      most: Rounds at most; must be given. So many are assumed where nothing is computed: when memory is sized and kernels are compiled ahead.
 
     Returns:
       The last carry.
 
     Raises:
-      GraphError: If `most` is below 1, the carry changes its types, or the test is no truth value.
+      GraphError: If `most` is missing or below 1, the carry changes its types, or the test is no truth value.
     """
     line = user_line()
     if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
-        raise GraphError(line, "most >= 1", f"{most!r}", "Say how many rounds there can be.")
+        raise GraphError(
+            line, "most >= 1", f"{most!r}", "Say how many rounds there can be: `most=10`."
+        )
     init = as_arrays("to begin with", init)
     use = Use()
     if dimensions() is None:

@@ -648,7 +648,7 @@ def while_no_read(p, s):
     return loss(amp.while_loop(lambda h: h[0] > 0, lambda h: h - p["a"]["b"], s["y"], most=2))  # <-
 
 
-@mistake(", `while_most`: expected most >= 1, got 0. Say how many rounds there can be.")
+@mistake(", `while_most`: expected most >= 1, got 0. Say how many rounds there can be: `most=10`.")
 def while_most(p, s):
     return loss(
         amp.while_loop(
@@ -656,6 +656,19 @@ def while_most(p, s):
             lambda h: h - p["a"]["b"],
             s["y"],
             most=0,
+        )
+    )  # <-
+
+
+@mistake(
+    ", `while_without_most`: expected most >= 1, got None. Say how many rounds there can be: `most=10`."
+)
+def while_without_most(p, s):
+    return loss(
+        amp.while_loop(
+            lambda h: amp.read(h[0] > 0),
+            lambda h: h - p["a"]["b"],
+            s["y"],
         )
     )  # <-
 
