@@ -1,7 +1,11 @@
-"""Does an installed ampjax work, alone? Run by `.ci/package` in an environment that has nothing else, away from the checkout."""
+"""Does an installed ampjax work, alone? Run by `.ci/package` beside the README, in an environment that has nothing else, away from the checkout."""
 
+import importlib
 import importlib.metadata
 import importlib.util
+import pkgutil
+import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -11,22 +15,35 @@ import optax
 
 import ampjax as amp
 import ampjax.parallel as px
-from ampjax.data import list_reduction
-from ampjax.models import list_reduction_rnn
+
+OUTSIDE = ("experiments", "flax", "orbax", "tyro", "pytest")
+"""What a checkout has and what extras bring; JAX itself needs SciPy."""
 
 package = Path(amp.__file__).parent
 assert package.is_relative_to(sys.prefix), f"imported from {package}"
 assert (package / "py.typed").is_file(), "says nothing of its types"
-assert importlib.util.find_spec("experiments") is None, "brings experiments along"
+there = [name for name in OUTSIDE if importlib.util.find_spec(name) is not None]
+assert not there, f"brings {there} along"
 folders = {file.parts[0] for file in importlib.metadata.files("ampjax") or ()}
 version = importlib.metadata.version("ampjax")
 assert folders == {"ampjax", f"ampjax-{version}.dist-info"}, f"brings {folders}"
+for module in pkgutil.walk_packages(amp.__path__, "ampjax."):
+    importlib.import_module(module.name)
 
-model = list_reduction_rnn(hidden=8)
-data = model.data(list_reduction.plain(list_reduction.generate(40, seed=0)))
-trainer = amp.Trainer(model.graph, optax.adam(1e-2), max_active_keys=8, min_update_interval=8)
-history = trainer.fit(data, epochs=2, progress=False)
-assert np.isfinite(history[-1].train["loss"])
+try:
+    from ampjax import models
+except ImportError as error:
+    assert "experiments.models" in str(error), error
+else:
+    raise AssertionError(f"has {models}")
+
+# The README's first program: a model as a function, trained and verified.
+here = Path(__file__).parent
+text = (here / "README.md").read_text(encoding="utf-8")
+program = here / "readme_model.py"
+program.write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], encoding="utf-8")
+history = runpy.run_path(str(program))["history"]
+assert history.best("accuracy") > 0.95, "the README says so"
 
 
 def loss(params, batch):

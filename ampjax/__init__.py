@@ -10,6 +10,8 @@ from ampjax.numerics import (
 )  # before JAX makes its first array: it sets a flag that XLA reads then
 
 # isort: split
+from typing import TYPE_CHECKING
+
 from ampjax import nn
 from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.frontend.batched import Batched, vmap
@@ -191,3 +193,15 @@ PICTURE.append(_picture)
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if not TYPE_CHECKING:  # a type checker would take it for a promise of any name
+
+    def __getattr__(name: str) -> None:
+        """Says where the packages are that were here up to version 0.2."""
+        if name in ("data", "models"):
+            raise ImportError(
+                f"ampjax: expected a name of the package, got `{name}`, which it has no more. "
+                f"Import `experiments.{name}` in a clone of the repository."
+            )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

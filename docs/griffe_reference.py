@@ -23,7 +23,7 @@ class Reference(griffe.Extension):
         for thing in list(_within(pkg)):
             if thing.docstring is not None:
                 thing.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", thing.docstring.value)
-        for module in [pkg, *(m for m in pkg.members.values() if m.is_module)]:
+        for module in [pkg, *_submodules(pkg)]:
             exported = {
                 name: _exported(module, name)
                 for name in module.imports
@@ -32,6 +32,13 @@ class Reference(griffe.Extension):
             for name, target in exported.items():
                 if target is not None and target is not module.members.get(name):
                     module.set_member(name, griffe.Alias(name, target, parent=module))
+
+
+def _submodules(package: griffe.Module) -> Iterator[Any]:
+    """The modules of a package; names that it imports, such as `typing.TYPE_CHECKING`, may be of packages that are not read."""
+    for member in package.members.values():
+        if not member.is_alias and member.is_module:
+            yield member
 
 
 def _within(thing: Any) -> Iterator[Any]:

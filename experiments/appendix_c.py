@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ampjax.data.graphs import GraphInstances, Graphs
 from ampjax.drivers.cost import FlopsCost
 from ampjax.simulation.simulate import Simulation, simulate
 from ampjax.utils.text_tables import compact
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression
 from experiments.common import require_positive
+from experiments.data.graphs import GraphInstances, Graphs
 from experiments.records import append
 
 BYTES = 4

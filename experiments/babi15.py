@@ -11,15 +11,15 @@ import jax
 import optax
 
 import ampjax as amp
-from ampjax.data import babi15
-from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import SettingsError
 from ampjax.ir.instances import Instances
-from ampjax.models.ggnn import ggnn_selection, init_selection, selection_spec
 from ampjax.train.history import History
 from experiments.by_hand import ggnn_graph
 from experiments.common import Options, Task, require_positive, run
+from experiments.data import babi15
+from experiments.data.readers.data_checks import at_least_one
 from experiments.intervals import update_together
+from experiments.models.ggnn import ggnn_selection, init_selection, selection_spec
 
 
 @dataclass(frozen=True, kw_only=True)

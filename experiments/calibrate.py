@@ -17,17 +17,17 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.data import list_reduction, mnist, sst
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
-from ampjax.models.mlp import mlp
-from ampjax.models.tree_lstm import Cells
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.utils.text_tables import compact
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 from experiments.common import require_positive, sample
+from experiments.data import list_reduction, mnist, sst
 from experiments.link_times import describe, measure_link_times
+from experiments.models.mlp import mlp
+from experiments.models.tree_lstm import Cells
 from experiments.records import append
 
 

@@ -10,12 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ampjax.data import sst
 from ampjax.drivers.cost import FlopsCost
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Subset
-from ampjax.models.mlp import mlp
-from ampjax.models.tree_lstm import Cells
 from ampjax.plan.affinity import hosted
 from ampjax.simulation.simulate import Simulation, simulate
 from ampjax.trace.trace import Trace
@@ -23,6 +20,9 @@ from ampjax.trace.trace_records import Slice
 from ampjax.viz.gantt import gantts
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 from experiments.common import require_positive
+from experiments.data import sst
+from experiments.models.mlp import mlp
+from experiments.models.tree_lstm import Cells
 
 MODES = {
     "sync": "(a) synchronous: one instance, then every node updates",

@@ -11,11 +11,11 @@ import numpy as np
 from rich.console import Console
 
 from ampjax.drivers.cost import FlopsCost
-from ampjax.models.mlp import mlp
 from ampjax.simulation.simulate import simulate
 from ampjax.utils.text_tables import compact
 from ampjax.viz.curves import curves
 from experiments.common import require_positive
+from experiments.models.mlp import mlp
 from experiments.records import append
 
 BATCH = 100

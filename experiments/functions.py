@@ -1,4 +1,4 @@
-"""Models of many kinds as plain JAX functions (`ampjax.models.functions.zoo`), each trained on generated data to a target."""
+"""Models of many kinds as plain JAX functions (`experiments.models.functions.zoo`), each trained on generated data to a target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Recipe:
     """How a model is trained.
 
     Args:
-      data: The module below `ampjax.data.generated` that draws its instances.
+      data: The module below `experiments.data.generated` that draws its instances.
       target: Validation accuracy to reach.
       n_train: Training instances.
       epochs: Epochs at most.
@@ -175,7 +175,7 @@ def instances(options: FunctionsOptions, seed: int) -> list[list[Any]]:
       options: The options.
       seed: Of the run.
     """
-    generate = import_module(f"ampjax.data.generated.{RECIPES[options.name].data}").generate
+    generate = import_module(f"experiments.data.generated.{RECIPES[options.name].data}").generate
     streams = np.random.SeedSequence(seed).spawn(2)
     result = []
     for n, stream in zip((options.n_train, options.n_valid), streams, strict=True):
@@ -205,4 +205,4 @@ def chance(options: FunctionsOptions) -> float:
 
 
 def _model(name: str) -> Any:
-    return import_module(f"ampjax.models.functions.zoo.{name.replace('-', '_')}")
+    return import_module(f"experiments.models.functions.zoo.{name.replace('-', '_')}")

@@ -10,12 +10,12 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data.list_reduction import Buckets, ListReduction, plain, splits
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.sparse import Table
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
+from experiments.data.list_reduction import Buckets, ListReduction, plain, splits
 from experiments.intervals import cosine, set_options, updates_per_instance
+from experiments.models.rnn import list_reduction_rnn
 
 MEAN_LENGTH = 6
 """Tokens of an average sequence: `linear1` and `embed` get a gradient row for each, `linear2` one for a sequence."""

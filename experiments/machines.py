@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ampjax.data import list_reduction, mnist, qm9, sst, wikiner
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Messages, Subset
-from ampjax.models.mlp import mlp
-from ampjax.models.tagger import Sizes
-from ampjax.models.tree_lstm import Cells
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.by_hand.tagger_graph import tagger
 from experiments.by_hand.tree_lstm_graph import tree_lstm
+from experiments.data import list_reduction, mnist, qm9, sst, wikiner
+from experiments.models.mlp import mlp
+from experiments.models.tagger import Sizes
+from experiments.models.tree_lstm import Cells
 
 BATCH = 100
 """Examples in an instance of list reduction and of the perceptron (AMPNet, B.1 and B.2)."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import optax
 
-from ampjax.data.mnist import Batches, load, synthetic
 from ampjax.errors import SettingsError
-from ampjax.models.mlp import mlp
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
+from experiments.data.mnist import Batches, load, synthetic
+from experiments.models.mlp import mlp
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data.permutation import Shuffles, generate, plain
-from ampjax.models.permutation import SPEC, init, permutation
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
+from experiments.data.permutation import Shuffles, generate, plain
 from experiments.intervals import update_together
+from experiments.models.permutation import SPEC, init, permutation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,6 @@ import optax
 import tyro
 
 import ampjax as amp
-from ampjax.data import list_reduction, sst
-from ampjax.data.mnist import N_PIXELS, Batches, Digits
-from ampjax.models.mlp import mlp
-from ampjax.models.tree_lstm import Cells
 from ampjax.viz.gantt import gantt, gantts
 from ampjax.viz.graphs.graph_picture import draw
 from ampjax.viz.lineage import lineage
@@ -25,6 +21,10 @@ from ampjax.viz.worker_usage import time_spent
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 from experiments.common import start_up
+from experiments.data import list_reduction, sst
+from experiments.data.mnist import N_PIXELS, Batches, Digits
+from experiments.models.mlp import mlp
+from experiments.models.tree_lstm import Cells
 
 BATCH = 100
 N_BATCHES = 12

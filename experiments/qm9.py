@@ -11,12 +11,12 @@ import jax
 import optax
 
 import ampjax as amp
-from ampjax.data import qm9
-from ampjax.models.ggnn import ggnn_regression, init_regression, regression_spec
 from ampjax.train.history import History
 from experiments.by_hand import ggnn_graph
 from experiments.common import Options, Task, require_positive, run
+from experiments.data import qm9
 from experiments.intervals import cosine, set_options, update_together, updates_per_instance
+from experiments.models.ggnn import ggnn_regression, init_regression, regression_spec
 
 
 @dataclass(frozen=True, kw_only=True)

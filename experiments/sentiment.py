@@ -12,14 +12,14 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data import glove, sst
-from ampjax.data.readers.data_checks import at_least_one
 from ampjax.ir.instances import Subset
-from ampjax.models.tree_lstm import SPEC, Cells, init, tree_lstm
 from ampjax.sparse import Table
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
+from experiments.data import glove, sst
+from experiments.data.readers.data_checks import at_least_one
 from experiments.intervals import set_options
+from experiments.models.tree_lstm import SPEC, Cells, init, tree_lstm
 
 EMBEDDING_INTERVAL = 1000
 """B.3: gradient rows between updates of the embedding, whose rows are many and rarely seen."""

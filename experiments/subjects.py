@@ -16,15 +16,7 @@ import jax
 import numpy as np
 
 import ampjax as amp
-from ampjax.data import babi15, list_reduction, mnist, permutation, qm9, sst, wikiner
 from ampjax.ir.graph import Graph
-from ampjax.models import act, ggnn, lm, tree_lstm
-from ampjax.models import permutation as permutation_model
-from ampjax.models.layers.sampled_softmax import draw
-from ampjax.models.mixture import Experts
-from ampjax.models.mlp import mlp
-from ampjax.models.rnn import list_reduction_rnn
-from ampjax.models.tagger import Sizes as TaggerSizes
 from ampjax.testing.engine_run import run_engine
 from ampjax.testing.oracles import find_oracle
 from ampjax.testing.reference import reference
@@ -34,6 +26,14 @@ from ampjax.train.training_data import Data
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 from experiments.by_hand.mixture_graph import mixture_of_experts
 from experiments.by_hand.tagger_graph import tagger
+from experiments.data import babi15, list_reduction, mnist, permutation, qm9, sst, wikiner
+from experiments.models import act, ggnn, lm, tree_lstm
+from experiments.models import permutation as permutation_model
+from experiments.models.layers.sampled_softmax import draw
+from experiments.models.mixture import Experts
+from experiments.models.mlp import mlp
+from experiments.models.rnn import list_reduction_rnn
+from experiments.models.tagger import Sizes as TaggerSizes
 from experiments.parallax.workloads import Model, Sizes, workload
 
 Found = tuple[float, dict[str, Any]]

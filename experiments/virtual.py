@@ -11,7 +11,6 @@ import numpy as np
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.data.list_reduction import Buckets, generate
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
 from ampjax.plan.affinity import hosted
@@ -21,6 +20,7 @@ from ampjax.utils.text_tables import compact
 from ampjax.viz.gantt import gantt
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import sample
+from experiments.data.list_reduction import Buckets, generate
 from experiments.records import append
 
 

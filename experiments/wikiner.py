@@ -10,12 +10,12 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data import wikiner
-from ampjax.models.tagger import SPEC, Sizes, init, random_table, tagger
 from ampjax.sparse import Table
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
+from experiments.data import wikiner
 from experiments.intervals import update_together
+from experiments.models.tagger import SPEC, Sizes, init, random_table, tagger
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data import list_reduction
+from experiments.data import list_reduction  # in a clone of the repository
 
 
 def examples(data):
@@ -180,9 +180,9 @@ assert np.mean(few_losses) < np.mean([float(rnn(params, example)) for example in
 # * Asynchronous: six batches in flight, and every node updates itself as soon as it has a gradient. Nobody waits for the end of a round.
 
 # %% tags=["picture"]
-from ampjax.data.mnist import Batches, synthetic
-from ampjax.models import mlp
 from ampjax.viz import gantts
+from experiments.data.mnist import Batches, synthetic
+from experiments.models import mlp
 
 layers = mlp((784, 784, 784, 784, 10), 100)
 batches = Batches(synthetic(1200, 100)[0], 100)

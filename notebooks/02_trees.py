@@ -31,8 +31,8 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data import sst
 from ampjax.viz import new_figure
+from experiments.data import sst  # in a clone of the repository
 
 train, valid = sst.synthetic(n_train=500, n_valid=150, seed=0)
 print(train)
@@ -340,5 +340,5 @@ figure
 # %% [markdown]
 # ## Where to go from here
 #
-# * `ampjax.models.tree_lstm` is this network as a function of one tree, with the papers' two cells and dropout; `python -m experiments sentiment` trains it on the treebank.
+# * `experiments.models.tree_lstm` is this network as a function of one tree, with the papers' two cells and dropout; `python -m experiments sentiment` trains it on the treebank.
 # * [The next notebook](03_graphs.py) does the same for graphs, where a node waits for as many messages as it has neighbours.

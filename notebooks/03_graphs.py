@@ -21,7 +21,7 @@
 # * **every node is a message**; `flatmap` makes one message for each edge, `cond` picks the matrix of its kind, `group` waits until all have arrived.
 #
 # They are the same mathematics. We build the first, check it, build the second, and see that gradients agree. (You need not build either:
-# `ampjax.models.ggnn.ggnn_regression` is the same network as a function of one graph, which `amp.compile` makes the first of.)
+# `experiments.models.ggnn.ggnn_regression` is the same network as a function of one graph, which `amp.compile` makes the first of.)
 #
 # ## The data
 #
@@ -36,9 +36,9 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data import qm9
-from ampjax.models.ggnn import GatedReadout, GatedUnit, Pad
 from ampjax.viz import new_figure
+from experiments.data import qm9  # in a clone of the repository
+from experiments.models.ggnn import GatedReadout, GatedUnit, Pad
 
 molecules = qm9.synthetic(750, seed=0)
 print(molecules)

@@ -33,9 +33,9 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.models import labelled_cross_entropy
 from ampjax.simulation import FlopsCost
 from ampjax.viz import new_figure
+from experiments.models import labelled_cross_entropy  # in a clone of the repository
 
 WIDTH, BATCH, LAYERS = 128, 50, 4
 

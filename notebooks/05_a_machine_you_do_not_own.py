@@ -26,10 +26,10 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data.list_reduction import Buckets, generate
-from ampjax.models import list_reduction_rnn
 from ampjax.simulation import FlopsCost, ProfileCost, Stragglers
 from ampjax.viz import new_figure
+from experiments.data.list_reduction import Buckets, generate  # in a clone of the repository
+from experiments.models import list_reduction_rnn
 
 HIDDEN, BATCH = 128, 100  # a message is a bucket of 100 sequences of one length
 model = list_reduction_rnn(HIDDEN, BATCH)

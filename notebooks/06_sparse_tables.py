@@ -34,8 +34,8 @@ import numpy as np
 import optax
 
 import ampjax.parallel as px
-from ampjax.data import zipf
 from ampjax.viz import new_figure
+from experiments.data import zipf  # in a clone of the repository
 
 # %% [markdown]
 # ## A single-device program
@@ -545,5 +545,5 @@ assert accuracy > 0.35
 # ## Where to go from here
 #
 # * `ParallaxConfig` has the rest: bounded staleness (`sync=False`), bfloat16 on the wire, tables larger than memory, checkpoints.
-# * `ampjax.models` has the language model and the translation models of the Parallax paper as single-device programs.
+# * `experiments.models` has the language model and the translation models of the Parallax paper as single-device programs.
 # * [The last notebook](07_bring_your_own_model.py) goes back to messages.

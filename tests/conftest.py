@@ -26,9 +26,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
-# Tests start many processes: where Python writes no bytecode, each of them would compile the package's modules again.
+# Tests start many processes: where Python writes no bytecode, each of them would compile the modules again.
 if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
-    compileall.compile_dir(Path(__file__).parents[1] / "ampjax", quiet=2)
+    for folder in ("ampjax", "experiments"):
+        compileall.compile_dir(Path(__file__).parents[1] / folder, quiet=2)
 
 # A program that a shell started in the background ignores Ctrl-C; the tests of Ctrl-C, and the programs that they start, must not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

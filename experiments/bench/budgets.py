@@ -12,12 +12,12 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.data import list_reduction, sst
-from ampjax.models.tree_lstm import Cells
 from ampjax.utils.text_tables import compact
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 from experiments.common import cache_compilations, require_positive
+from experiments.data import list_reduction, sst
+from experiments.models.tree_lstm import Cells
 from experiments.records import append
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
 from ampjax.drivers.issue_queue import AHEAD
 from ampjax.ir.instances import Subset
 from ampjax.plan.affinity import assign
@@ -24,6 +23,7 @@ from ampjax.unfold.unfolder import Unfolder
 from ampjax.utils.text_tables import compact
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import require_positive
+from experiments.data.list_reduction import MAX_LENGTH, Sequences, generate
 from experiments.records import append
 
 

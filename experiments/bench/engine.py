@@ -15,7 +15,6 @@ import numpy as np
 import optax
 from rich.console import Console
 
-from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
 from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.controller import Source
 from ampjax.drivers.run import Loop
@@ -35,6 +34,7 @@ from ampjax.train.initial_params import initial_params
 from ampjax.utils.text_tables import compact
 from experiments.bench.issued import Call, keeping, repeat
 from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.data.list_reduction import MAX_LENGTH, Sequences, generate
 from experiments.records import append
 
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.data import sst
-from ampjax.models.tree_lstm import Cells
+from experiments.data import sst
+from experiments.models.tree_lstm import Cells
 from experiments.sentiment import cell_sizes
 
 ROWS = 256

@@ -13,14 +13,9 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data import babi15, list_reduction, permutation, qm9, sst, wikiner
-from ampjax.data.graphs import GraphInstances
 from ampjax.frontend.compile_model import Compiled
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances
-from ampjax.models import act, ggnn, mixture, tagger, tree_lstm
-from ampjax.models import permutation as permutation_model
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.train.settings import Settings
 from experiments import babi15 as babi15_experiment
 from experiments import qm9 as qm9_experiment
@@ -34,6 +29,11 @@ from experiments.by_hand.permutation_graph import ShuffledRows
 from experiments.by_hand.permutation_graph import permutation as permutation_graph
 from experiments.by_hand.tagger_graph import tagger as tagger_graph
 from experiments.by_hand.tree_lstm_graph import tree_lstm as tree_lstm_graph
+from experiments.data import babi15, list_reduction, permutation, qm9, sst, wikiner
+from experiments.data.graphs import GraphInstances
+from experiments.models import act, ggnn, mixture, tagger, tree_lstm
+from experiments.models import permutation as permutation_model
+from experiments.models.rnn import list_reduction_rnn
 from experiments.sentiment import chosen_cells
 
 KEY = jax.random.key(0)

@@ -15,10 +15,8 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.data import sst
 from ampjax.errors import SettingsError
 from ampjax.ir.instances import Instances
-from ampjax.models.tree_lstm import Cells
 from ampjax.train.settings import Settings
 from ampjax.utils.text_tables import compact
 from ampjax.viz.curves import curves
@@ -26,6 +24,8 @@ from experiments.bench.children import in_a_process
 from experiments.bench.workload import SPREAD
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 from experiments.common import cache_compilations
+from experiments.data import sst
+from experiments.models.tree_lstm import Cells
 from experiments.records import append
 from experiments.sentiment import adagrad
 

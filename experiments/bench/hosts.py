@@ -16,12 +16,12 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.data import list_reduction, mnist
 from ampjax.errors import SettingsError
-from ampjax.models.mlp import mlp
 from ampjax.train.training_data import n_examples
 from experiments.bench.children import in_a_process
 from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.data import list_reduction, mnist
+from experiments.models.mlp import mlp
 from experiments.records import append
 
 MODELS = "copies", "layers"

@@ -17,11 +17,11 @@ from rich.console import Console
 import ampjax as amp
 from ampjax.engine.compilation import compilations
 from ampjax.errors import SettingsError
-from ampjax.models.mlp import mlp
 from ampjax.train.settings import Settings
 from ampjax.utils.text_tables import compact
 from experiments.bench.children import in_a_process
 from experiments.bench.memory import resident_bytes
+from experiments.models.mlp import mlp
 from experiments.records import append
 
 LOOKS = 10

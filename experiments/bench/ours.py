@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 import ampjax as amp
-from ampjax.data.babi15 import Fresh
 from ampjax.train.training_data import n_examples
 from experiments import babi15, list_reduction, mnist, permutation, qm9, sentiment, wikiner
 from experiments.common import Task
+from experiments.data.babi15 import Fresh
 
 EXPERIMENTS: dict[str, tuple[Any, Any]] = {
     "mnist": (mnist, mnist.MnistOptions),

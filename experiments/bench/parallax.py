@@ -16,12 +16,12 @@ import optax
 from rich.console import Console
 
 import ampjax.parallel as px
-from ampjax.data import zipf
-from ampjax.models import lm
 from ampjax.parallel.planning.compiled_collectives import Collective, collectives
 from ampjax.parallel.steps.synchronous_steps import DenseStep
 from ampjax.utils.text_tables import compact
 from experiments.bench import towers
+from experiments.data import zipf
+from experiments.models import lm
 from experiments.parallax.measure import Program, Turns, seconds_of, write_json
 from experiments.parallax.programs import Ours, Plain, machines, make, processes
 from experiments.parallax.workloads import Sizes, Workload, workload

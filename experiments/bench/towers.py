@@ -13,9 +13,9 @@ import numpy as np
 import optax
 
 import ampjax.parallel as px
-from ampjax.data import zipf
 from experiments.bench.children import in_a_process
 from experiments.bench.peers.towers_jax import HandWritten, Optimizer
+from experiments.data import zipf
 from experiments.parallax.programs import Ours, machines
 
 TABLES = {"users": "user_ids", "items": "item_ids"}

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 
-from ampjax.data import sst
 from ampjax.drivers.controller import batches_of
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
@@ -24,6 +23,7 @@ from ampjax.unfold.unfolder import Unfolder
 from ampjax.utils.text_tables import compact
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import require_positive
+from experiments.data import sst
 from experiments.machines import model, single_sequences
 from experiments.records import append
 
@@ -164,8 +164,8 @@ def weight(programs: Programs, count: int) -> dict[str, Any]:
 
 def whole_treebank(folder: Path) -> dict[str, Any]:
     """All training trees of the treebank, 256 together."""
-    from ampjax.models.tree_lstm import Cells
     from experiments.by_hand.tree_lstm_graph import tree_lstm
+    from experiments.models.tree_lstm import Cells
 
     trees, *_ = sst.load(folder)
     graph = tree_lstm(

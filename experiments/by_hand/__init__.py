@@ -1,1 +1,1 @@
-"""Models of the papers as graphs that are built node by node, to compare `ampjax.models` with: what `amp.compile` is measured and tested against."""
+"""Models of the papers as graphs that are built node by node, to compare `experiments.models` with: what `amp.compile` is measured and tested against."""

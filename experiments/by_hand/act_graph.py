@@ -1,4 +1,4 @@
-"""A recurrent network with adaptive computation time, by hand: two nested loops; `ampjax.models.act` has the cells.
+"""A recurrent network with adaptive computation time, by hand: two nested loops; `experiments.models.act` has the cells.
 
 The end of the outer loop is read from the state. The end of the inner one depends on payloads, so a `route_by` reads the decision to go on back
 to the host.
@@ -14,8 +14,8 @@ import numpy as np
 import ampjax as amp
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList
-from ampjax.models.act import Ponder
-from ampjax.models.layers.losses import labelled_cross_entropy
+from experiments.models.act import Ponder
+from experiments.models.layers.losses import labelled_cross_entropy
 
 
 def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
@@ -102,7 +102,7 @@ def act_messages(
     """Makes the instances of `act_rnn`.
 
     Args:
-      plain: Instances as `ampjax.models.act` takes them: `x` `[t, E]` and `label`.
+      plain: Instances as `experiments.models.act` takes them: `x` `[t, E]` and `label`.
       hidden: Features of the state.
     """
 

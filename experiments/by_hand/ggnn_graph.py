@@ -1,9 +1,9 @@
-"""Gated graph networks by hand (AMPNet section 6; arXiv version, appendix C), in two encodings; `ampjax.models.ggnn` has the cells.
+"""Gated graph networks by hand (AMPNet section 6; arXiv version, appendix C), in two encodings; `experiments.models.ggnn` has the cells.
 
 * `collect` (ICLR version, figure 4a): the rows of a whole graph are one ragged message. Distribute copies a row to the wire of each of its
-  edges' kinds, Collect adds them up at the receivers, both by the instance's topology. `ampjax.models.ggnn` compiles to this one.
+  edges' kinds, Collect adds them up at the receivers, both by the instance's topology. `experiments.models.ggnn` compiles to this one.
 * `flatmap` (arXiv version): each node is a message. Flatmap makes a message per outgoing edge, Cond chooses its kind's linear map, Group
-  gathers a receiver's messages. The state functions look edges up in tables (`ampjax.data.graphs.Graphs`), on columns of node numbers.
+  gathers a receiver's messages. The state functions look edges up in tables (`experiments.data.graphs.Graphs`), on columns of node numbers.
 
 The gated unit may be three nodes, which may be on workers of their own (arXiv version, figure 7).
 """
@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-from ampjax.data.graphs import Graphs
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
-from ampjax.models.ggnn import GatedReadout, GatedUnit, Pad, Score
-from ampjax.models.layers.linear import linear
+from experiments.data.graphs import Graphs
+from experiments.models.ggnn import GatedReadout, GatedUnit, Pad, Score
+from experiments.models.layers.linear import linear
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Network:
             )
 
     def pump(self, name: str, features: int) -> Wire:
-        """Adds a pump with a row for each node, as `ampjax.data.graphs.GraphInstances` pumps it.
+        """Adds a pump with a row for each node, as `experiments.data.graphs.GraphInstances` pumps it.
 
         Args:
           name: The pump's name.

@@ -1,4 +1,4 @@
-"""A sparsely-gated mixture of experts by hand: a RouteBy reads the gate's choices, a Flatmap sends the row to each; `ampjax.models.mixture` has the bodies."""
+"""A sparsely-gated mixture of experts by hand: a RouteBy reads the gate's choices, a Flatmap sends the row to each; `experiments.models.mixture` has the bodies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import ampjax as amp
 from ampjax.ir.graph import Graph
 from ampjax.ir.state import State
-from ampjax.models.layers.losses import labelled_cross_entropy
-from ampjax.models.mixture import Experts
+from experiments.models.layers.losses import labelled_cross_entropy
+from experiments.models.mixture import Experts
 
 
 def mixture_of_experts(experts: Experts, replicas: int = 1) -> Graph:

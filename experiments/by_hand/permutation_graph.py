@@ -9,13 +9,13 @@ import jax
 import numpy as np
 
 import ampjax as amp
-from ampjax.data.permutation import N_DIGITS, N_PLACES, Shuffles
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Messages
 from ampjax.ir.wires import Wire
-from ampjax.models.layers.losses import labelled_cross_entropy
-from ampjax.models.permutation import embed, init
+from experiments.data.permutation import N_DIGITS, N_PLACES, Shuffles
+from experiments.models.layers.losses import labelled_cross_entropy
+from experiments.models.permutation import embed, init
 
 MOST = 12
 """The largest number of operations K: `way` is a number of K digits in base K, and must fit in 64 bits."""

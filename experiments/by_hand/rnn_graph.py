@@ -5,11 +5,11 @@ from __future__ import annotations
 import jax
 
 import ampjax as amp
-from ampjax.data.list_reduction import N_CLASSES, N_TOKENS
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
-from ampjax.models.layers.losses import labelled_cross_entropy
+from experiments.data.list_reduction import N_CLASSES, N_TOKENS
+from experiments.models.layers.losses import labelled_cross_entropy
 
 
 def list_reduction_rnn(
@@ -22,7 +22,7 @@ def list_reduction_rnn(
     """Makes the vanilla RNN `h <- relu(linear1([embed(x_t); h]))` with a classifier on its last state.
 
     The state fields `t` and `length` drive the loop: an Isu counts `t` up, a Cond leaves the loop when `t` = `length`. The pumps are those
-    of `ampjax.data.list_reduction.Sequences` (`batch` absent) and `Buckets`.
+    of `experiments.data.list_reduction.Sequences` (`batch` absent) and `Buckets`.
 
     Args:
       hidden: Features of the embedding and of the hidden state.

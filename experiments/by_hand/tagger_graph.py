@@ -1,4 +1,4 @@
-"""A tagger of words with a model of characters for rare ones, by hand; `ampjax.models.tagger` has its sizes and cells.
+"""A tagger of words with a model of characters for rare ones, by hand; `experiments.models.tagger` has its sizes and cells.
 
 The first element of each LSTM has a cell of its own, without the product with a state of zeros.
 """
@@ -13,13 +13,15 @@ import jax.numpy as jnp
 import optax
 
 import ampjax as amp
-from ampjax.data.wikiner import N_TAGS, OUTSIDE
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
-from ampjax.models.layers.host_rows import check_table
-from ampjax.models.tagger import (
+from ampjax.nn import ChosenEmbed, TableEmbed
+from ampjax.sparse import Table
+from experiments.data.wikiner import N_TAGS, OUTSIDE
+from experiments.models.layers.host_rows import check_table
+from experiments.models.tagger import (
     Noise,
     Sizes,
     glorot,
@@ -29,8 +31,6 @@ from ampjax.models.tagger import (
     lstm_outputs,
     random_table,
 )
-from ampjax.nn import ChosenEmbed, TableEmbed
-from ampjax.sparse import Table
 
 DYNETS = Sizes()
 """The sizes of DyNet's benchmark."""
@@ -46,7 +46,7 @@ def tagger(
     *,
     table: Table | ChosenEmbed | None = None,
 ) -> Graph:
-    """Makes a tagger of sentences; the pumps are those of `ampjax.data.wikiner.SentenceInstances`.
+    """Makes a tagger of sentences; the pumps are those of `experiments.data.wikiner.SentenceInstances`.
 
     A Cond sends frequent words (field `rare` 0) to the table, and rare ones to the node where their characters' last states arrive; a Phi
     merges the two. In each LSTM a message whose `first` (right to left: `last`) is 1 starts from its gates alone. An Isu moves each state to
@@ -66,7 +66,7 @@ def tagger(
       The graph, with the parameterised nodes `embed`, `char_embed`, `char_input`, `char_forward`, `char_backward`, `word_input`,
       `word_forward`, `word_backward`, `hidden` and `output`, the loss `xent` with the metrics `accuracy` (over all words) and
       `accuracy_without_o` (over words inside entities), and the sinks `logits`: a row `[9]` for each word, in the order of
-      `ampjax.data.wikiner.TAGS`, and `word_forward/end` and `word_backward/end`: the LSTMs' last states.
+      `experiments.data.wikiner.TAGS`, and `word_forward/end` and `word_backward/end`: the LSTMs' last states.
 
     Raises:
       SettingsError: If a count is below 1, or the table has another shape.

@@ -15,11 +15,9 @@ import tyro
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.data import list_reduction, sst
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
-from ampjax.models import act
 from ampjax.train.history import reaches
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
@@ -33,7 +31,9 @@ from experiments.by_hand.ggnn_graph import Network, ggnn_selection
 from experiments.by_hand.permutation_graph import ShuffledRows
 from experiments.by_hand.permutation_graph import permutation as permutation_graph
 from experiments.common import Task, require_seeds
+from experiments.data import list_reduction, sst
 from experiments.intervals import set_options
+from experiments.models import act
 from experiments.records import append
 
 

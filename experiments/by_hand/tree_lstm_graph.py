@@ -1,4 +1,4 @@
-"""Binary Tree-LSTMs by hand: states say which node of the tree a message belongs to; `ampjax.models.tree_lstm` has the cells."""
+"""Binary Tree-LSTMs by hand: states say which node of the tree a message belongs to; `experiments.models.tree_lstm` has the cells."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
-from ampjax.models.tree_lstm import Cells, uniform_table
+from experiments.models.tree_lstm import Cells, uniform_table
 
 
 def tree_lstm(
@@ -25,7 +25,7 @@ def tree_lstm(
     replicas: int = 1,
     copies: int = 1,
 ) -> Graph:
-    """Makes a Tree-LSTM that classifies every node of a tree; the pumps are those of `ampjax.data.sst.TreeInstances`.
+    """Makes a Tree-LSTM that classifies every node of a tree; the pumps are those of `experiments.data.sst.TreeInstances`.
 
     A message's state says where it goes. When a tree node's `[2H]` has been computed, an Isu swaps `at` and `up` of its message, which is then
     `at` the parent. There the branch cell joins it with its sibling and with the branch's own pumped message, and the result has the state of

@@ -12,13 +12,13 @@ import jax
 import numpy as np
 import optax
 
-from ampjax.data import images as image_data
-from ampjax.data import multi30k, zipf
-from ampjax.data.pairs import PairBatches, Pairs
-from ampjax.data.text import END, Contiguous
-from ampjax.models import lm, nmt, resnet
-from ampjax.models.scores import bleu, perplexity
-from ampjax.models.translate import make_translate
+from experiments.data import images as image_data
+from experiments.data import multi30k, zipf
+from experiments.data.pairs import PairBatches, Pairs
+from experiments.data.text import END, Contiguous
+from experiments.models import lm, nmt, resnet
+from experiments.models.scores import bleu, perplexity
+from experiments.models.translate import make_translate
 from experiments.parallax.workloads import Workload
 
 Tree = Any

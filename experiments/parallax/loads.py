@@ -17,10 +17,6 @@ import numpy as np
 import optax
 
 from ampjax.cluster.hosts.resources import Machine, Resources
-from ampjax.data import zipf
-from ampjax.models import lm, nmt
-from ampjax.models.layers import functional
-from ampjax.models.layers.sampled_softmax import draw
 from ampjax.optim.split_rows import split_rows
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.homes.row_copies import RowsOnEveryMachine
@@ -31,6 +27,10 @@ from ampjax.parallel.planning.cluster_model import Load
 from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, unique_rows
 from ampjax.sparse.table.sharded_table import Table
+from experiments.data import zipf
+from experiments.models import lm, nmt
+from experiments.models.layers import functional
+from experiments.models.layers.sampled_softmax import draw
 from experiments.parallax import paper
 
 FLOAT = 4

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.models import lm
-from ampjax.models.layers import functional
-from ampjax.models.layers.dropout import Dropout
-from ampjax.models.layers.sampled_softmax import sampled_loss
+from experiments.models import lm
+from experiments.models.layers import functional
+from experiments.models.layers.dropout import Dropout
+from experiments.models.layers.sampled_softmax import sampled_loss
 from experiments.parallax.workloads import Workload
 
 LONGEST = 120

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import numpy as np
 import optax
 
-from ampjax.data import images as image_data
-from ampjax.data import zipf
-from ampjax.data.pairs import PairBatches
-from ampjax.data.text import Contiguous
-from ampjax.models import inception, lm, nmt, resnet
+from experiments.data import images as image_data
+from experiments.data import zipf
+from experiments.data.pairs import PairBatches
+from experiments.data.text import Contiguous
+from experiments.models import inception, lm, nmt, resnet
 
 Tree = Any
 Model = Literal["lm", "nmt", "resnet", "inception"]

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import jax
 
-from ampjax.data import multi30k, zipf
-from ampjax.data.pairs import PairBatches, Pairs, plain, plain_sentences
 from ampjax.frontend.combinators.structures import Stacked
-from ampjax.models import lm, nmt
-from ampjax.models.functions import language_model_function, translation_function
-from ampjax.models.scores import bleu, perplexity
-from ampjax.models.translate import make_translate
+from experiments.data import multi30k, zipf
+from experiments.data.pairs import PairBatches, Pairs, plain, plain_sentences
+from experiments.models import lm, nmt
+from experiments.models.functions import language_model_function, translation_function
+from experiments.models.scores import bleu, perplexity
+from experiments.models.translate import make_translate
 from experiments.parallax.learning import sentences_of
 
 Tree = Any

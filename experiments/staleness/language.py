@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.data import multi30k
 from ampjax.optim import RandomDelay
+from experiments.data import multi30k
 from experiments.staleness.remedies import REMEDIES
 from experiments.staleness.training import losses
 

@@ -12,11 +12,11 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data.list_reduction import Buckets, splits
 from ampjax.ir.instances import Instances
-from ampjax.models.rnn import init, list_reduction_rnn
 from ampjax.optim import RandomDelay, trained_params
 from ampjax.train.history import Epoch
+from experiments.data.list_reduction import Buckets, splits
+from experiments.models.rnn import init, list_reduction_rnn
 from experiments.staleness.remedies import REMEDIES
 
 HIDDEN = 32

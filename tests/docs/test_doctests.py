@@ -1,4 +1,4 @@
-"""Every example in a docstring of the package gives what it says."""
+"""Every example in a docstring of the package, and of the experiments' models and data sets, gives what it says."""
 
 import doctest
 import importlib
@@ -6,16 +6,21 @@ from pathlib import Path
 
 import pytest
 
-import ampjax
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("ampjax", "experiments/data", "experiments/models")
 
-PACKAGE = Path(ampjax.__file__).parent
-MODULES = {
-    ".".join(["ampjax", *file.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(
-        ".__init__"
-    ): file
-    for file in sorted(PACKAGE.rglob("*.py"))
-    if file.name != "__main__.py"
-}
+
+def modules():
+    """Their files, by the modules' names."""
+    files = {}
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            files[name.removesuffix(".__init__")] = file
+    return files
+
+
+MODULES = modules()
 WITH_EXAMPLES = [name for name, file in MODULES.items() if ">>>" in file.read_text()]
 
 

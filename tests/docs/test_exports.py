@@ -43,21 +43,21 @@ PUBLIC = {
         draw  to_svg  gantt  gantts  time_spent  queues  staleness  lineage  traffic  to_perfetto  zoomable
         curves  convergence  front  Point  partition_search  new_figure
     """,
-    "ampjax.testing": "reference  Reference  init_params  compare  difference_table  random_case  Case",
-    "ampjax.data": """
+    "ampjax.testing": "reference  Reference  init_params  compare  difference_table",
+    "experiments.data": """
         babi15  glove  graphs  images  list_reduction  mnist  multi30k  pairs  permutation  qm9  sst  text  wikiner  zipf
     """,
-    "ampjax.models": """
+    "experiments.models": """
         mlp  list_reduction_rnn  labelled_cross_entropy
         act  ggnn  inception  lm  mixture  nmt  permutation  resnet  rnn  scores  tagger  tiled  translate  tree_lstm
     """,
 }
-"""By package: of `data` and `models` their modules, and of `models` the functions that the first examples need."""
+"""By package: of `experiments.data` and `.models` their modules, and of `models` the functions that the first examples need."""
 
 MODULES = {
     "ampjax.errors",
     "ampjax.nn",
-    *(f"{p}.{m}" for p in ("ampjax.data", "ampjax.models") for m in PUBLIC[p].split()),
+    *(f"{p}.{m}" for p in ("experiments.data", "experiments.models") for m in PUBLIC[p].split()),
 }
 """Modules from which users import, too."""
 
@@ -78,8 +78,9 @@ def test_what_is_public_says_what_it_is(package):
 
 
 def imports(source):
-    """The modules that a program imports from ampjax, and the names."""
-    found = re.findall(r"^\s*from (ampjax[\w.]*) import ([\w, ]+)$", source, re.MULTILINE)
+    """The modules that a program imports from ampjax or the experiments, and the names."""
+    pattern = r"^\s*from ((?:ampjax|experiments)[\w.]*) import ([\w, ]+?)(?:  #.*)?$"
+    found = re.findall(pattern, source, re.MULTILINE)
     result = []
     for module, names in found:
         for name in names.split(","):

@@ -15,10 +15,9 @@ PAGES = [
 ]
 PACKAGES = [
     "ampjax",
-    *(
-        f"ampjax.{name}"
-        for name in ["parallel", "sparse", "optim", "viz", "data", "models", "testing"]
-    ),
+    *(f"ampjax.{name}" for name in ["parallel", "sparse", "optim", "viz", "testing"]),
+    "experiments.data",
+    "experiments.models",
 ]
 BLOCK = re.compile(r"^( *)```(python|text)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The layers of `ampjax.nn` and the cells of AMPNet's models, as cases of `unit/models/test_cells.py`."""
+"""The layers of `ampjax.nn` and the cells of AMPNet's models, as cases of `unit/experiments/models/test_cells.py`."""
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +7,12 @@ from support import formulas as f
 from support.cells import CROSS, Cases, Problem, body, mapped
 
 import ampjax as amp
-from ampjax.models import act, ggnn, mixture, permutation, tagger, tiled, tree_lstm
-from ampjax.models.layers.bernoulli import bernoulli
-from ampjax.models.layers.dropout import dropout, from_batch
-from ampjax.models.layers.linear import linear
-from ampjax.models.layers.losses import labelled_cross_entropy
 from experiments.by_hand import ggnn_graph, mixture_graph, tagger_graph, tree_lstm_graph
+from experiments.models import act, ggnn, mixture, permutation, tagger, tiled, tree_lstm
+from experiments.models.layers.bernoulli import bernoulli
+from experiments.models.layers.dropout import dropout, from_batch
+from experiments.models.layers.linear import linear
+from experiments.models.layers.losses import labelled_cross_entropy
 
 CASES = Cases()
 case = CASES.add

@@ -1,4 +1,4 @@
-"""What a case of `unit/models/test_cells.py` is: a layer or cell, its formula in NumPy, and inputs of a given size.
+"""What a case of `unit/experiments/models/test_cells.py` is: a layer or cell, its formula in NumPy, and inputs of a given size.
 
 Each case runs at `PAIRS`, where each hidden size and each number of rows occurs, the largest of both together; linear layers, the LSTM and the gated
 unit run at all 16 pairs (`CROSS`). What is composed of cells that are cases themselves, and compiles for a second, runs at two sizes (`COMPOSED`).
@@ -39,7 +39,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """What is covered, by names below `ampjax` and `ampjax.models`, and a problem of `hidden` features and `rows` rows."""
+    """What is covered, by names below `ampjax` and `experiments.models`, and a problem of `hidden` features and `rows` rows."""
 
     covers: tuple[str, ...]
     make: Callable[[int, int, "Inputs"], Problem]

@@ -137,8 +137,8 @@ def fit_function(name: str, options: dict[str, Any]) -> str:
     import ampjax as amp
     from experiments.functions import RECIPES
 
-    module = import_module(f"ampjax.models.functions.zoo.{name.replace('-', '_')}")
-    generate = import_module(f"ampjax.data.generated.{RECIPES[name].data}").generate
+    module = import_module(f"experiments.models.functions.zoo.{name.replace('-', '_')}")
+    generate = import_module(f"experiments.data.generated.{RECIPES[name].data}").generate
     function = getattr(module, name.replace("-", "_"))
     compiled = amp.compile(
         function,

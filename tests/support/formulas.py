@@ -1,4 +1,4 @@
-"""The formulas of layers and cells in NumPy, written from the papers and the docstrings: the oracle of `unit/models/test_cells.py`.
+"""The formulas of layers and cells in NumPy, written from the papers and the docstrings: the oracle of `unit/experiments/models/test_cells.py`.
 
 Nothing of JAX is used here, so that no compiler is shared with what is tested. Rows come first: `[n, features]`.
 """

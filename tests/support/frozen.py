@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 from support.models import MODELS, model
+from support.random_graphs.random_case import random_case
 from support.schedules import at_once, in_virtual_time, planned, settings_for
 
 from ampjax.plan.passes import PURPOSES
 from ampjax.sched.decisions.parameter_changes import ReplicaSync
 from ampjax.sched.decisions.policy import POLICIES, backward_first
-from ampjax.testing import random_case
 from ampjax.unfold.demand import demand
 from ampjax.unfold.unfolder import Unfolder
 

@@ -1,4 +1,4 @@
-"""The formulas of convolutional blocks in NumPy: the oracle of `unit/models/test_cells.py`. Images are `[n, height, width, channels]`."""
+"""The formulas of convolutional blocks in NumPy: the oracle of `unit/experiments/models/test_cells.py`. Images are `[n, height, width, channels]`."""
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view

@@ -22,6 +22,7 @@ import optax
 from hypothesis import strategies as st
 from support.effort import FULL
 from support.engines import Told
+from support.random_graphs.random_case import random_case
 
 from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.controller import Source
@@ -40,7 +41,7 @@ from ampjax.sched.decisions.parameter_changes import updates_in
 from ampjax.sched.diagnose.deadlock import waiting
 from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.scheduler import Scheduler
-from ampjax.testing import compare, difference_table, random_case, reference
+from ampjax.testing import compare, difference_table, reference
 from ampjax.trace.journal import FAILED, Journal
 from ampjax.trace.recording import Recorder, Recording
 from ampjax.train.assemble import optimizers, scheduler_settings

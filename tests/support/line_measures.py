@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).with_name("line_figures.json")
 PARTS = ("tests", "experiments")
 """What is measured as a whole, beside the packages of ampjax."""
+APART = ("experiments.data", "experiments.models")
+"""Folders of these parts that are measured by themselves."""
 DENSE = 20
 """A line with more tokens is dense."""
 COMPLEX = 15
@@ -172,7 +174,7 @@ def _prose_lines(tree: ast.AST) -> Iterator[int]:
 
 
 def measured(root: Path = ROOT) -> dict[str, LineMeasures]:
-    """Counts of each package of ampjax, and of the other parts, of a checkout.
+    """Counts of each package of ampjax, and of the other parts and their folders, of a checkout.
 
     Args:
       root: The checkout.
@@ -182,14 +184,15 @@ def measured(root: Path = ROOT) -> dict[str, LineMeasures]:
         for path in sorted((root / part).rglob("*.py")):
             name = path.relative_to(root)
             package = part
-            if part == "ampjax" and len(name.parts) > 2:
-                package = f"ampjax.{name.parts[1]}"
+            folder = ".".join(name.parts[:2])
+            if folder in APART or (part == "ampjax" and len(name.parts) > 2):
+                package = folder
             text = path.read_text(encoding="utf-8")
             found.setdefault(package, LineMeasures()).add(
                 text,
                 name.as_posix(),
             )
-            if package != part:
+            if part == "ampjax" and package != part:
                 found.setdefault(WHOLE, LineMeasures()).add(
                     text,
                     name.as_posix(),

@@ -5,13 +5,6 @@ import functools
 import numpy as np
 
 import ampjax as amp
-from ampjax.data import list_reduction, mnist, permutation, sst, wikiner
-from ampjax.data.graphs import GraphInstances, Graphs
-from ampjax.models.act import Ponder
-from ampjax.models.mixture import Experts
-from ampjax.models.mlp import mlp
-from ampjax.models.tagger import Sizes
-from ampjax.models.tree_lstm import Cells
 from experiments.by_hand.act_graph import act_rnn
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 from experiments.by_hand.mixture_graph import mixture_of_experts
@@ -20,6 +13,13 @@ from experiments.by_hand.permutation_graph import permutation as permutation_gra
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.by_hand.tagger_graph import tagger
 from experiments.by_hand.tree_lstm_graph import tree_lstm
+from experiments.data import list_reduction, mnist, permutation, sst, wikiner
+from experiments.data.graphs import GraphInstances, Graphs
+from experiments.models.act import Ponder
+from experiments.models.mixture import Experts
+from experiments.models.mlp import mlp
+from experiments.models.tagger import Sizes
+from experiments.models.tree_lstm import Cells
 
 KINDS = 3
 

@@ -1,4 +1,4 @@
-"""The cells of Parallax's models, as cases of `unit/models/test_cells.py`."""
+"""The cells of Parallax's models, as cases of `unit/experiments/models/test_cells.py`."""
 
 from functools import partial
 
@@ -8,12 +8,12 @@ from support import formulas as f
 from support import image_formulas
 from support.cells import COMPOSED, CROSS, IMAGES, Cases, Problem
 
-from ampjax.models import inception, lm, nmt, resnet
-from ampjax.models.layers import classifiers, inception_blocks, sampled_softmax
-from ampjax.models.layers.attention import Attention
-from ampjax.models.layers.dropout import Dropout
-from ampjax.models.layers.lstm import LSTM, reverse
-from ampjax.models.layers.seq2seq import ARCHITECTURES, Decoder, Encoder
+from experiments.models import inception, lm, nmt, resnet
+from experiments.models.layers import classifiers, inception_blocks, sampled_softmax
+from experiments.models.layers.attention import Attention
+from experiments.models.layers.dropout import Dropout
+from experiments.models.layers.lstm import LSTM, reverse
+from experiments.models.layers.seq2seq import ARCHITECTURES, Decoder, Encoder
 
 CASES = Cases()
 case = CASES.add

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data.list_reduction import ListReduction
+from experiments.data.list_reduction import ListReduction
 
 HIDDEN = 8
 

@@ -17,8 +17,8 @@ import numpy as np
 from support.models import MODELS, model
 
 import ampjax as amp
-from ampjax.models import act, ggnn, mixture, permutation, rnn, tagger, tree_lstm
 from experiments.functions import RECIPES
+from experiments.models import act, ggnn, mixture, permutation, rnn, tagger, tree_lstm
 
 FOLDER = Path(__file__).with_name("printed")
 KEY = jax.random.key(0)
@@ -200,7 +200,7 @@ def _compiled(
 
 
 def _of_the_zoo(name: str) -> amp.Graph:
-    module = import_module(f"ampjax.models.functions.zoo.{name.replace('-', '_')}")
+    module = import_module(f"experiments.models.functions.zoo.{name.replace('-', '_')}")
     return _compiled(
         getattr(module, name.replace("-", "_")),
         module.init(KEY, 6),

@@ -3,12 +3,12 @@
 import functools
 
 import ampjax as amp
-from ampjax.data import list_reduction, sst
 from ampjax.drivers.cost import FlopsCost
-from ampjax.models.tree_lstm import Cells
 from ampjax.trace.trace import Trace
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.by_hand.tree_lstm_graph import tree_lstm
+from experiments.data import list_reduction, sst
+from experiments.models.tree_lstm import Cells
 
 COST = functools.partial(FlopsCost, flops=1e9, other_ns=500)
 

@@ -7,9 +7,9 @@ from support import table_models as models
 
 import ampjax as amp
 from ampjax.errors import GraphError, SettingsError
-from ampjax.models.tagger import Sizes
 from ampjax.sparse import Table
 from experiments.by_hand.tagger_graph import tagger
+from experiments.models.tagger import Sizes
 
 IDS = np.arange(24) % models.WORDS
 

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ampjax"
 LOOSE = {"__init__", "errors", "nn"}
 """What may stand beside the packages: users import it."""
-SAME_SUBJECT = {"permutation"}
-"""Names of two files: of a model and of its data."""
+ONLY_FOR_ITS_USERS = {("ampjax.ir.bodies", "flax")}
+"""Imports of what an extra installs, made when a user gives a thing of that package."""
 MOST_FILES = 15
 MOST_METHODS = 16
 MOST_ATTRIBUTES = 13
@@ -51,6 +51,15 @@ def imported(
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in known else node.module
+
+
+def absolute_imports(path: Path) -> Iterator[str]:
+    """All modules that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +125,28 @@ def test_imports_only_go_down_the_list(imports: dict[str, set[str]]):
     assert not back
 
 
+def test_the_library_knows_nothing_of_experiments_and_tests():
+    """A user of the wheel has neither, nor what an extra installs."""
+    outside = {"experiments", "support", "flax", "orbax", "scipy", "tyro"}
+    reached = []
+    for name, path in modules().items():
+        for other in absolute_imports(path):
+            if other.split(".")[0] in outside and (name, other) not in ONLY_FOR_ITS_USERS:
+                reached.append((name, other))
+    assert reached == []
+
+
+@pytest.mark.parametrize("folder", ["data", "models"])
+def test_models_and_data_know_nothing_of_other_experiments(folder: str):
+    below = ("experiments.data", "experiments.models")[: 1 + (folder == "models")]
+    reached = []
+    for path in (ROOT / "experiments" / folder).rglob("*.py"):
+        for other in absolute_imports(path):
+            if other.startswith("experiments") and not other.startswith(below):
+                reached.append((path.name, other))
+    assert reached == []
+
+
 def test_no_files_import_each_other_in_a_circle(imports: dict[str, set[str]]):
     assert circles(imports) == []
 
@@ -140,7 +171,7 @@ def test_no_package_has_too_many_files():
 
 def test_no_two_files_have_one_name():
     counts = Counter(path.stem for path in PACKAGE.rglob("*.py") if not path.stem.startswith("__"))
-    assert {name for name, n in counts.items() if n > 1} == SAME_SUBJECT
+    assert [name for name, n in counts.items() if n > 1] == []
 
 
 def members(node: ast.ClassDef) -> tuple[int, int]:

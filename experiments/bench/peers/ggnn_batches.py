@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ampjax.data.graphs import GraphInstances, Graphs
 from experiments import babi15, qm9
+from experiments.data.graphs import GraphInstances, Graphs
 
 Batch = dict[str, Any]
 """`x [n, F]`; `graph [n]`, each node's (beyond all graphs where padded); `senders`, for each kind `[e]`, and all their `receivers [sum e]`

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.data.graphs import GraphInstances
-from ampjax.models.ggnn import GatedReadout, GatedUnit
 from experiments.bench.peers.ggnn_batches import Batch, Layout, by_nodes, counts
 from experiments.bench.peers.ggnn_jax import Model
+from experiments.data.graphs import GraphInstances
+from experiments.models.ggnn import GatedReadout, GatedUnit
 
 
 def regression(
@@ -30,7 +30,7 @@ def regression(
     """The summed loss of a batch's graphs, and their summed error.
 
     Args:
-      params: As those of `ampjax.models.ggnn`.
+      params: As those of `experiments.models.ggnn`.
       batch: `x [b, N, F]`, `adjacency [b, n_kinds, N, N]` (from the last axis to the one before), `n [b]` atoms, `target [b]`.
       steps: Propagation steps.
       scale: The factor of the error.

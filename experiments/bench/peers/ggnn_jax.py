@@ -15,8 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.data.graphs import GraphInstances
-from ampjax.models.ggnn import GatedReadout, GatedUnit, Score
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.ggnn_batches import (
@@ -27,7 +25,9 @@ from experiments.bench.peers.ggnn_batches import (
     examples,
     one_shape,
 )
+from experiments.data.graphs import GraphInstances
 from experiments.intervals import cosine
+from experiments.models.ggnn import GatedReadout, GatedUnit, Score
 
 EVALUATED = 100
 """Graphs in a minibatch of validation, which is laid out once."""

@@ -11,11 +11,11 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
-from ampjax.data.graphs import GraphInstances
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.ggnn_batches import Batch, counts, examples, joined, one_shape
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, cosine, linear, tensors
+from experiments.data.graphs import GraphInstances
 
 
 def states(params: Any, batch: Batch, steps: int) -> Tensor:
@@ -38,7 +38,7 @@ def states(params: Any, batch: Batch, steps: int) -> Tensor:
 
 
 def gated(params: Any, a: Tensor, h: Tensor) -> Tensor:
-    """The gated unit (`ampjax.models.ggnn.GatedUnit`)."""
+    """The gated unit (`experiments.models.ggnn.GatedUnit`)."""
     z, r = torch.sigmoid(linear(params["gates"], torch.cat([a, h], 1))).chunk(
         2,
         1,
@@ -60,7 +60,7 @@ def predictions(params: Any, batch: Batch, steps: int) -> Tensor:
 
 
 def scores(params: Any, batch: Batch, steps: int) -> Tensor:
-    """A score for each node `[n]` (`ampjax.models.ggnn.Score`)."""
+    """A score for each node `[n]` (`experiments.models.ggnn.Score`)."""
     own = params["score"]
     rows = torch.cat(
         [states(params, batch, steps), batch["x"]],

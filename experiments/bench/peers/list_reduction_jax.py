@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.data.list_reduction import MAX_LENGTH, ListReduction, splits
-from ampjax.models.rnn import init
+from experiments.data.list_reduction import MAX_LENGTH, ListReduction, splits
+from experiments.models.rnn import init
 
 Batch = tuple[np.ndarray, np.ndarray | None, np.ndarray]
 """Tokens `[t, b]`, lengths `[b]` (None where all are equal) and labels `[b]`, -1 where a batch is filled up."""

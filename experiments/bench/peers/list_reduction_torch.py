@@ -9,10 +9,10 @@ import jax
 import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
-from ampjax.data.list_reduction import splits
-from ampjax.models.rnn import init
 from experiments.bench.peers.list_reduction_jax import Batch, minibatches
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, cosine, linear, tensors
+from experiments.data.list_reduction import splits
+from experiments.models.rnn import init
 
 
 def forward(params: Any, tokens: Tensor, lengths: Tensor | None) -> Tensor:

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.data.mnist import Batches
-from ampjax.models.layers.losses import labelled_cross_entropy
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
+from experiments.data.mnist import Batches
 from experiments.mnist import rate
+from experiments.models.layers.losses import labelled_cross_entropy
 
 
 def forward(params: Any, images: jax.Array) -> jax.Array:

@@ -10,11 +10,11 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
-from ampjax.data.mnist import Batches
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.mnist_jax import minibatches
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, linear, tensors
+from experiments.data.mnist import Batches
 from experiments.mnist import rate
 
 

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.data.permutation import Shuffles
-from ampjax.models.permutation import embed
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
+from experiments.data.permutation import Shuffles
+from experiments.models.permutation import embed
 from experiments.permutation import splits
 
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -14,8 +14,8 @@ import numpy as np
 dynet_config.set(autobatch=True, mem="1024", random_seed=1)
 import dynet as dy  # noqa: E402  # pyright: ignore[reportMissingImports]
 
-from ampjax.data import sst  # noqa: E402
-from ampjax.models.tree_lstm import Cells, init  # noqa: E402
+from experiments.data import sst  # noqa: E402
+from experiments.models.tree_lstm import Cells, init  # noqa: E402
 from experiments.sentiment import cell_sizes  # noqa: E402
 
 

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.data import sst
-from ampjax.models.tree_lstm import Cells, init
+from experiments.data import sst
+from experiments.models.tree_lstm import Cells, init
 from experiments.sentiment import adagrad, cell_sizes
 
 

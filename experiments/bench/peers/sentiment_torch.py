@@ -16,16 +16,16 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
-from ampjax.data import sst
-from ampjax.models.tree_lstm import Cells, init
 from experiments.bench.peers.sentiment_jax import levels as heights
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, linear, tensors
+from experiments.data import sst
+from experiments.models.tree_lstm import Cells, init
 from experiments.sentiment import cell_sizes
 
 
 @dataclass(frozen=True)
 class TorchCells:
-    """The cells of `ampjax.models.tree_lstm` in PyTorch, on rows of `h` and of `c`.
+    """The cells of `experiments.models.tree_lstm` in PyTorch, on rows of `h` and of `c`.
 
     Args:
       cells: Kind, sizes and dropout.

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.data.wikiner import OUTSIDE, Sentences
-from ampjax.models.tagger import Sizes
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
+from experiments.data.wikiner import OUTSIDE, Sentences
+from experiments.models.tagger import Sizes
 from experiments.wikiner import load
 
 Batch = dict[str, np.ndarray]

@@ -16,12 +16,12 @@ from torch.nn.utils.rnn import (  # pyright: ignore[reportMissingImports]
     pad_packed_sequence,
 )
 
-from ampjax.data.wikiner import Sentences
-from ampjax.models.tagger import Sizes
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch
 from experiments.bench.peers.wikiner_jax import Batch, by_length, padded
+from experiments.data.wikiner import Sentences
+from experiments.models.tagger import Sizes
 from experiments.wikiner import load
 
 GATES = (0, 1, 3, 2)
@@ -32,7 +32,7 @@ class Tagger(torch.nn.Module):
     """The network, with our parameters.
 
     Args:
-      params: Parameters by the names of `ampjax.models.tagger`.
+      params: Parameters by the names of `experiments.models.tagger`.
       noise: Standard deviation of the noise on word vectors in training.
     """
 

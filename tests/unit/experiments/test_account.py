@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.data import sst
 from ampjax.drivers.cost import product_shapes
 from experiments.bench import account, workload
 from experiments.bench.workloads import SentimentBench
+from experiments.data import sst
 
 pytestmark = pytest.mark.slow
 

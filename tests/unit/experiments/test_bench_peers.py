@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 from support import parity
 
-from ampjax.data import babi15, mnist, qm9, sst, wikiner
 from ampjax.ir.instances import Subset
-from ampjax.models.mlp import mlp
-from ampjax.models.tagger import Sizes
-from ampjax.models.tree_lstm import Cells
 from experiments.bench.ours import Ours
 from experiments.bench.peers import (
     ggnn_batches,
@@ -29,6 +25,10 @@ from experiments.bench.peers.wikiner_jax import padded
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 from experiments.by_hand.tagger_graph import tagger
 from experiments.by_hand.tree_lstm_graph import tree_lstm
+from experiments.data import babi15, mnist, qm9, sst, wikiner
+from experiments.models.mlp import mlp
+from experiments.models.tagger import Sizes
+from experiments.models.tree_lstm import Cells
 
 pytestmark = pytest.mark.slow
 

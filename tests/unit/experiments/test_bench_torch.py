@@ -10,12 +10,6 @@ from support.parity import assert_equal, ours
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `bench`)")
 
-from ampjax.data import babi15, mnist, qm9, sst, wikiner  # noqa: E402
-from ampjax.data.list_reduction import Sequences, generate  # noqa: E402
-from ampjax.data.permutation import generate as shuffled  # noqa: E402
-from ampjax.models.mlp import mlp  # noqa: E402
-from ampjax.models.tagger import Sizes  # noqa: E402
-from ampjax.models.tree_lstm import Cells  # noqa: E402
 from experiments.bench.peers import (  # noqa: E402
     ggnn_torch,
     list_reduction_torch,
@@ -33,6 +27,12 @@ from experiments.by_hand.permutation_graph import ShuffledRows, permutation  # n
 from experiments.by_hand.rnn_graph import list_reduction_rnn  # noqa: E402
 from experiments.by_hand.tagger_graph import tagger  # noqa: E402
 from experiments.by_hand.tree_lstm_graph import tree_lstm  # noqa: E402
+from experiments.data import babi15, mnist, qm9, sst, wikiner  # noqa: E402
+from experiments.data.list_reduction import Sequences, generate  # noqa: E402
+from experiments.data.permutation import generate as shuffled  # noqa: E402
+from experiments.models.mlp import mlp  # noqa: E402
+from experiments.models.tagger import Sizes  # noqa: E402
+from experiments.models.tree_lstm import Cells  # noqa: E402
 
 torch.set_num_threads(1)  # PyTorch's threads wait in loops, which hurts whoever shares the cores
 

@@ -10,11 +10,11 @@ import optax
 import pytest
 
 import ampjax as amp
-from ampjax.data.list_reduction import Buckets, generate
 from ampjax.errors import SettingsError
 from experiments import common, intervals
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import Options, Task
+from experiments.data.list_reduction import Buckets, generate
 
 pytestmark = pytest.mark.slow
 

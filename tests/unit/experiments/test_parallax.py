@@ -500,7 +500,7 @@ def test_resources_of_experiments(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_image_models_have_the_same_collectives_as_pmap(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ampjax.models import resnet
+    from experiments.models import resnet
 
     real = resnet.Config
     small = lambda **settings: real((1,), 4, **settings)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import ampjax as amp
-from ampjax.data.list_reduction import Buckets, generate
 from ampjax.errors import DataError
 from ampjax.ir.instances import Instances
+from experiments.data.list_reduction import Buckets, generate
 
 SPEC = {"tokens": "int32[t,2]", "label": "int32[2]"}
 

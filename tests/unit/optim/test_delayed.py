@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ampjax as amp
-from ampjax.data import list_reduction
 from ampjax.errors import SettingsError
 from ampjax.optim import RandomDelay, delayed, make_update, stage_delays
 from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.data import list_reduction
 
 N_STEPS = 9
 

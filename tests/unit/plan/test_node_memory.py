@@ -9,9 +9,9 @@ import pytest
 
 import ampjax as amp
 from ampjax.errors import SettingsError
-from ampjax.models.mlp import mlp
 from ampjax.plan.node_memory import kept_bytes
 from ampjax.simulation.simulate import simulate
+from experiments.models.mlp import mlp
 
 FLOAT = 4
 LAYER = FLOAT * (8 * 8 + 8)

@@ -8,6 +8,7 @@ from support import graphs
 from support.control import columns, plan_for
 from support.hangs import HANGS
 from support.models import model
+from support.random_graphs.random_case import random_case
 from support.schedules import Scheduled, admit, at_once, in_virtual_time
 
 import ampjax as amp
@@ -23,7 +24,6 @@ from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.diagnose.never_ends import require_ends
 from ampjax.sched.diagnose.story import describe, story
 from ampjax.sched.scheduler import Scheduler
-from ampjax.testing import random_case
 from ampjax.unfold.incomplete import find_waiting
 from ampjax.unfold.unfolder import Unfolder
 

@@ -11,10 +11,10 @@ import ampjax as amp
 from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.engine.executor import Executor
 from ampjax.errors import DataError, SettingsError
-from ampjax.models.mlp import mlp
 from ampjax.simulation.profile import PARTS, Profile, medians, note, quickest
 from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import profile
+from experiments.models.mlp import mlp
 
 pytestmark = pytest.mark.slow
 

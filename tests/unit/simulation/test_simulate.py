@@ -9,12 +9,12 @@ import optax
 import pytest
 
 import ampjax as amp
-from ampjax.data.list_reduction import Buckets, generate
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import GraphError, SettingsError
 from ampjax.simulation.simulate import simulate
 from ampjax.trace.trace import Trace
 from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.data.list_reduction import Buckets, generate
 
 LINEAR = 2 * 8 * 8
 

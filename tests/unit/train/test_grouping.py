@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from support import graphs
 
 import ampjax as amp
-from ampjax.data import list_reduction, qm9, sst, wikiner
 from ampjax.drivers.controller import LoopInstances
 from ampjax.errors import DataError, SettingsError
 from ampjax.ir.instances import InstanceList, Subset
 from ampjax.train.grouping import POOL, Orders, in_groups, largest_run, sizes_of
+from experiments.data import list_reduction, qm9, sst, wikiner
 
 sizes = st.lists(st.integers(0, 9), max_size=60).map(lambda s: np.array(s, np.int64))
 

@@ -12,14 +12,14 @@ from support import graphs
 from support.transforms import adam
 
 import ampjax as amp
-from ampjax.data import list_reduction, sst
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import DeadlockError, ReplayError, SettingsError
-from ampjax.models.tree_lstm import Cells
 from ampjax.trace.journal import FINISHED, Done
 from ampjax.trace.recording import Recorder, Recording
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.by_hand.tree_lstm_graph import tree_lstm
+from experiments.data import list_reduction, sst
+from experiments.models.tree_lstm import Cells
 
 pytestmark = pytest.mark.slow
 

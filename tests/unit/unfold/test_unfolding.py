@@ -8,6 +8,7 @@ import pytest
 from support import graphs
 from support.control import columns, drain, plan_for, scheduler_for
 from support.models import MODELS, model
+from support.random_graphs.random_case import random_case
 
 import ampjax as amp
 from ampjax.drivers.controller import LoopInstances
@@ -17,7 +18,7 @@ from ampjax.plan.passes import PURPOSES
 from ampjax.plan.planner import make_plan
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
-from ampjax.testing import random_case, reference
+from ampjax.testing import reference
 from ampjax.train.initial_params import initial_params
 from ampjax.unfold.demand import demand, messages, work
 from ampjax.unfold.unfolder import Unfolder

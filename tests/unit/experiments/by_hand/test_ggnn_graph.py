@@ -10,9 +10,9 @@ import optax
 import pytest
 
 import ampjax as amp
-from ampjax.data.graphs import ENCODINGS, GraphInstances, Graphs
 from ampjax.errors import SettingsError
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
+from experiments.data.graphs import ENCODINGS, GraphInstances, Graphs
 
 pytestmark = pytest.mark.slow
 

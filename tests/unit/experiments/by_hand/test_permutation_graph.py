@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from ampjax.data.permutation import generate
 from ampjax.errors import SettingsError
 from ampjax.ir.instances import Instances
 from experiments.by_hand.permutation_graph import ShuffledRows, permutation, powers
+from experiments.data.permutation import generate
 
 
 def test_a_way_spells_its_order():

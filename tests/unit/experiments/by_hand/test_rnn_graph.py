@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from support.plain_rnn import HIDDEN, accumulated, assert_close, expected
 
-from ampjax.data.list_reduction import Buckets, ListReduction, Sequences, generate
 from ampjax.errors import SettingsError
 from ampjax.train.initial_params import initial_params
 from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.data.list_reduction import Buckets, ListReduction, Sequences, generate
 
 pytestmark = pytest.mark.slow
 

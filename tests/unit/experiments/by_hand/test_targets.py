@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ampjax.data.list_reduction import Buckets, splits
 from ampjax.errors import SettingsError
 from experiments import list_reduction
 from experiments.by_hand import rnn_graph, targets
 from experiments.by_hand.targets import ByHandOptions, Forms, forms_of, main
+from experiments.data.list_reduction import Buckets, splits
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.random_graphs.random_case import random_case
 
 import ampjax as amp
 from ampjax.ir.state import HANDLE, Layout
-from ampjax.testing.random_graphs.random_case import random_case
 from ampjax.unfold.rules.joins import JoinTable
 from ampjax.unfold.rules.key_numbers import CODED_LIMIT, DIRECT_LIMIT, FEWEST_CODES, KeyNumbers
 

@@ -1,1 +1,0 @@
-"""Generated data with a structure of its own in each instance, for the models of `ampjax.models.functions.zoo`; same seed, same instances."""
