@@ -1,4 +1,4 @@
-"""The findings while a jaxpr is followed: what a value depends on, the place of an equation, the rows that are read."""
+"""The findings while a jaxpr is followed: the origins of a value, the place of an equation, the rows that are read."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def union(values: Iterable[Any]) -> Deps:
 
 
 def origins_of_rows(view: View) -> Deps:
-    """What a view's rows depend on: its tables, and whatever arrays among them depend on.
+    """Collects the origins of a view's rows: the tables, and the origins of arrays among them.
 
     Args:
       view: The view.
@@ -114,7 +114,7 @@ def origins_of_rows(view: View) -> Deps:
 
 
 def origins_of_choice(view: View) -> Deps:
-    """What decides which rows of a view have to be read: rows that are overwritten need not be.
+    """Collects the origins of the choice which rows of a view are read: overwritten rows need no read.
 
     Args:
       view: The view.

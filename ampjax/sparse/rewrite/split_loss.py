@@ -228,7 +228,7 @@ def make_split_loss(
 
 
 class _Place(NamedTuple):
-    """Where the rows of a leaf are.
+    """The place of a leaf's rows.
 
     Args:
       table: The table.

@@ -72,7 +72,7 @@ def _marked(
     ids: np.ndarray,
     n_rows: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What `np.unique` gives, without sorting: each id marks its row, and the marked rows are numbered."""
+    """Computes the results of `np.unique` without sorting: each id marks its row, and the marked rows are numbered."""
     is_read = np.zeros(n_rows + 1, bool)
     is_read[ids] = True
     distinct = np.flatnonzero(is_read)
@@ -101,7 +101,7 @@ def padded_size(k: int) -> int:
 
 
 def pad_rows(rows: np.ndarray, size: int) -> np.ndarray:
-    """Rows with zeros after them.
+    """Appends rows of zeros.
 
     The step never reads the zeros, so their gradients are zero.
 

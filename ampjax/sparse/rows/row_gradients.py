@@ -1,4 +1,4 @@
-"""Checks of row ids and row gradients that come from outside. Changes nothing that it is given."""
+"""Checks of row ids and row gradients that come from outside; no input is changed."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def checked_grads(
 def ready_to_push(
     ids: np.ndarray, row_grads: Any, rule: RowRule, wire: np.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One client's row gradients, checked, each row once, and as they travel.
+    """Checks one client's row gradients, sums them row by row, and casts them to the dtype of the wire.
 
     Args:
       ids: Rows, `[n]`, int64.

@@ -160,7 +160,7 @@ class RowKernels:
         rows: np.ndarray,
         state: Sequence[np.ndarray],
     ) -> list[np.ndarray]:
-        """Rows after the updates with a zero gradient that they missed.
+        """Applies missed updates, with a zero gradient, to rows.
 
         Args:
           history: Shared values of past updates, each `[n, ...]`.

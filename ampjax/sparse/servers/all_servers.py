@@ -1,4 +1,4 @@
-"""A table's servers as their client asks them: all servers of a call at once, wherever they are."""
+"""All servers of a table as their client calls them: all servers of a call at once, in whatever process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Call = tuple[Any, ...]
 
 
 class Servers(Protocol):
-    """Servers, by number. Calls that let them forget something may come from any thread and from finalizers, and may take effect later."""
+    """Servers, by number. Calls that let servers forget may come from any thread and from finalizers, and may take effect later."""
 
     def open_parts(
         self,
@@ -100,7 +100,7 @@ class Servers(Protocol):
 
 
 class LocalServers:
-    """Servers of one table in the process of its client. Where there is much to do, they work in threads."""
+    """Servers of one table in the process of its client. Large calls run in threads."""
 
     def __init__(self):
         self._servers: dict[int, Server] = {}

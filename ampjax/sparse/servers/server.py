@@ -1,4 +1,4 @@
-"""A parameter server: what it holds of tables, and what has gone over its wire.
+"""A parameter server: its parts of tables, and the bytes over its wire.
 
 Stands for one machine of Parallax's parameter servers, in the process of its clients or in one of its own. It counts what has come to
 it and what goes from it; its clients count the same at their end.
@@ -16,14 +16,14 @@ from ampjax.sparse.rows.server_part import Needs, PartSettings, ServerPart
 
 
 class Server:
-    """Holds parts of tables and passes calls on to them."""
+    """A server: parts of tables, and the calls to them."""
 
     def __init__(self):
         self._parts: dict[SplitKey, ServerPart] = {}
         self._traffic: dict[int, ByteCounts] = {}
 
     def traffic(self, table: int) -> ByteCounts:
-        """The bytes of a table that were counted here; they go on counting.
+        """The bytes of a table counted here; the counts go on.
 
         Args:
           table: The table's number.
@@ -72,7 +72,7 @@ class Server:
         return getattr(self._parts[key], method)(*args)
 
     def is_ready(self, key: SplitKey, needs: Needs | None) -> bool:
-        """Whether what a call needs has come to its part.
+        """Tells whether all messages that a call needs have come to its part.
 
         Args:
           key: The table and split.

@@ -28,7 +28,7 @@ _KEPT = {"partitions", "servers", "mode", "max_lag", "wire_dtype", "folder"}
 
 @dataclass(frozen=True)
 class TableSettings:
-    """How a table keeps its rows; see `Table` for what each means.
+    """The settings of a table's rows; `Table` explains each.
 
     Args:
       n_rows: Rows in the table.
@@ -207,7 +207,7 @@ def checked_partitions(n_partitions: Any, n_rows: int) -> int:
 
 
 def _checked_servers(servers: Any) -> int | tuple[int, ...]:
-    """A number of servers, or servers' numbers, as integers of Python; a `TableError` if it is neither."""
+    """Returns a number of servers, or servers' numbers, as integers of Python; raises a `TableError` for anything else."""
     try:
         if np.iterable(servers):
             return tuple(map(operator.index, servers))
@@ -231,7 +231,7 @@ def _check_processes(processes: Any, n_servers: int) -> None:
 
 
 def checked_wire(dtype: Any) -> np.dtype:
-    """The dtype of rows that travel, if it can be one.
+    """Returns the dtype of rows that travel, if the dtype is allowed.
 
     Args:
       dtype: What the caller gave.
@@ -254,7 +254,7 @@ def checked_columns(
     columns: Any,
     row: tuple[int, ...],
 ) -> tuple[int, int] | None:
-    """Columns of rows, if rows have them.
+    """Returns columns of rows, if rows have such columns.
 
     Args:
       columns: From and to where along the last axis of rows; None for all.
