@@ -19,7 +19,7 @@ Tree = Any
 
 
 def checked_params(params: Tree) -> Tree:
-    """Parameters as host arrays, in the dtypes in which JAX holds them: NumPy's float64 becomes float32 unless JAX is told otherwise.
+    """Converts parameters to host arrays in JAX's dtypes: NumPy's float64 becomes float32 unless JAX is configured otherwise.
 
     Args:
       params: What the user gave.

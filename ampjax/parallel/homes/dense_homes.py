@@ -39,7 +39,7 @@ class DenseHome(SharedPart, Protocol):
         ...
 
     def push(self, grads: Tree) -> Tree:
-        """Takes the replicas' gradients and reduces them over replicas.
+        """Reduces the replicas' gradients over replicas.
 
         Args:
           grads: A pytree of arrays `[n, *shape]`.
@@ -129,7 +129,7 @@ class DenseOnDevices:
         return self._params
 
     def push(self, grads: Tree) -> Tree:
-        """Returns the gradients as they are: an AllReduce has reduced them.
+        """Returns the gradients unchanged: an AllReduce has reduced them.
 
         Args:
           grads: The reduced gradients, on every device.
@@ -262,12 +262,12 @@ class DenseAtServers:
         """Returns at once: updates end on the host."""
 
     def pull(self) -> Tree:
-        """All variables for all replicas. They travel once for each machine, or once for each replica."""
+        """Gathers all variables for all replicas. Each machine gets them once, or each replica does."""
         pulled = [self.pull_for(machine) for machine, _ in self._clients()]
         return spread(self._for_replicas(pulled), self._resources.devices)
 
     def pull_for(self, machine: int) -> Tree:
-        """All variables as they arrive at a machine.
+        """Sends all variables to a machine.
 
         Args:
           machine: The machine's number.
@@ -295,7 +295,7 @@ class DenseAtServers:
         return self.sum_of(sums)
 
     def sum_of(self, pushes: Sequence[tuple[int, Tree]]) -> Tree:
-        """Sums what clients push, at the servers.
+        """Sums the clients' gradients, at the servers.
 
         Args:
           pushes: By client its machine and its gradients.
@@ -309,7 +309,7 @@ class DenseAtServers:
         )
 
     def push_from(self, machine: int, grads: Tree) -> Tree:
-        """One client's gradients as they arrive at the servers.
+        """Sends one client's gradients to the servers.
 
         Args:
           machine: The client's machine.
@@ -321,7 +321,7 @@ class DenseAtServers:
         return self._travel(grads, lambda home: (machine, home))
 
     def tell(self, staleness: int) -> None:
-        """Tells the optimizer how stale the gradients of the next update are, if it asks (`optim.staleness_state`).
+        """Passes the staleness of the next update's gradients to the optimizer, if the optimizer asks for it (`optim.staleness_state`).
 
         Args:
           staleness: Updates since their parameters were pulled.
@@ -374,7 +374,7 @@ class DenseAtServers:
         self._state = proposal.state
 
     def fetch(self, grads: Tree) -> Tree:
-        """Returns reduced gradients; they are host arrays already.
+        """Returns reduced gradients, which are host arrays already.
 
         Args:
           grads: What `push` gave.

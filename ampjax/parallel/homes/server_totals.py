@@ -24,7 +24,7 @@ SCALARS = "scalars"
 
 @dataclass(frozen=True)
 class ServerTotals:
-    """Computes totals of several variables' gradients, and counts what servers exchange for them.
+    """Computes totals of several variables' gradients, and counts the servers' exchange for the totals.
 
     Args:
       resources: The machines.
@@ -49,7 +49,7 @@ class ServerTotals:
         pending: PendingUpdate,
         shared: Values,
     ) -> list[np.ndarray]:
-        """One round's reductions over a whole table, as the chief gets them.
+        """Computes one round's reductions over a whole table, as the chief gets them.
 
         Args:
           turn: The round.

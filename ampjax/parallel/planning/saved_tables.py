@@ -1,4 +1,4 @@
-"""Which variables are tables in a run that goes on from a checkpoint: those that were tables there, whatever alpha would say today.
+"""The tables of a run that goes on from a checkpoint: the same variables as in the checkpoint, whatever alpha would say today.
 
 Knows plans and settings; reads no file.
 """

@@ -25,7 +25,7 @@ Tree = Any
 
 @dataclass(frozen=True)
 class ShareHere:
-    """What a replica computes (a `Share`).
+    """A replica's computation in this process (a `Share`).
 
     Args:
       replica: Its number.
@@ -154,7 +154,7 @@ class ReplicasHere:
         self.homes.update(grads, waiting)
 
     def rest(self, share: ShareHere) -> None:
-        """There is nothing to wait for: it has pulled all that it needs.
+        """Returns at once: the replica has pulled all its rows.
 
         Args:
           share: Not used.

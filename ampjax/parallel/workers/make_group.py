@@ -1,4 +1,4 @@
-"""Checks that a model can be trained by processes, and says who starts them: this machine, or Ray."""
+"""Checks that a model can be trained by processes, and chooses their launcher: this machine, or Ray."""
 
 from __future__ import annotations
 

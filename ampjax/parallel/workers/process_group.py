@@ -1,4 +1,4 @@
-"""All processes of a run, as the runner sees them: started together, asked, watched and ended together.
+"""All processes of a run, from the runner's side: started together, asked, watched and ended together.
 
 If one of them is lost, the others are of no use: what it held is gone, and they have moved on. So all end, and are started anew.
 """
@@ -95,12 +95,12 @@ class ProcessGroup:
 
     @property
     def n_workers(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return len(self._names) - self._n_servers
 
     @property
     def is_lost(self) -> bool:
-        """Whether there are no processes any more, and could be others."""
+        """Tells whether all processes are gone, and others could be started."""
         return self._hosts is None and not self._is_closed
 
     @property
@@ -132,7 +132,7 @@ class ProcessGroup:
     # ---- start and end -----------------------------------------------------------------------------------------------
 
     def carry(self, program: WorkerProgram, on_question: OnQuestion) -> None:
-        """Takes what workers are made from.
+        """Receives the program from which workers are made.
 
         Args:
           program: It travels when processes are started.
@@ -147,7 +147,7 @@ class ProcessGroup:
         )  # its object ends the processes when nobody holds it
 
     def begin_server(self, number: int) -> Begun:
-        """Starts all processes, if they do not run, and gives a server's.
+        """Starts all processes, if they do not run, and returns the server of a number.
 
         Args:
           number: The server's number.
@@ -236,7 +236,7 @@ class ProcessGroup:
 
     @contextlib.contextmanager
     def exchange(self) -> Iterator[None]:
-        """Keeps Ctrl-C away from messages that belong together: a worker that has heard of a step waits in it for all others.
+        """Holds Ctrl-C back from messages that belong together: a worker that has begun a step waits there for all others.
 
         What cuts them in two all the same, such as a second Ctrl-C, ends all processes.
         """
@@ -327,7 +327,7 @@ class ProcessGroup:
         number: int,
         workers: Sequence[int],
     ) -> list[Any]:
-        """Waits for answers. Meanwhile what servers ask is answered, and all processes are watched.
+        """Waits for answers. Meanwhile questions of servers are answered, and all processes are watched.
 
         Args:
           number: What the answers are to; others of the same workers are left over from what has failed.
@@ -355,7 +355,7 @@ class ProcessGroup:
             self._take_in(hosts)
 
     def _take_in(self, hosts: Hosts) -> None:
-        """Waits until some messages have come, and takes them in."""
+        """Waits until some messages have come, and sorts them."""
         numbers = {host.channel: i - self._n_servers for i, host in enumerate(hosts)}
         try:
             for channel in wait_any(list(numbers)):
@@ -413,7 +413,7 @@ class ProcessGroup:
 
 
 def _environment() -> dict[str, str]:
-    """What the processes' environment must have. Servers choose the CPU by themselves."""
+    """Builds the processes' environment. Servers choose the CPU by themselves."""
     result = server_environment()
     if jax.default_backend() != "cpu":
         del result["JAX_PLATFORMS"]
