@@ -1,4 +1,4 @@
-"""Small calls in a jaxpr, replaced by what is in them: `jnp.take` and `jnp.where` are functions under `jit` to JAX."""
+"""Small calls in a jaxpr, replaced by their bodies: `jnp.take` and `jnp.where` are functions under `jit` to JAX."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _add(
 
 
 def _cast_number(eqn: Any, atoms: Sequence[Any]) -> Any:
-    """A number that an equation only casts, as JAX casts it while it traces; None if it does anything else."""
+    """Casts a number, if the equation does nothing else, as JAX does during a trace; else None."""
     if eqn.primitive.name != "convert_element_type" or not isinstance(atoms[0], jex.Literal):
         return None
     aval = eqn.outvars[0].aval

@@ -1,4 +1,4 @@
-"""Programs that run operation by operation in float64: they share neither fusions nor rounding with compiled kernels."""
+"""Programs that run operation by operation in float64, without the fusions and the rounding of compiled kernels."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class StalenessState(NamedTuple):
 
 
 def keep_staleness(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Makes a transform that reads the staleness of each gradient from its state, where `set_staleness` has written it.
+    """Makes a transform that reads the staleness of each gradient from its state, after `set_staleness` has written the number there.
 
     Args:
       tx: An optax transform.
@@ -98,7 +98,7 @@ def set_staleness(state: Tree, staleness: float) -> Tree:
 
 
 def uses_staleness(tx: optax.GradientTransformation, params: Tree) -> bool:
-    """Whether a transform's updates depend on the extra argument `staleness`.
+    """Tells whether a transform's updates depend on the extra argument `staleness`.
 
     Args:
       tx: An optax transform. Errors while it is traced are raised to the caller.

@@ -1,4 +1,4 @@
-"""The parts of an optimizer's state in words, by which a checkpoint tells whose state it has."""
+"""The parts of an optimizer's state in words, by which a checkpoint knows its optimizer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def require_same_parts(
     saved: Any,
     fix: str,
 ) -> None:
-    """Checks that a saved state is of the optimizer that shall go on with it, as far as their parts tell.
+    """Checks, by the parts, that a saved state is of the optimizer that shall continue with the state.
 
     Args:
       where: Whose state, for the error.

@@ -117,7 +117,7 @@ class InitialModel:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model after its first batch: its variables have their homes, and there is a step that trains them.
+    """A model after its first batch: its variables have their homes, and a step trains them.
 
     Args:
       setup: What it is trained with.

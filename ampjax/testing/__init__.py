@@ -1,4 +1,4 @@
-"""Helpers for tests, those of users included: the oracle, the measure of differences, and random graphs."""
+"""Helpers for tests, users' tests included: the oracle, the measure of differences, and random graphs."""
 
 from ampjax.numerics.differences import compare, difference_table
 from ampjax.testing.random_graphs.random_case import Case, random_case

@@ -1,4 +1,4 @@
-"""The account that `verify` gives of what was compared and what was not."""
+"""The account that `verify` gives of its comparisons, and of the parts left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ampjax.train.settings import Settings
 def account(
     settings: Settings, differences: Mapping[str, Sequence[Difference]], tolerance: float
 ) -> str:
-    """Says what one schedule was compared in, and how large the differences are; with a table of all if one is too large.
+    """Describes one schedule's comparison, and the size of the differences; with a table of all if one is too large.
 
     Args:
       settings: The schedule.
@@ -58,7 +58,7 @@ def not_looked_at(
     oracle: str,
     largest: int,
 ) -> tuple[str, ...]:
-    """What a comparison leaves open, a line each.
+    """Lists the parts that a comparison leaves open, a line each.
 
     Args:
       graph: The graph.

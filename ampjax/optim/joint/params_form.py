@@ -17,7 +17,7 @@ UNREAD = "unread parameters"
 
 @dataclass(frozen=True)
 class ParamsForm:
-    """A pytree of all parameters, and whose each leaf is. It can be hashed, and equal ones compare as equal.
+    """A pytree of all parameters, and the owner of each leaf. Hashable; equal forms compare as equal.
 
     Args:
       structure: The pytree's structure.
@@ -87,7 +87,7 @@ class ParamsForm:
         return found
 
     def unread_parts(self, tree: Tree) -> dict[str, Any]:
-        """The values of unread leaves in a pytree, by path; those that are None are left out.
+        """Collects the values of unread leaves in a pytree, by path, without leaves that are None.
 
         Args:
           tree: A pytree of this form.

@@ -115,7 +115,7 @@ class RowHome(Protocol):
         workers: Sequence[UniqueRows],
         reading: Reading = WHOLE,
     ) -> list[PulledRows]:
-        """Gives each replica the rows that it reads.
+        """Gives each replica its rows.
 
         Args:
           workers: By replica, the rows that it reads.

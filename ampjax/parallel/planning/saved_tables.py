@@ -1,4 +1,4 @@
-"""The tables of a run that goes on from a checkpoint: the same variables as in the checkpoint, whatever alpha would say today.
+"""The tables of a run that continues from a checkpoint: the checkpoint's tables, whatever alpha would say today.
 
 Knows plans and settings; reads no file.
 """

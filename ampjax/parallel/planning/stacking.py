@@ -1,4 +1,4 @@
-"""Stacks of tables kept as one: their rows are alike, the optimizer treats them alike, and they are split and read alike.
+"""Stacks of tables kept as one: tables with rows, optimizer rules, splits and reads alike.
 
 A step costs something for each table: messages, kernel calls, arguments of its program. So hundreds of small tables cost as one large one does.
 """

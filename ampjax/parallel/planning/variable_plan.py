@@ -83,7 +83,7 @@ class VariablePlan:
         return result
 
     def load(self, n_servers: int) -> list[int]:
-        """Counts bytes of dense variables at each server. A new split of tables leaves these variables where they are.
+        """Counts bytes of dense variables at each server. A new split of tables moves no dense variable.
 
         Args:
           n_servers: The number of servers.

@@ -166,7 +166,7 @@ class Dealer:
     def _target(
         self, replica: int, home: RowHome, updates: Sequence[PendingUpdate]
     ) -> tuple[int | None, int]:
-        """Finds the number of the update to which a replica pushes, None if it pushes to none; and the number of updates that its table has seen."""
+        """Finds the update to which a replica pushes, or None, and the number of updates that its table has seen."""
         machine = self._resources.homes[replica]
         copy = home.copy_of(machine)
         # What was gathered is the same at all replicas of a machine: the first one pushes it.

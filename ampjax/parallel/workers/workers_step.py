@@ -56,7 +56,7 @@ class WorkersStep(HomedStep):
         self.group.start()
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
-        """Implements `HomedStep.write`. Workers may be new, so they are told the places of rows again."""
+        """Implements `HomedStep.write`. New workers must hear the places of rows again."""
         self.group.start()
         super().write(params, state, tables)
         self._dealer.forget()
@@ -151,7 +151,7 @@ class WorkersStep(HomedStep):
             return self.group.answers(deal.number, replicas)
 
     def _deal_ahead(self, parts: Sequence[Tree], after: Deal) -> None:
-        """Tells workers about the next step, or that there is none, since they wait for this message."""
+        """Tells workers, which wait for the message, about the next step, or that there is none."""
         try:
             self._ahead = self._dealer.deal(dict(enumerate(parts)), after)
         except HostError:
