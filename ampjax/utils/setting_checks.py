@@ -68,7 +68,7 @@ def integers(where: str, dtype: np.dtype) -> None:
 
 
 def spelling(name: str, known: Iterable[str]) -> str:
-    """What an error says to do about an unknown name: names the one that is most like it, if any is.
+    """Writes an error's advice about an unknown name: the most similar known name, if there is one.
 
     Args:
       name: The unknown name.
