@@ -1,4 +1,4 @@
-"""The edges of instances as the topologies that `distribute` and `collect` follow; each is made when it is first asked for."""
+"""The edges of instances as the topologies that `distribute` and `collect` follow; each made at its first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can't be a model's parameter: anything but arrays of floats, and layers of flax that keep a state."""
+"""Checks of a model's parameters, which can only be arrays of floats, without layers of flax that keep a state."""
 
 from __future__ import annotations
 

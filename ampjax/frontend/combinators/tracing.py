@@ -1,4 +1,4 @@
-"""How combinators are traced: each is one equation of the model's jaxpr, which holds the jaxprs of its functions.
+"""The trace of combinators: each use is one equation of the model's jaxpr, which holds the jaxprs of its functions.
 
 Lengths that differ from instance to instance are JAX's symbolic dimensions, so that nothing can be baked in that is one example's.
 """
@@ -76,17 +76,17 @@ class Traced(HasContent):
     called: str = ""
 
     def content(self) -> Any:
-        """What it computes from what it closed over and its arguments."""
+        """The content of the function: its jaxpr on closed-over values and arguments."""
         return OpenJaxpr(self.jaxpr)
 
     @property
     def variables(self) -> list[Any]:
-        """Its inputs: what it closed over, then its arguments' leaves."""
+        """The inputs: closed-over values, then the arguments' leaves."""
         return [*self.jaxpr.constvars, *self.jaxpr.invars]
 
     @property
     def used(self) -> set[Any]:
-        """Its variables of which an equation or a result reads values; a sequence of which only the length is asked is not among them."""
+        """The variables whose values an equation or a result reads; a sequence of which only the length is asked is not among them."""
         read = [atom for equation in self.jaxpr.eqns for atom in _read_by(equation)] + list(
             self.jaxpr.outvars
         )
@@ -94,7 +94,7 @@ class Traced(HasContent):
 
 
 def _read_by(equation: Any) -> list[Any]:
-    """The operands of which an equation reads values; what a function is given that a combinator has, only if that reads it."""
+    """Lists the operands whose values an equation reads; an operand for a combinator's function only if that function reads its values."""
     if equation.primitive is not COMBINATOR:
         return list(equation.invars)
     call = equation.params["call"]
@@ -137,11 +137,11 @@ class Call(HasContent):
     place: DrawPlace = field(default_factory=DrawPlace)
 
     def content(self) -> Any:
-        """What it computes, whatever lines it comes from."""
+        """The content of the call, independent of source lines."""
         return self.kind, tuple(self.functions), tuple(self.n_closed), dict(self.options)
 
     def inputs(self, operands: Sequence[Any], shared: Sequence[Any]) -> list[list[Any]]:
-        """The variables of each function: values that it closes over, then those that all functions get.
+        """Lists the variables of each function: closed-over values, then the arguments that all functions share.
 
         Args:
           operands: The combinator's operands.
@@ -157,7 +157,7 @@ class Call(HasContent):
 
 @contextmanager
 def tracing() -> Iterator[Dimensions]:
-    """Traces what is inside: combinators bind equations instead of running."""
+    """Opens a trace: combinators inside bind equations and do not run."""
     dimensions = Dimensions()
     token = _DIMENSIONS.set(dimensions)
     try:
@@ -168,7 +168,7 @@ def tracing() -> Iterator[Dimensions]:
 
 
 def dimensions() -> Dimensions | None:
-    """The dimensions of the model that is being traced; None where a model runs as it is."""
+    """Returns the dimensions of the model in the present trace; None in a model on concrete values."""
     return _DIMENSIONS.get()
 
 
@@ -218,7 +218,7 @@ def called(
     *args: Any,
     fix: str = "Mend its arguments.",
 ) -> Any:
-    """What a user's function returns.
+    """Calls a user's function and returns its result.
 
     Args:
       function: The function.
@@ -290,7 +290,7 @@ def bind(call: Call, operands: Sequence[Any]) -> list[Any]:
 
 
 def bodies(equation: Any) -> Iterator[Any]:
-    """Yields the open jaxprs in an equation, also those of functions that a combinator was given.
+    """Yields the open jaxprs in an equation, also those of a combinator's functions.
 
     Args:
       equation: The equation.
@@ -302,7 +302,7 @@ def bodies(equation: Any) -> Iterator[Any]:
 
 
 def has_primitive(jaxpr: Any, names: Sequence[str]) -> bool:
-    """Whether an open jaxpr has an operation of some kinds, at any depth.
+    """Tells whether an open jaxpr has an operation of some kinds, at any depth.
 
     Args:
       jaxpr: The jaxpr.

@@ -1,4 +1,4 @@
-"""A function as equations with what its variables are, and what is left of it where some of them are constants."""
+"""A function as equations with its variables' values, and the rest of the function where some variables are constants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Opened:
     called: str = ""
 
     def needs_params(self, results: Iterable[int]) -> bool:
-        """Whether some results need the model's parameters.
+        """Tells whether some results need the model's parameters.
 
         Args:
           results: Their numbers.
@@ -48,7 +48,7 @@ class Opened:
         )
 
     def folded(self) -> Opened:
-        """What is left of it where variables are constants: what follows from these is known, and what only adds zero is left out.
+        """Folds constants: results that follow from constants become constants, and additions of zero are left out.
 
         A product with zeros is zero here, also where the other factor is not finite. Functions made with `amp.node` are equations like others.
         """
@@ -102,7 +102,7 @@ def opened(function: Traced, values: Sequence[Value]) -> Opened:
 
 
 def constant_results(source: Any, values: Sequence[Any]) -> list[Any]:
-    """What an operation on constants gives.
+    """Computes an operation on constants.
 
     Args:
       source: JAX's equation.
@@ -119,7 +119,7 @@ def _folded(
     equation: Equation,
     inputs: Sequence[Atom],
 ) -> list[Atom] | None:
-    """What an equation's results are, if nothing has to be computed for them when the model runs."""
+    """Returns an equation's results, if nothing has to be computed for them when the model runs."""
     if equation.draws or equation.reads is not None or equation.call is not None:
         return None
     if all(isinstance(atom, Known) for atom in inputs):

@@ -1,4 +1,4 @@
-"""Notes of nodes that compute, and of what they need to have their inputs where they compute."""
+"""Notes of nodes that compute, and of the nodes and pumps that bring their inputs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def tell(
 
 
 def compute(draft: GraphDraft, note: NodeNote) -> list[Flow]:
-    """Notes a node that computes, and the pumps of what it needs from the instance.
+    """Notes a node that computes, and the pumps of its inputs from the instance.
 
     Args:
       draft: The graph to be.
@@ -157,7 +157,7 @@ def pumped(
     line: str,
     origin: str = "",
 ) -> Flow:
-    """The instances' values at each row of a region; where only the run tells its rows, they come from outside.
+    """Brings the instances' values to each row of a region; where only the run decides on the rows, the values come from outside.
 
     Args:
       draft: The graph to be.
@@ -189,7 +189,7 @@ def _brought(
     start: IndexSpace,
     where: tuple[str, str],
 ) -> Flow:
-    """Values of a space further out, or of the known one, at each row of a region: sent in to elements, along with what the run decides.
+    """Brings values of a space further out, or of the known one, to each row of a region: sent in to elements, along with the run's decisions.
 
     Args:
       draft: The graph to be.
@@ -232,7 +232,7 @@ def _way(
     region: Region,
     start: IndexSpace,
 ) -> tuple[tuple[Guard, ...], list[_Step]]:
-    """The way from a known space to a region: the guards that hold where it begins, and the steps."""
+    """Finds the way from a known space to a region: the guards that hold where the way begins, and the steps."""
     chain = region.space.around()[::-1]
     first = next(number for number, space in enumerate(chain) if space.known is start)
     levels = _levels(region, chain)
@@ -257,7 +257,7 @@ def _way(
 
 
 def _levels(region: Region, chain: Sequence[IndexSpace]) -> list[int]:
-    """For each guard of a region, in which of the spaces around it is decided: not before what was decided before it."""
+    """Finds, for each guard of a region, the number of the space around in which to decide: not before earlier decisions."""
     levels: list[int] = []
     for number, guard in enumerate(region.guards):
         if guard.decision is not None:
@@ -433,7 +433,7 @@ def _noted(
 
 
 def _refuse_underivable(note: NodeNote) -> None:
-    """Checks that a node has a gradient: it has none through a loop of JAX's whose number of rounds is computed.
+    """Checks that a node has a gradient, which fails for a JAX loop whose number of rounds is computed.
 
     Raises:
       GraphError: If it has none.
@@ -472,7 +472,7 @@ def _refuse_underivable(note: NodeNote) -> None:
 
 
 def _has_no_facts(space: IndexSpace, flow: Flow) -> bool:
-    """Whether messages whose states are not those of their place lack nothing: there are no facts that they do not know."""
+    """Tells whether messages with states from another place lack no fact: there are none that the messages do not know."""
     if flow.knows_outer:
         spaces = []
     else:
@@ -494,7 +494,7 @@ def _sent_in(
     kind: Any,
     note: NodeNote,
 ) -> Value:
-    """A value as it comes to a node. A large one of an outer space is pumped once for each of its own rows and sent in from there."""
+    """Brings a value to a node. A large value of an outer space is pumped once for each of its own rows and sent in from there."""
     region = note.region
     if not isinstance(value, Static) or not region.is_known:
         return value
@@ -556,7 +556,7 @@ def send_in(
 
 
 def _copy(flow: Flow, name: str, line: str) -> NodeNote:
-    """A node that gives what it gets."""
+    """Notes a node that copies its input."""
     parts = [Computed(flow, i) for i in range(len(flow.types))]
     return NodeNote(
         name,
