@@ -134,11 +134,7 @@ class Weighted:
 
 
 def is_weighted(out: Any) -> bool:
-    """Tells whether a loss function's result is `Weighted`, or a pair of `Weighted` and aux.
-
-    Args:
-      out: What a loss function has returned.
-    """
+    """Tells whether a loss function's result is `Weighted`, or a pair of `Weighted` and aux."""
     return isinstance(
         out[0] if isinstance(out, tuple) and len(out) == 2 else out,
         Weighted,

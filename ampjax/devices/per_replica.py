@@ -129,11 +129,7 @@ def shard_of(leaf: jax.Array, replica: int) -> np.ndarray:
 
 
 def shapes_of(tree: Tree) -> Tree:
-    """Collects shapes, dtypes in JAX's form, and shardings of a tree of arrays: enough to lower a program.
-
-    Args:
-      tree: A pytree of arrays.
-    """
+    """Collects shapes, dtypes in JAX's form, and shardings of a tree of arrays: enough to lower a program."""
 
     def shape_of(leaf: Any) -> Any:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)

@@ -13,11 +13,7 @@ import numpy as np
 
 
 def is_key(leaf: Any) -> bool:
-    """Tells whether a leaf is an array of `jax.random.key`s, or the shape of one.
-
-    Args:
-      leaf: Anything.
-    """
+    """Tells whether a leaf is an array of `jax.random.key`s, or the shape of one."""
     return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(
         leaf.dtype, jax.dtypes.prng_key
     )

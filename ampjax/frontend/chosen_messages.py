@@ -74,11 +74,7 @@ class SpaceMessages:
         )
 
     def within(self, outer: ChosenMessages) -> ChosenMessages:
-        """Selects the messages within the messages of the space around.
-
-        Args:
-          outer: The messages there.
-        """
+        """Selects the messages within the messages of the space around."""
         if len(outer.rows) == 1:  # the most frequent case
             row = outer.rows.item()
             n = self._sizes.item(row)
@@ -163,11 +159,7 @@ class RegionMessages:
         return self._holds is None
 
     def of(self, messages: ChosenMessages) -> ChosenMessages:
-        """Selects the region's messages among a space's.
-
-        Args:
-          messages: The space's.
-        """
+        """Selects the region's messages among a space's."""
         if self._holds is None:
             return messages
         own = self._holds.take(messages.rows).nonzero()[0]

@@ -53,11 +53,7 @@ class DrawnKeys(Instrument):
         )
 
     def decided(self, dispatch: Dispatch) -> None:
-        """A worker got a dispatch.
-
-        Args:
-          dispatch: The dispatch.
-        """
+        """A worker got a dispatch."""
         if dispatch.stage >= 0:
             stage = self._scheduler.plan.stages[dispatch.stage]
         else:

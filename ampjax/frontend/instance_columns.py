@@ -91,11 +91,7 @@ class Columns:
         return value
 
     def known(self, column: Column) -> np.ndarray | None:
-        """Computes a column's values; None if the column reads a missing leaf: then nobody needs the values.
-
-        Args:
-          column: The column.
-        """
+        """Computes a column's values; None if the column reads a missing leaf: then nobody needs the values."""
         with self.noting_missing() as read:
             try:
                 values = column.of(self)
@@ -238,11 +234,7 @@ class _Pumped:
         )
 
     def of(self, chosen: ChosenMessages) -> Messages:
-        """Some messages.
-
-        Args:
-          chosen: Which.
-        """
+        """Some messages."""
         if self.row_starts is None or self.sizes is None:
             if self.is_same:
                 payload = self._rows(chosen.rows)

@@ -48,11 +48,7 @@ class LeafSpec:
     like: str = ""
 
     def aval(self, dimensions: Dimensions) -> jax.ShapeDtypeStruct:
-        """The type with symbolic dimensions.
-
-        Args:
-          dimensions: Those of the model.
-        """
+        """The type with symbolic dimensions."""
         named = tuple(dimensions.get(name) for name in self.dimensions)
         if self.of_keys is not None:
             return jax.ShapeDtypeStruct(
@@ -110,10 +106,6 @@ class LeafSpec:
     def typed(self, instance: Any, number: int = 0) -> Any:
         """Casts the leaf of one instance to the spec's dtype and shape, which the data do not tell for an empty sequence.
 
-        Args:
-          instance: The instance.
-          number: Its number, for errors.
-
         Returns:
           An array, or a `Ragged` where several dimensions have names; what JAX has already as it is.
 
@@ -138,11 +130,7 @@ class LeafSpec:
         return whole
 
     def is_missing(self, instances: Sequence[Any]) -> bool:
-        """Tells whether no instance has the leaf.
-
-        Args:
-          instances: The instances.
-        """
+        """Tells whether no instance has the leaf."""
         wholes = [instances.columns] if isinstance(instances, Stacked) else instances
         return not any(self._is_in(whole) for whole in wholes)
 
@@ -455,10 +443,6 @@ def part_finder(
     structure: Any,
 ) -> Callable[[Any, Any], Any]:
     """Makes a function that finds parts of a model's instances, with the spec's types.
-
-    Args:
-      leaves: The leaves of the spec.
-      structure: Its structure.
 
     Returns:
       `find(instance, part)`: the part; None if the instance does not have it.

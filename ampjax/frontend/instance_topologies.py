@@ -21,10 +21,6 @@ def check_edges(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Checks the edges of a data set.
 
-    Args:
-      plan: Which edges.
-      columns: The data set.
-
     Returns:
       `[edges]` each: senders, receivers and kinds.
 

@@ -20,10 +20,6 @@ def missing_leaves(
 ) -> set[str]:
     """Finds the missing leaves that a function reads; errors about the zeros in their place do not count.
 
-    Args:
-      columns: The data set.
-      read: Reads columns.
-
     Raises:
       Exception: As `read`, if it reads no leaf that is missing.
     """
@@ -42,11 +38,6 @@ def require_for_sinks(
     columns: Columns,
 ) -> set[str]:
     """Checks that no sink depends on a missing leaf: neither by a payload nor by a state field that decides which messages arrive.
-
-    Args:
-      graph: The graph.
-      draft: How it was made.
-      columns: The data set.
 
     Returns:
       The pumps from which a way leads to a sink.

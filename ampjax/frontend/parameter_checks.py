@@ -15,10 +15,6 @@ from ampjax.errors import GraphError
 def require_float(where: str, leaf: Any) -> None:
     """Checks that a leaf of the parameters is an array of floats, or a float.
 
-    Args:
-      where: What an error calls it.
-      leaf: The leaf.
-
     Raises:
       GraphError: If it is anything else.
     """

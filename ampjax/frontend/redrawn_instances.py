@@ -54,9 +54,6 @@ class RedrawnInstances:
     def reshuffle(self, rng: np.random.Generator) -> RedrawnInstances:
         """Draws the instances of another epoch; this object, which may still be in use, does not change.
 
-        Args:
-          rng: Draws.
-
         Returns:
           The data set.
         """

@@ -18,9 +18,6 @@ MOST_EQUATIONS = 16
 def inlined(jaxpr: Any) -> Any:
     """An open jaxpr without small calls.
 
-    Args:
-      jaxpr: An open jaxpr.
-
     Returns:
       An equal one; the equations that stay are the same objects.
     """

@@ -216,11 +216,7 @@ class _Search:
         self._made: dict[Any, tuple[int, int, int]] = {}  # by variable its group, result and lane
 
     def note_copies(self, places: Sequence[int]) -> None:
-        """Notes that some equations compute the same.
-
-        Args:
-          places: Their numbers.
-        """
+        """Notes that some equations compute the same."""
         first, *others = (self._jaxpr.eqns[place] for place in places)
         for eqn in others:
             self._copy_of.update(zip(eqn.outvars, first.outvars, strict=True))
@@ -454,11 +450,7 @@ def _slices(group: Group, value: Any) -> Any:
 
 
 def places_of(groups: Iterable[Group]) -> dict[int, Group]:
-    """By number of an equation its group.
-
-    Args:
-      groups: The groups.
-    """
+    """By number of an equation its group."""
     result = {}
     for group in groups:
         for place in group.places:

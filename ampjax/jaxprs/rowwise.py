@@ -114,20 +114,12 @@ _GROUPED = {
 
 
 def is_reduction(equation: Equation) -> bool:
-    """Tells whether the operation folds all rows of its operand into one value: a sum, maximum, minimum, `all` or `any`.
-
-    Args:
-      equation: One primitive operation, as traced.
-    """
+    """Tells whether the operation folds all rows of its operand into one value: a sum, maximum, minimum, `all` or `any`."""
     return equation.primitive.name in _REDUCTIONS and 0 in equation.params["axes"]
 
 
 def is_elementwise(equation: Equation) -> bool:
-    """Tells whether the operation treats all numbers of its operand alike, whatever the operand's shape: one by one, or in one fold of all.
-
-    Args:
-      equation: One primitive operation, as traced.
-    """
+    """Tells whether the operation treats all numbers of its operand alike, whatever the operand's shape: one by one, or in one fold of all."""
     folds_all = (
         equation.primitive.name in _REDUCTIONS
         and len(equation.params["axes"]) == equation.invars[0].aval.ndim

@@ -56,11 +56,7 @@ class ValueNumbers:
         return self._numbers[atom]
 
     def operation(self, equation: Equation) -> Hashable:
-        """Describes an equation by its operation and its operands' numbers, independent of the number of rows.
-
-        Args:
-          equation: An equation of the program.
-        """
+        """Describes an equation by its operation and its operands' numbers, independent of the number of rows."""
         (first, *_) = equation.outvars
         has_rows = first in self._dependence.table_of or first in self._dependence.uniform
         params = dict(equation.params)

@@ -46,11 +46,7 @@ def check_numerics() -> str:
 
 
 def moved_rows_are_wrong(where: str) -> NumericsError | None:
-    """Makes the error about wrong numbers where rows of an array are moved on in place; None if the numbers are right.
-
-    Args:
-      where: Who asks, in the user's words.
-    """
+    """Makes the error about wrong numbers where rows of an array are moved on in place; None if the numbers are right."""
     wrong = wrongly_moved()
     if not wrong:
         return None

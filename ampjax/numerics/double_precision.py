@@ -23,11 +23,7 @@ def operation_by_operation() -> Iterator[None]:
 
 
 def widened(tree: Any) -> Any:
-    """The same values; single precision leaves in double precision, as NumPy arrays.
-
-    Args:
-      tree: A pytree of arrays.
-    """
+    """The same values; single precision leaves in double precision, as NumPy arrays."""
     return jax.tree.map(_widened, tree)
 
 

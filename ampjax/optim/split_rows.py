@@ -316,9 +316,6 @@ def _stacked(
 def stack_name(tables: Sequence[str]) -> str:
     """The name of a table that holds the rows of several.
 
-    Args:
-      tables: Their names.
-
     >>> stack_name(["['a']"]), stack_name(["['a']", "['b']", "['c']"])
     ("['a']", "['a'] and 2 others")
     """

@@ -43,11 +43,6 @@ class SharedPart(Protocol):
     ) -> Mapping[str, Values]:
         """Computes, by table, the values that one round of reductions needs.
 
-        Args:
-          turn: The round.
-          grads: Dense gradients.
-          totals: The reductions of earlier rounds.
-
         Returns:
           By table, its values.
         """
@@ -55,10 +50,6 @@ class SharedPart(Protocol):
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the update and changes nothing.
-
-        Args:
-          grads: Dense gradients.
-          totals: The reductions of all rounds.
 
         Returns:
           The update, for `adopt`.
@@ -129,11 +120,6 @@ class SharedVariables:
     ) -> Mapping[str, Values]:
         """Computes, by table, the values that one round of reductions needs.
 
-        Args:
-          turn: The round.
-          grads: Dense gradients.
-          totals: The reductions of earlier rounds.
-
         Returns:
           By table, its values.
         """
@@ -147,10 +133,6 @@ class SharedVariables:
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the update and changes nothing.
-
-        Args:
-          grads: Dense gradients.
-          totals: The reductions of all rounds.
 
         Returns:
           The update, for `adopt`.

@@ -33,9 +33,6 @@ class StalenessState(NamedTuple):
 def keep_staleness(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """Makes a transform that reads the staleness of each gradient from its state, after `set_staleness` has written the number there.
 
-    Args:
-      tx: An optax transform.
-
     Returns:
       The transform. Its state is a `StalenessState`.
     """
@@ -62,10 +59,6 @@ def keep_staleness_if_used(
     tx: optax.GradientTransformation, params: Tree
 ) -> optax.GradientTransformation:
     """Applies `keep_staleness` to a transform if its updates depend on staleness.
-
-    Args:
-      tx: An optax transform.
-      params: The parameters.
 
     Returns:
       `keep_staleness(tx)`; or `tx` itself if it does not use staleness, or can't be traced (its first use will then raise the error).

@@ -34,12 +34,6 @@ def require_same_parts(
 ) -> None:
     """Checks, by the parts, that a saved state is of the optimizer that shall continue with the state.
 
-    Args:
-      where: Whose state, for the error.
-      expected: The parts of the optimizer's state.
-      saved: Those that the checkpoint names.
-      fix: What the error says to do.
-
     Raises:
       DataError: If it is of another.
     """

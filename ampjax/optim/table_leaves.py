@@ -109,10 +109,6 @@ class TableLeaves:
     def shared(self, tree: Tree, name: str) -> list[Any]:
         """The leaves of a tree that has None in place of tables' leaves.
 
-        Args:
-          tree: The tree.
-          name: What it is called in messages.
-
         Raises:
           TableError: If it has another number of leaves.
         """

@@ -152,11 +152,7 @@ def _require_same(
 
 
 def leaves_of(tree: Tree) -> dict[str, Any]:
-    """By path the leaves of a tree.
-
-    Args:
-      tree: A pytree.
-    """
+    """By path the leaves of a tree."""
     result = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         result[jax.tree_util.keystr(path)] = leaf
@@ -165,10 +161,6 @@ def leaves_of(tree: Tree) -> dict[str, Any]:
 
 def _checked_state(like: Tree, tree: Tree) -> dict[str, Any]:
     """The leaves of a whole state that a user assigns.
-
-    Args:
-      like: The state as it is.
-      tree: The other one.
 
     Returns:
       By path its leaves, of the same shapes and dtypes.

@@ -80,9 +80,6 @@ class Evaluator:
     def evaluate(self, batch: Tree) -> Evaluation:
         """The loss of a batch.
 
-        Args:
-          batch: The batch.
-
         Returns:
           The loss and the second result.
         """
@@ -98,10 +95,6 @@ class Evaluator:
     ) -> Tree:
         """A function of parameters and a batch.
 
-        Args:
-          function: The function.
-          batch: The batch.
-
         Returns:
           What it returns.
         """
@@ -113,9 +106,6 @@ class Evaluator:
 
     def gradients(self, batch: Tree) -> dict[str, Any]:
         """The gradients of a batch's loss.
-
-        Args:
-          batch: The batch.
 
         Returns:
           By variable an array, or `RowGrads`.

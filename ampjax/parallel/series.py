@@ -86,9 +86,6 @@ class Series:
     def path(self, number: int) -> Path:
         """The folder of a checkpoint.
 
-        Args:
-          number: Its number.
-
         Returns:
           Its path.
         """

@@ -313,9 +313,6 @@ class Training:
     def save(self, path: str | Path) -> None:
         """Writes a checkpoint, with the results of the partition searches.
 
-        Args:
-          path: Its folder.
-
         Raises:
           AmpError: As `Runner.save`.
         """
@@ -328,9 +325,6 @@ class Training:
 
     def restore(self, path: str | Path) -> None:
         """Continues from a checkpoint, which is read when the model is built if there was no batch yet.
-
-        Args:
-          path: Its folder.
 
         Raises:
           AmpError: As `Runner.restore`.

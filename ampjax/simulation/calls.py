@@ -30,13 +30,7 @@ class Calls:
     seen: Counter[tuple[str, int, bool]] = field(default_factory=Counter)
 
     def want(self, key: str, size: int, several: bool) -> bool:
-        """Counts a call, and tells whether to make the call.
-
-        Args:
-          key: Its key in a profile's tables.
-          size: Its padded rows.
-          several: Whether several dispatches share it.
-        """
+        """Counts a call, and tells whether to make the call."""
         self.check()
         self.seen[key, size, several] += 1
         is_chosen = self.sizes is None or size in self.sizes.get(key, ())

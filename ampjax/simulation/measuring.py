@@ -260,11 +260,7 @@ async def driver_ns(loop: Loop, run_ahead: int) -> float:
 
 
 def host_ns(measured: Measured) -> float:
-    """Computes the mean nanoseconds for a dispatch from the results of `measure_host`.
-
-    Args:
-      measured: What it gave.
-    """
+    """Computes the mean nanoseconds for a dispatch from the results of `measure_host`."""
     times = {}
     for part in ("issue", "control"):
         times[part] = [

@@ -175,30 +175,17 @@ def timing_key(plan: Plan, dispatch: Dispatch) -> str:
     """Writes the key of a dispatch's stages in a profile's tables: `forward linear1`.
 
     Inference has the key of the forward pass of training, as only that was measured.
-
-    Args:
-      plan: The plan.
-      dispatch: A dispatch with a stage.
     """
     return f"{FORWARD if dispatch.direction == INFER else dispatch.direction} {plan.stages[dispatch.stage].name}"
 
 
 def timing_key_with_updates(plan: Plan, dispatch: Dispatch) -> str:
-    """The key for a dispatch whose kernel also makes its updates: `backward linear1, updating`.
-
-    Args:
-      plan: The plan.
-      dispatch: A dispatch with a stage.
-    """
+    """The key for a dispatch whose kernel also makes its updates: `backward linear1, updating`."""
     return timing_key(plan, dispatch) + UPDATING
 
 
 def update_key(change: Change) -> str:
-    """Writes the key of a parameter change, `update linear1`; empty for a change that only keeps replicas together.
-
-    Args:
-      change: The change.
-    """
+    """Writes the key of a parameter change, `update linear1`; empty for a change that only keeps replicas together."""
     if isinstance(change, JointUpdate):
         return f"update {change.group}"
     return f"update {change.node}" if isinstance(change, Update) else ""

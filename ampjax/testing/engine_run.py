@@ -99,11 +99,7 @@ def run_engine(
 
 
 def has_sinks(graph: Graph) -> bool:
-    """Tells whether the graph has a sink, so that something can be predicted.
-
-    Args:
-      graph: A closed graph.
-    """
+    """Tells whether the graph has a sink, so that something can be predicted."""
     return any(node.kind == "Sink" for node in graph.nodes.values())
 
 
@@ -112,10 +108,6 @@ def differences_of(
     wanted: Reference,
 ) -> dict[str, list[Difference]]:
     """Compares the engine's results with the reference's.
-
-    Args:
-      run: The engine's results.
-      wanted: The reference's.
 
     Returns:
       All differences, by what was run: `training`, `evaluate`, `predict`.

@@ -49,11 +49,6 @@ class StateFunctions:
     ) -> int:
         """Evaluates a function that gives an integer.
 
-        Args:
-          where: What an error calls the function.
-          function: The state function.
-          state: The message's state.
-
         Raises:
           MessageError: If the function fails, or gives no integer.
         """
@@ -66,11 +61,6 @@ class StateFunctions:
         state: StateDict,
     ) -> StateDict:
         """Evaluates a function that makes a state of a state.
-
-        Args:
-          where: What an error calls the function.
-          function: The state function.
-          state: The message's state.
 
         Raises:
           MessageError: If the function fails, or gives no state.
@@ -89,12 +79,6 @@ class StateFunctions:
         i: int,
     ) -> StateDict:
         """Evaluates `function(state, i)`, which makes a state.
-
-        Args:
-          where: What an error calls the function.
-          function: The state function.
-          state: The message's state.
-          i: The number that is passed.
 
         Raises:
           MessageError: If the function fails, or gives no state.

@@ -38,10 +38,6 @@ class Oracle(Protocol):
     ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
 
-        Args:
-          node: The node's name, for errors.
-          body: The body.
-
         Returns:
           `call(params, key, *inputs)`.
         """
@@ -70,10 +66,6 @@ class Eager:
         body: Body,
     ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
-
-        Args:
-          node: The node's name, for errors.
-          body: The body.
 
         Returns:
           `call(params, key, *inputs)`.
@@ -111,10 +103,6 @@ class Jitted:
         body: Body,
     ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
-
-        Args:
-          node: The node's name, for errors.
-          body: The body.
 
         Returns:
           `call(params, key, *inputs)`.

@@ -58,15 +58,7 @@ def not_looked_at(
     oracle: str,
     largest: int,
 ) -> tuple[str, ...]:
-    """Lists the parts that a comparison leaves open, a line each.
-
-    Args:
-      graph: The graph.
-      schedules: The schedules that were tried.
-      wanted: The reference.
-      oracle: How it evaluated bodies.
-      largest: Rows of the largest dispatch.
-    """
+    """Lists the parts that a comparison leaves open, a line each."""
     random = random_nodes(graph)
     unseen = [
         "updates and optimizers, and the averaging of replicas: parameters were frozen",
@@ -89,9 +81,5 @@ def not_looked_at(
 
 
 def random_nodes(graph: Graph) -> list[str]:
-    """The names of the nodes whose bodies draw random numbers, in backquotes.
-
-    Args:
-      graph: The graph.
-    """
+    """The names of the nodes whose bodies draw random numbers, in backquotes."""
     return [f"`{name}`" for name, node in graph.nodes.items() if node.draws]

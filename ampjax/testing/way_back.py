@@ -28,11 +28,6 @@ class WayBack:
     def remember(self, phi: str, port: int, state: StateDict) -> None:
         """Notes the port of a phi at which a message arrived.
 
-        Args:
-          phi: The phi's name.
-          port: The port's number.
-          state: The message's state.
-
         Raises:
           MessageError: If a message with the same state arrived at another port.
         """

@@ -69,9 +69,6 @@ class Budget:
     async def within(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Awaits work, and cancels the work when the budget is spent.
 
-        Args:
-          work: What is awaited.
-
         Returns:
           What it returns.
 

@@ -83,9 +83,6 @@ def standings(trials: Sequence[Trial]) -> list[Trial]:
 
     One that has become worse again after it reached the target is not among the first group. Last come those that have not trained yet, and
     those that have diverged.
-
-    Args:
-      trials: The trials.
     """
     slow = dict(zip(trials, slowness(trials), strict=True))
     return sorted(
@@ -104,9 +101,6 @@ def slowness(trials: Sequence[Trial]) -> list[float]:
     It is the mean over a trial's validations, in which the second counts twice as much as the first, and so on: where curves cross, what comes later
     tells more. With curves that differ by a factor of their seconds, each validation says the same but for noise. On the treebank, five of them say
     better which of nine choices is the best than seconds to the target do.
-
-    Args:
-      trials: The trials.
 
     Returns:
       A number for each, 0 for the furthest; infinite where a trial has not trained yet, or has diverged.

@@ -98,10 +98,6 @@ class Predictor:
     def prepare(self, choices: Sequence[Candidate], metric: str) -> Prepared:
         """Sizes the arenas that choices with the same `plan_key` share, and evaluates their initial parameters.
 
-        Args:
-          choices: The choices.
-          metric: The validation metric.
-
         Raises:
           OutOfTime: If the budget ends before.
           SettingsError, MessageError: As `Trainer` and `Trainer.fit`.
@@ -238,10 +234,6 @@ class Predictor:
         """Makes the cost model for simulations of choices, measured on this machine with full and with small dispatches, of few sizes.
 
         Graphs whose stages are the same share what was measured.
-
-        Args:
-          prepared: What the choices share.
-          choices: The choices.
 
         Raises:
           OutOfTime: If the budget ends before.

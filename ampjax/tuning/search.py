@@ -68,10 +68,6 @@ class Search:
     def run(self, choices: Sequence[Candidate], seed: int) -> Tuned:
         """Simulates, tries, and returns the findings.
 
-        Args:
-          choices: All choices.
-          seed: For the record.
-
         Raises:
           SettingsError: If the budget was spent before a choice was tried, or the target needs no training.
         """

@@ -109,12 +109,7 @@ def full_space(
 
 
 def intervals(graph: Graph, train: Instances) -> list[int]:
-    """Intervals in gradient rows, for an update after 1, 4, ... instances; none if each node has one of its own.
-
-    Args:
-      graph: The graph.
-      train: Training instances.
-    """
+    """Intervals in gradient rows, for an update after 1, 4, ... instances; none if each node has one of its own."""
     own = []
     for name, node in graph.parameterised.items():
         if not node.options.min_update_interval:

@@ -107,9 +107,6 @@ class Trial:
 
         What later instances need besides is compiled when it is first called; its time is not counted.
 
-        Args:
-          budget: What may be spent.
-
         Raises:
           OutOfTime: If it ends before.
         """
@@ -140,9 +137,6 @@ class Trial:
 
     def advance(self, budget: Budget) -> None:
         """Trains on the next piece, and validates.
-
-        Args:
-          budget: What may be spent.
 
         Raises:
           OutOfTime: If it ends before; the piece does not count then.
@@ -225,9 +219,6 @@ class Trial:
         """Seconds and examples until the metric was as good as a value.
 
         Between two validations values are interpolated over the logarithm of the examples: curves are steep at first.
-
-        Args:
-          value: The value.
 
         Returns:
           None if it never was.

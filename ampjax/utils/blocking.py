@@ -19,9 +19,6 @@ STANDING_STILL: ContextVar[frozenset[asyncio.AbstractEventLoop]] = ContextVar(
 def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine to its end; in a thread with a new event loop where a loop already runs. Ctrl-C cancels the coroutine.
 
-    Args:
-      coroutine: The coroutine.
-
     Returns:
       What it returns.
 

@@ -77,9 +77,6 @@ def parse_json(text: str | bytes) -> Any:
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Reads a file of JSON.
 
-    Args:
-      path: The file.
-
     Returns:
       Dictionaries, lists, text and numbers.
 

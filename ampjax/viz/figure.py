@@ -89,9 +89,6 @@ def save(
 def to_svg_text(figure: Figure) -> str:
     """A figure as an `<svg>` element, with its text as text.
 
-    Args:
-      figure: The figure.
-
     Returns:
       XML without a header, as HTML pages take it.
     """

@@ -51,9 +51,6 @@ def to_perfetto(trace: Trace, path: str | Path) -> Path:
 def events(trace: Trace) -> list[Event]:
     """The events of a trace: names of tracks first, then everything in order of time.
 
-    Args:
-      trace: The trace.
-
     Returns:
       Dictionaries as the format wants them.
     """

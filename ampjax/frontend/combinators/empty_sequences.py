@@ -26,11 +26,7 @@ def learns_types() -> bool:
 
 @contextmanager
 def learning_types(use: Use) -> Iterator[None]:
-    """Inside, functions that a combinator was given run on elements that are not there.
-
-    Args:
-      use: The combinator's use.
-    """
+    """Inside, functions that a combinator was given run on elements that are not there."""
     token = _LEARNS_TYPES.set(True)
     try:
         with use.inside():
@@ -52,11 +48,7 @@ def none_of(use: Use, one: Callable[[], Any]) -> Any:
 
 
 def blank(leaf: Any) -> Any:
-    """Makes an element for an empty sequence: zeros, or a sequence without elements.
-
-    Args:
-      leaf: The sequence.
-    """
+    """Makes an element for an empty sequence: zeros, or a sequence without elements."""
     if isinstance(leaf, Ragged):
         return leaf.values[0:0]
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

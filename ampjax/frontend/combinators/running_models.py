@@ -32,12 +32,7 @@ _KNOWN: dict[CodeType, list[_Compiled]] = {}
 
 
 def remember(model: Callable[..., Any], find: Find) -> None:
-    """Remembers the spec of a model.
-
-    Args:
-      model: The model.
-      find: Finds parts of its instances.
-    """
+    """Remembers the spec of a model."""
     code = getattr(_function_of(model), "__code__", None)
     if code is None:
         return
@@ -56,11 +51,7 @@ def remember(model: Callable[..., Any], find: Find) -> None:
 
 
 def as_specified(part: Any) -> Any:
-    """Converts a part of the running compiled model's instance to the spec's types; None for any other value.
-
-    Args:
-      part: What a combinator was given.
-    """
+    """Converts a part of the running compiled model's instance to the spec's types; None for any other value."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         for known in reversed(_KNOWN.get(frame.f_code, ())):

@@ -437,10 +437,6 @@ def sequences_of(
 ) -> tuple[list[Any], Any]:
     """The sequences of pytrees, and the pytrees' structure.
 
-    Args:
-      what: The combinator.
-      xs: Pytrees of sequences.
-
     Raises:
       GraphError: If there is none, or a number is among them.
     """

@@ -141,12 +141,7 @@ class Call(HasContent):
         return self.kind, tuple(self.functions), tuple(self.n_closed), dict(self.options)
 
     def inputs(self, operands: Sequence[Any], shared: Sequence[Any]) -> list[list[Any]]:
-        """Lists the variables of each function: closed-over values, then the arguments that all functions share.
-
-        Args:
-          operands: The combinator's operands.
-          shared: The values for all.
-        """
+        """Lists the variables of each function: closed-over values, then the arguments that all functions share."""
         result = []
         start = 0
         for n in self.n_closed:
@@ -174,10 +169,6 @@ def dimensions() -> Dimensions | None:
 
 def as_arrays(what: str, tree: Any) -> Any:
     """A pytree with arrays for leaves.
-
-    Args:
-      what: What it is, for an error.
-      tree: The pytree.
 
     Raises:
       GraphError: If a leaf is no array and no number.
@@ -290,11 +281,7 @@ def bind(call: Call, operands: Sequence[Any]) -> list[Any]:
 
 
 def bodies(equation: Any) -> Iterator[Any]:
-    """Yields the open jaxprs in an equation, also those of a combinator's functions.
-
-    Args:
-      equation: The equation.
-    """
+    """Yields the open jaxprs in an equation, also those of a combinator's functions."""
     if equation.primitive is COMBINATOR:
         yield from (function.jaxpr for function in equation.params["call"].functions)
     else:
@@ -302,12 +289,7 @@ def bodies(equation: Any) -> Iterator[Any]:
 
 
 def has_primitive(jaxpr: Any, names: Sequence[str]) -> bool:
-    """Tells whether an open jaxpr has an operation of some kinds, at any depth.
-
-    Args:
-      jaxpr: The jaxpr.
-      names: The primitives' names.
-    """
+    """Tells whether an open jaxpr has an operation of some kinds, at any depth."""
     return any(
         equation.primitive.name in names
         or any(has_primitive(body, names) for body in bodies(equation))
@@ -327,9 +309,6 @@ def along(dimension: Any, aval: Any) -> Any:
 
 def structure_text(structure: Any) -> str:
     """A pytree's structure for people, with a star for each array.
-
-    Args:
-      structure: The structure.
 
     >>> structure_text(jax.tree.structure((1, {"h": 2}))), structure_text(jax.tree.structure(3))
     ("`(*, {'h': *})`", 'one array')

@@ -113,9 +113,6 @@ _PACKAGE = Path(__file__).parents[2]
 def in_users_words(keys: str) -> Iterator[None]:
     """Raises JAX's errors about traces as ours, without JAX's frames; likewise Python's about missing keys and about a combinator's arguments.
 
-    Args:
-      keys: Which keys parameters and spec have.
-
     Raises:
       GraphError: In place of such an error; other errors pass.
     """
@@ -161,10 +158,6 @@ def in_users_words(keys: str) -> Iterator[None]:
 
 def refuse_leaks(jaxpr: Any, constants: list[Any]) -> None:
     """Checks that a model reads no traced value of a function that has ended, or of one around it.
-
-    Args:
-      jaxpr: The model's open jaxpr.
-      constants: What it closes over.
 
     Raises:
       GraphError: If it does; names the line that reads it.

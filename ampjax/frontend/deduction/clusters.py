@@ -52,11 +52,7 @@ class Clusters:
         self._put(self._new(), equation, is_call=True)
 
     def add_loss(self, equation: Equation) -> None:
-        """Adds an operation that only losses and metrics read: all such operations are one cluster.
-
-        Args:
-          equation: The operation.
-        """
+        """Adds an operation that only losses and metrics read: all such operations are one cluster."""
         known = [cluster for cluster in self._all if cluster.is_loss]
         cluster = known[0] if known else self._new()
         cluster.is_loss = True

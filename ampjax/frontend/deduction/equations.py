@@ -64,19 +64,11 @@ class Place:
     callers: tuple[Any, ...] = ()
 
     def within(self, caller: Any) -> Place:
-        """The place inside of a function under `jax.jit`.
-
-        Args:
-          caller: The equation that calls it.
-        """
+        """The place inside of a function under `jax.jit`."""
         return Place(self.line, (caller, *self.callers))
 
     def lines(self, source: Any) -> Iterator[str]:
-        """Yields the user's lines that lead to an equation, the innermost first; at least one.
-
-        Args:
-          source: JAX's equation.
-        """
+        """Yields the user's lines that lead to an equation, the innermost first; at least one."""
         frame = None
         for frame in (
             each for equation in (source, *self.callers) for each in users_frames(equation)
@@ -225,10 +217,6 @@ def flatten(
 ) -> tuple[list[Equation], list[Atom]]:
     """Makes the flat list.
 
-    Args:
-      function: The function.
-      operands: What its constants and inputs are.
-
     Returns:
       The equations in order, and what the outputs are.
 
@@ -292,11 +280,7 @@ def needed(
 
 
 def calls(jaxpr: Any) -> Iterator[Call]:
-    """Yields all uses of combinators, also inside of combinators' functions.
-
-    Args:
-      jaxpr: An open jaxpr.
-    """
+    """Yields all uses of combinators, also inside of combinators' functions."""
     for equation in jaxpr.eqns:
         if equation.primitive is COMBINATOR:
             yield equation.params["call"]

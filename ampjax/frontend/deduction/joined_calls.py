@@ -209,11 +209,7 @@ def _as_one_choice(group: Sequence[Equation]) -> Equation:
 
 
 def numbers_of(equation: Equation) -> Sequence[Atom]:
-    """Lists the numbers that choose in a joined choice; none for any other equation.
-
-    Args:
-      equation: The equation.
-    """
+    """Lists the numbers that choose in a joined choice; none for any other equation."""
     call = equation.call
     if call is None or call.kind != "switches":
         return ()

@@ -71,12 +71,7 @@ class Lowering:
         key: Hashable,
         make: Callable[[], Any],
     ) -> Any:
-        """Makes a shared object at its first use, for several places.
-
-        Args:
-          key: What it is.
-          make: Makes it.
-        """
+        """Makes a shared object at its first use, for several places."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -210,10 +205,6 @@ class Lowering:
     def length_of(self, dimension: str, line: str) -> Column:
         """Makes the column of the lengths of a dimension's sequences.
 
-        Args:
-          dimension: Its name.
-          line: The user's line.
-
         Raises:
           GraphError: If the instance does not say.
         """
@@ -314,13 +305,7 @@ class Lowering:
         return payload_notes.compute(self.draft, note)[0]
 
     def column(self, value: Value, region: Region, kind: Any) -> Column:
-        """A static or constant value as a column of a region's space.
-
-        Args:
-          value: The value.
-          region: The region.
-          kind: Its type.
-        """
+        """A static or constant value as a column of a region's space."""
         space = region.space.known
         if isinstance(value, Static):
             return value.column.inside(space)

@@ -86,11 +86,7 @@ def numpy_results(
 
 
 def is_exact(source: Any) -> bool:
-    """Tells whether NumPy's result equals JAX's, on one number or on many.
-
-    Args:
-      source: JAX's equation, on one row.
-    """
+    """Tells whether NumPy's result equals JAX's, on one number or on many."""
     name = source.primitive.name
     if len(source.outvars) != 1 or (name not in _SAME and name != "convert_element_type"):
         return False

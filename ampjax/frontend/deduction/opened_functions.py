@@ -34,11 +34,7 @@ class Opened:
     called: str = ""
 
     def needs_params(self, results: Iterable[int]) -> bool:
-        """Tells whether some results need the model's parameters.
-
-        Args:
-          results: Their numbers.
-        """
+        """Tells whether some results need the model's parameters."""
         wanted = [self.results[i] for i in results]
         read = {
             atom for equation in needed(self.equations, wanted) for atom in equation.inputs
@@ -85,12 +81,7 @@ class Opened:
 
 
 def opened(function: Traced, values: Sequence[Value]) -> Opened:
-    """A function's equations.
-
-    Args:
-      function: The function.
-      values: What its variables are.
-    """
+    """A function's equations."""
     atoms = {variable: Name(variable.aval) for variable in function.variables}
     equations, results = flatten(function, atoms)
     return Opened(
@@ -102,12 +93,7 @@ def opened(function: Traced, values: Sequence[Value]) -> Opened:
 
 
 def constant_results(source: Any, values: Sequence[Any]) -> list[Any]:
-    """Computes an operation on constants.
-
-    Args:
-      source: JAX's equation.
-      values: The operands.
-    """
+    """Computes an operation on constants."""
     results: Sequence[Any] | None = numpy_results(source, values)
     if results is None:
         with jax.ensure_compile_time_eval():

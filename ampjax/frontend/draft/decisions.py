@@ -38,12 +38,7 @@ class Decision:
             space.decision = self
 
     def choices(self, field: str, n: int) -> Sequence[Guard]:
-        """Notes a decision between branches.
-
-        Args:
-          field: The state field that says which.
-          n: How many there are.
-        """
+        """Notes a decision between branches."""
         self.guards = [Guard(field, number, None, self) for number in range(n)]
         return self.guards
 
@@ -62,11 +57,7 @@ class Decision:
         return self._sent[id(flow)][1]
 
     def inside(self, space: IndexSpace) -> IndexSpace:
-        """The space of the same elements after the decision.
-
-        Args:
-          space: The space before it.
-        """
+        """The space of the same elements after the decision."""
         if self.space is None or space is self.region.space:
             return self.space or space
         assert space.parent is not None

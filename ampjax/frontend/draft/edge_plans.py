@@ -81,10 +81,6 @@ class EdgePlan:
 def noted(draft: GraphDraft, plan: EdgePlan) -> EdgePlan:
     """Notes a topology pump; one serves all rounds that send over the same edges.
 
-    Args:
-      draft: The graph to be.
-      plan: What it gets.
-
     Returns:
       The plan, or one like it that has been noted before.
     """

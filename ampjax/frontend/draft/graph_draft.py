@@ -177,12 +177,7 @@ class GraphDraft:
         name: str,
         make: Callable[[], Wire],
     ) -> Wire:
-        """The wire of a pump, while the graph is built: the pump's own, or the one that leads from there into a copy.
-
-        Args:
-          name: The pump's name.
-          make: Builds it.
-        """
+        """The wire of a pump, while the graph is built: the pump's own, or the one that leads from there into a copy."""
         self._entrances.setdefault(name, make)
         return self._entries[name] if self._entries else make()
 
@@ -385,11 +380,7 @@ class GraphDraft:
         self.then(step)
 
     def reserve_outputs(self, names: Sequence[str]) -> None:
-        """Keeps names for outputs of `predict`, so that no node takes one.
-
-        Args:
-          names: The names.
-        """
+        """Keeps names for outputs of `predict`, so that no node takes one."""
         self._names |= {*names}
 
     def sink(self, flow: Flow, name: str, line: str) -> None:

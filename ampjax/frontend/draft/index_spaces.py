@@ -411,11 +411,7 @@ class Region:
         return f"{self.space!r}" + (f" where {' and '.join(guards)}" if guards else "")
 
     def rows(self, data: Columns) -> np.ndarray | None:
-        """Lists the numbers of the region's rows in its space; None for all. Where only the run decides, the possible rows.
-
-        Args:
-          data: The data set.
-        """
+        """Lists the numbers of the region's rows in its space; None for all. Where only the run decides, the possible rows."""
         known = self.known
         if known.guards:
             return data.once((known, "rows"), lambda: known._rows(data))

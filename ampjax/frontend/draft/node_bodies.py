@@ -143,12 +143,7 @@ def pack(values: Sequence[Any]) -> Any:
 
 
 def unpack(payload: Any, types: Sequence[Any]) -> list[Any]:
-    """The values that `pack` has put together.
-
-    Args:
-      payload: The array.
-      types: The values' types.
-    """
+    """The values that `pack` has put together."""
     if len(types) == 1:
         return [from_raw(payload, types[0].dtype)]
     shapes = [raw_type(kind).shape for kind in types]

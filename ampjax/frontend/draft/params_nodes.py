@@ -88,10 +88,6 @@ class ParamsNodes:
     def key_of(self, table: Table, line: str) -> str:
         """The key of a table in host memory, whose node has this name.
 
-        Args:
-          table: The table.
-          line: The user's line.
-
         Raises:
           GraphError: If it is none of the parameters.
         """
@@ -110,10 +106,6 @@ class ParamsNodes:
 
     def owner_name(self, leaves: frozenset[Leaf], line: str) -> str:
         """The top-level key that some leaves have in common.
-
-        Args:
-          leaves: The leaves.
-          line: The user's line.
 
         Raises:
           GraphError: If they are of several keys.
@@ -281,9 +273,6 @@ class ParamsNodes:
         params: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Arranges parameters of the model's structure by node name, for `Trainer(params=...)`.
-
-        Args:
-          params: The parameters.
 
         Raises:
           ParameterError: If a key is missing, or its value has another structure or shape.

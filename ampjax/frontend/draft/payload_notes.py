@@ -52,15 +52,7 @@ def tell(
     name: str,
     line: str,
 ) -> Flow:
-    """The same messages with the states of their place, but for some fields.
-
-    Args:
-      draft: The graph to be.
-      flow: The messages.
-      told: These fields' values.
-      name: What the node is called.
-      line: The user's line.
-    """
+    """The same messages with the states of their place, but for some fields."""
     copy = compute(draft, replace(_copy(flow, name, line), told=told))[0]
     copy.is_fresh = False
     return copy
@@ -68,10 +60,6 @@ def tell(
 
 def compute(draft: GraphDraft, note: NodeNote) -> list[Flow]:
     """Notes a node that computes, and the pumps of its inputs from the instance.
-
-    Args:
-      draft: The graph to be.
-      note: What it computes.
 
     Returns:
       A wire for each of its groups of results.
@@ -127,14 +115,7 @@ def place(
     name: str,
     line: str,
 ) -> Flow:
-    """Messages that bring nothing but the state of each row of a region.
-
-    Args:
-      draft: The graph to be.
-      region: The rows.
-      name: What new nodes are called after.
-      line: The user's line.
-    """
+    """Messages that bring nothing but the state of each row of a region."""
     there = draft.anchors.get(region)
     if there is not None and there.is_fresh:
         return there
@@ -519,14 +500,7 @@ def send_in(
     space: IndexSpace,
     name: str,
 ) -> Flow:
-    """Notes copies of each message for the elements of a sequence that its row has.
-
-    Args:
-      draft: The graph to be.
-      flow: The messages.
-      space: The elements' space.
-      name: What the node is called after.
-    """
+    """Notes copies of each message for the elements of a sequence that its row has."""
     flow = fresh(draft, flow, name, "")
     size = space.size
     index = space.index

@@ -22,11 +22,7 @@ def is_key(value: Any) -> bool:
 
 
 def raw_type(kind: Any) -> Any:
-    """Finds the type of a value in a payload or a column.
-
-    Args:
-      kind: The value's type.
-    """
+    """Finds the type of a value in a payload or a column."""
     if is_key(kind):
         return jax.eval_shape(
             jax.random.key_data,
@@ -36,11 +32,7 @@ def raw_type(kind: Any) -> Any:
 
 
 def raw(value: Any) -> Any:
-    """Converts a value to its form in a payload or a column.
-
-    Args:
-      value: The value.
-    """
+    """Converts a value to its form in a payload or a column."""
     return jax.random.key_data(value) if is_key(value) else value
 
 

@@ -126,14 +126,7 @@ def as_messages(
     name: str,
     line: str,
 ) -> Flow:
-    """A graph's nodes, which travel in one message, as a message each.
-
-    Args:
-      draft: The graph to be.
-      flow: The nodes' rows.
-      name: What new nodes are called after.
-      line: The user's line.
-    """
+    """A graph's nodes, which travel in one message, as a message each."""
     nodes = flow.region.space
     assert nodes.parent is not None
     each = nodes.parent.along(f"{nodes.dimension}_row", nodes.sizes)

@@ -167,10 +167,6 @@ def length(
 def elements_space(xs: Sequence[Value], call: Call) -> IndexSpace:
     """The space of the elements of sequences that are gone through together.
 
-    Args:
-      xs: The sequences.
-      call: The combinator.
-
     Raises:
       GraphError: If one is no sequence, or they are of different spaces.
     """

@@ -73,12 +73,7 @@ class ParamsForm:
         tree: Tree,
         roles: Iterable[str],
     ) -> dict[str, Tree]:
-        """The nodes' values in a pytree.
-
-        Args:
-          tree: A pytree of this form.
-          roles: The nodes.
-        """
+        """The nodes' values in a pytree."""
         leaves = self.structure.flatten_up_to(tree)
         found = {}
         for role in roles:
@@ -87,11 +82,7 @@ class ParamsForm:
         return found
 
     def unread_parts(self, tree: Tree) -> dict[str, Any]:
-        """Collects the values of unread leaves in a pytree, by path, without leaves that are None.
-
-        Args:
-          tree: A pytree of this form.
-        """
+        """Collects the values of unread leaves in a pytree, by path, without leaves that are None."""
         leaves = self.structure.flatten_up_to(tree)
         result = {}
         for path, place in self.unread:

@@ -109,13 +109,7 @@ def draws(tx: optax.GradientTransformation, params: Tree) -> bool:
 
 
 def does_not_fit(error: Exception, where: str, fix: str) -> SettingsError:
-    """The error of a transform that does not fit its parameters.
-
-    Args:
-      error: What it has raised.
-      where: What the error calls it.
-      fix: What the error advises.
-    """
+    """The error of a transform that does not fit its parameters."""
     if isinstance(error, TypeError):
         missing = _MISSING.search(str(error))
     else:

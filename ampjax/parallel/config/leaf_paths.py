@@ -20,9 +20,6 @@ _PATH = re.compile(r"""(?<!\w)(?:\['.*?'\]|\[".*?"\]|\[\d+\]|\.[A-Za-z_]\w*)+"""
 def path_text(path: tuple[Any, ...]) -> str:
     """Writes a key path as names with `/` between.
 
-    Args:
-      path: A key path of JAX's.
-
     >>> path_text(jax.tree_util.tree_flatten_with_path({"a": [1]})[0][0][0])
     'a/0'
     """
@@ -31,9 +28,6 @@ def path_text(path: tuple[Any, ...]) -> str:
 
 def names(tree: Tree) -> dict[str, str]:
     """Maps the leaves' paths to their form for users.
-
-    Args:
-      tree: A pytree.
 
     Returns:
       For each leaf its path as `jax.tree_util.keystr` writes it, and as names with `/` between them.
@@ -62,9 +56,6 @@ def readable(text: str) -> str:
 
 def by_path(tree: Tree) -> dict[str, Any]:
     """The leaves of a tree by path, in the tree's order.
-
-    Args:
-      tree: A pytree.
 
     >>> by_path({"b": 1, "a": {"c": 2}})
     {'a/c': 2, 'b': 1}

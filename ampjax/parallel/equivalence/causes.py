@@ -120,13 +120,7 @@ def explain_divisors(
     n: int,
     which: str,
 ) -> EquivalenceError:
-    """The error for parts whose losses are divided by different sums.
-
-    Args:
-      lines: The user's source lines that divide.
-      n: The number of replicas.
-      which: What the batch is called.
-    """
+    """The error for parts whose losses are divided by different sums."""
     return EquivalenceError(
         f"loss_fn, {which} in parts for {n} replicas",
         "a loss that is divided by the same number at all replicas, since their mean is taken",

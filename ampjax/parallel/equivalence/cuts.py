@@ -154,12 +154,7 @@ def grown_axis(
 
 
 def add(cuts: Sequence[Value], n: int) -> Value:
-    """Finds the cut of a sum of values, or of a choice among values that is the same for all parts.
-
-    Args:
-      cuts: The values' cuts.
-      n: The number of parts.
-    """
+    """Finds the cut of a sum of values, or of a choice among values that is the same for all parts."""
     known = [cut for cut in cuts if cut is not None]
     if len(known) < len(cuts):
         return None
@@ -180,12 +175,7 @@ def add(cuts: Sequence[Value], n: int) -> Value:
 
 
 def multiply(first: Value, second: Value) -> Value:
-    """The cut of a product.
-
-    Args:
-      first: A factor's cut.
-      second: The other's.
-    """
+    """The cut of a product."""
     if first is None or second is None:
         return None
     if "total" in (first.kind, second.kind):
@@ -197,12 +187,7 @@ def multiply(first: Value, second: Value) -> Value:
 
 
 def divide(first: Value, second: Value) -> Value:
-    """The cut of a quotient.
-
-    Args:
-      first: The dividend's cut.
-      second: The divisor's.
-    """
+    """The cut of a quotient."""
     if first is None or second is None or second.kind == "total":
         return None
     if first.kind == "total":
@@ -213,23 +198,14 @@ def divide(first: Value, second: Value) -> Value:
 
 
 def scaled(cut: Value, scale: Fraction) -> Value:
-    """The cut of a function that only multiplies each number by itself some times, or turns its sign.
-
-    Args:
-      cut: The operand's cut.
-      scale: What becomes of the scale.
-    """
+    """The cut of a function that only multiplies each number by itself some times, or turns its sign."""
     if cut is None or cut.kind not in ("same", "rows"):
         return None
     return dataclasses.replace(cut, scale=scale, number=None)
 
 
 def elementwise(cuts: Sequence[Value]) -> Value:
-    """The cut of any function that goes number by number.
-
-    Args:
-      cuts: The operands' cuts.
-    """
+    """The cut of any function that goes number by number."""
     known = [cut for cut in cuts if cut is not None and cut.is_plain]
     return _joined(known, ONE) if len(known) == len(cuts) else None
 

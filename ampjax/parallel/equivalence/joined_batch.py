@@ -41,11 +41,7 @@ class JoinedBatch:
         self.are_rows = are_rows
 
     def leaf(self, number: int) -> Any:
-        """One leaf of the joined batch.
-
-        Args:
-          number: Its number.
-        """
+        """One leaf of the joined batch."""
         each = [leaves[number] for leaves in self.leaves]
         if not self.are_rows[number]:
             return each[0]

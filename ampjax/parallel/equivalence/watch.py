@@ -141,9 +141,6 @@ class _Shape:
     def verdict(self, batch: JoinedBatch) -> Verdict:
         """Returns the proof's verdict on a batch.
 
-        Args:
-          batch: The batch.
-
         Raises:
           Skipped: If the loss function can't be compared.
         """

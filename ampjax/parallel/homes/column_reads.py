@@ -40,9 +40,6 @@ class Readings:
     def for_batch(self, batch: Tree) -> dict[str, Reading]:
         """Finds the columns that a program reads of each table for batches of this one's shapes.
 
-        Args:
-          batch: The batch.
-
         Returns:
           By table the dtype and the columns that have to travel.
         """
@@ -63,12 +60,7 @@ class Readings:
         return WHOLE if others else first
 
     def of_variable(self, path: str, batch: Tree) -> Reading:
-        """Finds the columns that a program reads of one variable's rows.
-
-        Args:
-          path: The variable.
-          batch: The batch.
-        """
+        """Finds the columns that a program reads of one variable's rows."""
         if self._narrow:
             return reading(self._program, path, batch)
         return WHOLE
@@ -100,11 +92,6 @@ def reading(program: SparseProgram, path: str, batch: Tree) -> Reading:
 
     Rows that are cut and cast at the server are then the numbers that the program would have computed itself. Gradients of columns
     that are not read are zero and need not travel. The other gradients keep their dtype.
-
-    Args:
-      program: The loss on pulled rows.
-      path: The variable.
-      batch: A batch.
 
     Returns:
       The dtype is None if rows are used as they are, or in several ways, or in a dtype in which rows don't travel; the

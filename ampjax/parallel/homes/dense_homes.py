@@ -144,11 +144,6 @@ class DenseOnDevices:
     ) -> dict[str, list[np.ndarray]]:
         """The values that tables need for one round of reductions. Mostly there are none, and then nothing is computed.
 
-        Args:
-          turn: The round.
-          grads: Dense gradients.
-          totals: The reductions of earlier rounds.
-
         Returns:
           By table, host arrays.
         """
@@ -159,10 +154,6 @@ class DenseOnDevices:
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the same update on every device.
-
-        Args:
-          grads: Dense gradients.
-          totals: The reductions of all rounds.
 
         Returns:
           The update, for `adopt`.
@@ -269,9 +260,6 @@ class DenseAtServers:
     def pull_for(self, machine: int) -> Tree:
         """Sends all variables to a machine.
 
-        Args:
-          machine: The machine's number.
-
         Returns:
           A pytree of host arrays.
         """
@@ -311,10 +299,6 @@ class DenseAtServers:
     def push_from(self, machine: int, grads: Tree) -> Tree:
         """Sends one client's gradients to the servers.
 
-        Args:
-          machine: The client's machine.
-          grads: Its gradients.
-
         Returns:
           A pytree of host arrays.
         """
@@ -336,11 +320,6 @@ class DenseAtServers:
     ) -> dict[str, list[np.ndarray]]:
         """The values that tables need for one round of reductions.
 
-        Args:
-          turn: The round.
-          grads: Dense gradients.
-          totals: The reductions of earlier rounds.
-
         Returns:
           By table, host arrays.
         """
@@ -348,10 +327,6 @@ class DenseAtServers:
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the update at the chief.
-
-        Args:
-          grads: Dense gradients.
-          totals: The reductions of all rounds.
 
         Returns:
           The update, for `adopt`.

@@ -56,11 +56,7 @@ class RowsOnEveryMachine:
         return self.tables[0]
 
     def copy_of(self, machine: int) -> int:
-        """Each machine uses its own table.
-
-        Args:
-          machine: The machine's number.
-        """
+        """Each machine uses its own table."""
         return machine
 
     def resplit(self, partitions: int, servers: Sequence[int]) -> None:

@@ -81,11 +81,7 @@ class RowHome(Protocol):
         ...
 
     def copy_of(self, machine: int) -> int:
-        """Finds the number of the table that a machine uses.
-
-        Args:
-          machine: The machine's number.
-        """
+        """Finds the number of the table that a machine uses."""
         ...
 
     def note_traffic(

@@ -67,12 +67,7 @@ class ServerTotals:
         return totals
 
     def announce(self, home: RowHome, shared: Values) -> None:
-        """Sends the chief's shared values (step sizes, a clipping factor) to a table's servers.
-
-        Args:
-          home: The table's home.
-          shared: The values.
-        """
+        """Sends the chief's shared values (step sizes, a clipping factor) to a table's servers."""
         for machine in self._machines(home):
             for value in shared:
                 self.wire.send(

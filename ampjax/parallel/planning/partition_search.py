@@ -34,11 +34,7 @@ class Fit:
     theta2: float
 
     def seconds(self, partitions: float) -> float:
-        """The iteration time that the model predicts.
-
-        Args:
-          partitions: The number of partitions.
-        """
+        """The iteration time that the model predicts."""
         return self.theta0 + self.theta1 / partitions + self.theta2 * partitions
 
     @property
@@ -161,9 +157,6 @@ def best_count(samples: Samples) -> int:
     Where the model has no minimum (times that only noise tells apart) or there are fewer than three samples, it is the
     fastest that was tried.
 
-    Args:
-      samples: What was tried.
-
     Raises:
       SettingsError: If nothing was tried.
     """
@@ -219,10 +212,6 @@ def search(
 def search_result(label: str, samples: Samples) -> SearchResult:
     """The result of a search that has ended.
 
-    Args:
-      label: Whose partitions.
-      samples: What was tried.
-
     Raises:
       SettingsError: If nothing was tried.
     """
@@ -231,10 +220,6 @@ def search_result(label: str, samples: Samples) -> SearchResult:
 
 def check_seconds(label: str, seconds: float) -> float:
     """Returns a time, if the value is a possible time.
-
-    Args:
-      label: Whose partitions, for messages.
-      seconds: The time.
 
     Raises:
       SettingsError: If it is not above 0.

@@ -74,9 +74,6 @@ class Searches:
     def record(self, seconds: float) -> tuple[Group, int] | None:
         """Takes one step's time, with the partitions that were wanted.
 
-        Args:
-          seconds: The time.
-
         Returns:
           The group and its number of partitions, if this ended its search.
 

@@ -83,11 +83,7 @@ class VariablePlan:
         return result
 
     def load(self, n_servers: int) -> list[int]:
-        """Counts bytes of dense variables at each server. A new split of tables moves no dense variable.
-
-        Args:
-          n_servers: The number of servers.
-        """
+        """Counts bytes of dense variables at each server. A new split of tables moves no dense variable."""
         result = [0] * n_servers
         for path, (server, *_) in self.servers.items():
             result[server] += 0 if path in self.program.tables else _nbytes(self.analysis[path])

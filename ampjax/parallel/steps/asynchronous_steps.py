@@ -45,10 +45,6 @@ class Replicas(Protocol):
     def begin(self, replica: int, part: Tree) -> Any:
         """Lets a replica that computes nothing begin with its part of a batch.
 
-        Args:
-          replica: Its number.
-          part: The part.
-
         Returns:
           Its `Share`.
         """

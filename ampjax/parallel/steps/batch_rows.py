@@ -66,12 +66,7 @@ class PaddedSizes:
         self._sizes: dict[str, int] = {}
 
     def at_least(self, path: str, n: int) -> int:
-        """The padded size for n rows of a table: that of the largest step so far, or a larger one.
-
-        Args:
-          path: The table.
-          n: The number of rows.
-        """
+        """The padded size for n rows of a table: that of the largest step so far, or a larger one."""
         self._sizes[path] = max(
             self._sizes.get(path, 0),
             padded_size(n),

@@ -83,10 +83,6 @@ class ReplicasHere:
     def begin(self, replica: int, part: Tree) -> ShareHere:
         """Pulls for a replica, and begins to compute.
 
-        Args:
-          replica: Its number.
-          part: Its part of a batch.
-
         Returns:
           What it computes.
         """

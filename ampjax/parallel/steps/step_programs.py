@@ -69,9 +69,6 @@ class Reduction:
     def kind_of(self, path: tuple[Any, ...]) -> str:
         """Tells whether a variable's gradients are averaged or summed.
 
-        Args:
-          path: Its key path.
-
         Returns:
           `mean` or `sum`.
         """

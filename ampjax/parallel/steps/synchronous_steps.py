@@ -119,11 +119,7 @@ class DenseStep:
         return result
 
     def program(self, keep: bool = False) -> Any:
-        """The mapped step.
-
-        Args:
-          keep: Whether its result holds the gradients.
-        """
+        """The mapped step."""
         return self._programs[keep]
 
     @property

@@ -45,11 +45,7 @@ class Later:
         self._value = np.zeros(())
 
     def tell(self, value: np.ndarray) -> None:
-        """Sets the loss, and lets go of all else.
-
-        Args:
-          value: A scalar.
-        """
+        """Sets the loss, and lets go of all else."""
         self._hear = None
         self._value = value
 
@@ -153,10 +149,6 @@ class ReplicasAtWorkers:
     def begin(self, replica: int, part: Tree) -> ShareThere:
         """Sends a worker its part of a batch, with the dense variables.
 
-        Args:
-          replica: Its number.
-          part: Its part.
-
         Returns:
           What it computes.
 
@@ -183,10 +175,6 @@ class ReplicasAtWorkers:
 
     def hear(self, replica: int, deal: Deal) -> StepDone:
         """Waits for a worker's report.
-
-        Args:
-          replica: Its number.
-          deal: What it was dealt.
 
         Returns:
           What it says.

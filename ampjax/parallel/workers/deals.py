@@ -211,33 +211,18 @@ class Dealer:
             self._told.update(new)
 
     def note_traffic(self, replica: int, done: StepDone) -> None:
-        """Records a replica's pulls and pushes.
-
-        Args:
-          replica: Its number.
-          done: What it has said.
-        """
+        """Records a replica's pulls and pushes."""
         for path, counts in done.traffic.items():
             self._homes.rows[path].note_traffic(replica, counts)
 
     def note_gathered(self, deal: Deal) -> None:
-        """Records the gathers among replicas.
-
-        Args:
-          deal: What they have done.
-        """
+        """Records the gathers among replicas."""
         for path in deal.rows:
             if isinstance(home := self._homes.rows[path], RowsOnEveryMachine):
                 home.note_gathered(next(iter(deal.works.values())).tables[path].size)
 
     def note_pushes(self, replica: int, deal: Deal, done: StepDone) -> None:
-        """Lets the updates of a deal wait for a replica's pushes.
-
-        Args:
-          replica: Its number.
-          deal: What it has done.
-          done: What it has said of it.
-        """
+        """Lets the updates of a deal wait for a replica's pushes."""
         for path, clients in done.pushes.items():
             copy = self._homes.rows[path].copy_of(self._resources.homes[replica])
             deal.updates[path][copy].note_pushes(clients)

@@ -72,11 +72,7 @@ class DenseAtWorkers:
         """Nothing: workers have their copies."""
 
     def push(self, grads: Tree) -> Tree:
-        """Returns the gradients unchanged: they stay at the workers, whose AllReduce has reduced them.
-
-        Args:
-          grads: The number of their step.
-        """
+        """Returns the gradients unchanged: they stay at the workers, whose AllReduce has reduced them."""
         return grads
 
     def note_step(self, shared: Mapping[str, Values] | None) -> None:
@@ -111,10 +107,6 @@ class DenseAtWorkers:
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Lets all workers compute the same update.
 
-        Args:
-          grads: The number of their step.
-          totals: The reductions of all rounds.
-
         Returns:
           The update, for `adopt`; parameters and state stay at the workers.
         """
@@ -143,9 +135,6 @@ class DenseAtWorkers:
 
     def fetch(self, grads: Tree) -> Tree:
         """Reads reduced gradients.
-
-        Args:
-          grads: The number of their step.
 
         Returns:
           A pytree of host arrays.

@@ -17,12 +17,6 @@ def process_group(
 ) -> ProcessGroup:
     """The processes of a runner; none is started yet.
 
-    Args:
-      resources: Machines with addresses.
-      config: The settings.
-      loss_fn: The loss function.
-      tx: The optimizer.
-
     Returns:
       The processes.
 

@@ -149,9 +149,6 @@ class ProcessGroup:
     def begin_server(self, number: int) -> Begun:
         """Starts all processes, if they do not run, and returns the server of a number.
 
-        Args:
-          number: The server's number.
-
         Raises:
           HostError: If one can't be started.
         """
@@ -252,9 +249,6 @@ class ProcessGroup:
     def tell(self, what: Any) -> None:
         """Sends all workers the same message, which has no answer.
 
-        Args:
-          what: The message.
-
         Raises:
           HostError: If a process has ended.
         """
@@ -279,10 +273,6 @@ class ProcessGroup:
 
     def tell_one(self, worker: int, what: Any) -> None:
         """Tells one worker something.
-
-        Args:
-          worker: Its number.
-          what: The message.
 
         Raises:
           HostError: If its process has ended.

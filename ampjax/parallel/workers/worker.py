@@ -131,11 +131,7 @@ class Worker:
         self._ahead: _Share | None = None
 
     def serve(self, driver: Channel) -> None:
-        """Carries out the runner's messages until the runner is gone.
-
-        Args:
-          driver: The channel to it.
-        """
+        """Carries out the runner's messages until the runner is gone."""
 
         def heard() -> Any:
             message = driver.receive()

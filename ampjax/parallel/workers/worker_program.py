@@ -84,11 +84,6 @@ class WorkerProgram:
         loss: SparseProgram,
         split: Split,
     ) -> tuple[Tree, Tree]:
-        """Shapes and dtypes of dense parameters and of the shared optimizer state.
-
-        Args:
-          loss: The loss on pulled rows.
-          split: The optimizer.
-        """
+        """Shapes and dtypes of dense parameters and of the shared optimizer state."""
         params, _ = loss.split(self.params)
         return params, jax.eval_shape(split.init, params)

@@ -195,10 +195,6 @@ class WorkersStep(HomedStep):
 def pulled_leaves(home: DenseAtServers, machine: int) -> list[np.ndarray]:
     """Sends dense variables to a machine.
 
-    Args:
-      home: Their home.
-      machine: The machine's number.
-
     Returns:
       The leaves, of keys their integers.
     """

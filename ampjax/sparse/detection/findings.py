@@ -86,11 +86,7 @@ class Place:
         return dataclasses.replace(self, path=(*self.path, number))
 
     def line_of(self, eqn: Any) -> str:
-        """The user's source line behind an equation in this place.
-
-        Args:
-          eqn: The equation.
-        """
+        """The user's source line behind an equation in this place."""
         return primitives.source_line(eqn) or self.line
 
 
@@ -104,19 +100,11 @@ def union(values: Iterable[Any]) -> Deps:
 
 
 def origins_of_rows(view: View) -> Deps:
-    """Collects the origins of a view's rows: the tables, and the origins of arrays among them.
-
-    Args:
-      view: The view.
-    """
+    """Collects the origins of a view's rows: the tables, and the origins of arrays among them."""
     arrays = (s.value for s in view.segments if s.leaf is None)
     return union([view.leaves, *arrays, *(write.values for write in view.writes)])
 
 
 def origins_of_choice(view: View) -> Deps:
-    """Collects the origins of the choice which rows of a view are read: overwritten rows need no read.
-
-    Args:
-      view: The view.
-    """
+    """Collects the origins of the choice which rows of a view are read: overwritten rows need no read."""
     return union(write.rows for write in view.writes)

@@ -45,20 +45,12 @@ class Repeated:
 
 
 def whole_of(value: Any) -> Any:
-    """Returns a value itself, or the whole array that a `Repeated` stands for.
-
-    Args:
-      value: Any value of a walk.
-    """
+    """Returns a value itself, or the whole array that a `Repeated` stands for."""
     return value.whole if isinstance(value, Repeated) else value
 
 
 def is_repeated(eqn: Any) -> bool:
-    """Tells whether an equation only repeats a boolean, which may decide between tables.
-
-    Args:
-      eqn: Any equation.
-    """
+    """Tells whether an equation only repeats a boolean, which may decide between tables."""
     return (
         eqn.primitive is prim.broadcast_in_dim_p
         and eqn.outvars[0].aval.dtype == bool

@@ -29,9 +29,6 @@ the middle, where a normal draw is zero and hides what it is multiplied with."""
 def draws_of(traced: TracedLoss) -> list[Draw]:
     """Finds the random draws of a loss function.
 
-    Args:
-      traced: The loss function.
-
     Returns:
       The draws in their order, each with the numbers of the batch's leaves from which its key follows.
     """
@@ -52,9 +49,6 @@ def without_randomness(traced: TracedLoss) -> TracedLoss:
     """The loss function with one number in the place of every random draw, and without prints.
 
     It treats all examples alike, so that its loss can be compared where batches are cut.
-
-    Args:
-      traced: The loss function.
 
     Raises:
       SettingsError: If it draws in a `while` loop, which may wait for other numbers; if it draws in a way that is not known; or if it

@@ -62,9 +62,6 @@ def is_read(eqn: Any, view: View) -> bool:
 def read_mode(eqn: Any) -> str:
     """Names a read's treatment of ids outside the table, in JAX's words.
 
-    Args:
-      eqn: A read.
-
     Returns:
       `clip`, `fill` or `promise_in_bounds`.
     """
@@ -166,11 +163,7 @@ def read_rows(
 
 
 def is_plain(view: View) -> bool:
-    """Tells whether a view is a whole table without overwritten rows: reads of several such tables can be made at once.
-
-    Args:
-      view: The view.
-    """
+    """Tells whether a view is a whole table without overwritten rows: reads of several such tables can be made at once."""
     is_whole = len(view.segments) == 1 and view.segments[0].leaf is not None and not view.offset
     return is_whole and not view.writes and not view.stops
 

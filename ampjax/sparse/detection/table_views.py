@@ -232,12 +232,7 @@ def _moved(
 
 
 def with_stop(view: View, stop: Stop) -> View:
-    """The view with gradients stopped for some reads.
-
-    Args:
-      view: The view.
-      stop: For which.
-    """
+    """The view with gradients stopped for some reads."""
     return dataclasses.replace(view, stops=(*view.stops, stop))
 
 

@@ -83,9 +83,6 @@ class RowInterpreter:
     def below(self, path: Path) -> dict[Path, int]:
         """The reads inside an equation.
 
-        Args:
-          path: The equation's place.
-
         Returns:
           By the read's place its leaf.
         """

@@ -232,11 +232,7 @@ class SparseProgram:
         return jax.tree.unflatten(jax.tree.structure(self.params), joined)
 
     def as_tables(self, params: Tree) -> Tree:
-        """Parameters with tables in the places of the sparse leaves, for which an optimizer of rows is made.
-
-        Args:
-          params: The parameters.
-        """
+        """Parameters with tables in the places of the sparse leaves, for which an optimizer of rows is made."""
         dense, tables = self.split(params)
         leaves = []
         for path, leaf in input_checks.by_path(self.params, dense).items():

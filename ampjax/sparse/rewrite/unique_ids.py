@@ -86,9 +86,6 @@ def padded_size(k: int) -> int:
 
     At most a third of the rows is padding (beyond 8), and up to n ids there are 2 log2(n) sizes.
 
-    Args:
-      k: The number of rows.
-
     >>> [padded_size(k) for k in (0, 8, 9, 13, 25, 800)]
     [8, 8, 12, 16, 32, 1024]
     """

@@ -60,11 +60,7 @@ class CatchUp:
         self._is_compiled = False
 
     def before_update(self, shared: Sequence[Any]) -> None:
-        """Lets the next slice of all rows catch up, and forgets updates that no row needs any more.
-
-        Args:
-          shared: The update's shared values.
-        """
+        """Lets the next slice of all rows catch up, and forgets updates that no row needs any more."""
         history = self._history
         if not history.max_lag:
             return

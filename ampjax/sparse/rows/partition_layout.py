@@ -37,11 +37,7 @@ class PartitionLayout:
     n_partitions: int
 
     def size(self, partition: int) -> int:
-        """The number of rows in a partition; sizes differ by one at most.
-
-        Args:
-          partition: The partition's number.
-        """
+        """The number of rows in a partition; sizes differ by one at most."""
         return (self.n_rows - partition + self.n_partitions - 1) // self.n_partitions
 
     def group(
@@ -103,11 +99,6 @@ class PartitionLayout:
         stop: int,
     ) -> tuple[slice, slice]:
         """Finds the slices of a partition's rows in a block of the table's rows.
-
-        Args:
-          partition: The partition's number.
-          start: The block's first row.
-          stop: The row after its last.
 
         Returns:
           The places of the partition's rows in the block, and their numbers within the partition.

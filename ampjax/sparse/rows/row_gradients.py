@@ -15,11 +15,6 @@ from ampjax.optim.row_sums import sum_duplicates
 def checked_ids(row_ids: Any, n_rows: int, call: str) -> np.ndarray:
     """Row ids as an int64 array `[n]`.
 
-    Args:
-      row_ids: What the caller gave.
-      n_rows: The table's rows.
-      call: The caller's name, for messages.
-
     Raises:
       TableError: If they are no integers, not one-dimensional, or outside `[0, n_rows)`.
     """

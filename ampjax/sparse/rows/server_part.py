@@ -105,11 +105,7 @@ class ServerPart:
         self._prepared: dict[int, Callable[[], None]] = {}
 
     def is_ready(self, needs: Needs) -> bool:
-        """Tells whether all messages that a call needs have come, by whatever way.
-
-        Args:
-          needs: What it needs.
-        """
+        """Tells whether all messages that a call needs have come, by whatever way."""
         if needs.update in self._buffers:
             pushed = self._buffers[needs.update].n_clients
         else:
@@ -223,9 +219,6 @@ class ServerPart:
     def rows(self, update: int) -> dict[int, Rows]:
         """Sums an update's gradients.
 
-        Args:
-          update: The update's number.
-
         Returns:
           By touched partition its rows, each once in rising order, and the sums of their gradients, in the table's dtype.
 
@@ -243,11 +236,6 @@ class ServerPart:
         shared: Sequence[Any],
     ) -> list[list[np.ndarray]]:
         """Computes one round's reductions over all rows of this part, one piece for each thread.
-
-        Args:
-          update: The update's number.
-          turn: The round.
-          shared: Shared values for the round.
 
         Returns:
           For each piece the reductions, in the order of the rule's.
@@ -303,12 +291,7 @@ class ServerPart:
         return np.diff(counts.sum(0), prepend=0)
 
     def prepare(self, update: int, shared: Sequence[Any]) -> None:
-        """Computes an update of touched rows; no row changes before `commit`.
-
-        Args:
-          update: Its number.
-          shared: Its shared values.
-        """
+        """Computes an update of touched rows; no row changes before `commit`."""
         self._catch_up.before_update(shared)
 
         def new_rows(job: RowJob) -> list[np.ndarray]:
@@ -329,20 +312,12 @@ class ServerPart:
         self._prepared[update] = write
 
     def commit(self, update: int) -> None:
-        """Makes an update that was prepared, if nothing has changed since. Its gradients can still be read.
-
-        Args:
-          update: The update's number.
-        """
+        """Makes an update that was prepared, if nothing has changed since. Its gradients can still be read."""
         self._prepared.pop(update)()
         self._n_updates += 1
 
     def drop(self, update: int) -> None:
-        """Forgets an update. May be called from any thread.
-
-        Args:
-          update: The update's number.
-        """
+        """Forgets an update. May be called from any thread."""
         self._buffers.pop(update, None)
         self._prepared.pop(update, None)
 

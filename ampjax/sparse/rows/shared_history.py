@@ -49,11 +49,7 @@ class SharedHistory:
             self.values = values
 
     def append(self, shared: Sequence[Any]) -> None:
-        """Adds one update's shared values.
-
-        Args:
-          shared: The values.
-        """
+        """Adds one update's shared values."""
         if not self.max_lag:
             self.base += 1
             return

@@ -74,28 +74,15 @@ class Servers(Protocol):
         ...
 
     def drop_update(self, key: SplitKey, update: int) -> None:
-        """Forgets an update's gradients.
-
-        Args:
-          key: The table and split.
-          update: The update's number.
-        """
+        """Forgets an update's gradients."""
         ...
 
     def close_parts(self, key: SplitKey) -> None:
-        """Forgets a split with all its rows.
-
-        Args:
-          key: The table and split.
-        """
+        """Forgets a split with all its rows."""
         ...
 
     def forget_table(self, table: int) -> None:
-        """Forgets a table with all its splits, and its counts.
-
-        Args:
-          table: The table's number.
-        """
+        """Forgets a table with all its splits, and its counts."""
         ...
 
 
@@ -180,29 +167,16 @@ class LocalServers:
         return ByteCounts()
 
     def drop_update(self, key: SplitKey, update: int) -> None:
-        """Forgets an update's gradients.
-
-        Args:
-          key: The table and split.
-          update: The update's number.
-        """
+        """Forgets an update's gradients."""
         for server in list(self._servers.values()):
             server.drop_update(key, update)
 
     def close_parts(self, key: SplitKey) -> None:
-        """Forgets a split with all its rows.
-
-        Args:
-          key: The table and split.
-        """
+        """Forgets a split with all its rows."""
         for server in list(self._servers.values()):
             server.close(key)
 
     def forget_table(self, table: int) -> None:
-        """Forgets a table with all its splits, and its counts.
-
-        Args:
-          table: The table's number.
-        """
+        """Forgets a table with all its splits, and its counts."""
         for server in list(self._servers.values()):
             server.forget(table)

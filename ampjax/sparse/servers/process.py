@@ -48,9 +48,6 @@ class Begun(NamedTuple):
 def start_alone(number: int) -> Begun:
     """Starts a server on this machine.
 
-    Args:
-      number: Its number.
-
     Raises:
       HostError: If that can't be done.
     """

@@ -44,18 +44,11 @@ class Service:
         self.early: list[Request] = []
 
     def is_ready(self, request: Request) -> bool:
-        """Tells whether all messages that a request needs have come.
-
-        Args:
-          request: The request.
-        """
+        """Tells whether all messages that a request needs have come."""
         return self._server.is_ready(request.key, request.needs)
 
     def serve(self, request: Request) -> None:
         """Carries out a request, and sends the answer if a client waits for one.
-
-        Args:
-          request: The request.
 
         Raises:
           AmpError: If nobody waits.
@@ -68,9 +61,6 @@ class Service:
 
     def answer(self, request: Request) -> Answer:
         """Carries out a request; an error becomes part of the answer.
-
-        Args:
-          request: The request.
 
         Returns:
           The answer to it.

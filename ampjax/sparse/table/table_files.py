@@ -187,11 +187,7 @@ def sweep(folder: str | Path) -> None:
 
 
 def is_name(name: str) -> bool:
-    """Tells whether a saved table may have a file of this name.
-
-    Args:
-      name: The name.
-    """
+    """Tells whether a saved table may have a file of this name."""
     return (
         name == MANIFEST
         or re.fullmatch(_STEM + r"[0-9a-f]{8}-[a-z]+-[0-9-]+\.bin", name) is not None
@@ -199,11 +195,7 @@ def is_name(name: str) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk.
-
-    Args:
-      folder: The folder.
-    """
+    """Waits until the names in a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

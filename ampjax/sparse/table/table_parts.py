@@ -69,11 +69,7 @@ class TablePart:
 
 
 def part_of_all(table: Table) -> TablePart:
-    """Makes the part of a table that holds one parameter's rows only.
-
-    Args:
-      table: The table.
-    """
+    """Makes the part of a table that holds one parameter's rows only."""
     return TablePart(table, 0, table.n_rows, tuple(table.rule.state))
 
 

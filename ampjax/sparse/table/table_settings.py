@@ -95,9 +95,6 @@ class TableSettings:
     def placement(self, n_partitions: int) -> tuple[int, ...]:
         """For each partition its server: as given if there are as many partitions as were given, else evenly by size.
 
-        Args:
-          n_partitions: The number of partitions.
-
         Raises:
           TableError: If `servers` is neither a number of servers nor one server for each partition.
         """
@@ -125,11 +122,7 @@ class TableSettings:
         )
 
     def facts_to_save(self, n_partitions: int) -> dict[str, Any]:
-        """The settings that are saved with a table, in JSON's types: all but a folder and processes, which belong to this run.
-
-        Args:
-          n_partitions: The number of partitions now.
-        """
+        """The settings that are saved with a table, in JSON's types: all but a folder and processes, which belong to this run."""
         wire = None if self.wire_dtype is None else str(self.wire)
         kept = {
             "partitions": n_partitions,
@@ -189,10 +182,6 @@ def settings_of_saved(
 def checked_partitions(n_partitions: Any, n_rows: int) -> int:
     """A number of partitions, if a table can be split so.
 
-    Args:
-      n_partitions: What the caller gave.
-      n_rows: The table's rows.
-
     Raises:
       TableError: If it is no integer in `[1, n_rows]`.
     """
@@ -232,9 +221,6 @@ def _check_processes(processes: Any, n_servers: int) -> None:
 
 def checked_wire(dtype: Any) -> np.dtype:
     """Returns the dtype of rows that travel, if the dtype is allowed.
-
-    Args:
-      dtype: What the caller gave.
 
     Raises:
       TableError: If it is not one of `DTYPES`.
@@ -283,9 +269,6 @@ def checked_columns(
 
 def check_values(values: Any) -> None:
     """Returns if values can be a table's rows.
-
-    Args:
-      values: What the caller gave.
 
     Raises:
       TableError: If they are no array with rows, or of another dtype than `DTYPES`.

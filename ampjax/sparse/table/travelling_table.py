@@ -41,11 +41,7 @@ class TravellingTable:
 
     @classmethod
     def of(cls, table: Table) -> TravellingTable:
-        """A table that is here.
-
-        Args:
-          table: The table.
-        """
+        """A table that is here."""
         return cls(table.shape, table.dtype, table.transform, table)
 
     def __reduce__(self) -> tuple[Any, ...]:
