@@ -186,7 +186,7 @@ def issue_collective(
 
 @functools.lru_cache(maxsize=64)
 def _psum(devices: tuple[Device, ...]) -> Callable[[Tree], Tree]:
-    """One mapped function for each tuple of devices: it holds the compilations, so it must not be made anew."""
+    """Makes the mapped function of a tuple of devices, once: the function holds the compilations."""
     return mapped(
         lambda tree: jax.lax.psum(tree, _AXIS),
         devices,
@@ -221,7 +221,7 @@ def _minus(
     own: list[jax.Array],
     first: list[jax.Array],
 ) -> list[jax.Array]:
-    """How far leaves are from those of replica 0, in float32 at least."""
+    """Subtracts the leaves of replica 0 from a replica's leaves, in float32 at least."""
     result = []
     for leaf, base in zip(own, first, strict=True):
         result.append(jnp.where(leaf == base, 0, _wide(leaf) - _wide(base)))
@@ -234,7 +234,7 @@ def _plus_mean(
     total: list[jax.Array],
     n: int,
 ) -> list[jax.Array]:
-    """The mean of n replicas, from the leaves of replica 0 and the sum of all differences from them; where these are 0, those leaves."""
+    """Computes the mean of n replicas, from the leaves of replica 0 and the sum of all differences from these leaves; differences of 0 keep the leaves."""
     means = []
     for base, leaf in zip(first, total, strict=True):
         means.append((_wide(base) + leaf / n).astype(base.dtype))
@@ -249,7 +249,7 @@ def _wide(leaf: jax.Array) -> jax.Array:
 
 
 def _put(tree: Tree, device: Device) -> Tree:
-    """The tree on a device. NumPy arrays are copied first: JAX may alias them, and their owner may go on writing."""
+    """Puts the tree on a device. NumPy arrays are copied first: JAX may alias an array whose owner goes on writing."""
     if all(
         isinstance(leaf, jax.Array) and leaf.committed and leaf.devices() == {device}
         for leaf in jax.tree.leaves(tree)
@@ -346,7 +346,7 @@ def _home(
     paths: list[str],
     leaves: list[Any],
 ) -> Device:
-    """The one device of a replica's arrays; uncommitted arrays follow the committed ones, as they do in JAX."""
+    """Finds the one device of a replica's arrays; uncommitted arrays follow the committed ones, as in JAX."""
     arrays = []
     for path, leaf in zip(paths, leaves, strict=True):
         if isinstance(leaf, jax.Array):

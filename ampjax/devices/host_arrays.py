@@ -1,4 +1,4 @@
-"""What users hand in as arrays: NumPy's, JAX's, tensors of other libraries, numbers of Python; and whether JAX holds their numbers.
+"""Arrays as users have them: NumPy's, JAX's, tensors of other libraries, numbers of Python; and whether JAX holds their numbers.
 
 Knows single leaves; nothing of batches or parameters.
 """
@@ -51,7 +51,7 @@ def require_32_bits(
     where: str,
     error: type[AmpError] = DataError,
 ) -> None:
-    """Checks that JAX holds the numbers of an array: without `jax_enable_x64` it cuts 64 bits to 32.
+    """Checks that JAX holds the numbers of an array: without `jax_enable_x64`, 64 bits are cut to 32.
 
     Args:
       array: Any array, or keys.

@@ -1,4 +1,4 @@
-"""What a loss function can ask of all replicas: rows of the joined batch, means over it, and a loss with its weight.
+"""A loss function's collectives over all replicas: rows of the joined batch, means over the batch, and a loss with its weight.
 
 Outside of a runner there is one replica: the same loss function is a single-device program. Knows arrays and the name of the replicas'
 axis; nothing of devices, steps or tables.
@@ -91,7 +91,7 @@ def mean(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Weighted:
-    """A loss `total / weight`: a loss function returns it in place of the quotient, with or without aux.
+    """A loss `total / weight`, returned by a loss function in place of the quotient, with or without aux.
 
     If weights differ between replicas (batches with padding), the mean of their quotients would be wrong. The loss of all replicas is the
     sum of their totals over the sum of their weights, as on the joined batch. Its gradient is right, too, also if weights depend on
@@ -134,11 +134,7 @@ class Weighted:
 
 
 def is_weighted(out: Any) -> bool:
-    """Whether what a loss function returns is `Weighted`, or a pair of that and aux.
-
-    Args:
-      out: What a loss function has returned.
-    """
+    """Tells whether a loss function's result is `Weighted`, or a pair of `Weighted` and aux."""
     return isinstance(
         out[0] if isinstance(out, tuple) and len(out) == 2 else out,
         Weighted,
@@ -167,7 +163,7 @@ def scalar(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_replica() -> bool:
-    """Whether this is traced as the program of one replica of several."""
+    """Tells whether the present trace is the program of one replica of several."""
     try:
         jax.lax.axis_size(AXIS)
     except NameError:

@@ -22,7 +22,7 @@ def mapped(
     in_axes: Any = 0,
     donate_argnums: int | Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """Maps a function over the first axis of its arguments, entry i on device i, and compiles it.
+    """Maps a function over the first axis of its arguments, entry i on device i, and compiles the result.
 
     Inside, collectives such as `jax.lax.psum` reach over the axis by its name. The result holds what was compiled: make it once.
 

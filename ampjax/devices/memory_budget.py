@@ -1,4 +1,4 @@
-"""How much memory a device has."""
+"""The memory of devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTAINER = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memor
 
 
 def payload_budget(devices: Sequence[Any]) -> int:
-    """Bytes that payloads may take on each of some devices, unless the user says otherwise: half of what the smallest has.
+    """Computes the bytes for payloads on each of some devices by default: half of the smallest device's memory.
 
     CPU devices share the host's memory among them.
 
@@ -29,7 +29,7 @@ def payload_budget(devices: Sequence[Any]) -> int:
 
 
 def device_bytes(devices: Sequence[Any]) -> int:
-    """Bytes that the smallest of some devices has; CPU devices share the host's memory among them.
+    """Computes the bytes of the smallest of some devices; CPU devices share the host's memory.
 
     Args:
       devices: JAX devices, at least one.
@@ -56,7 +56,7 @@ def _host_bytes() -> int:
 
 
 def _number_in(file: Path) -> int:
-    """The number that a file holds; 0 if there is no such file, or it holds none (`max`)."""
+    """Reads the number in a file; 0 without such a file, or for one without a number (`max`)."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):

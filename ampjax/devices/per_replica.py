@@ -1,4 +1,4 @@
-"""Arrays with a leading axis of replicas, each entry on its replica's device, as mapped programs take and give them.
+"""Arrays with a leading axis of replicas, each entry on its replica's device: the inputs and outputs of mapped programs.
 
 Knows devices and pytrees; nothing of steps.
 """
@@ -58,7 +58,7 @@ def spread(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
 
 
 def spread_inputs(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
-    """Like `spread`, for a mapped program that takes the result at once and donates none of it.
+    """Spreads trees like `spread`, for a mapped program that takes the result at once and donates none of its buffers.
 
     A program on one device takes host arrays as they are, in less time than it takes to make device arrays of them.
 
@@ -83,7 +83,7 @@ def _sharding(devices: tuple[Device, ...]) -> NamedSharding:
 
 
 def replicate(tree: Tree, devices: Sequence[Device]) -> Tree:
-    """A tree's copy for each replica. Buffers are new: they may be donated while the tree stays valid.
+    """Copies a tree for each replica. Buffers are new: donation of a copy leaves the tree valid.
 
     Args:
       tree: A pytree of arrays.
@@ -116,7 +116,7 @@ def replica_entry(tree: Tree, replica: int = 0) -> Tree:
 
 
 def shard_of(leaf: jax.Array, replica: int) -> np.ndarray:
-    """One replica's entry of one array, read where it lies, and without a copy if that is the host.
+    """Reads one replica's entry of one array from its device; without a copy on the host.
 
     Args:
       leaf: `[n, *shape]`.
@@ -129,11 +129,7 @@ def shard_of(leaf: jax.Array, replica: int) -> np.ndarray:
 
 
 def shapes_of(tree: Tree) -> Tree:
-    """Shapes, dtypes as JAX has them, and shardings of a tree of arrays: enough to lower a program.
-
-    Args:
-      tree: A pytree of arrays.
-    """
+    """Collects shapes, dtypes in JAX's form, and shardings of a tree of arrays: enough to lower a program."""
 
     def shape_of(leaf: Any) -> Any:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)

@@ -1,4 +1,4 @@
-"""Random keys among a tree's leaves. NumPy does not take them, so they travel, and are saved, as integers.
+"""Random keys among a tree's leaves. NumPy does not hold keys, so they travel, and are saved, as integers.
 
 Knows single leaves; nothing of trees, devices or files.
 """
@@ -13,11 +13,7 @@ import numpy as np
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether a leaf is an array of `jax.random.key`s, or the shape of one.
-
-    Args:
-      leaf: Anything.
-    """
+    """Tells whether a leaf is an array of `jax.random.key`s, or the shape of one."""
     return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(
         leaf.dtype, jax.dtypes.prng_key
     )
@@ -33,7 +29,7 @@ def data_of(leaf: Any) -> np.ndarray:
 
 
 def on_host(leaf: Any) -> Any:
-    """A leaf as a NumPy array. Keys stay as they are.
+    """Converts a leaf to a NumPy array. Keys stay unchanged.
 
     Args:
       leaf: An array, or keys.
@@ -61,7 +57,7 @@ def wrapped_like(leaf: Any, data: np.ndarray) -> Any:
 
 
 def copy_leaf(leaf: Any) -> Any:
-    """A copy of a leaf that shares no memory with it.
+    """Copies a leaf into new memory.
 
     Args:
       leaf: An array, or keys.

@@ -1,4 +1,4 @@
-"""Which messages belong to each instance, and their states: found for some instances at a time, from the outermost space inwards."""
+"""The messages of each instance, and their states: computed for some instances at a time, from the outermost space inwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ChosenMessages(NamedTuple):
-    """The messages of some instances, one for each row of a space or of a region in it.
+    """The messages of some instances, one for each row of a space or of a region in that space.
 
     Attributes:
       instance: `[m]`: for each message, the place of its instance among those that are asked for.
@@ -29,7 +29,7 @@ class ChosenMessages(NamedTuple):
     span: slice | None = None
 
     def of(self, column: np.ndarray) -> np.ndarray:
-        """What a column of the space says of each message.
+        """Reads a column of the space at each message.
 
         Args:
           column: `[rows of the space, ...]`.
@@ -74,11 +74,7 @@ class SpaceMessages:
         )
 
     def within(self, outer: ChosenMessages) -> ChosenMessages:
-        """The messages within those of the space around.
-
-        Args:
-          outer: The messages there.
-        """
+        """Selects the messages within the messages of the space around."""
         if len(outer.rows) == 1:  # the most frequent case
             row = outer.rows.item()
             n = self._sizes.item(row)
@@ -105,7 +101,7 @@ class SpaceMessages:
         fields: dict[str, np.ndarray],
         start: int | None,
     ) -> ChosenMessages:
-        """Messages with the fields of this space; `start` is the first row where they follow one another."""
+        """Builds messages with the fields of this space; `start` is the first row where rows follow one another."""
         chosen = ChosenMessages(
             instance,
             rows,
@@ -159,15 +155,11 @@ class RegionMessages:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has all messages of its space, as they are."""
+        """Tells whether the selection is all messages of its space, in order."""
         return self._holds is None
 
     def of(self, messages: ChosenMessages) -> ChosenMessages:
-        """Those of a space's messages that are the region's.
-
-        Args:
-          messages: The space's.
-        """
+        """Selects the region's messages among a space's."""
         if self._holds is None:
             return messages
         own = self._holds.take(messages.rows).nonzero()[0]

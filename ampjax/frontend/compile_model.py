@@ -1,4 +1,4 @@
-"""`compile`: from a model, a plain JAX function of parameters and one instance, to a graph and the data that it is fed with."""
+"""`compile`: from a model, a plain JAX function of parameters and one instance, to a graph and its data."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Compiled:
 
     @cached_property
     def batched(self) -> Batched:
-        """The model as one function of parameters and a batch of examples, as `amp.vmap` makes it."""
+        """The model as one function of parameters and a batch of examples, made by `amp.vmap`."""
         return Batched(self._model, self._spec, self.initial_params)
 
     @overload
@@ -202,7 +202,7 @@ class Compiled:
         *,
         labels: bool = True,
     ) -> CompiledInstances | RedrawnInstances:
-        """Instances as the graph's pumps need them.
+        """Converts instances to the form of the graph's pumps.
 
         Args:
           instances: The instances, as the spec says: nested dictionaries, tuples or dataclasses of NumPy arrays, lists, numbers,
@@ -238,7 +238,7 @@ class Compiled:
         self,
         nodes: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Parameters in the structure of the model's own, so that the model can be run with them as it is; for gradients see `gradients`.
+        """Arranges parameters in the structure of the model's own, for calls of the model itself; `gradients` does so for gradients.
 
         Args:
           nodes: Parameters by node name: `trainer.params`.
@@ -256,7 +256,7 @@ class Compiled:
         self,
         nodes: Mapping[str, tuple[Any, int]],
     ) -> dict[str, Any]:
-        """Summed gradients in the structure of the model's own parameters, as `jax.grad` of the model gives them.
+        """Arranges summed gradients in the structure of the model's own parameters, as `jax.grad` of the model gives them.
 
         Args:
           nodes: Gradients and their numbers of rows by node name: `trainer.gradients`.
@@ -274,7 +274,7 @@ class Compiled:
         self,
         params: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Parameters of the model's structure by node name, as `Trainer(params=...)` takes them.
+        """Arranges parameters of the model's structure by node name, for `Trainer(params=...)`.
 
         Args:
           params: The parameters.
@@ -289,7 +289,7 @@ class Compiled:
         return self._draft.params.by_node(params)
 
     def explain(self, examples: Sequence[Any] | CompiledInstances = ()) -> ModelExplanation:
-        """What the model was compiled to: nodes with the lines that they come from, state fields, and what is computed together.
+        """Explains the compiled model: nodes with their source lines, state fields, and operations that are computed together.
 
         Args:
           examples: Some instances, or what `data` has made of them, for how many rows a dispatch holds; none leaves that out.
@@ -312,7 +312,7 @@ class Compiled:
         tolerance: float | None = None,
         progress: bool = True,
     ) -> Verification:
-        """Compares the engine's loss and gradients with those that `jax.grad` computes of the model itself.
+        """Compares the engine's loss and gradients with `jax.grad` of the model itself.
 
         The model runs as it is on each example, operation by operation in float64; if it does not fit together in float64, as it is. The
         engine runs all examples together, and no parameter changes. Three sequences or trees take seconds, most of them for compilations.
@@ -361,7 +361,7 @@ class Compiled:
         params: Any,
         instances: Sequence[Any],
     ) -> jax.Array:
-        """The summed loss of instances by the model as it is, in plain JAX: the reference for the graph.
+        """Computes the summed loss of instances by the model itself, in plain JAX: the reference for the graph.
 
         Args:
           params: Parameters of the model's structure.
@@ -393,7 +393,7 @@ def compile(
     *,
     copies: int = 1,
 ) -> Compiled:
-    """Compiles a model: a plain JAX function of parameters and one instance, with ampjax's combinators for what the instance decides.
+    """Compiles a model: a plain JAX function of parameters and one instance, with ampjax's combinators for control that the instance decides.
 
     The model is traced once, with symbolic lengths. What follows from the instance alone is computed on the host; states, loop counters,
     keys, joins and groups are deduced (AMPNet, ICLR version, section 8, asks for such a compiler).
@@ -465,7 +465,7 @@ def compile(
 
 
 def _require_some(method: str, instances: Any) -> None:
-    """Checks that these are instances as the model takes them, and not none."""
+    """Checks that there are instances, in the model's form."""
     if isinstance(instances, CompiledInstances | RedrawnInstances):
         raise _not_themselves(method, "what `compiled.data` made of them")
     if isinstance(instances, PlainSource):
@@ -479,7 +479,7 @@ def _require_some(method: str, instances: Any) -> None:
 
 
 def _require_names(method: str, trees: Any, source: str) -> None:
-    """Checks that these are trees by name.
+    """Checks that trees come by name.
 
     Raises:
       ParameterError: If not.
@@ -518,7 +518,7 @@ def _params_values(params: Mapping[str, Any]) -> list[Value]:
 
 
 def _instance_value(leaf: LeafSpec, root: IndexSpace, low: Lowering) -> Value:
-    """What is known of a leaf of the instance: nested sequences, with the values in the innermost space."""
+    """Makes the value of a leaf of the instance: nested sequences, with the values in the innermost space."""
     spaces = []
     space = root
     for depth, name in enumerate(leaf.dimensions):
@@ -555,7 +555,7 @@ def _metrics_of(
     function: Traced,
     results: Sequence[Any],
 ) -> list[tuple[int, str]]:
-    """Checks what the model returns; gives the metrics' places and names."""
+    """Checks the model's result; returns the metrics' places and names."""
     where = "the model"
     fix = "Return the loss, or `(loss, {name: value})`."
     structure = function.results

@@ -53,11 +53,7 @@ class DrawnKeys(Instrument):
         )
 
     def decided(self, dispatch: Dispatch) -> None:
-        """A worker got a dispatch.
-
-        Args:
-          dispatch: The dispatch.
-        """
+        """A worker got a dispatch."""
         if dispatch.stage >= 0:
             stage = self._scheduler.plan.stages[dispatch.stage]
         else:
@@ -117,7 +113,7 @@ class DrawnKeys(Instrument):
 
 
 def _nodes(stage: Stage) -> list[list[Node]]:
-    """A stage's nodes: all of them; of a chain those on rows, then those on the edges of each type."""
+    """Groups a stage's nodes: all together; for a chain the nodes on rows, then the nodes on the edges of each type."""
     if stage.chain is None:
         return [list(stage.nodes)]
     return [

@@ -1,4 +1,4 @@
-"""What a model was compiled to, in tables."""
+"""The explanation of a compiled model, in tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Report:
 
 @dataclass(frozen=True)
 class ModelExplanation:
-    """What a model was compiled to; prints as tables, in notebooks too.
+    """The explanation of a compiled model; prints as tables, in notebooks too.
 
     Args:
       nodes: For each pump and each node that computes: its name, its kind, what there is one message of, and the user's lines that lead to it.
@@ -78,7 +78,7 @@ class ModelExplanation:
 def explain_model(
     graph: Graph, draft: GraphDraft, examples: CompiledInstances | None
 ) -> ModelExplanation:
-    """Says what a model was compiled to.
+    """Explains a compiled model.
 
     Args:
       graph: The graph.

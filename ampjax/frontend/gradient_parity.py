@@ -126,7 +126,7 @@ def _by_jax(
     drawn: DrawnKeys,
     reporter: Reporter,
 ) -> tuple[dict[str, Any], str]:
-    """The function's own loss and gradients, and how they were computed."""
+    """Computes the function's own loss and gradients, and names the way of this computation."""
     if compiled.draws:  # keys give other numbers in float64
         summed = _summed(compiled, instances, dict(params), reporter, drawn)
         return summed, "in its own precision, with the random numbers that the engine drew"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Columns:
-    """What is known of a data set while its columns are made.
+    """The known values of a data set while its columns are made.
 
     Args:
       leaves: The leaves of the spec.
@@ -91,11 +91,7 @@ class Columns:
         return value
 
     def known(self, column: Column) -> np.ndarray | None:
-        """A column's values; None if it reads a leaf that is missing: then nobody needs them.
-
-        Args:
-          column: The column.
-        """
+        """Computes a column's values; None if the column reads a missing leaf: then nobody needs the values."""
         with self.noting_missing() as read:
             try:
                 values = column.of(self)
@@ -125,7 +121,7 @@ class Columns:
         return self._values[path]
 
     def sizes(self, dimensions: tuple[str, ...]) -> np.ndarray:
-        """How many elements of the last dimension each row of those before has."""
+        """Counts the elements of the last dimension for each row of the dimensions before."""
         path, sizes = self._sizes[dimensions]
         self._note(path)
         return sizes
@@ -214,7 +210,7 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class _Pumped:
-    """What a pump gets.
+    """The input of a pump.
 
     Args:
       payload: `[rows of its space, *shape]`.
@@ -238,11 +234,7 @@ class _Pumped:
         )
 
     def of(self, chosen: ChosenMessages) -> Messages:
-        """Some messages.
-
-        Args:
-          chosen: Which.
-        """
+        """Some messages."""
         if self.row_starts is None or self.sizes is None:
             if self.is_same:
                 payload = self._rows(chosen.rows)
@@ -359,7 +351,7 @@ class CompiledInstances:
 
 
 def _in_size(rows: np.ndarray, size: int, kind: Any) -> Any:
-    """So many values of a type, for JAX: those of a column, and zeros."""
+    """Makes a given number of values of a type, for JAX: a column's values, then zeros."""
     padded = np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)])
     return from_raw(padded.astype(raw_type(kind).dtype), kind.dtype)
 

@@ -1,4 +1,4 @@
-"""What an instance looks like, written as JAX prints types: `int32[w]`, where names are lengths that each instance has of its own."""
+"""The spec of an instance, in JAX's notation of types: `int32[w]`, where names are lengths that each instance has of its own."""
 
 from __future__ import annotations
 
@@ -48,11 +48,7 @@ class LeafSpec:
     like: str = ""
 
     def aval(self, dimensions: Dimensions) -> jax.ShapeDtypeStruct:
-        """The type with symbolic dimensions.
-
-        Args:
-          dimensions: Those of the model.
-        """
+        """The type with symbolic dimensions."""
         named = tuple(dimensions.get(name) for name in self.dimensions)
         if self.of_keys is not None:
             return jax.ShapeDtypeStruct(
@@ -97,7 +93,7 @@ class LeafSpec:
         self,
         values: list[Any],
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """What instances hold, one after the other."""
+        """Collects the values of instances, one after the other."""
         sizes: list[np.ndarray] = []
         for depth in range(len(self.dimensions)):
             is_last = depth == len(self.dimensions) - 1
@@ -108,11 +104,7 @@ class LeafSpec:
         return self._stacked(values), sizes
 
     def typed(self, instance: Any, number: int = 0) -> Any:
-        """The leaf of one instance with the dtype and the shape that the spec says: of what has no elements the data does not say them.
-
-        Args:
-          instance: The instance.
-          number: Its number, for errors.
+        """Casts the leaf of one instance to the spec's dtype and shape, which the data do not tell for an empty sequence.
 
         Returns:
           An array, or a `Ragged` where several dimensions have names; what JAX has already as it is.
@@ -138,11 +130,7 @@ class LeafSpec:
         return whole
 
     def is_missing(self, instances: Sequence[Any]) -> bool:
-        """Whether no instance has the leaf.
-
-        Args:
-          instances: The instances.
-        """
+        """Tells whether no instance has the leaf."""
         wholes = [instances.columns] if isinstance(instances, Stacked) else instances
         return not any(self._is_in(whole) for whole in wholes)
 
@@ -190,7 +178,7 @@ class LeafSpec:
         return self._cast(np.asarray(column)), sizes
 
     def _stacked(self, values: list[Any]) -> np.ndarray:
-        """All rows of all values, as one array."""
+        """Stacks all rows of all values to one array."""
         where = f"instances, `{self.path}`"
         wanted = self.shape
         if any(isinstance(value, np.ma.MaskedArray) for value in values):
@@ -233,7 +221,7 @@ class LeafSpec:
         return out.astype(self.dtype, copy=False)
 
     def _holds(self, values: np.ndarray) -> bool:
-        """Whether values of another dtype keep their meaning: floats may be rounded, integers must stay the same."""
+        """Tells whether values of another dtype keep their meaning: floats may be rounded, integers must stay the same."""
         if values.dtype.kind in "iub" and not jnp.issubdtype(self.dtype, np.inexact):
             return bool((values.astype(self.dtype) == values).all())
         is_number = values.dtype.kind in "iubfc" or jnp.issubdtype(values.dtype, np.inexact)
@@ -268,7 +256,7 @@ class LeafSpec:
         return self._as_integers(value)
 
     def _as_integers(self, value: Any) -> Any:
-        """PRNG keys as the integers that they are made of, also in a list or rows; anything else as it is."""
+        """Converts PRNG keys to their integers, also in a list or rows; returns anything else unchanged."""
         if isinstance(value, list | tuple):
             has_keys = self.of_keys is not None or (len(value) and isinstance(value[0], jax.Array))
             if has_keys:
@@ -334,7 +322,7 @@ def parse(spec: Any) -> tuple[list[LeafSpec], Any]:
 
 
 def _edges_spec(edges: Edges, taken: set[str]) -> Edges:
-    """Types for what `Edges("v", kinds=4)` stands for; the edges get a dimension of their own."""
+    """Makes the types of `Edges("v", kinds=4)`; the edges get a dimension of their own."""
     nodes = edges.senders
     n = 1 if edges.kinds is None else edges.kinds
     where = f"spec, `{edges!r}`"
@@ -436,7 +424,7 @@ def _parsed(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
 
 
 def listed(instances: Sequence[Any]) -> Sequence[Any]:
-    """Instances as they are asked for once, so that what makes them when it is asked makes one of each.
+    """Wraps instances in a list that asks for each only once, since a lazy source would make several of one.
 
     Args:
       instances: What has a length and gives an instance for each number.
@@ -454,11 +442,7 @@ def part_finder(
     leaves: Sequence[LeafSpec],
     structure: Any,
 ) -> Callable[[Any, Any], Any]:
-    """What finds parts of a model's instances, with types as the spec says.
-
-    Args:
-      leaves: The leaves of the spec.
-      structure: Its structure.
+    """Makes a function that finds parts of a model's instances, with the spec's types.
 
     Returns:
       `find(instance, part)`: the part; None if the instance does not have it.
@@ -483,7 +467,7 @@ def part_finder(
 
 
 def _part(whole: Any, keys: tuple[Any, ...]) -> Any:
-    """A part of an instance by the keys that lead to it; None if there is none."""
+    """Finds a part of an instance by its keys; None if there is none."""
     for key in keys:
         try:
             whole = _got(whole, key)
@@ -493,7 +477,7 @@ def _part(whole: Any, keys: tuple[Any, ...]) -> Any:
 
 
 def _got(value: Any, key: Any) -> Any:
-    """What a key leads to; of a list of structures the list of what it leads to in each."""
+    """Looks up a key; in a list of structures, collects the parts of all structures."""
     name: Any = getattr(
         key,
         "key",
@@ -507,7 +491,7 @@ def _got(value: Any, key: Any) -> Any:
 
 
 def _is_of_jax(value: Any) -> bool:
-    """Whether JAX has a value already, which may be one that it differentiates or traces."""
+    """Tells whether a value is a JAX array already, perhaps one that JAX differentiates or traces."""
     return any(
         isinstance(leaf, jax.Array)
         for leaf in jax.tree.leaves(value.values if isinstance(value, Ragged) else value)

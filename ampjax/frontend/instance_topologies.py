@@ -1,4 +1,4 @@
-"""The edges of instances as the topologies that `distribute` and `collect` follow; each is made when it is first asked for."""
+"""The edges of instances as the topologies that `distribute` and `collect` follow; each made at its first use."""
 
 from __future__ import annotations
 
@@ -20,10 +20,6 @@ def check_edges(
     columns: Columns,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Checks the edges of a data set.
-
-    Args:
-      plan: Which edges.
-      columns: The data set.
 
     Returns:
       `[edges]` each: senders, receivers and kinds.

@@ -18,11 +18,7 @@ def missing_leaves(
     columns: Columns,
     read: Callable[[], object],
 ) -> set[str]:
-    """Which of the missing leaves something reads; what it finds wrong with the zeros in their place does not count.
-
-    Args:
-      columns: The data set.
-      read: Reads columns.
+    """Finds the missing leaves that a function reads; errors about the zeros in their place do not count.
 
     Raises:
       Exception: As `read`, if it reads no leaf that is missing.
@@ -41,12 +37,7 @@ def require_for_sinks(
     draft: GraphDraft,
     columns: Columns,
 ) -> set[str]:
-    """Checks that nothing that a sink depends on reads a leaf that is missing: neither a payload nor a state field that decides what arrives there.
-
-    Args:
-      graph: The graph.
-      draft: How it was made.
-      columns: The data set.
+    """Checks that no sink depends on a missing leaf: neither by a payload nor by a state field that decides which messages arrive.
 
     Returns:
       The pumps from which a way leads to a sink.
@@ -75,7 +66,7 @@ def _read_all(
     draft: GraphDraft,
     columns: Columns,
 ) -> None:
-    """Reads all on which it depends what a pump's messages bring to sinks: payloads, which messages there are, and some state fields."""
+    """Reads everything on which a pump's messages to sinks depend: payloads, the choice of messages, and some state fields."""
     if name in draft.topologies:
         edges = draft.topologies[name]
         for column in (edges.senders, edges.receivers, edges.kinds, edges.n_nodes):

@@ -1,4 +1,4 @@
-"""What can't be a model's parameter: anything but arrays of floats, and layers of flax that keep a state."""
+"""Checks of a model's parameters, which can only be arrays of floats, without layers of flax that keep a state."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from ampjax.errors import GraphError
 
 def require_float(where: str, leaf: Any) -> None:
     """Checks that a leaf of the parameters is an array of floats, or a float.
-
-    Args:
-      where: What an error calls it.
-      leaf: The leaf.
 
     Raises:
       GraphError: If it is anything else.

@@ -13,10 +13,10 @@ from ampjax.ir.instances import Messages
 
 @runtime_checkable
 class PlainSource(Protocol):
-    """A data set that gives its instances as a model takes them."""
+    """A data set that yields its instances in the model's form."""
 
     def plain(self) -> Any:
-        """The instances, as `Compiled.data` takes them."""
+        """Returns the instances, in the form of `Compiled.data`'s argument."""
 
 
 class RedrawnInstances:
@@ -45,7 +45,7 @@ class RedrawnInstances:
 
     @property
     def plans(self) -> Mapping[str, Any]:
-        """What each pump gets."""
+        """The input of each pump."""
         return self._data.plans
 
     def __len__(self) -> int:
@@ -53,9 +53,6 @@ class RedrawnInstances:
 
     def reshuffle(self, rng: np.random.Generator) -> RedrawnInstances:
         """Draws the instances of another epoch; this object, which may still be in use, does not change.
-
-        Args:
-          rng: Draws.
 
         Returns:
           The data set.

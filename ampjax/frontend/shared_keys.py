@@ -17,7 +17,7 @@ from ampjax.jaxprs.primitives import DRAWS, called, opened, source_line
 
 
 def refuse_other_generators(jaxpr: Any, line: str) -> None:
-    """Checks that all keys are Threefry's: those of others give other numbers when many are drawn in one call.
+    """Checks that all keys are Threefry's: keys of other generators give other numbers when many are drawn in one call.
 
     Args:
       jaxpr: The model's open jaxpr, or one in it.
@@ -59,7 +59,7 @@ def _follow(
     line: str,
     found: list[str],
 ) -> list[bool]:
-    """Whether each result of an open jaxpr depends on the example; `found` gets the lines that draw with keys that do not."""
+    """Tells for each result of an open jaxpr whether it depends on the example; `found` gets the lines that draw with keys that do not."""
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], differs, strict=True))
 
     def of(atom: Any) -> bool:
@@ -98,7 +98,7 @@ def _of_combinator(
     given: Sequence[bool],
     found: list[str],
 ) -> list[bool]:
-    """Whether each result of a combinator depends on the example."""
+    """Tells for each result of a combinator whether it depends on the example."""
     ends = np.cumsum([0, *call.n_closed]).tolist()
     closed = [given[a:b] for a, b in pairwise(ends)]
     own = list(given[ends[-1] :])
@@ -144,7 +144,7 @@ def _of_loop(
     n_carry: int,
     found: list[str],
 ) -> list[bool]:
-    """Whether each result of a loop depends on the example: what is carried, in any round."""
+    """Tells for each result of a loop whether it depends on the example: for a carried value, in any round."""
     while True:
         lines: list[str] = []
         after = _follow(

@@ -46,7 +46,7 @@ def _evaluate(
     constants: Sequence[Any],
     args: Sequence[Any],
 ) -> list[Any]:
-    """The jaxpr's outputs, with jitted calls replaced by what is in them."""
+    """Evaluates a jaxpr, with jitted calls replaced by their bodies."""
     return evaluate(jaxpr, constants, args, _results)
 
 
@@ -59,7 +59,7 @@ def _results(equation: Any, operands: list[Any]) -> list[Any]:
 
 
 def _sums_over_several(equation: Any) -> bool:
-    """Whether a product sums over the first axes of both operands, more than one, in their order."""
+    """Tells whether a product sums over the first axes of both operands, more than one, in their order."""
     (left, right), batch = equation.params["dimension_numbers"]
     return (
         len(left) > 1 and tuple(left) == tuple(right) == tuple(range(len(left))) and not any(batch)

@@ -1,4 +1,4 @@
-"""What a jaxpr computes, as a value that can be compared: two traces of one function have equal contents."""
+"""The content of a jaxpr, as a value that can be compared: two traces of one function have equal contents."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _MOST_NESTED = 2
 
 
 class HasContent(ABC):
-    """A parameter of an operation that says by value what it computes."""
+    """A parameter of an operation with a comparable content."""
 
     @abstractmethod
     def content(self) -> Any:
-        """What it computes: jaxprs, arrays, hashable values, and tuples, lists and mappings of these."""
+        """Returns the content: jaxprs, arrays, hashable values, and tuples, lists and mappings of these."""
 
 
 @dataclass(frozen=True)
 class OpenJaxpr:
-    """A jaxpr whose constants are operands. In JAX 0.11 and later it has their values, too, which may be tracers.
+    """A jaxpr whose constants are operands. From JAX 0.11 on, a jaxpr also holds the constants' values, which may be tracers.
 
     Args:
       jaxpr: The jaxpr.
@@ -95,7 +95,7 @@ def settings(
     equation: Any,
     around: tuple[Hashable, ...] = (),
 ) -> Hashable:
-    """An operation's parameters, and what it was traced under.
+    """Collects an operation's parameters, and the settings of its trace.
 
     Args:
       equation: The operation.
@@ -142,7 +142,7 @@ def _value(value: Any, around: tuple[Hashable, ...]) -> Hashable:
 
 
 def array_content(value: Any) -> Hashable:
-    """The value of an array: itself where it is short, else its SHA-256.
+    """Describes the value of an array: a short array itself, else its SHA-256.
 
     Args:
       value: An array or a number.
@@ -155,7 +155,7 @@ def array_content(value: Any) -> Hashable:
 
 
 class _Identity:
-    """An object that can't be hashed: equal to itself alone. It is kept, so that no other gets its address."""
+    """An unhashable object, equal to itself alone. The object stays alive, so that no other gets its address."""
 
     def __init__(self, value: Any):
         self._value = value

@@ -1,4 +1,4 @@
-"""How each value of a flat program depends on tables: it has one entry per row, is the same for all rows, or is shared.
+"""The dependence of a flat program's values on tables: a value has one entry per row, is the same for all rows, or is shared.
 
 Follows the equations once, from inputs to outputs, and refuses what is not row-wise. Knows programs; nothing of optimizers.
 """
@@ -53,7 +53,7 @@ class Reduction:
 
 @dataclass
 class Dependence:
-    """How the variables of one program depend on tables. Variables in none of these collections are shared.
+    """The dependence of one program's variables on tables. Variables in none of these collections are shared.
 
     Args:
       table_of: By variable with one entry per row, its table.
@@ -72,7 +72,7 @@ class Dependence:
     producer: dict[Var, Equation] = field(default_factory=dict)
 
     def is_aligned(self, atom: Any, table: str) -> bool:
-        """Whether an operand has, or can be given, one entry for each of any number of the table's rows.
+        """Tells whether an operand has, or can be given, one entry for each of any number of the table's rows.
 
         Args:
           atom: A variable or a literal.
@@ -113,7 +113,7 @@ def find_dependence(flat: FlatProgram, inputs: Sequence[RowInput | None]) -> Dep
 def _follow_equation(
     equation: Equation, operands: list[Var], turn: int, dependence: Dependence
 ) -> bool:
-    """Finds how one equation's results depend on tables; True if they are a reduction's."""
+    """Finds the dependence of one equation's results on tables; returns True for a reduction."""
     tables = {dependence.table_of[atom]: None for atom in operands if atom in dependence.table_of}
     if not tables:
         aligned = [not is_literal(atom) and atom in dependence.uniform for atom in equation.invars]

@@ -108,7 +108,7 @@ def trace_update(tx: optax.GradientTransformation, params: Tree, state: Tree) ->
 
 
 def is_literal(atom: Any) -> bool:
-    """Whether an equation's operand, or an output, is a number written into the program.
+    """Tells whether an equation's operand, or an output, is a number written into the program.
 
     Args:
       atom: A variable or a literal.
@@ -121,7 +121,7 @@ def _evaluate(
     constants: Sequence[Any],
     args: Sequence[Any],
 ) -> list[Any]:
-    """The jaxpr's outputs, with calls and branches replaced by what is in them."""
+    """Evaluates a jaxpr, with calls and branches replaced by their bodies."""
     return evaluate(jaxpr, constants, args, _results)
 
 

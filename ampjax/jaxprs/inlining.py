@@ -1,4 +1,4 @@
-"""Small calls in a jaxpr, replaced by what is in them: `jnp.take` and `jnp.where` are functions under `jit` to JAX."""
+"""Small calls in a jaxpr, replaced by their bodies: `jnp.take` and `jnp.where` are functions under `jit` to JAX."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ MOST_EQUATIONS = 16
 
 def inlined(jaxpr: Any) -> Any:
     """An open jaxpr without small calls.
-
-    Args:
-      jaxpr: An open jaxpr.
 
     Returns:
       An equal one; the equations that stay are the same objects.
@@ -68,7 +65,7 @@ def _add(
 
 
 def _cast_number(eqn: Any, atoms: Sequence[Any]) -> Any:
-    """A number that an equation only casts, as JAX casts it while it traces; None if it does anything else."""
+    """Casts a number, if the equation does nothing else, as JAX does during a trace; else None."""
     if eqn.primitive.name != "convert_element_type" or not isinstance(atoms[0], jex.Literal):
         return None
     aval = eqn.outvars[0].aval

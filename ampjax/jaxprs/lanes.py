@@ -1,4 +1,4 @@
-"""Equations of a jaxpr that do the same to each of many arrays, found so that they can be done at once, for lanes of one array.
+"""Finds equations of a jaxpr that do the same to many arrays, so that they can be done at once, for lanes of one array.
 
 A model that reads a hundred tables one by one has a hundred times the equations of one that reads a stack of them, and takes as much longer to
 compile. Equations are equal if primitive, parameters and shapes are, and if each operand is the same for all, a literal, or comes
@@ -123,7 +123,7 @@ class Group:
 
     @property
     def given(self) -> Sequence[Any]:
-        """The given variables that are read, by lane; none if it does not read such."""
+        """The given variables that the group reads, by lane; none if no such variable is read."""
         if self.operands and isinstance(self.operands[0], Given):
             return self.operands[0].atoms
         return ()
@@ -175,7 +175,7 @@ def _uses(eqn: Any, given: Mapping[Any, Hashable]) -> bool:
 
 
 def _settings(eqn: Any) -> Hashable:
-    """What must be equal of an equation's parameters."""
+    """Collects the parameters of an equation that must be equal among lanes."""
     params = dict(eqn.params)
     if _may_start_anywhere(eqn):
         del params["start_indices"], params["limit_indices"]
@@ -216,11 +216,7 @@ class _Search:
         self._made: dict[Any, tuple[int, int, int]] = {}  # by variable its group, result and lane
 
     def note_copies(self, places: Sequence[int]) -> None:
-        """Notes that some equations compute the same.
-
-        Args:
-          places: Their numbers.
-        """
+        """Notes that some equations compute the same."""
         first, *others = (self._jaxpr.eqns[place] for place in places)
         for eqn in others:
             self._copy_of.update(zip(eqn.outvars, first.outvars, strict=True))
@@ -292,7 +288,7 @@ class _Search:
 
 
 def _varies(group: Group) -> bool:
-    """Whether lanes do different things, and are not just one thing done several times."""
+    """Tells whether lanes do different things, and not one thing several times."""
     return group.starts is not None or any(
         not isinstance(operand, Same) for operand in group.operands
     )
@@ -356,7 +352,7 @@ class Batch:
 
 
 class Run(NamedTuple):
-    """Lanes one after the other along an axis of theirs: what concatenating them gives.
+    """Consecutive lanes along one of their axes: the value of a concatenation of them.
 
     Args:
       batch: The results.
@@ -454,11 +450,7 @@ def _slices(group: Group, value: Any) -> Any:
 
 
 def places_of(groups: Iterable[Group]) -> dict[int, Group]:
-    """By number of an equation its group.
-
-    Args:
-      groups: The groups.
-    """
+    """By number of an equation its group."""
     result = {}
     for group in groups:
         for place in group.places:

@@ -1,4 +1,4 @@
-"""Which values of a forward pass to record, so that its backward pass can compute the rest again: a minimum cut.
+"""A minimum cut: the values of a forward pass to record, so that the backward pass can compute the rest again.
 
 Values that depend on parameters, or are expensive, cannot be computed again from inputs. Some of them follow from others by cheap
 operations alone: both gates from the row that holds both, one minus a gate from the gate. Among all sets of values from which the wanted

@@ -37,7 +37,7 @@ _OURS = tuple(
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr and the values of its constants. JAX 0.10 keeps the two apart; later they are one object.
+    """Splits a jaxpr from the values of its constants. JAX 0.10 keeps the two apart; later versions hold both in one object.
 
     Args:
       jaxpr: An open jaxpr, or a closed one.
@@ -64,11 +64,7 @@ def needed(jaxpr: Any, n_results: int | None = None) -> Any:
 
 
 def inputs_read(jaxpr: Any) -> list[bool]:
-    """Which of an open jaxpr's inputs an output depends on.
-
-    Args:
-      jaxpr: An open jaxpr.
-    """
+    """Tells for each input of an open jaxpr whether an output depends on that input."""
     return list(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1])
 
 
@@ -87,7 +83,7 @@ def bind(
     args: Sequence[Any],
     line: Any = None,
 ) -> list[Any]:
-    """The results of one equation, under the settings and with the source line with which it was traced.
+    """Computes the results of one equation, under the settings and with the source line of its trace.
 
     Args:
       eqn: The equation.
@@ -135,20 +131,12 @@ def evaluate(
 
 
 def reaches_over_axes(eqn: Any) -> bool:
-    """Whether an equation is a collective, or holds one.
-
-    Args:
-      eqn: The equation.
-    """
+    """Tells whether an equation is a collective, or holds one."""
     return any(type(effect).__name__ == "NamedAxisEffect" for effect in eqn.effects)
 
 
 def inner(eqn: Any) -> Iterator[Any]:
-    """Yields the open jaxprs that an equation holds.
-
-    Args:
-      eqn: The equation.
-    """
+    """Yields the open jaxprs that an equation holds."""
     for value in eqn.params.values():
         for each in value if type(value) in (tuple, list) else (value,):
             jaxpr, _ = opened(each)
@@ -157,11 +145,7 @@ def inner(eqn: Any) -> Iterator[Any]:
 
 
 def called(eqn: Any) -> Any:
-    """The jaxpr of an equation that calls one.
-
-    Args:
-      eqn: The equation.
-    """
+    """The jaxpr of an equation that calls one."""
     return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
 
 
@@ -209,7 +193,7 @@ def while_parts(
 
 
 def carried_unchanged(body: Any, n_consts: int, index: int) -> bool:
-    """Whether a loop's body returns a carried value as it came.
+    """Tells whether a loop's body returns a carried value unchanged.
 
     Args:
       body: The open jaxpr of the body.
@@ -236,7 +220,7 @@ def jvp_rule(eqn: Any) -> tuple[Any, Sequence[Any], list[bool]]:
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Whether values of this dtype have a gradient.
+    """Tells whether values of this dtype have a gradient.
 
     Args:
       dtype: The dtype.
@@ -245,19 +229,12 @@ def is_inexact(dtype: Any) -> bool:
 
 
 def blank(aval: Any) -> Any:
-    """Zeros in the place of a value that is not used.
-
-    Args:
-      aval: The value's type.
-    """
+    """Zeros in the place of a value that is not used."""
     return jnp.zeros(aval.shape, aval.dtype)
 
 
 def source_line(eqn: Any) -> str:
     """The user's source line behind an equation.
-
-    Args:
-      eqn: The equation.
 
     Returns:
       `file.py:12`; in a notebook the line itself; empty where JAX did not keep it.
@@ -269,7 +246,7 @@ def source_line(eqn: Any) -> str:
 
 
 def users_frames(eqn: Any) -> Iterator[Any]:
-    """Yields the frames of the user's own functions behind an equation, the innermost first, as far as JAX kept them.
+    """Yields the frames of the user's own functions behind an equation, the innermost first, as far as JAX has recorded them.
 
     Args:
       eqn: The equation. Of one in a function under `jax.jit`, JAX keeps the frames inside of that function only.
@@ -294,11 +271,7 @@ def line_text(file: File, number: int) -> str:
 
 
 def source_function(eqn: Any) -> str:
-    """The name of the user's function behind an equation; empty where JAX did not keep it.
-
-    Args:
-      eqn: The equation.
-    """
+    """Returns the name of the user's function behind an equation; empty without a record in JAX."""
     return next(
         (frame.function_name.rsplit(".", 1)[-1] for frame in users_frames(eqn)),
         "",
@@ -306,7 +279,7 @@ def source_function(eqn: Any) -> str:
 
 
 def shape_text(aval: Any) -> str:
-    """An array's type as JAX prints it.
+    """Writes an array's type in JAX's notation.
 
     Args:
       aval: An array, or its type.
@@ -319,11 +292,7 @@ def shape_text(aval: Any) -> str:
 
 @functools.cache
 def is_library_file(name: str) -> bool:
-    """Whether a file is JAX's, Flax's or Optax's, or one of ours that traces users' functions.
-
-    Args:
-      name: The file's path.
-    """
+    """Tells whether a file is JAX's, Flax's or Optax's, or one of ours that traces users' functions."""
     file = File(name)
     is_ours = any(file.is_relative_to(folder) for folder in _OURS)
     return is_ours or (

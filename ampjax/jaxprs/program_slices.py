@@ -69,7 +69,7 @@ class RowSlice:
 
 @dataclass(frozen=True)
 class SharedSlice:
-    """The work on shared values: dense parameters, counts, schedules, what becomes of totals.
+    """The work on shared values: dense parameters, counts, schedules, functions of totals.
 
     Args:
       equations: In order.
@@ -141,7 +141,7 @@ def shared_slice(
     dependence: Dependence,
     results: Sequence[Any],
 ) -> SharedSlice:
-    """The part of a program that makes shared values; reductions' results are inputs to it.
+    """Cuts out the part of a program that makes shared values; reductions' results are inputs of that part.
 
     Args:
       flat: The program.

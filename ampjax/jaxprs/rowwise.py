@@ -1,4 +1,4 @@
-"""Which primitive operations work row by row, and how each is done for another number of rows.
+"""The primitive operations that work row by row, and their forms for another number of rows.
 
 An *aligned* array has one entry per row of a table along its first axis. An operation is row-wise if row i of its result
 depends on row i of its aligned operands only; then it may be done for any selection of rows. Knows JAX primitives; nothing
@@ -114,20 +114,12 @@ _GROUPED = {
 
 
 def is_reduction(equation: Equation) -> bool:
-    """Whether the operation folds all rows of its operand into one value: a sum, maximum, minimum, `all` or `any`.
-
-    Args:
-      equation: One primitive operation, as traced.
-    """
+    """Tells whether the operation folds all rows of its operand into one value: a sum, maximum, minimum, `all` or `any`."""
     return equation.primitive.name in _REDUCTIONS and 0 in equation.params["axes"]
 
 
 def is_elementwise(equation: Equation) -> bool:
-    """Whether the operation treats all numbers of its operand alike, whatever the operand's shape: one by one, or in one fold of all.
-
-    Args:
-      equation: One primitive operation, as traced.
-    """
+    """Tells whether the operation treats all numbers of its operand alike, whatever the operand's shape: one by one, or in one fold of all."""
     folds_all = (
         equation.primitive.name in _REDUCTIONS
         and len(equation.params["axes"]) == equation.invars[0].aval.ndim
@@ -136,7 +128,7 @@ def is_elementwise(equation: Equation) -> bool:
 
 
 def is_rowwise(equation: Equation, aligned: Sequence[bool]) -> bool:
-    """Whether the operation's result is aligned and row-wise, given which of its operands are aligned.
+    """Tells whether the operation's result is aligned and row-wise, by the aligned ones among its operands.
 
     With no aligned operand this says whether all rows of the result are equal, as those of `zeros_like(table)` are.
 

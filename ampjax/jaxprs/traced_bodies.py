@@ -1,4 +1,4 @@
-"""Bodies of nodes as jaxprs: traced once, and equal wherever they compute the same, so that models compiled anew find their kernels."""
+"""Bodies of nodes as jaxprs: traced once, and equal wherever they compute the same, so that a model compiled again reuses kernels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Program:
 
 
 class TracedBody:
-    """The body of a node as a jaxpr. Bodies are equal if they compute the same, whatever traces they come from.
+    """The body of a node as a jaxpr. Bodies are equal if they compute the same, from whatever traces.
 
     Args:
       plain: What it computes without a PRNG key.

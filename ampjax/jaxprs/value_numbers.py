@@ -46,7 +46,7 @@ class ValueNumbers:
                 self._numbers[var] = self._number((var if var in self._totals else key, place))
 
     def of(self, atom: Any) -> Hashable:
-        """What an operand or a result is: a number, or a literal's value.
+        """Returns the value number of an operand or a result, or a literal's value.
 
         Args:
           atom: A variable or a literal.
@@ -56,11 +56,7 @@ class ValueNumbers:
         return self._numbers[atom]
 
     def operation(self, equation: Equation) -> Hashable:
-        """What an equation computes of what, whatever the number of rows is.
-
-        Args:
-          equation: An equation of the program.
-        """
+        """Describes an equation by its operation and its operands' numbers, independent of the number of rows."""
         (first, *_) = equation.outvars
         has_rows = first in self._dependence.table_of or first in self._dependence.uniform
         params = dict(equation.params)

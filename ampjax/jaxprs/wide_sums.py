@@ -55,7 +55,7 @@ def with_wide_sums(
     function: Callable[[], tuple[Any, ...]],
     params: Any,
 ) -> tuple[Any, ...]:
-    """Calls a function that gives gradients of parameters, with those of low precision summed in float32.
+    """Calls a function that gives gradients of parameters, and sums gradients of low precision in float32.
 
     Args:
       function: Gives the gradients, and anything else behind them. Traced once; may use values of a trace around it.
@@ -77,7 +77,7 @@ def with_wide_sums(
 
 
 def is_low(dtype: Any) -> bool:
-    """Whether a dtype is one of floats that are narrower than float32.
+    """Tells whether a dtype is a float narrower than float32.
 
     Args:
       dtype: The dtype.
@@ -99,7 +99,7 @@ def _opened(
     constants: Sequence[Any],
     args: Sequence[Any],
 ) -> list[Any]:
-    """The jaxpr's outputs, with calls replaced by what is in them."""
+    """Evaluates a jaxpr, with calls replaced by their bodies."""
 
     def results(equation: Any, operands: list[Any]) -> list[Any]:
         if equation.primitive.name in _CALLS:
@@ -136,7 +136,7 @@ def _evaluated(
 
 
 def _widened(jaxpr: Any, n: int) -> set[Any]:
-    """The variables that are computed in float32: those of which all readers do so, or that are among the first n outputs alone."""
+    """Finds the variables to compute in float32: all their readers do so, or they are only among the first n outputs."""
     wanted = set()
     for v in jaxpr.outvars[:n]:
         if not isinstance(v, Literal) and is_low(v.aval.dtype):
@@ -159,7 +159,7 @@ def _widened(jaxpr: Any, n: int) -> set[Any]:
 
 
 def _wide_result(equation: Any, env: dict[Any, Any]) -> Array:
-    """What an equation with one result gives, in float32."""
+    """Computes the result of an equation with one result, in float32."""
     name = equation.primitive.name
     params = dict(equation.params)
     operands = [value_of(v, env) for v in equation.invars]
@@ -181,5 +181,5 @@ def _wide_result(equation: Any, env: dict[Any, Any]) -> Array:
 
 
 def _as_wide(value: Any) -> Any:
-    """A value of low precision in float32; any other as it is."""
+    """Casts a value of low precision to float32; returns any other value unchanged."""
     return jnp.asarray(value, WIDE) if is_low(jnp.result_type(value)) else value

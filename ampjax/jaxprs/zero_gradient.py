@@ -1,4 +1,4 @@
-"""Whether an update with a zero gradient changes nothing, found by following zeros through its operations.
+"""The test whether an update with a zero gradient changes nothing, by following zeros through the update's operations.
 
 A small abstract interpretation: each value is known to be zero, known to equal one input, or unknown. Shared values are
 taken to be finite.
@@ -55,7 +55,7 @@ def zero_gradient_is_noop(
     gradient: Var,
     outputs: Mapping[Var, Any],
 ) -> bool:
-    """Whether an update changes neither parameters nor state of rows whose gradient is zero, so that they can be left out of it.
+    """Tells whether an update changes neither parameters nor state of rows with a zero gradient, so that these rows can be left out.
 
     True for SGD and Adagrad; false where momentum, decay or an average goes on without a gradient. It may be False for an update that
     changes nothing, but is never True for one that does.

@@ -1,4 +1,4 @@
-"""Writes into a part of an array that some versions of XLA compute wrongly on CPUs, or slowly. No flag prevents it.
+"""Writes into a part of an array that some versions of XLA compute wrongly on CPUs, or slowly. No flag prevents this.
 
 *Wrong.* `h.at[1:].set(h[:-1])` moves a register on by a row. Where a reshape follows, and be it an axis of one, XLA computes the moved rows
 while it writes over them (XLA issue 49176; found with jaxlib 0.10.2, all of 0.11, and 0.12.0.1). *Slow.* A row of fewer than 256 bytes that a loop
@@ -28,7 +28,7 @@ Moved = tuple[str, Callable[[jax.Array], jax.Array], np.ndarray, np.ndarray]
 
 
 def moved_rows() -> Iterator[Moved]:
-    """Yields registers that are moved on: the program's text, the function, its argument, and what NumPy gives."""
+    """Yields programs that move rows of registers on: the program's text, the function, its argument, and NumPy's result."""
     h = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
     moved = h.copy()
     summed = h.copy()
@@ -59,7 +59,7 @@ def _scanned(flat: jax.Array) -> jax.Array:
 
 
 def wrongly_moved() -> list[str]:
-    """Computes each program on this process's first CPU device and compares it with NumPy.
+    """Computes each program on this process's first CPU device and compares the result with NumPy's.
 
     Returns:
       The text of each program that comes out wrong.
@@ -75,14 +75,14 @@ def wrongly_moved() -> list[str]:
 
 
 def advice_on_moved_rows() -> str:
-    """What may explain numbers that differ on this process's CPU; empty where moved rows come out right."""
+    """Returns a possible explanation of numbers that differ on this process's CPU; empty where moved rows come out right."""
     if not wrongly_moved():
         return ""
     return f"XLA computes some arrays wrongly whose rows are moved on in place. {INSTEAD}"
 
 
 def slowness_of_writes() -> float:
-    """How many times as long a loop's writes of single numbers take into four megabytes as into four kilobytes."""
+    """Measures the time of a loop's writes of single numbers into four megabytes, as a multiple of the time into four kilobytes."""
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         small, large = (_seconds(size) for size in (_SMALL, _LARGE))
     return large / small

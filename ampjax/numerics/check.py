@@ -16,7 +16,7 @@ from ampjax.numerics.patterns import patterns, wrong_patterns
 
 
 def check_numerics() -> str:
-    """Computes patterns that some XLA versions get wrong on CPUs and compares them with NumPy.
+    """Computes patterns that some XLA versions get wrong on CPUs and compares the results with NumPy's.
 
     Takes about half a second, nearly all of it compilation.
 
@@ -46,11 +46,7 @@ def check_numerics() -> str:
 
 
 def moved_rows_are_wrong(where: str) -> NumericsError | None:
-    """The error that tells what comes out wrong where rows of an array are moved on in place; None if it comes out right.
-
-    Args:
-      where: Who asks, in the user's words.
-    """
+    """Makes the error about wrong numbers where rows of an array are moved on in place; None if the numbers are right."""
     wrong = wrongly_moved()
     if not wrong:
         return None
@@ -59,7 +55,7 @@ def moved_rows_are_wrong(where: str) -> NumericsError | None:
 
 
 def _writes_are_slow(where: str) -> NumericsError | None:
-    """The error that tells that small writes into large arrays are slow; None if they take as long as into small ones."""
+    """Makes the error about slow small writes into large arrays; None if they take as long as writes into small arrays."""
     times = slowness_of_writes()
     if times < SLOW:
         return None
@@ -71,7 +67,7 @@ def _writes_are_slow(where: str) -> NumericsError | None:
 
 
 def warn_of_wrong_numbers(where: str, devices: Iterable[Any]) -> None:
-    """Warns if kernels on CPUs are wrong in this process, unless the guard is known to prevent it.
+    """Warns if kernels on CPUs are wrong in this process, unless the guard is known to prevent this.
 
     The guard can't if the backend had started before ampjax was imported, if the user has set another value of the flag, or if jaxlib does
     not know the flag. The check runs once in a process, and not at all if no device is a CPU.

@@ -88,11 +88,7 @@ def compare(
 
 
 def wide(leaf: Any) -> np.ndarray:
-    """Widens a leaf to double precision; a complex one stays complex.
-
-    Args:
-      leaf: An array.
-    """
+    """Widens a leaf to double precision; a complex one stays complex."""
     return np.asarray(
         leaf,
         np.complex128 if np.iscomplexobj(leaf) else np.float64,

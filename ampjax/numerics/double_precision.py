@@ -1,4 +1,4 @@
-"""Programs that run operation by operation in float64: they share neither fusions nor rounding with compiled kernels."""
+"""Programs that run operation by operation in float64, without the fusions and the rounding of compiled kernels."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ def operation_by_operation() -> Iterator[None]:
 
 
 def widened(tree: Any) -> Any:
-    """The same values; single precision leaves in double precision, as NumPy arrays.
-
-    Args:
-      tree: A pytree of arrays.
-    """
+    """The same values; single precision leaves in double precision, as NumPy arrays."""
     return jax.tree.map(_widened, tree)
 
 

@@ -39,7 +39,7 @@ Source = Literal["guard", "environment", "unneeded", "unknown"]
 
 @dataclass(frozen=True)
 class Guard:
-    """What importing ampjax did about the flag.
+    """The effect of importing ampjax on the flag.
 
     Args:
       source: What decided: the `guard` set the flag; the `environment` held a value, which was left alone; the flag is `unneeded` where the
@@ -54,7 +54,7 @@ class Guard:
 
     @property
     def certain(self) -> bool:
-        """Whether numbers are known to be right without a check in this process."""
+        """Tells whether numbers are known to be right without a check in this process."""
         return (
             self.in_time
             and not self.overwritten
@@ -63,12 +63,12 @@ class Guard:
 
     @property
     def overwritten(self) -> bool:
-        """Whether `XLA_FLAGS` has another value of the flag now than when ampjax was imported."""
+        """Tells whether the flag's value in `XLA_FLAGS` has changed since ampjax was imported."""
         return flag_value(_flags()) != self.value
 
 
 def set_flag() -> Guard:
-    """Adds the flag to `XLA_FLAGS` where it is needed. Flags that are there stay.
+    """Adds the flag to `XLA_FLAGS` where needed. Present flags stay.
 
     Returns:
       What was done.
@@ -89,7 +89,7 @@ def set_flag() -> Guard:
 
 
 def flag_value(flags: str) -> str | None:
-    """The flag's value among XLA's flags, of which the last one counts; None if it is not there.
+    """Finds the flag's value among XLA's flags, of which the last one counts; None without the flag.
 
     Args:
       flags: XLA's flags, as `XLA_FLAGS` holds them.
@@ -113,7 +113,7 @@ def with_flag(flags: str, value: str) -> str:
 
 
 def _flags() -> str:
-    """What `XLA_FLAGS` says; where it names a file, as XLA allows, the file's flags."""
+    """Reads the flags in `XLA_FLAGS`; where a file is named there, as XLA allows, the file's flags."""
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-"):
         with suppress(OSError, ValueError):
@@ -122,7 +122,7 @@ def _flags() -> str:
 
 
 def right_without_flag() -> bool:
-    """Whether this jaxlib computes all known patterns rightly without the flag.
+    """Tells whether this jaxlib computes all known patterns rightly without the flag.
 
     For a new jaxlib, a separate process finds out (about a second), and a file in the cache folder keeps the answer. Until the answer is
     known, the file says that the flag is needed. So the flag stays if no process can be started, or if it takes too long: a slower kernel
@@ -163,7 +163,7 @@ def _wrong_without_flag() -> list[str]:
 
 
 def _installation() -> str:
-    """A digest of what the answer depends on: the libraries, and the processor, which chooses kernels."""
+    """Computes a digest of the installation on which the answer depends: the libraries, and the processor, which chooses kernels."""
     files = []
     for path in _xla_libraries():
         files.append((path.name, path.stat().st_size, path.stat().st_mtime_ns))
@@ -180,7 +180,7 @@ def _installation() -> str:
 
 
 def _instruction_sets() -> str:
-    """The processor's instruction sets where the system tells them, else its name."""
+    """Reads the processor's instruction sets where the system names them, else the processor's name."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("flags", "Features")):
@@ -196,13 +196,13 @@ def _version(package: str) -> str:
 
 
 def _known_to_xla() -> bool:
-    """Whether every XLA of this installation knows the flag: XLA ends the process over a flag that it does not know."""
+    """Tells whether every XLA of this installation knows the flag: XLA ends the process over an unknown flag."""
     are_known = [_contains(path, FLAG.encode()) for path in _xla_libraries()]
     return bool(are_known) and all(are_known)
 
 
 def _xla_libraries() -> Iterator[Path]:
-    """The files that hold an XLA compiler: jaxlib's, and those of plugins for other devices."""
+    """Yields the files that hold an XLA compiler: jaxlib's, and those of plugins for other devices."""
     for package, pattern in (("jaxlib", "*"), ("jax_plugins", "*/*")):
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -220,7 +220,7 @@ def _contains(path: Path, text: bytes) -> bool:
 
 
 def _backend_has_started() -> bool:
-    """Whether JAX has started a backend in this process; where JAX does not tell, it counts as started, so that the check runs."""
+    """Tells whether JAX has started a backend in this process; in doubt True, so that the check runs."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is None:
         return "jax" in sys.modules

@@ -55,7 +55,7 @@ def patterns() -> Iterator[Pattern]:
 
 
 def wrong_patterns() -> list[str]:
-    """Computes every pattern on this process's first CPU device and compares it with NumPy.
+    """Computes every pattern on this process's first CPU device and compares the result with NumPy's.
 
     Returns:
       A line for each pattern that comes out wrong; empty where all are right.

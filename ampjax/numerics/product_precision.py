@@ -1,4 +1,4 @@
-"""Devices that round what they multiply: GPUs and TPUs do, where JAX is not told otherwise."""
+"""Devices that round the operands of products: GPUs and TPUs, unless JAX is configured otherwise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FULL = ("highest", "float32", "F32_F32_F32", "F64_F64_F64")
 
 
 def advice_on_rounded_products() -> str:
-    """What to do where numbers differ because the default device rounds the operands of float32 products; empty if it does not.
+    """Returns the remedy where numbers differ because the default device rounds the operands of float32 products; empty if the device does not.
 
     By default JAX multiplies matrices of float32 in TensorFloat-32 on GPUs, with 10 bits after the point, and in bfloat16 on TPUs, with 7.
     A product of two 512 × 512 matrices then has errors of 1e-3 of its largest element, in place of 1e-6.

@@ -1,4 +1,4 @@
-"""Delay on demand: an optax transform that applies each gradient some updates after it was computed.
+"""Delay on demand: an optax transform that applies each gradient some updates after its computation.
 
 So staleness can be studied with any model, in plain JAX and on one device: what a pipeline or an asynchronous cluster would do to training is
 set by a number.
@@ -99,7 +99,7 @@ def delayed(
     delay: int | RandomDelay | Mapping[str, Any] | Sequence[Any],
     sync_updates: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    """Applies each gradient some updates after it was computed: `w[t+1] = w[t] + tx(g(w[t - delay]))`.
+    """Applies each gradient some updates after its computation: `w[t+1] = w[t] + tx(g(w[t - delay]))`.
 
     This is the model of delayed gradients that analyses of asynchronous and pipelined training use: a gradient is computed at the old
     parameters, in the forward and the backward pass, as with stashed weights. A queue in the state keeps the gradients that are on their
@@ -168,7 +168,7 @@ def delayed(
 
 
 def late(tx: optax.GradientTransformation, delay: int) -> optax.GradientTransformation:
-    """Gives the transform of a node whose gradients are applied some updates later: itself where they are not.
+    """Makes the transform of a node whose gradients are applied some updates later; without delay, returns the transform itself.
 
     Args:
       tx: An optax transform.

@@ -162,7 +162,7 @@ def false_after(
     never: jax.Array,
     *values: jax.Array,
 ) -> jax.Array:
-    """False, but as far as XLA can see only once some values are known: what is chosen by it is written after they have been computed.
+    """Returns False, known to XLA only once some values are: a choice by this flag is written after the values were computed.
 
     Args:
       never: A condition that is never true, which XLA can't know.

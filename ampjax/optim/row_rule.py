@@ -40,7 +40,7 @@ class RowState:
 
 
 class RowTypes(NamedTuple):
-    """What a table's rows and their state are: all of an optimizer that those who only keep rows need to know.
+    """The dtypes and shapes of a table's rows and row state: all of an optimizer that a keeper of rows needs.
 
     Args:
       shape: The shape of one row.
@@ -93,12 +93,12 @@ class RowRule:
 
     @property
     def types(self) -> RowTypes:
-        """What rows and their state are."""
+        """The types of rows and their state."""
         return RowTypes(self.shape, self.dtype, self.state, self.starts)
 
     @cached_property
     def zero_gradient_is_noop(self) -> bool:
-        """Whether an update changes no row whose gradient is zero. Then `lazy` and `faithful` tables are the same."""
+        """Tells whether an update changes no row whose gradient is zero. Then `lazy` and `faithful` tables are the same."""
         rows, gradient, state = self.variables
         return zero_gradient_is_noop(
             self.step,
@@ -107,7 +107,7 @@ class RowRule:
         )
 
     def row_name(self, row: int) -> str:
-        """What a row of the table is called in messages.
+        """Names a row of the table, for messages.
 
         Args:
           row: Its number.

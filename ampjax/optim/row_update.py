@@ -1,4 +1,4 @@
-"""An update of only those rows of a table that have gradients.
+"""An update of a table's rows with gradients, and of no others.
 
 Plain SGD and Adagrad do not change a row without gradient (`jaxprs.zero_gradient` proves it). So an update need not pass over a whole word
 table for the few rows of a minibatch. Knows neither which rows these are, nor when an update is due.

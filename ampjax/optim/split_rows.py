@@ -1,4 +1,4 @@
-"""Splits an optax transform in two: the update of tables' rows, and what all variables share.
+"""Splits an optax transform in two: the update of tables' rows, and the part that all variables share.
 
 The row part runs where the rows are, the shared part once a step. Only scalars travel between them (Parallax, arXiv version, §3.3: partial
 norms at their servers, one shared scalar). Knows pytrees and optax; nothing of servers, or of where rows are kept.
@@ -168,7 +168,7 @@ def _aligned_states(
     shapes: Tree,
     transposed: Collection[str],
 ) -> list[str | None]:
-    """Whose rows each state leaf has: it has as many more where each table has another number of rows more."""
+    """Finds the table of each state leaf: the leaf grows with the number of that table's rows."""
     flat, structure = jax.tree_util.tree_flatten_with_path(shapes)
     tables = [t for t in owners.table_of if t is not None]
     longer = jax.eval_shape(tx.init, _more_rows(params, owners))
@@ -229,7 +229,7 @@ def _rows(
 
 
 class _Treatments:
-    """What an optimizer does to the rows of each table, in a form that can be compared.
+    """An optimizer's treatment of the rows of each table, in a form that can be compared.
 
     Args:
       params: The leaves of the parameters.
@@ -269,7 +269,7 @@ class _Treatments:
         self._of_first = ValueNumbers(*first, inputs)
 
     def of(self, table: str) -> Hashable:
-        """What it does to one table's rows. Equal ones are the same functions of rows and shared values."""
+        """Describes the treatment of one table's rows. Equal treatments are the same functions of rows and shared values."""
         (place,) = self.params.places(table)
         aligned = self._states.places(table)
         first = self._first[0]
@@ -297,7 +297,7 @@ def _tables(leaves: TableLeaves) -> list[str]:
 def _stacked(
     treatments: _Treatments, alike: Mapping[str, Hashable] | None
 ) -> dict[str, tuple[str, ...]]:
-    """By rule the tables that share it."""
+    """Groups the tables that share a rule, by rule."""
     tables = _tables(treatments.params)
     if alike is None:
         return {table: (table,) for table in tables}
@@ -315,9 +315,6 @@ def _stacked(
 
 def stack_name(tables: Sequence[str]) -> str:
     """The name of a table that holds the rows of several.
-
-    Args:
-      tables: Their names.
 
     >>> stack_name(["['a']"]), stack_name(["['a']", "['b']", "['c']"])
     ("['a']", "['a'] and 2 others")
@@ -382,7 +379,7 @@ def _shared(
     atoms: Sequence[Any],
     *leaves: TableLeaves,
 ) -> tuple[Any, ...]:
-    """Those inputs or outputs that belong to no table; they stand in the order of `leaves`."""
+    """Selects the inputs or outputs that belong to no table, in the order of `leaves`."""
     owners = []
     for each in leaves:
         for table in each.table_of:
@@ -459,7 +456,7 @@ def _rule(
 
 
 def _check_outputs(program: Program, *leaves: TableLeaves) -> None:
-    """Every result must belong where its leaf does: to its table's rows, or to what is shared."""
+    """Checks that every result belongs where its leaf does: to its table's rows, or to the shared part."""
     flat, dependence = program
     named = []
     for each in leaves:

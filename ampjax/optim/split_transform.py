@@ -1,4 +1,4 @@
-"""The parts of an optax transform that was cut in two, and how they make a step together."""
+"""The parts of an optax transform that was cut in two, and the step that they make together."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ class Split:
 
     @cached_property
     def jitted_shared(self) -> Callable[..., dict[str, list[jax.Array]]]:
-        """`shared`, compiled once for all who use this split."""
+        """`shared`, compiled once for all users of this split."""
         return jax.jit(self.shared, static_argnums=0)
 
     @cached_property
     def jitted_update(self) -> Callable[..., tuple[Tree, Tree, dict[str, list[jax.Array]]]]:
-        """`update`, compiled once for all who use this split."""
+        """`update`, compiled once for all users of this split."""
         return jax.jit(self.update)
 
     def _values(

@@ -19,7 +19,7 @@ Tree = Any
 
 
 class Proposal(NamedTuple):
-    """An update of what all variables share, before anybody sees it.
+    """An update of the part that all variables share, before anybody sees the new values.
 
     Args:
       params: New dense parameters, None in place of tables.
@@ -33,7 +33,7 @@ class Proposal(NamedTuple):
 
 
 class SharedPart(Protocol):
-    """Dense parameters and shared optimizer state, wherever they are."""
+    """Dense parameters and shared optimizer state, on whatever devices."""
 
     def shared(
         self,
@@ -43,11 +43,6 @@ class SharedPart(Protocol):
     ) -> Mapping[str, Values]:
         """Computes, by table, the values that one round of reductions needs.
 
-        Args:
-          turn: The round.
-          grads: Dense gradients.
-          totals: The reductions of earlier rounds.
-
         Returns:
           By table, its values.
         """
@@ -55,10 +50,6 @@ class SharedPart(Protocol):
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the update and changes nothing.
-
-        Args:
-          grads: Dense gradients.
-          totals: The reductions of all rounds.
 
         Returns:
           The update, for `adopt`.
@@ -129,11 +120,6 @@ class SharedVariables:
     ) -> Mapping[str, Values]:
         """Computes, by table, the values that one round of reductions needs.
 
-        Args:
-          turn: The round.
-          grads: Dense gradients.
-          totals: The reductions of earlier rounds.
-
         Returns:
           By table, its values.
         """
@@ -147,10 +133,6 @@ class SharedVariables:
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the update and changes nothing.
-
-        Args:
-          grads: Dense gradients.
-          totals: The reductions of all rounds.
 
         Returns:
           The update, for `adopt`.
@@ -187,7 +169,7 @@ def prepare_update(
     tables: Mapping[str, PendingRows],
     make_calls: MakeCalls = one_by_one,
 ) -> Callable[[], None]:
-    """Computes one update of everything; nothing changes before the function that it returns is called.
+    """Computes one update of everything; nothing changes before a call of the returned function.
 
     Tables reduce their gradients, round by round; the shared part is updated once; then each table's rows are.
 

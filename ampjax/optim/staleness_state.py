@@ -31,10 +31,7 @@ class StalenessState(NamedTuple):
 
 
 def keep_staleness(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Makes a transform that reads the staleness of each gradient from its state, where `set_staleness` has written it.
-
-    Args:
-      tx: An optax transform.
+    """Makes a transform that reads the staleness of each gradient from its state, after `set_staleness` has written the number there.
 
     Returns:
       The transform. Its state is a `StalenessState`.
@@ -62,10 +59,6 @@ def keep_staleness_if_used(
     tx: optax.GradientTransformation, params: Tree
 ) -> optax.GradientTransformation:
     """Applies `keep_staleness` to a transform if its updates depend on staleness.
-
-    Args:
-      tx: An optax transform.
-      params: The parameters.
 
     Returns:
       `keep_staleness(tx)`; or `tx` itself if it does not use staleness, or can't be traced (its first use will then raise the error).
@@ -98,7 +91,7 @@ def set_staleness(state: Tree, staleness: float) -> Tree:
 
 
 def uses_staleness(tx: optax.GradientTransformation, params: Tree) -> bool:
-    """Whether a transform's updates depend on the extra argument `staleness`.
+    """Tells whether a transform's updates depend on the extra argument `staleness`.
 
     Args:
       tx: An optax transform. Errors while it is traced are raised to the caller.

@@ -1,4 +1,4 @@
-"""The parts of an optimizer's state in words, by which a checkpoint tells whose state it has."""
+"""The parts of an optimizer's state in words, by which a checkpoint knows its optimizer."""
 
 from __future__ import annotations
 
@@ -32,13 +32,7 @@ def require_same_parts(
     saved: Any,
     fix: str,
 ) -> None:
-    """Checks that a saved state is of the optimizer that shall go on with it, as far as their parts tell.
-
-    Args:
-      where: Whose state, for the error.
-      expected: The parts of the optimizer's state.
-      saved: Those that the checkpoint names.
-      fix: What the error says to do.
+    """Checks, by the parts, that a saved state is of the optimizer that shall continue with the state.
 
     Raises:
       DataError: If it is of another.

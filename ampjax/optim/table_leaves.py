@@ -1,4 +1,4 @@
-"""Trees of which some leaves belong to tables: taking those out, and putting them back."""
+"""Trees of which some leaves belong to tables: takes these leaves out, and puts them back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TableLeaves:
         tree: Tree,
         table_of: Sequence[str | None],
     ) -> TableLeaves:
-        """The leaves of a tree and whose they are.
+        """Collects the leaves of a tree and their owners.
 
         Args:
           tree: A pytree.
@@ -47,7 +47,7 @@ class TableLeaves:
         )
 
     def places(self, table: str | None) -> tuple[int, ...]:
-        """Where the leaves of a table, or the shared ones, stand.
+        """Finds the positions of a table's leaves, or of the shared ones.
 
         Args:
           table: A table's name; None for the shared leaves.
@@ -108,10 +108,6 @@ class TableLeaves:
 
     def shared(self, tree: Tree, name: str) -> list[Any]:
         """The leaves of a tree that has None in place of tables' leaves.
-
-        Args:
-          tree: The tree.
-          name: What it is called in messages.
 
         Raises:
           TableError: If it has another number of leaves.

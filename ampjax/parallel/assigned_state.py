@@ -1,4 +1,4 @@
-"""An optimizer's state as a tree to which users may assign: what they have changed in it is found before it is used.
+"""An optimizer's state as a tree to which users may assign: their changes are found before the state is used.
 
 `opt_state.hyperparams["learning_rate"] = 0.01` is how optax's users change a learning rate. A runner's state is not in the tree that it gives, so
 it looks what has become of the tree. Knows trees; nothing of optimizers and where their states are.
@@ -55,7 +55,7 @@ class AssignableState:
         self._leaves: dict[str, Any] = {}
 
     def get(self) -> Tree:
-        """The state for the user. Arrays in it can't be written to.
+        """Builds the state for the user. Its arrays can't be written to.
 
         Raises:
           ParameterError: If what was assigned before does not fit.
@@ -93,7 +93,7 @@ class AssignableState:
         self.accept()
 
     def adopt(self) -> None:
-        """Puts what the user has assigned in the trees into the state.
+        """Puts the user's assignments to the trees into the state.
 
         Raises:
           ParameterError: If it does not fit; then the state is as before.
@@ -107,7 +107,7 @@ class AssignableState:
             raise
 
     def _assigned(self) -> dict[str, Any]:
-        """By path, what the user has assigned to leaves since `accept`; a `ParameterError` if there are other leaves than before."""
+        """Collects the user's assignments to leaves since `accept`, by path; a `ParameterError` if there are other leaves than before."""
         result: dict[str, Any] = {}
         for name, scalars in self._scalars.items():
             old = self._values[name]
@@ -124,13 +124,13 @@ class AssignableState:
         return result
 
     def accept(self) -> None:
-        """Takes the trees as they are now, and lets go of arrays in them: the state has what was assigned, or is another one."""
+        """Accepts the present trees, and releases their arrays: the state has the assignments by now, or is another one."""
         self._values = {name: dict(scalars) for name, scalars in self._scalars.items()}
         self._tree = None
         self._leaves = {}
 
     def _undo(self) -> None:
-        """Takes back what was assigned to dictionaries of scalars, and lets go of all else."""
+        """Reverts assignments to dictionaries of scalars, and releases all else."""
         for name, scalars in self._scalars.items():
             scalars.clear()
             scalars.update(self._values[name])
@@ -152,11 +152,7 @@ def _require_same(
 
 
 def leaves_of(tree: Tree) -> dict[str, Any]:
-    """By path the leaves of a tree.
-
-    Args:
-      tree: A pytree.
-    """
+    """By path the leaves of a tree."""
     result = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         result[jax.tree_util.keystr(path)] = leaf
@@ -165,10 +161,6 @@ def leaves_of(tree: Tree) -> dict[str, Any]:
 
 def _checked_state(like: Tree, tree: Tree) -> dict[str, Any]:
     """The leaves of a whole state that a user assigns.
-
-    Args:
-      like: The state as it is.
-      tree: The other one.
 
     Returns:
       By path its leaves, of the same shapes and dtypes.

@@ -1,4 +1,4 @@
-"""What a runner computes without a step: losses, gradients and whatever else is a function of parameters and a batch.
+"""A runner's computations without a step: losses, gradients, and other functions of parameters and a batch.
 
 One device computes it, as the single-device program would, from the rows that the function reads. Nothing of the training changes.
 """
@@ -80,9 +80,6 @@ class Evaluator:
     def evaluate(self, batch: Tree) -> Evaluation:
         """The loss of a batch.
 
-        Args:
-          batch: The batch.
-
         Returns:
           The loss and the second result.
         """
@@ -98,10 +95,6 @@ class Evaluator:
     ) -> Tree:
         """A function of parameters and a batch.
 
-        Args:
-          function: The function.
-          batch: The batch.
-
         Returns:
           What it returns.
         """
@@ -113,9 +106,6 @@ class Evaluator:
 
     def gradients(self, batch: Tree) -> dict[str, Any]:
         """The gradients of a batch's loss.
-
-        Args:
-          batch: The batch.
 
         Returns:
           By variable an array, or `RowGrads`.
@@ -179,7 +169,7 @@ class Evaluator:
         batch: Tree,
         differentiate: bool,
     ) -> tuple[Any, tuple[dict[str, Any], dict[str, tuple[UniqueRows, Any]]]]:
-        """A function's result; and the gradients of dense leaves and of rows, if they are wanted."""
+        """Computes a function's result; and the gradients of dense leaves and of rows, if wanted."""
         step = self.model.settle()
         stacks = self.model.plan.program.stacks
         program = self._program(function, loss, batch)
@@ -245,7 +235,7 @@ class Evaluator:
         return _Program(function, split, whole, ids if by_rows else lambda *_: {})
 
     def _dense(self, program: _Program) -> dict[str, Any]:
-        """By path the leaves that a program does not read by rows, with a leading axis of one, on one device if they are on devices."""
+        """Collects the leaves that a program does not read by rows, by path, with a leading axis of one, on one device if they are on devices."""
         step = self.model.step
         plan = self.model.plan
         if isinstance(step, DenseStep):

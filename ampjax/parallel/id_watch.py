@@ -61,7 +61,7 @@ class IdWatch:
         )
 
     def look(self, parts: Sequence[Tree]) -> str:
-        """What the user is to be warned of, once; empty if nothing.
+        """Checks parts, and returns a warning for the user, each only once; empty if there is none.
 
         Args:
           parts: By replica its part of a batch.
@@ -90,7 +90,7 @@ class IdWatch:
         return ""
 
     def _has_news(self, part: Tree) -> bool:
-        """Whether integers of a part are beyond those before, and could be outside of a table."""
+        """Tells whether integers of a part exceed all earlier ones, and could be outside of a table."""
         has_news = False
         for number, leaf in enumerate(jax.tree.leaves(part)):
             if is_key(leaf) or leaf.dtype.kind not in "iu" or not leaf.size:
@@ -118,7 +118,7 @@ class IdWatch:
 
 
 def describe_outside(found: OutsideId, table: str, batch: Tree) -> str:
-    """An id that is outside, in words, as the batch's leaf has it; as it is read, if the program computes it.
+    """Describes an id outside in words: the number in the batch's leaf, or, if the program computes the id, the number read.
 
     Args:
       found: The id.
@@ -142,7 +142,7 @@ def describe_outside(found: OutsideId, table: str, batch: Tree) -> str:
 
 
 def _as_given(found: OutsideId) -> list[int]:
-    """What an id may have been before it was read: JAX counts negative ones from the end, and takes unsigned integers as signed ones."""
+    """Lists the values that an id may have had before the read: JAX counts negative ids from the end, and reads unsigned integers as signed ones."""
     number = found.number
     if number >= 0:
         return [number]

@@ -74,7 +74,7 @@ def _cause(
     step: Step,
     batch: Tree,
 ) -> str:
-    """Why the loss or a gradient of a batch is not finite on one device; empty if all are."""
+    """Finds the reason why the loss or a gradient of a batch is not finite on one device; empty if all are finite."""
     program = rewrite(
         setup.loss_fn,
         plan.program.params,
@@ -161,7 +161,7 @@ class _Values:
         labels: Sequence[str],
         batch: Tree,
     ) -> tuple[str, bool]:
-        """Where the first result that is not finite comes from.
+        """Finds the origin of the first result that is not finite.
 
         Args:
           labels: Names of the arguments; those that are left over have none.
@@ -198,7 +198,7 @@ class _Values:
         return f"{label} holds a number that is {_name(is_wrong)}", atom in self._jaxpr.constvars
 
     def _sources(self, eqn: Any) -> list[Any]:
-        """The operands from which a result may have a number that is not finite: of a choice, those that were chosen."""
+        """Selects the operands from which a result may have a number that is not finite: of a choice, the chosen ones."""
         if eqn.primitive.name != "select_n":
             return list(eqn.invars)
         which, *cases = eqn.invars
@@ -218,7 +218,7 @@ def _is_number(array: np.ndarray) -> np.ndarray:
 
 
 def _all(test: Any, value: Any) -> bool:
-    """Whether all numbers pass a test; so do keys and integers."""
+    """Tells whether all numbers pass a test; keys and integers pass always."""
     if is_key(value) or not primitives.is_inexact(jnp.result_type(value)):
         return True
     array = np.asarray(value)
@@ -269,7 +269,7 @@ def _told(
     is_wrong: Any,
     batch: Tree,
 ) -> str:
-    """What an equation did."""
+    """Describes an equation's failure in words."""
     name = eqn.primitive.name
     if name == "gather" and (outside := _read_outside(eqn, np.asarray(operands[1]))):
         held = []

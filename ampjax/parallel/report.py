@@ -1,4 +1,4 @@
-"""Fills an explanation: what was found, predicted, chosen and measured, for each variable."""
+"""Fills an explanation for each variable: findings, predictions, choices and measurements."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _share(
 
 
 def _all_reduced(step: Step) -> list[Collective] | None:
-    """The AllReduces of the compiled step; None where it has none, or did not run yet."""
+    """Lists the AllReduces of the compiled step; None where there are none, or the step has not run yet."""
     lowered = None
     if isinstance(step, DenseStep | SparseStep) and step.last_shapes is not None:
         lowered = step.program().lower(*step.last_shapes)

@@ -46,7 +46,7 @@ _IN_PLACE_OF = {
 
 
 class Runner:
-    """Trains a model data-parallel; `get_runner` makes it.
+    """A data-parallel training of a model; made by `get_runner`.
 
     It has more than 15 methods, since it is the only object that users of hybrid training need: they train, read and write the model, and
     half of them are properties. `Training` does the work.
@@ -87,7 +87,7 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """Ends the runner's processes, if it has any. Their parameters are lost: read or save them before.
+        """Ends the runner's processes, if there are any. Their parameters are lost: read or save them before.
 
         The end of a `with` block also does this, and so does the end of the runner or of this process.
         """
@@ -148,7 +148,7 @@ class Runner:
         return self._training.take_step(parts, wanted, upcoming)
 
     def build(self, batch: Tree) -> Runner:
-        """Plans and builds the step for a batch without taking it; else the first `run` does this.
+        """Plans and builds the step for a batch without taking the step; else the first `run` does this.
 
         Args:
           batch: As `run` takes it.
@@ -291,7 +291,7 @@ class Runner:
         )
 
     def rows(self, name: str, ids: Any) -> np.ndarray:
-        """Reads rows of a variable, and no more of it if it is in a table.
+        """Reads rows of a variable; if the variable is in a table, no other rows are read.
 
         Args:
           name: The variable, as `explain` writes it.
@@ -326,22 +326,22 @@ class Runner:
 
     @property
     def setup(self) -> RunnerSetup:
-        """The loss, the settings, and the optimizer as steps use it."""
+        """The loss, the settings, and the optimizer in the form that steps use."""
         return self._training.setup
 
     @property
     def steps(self) -> int:
-        """Steps taken so far, those before a restored checkpoint among them."""
+        """The number of steps taken so far, including the steps before a restored checkpoint."""
         return self._training.steps
 
     @property
     def params(self) -> Tree:
-        """All parameters, a plain pytree of host arrays as the single-device program has them."""
+        """All parameters, a plain pytree of host arrays with the single-device program's structure."""
         return self._training.model.params()
 
     @property
     def opt_state(self) -> Tree:
-        """The optimizer's state, as `tx.init` makes it for the single-device program. May be set, as a whole or in parts.
+        """The optimizer's state, in the form of `tx.init` for the single-device program. May be set, as a whole or in parts.
 
         `runner.opt_state = state` replaces it by a state of the same optimizer for the same parameters, of another runner or of plain optax.
         `runner.opt_state.hyperparams["learning_rate"] = 0.01` changes a hyperparameter of `optax.inject_hyperparams`, for tables, too, from the next
@@ -380,7 +380,7 @@ class Runner:
 
     @property
     def recoveries(self) -> list[Recovery]:
-        """Losses of processes after which it went on, in order."""
+        """Losses of processes from which the runner recovered, in order."""
         recoverer = self._training.recoverer
         return [] if recoverer is None else list(recoverer.recoveries)
 
@@ -420,7 +420,7 @@ class Runner:
         self._training.save(path)
 
     def restore(self, path: str | Path) -> None:
-        """Restores a checkpoint that `save` wrote, after all of it has been read and checked.
+        """Restores a checkpoint written by `save`, after a check of the whole checkpoint.
 
         Before the first batch it is not yet known where variables are kept. So then only the parameters' shapes and the optimizer are compared, and
         the folder must not be removed: it is read and checked as a whole at the first batch, or when parameters or optimizer state are read.

@@ -1,4 +1,4 @@
-"""When a runner saves itself, and from which checkpoint it continues after a crash."""
+"""The times at which a runner saves itself, and the checkpoint from which a runner continues after a crash."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Saved:
 
 
 class Like(NamedTuple):
-    """How a table is loaded.
+    """The requirements on a loaded table.
 
     Args:
       rule: The optimizer's rule for its rows, or the transform.
@@ -86,7 +86,7 @@ def save(
     *,
     axes: Axes | None = None,
 ) -> None:
-    """Writes a checkpoint; it replaces the previous content of the folder atomically.
+    """Writes a checkpoint, which replaces the previous content of the folder atomically.
 
     Args:
       folder: Where to.
@@ -125,7 +125,7 @@ def save(
 
 
 def require_undamaged(folder: str | Path) -> None:
-    """Checks every byte of a checkpoint, whatever model it is of.
+    """Checks every byte of a checkpoint, of whatever model.
 
     Args:
       folder: What `save` wrote.
@@ -140,7 +140,7 @@ def require_undamaged(folder: str | Path) -> None:
 
 
 def steps(folder: str | Path, params: Tree) -> int:
-    """The number of steps in a checkpoint. Compares the parameters' shapes with a model's, without reading them.
+    """Reads the number of steps in a checkpoint. Compares the parameters' shapes with a model's, without reading the values.
 
     Args:
       folder: What `save` wrote.
@@ -211,7 +211,7 @@ def whole(
     params: Tree,
     tx: optax.GradientTransformation,
 ) -> tuple[Tree, Tree]:
-    """Parameters and optimizer state as the single-device program has them.
+    """Reads parameters and optimizer state in the single-device program's form.
 
     Args:
       folder: What `save` wrote.
@@ -288,7 +288,7 @@ def whole(
 
 
 def notes_of(folder: str | Path) -> Any:
-    """What was noted in a checkpoint, in JSON's types; nothing else is read, and the notes are not checked.
+    """Reads the notes of a checkpoint, in JSON's types; nothing else is read, and the notes are not checked.
 
     Args:
       folder: What `save` wrote.
@@ -328,7 +328,7 @@ def load(
     like: Mapping[str, Sequence[Like]],
     axes: Axes | None = None,
 ) -> Saved:
-    """Reads everything and checks it against the model; changes nothing.
+    """Reads a whole checkpoint and checks it against the model; changes nothing.
 
     Args:
       folder: What `save` wrote.
@@ -424,7 +424,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _are_axes(axes: Any, tables: Sequence[str]) -> bool:
-    """Whether this gives, for some of the tables, different axes of a parameter, in their order."""
+    """Tells whether axes are, for some of the tables, different axes of a parameter, in their order."""
     return isinstance(axes, dict) and all(
         path in tables
         and isinstance(leaf_axes, list)
@@ -478,7 +478,7 @@ def _load_table(folders: Mapping[str, Path], like: Like) -> Table:
 
 
 def _described(params: Tree, state: Tree) -> list[list[Any]]:
-    """Path, dtype and shape of every leaf, as JSON knows them."""
+    """Describes every leaf by path, dtype and shape, in JSON's types."""
     leaves = by_path(jax.tree.map(random_keys.data_of, {"params": params, "state": state}))
     result = []
     for path, data in leaves.items():
@@ -532,7 +532,7 @@ def _check_dtypes(
 
 
 def _check_place(folder: Path) -> None:
-    """Raises unless a folder may be replaced: if it does not exist, is empty, or holds a checkpoint and nothing else, it may.
+    """Raises unless a folder may be replaced: a missing or an empty folder may, and one that holds a checkpoint and nothing else.
 
     Raises:
       DataError: If it holds something else, or is the one in which the program runs.
@@ -571,7 +571,7 @@ def _check_place(folder: Path) -> None:
 
 
 def _replace(folder: Path, fresh: Path, old: Path) -> None:
-    """Puts a new folder in the place of what is there, which gets the name `old`."""
+    """Moves a new folder to the place of the present one, which gets the name `old`."""
     while True:
         if folder.exists() and any(folder.iterdir()):
             os.replace(folder, old)
@@ -588,7 +588,7 @@ def _replace(folder: Path, fresh: Path, old: Path) -> None:
 
 
 def _whole_one(folder: str | Path) -> Path:
-    """The folder of the last complete checkpoint: the given one, or the one that a save was replacing when it was cut off.
+    """Finds the folder of the last complete checkpoint: the given one, or the one that an interrupted save was replacing.
 
     Deletes what killed saves have left, if nobody needs it.
     """
@@ -602,7 +602,7 @@ def _whole_one(folder: str | Path) -> Path:
 
 
 def sweep(folder: Path) -> None:
-    """Deletes what killed saves to this folder have left: `.new`, and also `.old` once its replacement is there and complete.
+    """Deletes the leftovers of killed saves to this folder: `.new`, and also `.old` once its replacement is complete.
 
     Args:
       folder: What `save` was writing.
@@ -627,7 +627,7 @@ def _replaced(folder: Path) -> list[Path]:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether all files of a checkpoint are there, as long as they should be."""
+    """Tells whether all files of a checkpoint exist with the right sizes."""
     try:
         for part in _parts(folder):
             table_files.check_files(part, table_files.read_manifest(part))

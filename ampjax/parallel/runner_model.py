@@ -1,4 +1,4 @@
-"""A runner's model in its two states: before the first batch, when it is only parameters, and after it, when it can be trained.
+"""A runner's model in its two states: before the first batch, only parameters; after the first batch, trainable.
 
 Knows how parameters, optimizer state and files are put together from homes; nothing of the order in which a runner does things.
 """
@@ -38,7 +38,7 @@ Tree = Any
 
 @dataclass
 class InitialModel:
-    """A model before its first batch: its first parameters, or the checkpoint from which it will go on.
+    """A model before its first batch: its first parameters, or the checkpoint to continue from.
 
     Args:
       tx: The optimizer.
@@ -53,7 +53,7 @@ class InitialModel:
     state: Tree = None
 
     def params(self) -> Tree:
-        """All parameters: copies, or what the checkpoint has.
+        """Copies all parameters, or reads them from the checkpoint.
 
         Raises:
           DataError: If the checkpoint is of another model.
@@ -64,7 +64,7 @@ class InitialModel:
         return self._read(self.checkpoint)[0]
 
     def opt_state(self) -> Tree:
-        """The optimizer's first state, or what the checkpoint has.
+        """Makes the optimizer's first state, or reads the state from the checkpoint.
 
         Raises:
           DataError: If the checkpoint is of another model.
@@ -117,7 +117,7 @@ class InitialModel:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model after its first batch: its variables have their homes, and a step that trains them.
+    """A model after its first batch: its variables have their homes, and a step trains them.
 
     Args:
       setup: What it is trained with.
@@ -133,12 +133,12 @@ class BuiltModel:
 
     @cached_property
     def ids(self) -> IdWatch:
-        """What watches over the ids of batches."""
+        """The watch over the ids of batches."""
         return IdWatch(self.plan.program, self.plan.analysis)
 
     @cached_property
     def optimizer(self) -> str:
-        """The parts of the optimizer's state, by which a checkpoint tells whose it has."""
+        """The parts of the optimizer's state, by which a checkpoint knows its optimizer."""
         return parts_of(self.state_like())
 
     def settle(self) -> Step:
@@ -156,7 +156,7 @@ class BuiltModel:
         return self.step
 
     def _ready_for_tables(self) -> Step:
-        """Waits until no replica uses the old tables, and starts lost processes anew, before they are given others. Returns the step."""
+        """Waits until no replica uses the old tables, and restarts lost processes, before other tables come. Returns the step."""
         if isinstance(self.step, AsyncStep):
             self.step.rest()
         if self.setup.group is not None:
@@ -164,7 +164,7 @@ class BuiltModel:
         return self.step
 
     def params(self) -> Tree:
-        """All parameters as the single-device program has them, host arrays."""
+        """Collects all parameters in the single-device program's form, host arrays."""
         params, _ = self.settle().read()
         return self.plan.program.join(
             params,
@@ -178,7 +178,7 @@ class BuiltModel:
         return self.step.homes.parts()
 
     def opt_state(self) -> Tree:
-        """The optimizer's state, as `tx.init` makes it for the single-device program."""
+        """The optimizer's state, in the form of `tx.init` for the single-device program."""
         _, state = self.settle().read()
         if isinstance(self.step, DenseStep):
             return state
@@ -230,7 +230,7 @@ class BuiltModel:
         step.homes.write_state(as_rows)
 
     def reset(self, params: Tree) -> None:
-        """Puts other parameters in the place of these, with fresh optimizer state; tables stay split as they are.
+        """Replaces the parameters, with fresh optimizer state; tables keep their split.
 
         Args:
           params: Parameters like the first ones.
@@ -243,7 +243,7 @@ class BuiltModel:
         restart_step(self.setup, self.plan, self._ready_for_tables(), params)
 
     def resplit(self, group: Group, count: int) -> None:
-        """Gives a group of tables its number of partitions, if it has another one.
+        """Gives a group of tables its number of partitions, if that number has changed.
 
         Args:
           group: The tables.
@@ -289,7 +289,7 @@ class BuiltModel:
         )
 
     def restore(self, path: str | Path) -> Saved:
-        """Reads a checkpoint into the homes, once all of it was checked. Gradients under way are dropped.
+        """Reads a checkpoint into the homes, after a check of the whole checkpoint. Gradients under way are dropped.
 
         Args:
           path: A folder that `save` wrote.
@@ -335,7 +335,7 @@ class BuiltModel:
         self,
         by_path: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Writes paths as names with `/` between them.
+        """Writes paths as names with `/` between.
 
         Args:
           by_path: Values by path, as `jax.tree_util.keystr` writes it.

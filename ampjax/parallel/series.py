@@ -47,11 +47,11 @@ class Series:
         self._is_own = False  # whether what is there was written here, or gone on from
 
     def claim(self) -> None:
-        """Notes that a run continues from one of these, or from another that the user has chosen."""
+        """Notes that a run continues from one of these checkpoints, or from another that the user has chosen."""
         self._is_own = True
 
     def begin(self, what: str, fix: str) -> None:
-        """Begins a run that continues from none of these, unless they have been claimed.
+        """Begins a run that continues from none of these checkpoints, unless they have been claimed.
 
         Args:
           what: What errors call them.
@@ -67,7 +67,7 @@ class Series:
         self.claim()
 
     def numbers(self) -> list[int]:
-        """The numbers of the checkpoints that are there, the newest first. Deletes what killed saves have left beside them.
+        """Lists the numbers of the existing checkpoints, the newest first. Deletes the leftovers of killed saves beside them.
 
         Returns:
           The numbers.
@@ -86,9 +86,6 @@ class Series:
     def path(self, number: int) -> Path:
         """The folder of a checkpoint.
 
-        Args:
-          number: Its number.
-
         Returns:
           Its path.
         """
@@ -99,7 +96,7 @@ class Series:
         number: int,
         save: Callable[[Path], None],
     ) -> None:
-        """Writes a checkpoint; then deletes those that are older than the newest few, and only then.
+        """Writes a checkpoint; only then deletes checkpoints older than the newest few.
 
         Args:
           number: Its number.
@@ -147,6 +144,6 @@ class Series:
         return None
 
     def _is_there(self, number: int) -> bool:
-        """Whether there is a checkpoint, perhaps under the name that it has while it is being replaced."""
+        """Tells whether a checkpoint exists, perhaps under the name that it has while it is replaced."""
         path = self.path(number)
         return path.is_dir() or any(path.parent.glob(f"{path.name}.*.old"))

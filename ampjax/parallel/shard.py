@@ -29,7 +29,7 @@ Tree = Any
 
 @dataclass(frozen=True)
 class Parts:
-    """The batches of one step, one for each replica; `runner.run` takes it in place of a joined batch.
+    """The batches of one step, one for each replica; `runner.run` takes this in place of a joined batch.
 
     Args:
       batches: Pytrees of equal structure, shapes and dtypes, in the order of replicas.
@@ -79,7 +79,7 @@ class _Strided:
 
 @dataclass(frozen=True)
 class _Dealt:
-    """An iterable's elements dealt out to replicas in turn. One pass over the source serves them all."""
+    """An iterable's elements dealt out to replicas in turn. One pass over the source serves all replicas."""
 
     source: Iterable[Any]
     count: int
@@ -216,7 +216,7 @@ def split_batch(
 
 
 def are_shared(batch: Tree, shared: Sequence[str]) -> list[bool]:
-    """By leaf of a batch, whether all replicas get it whole.
+    """Tells for each leaf of a batch whether all replicas get the whole leaf.
 
     Args:
       batch: A batch, or a part of one.
@@ -241,7 +241,7 @@ def joined_batch(
     batch: Tree | Parts,
     shared: Sequence[str] = (),
 ) -> Tree:
-    """One step's batch as the single-device program takes it.
+    """Joins one step's parts to the single-device program's batch.
 
     Args:
       batch: A pytree of arrays, or `Parts`.

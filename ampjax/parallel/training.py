@@ -1,4 +1,4 @@
-"""How a runner trains: it plans at the first batch, takes steps, searches partitions, saves, and recovers after a loss of processes.
+"""A runner's training: plans at the first batch, steps, partition searches, saves, and recovery after a loss of processes.
 
 Owns the order of these things and the counts. The model itself, files and reports are elsewhere.
 """
@@ -150,7 +150,7 @@ class Training:
     def _begin_searches(
         self, model: BuiltModel, notes: Mapping[str, Any] | None
     ) -> Searches | None:
-        """The searches, without those that an earlier run ended on as many machines: their results are put to use. None if none is wanted."""
+        """Begins the partition searches. Searches that an earlier run ended on as many machines are not repeated, but their results used. None if no search is wanted."""
         groups: Sequence[Group] = model.plan.groups
         if not (self.setup.config.search_partitions and groups):
             return None
@@ -174,7 +174,7 @@ class Training:
         wanted: Sequence[str],
         following: Sequence[Tree] | None = None,
     ) -> Metrics:
-        """One step over all replicas, with what is due after it: another split of tables, a checkpoint.
+        """Takes one step over all replicas, and then any other split of tables or checkpoint that is due.
 
         Args:
           parts: By replica its part of the batch.
@@ -223,7 +223,7 @@ class Training:
     def _step(
         self, model: BuiltModel, parts: Sequence[Tree], wanted: Sequence[str]
     ) -> tuple[Metrics, Sequence[Dropped]]:
-        """Takes a step; also returns the gradients that it dropped, of which the user is to be told after it."""
+        """Takes a step; also returns the dropped gradients, for a warning to the user after the step."""
         searches = self.searches
         if searches is not None and (next_split := searches.wanted()) is not None:
             model.resplit(*next_split)
@@ -268,7 +268,7 @@ class Training:
         return result, outcome.dropped
 
     def _split_as_found(self, model: BuiltModel) -> None:
-        """Splits a group of tables as a search that has ended wants it: after its step, which must not be taken twice if a process is lost here."""
+        """Splits a group of tables by the result of an ended search: after its step, which must not be taken twice if a process is lost here."""
         if self._found is not None:
             model.resplit(*self._found)
             self._found = None
@@ -295,7 +295,7 @@ class Training:
             self._recover(error, self.steps + 1)
 
     def reset(self, params: Tree) -> None:
-        """Starts anew from other parameters; what was compiled, planned and split stays.
+        """Starts anew from other parameters; compiled programs, plans and splits stay.
 
         Args:
           params: Parameters like the first ones.
@@ -311,10 +311,7 @@ class Training:
             self.recoverer.begin_at(checked_params(params))
 
     def save(self, path: str | Path) -> None:
-        """Writes a checkpoint, with what the partition searches have found.
-
-        Args:
-          path: Its folder.
+        """Writes a checkpoint, with the results of the partition searches.
 
         Raises:
           AmpError: As `Runner.save`.
@@ -327,10 +324,7 @@ class Training:
         )
 
     def restore(self, path: str | Path) -> None:
-        """Goes on from a checkpoint; before the first batch it is read when the model is built.
-
-        Args:
-          path: Its folder.
+        """Continues from a checkpoint, which is read when the model is built if there was no batch yet.
 
         Raises:
           AmpError: As `Runner.restore`.

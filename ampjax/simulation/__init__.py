@@ -1,4 +1,4 @@
-"""Runs on machines that are not here: cost models, measured profiles, shared cores. `amp.simulate` and `amp.profile` use them."""
+"""Runs on other machines: cost models, measured profiles, shared cores. Used by `amp.simulate` and `amp.profile`."""
 
 from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.simulation.cluster_cost import ClusterCost, LinkTimes

@@ -1,4 +1,4 @@
-"""Which calls of a run are measured: all, or a few of few sizes, between which times are interpolated."""
+"""The calls of a run that are measured: all, or a few calls of few sizes, with interpolation between."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ APART = 4
 
 @dataclass
 class Calls:
-    """Which calls of a run are made: the first few of each size.
+    """The choice of a run's calls that are made: the first few of each size.
 
     Args:
       most: Of each size, for one dispatch and for several in a call; with 0 the run only tells which calls there would be.
@@ -30,13 +30,7 @@ class Calls:
     seen: Counter[tuple[str, int, bool]] = field(default_factory=Counter)
 
     def want(self, key: str, size: int, several: bool) -> bool:
-        """Counts a call, and says whether it is made.
-
-        Args:
-          key: Its key in a profile's tables.
-          size: Its padded rows.
-          several: Whether several dispatches share it.
-        """
+        """Counts a call, and tells whether to make the call."""
         self.check()
         self.seen[key, size, several] += 1
         is_chosen = self.sizes is None or size in self.sizes.get(key, ())
@@ -44,7 +38,7 @@ class Calls:
 
 
 def few_sizes(seen: Iterable[tuple[str, int, bool]]) -> dict[str, set[int]]:
-    """Chooses few sizes of those that runs have: the least and the largest of each key, and some between.
+    """Chooses few of a run's sizes: the least and the largest of each key, and some between.
 
     Args:
       seen: Key and size of each call, as in `Calls.seen`.

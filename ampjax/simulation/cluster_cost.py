@@ -1,4 +1,4 @@
-"""Cost model of workers on several hosts: what this machine would take, and what it costs that launches and rows travel."""
+"""Cost model of workers on several hosts: this machine's times, and the cost of launches and rows on their way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ampjax.simulation.profile_cost import HostedCost
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """The processor time of sending launches and rows between processes; `python -m experiments calibrate --hosts 2` measures it.
+    """The processor time of sending launches and rows between processes; measured by `python -m experiments calibrate --hosts 2`.
 
     The defaults were measured with two processes on one virtual machine with two cores, over encrypted sockets.
 
@@ -47,7 +47,7 @@ class LinkTimes:
             )
 
     def crossing_ns(self, n_bytes: int) -> float:
-        """The time that the host that sends rows needs for them; the host that receives them needs as much.
+        """Computes the sending host's time for rows; the receiving host needs as much.
 
         Args:
           n_bytes: How many bytes they are.
@@ -60,7 +60,7 @@ class LinkTimes:
 
 @dataclass(frozen=True)
 class ClusterCost:
-    """A cost model of several hosts, each like the machine that was measured, and of a driver that decides for all of them (decision 26).
+    """A cost model of several hosts, each like the measured machine, and of one driver that decides for all hosts (decision 26).
 
     There is a host for each memory space. The driver needs time for control and for sending launches. A host issues and computes with one
     thread, in the order in which launches were decided.

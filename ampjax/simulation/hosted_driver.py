@@ -1,4 +1,4 @@
-"""The asyncio driver in virtual time: one thread that decides, issues ahead of its devices (or hosts), and shares the machine's cores with them.
+"""The asyncio driver in virtual time: one thread that decides, issues ahead of devices or hosts, and shares the machine's cores with them.
 
 On the paper's machine every worker decides for itself, which takes no time. On this machine a Python thread decides for all workers, in the
 order in which the asyncio driver's tasks take turns. Messages travel on when a dispatch has been issued, and devices work through their
@@ -62,7 +62,7 @@ class HostedDriver:
         return round(self._cores.now_ns)
 
     def _turn(self, worker: int) -> bool:
-        """Issues as many dispatches as the worker's task would before it looks at its device; says whether there was any."""
+        """Issues as many dispatches as the worker's task would before the next look at its device; tells whether there was any."""
         for issued in range(FENCE_EVERY):
             dispatch = self._loop.issue(worker)
             if dispatch is None:
@@ -75,7 +75,7 @@ class HostedDriver:
         return True
 
     def _queue(self, dispatch: Dispatch) -> None:
-        """Queues a dispatch at its worker's device. A transfer waits for the device that it comes from."""
+        """Queues a dispatch at its worker's device. A transfer waits for the device of its source."""
         device = self._spaces[dispatch.worker]
         source = -1
         if (

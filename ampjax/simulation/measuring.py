@@ -45,7 +45,7 @@ Measure = Callable[[Loop, Executor, bool, Calls], Measured]
 def measure_devices(
     loop: Loop, executor: Executor, updates_in_kernels: bool, wanted: Calls
 ) -> Measured:
-    """Runs a loop to its end and waits for each call: measures the time of each (`times`), and the devices' part of it (`kernels`).
+    """Runs a loop to its end and waits for each call: measures the time of each (`times`), and the devices' part (`kernels`).
 
     Like the asyncio driver it decides on several dispatches (`drivers.issue_queue.AHEAD`) and then issues them, in one call where they
     coalesce. Payloads are put where they belong at once, so a kernel may see those of a later instance: only times come out. A call that
@@ -133,7 +133,7 @@ def measure_host(
 
 
 def _decided(loop: Loop, measured: Measured) -> Iterator[list[Decided]]:
-    """Lets a run decide on its dispatches, and gives as many at a time as are decided before they are issued.
+    """Yields a run's dispatches in the groups in which they are decided before their issue.
 
     Each is `done` as soon as it has been decided, unless it reads payloads; its launch is made before, while its instances are known. What the
     scheduler took for it is kept as `control`.
@@ -188,7 +188,7 @@ def _carry_out(
     updates_in_kernels: bool,
     wanted: Calls,
 ) -> None:
-    """Makes and times the calls of some dispatches, one for those that coalesce, if they are wanted.
+    """Makes and times the calls of some dispatches, one call for dispatches that coalesce, if wanted.
 
     An update is a call of its own; with `updates_in_kernels` the kernel makes it, where it can.
     """
@@ -223,7 +223,7 @@ def _carry_out(
 
 
 def has_updates_in_kernels(measured: Measured) -> bool:
-    """Whether some kernels have made updates."""
+    """Tells whether some kernels have made updates."""
     return any(key.endswith(UPDATING) for key in measured.get("issue", ()))
 
 
@@ -260,11 +260,7 @@ async def driver_ns(loop: Loop, run_ahead: int) -> float:
 
 
 def host_ns(measured: Measured) -> float:
-    """Nanoseconds for a dispatch of what `measure_host` has measured, on average.
-
-    Args:
-      measured: What it gave.
-    """
+    """Computes the mean nanoseconds for a dispatch from the results of `measure_host`."""
     times = {}
     for part in ("issue", "control"):
         times[part] = [
@@ -334,7 +330,7 @@ def training_times(
 def calls_of(
     scheduler: Scheduler, executor: Executor, instances: Instances, seed: int = 0
 ) -> Calls:
-    """Tells which calls a training run makes, where kernels make updates and where they do not, without making those that can be left out.
+    """Lists the calls of a training run, with and without updates in kernels, without making calls that can be left out.
 
     Args:
       scheduler: Decides; nothing is in flight.
@@ -355,7 +351,7 @@ def rehearse(
     seed: int,
     check: Callable[[], object],
 ) -> None:
-    """Compiles what a training run needs, by making each call once; parameters are of no use afterwards.
+    """Compiles all kernels of a training run, by making each call once; parameters are of no use afterwards.
 
     Args:
       scheduler: Decides; nothing is in flight.

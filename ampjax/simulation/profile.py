@@ -1,4 +1,4 @@
-"""How long this machine takes for each stage, as `measuring` found out: a table of numbers, which can be kept in a file and used where the machine is not at hand."""
+"""A profile: this machine's time for each stage, measured by `measuring`: numbers in a table, which can be saved and used elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Times = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Profile:
-    """Measured times of stages and updates on a machine; `amp.profile` makes it.
+    """Measured times of stages and updates on a machine; made by `amp.profile`.
 
     Args:
       times: Nanoseconds from the call until the device is done, on a machine that does nothing else, for some numbers of rows (1 for an
@@ -99,7 +99,7 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | Path) -> Profile:
-        """Reads what `save` wrote.
+        """Reads a file written by `save`.
 
         Args:
           path: The file.
@@ -172,40 +172,27 @@ def note(
 
 
 def timing_key(plan: Plan, dispatch: Dispatch) -> str:
-    """The key of a profile's tables for what a dispatch runs: `forward linear1`.
+    """Writes the key of a dispatch's stages in a profile's tables: `forward linear1`.
 
     Inference has the key of the forward pass of training, as only that was measured.
-
-    Args:
-      plan: The plan.
-      dispatch: A dispatch with a stage.
     """
     return f"{FORWARD if dispatch.direction == INFER else dispatch.direction} {plan.stages[dispatch.stage].name}"
 
 
 def timing_key_with_updates(plan: Plan, dispatch: Dispatch) -> str:
-    """The key for a dispatch whose kernel also makes its updates: `backward linear1, updating`.
-
-    Args:
-      plan: The plan.
-      dispatch: A dispatch with a stage.
-    """
+    """The key for a dispatch whose kernel also makes its updates: `backward linear1, updating`."""
     return timing_key(plan, dispatch) + UPDATING
 
 
 def update_key(change: Change) -> str:
-    """The key for a parameter change: `update linear1`; empty if it only keeps replicas together.
-
-    Args:
-      change: The change.
-    """
+    """Writes the key of a parameter change, `update linear1`; empty for a change that only keeps replicas together."""
     if isinstance(change, JointUpdate):
         return f"update {change.group}"
     return f"update {change.node}" if isinstance(change, Update) else ""
 
 
 def medians(passes: Sequence[Measured]) -> Profile:
-    """A profile of the medians of what some passes have measured."""
+    """Makes a profile of the medians of some passes' measurements."""
     return Profile(**{part: _of_sizes(times, np.median) for part, times in _joined(passes).items()})
 
 
@@ -246,7 +233,7 @@ def _of_sizes(
 
 
 def _rising(times: Mapping[int, float]) -> dict[int, float]:
-    """Times that never fall with the number of rows: each is lowered to the least of those with more rows."""
+    """Lowers times so that they never fall with the number of rows: each to the least of the times with more rows."""
     rows = sorted(times)
     least = np.minimum.accumulate([times[n] for n in reversed(rows)])[::-1]
     result = {}
@@ -256,7 +243,7 @@ def _rising(times: Mapping[int, float]) -> dict[int, float]:
 
 
 def _numbers(table: Mapping[str, Mapping[str, Any]]) -> Times:
-    """A table as it was before it became JSON.
+    """Converts a table back from JSON.
 
     Raises:
       ValueError: If it holds what no measurement gives.

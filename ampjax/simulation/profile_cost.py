@@ -87,7 +87,7 @@ class HostedCost:
         )
 
     def device_ns(self, dispatch: Dispatch) -> float:
-        """The time that its worker's device needs for a dispatch, once it has been issued.
+        """Computes the time that a worker's device needs for a dispatch, from its issue.
 
         Args:
           dispatch: The dispatch.
@@ -116,7 +116,7 @@ def _sum(
     profile: Profile,
     part: str,
 ) -> float:
-    """Nanoseconds of what a dispatch runs and of its updates.
+    """Sums the nanoseconds of a dispatch's stages and updates.
 
     Both in one kernel have a time of their own, where that was measured for as many rows, or for fewer and for more.
     """

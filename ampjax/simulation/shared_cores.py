@@ -1,4 +1,4 @@
-"""Cores that devices and a host share, in virtual time. All that are at work get an equal part of them, one core at most."""
+"""Cores that devices and a host share, in virtual time. All active ones get an equal part of the cores, one core at most."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Cores:
         self._ended = [0] * n_devices
 
     def queued(self, device: int) -> int:
-        """How many jobs a device has not ended."""
+        """Counts the jobs that a device has not ended."""
         return len(self._queues[device])
 
     @property
     def busy(self) -> bool:
-        """Whether any device has a job."""
+        """Tells whether any device has a job."""
         return any(self._queues)
 
     def issue(
@@ -59,7 +59,7 @@ class Cores:
         self._issued[device] += 1
 
     def work(self, ns: float) -> None:
-        """Lets the host work, and the devices beside it.
+        """Lets the host work, and the devices in parallel.
 
         Args:
           ns: Nanoseconds that the host's work takes with a core of its own.
@@ -68,7 +68,7 @@ class Cores:
             ns -= self._pass(host_ns=ns)
 
     def wait(self) -> None:
-        """Lets the devices work until one of them ends a job; the host does nothing."""
+        """Lets the devices work until one of them ends a job, while the host does nothing."""
         ended = sum(self._ended)
         while self.busy and sum(self._ended) == ended:
             self._pass()

@@ -160,7 +160,7 @@ def profile(
     tx: optax.GradientTransformation | None = None,
     **options: Any,
 ) -> Profile:
-    """Measures how long each kernel takes on this machine, and how long the host needs to issue it, to simulate machines like this one.
+    """Measures the time of each kernel on this machine, and the host's time to issue kernels, to simulate machines like this one.
 
     A first training pass compiles. Then `passes` passes run one dispatch at a time, to measure the devices, and as many with the host ahead of
     the devices, to measure the host. If kernels can make updates, all this is done once with such updates and once without. As many passes run as a trainer

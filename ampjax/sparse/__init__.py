@@ -1,4 +1,4 @@
-"""Sparse variables: their detection, the step that reads pulled rows in their place, and the sharded table that holds them."""
+"""Sparse variables: their detection, the step on pulled rows, and the sharded table that holds the rows."""
 
 from ampjax.sparse.detection.detect import find_sparse
 from ampjax.sparse.servers.processes import ServerProcesses

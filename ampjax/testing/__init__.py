@@ -1,4 +1,4 @@
-"""Helpers for tests, those of users included: the oracle and the measure of differences."""
+"""Helpers for tests, users' tests included: the oracle and the measure of differences."""
 
 from ampjax.numerics.differences import compare, difference_table
 from ampjax.testing.reference import Reference, init_params, reference

@@ -1,4 +1,4 @@
-"""What the engine computes for some instances, in training and in inference, and how far that is from the reference."""
+"""The engine's results for some instances, in training and in inference, and their distance from the reference."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run_engine(
     settings: Settings,
     reporter: Reporter = SILENT,
 ) -> EngineRun:
-    """Runs instances forward and backward with frozen parameters, evaluates them and predicts their outputs.
+    """Runs instances forward and backward with frozen parameters, evaluates the instances and predicts their outputs.
 
     Only the kernels that these need are compiled.
 
@@ -99,11 +99,7 @@ def run_engine(
 
 
 def has_sinks(graph: Graph) -> bool:
-    """Whether the graph has a sink, so that something can be predicted.
-
-    Args:
-      graph: A closed graph.
-    """
+    """Tells whether the graph has a sink, so that something can be predicted."""
     return any(node.kind == "Sink" for node in graph.nodes.values())
 
 
@@ -111,11 +107,7 @@ def differences_of(
     run: EngineRun,
     wanted: Reference,
 ) -> dict[str, list[Difference]]:
-    """Compares what the engine and the reference have computed.
-
-    Args:
-      run: The engine's results.
-      wanted: The reference's.
+    """Compares the engine's results with the reference's.
 
     Returns:
       All differences, by what was run: `training`, `evaluate`, `predict`.
@@ -149,7 +141,7 @@ def outputs_apart(
     got: Predictions,
     want: Sequence[tuple[StateDict, np.ndarray]],
 ) -> float:
-    """How far a sink's rows are apart, max |got - want| / max |want|; infinite where messages, states or row counts differ.
+    """Measures the distance of a sink's rows, max |got - want| / max |want|; infinite where messages, states or row counts differ.
 
     Args:
       got: What the engine predicted, in the order of instances and states.
@@ -184,7 +176,7 @@ def _metrics(
     got: Mapping[str, float],
     wanted: Reference,
 ) -> list[Difference]:
-    """Differences of the mean loss and of each metric: infinite if one side lacks it, 0 if it counted nothing on both sides."""
+    """Compares the mean loss and each metric: infinite if one side lacks a metric, 0 if both sides counted nothing."""
     if wanted.mean_loss is None:
         wanted_metrics = wanted.metrics
     else:

@@ -1,4 +1,4 @@
-"""Defines what every node kind means, message by message: one instance's synchronous run through the static graph.
+"""Defines the meaning of every node kind, message by message: one instance's synchronous run through the static graph.
 
 It shares no code with the scheduler or the engine, so tests can compare the two. It is simple and slow on purpose: each message is an
 object, a ragged message's payload is a tuple of rows, and no two rows are computed together.
@@ -39,7 +39,7 @@ MOST_STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class _Message:
-    """A message: its payload (a tuple of rows if ragged), its state, and its origin: the wire where it was made, and its state there."""
+    """A message: its payload (a tuple of rows if ragged), its state, and its origin (wire and state at its making)."""
 
     payload: Any
     state: StateDict
@@ -48,7 +48,7 @@ class _Message:
 
 @dataclass
 class Results:
-    """What a run has computed and counted.
+    """The results and counts of a run.
 
     Args:
       losses: The loss of each loss row.
@@ -196,7 +196,7 @@ class Run:
                 self._consume(node, port, message)
 
     def _consume(self, node: Node, port: int, message: _Message) -> None:
-        """Handles a message at a node that makes new messages from it."""
+        """Handles a message at a node that makes new messages from the old."""
         op = node.op
         where = f"node `{node.name}`"
         state = message.state
@@ -276,7 +276,7 @@ class Run:
         port: int,
         message: _Message,
     ) -> None:
-        """A group closes when it has its opener, where there is one, and as many members as its size says."""
+        """Gathers a group's messages. A group closes with its opener, if any, and as many members as its size says."""
         key = (
             node.name,
             self._states.join_key(node.name, op.by, message.state),
@@ -366,7 +366,7 @@ class Run:
         state: StateDict,
         inputs: Sequence[Any],
     ) -> None:
-        """Evaluates a body on each row; a loss notes what comes of it, another node sends it."""
+        """Evaluates a body on each row; a loss records the result, another node sends the result on."""
         wire = node.inputs[0]
         assert wire is not None and wire.type is not None
         if not wire.type.ragged:

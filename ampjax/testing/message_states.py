@@ -1,4 +1,4 @@
-"""States of single messages, and state functions evaluated for one of them."""
+"""States of single messages, and state functions evaluated on one message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StateFunctions:
     layout: Layout
 
     def view(self, state: StateDict) -> State:
-        """A state as user functions get it: one row."""
+        """Builds a state in the form of user functions: one row."""
         fields = tuple(name for name in state if name != "instance")
         array = np.zeros((1, self.layout.width), np.int64)
         for name, value in state.items():
@@ -49,11 +49,6 @@ class StateFunctions:
     ) -> int:
         """Evaluates a function that gives an integer.
 
-        Args:
-          where: What an error calls the function.
-          function: The state function.
-          state: The message's state.
-
         Raises:
           MessageError: If the function fails, or gives no integer.
         """
@@ -66,11 +61,6 @@ class StateFunctions:
         state: StateDict,
     ) -> StateDict:
         """Evaluates a function that makes a state of a state.
-
-        Args:
-          where: What an error calls the function.
-          function: The state function.
-          state: The message's state.
 
         Raises:
           MessageError: If the function fails, or gives no state.
@@ -90,12 +80,6 @@ class StateFunctions:
     ) -> StateDict:
         """Evaluates `function(state, i)`, which makes a state.
 
-        Args:
-          where: What an error calls the function.
-          function: The state function.
-          state: The message's state.
-          i: The number that is passed.
-
         Raises:
           MessageError: If the function fails, or gives no state.
         """
@@ -106,7 +90,7 @@ class StateFunctions:
         )
 
     def join_key(self, node: str, by: Key, state: StateDict) -> Any:
-        """Computes what messages that belong together share at a node.
+        """Computes the key that messages of one join share at a node.
 
         Args:
           node: The node's name.

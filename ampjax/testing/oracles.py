@@ -1,4 +1,4 @@
-"""How the reference evaluates bodies: operation by operation in float64, or compiled in their own precision.
+"""The reference's evaluation of bodies: operation by operation in float64, or compiled in their own precision.
 
 Compiled bodies share the compiler with the engine: where it fuses operations wrongly, both may be wrong. Evaluated operation by operation
 they share single operations only, and rounding is a billion times finer than the engine's.
@@ -21,14 +21,14 @@ from ampjax.utils.setting_checks import one_of
 
 
 class Oracle(Protocol):
-    """How bodies are evaluated."""
+    """A way to evaluate bodies."""
 
     def scope(self) -> AbstractContextManager[None]:
         """A context in which bodies are evaluated and their results used."""
         ...
 
     def cast(self, tree: Any) -> Any:
-        """Parameters or payloads as this oracle computes with them."""
+        """Casts parameters or payloads to this oracle's precision."""
         ...
 
     def body(
@@ -37,10 +37,6 @@ class Oracle(Protocol):
         body: Body,
     ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
-
-        Args:
-          node: The node's name, for errors.
-          body: The body.
 
         Returns:
           `call(params, key, *inputs)`.
@@ -70,10 +66,6 @@ class Eager:
         body: Body,
     ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
-
-        Args:
-          node: The node's name, for errors.
-          body: The body.
 
         Returns:
           `call(params, key, *inputs)`.
@@ -112,10 +104,6 @@ class Jitted:
     ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
 
-        Args:
-          node: The node's name, for errors.
-          body: The body.
-
         Returns:
           `call(params, key, *inputs)`.
         """
@@ -141,7 +129,7 @@ def find_oracle(name: str) -> Oracle:
 
 @contextmanager
 def evaluable(where: str) -> Iterator[None]:
-    """Tells what to do about a body that can't be evaluated operation by operation in float64.
+    """Adds advice to the error about a body that can't be evaluated operation by operation in float64.
 
     Raises:
       GraphError: In place of any error but our own; it has the original as its cause.

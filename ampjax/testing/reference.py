@@ -106,7 +106,7 @@ def reference(
     results = list[Results]()
 
     def total(params: Mapping[str, Any]) -> tuple[jax.Array, Any]:
-        """The summed loss; and what else has a value, since these are tracers here."""
+        """Computes the summed loss; and the other results with a value, since these are tracers here."""
         results.clear()
         for messages in pumped:
             run = Run(graph, params, keys, evaluator)
@@ -174,7 +174,7 @@ def with_tables(
     graph: Graph,
     params: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Parameters with those of nodes whose parameters are tables in host memory: all rows, as they are now.
+    """Adds the parameters of nodes with tables in host memory: all present rows.
 
     Args:
       graph: A closed graph.
@@ -211,7 +211,7 @@ def _check(
 def _outputs(
     graph: Graph, results: Sequence[Results], values: Any
 ) -> dict[str, list[tuple[StateDict, np.ndarray]]]:
-    """What arrived at each sink; copies of a sink are one."""
+    """Collects the messages at each sink; copies of a sink count as one."""
     outputs: dict[str, list[tuple[StateDict, np.ndarray]]] = {
         node.role: [] for node in graph.nodes.values() if isinstance(node.op, Sink)
     }
@@ -226,7 +226,7 @@ def _metrics(
     results: Sequence[Results],
     values: Any,
 ) -> dict[str, float]:
-    """Each metric's sums over its counts, over all losses that have it."""
+    """Divides each metric's sums by its counts, over all losses that have the metric."""
     sums: dict[str, np.ndarray] = {}
     for result, (_, pairs) in zip(results, values, strict=True):
         for (name, *_), pair in zip(result.metrics, pairs, strict=True):

@@ -1,4 +1,4 @@
-"""The account that `verify` gives of what was compared and what was not."""
+"""The account that `verify` gives of its comparisons, and of the parts left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ampjax.train.settings import Settings
 def account(
     settings: Settings, differences: Mapping[str, Sequence[Difference]], tolerance: float
 ) -> str:
-    """Says what one schedule was compared in, and how large the differences are; with a table of all if one is too large.
+    """Describes one schedule's comparison, and the size of the differences; with a table of all if one is too large.
 
     Args:
       settings: The schedule.
@@ -58,15 +58,7 @@ def not_looked_at(
     oracle: str,
     largest: int,
 ) -> tuple[str, ...]:
-    """What a comparison leaves open, a line each.
-
-    Args:
-      graph: The graph.
-      schedules: The schedules that were tried.
-      wanted: The reference.
-      oracle: How it evaluated bodies.
-      largest: Rows of the largest dispatch.
-    """
+    """Lists the parts that a comparison leaves open, a line each."""
     random = random_nodes(graph)
     unseen = [
         "updates and optimizers, and the averaging of replicas: parameters were frozen",
@@ -89,9 +81,5 @@ def not_looked_at(
 
 
 def random_nodes(graph: Graph) -> list[str]:
-    """The names of the nodes whose bodies draw random numbers, in backquotes.
-
-    Args:
-      graph: The graph.
-    """
+    """The names of the nodes whose bodies draw random numbers, in backquotes."""
     return [f"`{name}`" for name, node in graph.nodes.items() if node.draws]

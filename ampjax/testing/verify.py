@@ -1,4 +1,4 @@
-"""Gradient parity: the engine against the reference interpreter, under several schedules (law 2), and what it infers."""
+"""Gradient parity: the engine against the reference interpreter, under several schedules (law 2), in training and in inference."""
 
 from __future__ import annotations
 
@@ -128,11 +128,11 @@ def verify(
 
 
 def _explanations(drawing: Sequence[str]) -> str:
-    """What may explain a difference, each sentence after a blank."""
+    """Collects possible explanations of a difference, each sentence after a blank."""
     reasons = _draws(drawing) if drawing else advice_on_moved_rows(), advice_on_rounded_products()
     return "".join(f" {reason}" for reason in reasons if reason)
 
 
 def _draws(nodes: Sequence[str]) -> str:
-    """What explains a difference of random nodes."""
+    """Returns the explanation of a difference of random nodes."""
     return f"Random numbers of {', '.join(nodes)} are drawn by the engine alone: to compare, leave them out, such as with a dropout rate of 0."

@@ -1,4 +1,4 @@
-"""The path of a gradient message back through control nodes, found by the state alone, as the nodes of the paper do it.
+"""The path of a gradient message back through control nodes, found by the state alone, as in the paper.
 
 A cond or bcast has only one input to go back to, an isu applies its inverse, and a phi remembers from which port a state came.
 """
@@ -15,7 +15,7 @@ _FIX = "An isu's f_inv does not undo its f for this state."
 
 
 class WayBack:
-    """Follows messages back to the nodes that made them.
+    """A walk of messages back to the nodes that made them.
 
     Args:
       states: Evaluates the inverses of isus.
@@ -27,11 +27,6 @@ class WayBack:
 
     def remember(self, phi: str, port: int, state: StateDict) -> None:
         """Notes the port of a phi at which a message arrived.
-
-        Args:
-          phi: The phi's name.
-          port: The port's number.
-          state: The message's state.
 
         Raises:
           MessageError: If a message with the same state arrived at another port.

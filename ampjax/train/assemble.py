@@ -1,4 +1,4 @@
-"""Makes a plan, the scheduler's settings and an executor from a graph and settings; the trainer and the simulator share it."""
+"""Makes a plan, the scheduler's settings and an executor from a graph and settings; used by the trainer and the simulator."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _with_weights(
     graph: Graph,
     settings: Settings,
 ) -> tuple[str, ...]:
-    """The nodes whose adjoint uses such parameters: of those with a table none does, as a look-up's gradient does not depend on the rows."""
+    """Lists the nodes whose adjoint uses such parameters. Nodes with a table do not: a look-up's gradient does not depend on the rows."""
     nodes = graph.parameterised.items()
     result = []
     for n, node in nodes:
@@ -130,7 +130,7 @@ def _with_weights(
 
 
 def _estimated(graph: Graph, settings: Settings) -> tuple[str, ...]:
-    """The nodes whose adjoint uses an estimate of the forward pass's parameters. In rounds these are the current ones."""
+    """Lists the nodes whose adjoint uses an estimate of the forward pass's parameters; in rounds the estimates are the current parameters."""
     return _with_weights("estimated", graph, settings) if settings.flush_every is None else ()
 
 
@@ -211,7 +211,7 @@ def plan_for(
     device_of: Sequence[int],
     hosts: HostWorkers | None = None,
 ) -> Plan:
-    """Places a graph's nodes on workers and cuts it into stages.
+    """Places a graph's nodes on workers and cuts the graph into stages.
 
     Args:
       graph: A closed graph.

@@ -88,7 +88,7 @@ def save(
 def restore(
     folder: str | Path, store: AnyStore, updates: UpdateCounters, position: Position
 ) -> None:
-    """Reads everything into `store`, `updates` and `position`; checks all of it before anything changes.
+    """Reads everything into `store`, `updates` and `position`, after a check of all of it.
 
     Args:
       folder: What `save` wrote.
@@ -110,7 +110,7 @@ def read(
     updates: UpdateCounters,
     position: Position,
 ) -> Saved:
-    """Reads everything and checks it; changes nothing.
+    """Reads and checks a whole checkpoint; changes nothing.
 
     Args:
       folder: What `save` wrote.
@@ -146,7 +146,7 @@ def apply(
     updates: UpdateCounters,
     position: Position,
 ) -> None:
-    """Goes on from what was read.
+    """Continues from a checkpoint that was read.
 
     Args:
       saved: What `read` gave.
@@ -230,7 +230,7 @@ def _checked_notes(
 
 
 def _same_form(value: Any, like: Any) -> bool:
-    """Whether both have the same names on every level, and numbers where the other has numbers."""
+    """Tells whether both have the same names on every level, and numbers where the other has numbers."""
     if isinstance(like, Mapping):
         same = isinstance(value, Mapping) and value.keys() == like.keys()
         return same and all(_same_form(value[name], part) for name, part in like.items())
@@ -240,7 +240,7 @@ def _same_form(value: Any, like: Any) -> bool:
 
 
 def _like(node: str, table: Table) -> runner_files.Like:
-    """How a node's table is loaded: one parameter's rows, as the node's table has them."""
+    """Describes the loading of a node's table: one parameter's rows, as the node's table has them."""
     shapes = {node: table.shape}
     states = {node: table.rule.state}
     return runner_files.Like(

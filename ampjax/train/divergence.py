@@ -1,4 +1,4 @@
-"""A training loss or parameters that are not finite: warns of them, with the nodes that are lost and where the values may have come from."""
+"""A training loss or parameters that are not finite: a warning with the lost nodes and the possible origins of the values."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Orders:
         return in_groups(self._sizes(data), self._group, rng)
 
     def evaluation_order(self, data: Instances | LoopInstances) -> np.ndarray:
-        """Gives the order in which instances are evaluated: as they are, or from small to large if they are grouped by size.
+        """Computes the order in which instances are evaluated: the given one, or from small to large if grouped by size.
 
         Args:
           data: A data set.
@@ -73,7 +73,7 @@ class Orders:
         train: bool,
         rng: np.random.Generator,
     ) -> np.ndarray:
-        """Finds the instances that are largest of all that follow one another, so that they are likely to be in flight together.
+        """Finds the largest of all runs of consecutive instances, which are likely to be in flight together.
 
         Args:
           data: A data set.
@@ -90,7 +90,7 @@ class Orders:
         return largest_run(order, self._sizes(data), n)
 
     def _sizes(self, data: Instances | LoopInstances) -> np.ndarray:
-        """A data set's sizes. Those of the last two data sets are remembered, as long as no instance is added or taken away."""
+        """Looks up a data set's sizes. The last two data sets' sizes are remembered, until an instance is added or taken away."""
         known = (entry for entry in self._known if entry[0] is data and len(entry[1]) == len(data))
         entry = next(known, None) or (data, sizes_of(data))
         self._known = [

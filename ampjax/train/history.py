@@ -186,7 +186,7 @@ class History:
                 file.write(json.dumps(record) + "\n")
 
     def table(self) -> Table:
-        """Shows the epochs as a table; of more than four metrics only the training loss and those of validation.
+        """Makes a table of the epochs; of more than four metrics only the training loss and the validation metrics.
 
         Returns:
           A `rich` table.
@@ -244,7 +244,7 @@ class History:
         return f"History({counted(len(self.epochs), 'epoch')}{remarks}{'; last: ' + shown if shown else ''})"
 
     def _remarks(self) -> list[str]:
-        """What was out of the ordinary."""
+        """Lists the unusual events."""
         places = [
             f"{place['instances']} instances into epoch {place['epoch']}" for place in self.resumed
         ]
@@ -310,7 +310,7 @@ SMALLER_IS_BETTER = frozenset(
 
 
 def falls(metric: str) -> bool:
-    """Tells whether smaller values of a metric are better, by its name: those of losses, errors, likelihoods that are negated, and the like.
+    """Tells whether smaller values of a metric are better, by its name: losses, errors, negated likelihoods, and the like.
 
     Args:
       metric: The metric's name, such as `nll`, `valid_loss`, `word_error_rate` or `RMSE`.
@@ -335,7 +335,7 @@ def best(
     metric: str,
     smallest: bool | None = None,
 ) -> float:
-    """Gives the best of a metric's values; those that are no numbers only if there are no others.
+    """Finds the best of a metric's values; a value that is no number only for want of others.
 
     Args:
       values: The metric's values, at least one.
@@ -360,7 +360,7 @@ def reaches(
     metric: str,
     smallest: bool | None = None,
 ) -> bool:
-    """Tells whether a metric's value is as good as a target: not above it where smaller values are better, else not below it.
+    """Tells whether a metric's value is as good as a target: not above the target where smaller values are better, else not below.
 
     Args:
       value: The metric's value.

@@ -1,4 +1,4 @@
-"""Makes the executor of a trainer whose workers are on hosts, and starts these."""
+"""Starts the hosts of a trainer's workers, and makes the executor that uses the hosts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def start_hosts(
     hosts: Hosts,
     devices: Sequence[Device],
 ) -> HostedExecutor:
-    """Starts hosts, and makes the executor that lets them carry launches out.
+    """Starts hosts, and makes the executor through which the hosts carry out launches.
 
     Args:
       plan: The plan.
@@ -94,7 +94,7 @@ def start_hosts(
 
 
 def _sent(node: str, table: HostTable) -> TravellingTable:
-    """A node's table, which travels to its host: as a whole, so it must be in this process's memory.
+    """Makes a node's table ready for its host. The whole table travels, so it must be in this process's memory.
 
     Raises:
       GraphError: If it is not.

@@ -1,4 +1,4 @@
-"""Parameters by node name: initial values, and checks of what users hand in."""
+"""Parameters by node name: initial values, and checks of the users' values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def initial_params(
     given: Mapping[str, Any],
     seed: int,
 ) -> dict[str, Any]:
-    """The parameters of every parameterised node: those given, else initialised from the seed and the node's name.
+    """Makes the parameters of every parameterised node: the given ones, else initial ones from the seed and the node's name.
 
     Replicas of one group start with equal parameters: those of the first, also where each copy of a part makes values of its own.
 
@@ -72,7 +72,7 @@ def check_params(
     given: Mapping[str, Any],
     tables: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The given parameters of some nodes, checked against those that are there.
+    """Checks the given parameters of some nodes against the present ones.
 
     Args:
       params: A pytree for each parameterised node, by name.
@@ -186,7 +186,7 @@ def _leaves(
     wanted: Any,
     value: Any,
 ) -> Iterator[tuple[str, Any, Any]]:
-    """What errors call each leaf, and both pytrees' values of it."""
+    """Yields each leaf's name in errors, and both pytrees' values of the leaf."""
     paths = jax.tree_util.tree_flatten_with_path(wanted)[0]
     for (path, old), new in zip(paths, jax.tree.leaves(value), strict=True):
         yield (

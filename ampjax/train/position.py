@@ -1,4 +1,4 @@
-"""How far training has come: the epochs, the random numbers, and the clock of a simulated machine."""
+"""The position of a training: the epochs, the random numbers, and the clock of a simulated machine."""
 
 from __future__ import annotations
 

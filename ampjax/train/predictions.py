@@ -41,7 +41,7 @@ class Predictions:
 def gather_predictions(
     plan: Plan, outputs: Outputs, sinks: Mapping[str, Node]
 ) -> dict[str, Predictions]:
-    """Sorts what sinks have received.
+    """Sorts the messages that sinks have received.
 
     Args:
       plan: The plan.

@@ -1,4 +1,4 @@
-"""Preparation before a run: arenas are sized and kernels are compiled, as sampled instances need them."""
+"""Preparation before a run: arenas are sized and kernels compiled by the needs of sampled instances."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Preparation:
         purpose: str,
         sizes: np.ndarray,
     ) -> None:
-        """Counts what the largest instances need, for the guard. Arenas and kernels are made for the usual size."""
+        """Counts the needs of the largest instances, for the guard. Arenas and kernels are made for the usual size."""
         assert self._limits is not None
         ids = np.argsort(-sizes, kind="stable")[:SAMPLED]
         _, most = self._limits
@@ -184,7 +184,7 @@ class Preparation:
             self._prepared.update((len(data), purpose) for data, purpose in new)
 
     def is_ready(self, data: AnyInstances, purpose: str) -> bool:
-        """Whether arenas and kernels have been prepared for a pass over such data, or one as long.
+        """Tells whether arenas and kernels have been prepared for a pass over such data, or one as long.
 
         Args:
           data: Instances.
@@ -234,7 +234,7 @@ class Preparation:
         return sum(len(ladder.compilations) for ladder in needed)
 
     def _sample(self, workload: Workload) -> Sample:
-        """Counts what some instances need: some drawn at random, and the largest that are likely to be in flight together."""
+        """Counts the needs of some instances: some drawn at random, and the largest that are likely to be in flight together."""
         data, purpose = workload
         rng = np.random.default_rng(self._settings.seed)
         in_flight = self._settings.in_flight
@@ -248,7 +248,7 @@ class Preparation:
         return needs(self._plan, batches_of(data, ids), ids, purpose)
 
     def _size_arenas(self, samples: Sequence[Needs], n_instances: int) -> None:
-        """Sizes each arena for as many instances as can be in flight, of those that need most of it, in training or in validation.
+        """Sizes each arena for as many instances as can be in flight, of the most demanding ones, in training or in validation.
 
         That is at most `n_instances`, or `SAMPLED` if there are fewer, as later runs may have more instances.
         """
@@ -320,7 +320,7 @@ class Preparation:
         ]
 
     def _fences(self) -> list[Callable[[], object]]:
-        """The compilations of the fences that tell when a device has done what was issued; they need arenas."""
+        """Lists the compilations of the fences that tell when a device has finished all issued work; fences need arenas."""
         result = []
         for worker in range(self._plan.workers):
             result.append(partial(self._executor.fences.of_worker, worker))

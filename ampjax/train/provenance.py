@@ -88,7 +88,7 @@ def provenance(
 
 
 def identity(plan: Plan, settings: Settings) -> dict[str, Any]:
-    """Describes what is trained and how, wherever training has come to.
+    """Describes the subject and the settings of a training, independent of its progress.
 
     Args:
       plan: The plan.
@@ -209,7 +209,7 @@ def differences(
     recorded: Mapping[str, Any],
     now: Mapping[str, Any],
 ) -> str:
-    """Names what differs in versions and machine, in a sentence.
+    """Names the differences in versions and machine, in a sentence.
 
     Args:
       recorded: A recording's header.
@@ -230,7 +230,7 @@ def _pairs(
     recorded: Any,
     now: Any,
 ) -> list[tuple[str, Any, Any]]:
-    """Names and values, side by side, as JSON keeps them."""
+    """Lists names and values, side by side, in JSON's types."""
     if not isinstance(recorded, Mapping):
         return [("", recorded, now)]
     names = dict.fromkeys([*recorded, *now])

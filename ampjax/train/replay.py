@@ -1,4 +1,4 @@
-"""Replays recorded runs: `fit(..., record=...)` wrote what was decided, and here it is decided again."""
+"""Replays recorded runs: `fit(..., record=...)` wrote the decisions, which are repeated here."""
 
 from __future__ import annotations
 

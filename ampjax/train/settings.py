@@ -1,4 +1,4 @@
-"""How a graph is trained: one frozen object, checked when it is made."""
+"""The settings of a training: one frozen object, checked at construction."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Settings:
 
     @property
     def sync_rule(self) -> ReplicaSync:
-        """How replicas of a node are kept together.
+        """The rule that keeps replicas of a node together.
 
         Raises:
           SettingsError: If `replica_sync` is none of the rules.

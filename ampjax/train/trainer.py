@@ -151,7 +151,7 @@ class Trainer:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters by node name: a copy, as NumPy arrays; of a table in host memory all its rows. Assigning to it is `set_params`."""
+        """Parameters by node name: a copy, as NumPy arrays; all rows of a table in host memory. An assignment calls `set_params`."""
         result = {}
         for n, tree in self.session.executor.store.all_params.items():
             result[n] = jax.tree.map(copy_leaf, tree)
@@ -176,7 +176,7 @@ class Trainer:
 
     @property
     def opt_state(self) -> dict[str, Any]:
-        """The optimizers' states, as optax has them, by node; of nodes that one optimizer updates together once, under `all nodes`.
+        """The optimizers' states, in optax's form, by node; of nodes with one common optimizer once, under `all nodes`.
 
         In synchronous and pipeline mode nodes without a transform of their own are updated together wherever it matters, for example with a
         global norm. Arrays are read-only copies. Entries of dictionaries, such as hyperparameters, can be assigned, and hold from the next
@@ -264,7 +264,7 @@ class Trainer:
             self._hosted.restart()
 
     def close(self) -> None:
-        """Ends the hosts, if there are any. Without it they end with the program."""
+        """Ends the hosts, if there are any. Without this call they end with the program."""
         if self._hosted is not None:
             self._hosted.fleet.close()
 
@@ -416,7 +416,7 @@ class Trainer:
         return result
 
     def _before_training(self) -> None:
-        """Checks, once, that the optimizer can be each node's own; and puts what was assigned to `opt_state` into the states.
+        """Checks, once, that the optimizer can be each node's own; and puts assignments to `opt_state` into the states.
 
         Raises:
           SettingsError: If the optimizer can't.
@@ -591,7 +591,7 @@ class Trainer:
         return self.session.passes.statistics.inference
 
     def explain(self) -> TrainerExplanation:
-        """Tells of each node's parameters where they live and how copies of them are kept together.
+        """Makes a table of each node's parameters, where they live, and how their copies are kept together.
 
         Returns:
           A table to print, with updates and staleness of the last run that trained. Copies that `amp.replicate` has made are one entry.
@@ -609,14 +609,14 @@ class Trainer:
 
     @property
     def left_over(self) -> list[str]:
-        """What was in flight when a run was last interrupted: nodes that waited, the throttle, the queues, the oldest instance's story.
+        """The messages in flight at the last interrupt: waiting nodes, the throttle, the queues, the oldest instance's story.
 
         A loop that never ends because of computed numbers raises no error: interrupt the run, and read here where the oldest instance loops.
         """
         return self.session.passes.left_over
 
     def story(self, instance: int, **fields: int) -> list[str]:
-        """Tells what happened to an instance's messages in the latest dispatches.
+        """Lists the events of an instance's messages in the latest dispatches.
 
         Args:
           instance: The instance's number.
@@ -648,7 +648,7 @@ class Trainer:
 
 
 def _check_fit(epochs: Any, trace: Any) -> None:
-    """Checks what `fit` is given beside data.
+    """Checks the arguments of `fit` beside data.
 
     Raises:
       SettingsError: If something can't be what it is to be.

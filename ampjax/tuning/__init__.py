@@ -1,4 +1,4 @@
-"""Finds the settings that train a graph to a target soonest: simulates choices on a measured profile, then tries some. `amp.tune` uses it."""
+"""Finds the settings that train a graph to a target soonest: simulates choices on a measured profile, then tries some. Used by `amp.tune`."""
 
 from ampjax.tuning.candidate import Candidate, Figures, Tried
 from ampjax.tuning.tuned import Tuned

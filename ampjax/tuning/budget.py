@@ -14,7 +14,7 @@ from ampjax.errors import SettingsError
 
 
 class OutOfTime(Exception):
-    """The budget is spent. Only `ampjax.tuning` raises it, and catches it."""
+    """A spent budget. Only `ampjax.tuning` raises and catches this error."""
 
 
 @dataclass
@@ -67,10 +67,7 @@ class Budget:
             raise OutOfTime
 
     async def within(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Awaits something, and cancels it when the budget is spent.
-
-        Args:
-          work: What is awaited.
+        """Awaits work, and cancels the work when the budget is spent.
 
         Returns:
           What it returns.

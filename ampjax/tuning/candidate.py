@@ -23,7 +23,7 @@ class Figures:
 
     @property
     def objectives(self) -> tuple[float, float, float]:
-        """What a good choice has much of: rate, freshness, updates.
+        """The virtues of a choice, larger is better: rate, freshness, updates.
 
         Updates are one of them, since without them the longest interval would be best: it makes every gradient fresh, and training slow.
         """
@@ -32,7 +32,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Tried:
-    """The results of a trial. Its seconds are those of training alone, without compiling and validation.
+    """The results of a trial. Its seconds are seconds of training alone, without compiling and validation.
 
     Args:
       seconds: Seconds of training.
@@ -80,7 +80,7 @@ class Candidate:
 
     @property
     def plan_key(self) -> tuple[Any, ...]:
-        """What choices share that have the same graph on the same workers."""
+        """The key that choices with the same graph on the same workers share."""
         knobs = tuple(sorted((name, repr(value)) for name, value in self.knobs.items()))
         return (
             knobs,
@@ -131,7 +131,7 @@ def shown(value: Any) -> str:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as JSON can hold them."""
+    """Converts values to JSON's types."""
     result = {}
     for name, value in values.items():
         result[name] = value if isinstance(value, bool | int | float | str) else shown(value)

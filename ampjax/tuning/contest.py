@@ -1,4 +1,4 @@
-"""Trials in turn: the trial that has trained least goes next, and after each round those end that are in the worse half (successive halving).
+"""Trials in turn: the trial with the least training goes next, and after each round the trials in the worse half end (successive halving).
 
 Their pieces alternate, so what else the machine does meets all alike. Trials are compared by their whole learning curves, since single values are
 noisy, and differ little where the target is.
@@ -73,19 +73,16 @@ def contest(
 
 
 def _halves(ranked: Sequence[Trial]) -> tuple[list[Trial], list[Trial]]:
-    """Those that go on, and those that end."""
+    """Splits ranked trials into those that continue and those that end."""
     n = max(LEAST, (len(ranked) + 1) // 2)
     return list(ranked[:n]), list(ranked[n:])
 
 
 def standings(trials: Sequence[Trial]) -> list[Trial]:
-    """Ranks trials: those that have reached the target before the others, and each of the two groups by `slowness`.
+    """Ranks trials: trials that have reached the target before the others, and each of the two groups by `slowness`.
 
     One that has become worse again after it reached the target is not among the first group. Last come those that have not trained yet, and
     those that have diverged.
-
-    Args:
-      trials: The trials.
     """
     slow = dict(zip(trials, slowness(trials), strict=True))
     return sorted(
@@ -99,14 +96,11 @@ def standings(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def slowness(trials: Sequence[Trial]) -> list[float]:
-    """How slowly trials learn: the logarithm of how many times the seconds of the furthest one they need to the same values.
+    """Measures how slowly trials learn: the logarithm of the ratio of a trial's seconds to the furthest trial's for the same values.
 
     It is the mean over a trial's validations, in which the second counts twice as much as the first, and so on: where curves cross, what comes later
     tells more. With curves that differ by a factor of their seconds, each validation says the same but for noise. On the treebank, five of them say
     better which of nine choices is the best than seconds to the target do.
-
-    Args:
-      trials: The trials.
 
     Returns:
       A number for each, 0 for the furthest; infinite where a trial has not trained yet, or has diverged.
@@ -148,7 +142,7 @@ def _round(
     until_s: float,
     progress: Callable[[], object],
 ) -> None:
-    """Lets trials go on, in turn, until a time, and a piece at least; or until none of them can win any more."""
+    """Lets trials continue in turn, a piece at least, until a time, or until none of them can win any more."""
     while True:
         able = [trial for trial in alive if _may_win(trial, trials)]
         if not able or (budget.spent_s >= until_s and all(trial.pieces for trial in able)):
@@ -159,7 +153,7 @@ def _round(
 
 
 def _may_win(trial: Trial, trials: Sequence[Trial]) -> bool:
-    """Whether a trial can still reach the target sooner than all that have reached it; or has reached it, and it is not yet seen whether it stays."""
+    """Tells whether a trial can still reach the target before all that have; or has reached it, but without confirmation yet."""
     if trial.pieces and trial.has_diverged:
         return False
     if trial.to_target is not None:

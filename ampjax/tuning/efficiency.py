@@ -1,4 +1,4 @@
-"""How many examples a choice of settings needs to a target: a guess from staleness and updates, corrected by what trials have shown.
+"""The number of examples that a choice of settings needs to a target: a guess from staleness and updates, corrected by trials.
 
 The simulator tells how fast a choice is, but not how well it learns. That depends above all on how stale gradients are and on how often
 nodes update, which the simulator does tell, so the examples are taken for a product of powers of both. Which powers is a matter of the
@@ -52,7 +52,7 @@ NOISE = 0.3
 
 
 def promising(choices: Sequence[Figures], n: int) -> list[int]:
-    """Chooses what to begin with: the choices that are best under one law or another, then those that are second, and so on.
+    """Selects the choices to begin with: the best under one law or another, then the second best, and so on.
 
     Args:
       choices: What the simulator says of each choice.
@@ -90,7 +90,7 @@ def _seconds(figures: Figures, examples: float) -> float:
 
 
 def _logarithms(figures: Figures) -> tuple[float, float]:
-    """What a law's powers multiply: staleness, and few updates, as powers of two."""
+    """Computes the bases of a law's powers, as powers of two: staleness, and few updates."""
     return math.log2(1 + figures.staleness / 4), -math.log2(max(figures.updates, 1e-6))
 
 
@@ -119,7 +119,7 @@ def _law_of(trials: Sequence[Trial]) -> Law:
 
 
 def _examples(trials: Sequence[Trial]) -> list[tuple[Figures, float]]:
-    """Of each trial what the simulator says of it, and the examples that it needed, as a power of two.
+    """Collects each trial's simulated figures, and the examples that the trial needed, as a power of two.
 
     Trials are compared at a value that most of them have reached: the median of the best values.
     """

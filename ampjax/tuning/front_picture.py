@@ -1,4 +1,4 @@
-"""Pictures of what tuning has found."""
+"""Pictures of a search's findings."""
 
 from __future__ import annotations
 

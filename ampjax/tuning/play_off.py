@@ -95,7 +95,7 @@ def play_off(
 
 
 def expected_loss(ratios: Sequence[float]) -> float:
-    """What is lost on average by choosing the one of two that was better so far: how much longer it takes than the better one, a logarithm.
+    """Computes the average loss from choosing the one of two that was better so far: the logarithm of its excess time over the better one.
 
     The logarithms of the runs' quotients of seconds vary normally around the true one. After n runs whose mean is m, the variance is taken to be
     (NOISE² + Σ (ratio - m)²) / n, as if one run more had been off by `NOISE`; that of the mean is an n-th of it.
@@ -113,7 +113,7 @@ def expected_loss(ratios: Sequence[float]) -> float:
 
 
 def _ratio(run: Sequence[Trial]) -> float:
-    """The logarithm of the quotient of two trials' seconds; who was stopped before the target needs `CLEAR` times as many, and nobody needs more."""
+    """Computes the logarithm of the quotient of two trials' seconds; a trial stopped before the target counts as `CLEAR` times as many, the limit for all."""
     first, second = slowness(run)
     most = math.log(CLEAR)
     stopped = [trial.to_target is None for trial in run]
@@ -128,7 +128,7 @@ def _to_target(
     progress: Callable[[], object],
     most_s: float,
 ) -> list[float]:
-    """Trains trials in turn to the target, each for some seconds at most; gives the seconds of each, of one that was stopped those until then.
+    """Trains trials in turn to the target, each for some seconds at most; returns the seconds of each, stopped trials included.
 
     Raises:
       OutOfTime: If the budget ends before, or none comes to the target.

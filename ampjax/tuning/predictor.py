@@ -1,4 +1,4 @@
-"""Simulates choices of settings on a machine like this one, with measured times, and prepares what their trials share.
+"""Simulates choices of settings on a machine like this one, with measured times, and prepares the common part of their trials.
 
 Choices with the same graph on the same workers share arenas of one size, those of the largest choice. So they share kernels: each is compiled
 once, when the measurement or a trial first needs it. Few sizes of dispatches are measured, and times between them are interpolated.
@@ -51,7 +51,7 @@ MakeCost = Callable[[Plan], Any]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What choices with the same graph on the same workers share.
+    """The common part of choices with the same graph on the same workers.
 
     Args:
       graph: The graph.
@@ -96,11 +96,7 @@ class Predictor:
     _profiles: dict[str, Profile] = field(default_factory=dict)
 
     def prepare(self, choices: Sequence[Candidate], metric: str) -> Prepared:
-        """Sizes what some choices with the same `plan_key` share, and evaluates the parameters with which they begin.
-
-        Args:
-          choices: The choices.
-          metric: The validation metric.
+        """Sizes the arenas that choices with the same `plan_key` share, and evaluates their initial parameters.
 
         Raises:
           OutOfTime: If the budget ends before.
@@ -128,7 +124,7 @@ class Predictor:
         return Prepared(sized.graph, rows, trainer, value)
 
     def is_compiled(self, choices: Sequence[Candidate]) -> bool:
-        """Whether others with the same stages were prepared, so that these share their kernels and their profile.
+        """Tells whether other choices with the same stages were prepared, whose kernels and profile these ones share.
 
         Args:
           choices: Choices with the same `plan_key`.
@@ -145,7 +141,7 @@ class Predictor:
         )
 
     def simulate(self, choice: Candidate, prepared: Prepared, cost: MakeCost) -> Candidate:
-        """The choice with what a simulated pass tells of it.
+        """Adds a simulated pass's figures to a choice.
 
         Args:
           choice: The choice.
@@ -194,7 +190,7 @@ class Predictor:
         goal: Goal,
         most: int,
     ) -> Trial:
-        """A trial of a choice, with the kernels that it shares.
+        """Makes a trial of a choice, with the shared kernels.
 
         Its pieces are an eighth of the training instances, so that progress is seen within an epoch, but long enough for the instances in flight to come
         and go several times.
@@ -235,13 +231,9 @@ class Predictor:
         )
 
     def cost_of(self, prepared: Prepared, choices: Sequence[Candidate]) -> MakeCost:
-        """The cost model that choices are simulated with: of this machine, it is measured, with full dispatches and with small ones, for few sizes.
+        """Makes the cost model for simulations of choices, measured on this machine with full and with small dispatches, of few sizes.
 
         Graphs whose stages are the same share what was measured.
-
-        Args:
-          prepared: What the choices share.
-          choices: The choices.
 
         Raises:
           OutOfTime: If the budget ends before.
@@ -295,7 +287,7 @@ def cores_here() -> float:
 
 
 def _stages_of(trainer: Trainer) -> str:
-    """What two trainers share whose kernels are the same: stages, arenas, workers and the shapes of parameters."""
+    """Computes the key that two trainers with the same kernels share: stages, arenas, workers and the shapes of parameters."""
     stages = []
     for stage in trainer.plan.stages:
         stages.append((stage.name, stage.arenas, stage.worker))

@@ -1,4 +1,4 @@
-"""A search for settings: simulates choices, finds the front, tries some of it, and lets trials say which others to try."""
+"""A search for settings: simulates choices, finds the front, tries some of it, and lets trials choose the next ones."""
 
 from __future__ import annotations
 
@@ -66,11 +66,7 @@ class Search:
         return self.predictor.reporter
 
     def run(self, choices: Sequence[Candidate], seed: int) -> Tuned:
-        """Simulates, tries, and gives what was found.
-
-        Args:
-          choices: All choices.
-          seed: For the record.
+        """Simulates, tries, and returns the findings.
 
         Raises:
           SettingsError: If the budget was spent before a choice was tried, or the target needs no training.
@@ -157,14 +153,14 @@ class Search:
         )
 
     def _is_too_late(self, expected_s: float) -> bool:
-        """Whether another plan is not to be compiled, since that would take what trials need."""
+        """Tells whether it is too late to compile another plan, since trials need the rest of the budget."""
         return (
             bool(self.prepared)
             and self.budget.spent_s + expected_s > PREPARING * self.budget.seconds
         )
 
     def _prepare(self, choices: Sequence[Candidate]) -> tuple[Prepared, MakeCost]:
-        """Compiles and measures a plan; a later one is given up where it takes longer than was expected.
+        """Compiles and measures a plan; a later plan is given up where this takes longer than expected.
 
         Raises:
           OutOfTime: If it is given up, or the budget is spent.
@@ -182,7 +178,7 @@ class Search:
             self.predictor.budget = self.budget
 
     def _first(self) -> list[Candidate]:
-        """Those of the front to begin with: the best ones under different laws of how staleness and updates matter.
+        """Selects choices of the front to begin with: the best under different laws of staleness and updates.
 
         They are so few that a piece of each takes `FIRST_PIECES` of the time that is left; half a piece's time is allowed for its validation.
         """
@@ -200,7 +196,7 @@ class Search:
         return result
 
     def _next(self, trials: Sequence[Trial]) -> list[Candidate]:
-        """Those of the front that the trials so far make more promising than all that were tried."""
+        """Selects choices of the front that look more promising, after the trials so far, than all tried ones."""
         tried = [trial.choice.simulated for trial in trials if trial.choice.simulated is not None]
         best_s = min(predicted_seconds(tried, trials), default=math.inf)
         needed_s = min(
@@ -332,7 +328,7 @@ class Clock:
         return int(self.budget.seconds) - self.shown_s
 
     def __call__(self) -> None:
-        """Shows what has been spent since the last call."""
+        """Shows the budget spent since the last call."""
         now = min(
             int(self.budget.spent_s),
             int(self.budget.seconds),

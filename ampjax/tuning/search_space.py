@@ -38,7 +38,7 @@ def check_space(
     space: Space,
     options: Mapping[str, Any],
 ) -> None:
-    """Checks what the user has chosen to vary, and what not.
+    """Checks the user's choice of settings to vary, and of settings to keep.
 
     Args:
       graph: A graph, or a function that builds one.
@@ -75,7 +75,7 @@ def check_space(
 def full_space(
     graph: Graph, train: Instances, space: Space, options: Mapping[str, Any]
 ) -> dict[str, list[Any]]:
-    """The user's space, with usual values for the settings that it does not name.
+    """Completes the user's space with usual values for settings that the user does not name.
 
     Those are `mode` (asynchronous, and pipeline unless a setting concerns staleness), `max_active_keys`, `min_update_interval` (an update for
     1, 4, ... instances at a node with the median number of gradient rows; only if there is a node without an interval of its own),
@@ -109,12 +109,7 @@ def full_space(
 
 
 def intervals(graph: Graph, train: Instances) -> list[int]:
-    """Intervals in gradient rows, for an update after 1, 4, ... instances; none if each node has one of its own.
-
-    Args:
-      graph: The graph.
-      train: Training instances.
-    """
+    """Intervals in gradient rows, for an update after 1, 4, ... instances; none if each node has one of its own."""
     own = []
     for name, node in graph.parameterised.items():
         if not node.options.min_update_interval:
@@ -134,7 +129,7 @@ def candidates(
     space: Space,
     options: Mapping[str, Any],
 ) -> list[Candidate]:
-    """All choices, each once. A `min_admission` above `max_active_keys` is lowered to it; without asynchrony there is one `min_update_interval`.
+    """Lists all choices, each once. A `min_admission` above `max_active_keys` is lowered to it; without asynchrony there is one `min_update_interval`.
 
     Args:
       space: Values by name.

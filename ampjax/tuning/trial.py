@@ -1,4 +1,4 @@
-"""A short training run of one choice of settings, a piece at a time, with what it has come to so far."""
+"""A short training run of one choice of settings, a piece at a time, with its results so far."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class Goal:
     smallest: bool | None = None
 
     def reaches(self, value: float, target: float) -> bool:
-        """Whether a value is as good as another."""
+        """Tells whether a value is as good as another."""
         return reaches(value, target, self.metric, self.smallest)
 
     def is_met(self, value: float) -> bool:
-        """Whether a value is as good as the target."""
+        """Tells whether a value is as good as the target."""
         return self.target is not None and self.reaches(value, self.target)
 
     def badness(self, value: float) -> float:
-        """A number that is smaller for better values, infinite for those that are none."""
+        """Maps a value to a number that is smaller for better values, and infinite for values that are not finite."""
         if not math.isfinite(value):
             return math.inf
         is_smaller_better = falls(self.metric) if self.smallest is None else self.smallest
@@ -103,12 +103,9 @@ class Trial:
     runs: Sequence[float] = ()
 
     def warm_up(self, budget: Budget) -> None:
-        """Compiles what the first instances need, and evaluates the parameters that it begins with.
+        """Compiles the kernels of the first instances, and evaluates the initial parameters.
 
         What later instances need besides is compiled when it is first called; its time is not counted.
-
-        Args:
-          budget: What may be spent.
 
         Raises:
           OutOfTime: If it ends before.
@@ -141,9 +138,6 @@ class Trial:
     def advance(self, budget: Budget) -> None:
         """Trains on the next piece, and validates.
 
-        Args:
-          budget: What may be spent.
-
         Raises:
           OutOfTime: If it ends before; the piece does not count then.
         """
@@ -168,7 +162,7 @@ class Trial:
         self.staleness.append(epoch.staleness_mean)
 
     async def _evaluate(self) -> float:
-        """The metric of the parameters as they are, computed by the keeper."""
+        """Computes the metric of the present parameters, on the keeper."""
         judge = self.keeper or self.trainer
         theirs = _executor_of(judge).store
         own = _executor_of(self.trainer).store
@@ -181,30 +175,30 @@ class Trial:
 
     @property
     def pieces(self) -> int:
-        """How many pieces it has trained on."""
+        """The number of pieces trained so far."""
         return len(self.staleness)
 
     @property
     def has_diverged(self) -> bool:
-        """Whether its metric is no number any more."""
+        """Tells whether the metric is no number any more."""
         return not math.isfinite(self.values[-1])
 
     @property
     def to_target(self) -> tuple[float, float] | None:
-        """Seconds and examples to the target; None if it was not reached."""
+        """Seconds and examples to the target; None if the target was not reached."""
         if self.goal.target is None:
             return None
         return self.to_value(self.goal.target)
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether it has been seen for long enough after it reached the target; one that began there has nothing to show."""
+        """Tells whether the trial was watched long enough after it reached the target; a trial that began there needs no watch."""
         i = self._reached_at
         return i == 0 or (i is not None and len(self.values) - 1 - i >= CONFIRMED_BY)
 
     @property
     def falls_back(self) -> bool:
-        """Whether its metric has become clearly worse again after it reached the target."""
+        """Tells whether the metric has become clearly worse again after it reached the target."""
         i = self._reached_at
         goal = self.goal
         if i is None or goal.target is None:
@@ -225,9 +219,6 @@ class Trial:
         """Seconds and examples until the metric was as good as a value.
 
         Between two validations values are interpolated over the logarithm of the examples: curves are steep at first.
-
-        Args:
-          value: The value.
 
         Returns:
           None if it never was.

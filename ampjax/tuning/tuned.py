@@ -66,7 +66,7 @@ class Tuned:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the target was reached."""
+        """Tells whether the target was reached."""
         return self.best.tried is not None and self.best.tried.seconds_to_target is not None
 
     @property
@@ -90,7 +90,7 @@ class Tuned:
         return tuple(result)
 
     def table(self) -> Table:
-        """Shows the choices that were tried, the best one first, and some others of the front; of those with equal figures, one.
+        """Makes a table of the tried choices, the best one first, and some others of the front; of choices with equal figures, one.
 
         Returns:
           A `rich` table.

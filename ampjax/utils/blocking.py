@@ -17,10 +17,7 @@ STANDING_STILL: ContextVar[frozenset[asyncio.AbstractEventLoop]] = ContextVar(
 
 
 def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end; in a thread with a loop of its own where a loop already runs. Ctrl-C cancels it.
-
-    Args:
-      coroutine: The coroutine.
+    """Runs a coroutine to its end; in a thread with a new event loop where a loop already runs. Ctrl-C cancels the coroutine.
 
     Returns:
       What it returns.
@@ -53,7 +50,7 @@ class _Elsewhere:
         self._ended = threading.Event()
 
     def result(self) -> Any:
-        """Waits for the coroutine, and returns or raises what it did.
+        """Waits for the coroutine, and returns its result or raises its error.
 
         It waits for an event and not for the thread, since CPython 3.11 takes a thread for ended once its `join` has been interrupted.
         """

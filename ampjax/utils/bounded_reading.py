@@ -1,4 +1,4 @@
-"""Reads unchecked files in bounded memory: what a file claims is compared with its size before memory is taken for it.
+"""Reads unchecked files in bounded memory: a file's claims are compared with its size before memory is allocated.
 
 The limits leave honest files several times the room that they need. They are there for damaged files, and for archives that were made to
 unpack to thousands of times their size.
@@ -76,9 +76,6 @@ def parse_json(text: str | bytes) -> Any:
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Reads a file of JSON.
-
-    Args:
-      path: The file.
 
     Returns:
       Dictionaries, lists, text and numbers.

@@ -1,4 +1,4 @@
-"""The user's cache folder: downloads, compiled kernels, and what was found out about this machine."""
+"""The user's cache folder: downloads, compiled kernels, and findings about this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The folder for what can be made again: `$XDG_CACHE_HOME/ampjax`, by default `~/.cache/ampjax`.
+    """Finds the folder for files that can be made again: `$XDG_CACHE_HOME/ampjax`, by default `~/.cache/ampjax`.
 
     A relative `XDG_CACHE_HOME` is ignored, as the XDG Base Directory Specification says.
 

@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache, switched on unless the user has set it: what was compiled once is loaded in later processes.
+"""JAX's persistent compilation cache, switched on unless the user has configured the cache: later processes load compiled programs.
 
 Owns JAX's settings of it and the folder. Acts once in a process, so whatever the user chooses before or after stays.
 """
@@ -63,7 +63,7 @@ def use_compilation_cache() -> None:
 
 
 def drop_oldest(folder: Path, most_bytes: int) -> None:
-    """Deletes the oldest files of a folder if they take too much room, until they take half of that.
+    """Deletes the oldest files of a folder that exceeds a size, until half of that size is left.
 
     Files in subfolders count, too. What can't be deleted is left.
 
@@ -84,7 +84,7 @@ def drop_oldest(folder: Path, most_bytes: int) -> None:
 
 
 def drop_damaged(folder: Path) -> None:
-    """Deletes entries of JAX's cache that are empty or cut off, as a killed process or a full disk leaves them.
+    """Deletes entries of JAX's cache that are empty or cut off, as after a killed process or on a full disk.
 
     JAX warns of such an entry in every process, compiles its program, and never replaces it. Entries that have not changed since the last
     call are not read again. One that another process is just writing may be deleted, too; it is compiled and written again when it is next
@@ -104,7 +104,7 @@ def drop_damaged(folder: Path) -> None:
 
 
 def _is_whole(entry: bytes) -> bool:
-    """Whether an entry can be decompressed."""
+    """Tells whether an entry can be decompressed."""
     if entry.startswith(_ZSTANDARD):
         return _is_whole_zstandard(entry)
     try:
@@ -126,7 +126,7 @@ def _is_whole_zstandard(entry: bytes) -> bool:
 
 
 def _zstandard() -> tuple[Callable[[bytes], bytes], type[Exception]] | None:
-    """The function that decompresses zstandard and the error that it raises; None where JAX has none either."""
+    """Finds the function that decompresses zstandard and its error; None where JAX has none either."""
     with suppress(ImportError):
         from compression import zstd  # pyright: ignore[reportMissingImports]
 
@@ -139,7 +139,7 @@ def _zstandard() -> tuple[Callable[[bytes], bytes], type[Exception]] | None:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """The files below a folder, but for those that are gone or can't be looked at."""
+    """Lists the files below a folder, without files that are gone or unreadable."""
     for parent, _, names in os.walk(folder):
         for name in names:
             file = Path(parent, name)
@@ -148,7 +148,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _writable_folder() -> Path | None:
-    """Where compiled programs are kept for this kind of processor; None where no file can be made."""
+    """Finds the folder of compiled programs for this kind of processor; None where no file can be made."""
     try:
         folder = cache_folder() / "xla" / _machine()
         folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def _writable_folder() -> Path | None:
 
 @functools.cache
 def _machine() -> str:
-    """A name for this kind of processor, and for how JAX compresses what it keeps.
+    """Writes a name for this kind of processor, and for JAX's compression of cache entries.
 
     Code for another processor may not run here, and JAX's keys don't tell them apart. Nor do they tell apart how entries are compressed: of
     one that this Python can't read, JAX would warn in every process.

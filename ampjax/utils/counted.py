@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def counted(n: int, thing: str) -> str:
-    """How many of something there are: `1 epoch`, `2 epochs`.
+    """Writes a number of things: `1 epoch`, `2 epochs`.
 
     Args:
       n: How many.

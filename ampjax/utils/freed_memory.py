@@ -29,7 +29,7 @@ _OTHERS = (
 
 
 def keep_freed_memory() -> bool:
-    """Lets the process keep what it frees, in one heap: no buffer is a mapping of its own, and the heap's end is not given back.
+    """Lets the process keep freed memory, in one heap: no buffer is a mapping of its own, and the heap's end is not given back.
 
     Nothing is changed on another system than Linux with glibc, where the user has set glibc's allocator (`MALLOC_...`, `GLIBC_TUNABLES`) or
     has another one loaded (`LD_PRELOAD`), and with `AMPJAX_MALLOC=0`.

@@ -115,7 +115,7 @@ class Reporter:
     def _bar(
         self, bars: Progress, task: TaskID, compiled: Callable[[], int]
     ) -> Callable[..., None]:
-        """Moves a bar; it tells no time that is left until nothing has been compiled for as long as the rate is measured over."""
+        """Moves a bar, which shows the time left only when nothing has been compiled for the span over which the rate is measured."""
         known = compiled()
         steady_at = self._now()
 
@@ -134,7 +134,7 @@ class Reporter:
         total: int,
         compiled: Callable[[], int],
     ) -> Callable[..., None]:
-        """Counts what is done, and tells of it in a line now and then."""
+        """Counts steps, and prints a line now and then."""
         told_at = self._now()
         told = 0
         done = 0
@@ -203,7 +203,7 @@ class _TimeLeft(TimeRemainingColumn):
     """The time that is left; none while kernels are compiled."""
 
     def render(self, task: Task) -> Text:
-        """Shows it, if the rate is steady."""
+        """Shows the rate, if the rate is steady."""
         if task.fields.get("is_steady", True):
             return super().render(task)
         return Text("-:--:--", "progress.remaining")

@@ -41,11 +41,6 @@ def at_least(name: str, value: Any, least: int) -> None:
 def above_zero(name: str, value: Any, fix: str) -> None:
     """Checks a setting that is a number, and no whole one.
 
-    Args:
-      name: The setting.
-      value: What was given.
-      fix: What the error says to do.
-
     Raises:
       SettingsError: If it is no number above 0.
     """
@@ -68,12 +63,7 @@ def integers(where: str, dtype: np.dtype) -> None:
 
 
 def spelling(name: str, known: Iterable[str]) -> str:
-    """What an error says to do about an unknown name: names the one that is most like it, if any is.
-
-    Args:
-      name: The unknown name.
-      known: Names that there are.
-    """
+    """Writes an error's advice about an unknown name: the most similar known name, if there is one."""
     close = get_close_matches(name, known, 1)
     return f"Did you mean `{close[0]}`?" if close else "Check its spelling."
 

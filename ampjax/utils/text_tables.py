@@ -80,7 +80,7 @@ def html_table(
     title: str | None = None,
     notes: Iterable[str] = (),
 ) -> str:
-    """A table as notebooks show it: the first column for names, the others for numbers.
+    """Renders a table for notebooks: the first column for names, the others for numbers.
 
     Args:
       headers: Column titles; line breaks stay.

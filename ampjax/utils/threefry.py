@@ -1,4 +1,4 @@
-"""JAX's random generator Threefry, written out: the same numbers as those of `jax.random`, for many keys at once in one pass.
+"""JAX's random generator Threefry, written out: the same numbers as `jax.random` gives, for many keys at once in one pass.
 
 JAX compiles its generator (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 4.2) for CPUs as a loop of five
 steps, each of which goes through memory; the loop also takes several fused kernels, and 0.15 s to compile. Knows keys; nothing of what is
@@ -19,7 +19,7 @@ PARITY = 0x1BD11BDA
 
 
 def is_threefry(key: Array) -> bool:
-    """Whether this is one key of JAX's generator Threefry-2x32."""
+    """Tells whether a value is one key of JAX's generator Threefry-2x32."""
     return (
         jax.random.key_data(key).shape == (2,) and str(jax.random.key_impl(key)) == "threefry2x32"
     )

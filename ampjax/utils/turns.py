@@ -1,4 +1,4 @@
-"""Turns: coroutines hold something one after the other, in whatever threads and event loops they run."""
+"""Turns: coroutines hold a resource one after the other, in whatever threads and event loops they run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Waits until it is free, and acquires it.
+        """Waits until the resource is free, and acquires it.
 
         Raises:
           SettingsError: If that would be for ever: a holder's event loop stands still until who asks has ended.
@@ -64,7 +64,7 @@ class Turns:
             raise
 
     def _leave(self) -> None:
-        """Passes it to the waiter that has waited longest and has not been cancelled."""
+        """Passes the resource to the waiter that has waited longest and has not been cancelled."""
         with self._lock:
             self._holder = None
             while self._waiting and self._holder is None:

@@ -1,4 +1,4 @@
-"""Waits for devices as long as it takes, and warns where that is long."""
+"""Waits for devices without a limit, and warns about a long wait."""
 
 from __future__ import annotations
 

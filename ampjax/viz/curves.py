@@ -30,7 +30,7 @@ def curves(
     guides: Mapping[str, Points] | None = None,
     log: bool = False,
 ) -> Figure:
-    """Draws a line with markers for each series, and dashed guides to compare them with.
+    """Draws a line with markers for each series, and dashed guides for comparison.
 
     Args:
       series: The points of each.
@@ -116,7 +116,7 @@ def _plain(value: float, at: int | None = None) -> str:
 
 
 class _Between(LogFormatter):
-    """Labels between the powers of ten as plain numbers, where the axis is so short that it needs some."""
+    """Labels between the powers of ten as plain numbers, on an axis so short that it needs some."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return _plain(x) if super().__call__(x, pos) else ""

@@ -27,7 +27,7 @@ class Picture(Figure):
     """A matplotlib figure that a notebook shows even where pyplot was never imported."""
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        """The file, and the size at which its text is as large as the page's: it has more pixels, for fine screens."""
+        """Renders the file, and the size at which the figure's text is as large as the page's: with more pixels, for fine screens."""
         width, height = (round(_PAGE_DPI * inches) for inches in self.get_size_inches())
         with io.BytesIO() as buffer:
             save(self, buffer, "png")
@@ -35,7 +35,7 @@ class Picture(Figure):
 
 
 def new_figure(width: float, height: float, **options: Any) -> Picture:
-    """Makes an empty figure that is not registered with pyplot, so it need not be closed.
+    """Makes an empty figure that is not registered with pyplot, and so need not be closed.
 
     Args:
       width: In inches.
@@ -88,9 +88,6 @@ def save(
 
 def to_svg_text(figure: Figure) -> str:
     """A figure as an `<svg>` element, with its text as text.
-
-    Args:
-      figure: The figure.
 
     Returns:
       XML without a header, as HTML pages take it.

@@ -1,4 +1,4 @@
-"""Throughput against epochs to a target, with lines of equal time: what asynchrony costs and what it gains (AMPNet, figure 5)."""
+"""Throughput against epochs to a target, with lines of equal time: the cost of asynchrony and its gain (AMPNet, figure 5)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def front(
     *,
     joined: bool = True,
 ) -> Figure:
-    """Draws settings as points: those further right train more examples a second, those further down need fewer epochs.
+    """Draws settings as points: points further right train more examples a second, points further down need fewer epochs.
 
     Points on one dashed line take the same time to the target. A setting that did not reach the target is a hollow point at the upper edge.
 
@@ -146,7 +146,7 @@ def _draw(
 
 
 def _equal_times(axes: Axes, n_train: int) -> None:
-    """Lines through the origin: `epochs / rate` is constant on each. Their labels stand where they leave the picture."""
+    """Draws lines through the origin: `epochs / rate` is constant on each. Labels stand where a line leaves the picture."""
     width = axes.get_xlim()[1]
     height = axes.get_ylim()[1]
     slopes = np.tan(np.linspace(0, math.pi / 2, _N_LINES + 2)[1:-1]) * height / width

@@ -1,4 +1,4 @@
-"""Gantt charts: what each worker did at which time, as in AMPNet's figure 1."""
+"""Gantt charts: each worker's activity over time, as in AMPNet's figure 1."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _draw(
 
 
 def _legend(figure: Figure, slices: list[Slice]) -> None:
-    """The kinds that can be seen: what took no time has no width."""
+    """Lists the visible kinds: slices without duration have no width."""
     seen = {s.kind for s in slices if s.duration_ns} or {s.kind for s in slices}
     kinds = [kind for kind in SLICES if kind in seen]
     handles = []
@@ -300,7 +300,7 @@ def _name_hosts(
 
 
 def _short(name: str) -> str:
-    """A host's name, cut off if it is long."""
+    """Shortens a long host name."""
     return name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…"
 
 
@@ -353,7 +353,7 @@ def _labels(
     row: float,
     named: bool,
 ) -> None:
-    """Writes into boxes what fits; `points` is the width of a unit of time, `row` the height of a row, in points."""
+    """Writes labels into boxes where they fit; `points` is the width of a unit of time, `row` the height of a row, in points."""
     for s, x0, x1, y0, y1 in boxes:
         width = (x1 - x0) * points - 3
         height = (y1 - y0) * row - 3

@@ -1,4 +1,4 @@
-"""Which instances each update of a node is made of, and which version of its parameters each of them saw."""
+"""The lineage of updates: the instances in each update of a node, and the version of the parameters that each instance saw."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lineage(
     first: int | None = None,
     most: int = 40,
 ) -> Figure:
-    """Draws a line for each gradient of a node: from the version that its forward pass saw to the version that it went into.
+    """Draws a line for each gradient of a node: from the version that its forward pass saw to the version that includes the gradient.
 
     If a gradient is not stale, its line is one version long; it is one longer for each version in between. Instances are in the order
     in which they saw the node's parameters; the lines of one update end at the same version.

@@ -1,4 +1,4 @@
-"""A picture of a partition search: what was timed, and the fitted model (Parallax §4.2)."""
+"""A picture of a partition search: the timed samples, and the fitted model (Parallax §4.2)."""
 
 from __future__ import annotations
 

@@ -51,9 +51,6 @@ def to_perfetto(trace: Trace, path: str | Path) -> Path:
 def events(trace: Trace) -> list[Event]:
     """The events of a trace: names of tracks first, then everything in order of time.
 
-    Args:
-      trace: The trace.
-
     Returns:
       Dictionaries as the format wants them.
     """
@@ -135,7 +132,7 @@ def _slices(
 
 
 def _waits(trace: Trace, tracks: Tracks) -> Iterator[Event]:
-    """Why a worker has nothing to do, where nothing runs on it."""
+    """Yields the reasons why a worker has nothing to do, where nothing runs on the worker."""
     for worker, start, end, use in spans(trace):
         if use in REASONS:
             yield _complete(f"({use})", "wait", tracks[worker, 0], start, end, {"reason": use})
@@ -193,7 +190,7 @@ def _flows(
 
 
 def _queue_counters(trace: Trace) -> Iterator[Event]:
-    """A counter per stage, with a line for each direction; an event where it changes."""
+    """Yields a counter per stage, with a line for each direction, and an event at each change."""
     last: dict[int, dict[str, dict[str, int]]] = defaultdict(dict)
     for sample in trace.queues:
         before = last[sample.worker]

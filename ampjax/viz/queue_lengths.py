@@ -1,4 +1,4 @@
-"""How many messages waited: a panel per worker, a line per queue, over time."""
+"""The number of waiting messages over time: a panel per worker, a line per queue."""
 
 from __future__ import annotations
 

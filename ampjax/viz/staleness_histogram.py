@@ -1,4 +1,4 @@
-"""How stale gradients were: a histogram per node."""
+"""The staleness of gradients: a histogram per node."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def staleness(
 
 
 def mean(rows: np.ndarray) -> float:
-    """The mean of a histogram `[128]` of staleness; what is in the last bin counts as if it were just there."""
+    """Computes the mean of a histogram `[128]` of staleness; the last bin counts as exactly its lower end."""
     return float(rows @ np.arange(len(rows)) / rows.sum())
 
 

@@ -99,7 +99,7 @@ def traffic(
 
 
 def in_bytes(n: int) -> str:
-    """A number of bytes for a picture or a table: three digits, in the unit that suits it.
+    """Writes a number of bytes for a picture or a table: three digits, in a suitable unit.
 
     Args:
       n: Bytes.

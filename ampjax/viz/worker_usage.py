@@ -1,4 +1,4 @@
-"""How workers spent their time: a bar per worker, with its work by kind and its waiting by reason."""
+"""The workers' use of time: a bar per worker, with its work by kind and its waiting by reason."""
 
 from __future__ import annotations
 

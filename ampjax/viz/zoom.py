@@ -1,4 +1,4 @@
-"""A Gantt chart that can be zoomed in a notebook: it is drawn at several widths, each with the labels that fit."""
+"""A Gantt chart with zoom in a notebook: drawn at several widths, each with the labels that fit."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a model calls: plain JAX on a concrete instance, one equation each in a model that is traced."""
+"""The functions that a model calls: plain JAX on a concrete instance, one equation each in a traced model."""

@@ -1,4 +1,4 @@
-"""Combinators that choose what runs: by integers of the instance, or by a value that is read back from the device."""
+"""Combinators that choose among functions: by integers of the instance, or by a value that is read back from the device."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cond(
     *operands: Any,
 ) -> Any: ...
 def cond(pred: Any, *rest: Any, **options: Any) -> Any:
-    """Runs one of two functions, as `jax.lax.cond` does; on a wire of a graph it is AMPNet's Cond node.
+    """Runs one of two functions, as `jax.lax.cond` does; on a wire of a graph, AMPNet's Cond node.
 
     In a model, `cond(pred, true, false, *operands)`: only what is chosen runs. The condition follows from the instance, or is `amp.read`.
     On a wire, `cond(wire, function, n=2, name=None)`: see `ampjax.ir.builders.cond`.
@@ -130,7 +130,7 @@ def switch(
 
 
 def read(x: Any, assume: int = 0) -> Any:
-    """Lets control depend on a value that was computed: in `cond`, `switch` and `while_loop`. No gradient flows through it.
+    """Lets control depend on a computed value: in `cond`, `switch` and `while_loop`. No gradient flows through the read.
 
     The value is read back from the device, which costs a wait; messages that wait are still computed together.
 
@@ -249,7 +249,7 @@ def _looped(
     carry: Any,
     most: int,
 ) -> Any:
-    """`while_loop` where the model runs as it is."""
+    """Runs `while_loop` on concrete values."""
     with use.inside(0):
         goes_on = bool(test(carry))
     for number in range(most):
@@ -274,7 +274,7 @@ def _turn(
 
 
 def _one_number(word: str, value: Any) -> Any:
-    """Checks what chooses: one number; of `switch` an integer."""
+    """Checks the value of a choice: one number; of `switch` an integer."""
     if not isinstance(value, bool | int | np.generic):
         value = as_array("to choose by", value)
     dtype = jnp.result_type(value)
@@ -289,7 +289,7 @@ def _one_number(word: str, value: Any) -> Any:
 
 
 def _is_known(value: Any) -> bool:
-    """Whether a value can be looked at now: the model runs as it is, or the value is no part of what is traced."""
+    """Tells whether a value can be read now: the model runs on concrete values, or the value is no part of the trace."""
     return dimensions() is None or not isinstance(value, Tracer)
 
 

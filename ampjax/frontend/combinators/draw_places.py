@@ -1,4 +1,4 @@
-"""Where a model draws random numbers, whether it is traced or runs as it is: which use of which combinator, and for which elements.
+"""The places where a model draws random numbers, traced or concrete: the use of a combinator, and the elements of the draw.
 
 So a model that runs as it is can draw what the compiled one has drawn.
 """
@@ -20,7 +20,7 @@ EACH = -1
 
 @dataclass(frozen=True)
 class DrawPlace:
-    """A use of a combinator, and what it runs for.
+    """A use of a combinator, and the elements around the use.
 
     Args:
       path: What leads to the use.
@@ -31,7 +31,7 @@ class DrawPlace:
     elements: tuple[int, ...] = ()
 
     def of_use(self, depth: int, number: int) -> DrawPlace:
-        """The same place in another use of a combinator that leads to it.
+        """Moves the place to another use of a combinator on its path.
 
         Args:
           depth: How deep in the path the use is.
@@ -47,7 +47,7 @@ class DrawPlace:
         )
 
     def of_each(self, numbers: Iterable[int]) -> DrawPlace:
-        """The place for some elements, of those that it stands for.
+        """Narrows the place to some of the elements that it stands for.
 
         Args:
           numbers: A number wherever it says `EACH`.
@@ -88,7 +88,7 @@ _KEY_OF: contextvars.ContextVar[KeyOf | None] = contextvars.ContextVar(
 
 
 class Use:
-    """A use of a combinator, where the function that uses it runs now.
+    """A use of a combinator, at the place where the calling function runs now.
 
     Attributes:
       place: Where that is; without what leads to it where nobody counts.
@@ -150,5 +150,5 @@ def counting(key_of: KeyOf | None = None) -> Iterator[None]:
 
 
 def follows() -> bool:
-    """Whether a model follows a compiled one."""
+    """Tells whether a model follows a compiled one."""
     return _KEY_OF.get() is not None

@@ -1,4 +1,4 @@
-"""Sequences without elements, where a model runs as it is: a function of an element tells the types of its results on one of zeros."""
+"""Sequences without elements, in a model on concrete values: a function's types of results come from an element of zeros."""
 
 from __future__ import annotations
 
@@ -20,17 +20,13 @@ _LEARNS_TYPES: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 def learns_types() -> bool:
-    """Whether a function runs on an element that is not there, to learn the types of its results."""
+    """Tells whether a function runs on an element that does not exist, to learn the types of its results."""
     return _LEARNS_TYPES.get()
 
 
 @contextmanager
 def learning_types(use: Use) -> Iterator[None]:
-    """Inside, functions that a combinator was given run on elements that are not there.
-
-    Args:
-      use: The combinator's use.
-    """
+    """Inside, functions that a combinator was given run on elements that are not there."""
     token = _LEARNS_TYPES.set(True)
     try:
         with use.inside():
@@ -52,11 +48,7 @@ def none_of(use: Use, one: Callable[[], Any]) -> Any:
 
 
 def blank(leaf: Any) -> Any:
-    """What an element of a sequence would be: zeros, or a sequence without elements.
-
-    Args:
-      leaf: The sequence.
-    """
+    """Makes an element for an empty sequence: zeros, or a sequence without elements."""
     if isinstance(leaf, Ragged):
         return leaf.values[0:0]
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

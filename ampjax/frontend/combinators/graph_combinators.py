@@ -1,4 +1,4 @@
-"""Graphs in an instance: edges of several kinds, and what is sent over them."""
+"""Graphs in an instance: edges of several kinds, and values sent over the edges."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Edges:
 
     @classmethod
     def of(cls, graph: Any) -> Edges:
-        """The edges of a graph as jraph writes them; several graphs in it count as one, whose parts no edge joins.
+        """Makes the edges of a graph in jraph's form; several graphs in one `GraphsTuple` count as one graph without edges between its parts.
 
         Args:
           graph: What has `senders`, `receivers`, `n_node` and `edges`, such as jraph's `GraphsTuple`. `edges` are the kinds: integers
@@ -216,7 +216,7 @@ def _sent(
     types: Any,
     where: tuple[str, Use],
 ) -> Any:
-    """`propagate` of a concrete graph, kind by kind; `types` are those of what is sent, `where` says which use it is."""
+    """Computes `propagate` on a concrete graph, kind by kind; `types` are the types of the sent rows, `where` is the use's place."""
     line, use = where
     n = int(jnp.shape(jax.tree.leaves(h)[0])[0])
     ends = [
@@ -262,7 +262,7 @@ def _each(
     n: int,
     where: tuple[Use, int],
 ) -> Any:
-    """What a function sends, edge by edge: each draws random numbers of its own."""
+    """Applies a function to the rows of all edges, edge by edge: each edge draws its own random numbers."""
     use, kind = where
     results = []
     for i in range(n):

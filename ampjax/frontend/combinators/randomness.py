@@ -35,7 +35,7 @@ _KEYS: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
 
 @contextmanager
 def training(key: jax.Array) -> Iterator[None]:
-    """Lets a model that runs as it is draw random numbers, as it does in training.
+    """Lets a model on concrete values draw random numbers, as in training.
 
     Args:
       key: A PRNG key; each draw gets a new one from it. A compiled model draws other numbers from the same distributions.

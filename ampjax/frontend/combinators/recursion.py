@@ -1,4 +1,4 @@
-"""Recursion over the elements of a sequence. On a concrete instance it is plain Python; in a model that is traced it is one equation."""
+"""Recursion over the elements of a sequence: plain Python on a concrete instance, one equation in a traced model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model tells beside its loss: metrics and outputs. And names for its nodes."""
+"""A model's reports beside its loss: metrics and outputs. And names for its nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ampjax.jaxprs.primitives import shape_text
 
 
 def metric(name: str, value: Any, count: Any = 1.0) -> None:
-    """Tells a number beside the loss; the trainer averages it: the sum of values over the sum of counts.
+    """Reports a number beside the loss; the trainer averages the number: the sum of values over the sum of counts.
 
     A model that runs as it is tells nothing.
 
@@ -73,7 +73,7 @@ def metric(name: str, value: Any, count: Any = 1.0) -> None:
 
 
 def output(name: str, value: Any) -> None:
-    """Tells a value that `Trainer.predict` is to return: a row for each instance, or for each element where it is told in a `map` or is a sequence.
+    """Reports a value that `Trainer.predict` returns: a row for each instance, or for each element of a sequence or inside `map`.
 
     A model that runs as it is tells nothing.
 
@@ -100,7 +100,7 @@ def node(
     replicas: int = 1,
     **options: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a function one node of the graph, under a name of its own, with the parameters that it reads.
+    """Makes a function one node of the graph, with a name and with the parameters that the function reads.
 
     Args:
       name: The node's name.

@@ -1,4 +1,4 @@
-"""The types of an instance's sequences, where a model runs as it is: the spec says them, of the compiled model that runs."""
+"""The types of an instance's sequences, where a compiled model runs on concrete values: the types come from the model's spec."""
 
 from __future__ import annotations
 
@@ -32,12 +32,7 @@ _KNOWN: dict[CodeType, list[_Compiled]] = {}
 
 
 def remember(model: Callable[..., Any], find: Find) -> None:
-    """Remembers the spec of a model.
-
-    Args:
-      model: The model.
-      find: Finds parts of its instances.
-    """
+    """Remembers the spec of a model."""
     code = getattr(_function_of(model), "__code__", None)
     if code is None:
         return
@@ -56,11 +51,7 @@ def remember(model: Callable[..., Any], find: Find) -> None:
 
 
 def as_specified(part: Any) -> Any:
-    """A part of the instance that a compiled model runs on now, as the model's spec says; None if it is no such part.
-
-    Args:
-      part: What a combinator was given.
-    """
+    """Converts a part of the running compiled model's instance to the spec's types; None for any other value."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         for known in reversed(_KNOWN.get(frame.f_code, ())):
@@ -84,7 +75,7 @@ def _function_of(model: Any) -> Any:
 
 
 def _is_running(model: Any, frame: FrameType) -> bool:
-    """Whether a frame of a model's code is one of this model: it has the same variables from outside, or is a method of this object."""
+    """Tells whether a frame runs the code of this model: with the same closure variables, or as a method of this object."""
     function = _function_of(model)
     values = frame.f_locals
     cells = zip(
@@ -101,7 +92,7 @@ def _is_running(model: Any, frame: FrameType) -> bool:
 
 
 def _arguments(frame: FrameType) -> Iterator[Any]:
-    """Yields what a function was called with, as far as its variables still have it."""
+    """Yields a function's arguments, where its variables still hold them."""
     code = frame.f_code
     n = (
         code.co_argcount

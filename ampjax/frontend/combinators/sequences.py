@@ -1,4 +1,4 @@
-"""Combinators over sequences. On a concrete instance they are plain JAX in a Python loop; in a model that is traced each is one equation."""
+"""Combinators over sequences: plain JAX in a Python loop on a concrete instance, one equation each in a traced model."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def count(n: Any) -> Any:
 
 
 def length(xs: Any) -> Any:
-    """How many elements a sequence has: an int32, which follows from the instance alone.
+    """Counts the elements of a sequence: an int32, which follows from the instance alone.
 
     Args:
       xs: A sequence, or a pytree of sequences of one length.
@@ -419,7 +419,7 @@ def _reduced(
 
 
 def least(dtype: Any) -> Any:
-    """The least number of a dtype: minus infinity, where it has that.
+    """Finds the least number of a dtype: minus infinity, if the dtype has that.
 
     Args:
       dtype: The dtype.
@@ -436,10 +436,6 @@ def sequences_of(
     xs: Any,
 ) -> tuple[list[Any], Any]:
     """The sequences of pytrees, and the pytrees' structure.
-
-    Args:
-      what: The combinator.
-      xs: Pytrees of sequences.
 
     Raises:
       GraphError: If there is none, or a number is among them.
@@ -459,12 +455,12 @@ def sequences_of(
 
 
 def is_symbolic(leaves: Sequence[Any]) -> bool:
-    """Whether sequences are those of a model that is being traced."""
+    """Tells whether sequences are those of a model in a trace."""
     return any(not is_rows(leaf) and not isinstance(jnp.shape(leaf)[0], int) for leaf in leaves)
 
 
 def length_of(what: str, leaves: Sequence[Any]) -> int:
-    """How many elements concrete sequences have.
+    """Counts the elements of concrete sequences.
 
     Raises:
       GraphError: If they have different lengths.
@@ -505,7 +501,7 @@ def row_type(leaf: Any) -> Any:
 
 
 def _sequence(part: Any) -> Any:
-    """A sequence as an array or a `Ragged`, with types as the spec says where it is an instance's; of a list of structures the structure of lists."""
+    """Converts a sequence to an array or a `Ragged`, an instance's with the spec's types; a list of structures to the structure of lists."""
     is_bare = isinstance(part, list) or (
         isinstance(part, Ragged | np.ndarray) and not has_values(part)
     )

@@ -1,4 +1,4 @@
-"""What an instance may hold beside arrays: rows of rows, and trees."""
+"""The parts of an instance beside arrays: rows of rows, and trees."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def stack(rows: Sequence[Any]) -> Any:
 
 
 def _in_one(rows: Sequence[Any]) -> Ragged:
-    """Sequences as the rows of one `Ragged`; what is known of the values of empty ones stays known."""
+    """Joins sequences to the rows of one `Ragged`; types and lengths known for empty sequences stay known."""
     for number, row in enumerate(rows):
         if not isinstance(row, list | tuple | Ragged) and not getattr(row, "ndim", 0):
             raise DataError(
@@ -342,26 +342,26 @@ def _is_jax(values: Sequence[Any]) -> bool:
 
 
 def _depth(part: Any) -> int:
-    """How many lengths a sequence has."""
+    """Counts the lengths of a sequence."""
     if isinstance(part, Ragged):
         return 1 + _depth(part.values)
     return jnp.ndim(part)
 
 
 def is_rows(value: Any) -> bool:
-    """Whether a value is one sequence of rows of different lengths: a `Ragged`, or a list."""
+    """Tells whether a value is one sequence of rows of different lengths: a `Ragged`, or a list."""
     return isinstance(value, Ragged | list)
 
 
 def has_values(value: Any) -> bool:
-    """Whether an array, or rows of different lengths, have any values."""
+    """Tells whether an array, or rows of different lengths, have any values."""
     if isinstance(value, Ragged):
         return has_values(value.values)
     return np.size(value) > 0
 
 
 def transposed(rows: Any) -> Any:
-    """A list of structures, such as trees, as a structure of lists; anything else as it is."""
+    """Turns a list of structures, such as trees, into a structure of lists; returns anything else unchanged."""
     if not isinstance(rows, list) or not rows or isinstance(rows[0], list | tuple | Ragged):
         return rows
     structure = jax.tree.structure(rows[0], is_leaf=is_rows)
@@ -377,7 +377,7 @@ def transposed(rows: Any) -> Any:
 
 
 def as_sequence(value: Any) -> Any:
-    """A list as an array, or as a `Ragged` if it is one of rows; anything else as it is."""
+    """Turns a list into an array, or into a `Ragged` for a list of rows; returns anything else unchanged."""
     if not isinstance(value, list):
         return value
     typed = _typed(value)

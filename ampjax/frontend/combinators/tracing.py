@@ -1,4 +1,4 @@
-"""How combinators are traced: each is one equation of the model's jaxpr, which holds the jaxprs of its functions.
+"""The trace of combinators: each use is one equation of the model's jaxpr, which holds the jaxprs of its functions.
 
 Lengths that differ from instance to instance are JAX's symbolic dimensions, so that nothing can be baked in that is one example's.
 """
@@ -76,17 +76,17 @@ class Traced(HasContent):
     called: str = ""
 
     def content(self) -> Any:
-        """What it computes from what it closed over and its arguments."""
+        """The content of the function: its jaxpr on closed-over values and arguments."""
         return OpenJaxpr(self.jaxpr)
 
     @property
     def variables(self) -> list[Any]:
-        """Its inputs: what it closed over, then its arguments' leaves."""
+        """The inputs: closed-over values, then the arguments' leaves."""
         return [*self.jaxpr.constvars, *self.jaxpr.invars]
 
     @property
     def used(self) -> set[Any]:
-        """Its variables of which an equation or a result reads values; a sequence of which only the length is asked is not among them."""
+        """The variables whose values an equation or a result reads; a sequence of which only the length is asked is not among them."""
         read = [atom for equation in self.jaxpr.eqns for atom in _read_by(equation)] + list(
             self.jaxpr.outvars
         )
@@ -94,7 +94,7 @@ class Traced(HasContent):
 
 
 def _read_by(equation: Any) -> list[Any]:
-    """The operands of which an equation reads values; what a function is given that a combinator has, only if that reads it."""
+    """Lists the operands whose values an equation reads; an operand for a combinator's function only if that function reads its values."""
     if equation.primitive is not COMBINATOR:
         return list(equation.invars)
     call = equation.params["call"]
@@ -137,16 +137,11 @@ class Call(HasContent):
     place: DrawPlace = field(default_factory=DrawPlace)
 
     def content(self) -> Any:
-        """What it computes, whatever lines it comes from."""
+        """The content of the call, independent of source lines."""
         return self.kind, tuple(self.functions), tuple(self.n_closed), dict(self.options)
 
     def inputs(self, operands: Sequence[Any], shared: Sequence[Any]) -> list[list[Any]]:
-        """The variables of each function: values that it closes over, then those that all functions get.
-
-        Args:
-          operands: The combinator's operands.
-          shared: The values for all.
-        """
+        """Lists the variables of each function: closed-over values, then the arguments that all functions share."""
         result = []
         start = 0
         for n in self.n_closed:
@@ -157,7 +152,7 @@ class Call(HasContent):
 
 @contextmanager
 def tracing() -> Iterator[Dimensions]:
-    """Traces what is inside: combinators bind equations instead of running."""
+    """Opens a trace: combinators inside bind equations and do not run."""
     dimensions = Dimensions()
     token = _DIMENSIONS.set(dimensions)
     try:
@@ -168,16 +163,12 @@ def tracing() -> Iterator[Dimensions]:
 
 
 def dimensions() -> Dimensions | None:
-    """The dimensions of the model that is being traced; None where a model runs as it is."""
+    """Returns the dimensions of the model in the present trace; None in a model on concrete values."""
     return _DIMENSIONS.get()
 
 
 def as_arrays(what: str, tree: Any) -> Any:
     """A pytree with arrays for leaves.
-
-    Args:
-      what: What it is, for an error.
-      tree: The pytree.
 
     Raises:
       GraphError: If a leaf is no array and no number.
@@ -218,7 +209,7 @@ def called(
     *args: Any,
     fix: str = "Mend its arguments.",
 ) -> Any:
-    """What a user's function returns.
+    """Calls a user's function and returns its result.
 
     Args:
       function: The function.
@@ -290,11 +281,7 @@ def bind(call: Call, operands: Sequence[Any]) -> list[Any]:
 
 
 def bodies(equation: Any) -> Iterator[Any]:
-    """Yields the open jaxprs in an equation, also those of functions that a combinator was given.
-
-    Args:
-      equation: The equation.
-    """
+    """Yields the open jaxprs in an equation, also those of a combinator's functions."""
     if equation.primitive is COMBINATOR:
         yield from (function.jaxpr for function in equation.params["call"].functions)
     else:
@@ -302,12 +289,7 @@ def bodies(equation: Any) -> Iterator[Any]:
 
 
 def has_primitive(jaxpr: Any, names: Sequence[str]) -> bool:
-    """Whether an open jaxpr has an operation of some kinds, at any depth.
-
-    Args:
-      jaxpr: The jaxpr.
-      names: The primitives' names.
-    """
+    """Tells whether an open jaxpr has an operation of some kinds, at any depth."""
     return any(
         equation.primitive.name in names
         or any(has_primitive(body, names) for body in bodies(equation))
@@ -327,9 +309,6 @@ def along(dimension: Any, aval: Any) -> Any:
 
 def structure_text(structure: Any) -> str:
     """A pytree's structure for people, with a star for each array.
-
-    Args:
-      structure: The structure.
 
     >>> structure_text(jax.tree.structure((1, {"h": 2}))), structure_text(jax.tree.structure(3))
     ("`(*, {'h': *})`", 'one array')

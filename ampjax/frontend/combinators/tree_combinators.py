@@ -255,5 +255,5 @@ def _value(tree: Tree, node: int) -> Any:
 
 
 def _blank(tree: Tree) -> Any:
-    """What the value of a node would be."""
+    """Makes a stand-in for the value of a node."""
     return jax.tree.map(blank, tree.value, is_leaf=is_rows)

@@ -1,4 +1,4 @@
-"""What can't be traced: JAX's errors in ampjax's words, with the user's line and what to use instead."""
+"""Errors about parts of a model that can't be traced: JAX's errors in ampjax's words, with the user's line and an alternative."""
 
 from __future__ import annotations
 
@@ -111,10 +111,7 @@ _PACKAGE = Path(__file__).parents[2]
 
 @contextmanager
 def in_users_words(keys: str) -> Iterator[None]:
-    """Raises JAX's errors about what can't be traced as ours, without the frames of JAX; and Python's about a key that is not there, or what a combinator can't take.
-
-    Args:
-      keys: Which keys parameters and spec have.
+    """Raises JAX's errors about traces as ours, without JAX's frames; likewise Python's about missing keys and about a combinator's arguments.
 
     Raises:
       GraphError: In place of such an error; other errors pass.
@@ -161,10 +158,6 @@ def in_users_words(keys: str) -> Iterator[None]:
 
 def refuse_leaks(jaxpr: Any, constants: list[Any]) -> None:
     """Checks that a model reads no traced value of a function that has ended, or of one around it.
-
-    Args:
-      jaxpr: The model's open jaxpr.
-      constants: What it closes over.
 
     Raises:
       GraphError: If it does; names the line that reads it.
@@ -232,7 +225,7 @@ def _reader(jaxpr: Any, variable: Any) -> str:
 
 
 def _is_ours(traceback: TracebackType | None) -> bool:
-    """Whether the user's last call in a traceback is one of ampjax's functions."""
+    """Tells whether the user's last call in a traceback is one of ampjax's functions."""
     ours = False
     while traceback is not None:
         file = Path(traceback.tb_frame.f_code.co_filename)

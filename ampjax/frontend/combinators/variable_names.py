@@ -1,4 +1,4 @@
-"""The user's name for what a combinator gives: the variable to which it is assigned."""
+"""The user's name for a combinator's result: the name of the variable in the assignment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BETWEEN = ("CACHE", "EXTENDED_ARG", "NOP", "UNPACK_SEQUENCE", "UNPACK_EX", "POP
 
 
 def assigned_name(frame: FrameType) -> str:
-    """The first variable to which a running function assigns what the call that it is in will return.
+    """Finds the first variable to which a running function assigns the result of its present call.
 
     It is read from the function's bytecode, which there is in notebooks and consoles as well.
 
@@ -31,7 +31,7 @@ def assigned_name(frame: FrameType) -> str:
 
 
 def _stored(instructions: Iterator[Any]) -> Iterator[str]:
-    """The names of variables, as long as instructions do nothing but to store what is there."""
+    """Yields the names of variables, as long as instructions do nothing but store values."""
     for each in instructions:
         if each.opname.startswith("STORE_FAST") and "LOAD" not in each.opname:
             yield from each.argval if isinstance(each.argval, tuple) else (each.argval,)

@@ -1,1 +1,1 @@
-"""From a traced model to notes of nodes: what is known when, which equations become one node."""
+"""From a traced model to notes of nodes: the binding times of values, and the equations that become one node."""

@@ -1,4 +1,4 @@
-"""Which equations become one node: those that read parameters of one node, with the light operations beside them."""
+"""Clusters of equations that become one node: equations that read parameters of one node, with the light operations beside them."""
 
 from __future__ import annotations
 
@@ -52,11 +52,7 @@ class Clusters:
         self._put(self._new(), equation, is_call=True)
 
     def add_loss(self, equation: Equation) -> None:
-        """Adds an operation that only losses and metrics read: all of these are one cluster.
-
-        Args:
-          equation: The operation.
-        """
+        """Adds an operation that only losses and metrics read: all such operations are one cluster."""
         known = [cluster for cluster in self._all if cluster.is_loss]
         cluster = known[0] if known else self._new()
         cluster.is_loss = True
@@ -115,7 +111,7 @@ class Clusters:
         self._put(cluster, equation, is_call=False)
 
     def in_order(self, results: Iterable[Name]) -> list[Cluster]:
-        """The clusters, those before others first; light ones that only one other reads have joined it.
+        """Orders the clusters by dependence; a light cluster with only one reader has joined that reader.
 
         Args:
           results: Variables that are read outside the function.
@@ -143,7 +139,7 @@ class Clusters:
         return list(done.values())
 
     def readers(self) -> Mapping[Name, set[int]]:
-        """By variable, the other clusters that read it; `OUTSIDE` for a metric, which goes where the loss goes."""
+        """Maps each variable to the other clusters that read it; `OUTSIDE` for a metric, which goes where the loss goes."""
         found: dict[Name, set[int]] = {}
         for cluster in self._all:
             used = cluster.call.call if cluster.call else None

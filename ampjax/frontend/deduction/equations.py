@@ -1,4 +1,4 @@
-"""A function's equations as one flat list: calls of `jax.jit` are replaced by what is in them."""
+"""A function's equations as one flat list: calls of `jax.jit` are replaced by their equations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Atom = Name | Known
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where an equation is: JAX keeps its lines inside the innermost function that was traced by itself.
+    """The place of an equation: JAX keeps source lines only up to the innermost function that was traced by itself.
 
     Args:
       line: The user's line that had the function traced; it serves where no other line is known.
@@ -64,19 +64,11 @@ class Place:
     callers: tuple[Any, ...] = ()
 
     def within(self, caller: Any) -> Place:
-        """The place inside of a function under `jax.jit`.
-
-        Args:
-          caller: The equation that calls it.
-        """
+        """The place inside of a function under `jax.jit`."""
         return Place(self.line, (caller, *self.callers))
 
     def lines(self, source: Any) -> Iterator[str]:
-        """Yields the user's lines that lead to an equation, the innermost first; at least one.
-
-        Args:
-          source: JAX's equation.
-        """
+        """Yields the user's lines that lead to an equation, the innermost first; at least one."""
         frame = None
         for frame in (
             each for equation in (source, *self.callers) for each in users_frames(equation)
@@ -104,19 +96,19 @@ class Equation:
 
     @property
     def call(self) -> Call | None:
-        """The combinator that it uses; None for what is computed inside a node: an operation of JAX, a random draw, or what is read back."""
+        """The combinator that the equation uses; None for a computation inside a node: an operation of JAX, a random draw, or a read."""
         used = self._used
         return None if used is None or used.kind in ("stochastic", "read") else used
 
     @property
     def reads(self) -> int | None:
-        """Where it says that its operand is read back, what is to be assumed for it; else None."""
+        """The assumed value, if the equation is an `amp.read` of its operand; else None."""
         used = self._used
         return used.options["assume"] if used is not None and used.kind == "read" else None
 
     @property
     def draws(self) -> bool:
-        """Whether it draws random numbers."""
+        """Tells whether the equation draws random numbers."""
         return self._used is not None and self._used.kind == "stochastic"
 
     @property
@@ -132,7 +124,7 @@ class Equation:
 
     @property
     def origin(self) -> str:
-        """The user's lines that lead to it, from the outermost: `model.py:23 > layers.py:9`."""
+        """The user's lines that lead to the equation, from the outermost: `model.py:23 > layers.py:9`."""
         if self._used:
             return self._used.line
         return " > ".join(reversed([*self.place.lines(self.source)]))
@@ -162,13 +154,13 @@ class Equation:
 
     @property
     def function(self) -> str:
-        """The user's function that it is in; empty if that has no name."""
+        """The user's function around the equation; empty for a function without a name."""
         name = source_function(self.source)
         return "" if name.startswith("<") else name.strip("_")
 
     @property
     def tells(self) -> bool:
-        """Whether it tells something beside its results: a metric or an output, in it or in a function that it was given."""
+        """Tells whether the equation, or a function in it, reports something beside its results: a metric or an output."""
         return self.call is not None and (
             self.call.kind in ("metric", "output")
             or any(_has_report(function.jaxpr) for function in self.call.functions)
@@ -176,7 +168,7 @@ class Equation:
 
 
 class Equations:
-    """Some equations as a function of what they read."""
+    """Some equations as a function of the variables that they read."""
 
     def __init__(
         self,
@@ -189,7 +181,7 @@ class Equations:
         self.results = results
 
     def __call__(self, key: Any, *inputs: Any) -> list[Any]:
-        """Computes the results from what is read."""
+        """Computes the results from the variables that were read."""
         known: dict[Name, Any] = dict(zip(self.roots, inputs, strict=True))
         for number, step in enumerate(self.steps):
             operands = []
@@ -207,7 +199,7 @@ class Equations:
 
 
 def places_of(steps: Sequence[Equation]) -> list[tuple[int, DrawPlace]]:
-    """The numbers of the steps that draw random numbers, and where they are in the model.
+    """Lists the numbers of the steps that draw random numbers, and their places in the model.
 
     Args:
       steps: The steps of a node's body, as `Equations` numbers them.
@@ -224,10 +216,6 @@ def flatten(
     operands: Mapping[Any, Atom],
 ) -> tuple[list[Equation], list[Atom]]:
     """Makes the flat list.
-
-    Args:
-      function: The function.
-      operands: What its constants and inputs are.
 
     Returns:
       The equations in order, and what the outputs are.
@@ -292,11 +280,7 @@ def needed(
 
 
 def calls(jaxpr: Any) -> Iterator[Call]:
-    """All uses of combinators, also inside of functions that combinators were given.
-
-    Args:
-      jaxpr: An open jaxpr.
-    """
+    """Yields all uses of combinators, also inside of combinators' functions."""
     for equation in jaxpr.eqns:
         if equation.primitive is COMBINATOR:
             yield equation.params["call"]

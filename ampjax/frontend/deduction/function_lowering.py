@@ -1,4 +1,4 @@
-"""Lowering one function in one place: what follows from the instance is computed on the host, the rest becomes nodes (binding-time analysis)."""
+"""Lowering one function in one place: values known from the instance are computed on the host, the rest becomes nodes (binding-time analysis)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FunctionLowering:
         self.choosers: dict[Atom, Equation] = {}
 
     def lower(self, wanted: Wanted) -> list[Any]:
-        """Lowers it; see `Lowering.run`."""
+        """Lowers the function; see `Lowering.run`."""
         late = [equation for equation in self.equations if not self.known.take_early(equation)]
         for i, weights in wanted.losses.items():
             self.losses.take(self.results[i], weights)
@@ -138,7 +138,7 @@ class FunctionLowering:
         equations: Sequence[Equation],
         read: Sequence[Name],
     ) -> set[Equation]:
-        """Operations without parameters that only losses and metrics need: the loss does them itself."""
+        """Finds operations without parameters that only losses and metrics need: the loss computes these itself."""
         elsewhere = set(read)
         found = set()
         for equation in reversed(equations):
@@ -154,7 +154,7 @@ class FunctionLowering:
         return found
 
     def _leave_to_losses(self, cluster: Cluster, equations: Sequence[Equation]) -> None:
-        """What only losses and metrics read; with it goes what metrics know from the instance, such as how much a value counts."""
+        """Gives the losses the values that only losses and metrics read, and the metrics' values from the instance, such as a value's count."""
         told = []
         for e in equations:
             if e.call is not None and e.call.kind == "metric":
@@ -242,10 +242,10 @@ class FunctionLowering:
         readers: Mapping[Name, set[int]],
         groups: Sequence[Sequence[int]],
     ) -> None:
-        """A node for some equations; what the instance says is computed again in it from the instance's own values."""
+        """Notes a node for some equations; values from the instance are computed again in the node."""
 
         def readers_of(name: Name) -> set[Any]:
-            """Who reads a result: other clusters, losses, and whoever gets it from the function."""
+            """Finds the readers of a result: other clusters, losses, and the caller of the function."""
             is_told = name in self.losses.weights or name in self.metrics
             loss = {OUTSIDE} if is_told else set()
             out = {name} if name in read else set()
@@ -308,7 +308,7 @@ class FunctionLowering:
             }
 
     def _reads(self, steps: Sequence[Equation]) -> dict[Name, int]:
-        """Results that follow from what `amp.read` reads back, with what is to be assumed for it."""
+        """Finds results that follow from values of `amp.read`, with the assumed value of each."""
         found: dict[Name, int] = {}
 
         def of(atom: Atom) -> int | None:
@@ -329,7 +329,7 @@ class FunctionLowering:
     def _steps(
         self, equations: Sequence[Equation], results: Sequence[Atom] = ()
     ) -> tuple[list[Equation], list[Name]]:
-        """Equations with those that compute from the instance's own values what they, or results, read; and what all these read."""
+        """Adds to some equations the ones that compute their inputs from the instance's own values; returns these steps, and all variables that they read."""
         inside = set()
         for equation in equations:
             for name in equation.outputs:
@@ -385,6 +385,6 @@ def together(
 
 
 def _can_lose(equation: Equation, number: int) -> bool:
-    """Whether a function that a combinator was given can take a part of the loss itself: it gives a sequence's elements."""
+    """Tells whether a combinator's function can compute a part of the loss itself: a sequence's elements come from that function."""
     call = equation.call
     return call is not None and call.kind == "scan" and number >= call.options["n_carry"]

@@ -1,4 +1,4 @@
-"""Numbers of the instances that index something of a known size: they are checked with the data, since JAX reads another row, or none, without a word.
+"""Checks of the instances' numbers that index an axis of known size: JAX would read another row, or none, without a word.
 
 What says itself that numbers may lie outside is left alone: modes `clip` and `fill` with a value, `jnp.clip` around the number, a negative class of
 `jax.nn.one_hot`. Rows of a region are looked at, so what `amp.cond` keeps away is none.
@@ -83,7 +83,7 @@ def base(
     atom: Atom,
     makers: Mapping[Any, Equation],
 ) -> tuple[Atom, bool]:
-    """What a number was before its shape was changed and before JAX added the length to a negative one.
+    """Traces a number back to before its shape was changed and before JAX added the length to a negative one.
 
     Args:
       atom: The number.
@@ -106,7 +106,7 @@ def base(
 
 
 def is_cheap(atom: Atom, makers: Mapping[Any, Equation]) -> bool:
-    """Whether a number is the instance's own, or NumPy computes it from these.
+    """Tells whether a number is the instance's own, or NumPy computes it from such numbers.
 
     Args:
       atom: The number.
@@ -174,7 +174,7 @@ def _is_integer(atom: Atom) -> bool:
 
 
 def _is_strict(params: Mapping[str, Any]) -> bool:
-    """Whether a gather takes it for granted that numbers are inside: nobody has said what else to read."""
+    """Tells whether a gather takes for granted that numbers are inside: there is no fill value or mode for others."""
     mode = params["mode"]
     fill = params["fill_value"]
     if mode == jax.lax.GatherScatterMode.CLIP:
@@ -202,7 +202,7 @@ def _parts(
 
 
 def _wraps(maker: Equation, makers: Mapping[Any, Equation]) -> bool:
-    """Whether an equation chooses between a number and the number plus a length, as JAX does for negative ones."""
+    """Tells whether an equation chooses between a number and the number plus a length, as JAX does for negative ones."""
     if len(maker.inputs) != 3:
         return False
     _, number, longer = maker.inputs

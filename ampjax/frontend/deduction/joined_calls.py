@@ -1,4 +1,4 @@
-"""Calls of combinators that become one: choices that differ only in what chooses, and reductions of sequences of one length.
+"""Calls of combinators that become one: choices that differ only in their number, and reductions of sequences of one length.
 
 Written out, each choice of a mixture of experts would read its number by itself, and each function would be a node at every place, with fewer rows to
 a dispatch. Each reduction would be a group of its own: a message for each element, a stage, and a message for the result.
@@ -62,7 +62,7 @@ def _is_reduction(equation: Equation) -> bool:
 
 
 def _is_of_same_length(one: Equation, other: Equation) -> bool:
-    """Whether two reductions are of sequences of one length."""
+    """Tells whether two reductions are of sequences of one length."""
     lengths = []
     for each in (one, other):
         for atom in each.inputs:
@@ -74,7 +74,7 @@ def _is_of_same_length(one: Equation, other: Equation) -> bool:
 
 
 def _as_one_reduction(group: Sequence[Equation]) -> Equation:
-    """Reductions as one: of each operand the call says which it is."""
+    """Joins reductions to one: the call names the kind of reduction for each operand."""
     calls = [each.call for each in group if each.call is not None]
     kinds = []
     for call, each in zip(calls, group, strict=True):
@@ -105,7 +105,7 @@ def _can_join(
 
 
 def _is_alike(one: Equation, other: Equation) -> bool:
-    """Whether two choices are between the same functions of the same values."""
+    """Tells whether two choices are between the same functions of the same values."""
     first = one.call
     second = other.call
     assert first is not None and second is not None
@@ -139,7 +139,7 @@ def _independent(
     group: Sequence[Equation],
     equations: Sequence[Equation],
 ) -> list[Equation]:
-    """Those of some equations that need nothing of one another, with the first one."""
+    """Selects equations that are independent of one another, beginning with the first."""
     found = [group[0]]
     for equation in group[1:]:
         if equation not in _after(found, equations):
@@ -151,7 +151,7 @@ def _after(
     group: Sequence[Equation],
     equations: Sequence[Equation],
 ) -> list[Equation]:
-    """The equations that need what some give."""
+    """Finds the equations that need the results of some equations."""
     made = set()
     for equation in group:
         for name in equation.outputs:
@@ -167,7 +167,7 @@ def _after(
 def _in_one_place(
     equations: Sequence[Equation], group: Sequence[Equation], one: Equation
 ) -> list[Equation]:
-    """The equations with one call for a group; what needs its results comes after it."""
+    """Replaces a group of equations by one call; equations that need its results follow after it."""
     later = _after(group, equations)
     last = max(map(equations.index, group))
     before = []
@@ -182,7 +182,7 @@ def _in_one_place(
 
 
 def _as_one_choice(group: Sequence[Equation]) -> Equation:
-    """Choices as one: its operands are what the functions close over, the numbers that choose, and the functions' arguments."""
+    """Joins choices to one: its operands are the closed-over values, the numbers that choose, and the functions' arguments."""
     first = group[0]
     call = first.call
     assert call is not None
@@ -209,11 +209,7 @@ def _as_one_choice(group: Sequence[Equation]) -> Equation:
 
 
 def numbers_of(equation: Equation) -> Sequence[Atom]:
-    """What chooses in a joined choice; nothing for any other equation.
-
-    Args:
-      equation: The equation.
-    """
+    """Lists the numbers that choose in a joined choice; none for any other equation."""
     call = equation.call
     if call is None or call.kind != "switches":
         return ()

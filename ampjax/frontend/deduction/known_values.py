@@ -1,4 +1,4 @@
-"""What needs no message: constants, what follows from parameters alone, and what follows from the instance alone."""
+"""The values that need no message: constants, functions of parameters alone, and functions of the instance alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class KnownValues:
-    """What is known of a function's values while it is lowered: where each comes from.
+    """The known values of a function while it is lowered, by variable.
 
     Args:
       lowering: The lowering of the whole model.
@@ -52,17 +52,17 @@ class KnownValues:
         self._equations = function.equations
 
     def value(self, atom: Atom) -> Value:
-        """What an atom stands for, which must be known."""
+        """Returns the value of an atom, which must be known."""
         return Constant(atom.value) if isinstance(atom, Known) else self.env[atom]
 
     def get(self, atom: Atom) -> Value | None:
-        """What an atom stands for; None if it is still to be computed."""
+        """Returns the value of an atom; None if the atom is still to be computed."""
         if isinstance(atom, Known):
             return Constant(atom.value)
         return self.env.get(atom)
 
     def is_computed(self, atom: Atom) -> bool:
-        """Whether a value comes in a message."""
+        """Tells whether a value comes in a message."""
         value = self.get(atom)
         return value is None or isinstance(value, Computed)
 
@@ -72,7 +72,7 @@ class KnownValues:
         return leaves_of(values)
 
     def take_early(self, equation: Equation) -> bool:
-        """Finds out what an equation gives, if that needs no message.
+        """Computes the results of an equation, if they need no message.
 
         Returns:
           Whether it needs none.
@@ -140,7 +140,7 @@ class KnownValues:
             self._lowering.draft.checks.append(lambda data, one=one: check(data, *one))
 
     def _allowed(self, index: Index, least: int | None) -> str:
-        """Which numbers may index something, in words."""
+        """Describes the numbers that may index an axis, in words."""
         if index.operand is None:
             return f"a class below {index.n}, as many as `one_hot` has"
         value = self.get(index.operand)
@@ -171,7 +171,7 @@ class KnownValues:
             raise GraphError(equation.line, "operations on one element", got, fix)
 
     def _users_word(self, equation: Equation) -> str:
-        """What the user has written: JAX makes several operations of `x[i]`, of which a comparison comes first."""
+        """Finds the operation that the user has written: JAX makes several of `x[i]`, of which a comparison comes first."""
         on_line = set()
         for other in self._equations:
             if other.line == equation.line:
@@ -213,7 +213,7 @@ class KnownValues:
 
 
 def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
-    """Whether a combinator gives something that the instance says, and is to be computed on the host."""
+    """Tells whether a combinator's result follows from the instance, and is to be computed on the host."""
     if call.kind in ("count", "length"):
         return True
     return _has_static_rule(call) and all(_is_static(value) for value in values)

@@ -52,7 +52,7 @@ def _note(
         return len(inputs) - 1
 
     def source(value: Any) -> _Source:
-        """Where a number comes from: an input of the node, or a result of what the loss computes itself."""
+        """Finds the source of a number: an input of the node, or a result of the loss's own computation."""
         if not isinstance(value, LossPart):
             return None, number(value, kind)
         if all(value.note is not note for note, _ in parts):

@@ -13,7 +13,7 @@ from ampjax.frontend.draft.values import Constant, Elements, LossTerm, Value
 
 
 class LossTerms:
-    """Which of a function's values are summands of the loss, each with the factors that weigh it.
+    """The values of a function that are summands of the loss, each with its factors.
 
     Args:
       known: What is known of its values.
@@ -51,7 +51,7 @@ class LossTerms:
         atom: Atom,
         weights: tuple[Value, ...],
     ) -> None:
-        """Takes a sum apart, so that a loss starts at each summand and no group waits for all of them; not a sum that is used elsewhere."""
+        """Takes a sum apart, so that a loss starts at each summand and no group waits for all; a sum that is used elsewhere stays whole."""
         if isinstance(atom, Name) and atom not in self._known.env:
             equation = self._makers.get(atom)
         else:
@@ -79,7 +79,7 @@ class LossTerms:
             self.take(inner, weights if factor is None else (*weights, factor))
 
     def _has_sum(self, atom: Atom) -> bool:
-        """Whether a result is a weighted sum in which the sum over a sequence is a summand."""
+        """Tells whether a result is a weighted sum in which the sum over a sequence is a summand."""
         if isinstance(atom, Name) and atom not in self._known.env:
             equation = self._makers.get(atom)
         else:

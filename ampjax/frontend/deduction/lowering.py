@@ -71,12 +71,7 @@ class Lowering:
         key: Hashable,
         make: Callable[[], Any],
     ) -> Any:
-        """What several places need, made where it is first needed.
-
-        Args:
-          key: What it is.
-          make: Makes it.
-        """
+        """Makes a shared object at its first use, for several places."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -144,7 +139,7 @@ class Lowering:
         name: str,
         line: str,
     ) -> Value:
-        """A value of a region, in a space of elements inside it.
+        """Brings a value of a region into a space of elements inside the region.
 
         Args:
           value: The value.
@@ -181,7 +176,7 @@ class Lowering:
         spaces: Sequence[IndexSpace],
         name: str,
     ) -> Iterator[list[Value]]:
-        """For each function of a combinator the values that it closes over, in the space where it runs. Values that it does not use stay as they are.
+        """Yields the closed-over values of each of a combinator's functions, in the space where the function runs. Unused values stay where they are.
 
         Args:
           call: The combinator.
@@ -208,11 +203,7 @@ class Lowering:
             start += n
 
     def length_of(self, dimension: str, line: str) -> Column:
-        """How long the sequences of a dimension are.
-
-        Args:
-          dimension: Its name.
-          line: The user's line.
+        """Makes the column of the lengths of a dimension's sequences.
 
         Raises:
           GraphError: If the instance does not say.
@@ -232,7 +223,7 @@ class Lowering:
         name: str,
         line: str,
     ) -> list[Computed]:
-        """The same values as parts of messages: those of one dtype in one message.
+        """Packs values into messages, one for each dtype; returns the values as parts of the messages.
 
         Args:
           values: Values that are no sequences.
@@ -314,13 +305,7 @@ class Lowering:
         return payload_notes.compute(self.draft, note)[0]
 
     def column(self, value: Value, region: Region, kind: Any) -> Column:
-        """A static or constant value as a column of a region's space.
-
-        Args:
-          value: The value.
-          region: The region.
-          kind: Its type.
-        """
+        """A static or constant value as a column of a region's space."""
         space = region.space.known
         if isinstance(value, Static):
             return value.column.inside(space)
@@ -439,7 +424,7 @@ class Lowering:
 
 
 def by_dtype(types: Sequence[Any]) -> list[list[int]]:
-    """Numbers of types, those of one dtype together."""
+    """Groups the numbers of types by dtype."""
     found: dict[Any, list[int]] = {}
     for i, kind in enumerate(types):
         found.setdefault(kind.dtype, []).append(i)
@@ -447,5 +432,5 @@ def by_dtype(types: Sequence[Any]) -> list[list[int]]:
 
 
 def _still(column: Column, space: IndexSpace) -> Column | None:
-    """What a copied column repeats, if that is a column of a space around the copy."""
+    """Finds the column that a copied column repeats, if that is a column of a space around the copy."""
     return column.origin if column.origin.space in space.known.around() else None

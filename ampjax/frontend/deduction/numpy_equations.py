@@ -1,4 +1,4 @@
-"""Operations on columns that NumPy does as JAX would: on truth values and integers, where nothing is rounded; nothing is compiled for them."""
+"""Operations on columns in NumPy, with JAX's results: on truth values and integers, where nothing is rounded; nothing is compiled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def _largest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """`np.maximum`; a column whose entries are not below a number is given back as it is."""
+    """Computes `np.maximum`; returns a column unchanged if no entry is below the number."""
     for least, column in ((x, y), (y, x)):
         if not least.ndim and column.size and column.min() >= least:
             return column
@@ -64,7 +64,7 @@ def numpy_results(
     source: Any,
     values: Sequence[Any],
 ) -> list[np.ndarray] | None:
-    """What an operation gives, if NumPy gives the same.
+    """Computes an operation's results, if NumPy's equal JAX's; else None.
 
     Args:
       source: JAX's equation, on one row.
@@ -86,11 +86,7 @@ def numpy_results(
 
 
 def is_exact(source: Any) -> bool:
-    """Whether NumPy gives the same as an operation, on one number or on many.
-
-    Args:
-      source: JAX's equation, on one row.
-    """
+    """Tells whether NumPy's result equals JAX's, on one number or on many."""
     name = source.primitive.name
     if len(source.outvars) != 1 or (name not in _SAME and name != "convert_element_type"):
         return False

@@ -1,4 +1,4 @@
-"""A function as equations with what its variables are, and what is left of it where some of them are constants."""
+"""A function as equations with its variables' values, and the rest of the function where some variables are constants."""
 
 from __future__ import annotations
 
@@ -34,11 +34,7 @@ class Opened:
     called: str = ""
 
     def needs_params(self, results: Iterable[int]) -> bool:
-        """Whether some results need the model's parameters.
-
-        Args:
-          results: Their numbers.
-        """
+        """Tells whether some results need the model's parameters."""
         wanted = [self.results[i] for i in results]
         read = {
             atom for equation in needed(self.equations, wanted) for atom in equation.inputs
@@ -48,7 +44,7 @@ class Opened:
         )
 
     def folded(self) -> Opened:
-        """What is left of it where variables are constants: what follows from these is known, and what only adds zero is left out.
+        """Folds constants: results that follow from constants become constants, and additions of zero are left out.
 
         A product with zeros is zero here, also where the other factor is not finite. Functions made with `amp.node` are equations like others.
         """
@@ -85,12 +81,7 @@ class Opened:
 
 
 def opened(function: Traced, values: Sequence[Value]) -> Opened:
-    """A function's equations.
-
-    Args:
-      function: The function.
-      values: What its variables are.
-    """
+    """A function's equations."""
     atoms = {variable: Name(variable.aval) for variable in function.variables}
     equations, results = flatten(function, atoms)
     return Opened(
@@ -102,12 +93,7 @@ def opened(function: Traced, values: Sequence[Value]) -> Opened:
 
 
 def constant_results(source: Any, values: Sequence[Any]) -> list[Any]:
-    """What an operation on constants gives.
-
-    Args:
-      source: JAX's equation.
-      values: The operands.
-    """
+    """Computes an operation on constants."""
     results: Sequence[Any] | None = numpy_results(source, values)
     if results is None:
         with jax.ensure_compile_time_eval():
@@ -119,7 +105,7 @@ def _folded(
     equation: Equation,
     inputs: Sequence[Atom],
 ) -> list[Atom] | None:
-    """What an equation's results are, if nothing has to be computed for them when the model runs."""
+    """Returns an equation's results, if nothing has to be computed for them when the model runs."""
     if equation.draws or equation.reads is not None or equation.call is not None:
         return None
     if all(isinstance(atom, Known) for atom in inputs):

@@ -1,4 +1,4 @@
-"""Weighted sums: of what a result is one."""
+"""Weighted sums: the summands of a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def summands(
     equation: Equation,
     values: Sequence[Value | None],
 ) -> list[tuple[Atom, Value | None]]:
-    """Of what a result is a weighted sum: atoms with their factors (None: 1); empty if it is none."""
+    """Splits a weighted sum into atoms with their factors (None: 1); empty if the equation is no such sum."""
     name = equation.source.primitive.name
     minus = Constant(np.float32(-1.0))
     if name in ("add", "sub", "add_any"):

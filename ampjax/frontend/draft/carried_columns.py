@@ -1,4 +1,4 @@
-"""What follows from the instances' values, computed where messages bring these anyway: so that it needs no message of its own."""
+"""Functions of the instances' values, computed at nodes whose messages carry these values anyway: so they need no messages of their own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def from_carried(
     note: NodeNote,
     carried: Callable[[Value], Value],
 ) -> NodeNote:
-    """A node that computes from the values that messages bring what follows from them.
+    """Makes a node compute columns from the values that its messages carry.
 
     Args:
       note: The node.
@@ -63,7 +63,7 @@ def from_carried(
         return lambda values: values[place]
 
     def computed(column: EquationColumn) -> _Recipe:
-        """What an operation gives."""
+        """Makes the recipe of an operation's result."""
         parts = []
         for each, atom in zip(column.operands, column.source.invars, strict=True):
             parts.append(
@@ -98,7 +98,7 @@ def _follows(
     column: Column,
     carried: Callable[[Value], Value],
 ) -> bool:
-    """Whether a column follows from values that messages bring."""
+    """Tells whether a column follows from values that messages carry."""
     if isinstance(carried(Static(column)), Computed):
         return True
     own = column.outer

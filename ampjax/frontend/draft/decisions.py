@@ -1,4 +1,4 @@
-"""What only the run decides: which branch a message takes that a value chooses, how many rounds a loop has that reads one."""
+"""Decisions of a run: the branch that a message takes by a value, and the number of rounds of a loop that reads a value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ampjax.frontend.draft.values import Computed, Elements, Flow, Value
 
 
 class Decision:
-    """A decision of the run's: how messages go where it leads, at the place where it is made and at any element of a sequence there.
+    """A decision of the run: the way of messages at the place of the decision, and at any element of a sequence there.
 
     Args:
       region: Where it is made.
@@ -38,12 +38,7 @@ class Decision:
             space.decision = self
 
     def choices(self, field: str, n: int) -> Sequence[Guard]:
-        """Notes that it chooses between branches.
-
-        Args:
-          field: The state field that says which.
-          n: How many there are.
-        """
+        """Notes a decision between branches."""
         self.guards = [Guard(field, number, None, self) for number in range(n)]
         return self.guards
 
@@ -62,18 +57,14 @@ class Decision:
         return self._sent[id(flow)][1]
 
     def inside(self, space: IndexSpace) -> IndexSpace:
-        """The space of the same elements after the decision.
-
-        Args:
-          space: The space before it.
-        """
+        """The space of the same elements after the decision."""
         if self.space is None or space is self.region.space:
             return self.space or space
         assert space.parent is not None
         return self.inside(space.parent).copy_of(space)
 
     def take(self, value: Value, branch: int) -> Value:
-        """A value from before the decision, in a branch: what the instances say stays known, computed sequences are sent on.
+        """Brings a value from before the decision into a branch: values of the instance stay known, computed sequences are sent on.
 
         Args:
           value: The value.

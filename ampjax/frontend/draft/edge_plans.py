@@ -1,4 +1,4 @@
-"""Edges of instances as pumps of topologies, and the nodes of the graph to be that follow them."""
+"""Edges of instances as pumps of topologies, and the nodes of the graph to be that follow the edges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class EdgePlan:
-    """What a topology pump gets: the edges of each instance.
+    """The input of a topology pump: the edges of each instance.
 
     Args:
       senders: A column over the edges, in the space of instances.
@@ -48,7 +48,7 @@ class EdgePlan:
         return self.senders.space
 
     def is_like(self, other: EdgePlan) -> bool:
-        """Whether both are about the same edges."""
+        """Tells whether both are about the same edges."""
         mine, theirs = (
             (p.senders, p.receivers, p.kinds, p.n_kinds, p.n_nodes) for p in (self, other)
         )
@@ -80,10 +80,6 @@ class EdgePlan:
 
 def noted(draft: GraphDraft, plan: EdgePlan) -> EdgePlan:
     """Notes a topology pump; one serves all rounds that send over the same edges.
-
-    Args:
-      draft: The graph to be.
-      plan: What it gets.
 
     Returns:
       The plan, or one like it that has been noted before.

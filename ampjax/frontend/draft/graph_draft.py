@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PumpPlan:
-    """What a pump gets.
+    """The input of a pump.
 
     Args:
       region: The rows of which there is a message each.
@@ -44,7 +44,7 @@ class PumpPlan:
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """Where a node comes from.
+    """The origin of a node.
 
     Args:
       line: The user's line, or the lines that lead to it.
@@ -57,7 +57,7 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """Where in the model a node draws random numbers.
+    """The place in the model where a node draws random numbers.
 
     Args:
       space: The space of its messages' rows.
@@ -118,7 +118,7 @@ class GraphDraft:
         self._names |= found
 
     def name(self, wanted: str, *, is_users: bool = False) -> str:
-        """A free name: the wanted one, with a number where it is taken.
+        """Finds a free name: the wanted one, with a number if the name is taken.
 
         Args:
           wanted: The name.
@@ -177,12 +177,7 @@ class GraphDraft:
         name: str,
         make: Callable[[], Wire],
     ) -> Wire:
-        """The wire of a pump, while the graph is built: the pump's own, or the one that leads from there into a copy.
-
-        Args:
-          name: The pump's name.
-          make: Builds it.
-        """
+        """The wire of a pump, while the graph is built: the pump's own, or the one that leads from there into a copy."""
         self._entrances.setdefault(name, make)
         return self._entries[name] if self._entries else make()
 
@@ -195,7 +190,7 @@ class GraphDraft:
         line: str,
         origin: str = "",
     ) -> Flow:
-        """Notes a pump; what is pumped already serves again.
+        """Notes a pump; values that are pumped already get no second pump.
 
         Args:
           name: Its name.
@@ -222,7 +217,7 @@ class GraphDraft:
         return flow
 
     def carry(self, column: Column, region: Region, value: Computed) -> None:
-        """Notes that a message brings what the instances say to each row of a region, where only the run tells the rows.
+        """Notes that a message carries an instance's values to each row of a region, where only the run decides on the rows.
 
         Args:
           column: What they say.
@@ -232,7 +227,7 @@ class GraphDraft:
         self._carried[region, column.outer] = value
 
     def carried(self, value: Value, region: Region) -> Value:
-        """A value; one of the instances as a part of the message that brings it, where there is one."""
+        """Replaces a value of the instance by the part of a message that carries it, if there is one; returns other values unchanged."""
         if isinstance(value, Static):
             return self._carried.get((region, value.column.outer), value)
         return value
@@ -385,11 +380,7 @@ class GraphDraft:
         self.then(step)
 
     def reserve_outputs(self, names: Sequence[str]) -> None:
-        """Keeps names for outputs of `predict`, so that no node takes one.
-
-        Args:
-          names: The names.
-        """
+        """Keeps names for outputs of `predict`, so that no node takes one."""
         self._names |= {*names}
 
     def sink(self, flow: Flow, name: str, line: str) -> None:
@@ -468,7 +459,7 @@ class GraphDraft:
         line: str,
         told: Mapping[str, Column],
     ) -> Flow:
-        """A pump of places that is noted while others are built: whether it is needed depends on the fields that there are.
+        """Builds a pump of places while other nodes are built: the need for one depends on the fields of that moment.
 
         Args:
           region: The rows.
@@ -505,7 +496,7 @@ class GraphDraft:
 
 
 def built(flow: Flow) -> Wire:
-    """A flow's wire, once it is built."""
+    """Returns a flow's wire, once the wire is built."""
     assert flow.wire is not None
     return flow.wire
 

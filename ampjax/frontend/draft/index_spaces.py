@@ -1,4 +1,4 @@
-"""Index spaces: what there is one message of. One per instance, per element of a sequence, per element of an element, ...
+"""Index spaces: a space has one message per instance, per element of a sequence, per element of an element, ...
 
 All messages of a space carry the same state fields: those of the spaces around it, the element's number (`word_i`), and what control
 there needs to know about the element (`chars_n`: how many characters; `if_1`: which branch). The fields of a space are known when
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Column:
-    """What the instances say of every row of a space: an array, computed once for a data set.
+    """The instances' value for every row of a space: an array, computed once for a data set.
 
     Args:
       space: The space; in a loop that reads a value, the known one without its rounds takes its place.
@@ -169,11 +169,11 @@ class IndexSpace:
 
     @property
     def known(self) -> IndexSpace:
-        """The same space without any rounds around it: its rows are known from the instances."""
+        """The same space without any rounds around it: the instances decide on its rows."""
         return self if self.is_known else self.outside.known
 
     def around(self) -> list[IndexSpace]:
-        """This space and those around it, from the inside."""
+        """Lists this space and the spaces around it, from the inside."""
         return [
             self,
             *(self.parent.around() if self.parent else ()),
@@ -189,7 +189,7 @@ class IndexSpace:
 
     @property
     def carrier(self) -> IndexSpace:
-        """The space whose states its messages carry: itself; of a ragged space, the one around it."""
+        """The space whose states its messages carry: itself; for a ragged space, the one around it."""
         return self.parent if self.parent is not None and self.is_ragged else self
 
     @property
@@ -199,7 +199,7 @@ class IndexSpace:
 
     @property
     def size(self) -> str:
-        """The state field that says how many elements there are in the space around it; asking for it puts it there.
+        """The state field with the number of elements in the space around; a first read adds the field there.
 
         For a ragged space it is put where it does not change from round to round of a loop, so that states stay as they are in loops.
         """
@@ -229,12 +229,12 @@ class IndexSpace:
 
     @property
     def is_known(self) -> bool:
-        """Whether the instances say which rows it has."""
+        """Tells whether the instances decide on the space's rows."""
         return self.parent is None or (self.sizes is not None and self.parent.is_known)
 
     @property
     def is_set(self) -> bool:
-        """Whether the instances say the values of all fields, so that all messages of a row have the same."""
+        """Tells whether the instances decide on the values of all fields, so that all messages of a row have the same."""
         return self.is_known and all(
             c is not None for space in self.around() for c in space.facts.values()
         )
@@ -245,7 +245,7 @@ class IndexSpace:
         column: Column | None,
         meaning: str,
     ) -> str:
-        """Puts a state field into all of its messages; in a loop that reads a value, what the instances say comes in from outside.
+        """Adds a state field to all messages of the space; in a loop that reads a value, the instances' fields come in from outside.
 
         Args:
           name: The field.
@@ -261,13 +261,13 @@ class IndexSpace:
         return name
 
     def n_rows(self, data: Columns) -> int:
-        """How many rows a data set has here."""
+        """Counts the rows of a data set in this space."""
         if self.known.parent is None:
             return len(data)
         return int(self.lengths(data).sum())
 
     def parents(self, data: Columns) -> np.ndarray:
-        """`[rows]`: each row's row in the space around it."""
+        """Finds each row's row in the space around, `[rows]`."""
         around = self.known.parent
         assert around is not None
         return data.once(
@@ -279,7 +279,7 @@ class IndexSpace:
         )
 
     def lengths(self, data: Columns) -> np.ndarray:
-        """`[parent's rows]`: how many rows each of them has here."""
+        """Counts the rows in each row of the space around, `[parent's rows]`."""
         sizes = self.known.sizes
         assert sizes is not None
         return data.once(
@@ -288,14 +288,14 @@ class IndexSpace:
         )
 
     def starts(self, data: Columns) -> np.ndarray:
-        """`[parent's rows]`: the first row of each of them."""
+        """Finds the first row in each row of the space around, `[parent's rows]`."""
         return data.once(
             (self.known, "starts"),
             lambda: np.cumsum(self.lengths(data)) - self.lengths(data),
         )
 
     def numbers(self, data: Columns) -> np.ndarray:
-        """`[rows]`: each row's number among those of its parent."""
+        """Numbers the rows within their parents, `[rows]`."""
 
         def first():
             return np.repeat(self.starts(data), self.lengths(data))
@@ -380,12 +380,12 @@ class Region:
 
     @property
     def is_known(self) -> bool:
-        """Whether the instances say which rows it has."""
+        """Tells whether the instances decide on the region's rows."""
         return self.space.is_known and all(guard.column is not None for guard in self.guards)
 
     @property
     def decisions(self) -> set[Decision]:
-        """What only the run decides about its rows."""
+        """The run's decisions about the region's rows."""
         found = {guard.decision for guard in self.guards} | {
             space.decision for space in self.space.around()
         }
@@ -393,7 +393,7 @@ class Region:
 
     @property
     def known(self) -> Region:
-        """The rows of the known space that it may have: those that no guard excludes which the instances tell."""
+        """The possible rows in the known space: rows that no guard of the instances excludes."""
         if self.is_known:
             return self
         return Region(
@@ -403,7 +403,7 @@ class Region:
 
     @property
     def carrier(self) -> Region:
-        """The rows whose states its messages carry: its own; of a ragged space, those of the space around it."""
+        """The rows whose states its messages carry: its own; for a ragged space, the rows of the space around."""
         return self.within(self.space.carrier)
 
     def __repr__(self) -> str:
@@ -411,11 +411,7 @@ class Region:
         return f"{self.space!r}" + (f" where {' and '.join(guards)}" if guards else "")
 
     def rows(self, data: Columns) -> np.ndarray | None:
-        """The numbers of its rows in its space; None for all. Where only the run tells which it has, those that it may have.
-
-        Args:
-          data: The data set.
-        """
+        """Lists the numbers of the region's rows in its space; None for all. Where only the run decides, the possible rows."""
         known = self.known
         if known.guards:
             return data.once((known, "rows"), lambda: known._rows(data))

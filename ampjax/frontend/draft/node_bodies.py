@@ -1,4 +1,4 @@
-"""What a compiled node computes: some equations of the model, on payloads that pack several values."""
+"""The body of a compiled node: some equations of the model, on payloads that pack several values."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NodeNote:
 
 @dataclass(frozen=True, eq=False)
 class LossPart:
-    """A value that only losses and metrics read: the loss computes it itself, so that it needs no node before it.
+    """A value that only losses and metrics read: the loss computes the value itself, without a node before.
 
     Args:
       note: What computes it; it reads no parameters.
@@ -136,19 +136,14 @@ class PackedBody:
 
 
 def pack(values: Sequence[Any]) -> Any:
-    """One array of several: a single one as it is, others flat, one after the other."""
+    """Packs several arrays into one: a single array unchanged, several flat, one after the other."""
     if len(values) == 1:
         return jnp.asarray(raw(values[0]))
     return jnp.concatenate([jnp.ravel(raw(value)) for value in values])
 
 
 def unpack(payload: Any, types: Sequence[Any]) -> list[Any]:
-    """The values that `pack` has put together.
-
-    Args:
-      payload: The array.
-      types: The values' types.
-    """
+    """The values that `pack` has put together."""
     if len(types) == 1:
         return [from_raw(payload, types[0].dtype)]
     shapes = [raw_type(kind).shape for kind in types]
@@ -168,5 +163,5 @@ def as_it_is(_: Any, *values: Any) -> Sequence[Any]:
 
 
 def second(_: Any, state: Any) -> Any:
-    """The body of a node at which a message waits for another: gives what the other brings."""
+    """Returns the second payload: the body of a node at which a message waits for another."""
     return state

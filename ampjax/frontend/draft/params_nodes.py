@@ -1,4 +1,4 @@
-"""Which nodes have which of a model's parameters: a node for each top-level key, and for each name that `amp.node` gives."""
+"""The nodes of a model's parameters: a node for each top-level key, and for each name from `amp.node`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ParamsNode:
 
 
 class ParamsNodes:
-    """The nodes that have parameters; leaves become a node's own when it first reads them.
+    """The nodes with parameters; a leaf becomes a node's own at its first read.
 
     Args:
       initial: The model's parameters, a dictionary.
@@ -60,7 +60,7 @@ class ParamsNodes:
         name: str | None,
         line: str,
     ) -> ParamsNode:
-        """The node that owns some leaves; they become its own at first use.
+        """Finds the node that owns some leaves, which become its own at first use.
 
         Args:
           leaves: The leaves.
@@ -88,10 +88,6 @@ class ParamsNodes:
     def key_of(self, table: Table, line: str) -> str:
         """The key of a table in host memory, whose node has this name.
 
-        Args:
-          table: The table.
-          line: The user's line.
-
         Raises:
           GraphError: If it is none of the parameters.
         """
@@ -111,10 +107,6 @@ class ParamsNodes:
     def owner_name(self, leaves: frozenset[Leaf], line: str) -> str:
         """The top-level key that some leaves have in common.
 
-        Args:
-          leaves: The leaves.
-          line: The user's line.
-
         Raises:
           GraphError: If they are of several keys.
         """
@@ -132,7 +124,7 @@ class ParamsNodes:
         self,
         owner: ParamsNode,
     ) -> tuple[Any, tuple[Leaf, ...]]:
-        """The initial parameters of a node, and the leaves in their order: all of its key's, if no other node has one of them."""
+        """Collects a node's initial parameters, and its leaves in their order: all of its key's, if no other node has one of them."""
         key = owner.leaves[0][0]
         n_leaves = len(jax.tree.leaves(self.initial[key]))
         whole = tuple((key, i) for i in range(n_leaves))
@@ -146,7 +138,7 @@ class ParamsNodes:
         )
 
     def note_copies(self, graph: Graph) -> None:
-        """Notes what the nodes are called in a graph.
+        """Notes the names of the nodes in a graph.
 
         Args:
           graph: The graph that they have been built in.
@@ -248,7 +240,7 @@ class ParamsNodes:
         together: Callable[[Any], Any],
         unread: Callable[[Leaf, Any], Any],
     ) -> dict[str, Any]:
-        """Values of the nodes in the structure of the parameters, with `together` those of copies, and `unread` of other leaves and initial values."""
+        """Arranges values of the nodes in the structure of the parameters: `together` joins those of copies, `unread` gets other leaves and initial values."""
         values: dict[Leaf, Any] = {}
         for node in self._nodes.values():
             tree, leaves = self.of(node)
@@ -280,10 +272,7 @@ class ParamsNodes:
         self,
         params: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Parameters of the model's structure, by node name, as `Trainer(params=...)` takes them.
-
-        Args:
-          params: The parameters.
+        """Arranges parameters of the model's structure by node name, for `Trainer(params=...)`.
 
         Raises:
           ParameterError: If a key is missing, or its value has another structure or shape.
@@ -333,7 +322,7 @@ def _as_array(leaf: Any) -> Any:
 
 
 def _require_own_rows(name: str, table: Table, given: Any) -> None:
-    """Checks that what was given for a table is that table, or the rows that it has: no others can be put into it."""
+    """Checks that the value given for a table is that table, or its own rows: no others can be put into a table."""
     if given is not table and not np.array_equal(given, table.dense()):
         fix = "Make the table from these rows, and compile with it."
         raise ParameterError(

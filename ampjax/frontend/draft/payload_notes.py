@@ -1,4 +1,4 @@
-"""Notes of nodes that compute, and of what they need to have their inputs where they compute."""
+"""Notes of nodes that compute, and of the nodes and pumps that bring their inputs."""
 
 from __future__ import annotations
 
@@ -52,26 +52,14 @@ def tell(
     name: str,
     line: str,
 ) -> Flow:
-    """The same messages with the states of their place, but for some fields.
-
-    Args:
-      draft: The graph to be.
-      flow: The messages.
-      told: These fields' values.
-      name: What the node is called.
-      line: The user's line.
-    """
+    """The same messages with the states of their place, but for some fields."""
     copy = compute(draft, replace(_copy(flow, name, line), told=told))[0]
     copy.is_fresh = False
     return copy
 
 
 def compute(draft: GraphDraft, note: NodeNote) -> list[Flow]:
-    """Notes a node that computes, and the pumps of what it needs from the instance.
-
-    Args:
-      draft: The graph to be.
-      note: What it computes.
+    """Notes a node that computes, and the pumps of its inputs from the instance.
 
     Returns:
       A wire for each of its groups of results.
@@ -127,14 +115,7 @@ def place(
     name: str,
     line: str,
 ) -> Flow:
-    """Messages that bring nothing but the state of each row of a region.
-
-    Args:
-      draft: The graph to be.
-      region: The rows.
-      name: What new nodes are called after.
-      line: The user's line.
-    """
+    """Messages that bring nothing but the state of each row of a region."""
     there = draft.anchors.get(region)
     if there is not None and there.is_fresh:
         return there
@@ -157,7 +138,7 @@ def pumped(
     line: str,
     origin: str = "",
 ) -> Flow:
-    """The instances' values at each row of a region; where only the run tells its rows, they come from outside.
+    """Brings the instances' values to each row of a region; where only the run decides on the rows, the values come from outside.
 
     Args:
       draft: The graph to be.
@@ -189,7 +170,7 @@ def _brought(
     start: IndexSpace,
     where: tuple[str, str],
 ) -> Flow:
-    """Values of a space further out, or of the known one, at each row of a region: sent in to elements, along with what the run decides.
+    """Brings values of a space further out, or of the known one, to each row of a region: sent in to elements, along with the run's decisions.
 
     Args:
       draft: The graph to be.
@@ -232,7 +213,7 @@ def _way(
     region: Region,
     start: IndexSpace,
 ) -> tuple[tuple[Guard, ...], list[_Step]]:
-    """The way from a known space to a region: the guards that hold where it begins, and the steps."""
+    """Finds the way from a known space to a region: the guards that hold where the way begins, and the steps."""
     chain = region.space.around()[::-1]
     first = next(number for number, space in enumerate(chain) if space.known is start)
     levels = _levels(region, chain)
@@ -257,7 +238,7 @@ def _way(
 
 
 def _levels(region: Region, chain: Sequence[IndexSpace]) -> list[int]:
-    """For each guard of a region, in which of the spaces around it is decided: not before what was decided before it."""
+    """Finds, for each guard of a region, the number of the space around in which to decide: not before earlier decisions."""
     levels: list[int] = []
     for number, guard in enumerate(region.guards):
         if guard.decision is not None:
@@ -433,7 +414,7 @@ def _noted(
 
 
 def _refuse_underivable(note: NodeNote) -> None:
-    """Checks that a node has a gradient: it has none through a loop of JAX's whose number of rounds is computed.
+    """Checks that a node has a gradient, which fails for a JAX loop whose number of rounds is computed.
 
     Raises:
       GraphError: If it has none.
@@ -472,7 +453,7 @@ def _refuse_underivable(note: NodeNote) -> None:
 
 
 def _has_no_facts(space: IndexSpace, flow: Flow) -> bool:
-    """Whether messages whose states are not those of their place lack nothing: there are no facts that they do not know."""
+    """Tells whether messages with states from another place lack no fact: there are none that the messages do not know."""
     if flow.knows_outer:
         spaces = []
     else:
@@ -494,7 +475,7 @@ def _sent_in(
     kind: Any,
     note: NodeNote,
 ) -> Value:
-    """A value as it comes to a node. A large one of an outer space is pumped once for each of its own rows and sent in from there."""
+    """Brings a value to a node. A large value of an outer space is pumped once for each of its own rows and sent in from there."""
     region = note.region
     if not isinstance(value, Static) or not region.is_known:
         return value
@@ -519,14 +500,7 @@ def send_in(
     space: IndexSpace,
     name: str,
 ) -> Flow:
-    """Notes copies of each message for the elements of a sequence that its row has.
-
-    Args:
-      draft: The graph to be.
-      flow: The messages.
-      space: The elements' space.
-      name: What the node is called after.
-    """
+    """Notes copies of each message for the elements of a sequence that its row has."""
     flow = fresh(draft, flow, name, "")
     size = space.size
     index = space.index
@@ -556,7 +530,7 @@ def send_in(
 
 
 def _copy(flow: Flow, name: str, line: str) -> NodeNote:
-    """A node that gives what it gets."""
+    """Notes a node that copies its input."""
     parts = [Computed(flow, i) for i in range(len(flow.types))]
     return NodeNote(
         name,

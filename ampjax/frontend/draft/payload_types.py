@@ -1,4 +1,4 @@
-"""How values lie in payloads and columns: arrays as they are, JAX's typed PRNG keys as the integers that they are made of."""
+"""The layout of values in payloads and columns: arrays unchanged, JAX's typed PRNG keys as their integers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def is_key(value: Any) -> bool:
-    """Whether a value, or a type, is one of typed PRNG keys.
+    """Tells whether a value, or a type, is one of typed PRNG keys.
 
     Args:
       value: The value or type.
@@ -22,11 +22,7 @@ def is_key(value: Any) -> bool:
 
 
 def raw_type(kind: Any) -> Any:
-    """The type of what lies in a payload or a column.
-
-    Args:
-      kind: The value's type.
-    """
+    """Finds the type of a value in a payload or a column."""
     if is_key(kind):
         return jax.eval_shape(
             jax.random.key_data,
@@ -36,11 +32,7 @@ def raw_type(kind: Any) -> Any:
 
 
 def raw(value: Any) -> Any:
-    """A value as it lies in a payload or a column.
-
-    Args:
-      value: The value.
-    """
+    """Converts a value to its form in a payload or a column."""
     return jax.random.key_data(value) if is_key(value) else value
 
 
@@ -57,7 +49,7 @@ def from_raw(array: Any, dtype: Any) -> Any:
 
 
 def implementation(dtype: Any) -> Any:
-    """The generator that keys are for, as `jax.random.key(seed, impl=...)` takes it.
+    """Finds the generator of keys, in the form that `jax.random.key(seed, impl=...)` takes.
 
     Args:
       dtype: The keys' dtype.

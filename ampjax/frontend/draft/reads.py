@@ -1,4 +1,4 @@
-"""Reads by number: an element's message goes to each row that reads it, and to no other, so that reads cost as many messages as there are reads.
+"""Reads by number: an element's message goes only to the rows that read the element, so that messages are as many as reads.
 
 The instance says which element each row reads, so both sides know the numbers of the reads: those of one element follow each other. An element makes a
 copy for each of its reads; a copy meets the message of the row that reads it by the read's number.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Reads:
-    """Which element of a space each row of a region reads.
+    """The element of a space that each row of a region reads.
 
     Args:
       region: The rows that read; the instances say which these are.
@@ -50,7 +50,7 @@ class Reads:
         self.line = line
 
     def copies(self, draft: GraphDraft, flow: Flow) -> Flow:
-        """Notes what sends copies of the elements to the rows that read them.
+        """Notes the nodes that send copies of the elements to the rows that read them.
 
         Args:
           draft: The graph to be.
@@ -88,7 +88,7 @@ class Reads:
         return draft.control(self.region, flow.types, make)
 
     def _numbers(self, data: Columns) -> np.ndarray:
-        """`[rows of the region's space]`: the number of each read among those of its instance; -1 where nothing is read."""
+        """Numbers the reads among those of their instance, `[rows of the region's space]`; -1 for a row without a read."""
         rows = self.region.rows(data)
         read = self._read(data)
         order = np.argsort(read, kind="stable")
@@ -109,7 +109,7 @@ class Reads:
         )
 
     def _firsts(self, data: Columns) -> np.ndarray:
-        """`[elements]`: the number of the first read of each, among those of its instance."""
+        """Finds the number of each element's first read among those of its instance, `[elements]`."""
         counts = self._counts(data)
         return np.cumsum(counts) - counts - _starts(counts, self.elements.instances(data))
 
@@ -126,14 +126,7 @@ def as_messages(
     name: str,
     line: str,
 ) -> Flow:
-    """A graph's nodes, which travel in one message, as a message each.
-
-    Args:
-      draft: The graph to be.
-      flow: The nodes' rows.
-      name: What new nodes are called after.
-      line: The user's line.
-    """
+    """A graph's nodes, which travel in one message, as a message each."""
     nodes = flow.region.space
     assert nodes.parent is not None
     each = nodes.parent.along(f"{nodes.dimension}_row", nodes.sizes)

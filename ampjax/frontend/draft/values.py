@@ -1,4 +1,4 @@
-"""What is known of a value of the model, and when (binding times): a constant, from parameters alone, from the instance alone, or computed."""
+"""The binding times of a model's values: a constant, from parameters alone, from the instance alone, or computed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class OfParams:
-    """Follows from parameters alone: every node that reads it computes it.
+    """A function of parameters alone: every node that reads the value computes it.
 
     Args:
       leaves: The parameters' leaves that it reads.
@@ -41,7 +41,7 @@ class OfParams:
 
 @dataclass(frozen=True, eq=False)
 class Static:
-    """Follows from the instance alone: a column over a space's rows. Control may depend on it; nodes get it from pumps."""
+    """A function of the instance alone: a column over a space's rows. Control may depend on it; nodes get it from pumps."""
 
     column: Column
 
@@ -99,7 +99,7 @@ class Computed:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where the elements of a copied sequence are.
+    """The source of the elements of a copied sequence.
 
     Args:
       elements: The sequence of which it is a copy, which is none itself.
@@ -111,7 +111,7 @@ class Source:
 
 
 class Elements:
-    """A sequence: what is known of an element, in the space of the elements.
+    """A sequence: the value of its element, in the space of the elements.
 
     Args:
       space: The elements' space.
@@ -131,14 +131,14 @@ class Elements:
 
     @property
     def element(self) -> Value:
-        """What is known of an element."""
+        """The value of an element."""
         if callable(self._element):
             self._element = self._element()
         return self._element
 
     @property
     def innermost(self) -> Value:
-        """What is known of an element of the innermost sequence, where the elements are sequences; a copy's are not made for that."""
+        """The value of an element of the innermost sequence, where elements are sequences; a copy's elements are not made for that."""
         element = self.element if self.source is None else self.source.elements.element
         return element.innermost if isinstance(element, Elements) else element
 
@@ -168,7 +168,7 @@ class LossTerm:
 
 
 class Wanted:
-    """Which results of a function are needed, and for what.
+    """The wanted results of a function, and their uses.
 
     Args:
       values: Numbers of the results that are read.
@@ -191,7 +191,7 @@ class Wanted:
 
 
 def packed_shape(types: list[Any]) -> tuple[int, ...]:
-    """The shape of a payload that holds values of these types: a single one as it is, several flat, one after the other."""
+    """Computes the shape of a payload with values of these types: a single value unchanged, several flat, one after the other."""
     shapes = [tuple(raw_type(kind).shape) for kind in types]
     if len(shapes) == 1:
         return shapes[0]
@@ -199,12 +199,12 @@ def packed_shape(types: list[Any]) -> tuple[int, ...]:
 
 
 def read_of(value: Value) -> int | None:
-    """What `amp.read` said is to be assumed for a value; None if it was not read."""
+    """Returns the assumed value of an `amp.read`; None for a value that was not read."""
     return value.was_read if isinstance(value, Computed) else None
 
 
 def read_of_all(values: Sequence[Value]) -> int | None:
-    """What is to be assumed for a value that is one of several, each of which was read; None if one was not."""
+    """Returns the assumed value for one of several values, each of which was read; None if one was not."""
     reads = [read_of(value) for value in values]
     return None if None in reads else reads[0]
 

@@ -12,7 +12,7 @@ def waiting_levels(
     waiting: np.ndarray,
     awaited: np.ndarray,
 ) -> np.ndarray:
-    """The level of each row: 0 if it waits for none, else one more than the highest level of those that it waits for.
+    """Computes the level of each row: 0 for a row that waits for none, else one more than the highest level among the awaited rows.
 
     Args:
       n: How many rows there are.

@@ -1,1 +1,1 @@
-"""How each combinator becomes nodes."""
+"""The rules by which each combinator becomes nodes."""

@@ -1,4 +1,4 @@
-"""How choices become nodes: a Cond before the branches and a Phi after them; a RouteBy first where a value that was read decides."""
+"""The rule of choices: a Cond before the branches and a Phi after them; a RouteBy first where a value that was read decides."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def routed(
     name: str,
     line: str,
 ) -> list[list[Value]]:
-    """What each of several functions gets where the instance chooses between them: computed values go to the chosen one alone.
+    """Brings values into several functions where the instance chooses between them: computed values go to the chosen function alone.
 
     Args:
       low: The lowering.
@@ -141,7 +141,7 @@ def split_between(
     given: Sequence[Sequence[Value]],
     split: Callable[[Flow], list[Flow]],
 ) -> list[list[Value]]:
-    """What each of several functions gets where each message is for one of them; what it does not use stays as it is.
+    """Brings values into several functions where each message is for one of them; values that a function does not use stay outside.
 
     Args:
       functions: The functions.
@@ -229,7 +229,7 @@ def sent_along(
     given: Sequence[Sequence[Value]],
     decision: Decision,
 ) -> list[list[Value]]:
-    """What each branch gets where values that were read choose: all that any branch needs comes with the message that is sent.
+    """Brings values into the branches where values that were read choose: all that any branch needs comes with the message that is sent.
 
     Args:
       low: The lowering.
@@ -289,7 +289,7 @@ def sent_along(
 
 
 class Asked:
-    """What sends messages by values that are read back.
+    """The nodes that send messages by values that are read back.
 
     Args:
       low: The lowering.
@@ -315,7 +315,7 @@ class Asked:
         self._inside = {choice.region.space: choice}
 
     def route(self, flow: Flow) -> Flow:
-        """The messages with what was read in their states; each element of a sequence gets a copy of it.
+        """Puts the values that were read into the messages' states; each element of a sequence gets a copy of the value.
 
         Args:
           flow: The messages, of the place where the values are read or of a space inside.
@@ -374,7 +374,7 @@ def _route_anchor(
     guards: Sequence[Guard],
     call: Call,
 ) -> None:
-    """Gives each branch of a choice by the instance a wire that has its rows, where a value that was read decides around it."""
+    """Gives each branch of a choice by the instance a wire with its rows, where a value that was read decides around it."""
     column = guards[0].column
     assert column is not None
     field = column.space.fact(guards[0].field, column, f"which function is chosen ({call.line})")
@@ -396,7 +396,7 @@ def split_by(
     guards: Sequence[Guard],
     name: str,
 ) -> list[Flow]:
-    """A wire for each guard on a field: the messages for which it holds."""
+    """Splits messages by the guards on a field, one wire for each guard."""
     return low.draft.split(
         flow,
         lambda s: getattr(s, field),
@@ -487,7 +487,7 @@ def merged(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """What comes out of whichever of several functions was chosen.
+    """Merges the results of several functions of which one was chosen.
 
     Args:
       low: The lowering.

@@ -1,4 +1,4 @@
-"""How reading rows of a table in host memory becomes a node."""
+"""The rule of reads of rows of a table in host memory."""
 
 from __future__ import annotations
 

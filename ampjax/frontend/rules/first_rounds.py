@@ -1,4 +1,4 @@
-"""Loops whose first round is compiled for itself: the carry begins with constants, and what is left of the body with these needs no parameters.
+"""Loops with a first round of their own: the carry begins with constants, and with these the body needs no parameters.
 
 So a recurrent cell that begins with zeros multiplies none of them by its matrix, and no message brings the zeros.
 """
@@ -38,7 +38,7 @@ def first_round(
     region: Region,
     wanted: Wanted,
 ) -> Opened | None:
-    """What is left of a loop's body in the first round, if that is to be compiled for itself.
+    """Folds a loop's body for the first round, if the first round is to be compiled separately; else None.
 
     Args:
       step: The body.
@@ -209,7 +209,7 @@ class _Wire:
         self.before.is_late = True
 
     def named(self, flow: Flow) -> dict[int, Value]:
-        """The parts by number in the carry, on a wire that carries them."""
+        """Names the parts of a wire by their number in the carry."""
         return self.own.named(flow, None)
 
     def close(
@@ -217,7 +217,7 @@ class _Wire:
         low: Lowering,
         results: Sequence[Sequence[Any]],
     ) -> None:
-        """Sends on what the first round and the others gave.
+        """Sends on the results of the first round and of the others.
 
         Args:
           low: The lowering.
@@ -237,7 +237,7 @@ class _Wire:
         low.draft.close_loop(self.states, *flows)
 
     def last(self, low: Lowering, region: Region, space: IndexSpace) -> Flow:
-        """The last state of each row; where it has no elements, what the carry begins with.
+        """Selects the last state of each row; for a row without elements, the carry's initial value.
 
         Args:
           low: The lowering.
@@ -266,7 +266,7 @@ def _guards(
     space: IndexSpace,
     back: bool,
 ) -> list[Guard]:
-    """Where the loop begins, and where it goes on."""
+    """Makes guards for the loop's begin and for later rounds."""
 
     def is_later(data: Any) -> np.ndarray:
         if back:
@@ -290,7 +290,7 @@ def _split_at_first(
     name: str,
     line: str,
 ) -> list[Flow]:
-    """The messages for the first round, and those for the others."""
+    """Splits messages for the first round from those for the others."""
     if flow.is_fresh or flow.knows_outer:
         known = flow
     else:
@@ -308,7 +308,7 @@ def _same_in_carry(
     states: Mapping[int, Value],
     results: Sequence[Sequence[Any]],
 ) -> Value | None:
-    """What the body gave for each element as a part of the carry, if there is one that is the same."""
+    """Finds the body's result for each element as a part of the carry, if one part is the same."""
     for i, state in states.items():
         if isinstance(state, Computed) and all(_is_same(own[number], own[i]) for own in results):
             return replace(

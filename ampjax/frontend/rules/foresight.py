@@ -1,4 +1,4 @@
-"""What a loop tells its carry of the elements to come, so that a choice there needs no message from each element.
+"""Foresight of a loop: the carry holds the choices of coming elements, so that a choice needs no message from each element.
 
 A choice between K functions is a digit in base K. The digits of the next elements are one number, a *word*, in the messages' states: each
 step takes the lowest digit from it. A word holds as many digits as its bits can; where one is used up and the sequence goes on, a pumped
@@ -73,7 +73,7 @@ class Foresight:
 
     @property
     def next_words(self) -> Mapping[str, Column]:
-        """By state field, the words that follow on those that are used up."""
+        """The words that follow on used-up words, by state field."""
         return {
             f"{field}_rest": Column(
                 self._space,
@@ -91,7 +91,7 @@ class Foresight:
         return self._digits({field: getattr(s, f"{field}_rest") for field in self._choices})
 
     def is_at_end(self, s: State) -> Any:
-        """Whether a word is used up with an element, by its state."""
+        """Tells by an element's state whether a word is used up with that element."""
         at = getattr(s, self._space.index)
         if self._back:
             done = getattr(s, self._space.size) - at
@@ -118,7 +118,7 @@ class Foresight:
         )
 
     def _powers(self, field: str) -> np.ndarray:
-        """What each digit of a word counts for."""
+        """Computes the weight of each digit of a word."""
         return self._choices[field][1] ** np.arange(self._per_word, dtype=np.int64)
 
     def _steps(self, data: Columns) -> np.ndarray:
@@ -160,7 +160,7 @@ class Foresight:
         data: Columns,
         field: str,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """For each element what is left of its word after it, and the word that follows."""
+        """Computes for each element the rest of its word, and the word that follows."""
         return data.once(
             (self, field),
             lambda: self._make_words(data, field),
@@ -201,5 +201,5 @@ class Foresight:
 
 @cache
 def _digits(base: int, bits: int) -> int:
-    """How many digits in a base some bits hold."""
+    """Counts the digits of a base that fit into some bits."""
     return next(n for n in range(bits, 0, -1) if base**n <= 2**bits)

@@ -1,4 +1,4 @@
-"""How sending over edges becomes nodes: a distribute, a node for each kind of edge, and a collect."""
+"""The rule of sending over edges: a distribute, a node for each kind of edge, and a collect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def propagate(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """Sends each node's row to the wire of each of its edges' kinds, and adds up at the receivers what the functions make of the rows."""
+    """Sends each node's row to the wires of its edges' kinds, and sums the functions' results at the receivers."""
     n_closed = sum(call.n_closed)
     n_ends = call.options["n_ends"]
     rows = operands[n_closed + n_ends :]
@@ -88,7 +88,7 @@ def _received(
     places: tuple[Sequence[Region], Region],
     wanted: Wanted,
 ) -> list[Any]:
-    """The sums at the nodes; `places` are those of what is sent, and the nodes."""
+    """Sums the rows at the nodes; `places` are the places of the sent rows, and of the nodes."""
     regions, nodes = places
     out: list[Any] = [None] * len(call.results)
     types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
@@ -117,7 +117,7 @@ def _edge_plan(
     nodes: IndexSpace,
     call: Call,
 ) -> EdgePlan:
-    """Which edges a topology pump gets: those of the instance, in whatever loop they are used.
+    """Makes the edges of a topology pump: the instance's edges, in whatever loop they are used.
 
     Raises:
       GraphError: If the values are not those of a graph's nodes, or edges are not the instance's own.

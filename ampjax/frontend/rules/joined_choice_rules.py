@@ -1,4 +1,4 @@
-"""How several choices between the same functions of the same values become nodes: one RouteBy, then a copy of the message for each choice."""
+"""The rule of several choices between the same functions of the same values: one RouteBy, then a copy of the message for each choice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def switches(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """The branches, each where one of the numbers chooses it: a copy of the message for each number, in a space of their own."""
+    """Runs the branches chosen by each of the numbers: a copy of the message for each number, in a space of their own."""
     at = sum(call.n_closed)
     k = call.options["n"]
     word = call.options["word"]

@@ -36,7 +36,7 @@ class Carried:
         flow: Flow,
         nodes: IndexSpace | None,
     ) -> dict[int, Value]:
-        """The parts by number, on a wire that carries them."""
+        """Names the parts of a wire by number."""
         parts: list[Value] = [Computed(flow, part) for part in range(len(self.members))]
         return dict(
             zip(
@@ -62,17 +62,17 @@ class Order:
     back: bool
 
     def first(self, s: State) -> Any:
-        """The number of the element with which the loop begins, from a state outside or inside of it."""
+        """Computes the number of the loop's first element, from a state outside or inside of the loop."""
         if self.back:
             return getattr(s, self.size) - 1
         return 0
 
     def begins(self, s: State) -> Any:
-        """Whether the loop begins with an element."""
+        """Tells whether the loop begins with an element."""
         return getattr(s, self.index) == self.first(s)
 
     def ends(self, s: State) -> Any:
-        """Whether it ends with an element."""
+        """Tells whether the loop ends with an element."""
         at = getattr(s, self.index)
         if self.back:
             return at == 0
@@ -87,7 +87,7 @@ def carried(
     init: Sequence[Value],
     types: Sequence[Any],
 ) -> list[Carried]:
-    """What of a carry travels together: arrays of one dtype; sequences of one dtype over the nodes of one graph."""
+    """Groups the parts of a carry that travel together: arrays of one dtype; sequences of one dtype over the nodes of one graph."""
     found: dict[Any, Carried] = {}
     for i, (value, kind) in enumerate(zip(init, types, strict=True)):
         nodes = value.space if isinstance(value, Elements) and value.space.is_ragged else None
@@ -193,7 +193,7 @@ class Loop:
         self.carry = own.named(self._state, self._nodes)
 
     def close(self, results: Sequence[Any]) -> dict[int, Value]:
-        """Sends what the body gave on to the next element, or out.
+        """Sends the body's results on to the next element, or out.
 
         Args:
           results: What the body gave, by number in the carry.
@@ -264,7 +264,7 @@ def leave(
     region: Region,
     name: str,
 ) -> Flow:
-    """Takes messages out of the elements of a sequence: they lose what is said of the element.
+    """Takes messages out of the elements of a sequence: they lose the element's state fields.
 
     Args:
       low: The lowering.

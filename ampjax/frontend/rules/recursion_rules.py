@@ -1,4 +1,4 @@
-"""How a recursion becomes nodes: an element's result goes to each place that asks for it, which waits with a message of its own.
+"""The rule of recursions: an element's result goes to each place that asks for it, where a message waits.
 
 A place that asks (`recur(j)`) reads an element by its number (`draft/reads.py`), and the results go around a loop until all places have them.
 """
@@ -33,7 +33,7 @@ def recurse(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """The body for each element; its results go to all places in it that ask for them."""
+    """Lowers the body for each element, and sends its results to all places in the body that ask for results."""
     (each,) = call.functions
     (n_closed,) = call.n_closed
     xs = operands[n_closed:]
@@ -89,7 +89,7 @@ def recall(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """A place that asks for an element's result: where the number is negative it gets `init`, else a copy of the result."""
+    """Lowers a place that asks for an element's result: a negative number gets `init`, any other a copy of the result."""
     recursion = low.recursions.get(call.options["of"])
     number, *init = operands
     if recursion is None or recursion.space not in region.space.around():
@@ -184,7 +184,7 @@ class _Place:
         low: Lowering,
         init: Sequence[Value],
     ) -> list[Value]:
-        """What the place gets, to be connected later; and what `init` gives it."""
+        """Makes the place's values, to be connected later; and the values from `init`."""
         own = [self._where_without(low, value) for value in init]
         found: dict[int, Value] = {}
         for group in self.recursion.groups:
@@ -257,7 +257,7 @@ class _Place:
         self,
         data: Any,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """`[asking rows]` each: the row of the element that each belongs to, and of the one that it asks."""
+        """Finds, for each asking row, the row of its own element, and the row of the asked element."""
 
         def make():
             return asked_rows(
@@ -318,7 +318,7 @@ def check_order(
 def asked_rows(
     data: Any, elements: IndexSpace, place: Region, number: Column, line: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Who asks whom at a place of a recursion.
+    """Finds the asking and the asked elements at a place of a recursion.
 
     Args:
       data: The data set.

@@ -1,4 +1,4 @@
-"""How sums and the like over a sequence become nodes: a group of all elements, and a node that reduces it."""
+"""The rule of sums and other reductions over a sequence: a group of all elements, and a node that reduces the group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def total(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """A sum: a group of all elements, and a node that adds them up."""
+    """Lowers a sum: a group of all elements, and a node that adds them up."""
     return _reduced(low, call, operands, region, segment_sum, _column_sum)
 
 
@@ -40,7 +40,7 @@ def largest(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """The largest entries: a group of all elements, and a node that compares them."""
+    """Lowers a maximum: a group of all elements, and a node that compares them."""
     return _reduced(low, call, operands, region, _segment_max, _column_max)
 
 
@@ -51,7 +51,7 @@ def log_sum_exp(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """The logarithm of the sum of exponentials: a group of all elements, and a node that computes it."""
+    """Lowers a log-sum-exp: a group of all elements, and a node that computes the logarithm of the sum of exponentials."""
     return _reduced(low, call, operands, region, _segment_log_sum_exp, _column_log_sum_exp)
 
 
@@ -110,7 +110,7 @@ def several(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """Several reductions of sequences of one length: those of elements that travel together are one node."""
+    """Lowers several reductions of sequences of one length: reductions of elements that travel together are one node."""
     jobs: dict[int, list[int]] = {}
     results: list[Any] = [None] * len(operands)
     kinds = call.options["kinds"]
@@ -193,7 +193,7 @@ def group_and_reduce(
     segments: Callable[..., Any],
     types: Sequence[Any] | None = None,
 ) -> Flow:
-    """Notes a group of all elements of each sequence, and what reduces it to one row.
+    """Notes a group of all elements of each sequence, and the node that reduces the group to one row.
 
     Args:
       low: The lowering.

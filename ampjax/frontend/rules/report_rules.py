@@ -1,4 +1,4 @@
-"""How metrics, outputs and named nodes become nodes."""
+"""The rules of metrics, outputs and named nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How combinators over sequences become nodes: loops, copies for each element, groups."""
+"""The rules of combinators over sequences: loops, copies for each element, groups."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def length(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """How many elements each row has: known from the instance."""
+    """Counts the elements of each row: known from the instance."""
     (xs,) = operands
     if isinstance(xs, Elements):
         sizes = xs.space.sizes
@@ -166,10 +166,6 @@ def length(
 
 def elements_space(xs: Sequence[Value], call: Call) -> IndexSpace:
     """The space of the elements of sequences that are gone through together.
-
-    Args:
-      xs: The sequences.
-      call: The combinator.
 
     Raises:
       GraphError: If one is no sequence, or they are of different spaces.
@@ -195,7 +191,7 @@ def as_elements(
     inner: Region,
     call: Call,
 ) -> Any:
-    """The sequence of what a body gave for each element; None where that is not wanted."""
+    """Makes the sequence of the body's results for each element; None where no result is wanted."""
     if value is None:
         return None
     if not isinstance(value, Static | Computed | Elements):
@@ -208,7 +204,7 @@ def _check_nodes(
     n_carry: int,
     call: Call,
 ) -> None:
-    """Checks what is computed for each node of a graph: one after the other, or with a sequence from outside, it can't be."""
+    """Refuses computations for each node of a graph that run one after the other, or use a sequence from outside."""
     if n_carry:
         fix = "Use `amp.map`, `amp.propagate`, `amp.sum`; nodes have no order unless an edge leads from each to the next."
         raise GraphError(

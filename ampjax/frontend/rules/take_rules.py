@@ -1,4 +1,4 @@
-"""How an element that is taken by its number becomes nodes: its message goes out of its sequence, or to each place that reads it."""
+"""The rule of elements that are taken by number: the element's message leaves its sequence, or goes to each place that reads the element."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _read(
     region: Region,
     call: Call,
 ) -> Flow:
-    """A copy of an element for each row that reads it."""
+    """Copies an element for each row that reads the element."""
     flow = low.once(
         (flow, "alone"),
         lambda: _alone(low, flow, call),
@@ -230,7 +230,7 @@ def _row_in(
     source: Source | None,
     number: Callable[[Any], np.ndarray],
 ) -> Callable[[Any], np.ndarray]:
-    """`[rows]`: the row of what each row takes, in the space of its own sequence, or of that of which this is a copy."""
+    """Makes a function for the row that each row takes, `[rows]`, in the space of its own sequence, or of the sequence of which this is a copy."""
     if source is None:
         return lambda data: space.starts(data) + number(data)
     return lambda data: source.elements.space.starts(data)[source.rows(data)] + number(data)
@@ -243,7 +243,7 @@ def check_taken(
     number: Callable[[Any], np.ndarray],
     line: str,
 ) -> None:
-    """Checks that the elements that are taken are there, wherever they are taken."""
+    """Checks that the elements that are taken exist, wherever they are taken."""
     at = number(data)
     n = space.lengths(data)
     rows = region.rows(data)

@@ -1,4 +1,4 @@
-"""How trees become loops: a state goes to its parent by the fields `up` and `side`, or from a parent to each child."""
+"""The rule of trees, which become loops: a state goes to its parent by the fields `up` and `side`, or from a parent to each child."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ampjax.ir.state import State
 
 
 class TreeFields:
-    """A tree's nodes as a space, and what messages must know to find their way.
+    """A tree's nodes as a space, and the state fields by which messages find their way.
 
     Args:
       parent: The column of parents.
@@ -71,7 +71,7 @@ class TreeFields:
         )
 
     def other_roots(self) -> Guard:
-        """Where a node is a root, but not the first one of its tree."""
+        """Makes the guard of roots other than the first one of their tree."""
         is_other = Column(
             self.space,
             lambda data: (self._sides(data) < -1).astype(np.int64),
@@ -83,14 +83,14 @@ class TreeFields:
         return self._side.of(data)
 
     def guards(self, field: str) -> list[Guard]:
-        """Where a node is a branch, and where a leaf."""
+        """Makes the guards of branches and of leaves."""
         return [
             Guard(field, 0, self.is_leaf),
             Guard(field, 1, self.is_leaf),
         ]
 
     def roots(self, outer: IndexSpace) -> tuple[Column, Column]:
-        """The first root's number in each tree, and how many other roots it has."""
+        """Computes the first root's number in each tree, and the number of its other roots."""
 
         def first(data: Any) -> np.ndarray:
             nodes = np.flatnonzero(self._sides(data) == -1)
@@ -145,7 +145,7 @@ def fold(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """From the leaves up: a node's state goes to its parent, where it meets those of its siblings."""
+    """Lowers a fold from the leaves up: a node's state goes to its parent, where it meets the states of its siblings."""
     leaf, branch = call.functions
     n_leaf, n_branch = call.n_closed
     arity = call.options["arity"]
@@ -242,7 +242,7 @@ def scan(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """From the root down: a node's state goes to each of its children, which it meets by its parent's number and its side."""
+    """Lowers a scan from the root down: a node's state goes to each child, where it meets the child's message by the parent's number and the side."""
     (step,) = call.functions
     (n_closed,) = call.n_closed
     k = call.options["n_carry"]
@@ -335,7 +335,7 @@ def _upwards(
     is_branch: Guard,
     call: Call,
 ) -> tuple[list[Flow], Flow]:
-    """The states of each side's children at their parents (for any arity all in one wire), and the first root's; those of other roots end here."""
+    """Sends states of each side's children to their parents (for any arity all in one wire), and the first root's out; states of other roots end here."""
     space = tree.space
     name = tree.space.dimension
     arity = call.options["arity"]
@@ -398,7 +398,7 @@ def _upwards(
 def _to_other_roots(
     low: Lowering, start: Flow, tree: TreeFields, n_others: str, call: Call
 ) -> Flow:
-    """What a tree begins with, at each of its roots but the first; they meet by the root's side."""
+    """Sends a tree's initial value to each of its roots but the first; messages meet by the root's side."""
     space = tree.space
     name = tree.space.dimension
     at = tree.at
@@ -434,7 +434,7 @@ def _to_children(
     n_children: str,
     call: Call,
 ) -> Flow:
-    """A node's state at each of its children: it meets a message that the child brings, by the parent's number and the side."""
+    """Sends a node's state to each of its children, where it meets the child's message by the parent's number and the side."""
     space = tree.space
     name = tree.space.dimension
     at = tree.at

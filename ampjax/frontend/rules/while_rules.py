@@ -1,4 +1,4 @@
-"""How loops that read a value become nodes: a choice before the first round, and one at the end of each."""
+"""The rule of loops that read a value: a choice before the first round, and one at the end of each round."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def while_loop(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """A loop that reads a value to know whether it goes on. The test stands at the end of each round; the first one is a choice before it."""
+    """Lowers a loop that reads a value to decide on another round. The test stands at the end of each round; the first test is a choice before the loop."""
     test, turn, same = call.functions
     n_test, n_turn, _ = call.n_closed
     closed = list(operands[n_test : n_test + n_turn])
@@ -91,7 +91,7 @@ def _around(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """A loop that begins with a round. What the rounds close over goes around as it is; what only the test reads does not."""
+    """Lowers a loop that begins with a round. Values that the rounds close over go around unchanged; values that only the test reads do not."""
     turn = call.functions[1]
     n = len(call.results)
     k = len(closed)
@@ -251,7 +251,7 @@ class _Rounds:
         return first, draft.loop(there, start.types, self.name, start.is_fresh)
 
     def ask(self, answer: Computed, inner: Region) -> None:
-        """Notes what says whether the loop goes on.
+        """Notes the value that decides whether the loop goes on.
 
         Args:
           answer: A number that was read.
@@ -312,7 +312,7 @@ class _Rounds:
         return getattr(s, self._space.index) + 1 < self._call.options["most"]
 
     def _go_around(self, flow: Flow, there: Region) -> list[Flow]:
-        """Messages that each round gets as they are."""
+        """Sends messages to each round unchanged."""
         first, loop = self.begin(flow, there)
         loop.is_late = False
         if self._asked is None:
@@ -323,7 +323,7 @@ class _Rounds:
 
 
 def _if_read(value: Value, variable: Any, turn: Traced) -> Value:
-    """What a round begins with; nothing of it where no round reads it, since it may not have been sent to where rounds are made."""
+    """Brings a value into a round; no value that no round reads, since the value may be missing where rounds begin."""
     if variable in turn.used:
         return value
     return Constant(jnp.zeros(variable.aval.shape, variable.aval.dtype))
@@ -335,7 +335,7 @@ def _read_answer(
     region: Region,
     call: Call,
 ) -> Computed:
-    """The test's answer as a number that was read. Of one round it may follow from the instance, or be constant, and of the others not."""
+    """Reads the test's answer as a number. One round's answer may follow from the instance, or be constant, while other rounds' do not."""
     reads = any(used.kind == "read" for used in calls(call.functions[0].jaxpr))
     if reads and isinstance(answer, Static | Constant):
         (known,) = low.packed(

@@ -1,1 +1,1 @@
-"""One optimizer for the parameters of several nodes: what it sees, what it does, and whether it needs to see them together."""
+"""One optimizer for the parameters of several nodes: its view of them, its step, and whether it needs them together."""

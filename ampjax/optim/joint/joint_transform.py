@@ -1,4 +1,4 @@
-"""One optimizer's step for the parameters of several nodes: the transform sees them as one pytree, as in plain optax training.
+"""One optimizer's step for the parameters of several nodes: the transform sees one pytree, as in plain optax training.
 
 Pure functions on pytrees, as `optim.node_update` has them for a single node.
 """
@@ -23,7 +23,7 @@ ByRole = Mapping[str, Tree]
 
 @dataclass(frozen=True)
 class JointTransform:
-    """A transform for several nodes together. It can be hashed, and equal ones compare as equal.
+    """A transform for several nodes together. Hashable; equal transforms compare as equal.
 
     Args:
       tx: The optax transform.
@@ -42,7 +42,7 @@ class JointTransform:
         nodes: ByRole,
         unread: Mapping[str, Any],
     ) -> Tree:
-        """The pytree of parameters that the transform sees: those that are trained, None in place of all others.
+        """Builds the pytree of parameters that the transform sees: trained leaves, None in place of all others.
 
         Args:
           nodes: Parameters by role.

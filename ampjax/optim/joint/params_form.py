@@ -17,7 +17,7 @@ UNREAD = "unread parameters"
 
 @dataclass(frozen=True)
 class ParamsForm:
-    """A pytree of all parameters, and whose each leaf is. It can be hashed, and equal ones compare as equal.
+    """A pytree of all parameters, and the owner of each leaf. Hashable; equal forms compare as equal.
 
     Args:
       structure: The pytree's structure.
@@ -73,12 +73,7 @@ class ParamsForm:
         tree: Tree,
         roles: Iterable[str],
     ) -> dict[str, Tree]:
-        """The nodes' values in a pytree.
-
-        Args:
-          tree: A pytree of this form.
-          roles: The nodes.
-        """
+        """The nodes' values in a pytree."""
         leaves = self.structure.flatten_up_to(tree)
         found = {}
         for role in roles:
@@ -87,11 +82,7 @@ class ParamsForm:
         return found
 
     def unread_parts(self, tree: Tree) -> dict[str, Any]:
-        """The values of unread leaves in a pytree, by path; those that are None are left out.
-
-        Args:
-          tree: A pytree of this form.
-        """
+        """Collects the values of unread leaves in a pytree, by path, without leaves that are None."""
         leaves = self.structure.flatten_up_to(tree)
         result = {}
         for path, place in self.unread:

@@ -1,4 +1,4 @@
-"""Whether a transform of all parameters does the same when each node has it for itself.
+"""The test whether a transform of all parameters does the same when each node has its own copy of the transform.
 
 SGD and Adam do. Clipping by the global norm does not, nor do labels and masks by the keys of the whole tree.
 """
@@ -84,7 +84,7 @@ def _alone(
     structure: Any,
     shapes: Sequence[Any],
 ) -> Hashable:
-    """What leads to the updates of one node's parameters, if the transform has only these."""
+    """Describes the computation of one node's updates, if the transform sees only that node's parameters."""
     own = structure.unflatten([jax.ShapeDtypeStruct(*shape) for shape in shapes])
     closed = jax.make_jaxpr(lambda *trees: _updates(tx, trees))(*[own] * (1 + STEPS))
     n = len(shapes)
@@ -100,7 +100,7 @@ def _place(
     n: int,
     first: int,
 ) -> tuple[int, int]:
-    """Which tree an argument is of, and which leaf of the node's."""
+    """Finds the tree of an argument, and the leaf of the node within that tree."""
     return argument // n, argument % n - first
 
 
@@ -126,7 +126,7 @@ def _content(
     wanted: list[bool],
     place: Callable[[int], tuple[int, int]],
 ) -> Hashable:
-    """What leads to some results of a jaxpr, and from which of its arguments."""
+    """Describes the computation of some results of a jaxpr, and the arguments that they depend on."""
     jaxpr, used = partial_eval.dce_jaxpr(closed.jaxpr, wanted)
     constants = closed.consts if jaxpr.constvars else ()
     return content(jaxpr, constants), tuple(place(i) for i, is_used in enumerate(used) if is_used)

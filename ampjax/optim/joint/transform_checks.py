@@ -1,4 +1,4 @@
-"""Checks that a transform fits parameters, before anything is computed; and whether it needs the loss."""
+"""Checks that a transform fits parameters, before any computation; and whether the transform needs the loss."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check_init(
 
 
 def draws(tx: optax.GradientTransformation, params: Tree) -> bool:
-    """Tells whether a transform draws random numbers: of those each part of a tree gets others than alone, which is no other meaning.
+    """Tells whether a transform draws random numbers: each part of a tree then gets other numbers than alone, but just as random.
 
     Args:
       tx: An optax transform.
@@ -109,13 +109,7 @@ def draws(tx: optax.GradientTransformation, params: Tree) -> bool:
 
 
 def does_not_fit(error: Exception, where: str, fix: str) -> SettingsError:
-    """The error of a transform that does not fit its parameters.
-
-    Args:
-      error: What it has raised.
-      where: What the error calls it.
-      fix: What the error advises.
-    """
+    """The error of a transform that does not fit its parameters."""
     if isinstance(error, TypeError):
         missing = _MISSING.search(str(error))
     else:

@@ -1,4 +1,4 @@
-"""Adam in a rotated basis, in which the Hessian is nearly diagonal: delays harm it less there."""
+"""Adam in a rotated basis, in which the Hessian is nearly diagonal: delays do less harm there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scale_by_rotated_adam(
     eps: float = 1e-8,
     every: int = 10,
 ) -> optax.GradientTransformationExtraArgs:
-    """Adam in a rotated basis: its second moments are those of the gradient in the basis of its covariances' eigenvectors.
+    """Adam in a rotated basis: second moments of the gradient in the eigenbasis of its covariances.
 
     This is the rule of SOAP (Vyas et al. 2024, arXiv 2409.11321, algorithm 3), in the order of its authors' code. Adam tolerates delays if the
     Hessian is diagonal in the basis of the parameters, and oscillates if it is not; in the rotated basis the Hessian is nearly diagonal ("basis
@@ -125,7 +125,7 @@ def _renewed(
     decay: float,
     is_due: jax.Array,
 ) -> Any:
-    """The covariances with a gradient, and their eigenvectors where they are due."""
+    """Adds a gradient to the covariances, and renews their eigenvectors when due."""
     if not sides:
         return sides
     covariances = []

@@ -1,4 +1,4 @@
-"""Delay compensation: a first-order guess at what a stale gradient would be at the parameters of now."""
+"""Delay compensation: a first-order guess at a stale gradient's value at the present parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Discrepancy correction: an estimate of the parameters that a forward pass saw, made of how they have moved since."""
+"""Discrepancy correction: an estimate of the parameters that a forward pass saw, from their movement since."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class VelocityState(NamedTuple):
 def track_velocity(
     tx: optax.GradientTransformation, decay: float
 ) -> optax.GradientTransformationExtraArgs:
-    """A transform that also keeps a running mean of its updates; these have the same bits as without it.
+    """A transform that also keeps a running mean of its updates; the updates have the same bits as without the mean.
 
     PipeMare's T2 (Yang et al. 2021, arXiv 1910.05124): `δ ← γ·δ + (1 - γ)·(w[t+1] - w[t])` with `γ = D ** (1 / staleness)`. There the
     staleness is that of a pipeline's stage, `τ_fwd - τ_bkwd`, and always the same; here it is the mean one of the gradients in an update. If

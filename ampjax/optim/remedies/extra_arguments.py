@@ -1,4 +1,4 @@
-"""What remedies need besides the gradients, the staleness and the parameters: checked, with an error that says who passes them."""
+"""Checks of the arguments of remedies besides gradients, staleness and parameters, with an error that names who passes them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Tree = Any
 
 
 def compensate_spikes(momentum: float = 0.9) -> optax.GradientTransformationExtraArgs:
-    """Momentum in which a late gradient adds at once everything that it would have added while it was under way.
+    """Momentum in which a late gradient adds at once all that an earlier arrival would have added so far.
 
     Spike compensation (Kosson et al. 2020, "Pipelined Backpropagation at Scale", arXiv 2003.11666): with `v = m·v + g` and a staleness
     of D, the step is `a·v + b·g`, where `a = m^D` and `b = (1 - m^D) / (1 - m) = 1 + m + ... + m^(D-1)`, what the gradient would have added

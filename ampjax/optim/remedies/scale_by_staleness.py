@@ -82,7 +82,7 @@ def anneal_by_staleness(n_updates: int) -> optax.GradientTransformationExtraArgs
 def damp_by_staleness(
     rate: float = 0.1, cutoff: float = 32.0
 ) -> optax.GradientTransformationExtraArgs:
-    """Multiplies gradients by `cos²(π/2 · min(staleness / cutoff, 1)) · exp(-rate · staleness)`, before an optimizer computes moments from them.
+    """Multiplies gradients by `cos²(π/2 · min(staleness / cutoff, 1)) · exp(-rate · staleness)`, before an optimizer computes moments of them.
 
     It follows CGAD, whose authors multiply the pseudo-gradients of asynchronous DiLoCo by `γ(staleness) · exp(-rate · staleness)`, with a "cosine
     gate" γ that "smoothly zeroes contributions past a chosen cutoff" (arXiv 2605.09126, abstract). The abstract has no equation for γ: the squared

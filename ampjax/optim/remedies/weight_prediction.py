@@ -1,4 +1,4 @@
-"""Weight prediction: messages see the parameters that they are expected to be updated at."""
+"""Weight prediction: messages see a forecast of the parameters at the time of their update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of hybrid training: one frozen object, checked when it is made.
+"""The settings of hybrid training: one frozen object, checked at construction.
 
 Knows names and numbers only; nothing of devices, tables or steps.
 """
@@ -20,7 +20,7 @@ CHECKS = ("warn", "error", "off")
 
 @dataclass(frozen=True)
 class SampleTimes:
-    """How the partition search times one number of partitions (Parallax §4.2).
+    """The timing of one number of partitions in the partition search (Parallax §4.2).
 
     Args:
       iterations: Steps for each number of partitions.
@@ -47,7 +47,7 @@ class SampleTimes:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """When and where a runner saves checkpoints; `Runner.resume` continues from the newest after a crash.
+    """The times and places of a runner's checkpoints; `Runner.resume` continues from the newest after a crash.
 
     Args:
       folder: The folder in which a folder `step-N` is made for each checkpoint; a new one is complete before an old one is removed.
@@ -75,7 +75,7 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class ParallaxConfig:
-    """How a single-device program is made data-parallel: all settings in one object, each with a default.
+    """The settings that make a single-device program data-parallel, in one object, each with a default.
 
     It has more than twelve fields: each is one choice of the user, and has a default.
 
@@ -185,7 +185,7 @@ class ParallaxConfig:
 
     @property
     def dense_at_servers(self) -> bool:
-        """Whether dense variables live at servers too."""
+        """Tells whether dense variables live at servers too."""
         return self.run_option == "ps" or not self.sync
 
 

@@ -1,4 +1,4 @@
-"""Leaves of a parameter tree by path: `encoder/embedding`, and the patterns that name them.
+"""Leaves of a parameter tree by path, `encoder/embedding`, and the patterns that name paths.
 
 Pure functions on pytrees; shared by partitioners, placement and explanations.
 """
@@ -18,10 +18,7 @@ _PATH = re.compile(r"""(?<!\w)(?:\['.*?'\]|\[".*?"\]|\[\d+\]|\.[A-Za-z_]\w*)+"""
 
 
 def path_text(path: tuple[Any, ...]) -> str:
-    """A key path as names with `/` between them.
-
-    Args:
-      path: A key path of JAX's.
+    """Writes a key path as names with `/` between.
 
     >>> path_text(jax.tree_util.tree_flatten_with_path({"a": [1]})[0][0][0])
     'a/0'
@@ -30,10 +27,7 @@ def path_text(path: tuple[Any, ...]) -> str:
 
 
 def names(tree: Tree) -> dict[str, str]:
-    """The leaves' paths, and how they are written for users.
-
-    Args:
-      tree: A pytree.
+    """Maps the leaves' paths to their form for users.
 
     Returns:
       For each leaf its path as `jax.tree_util.keystr` writes it, and as names with `/` between them.
@@ -46,7 +40,7 @@ def names(tree: Tree) -> dict[str, str]:
 
 
 def readable(text: str) -> str:
-    """A text in which leaves have names with `/` between them, where it had paths as `jax.tree_util.keystr` writes them.
+    """Rewrites a text's paths from the form of `jax.tree_util.keystr` to names with `/` between.
 
     Args:
       text: A path, or the name of a table of several.
@@ -63,9 +57,6 @@ def readable(text: str) -> str:
 def by_path(tree: Tree) -> dict[str, Any]:
     """The leaves of a tree by path, in the tree's order.
 
-    Args:
-      tree: A pytree.
-
     >>> by_path({"b": 1, "a": {"c": 2}})
     {'a/c': 2, 'b': 1}
     """
@@ -76,7 +67,7 @@ def by_path(tree: Tree) -> dict[str, Any]:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a pattern names a path: it fits some whole names in a row.
+    """Tells whether a pattern names a path: the pattern fits some whole names in a row.
 
     Args:
       pattern: Names with `/` between them; `*` and `?` stand for parts of a name.

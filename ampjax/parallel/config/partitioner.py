@@ -1,4 +1,4 @@
-"""Partitioners: which sparse variables share one number of partitions, and the counts that they may have (Parallax §4.1).
+"""Partitioners: the sparse variables that share one number of partitions, and the numbers allowed (Parallax §4.1).
 
 A partitioner only names leaves by path; the numbers come from the settings or from the partition search.
 """
@@ -43,7 +43,7 @@ class Partitioner:
             at_least("max_partitions", self.max_partitions, self.min_partitions)
 
     def names(self, path: str) -> bool:
-        """Whether the pattern names a leaf.
+        """Tells whether the pattern names a leaf.
 
         Args:
           path: The leaf's path, names with `/` between them.
@@ -95,7 +95,7 @@ def group_variables(
     n_rows: dict[str, int],
     known: Sequence[str],
 ) -> list[Group]:
-    """Which variables are split alike. Those that no partitioner names are one group, labelled `others`.
+    """Groups the variables that are split alike. Variables that no partitioner names are one group, labelled `others`.
 
     Args:
       partitioners: In the user's order.

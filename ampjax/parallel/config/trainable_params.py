@@ -19,10 +19,7 @@ Tree = Any
 
 
 def checked_params(params: Tree) -> Tree:
-    """Parameters as host arrays, in the dtypes in which JAX holds them: NumPy's float64 becomes float32 unless JAX is told otherwise.
-
-    Args:
-      params: What the user gave.
+    """Converts parameters to host arrays in JAX's dtypes: NumPy's float64 becomes float32 unless JAX is configured otherwise.
 
     Raises:
       ParameterError: If there is no leaf, or one is not an array of finite numbers, real or complex, which JAX holds.
@@ -56,10 +53,6 @@ def checked_params(params: Tree) -> Tree:
 
 def check_like(params: Tree, first: Tree) -> None:
     """Returns if parameters are like others.
-
-    Args:
-      params: The parameters.
-      first: The others.
 
     Raises:
       ParameterError: If a leaf differs in path, shape or dtype; it names the first.

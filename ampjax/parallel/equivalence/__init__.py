@@ -1,1 +1,1 @@
-"""Whether replicas together compute what a single device computes."""
+"""The equivalence of replicas with a single device."""

@@ -1,4 +1,4 @@
-"""Why replicas may compute something else than one device: the program mixes examples of a batch, or replicas share random keys.
+"""The causes of differences between replicas and one device: operations that mix examples of a batch, and shared random keys.
 
 Reads jaxprs and draws, and writes the errors; computes no loss.
 """
@@ -57,7 +57,7 @@ class Losses:
 
     @property
     def agree(self) -> bool:
-        """Whether they differ by rounding at most."""
+        """Tells whether the losses differ by rounding at most."""
         return abs(self.joined - self.replicas) <= self.rounding
 
 
@@ -120,13 +120,7 @@ def explain_divisors(
     n: int,
     which: str,
 ) -> EquivalenceError:
-    """The error for parts whose losses are divided by different sums.
-
-    Args:
-      lines: The user's source lines that divide.
-      n: The number of replicas.
-      which: What the batch is called.
-    """
+    """The error for parts whose losses are divided by different sums."""
     return EquivalenceError(
         f"loss_fn, {which} in parts for {n} replicas",
         "a loss that is divided by the same number at all replicas, since their mean is taken",
@@ -257,5 +251,5 @@ def _is_var_in(atom: Any, variables: set[Any]) -> bool:
 
 
 def _growth(part: Any, whole: Any) -> float:
-    """How many times as large a value is on the joined batch."""
+    """Computes the ratio of a value on the joined batch to the value on a part."""
     return getattr(whole.aval, "size", 1) / max(getattr(part.aval, "size", 1), 1)

@@ -1,4 +1,4 @@
-"""Compares the joined batch's loss with the replicas' losses: do replicas compute what a single device computes?
+"""Compares the joined batch's loss with the replicas' losses: do replicas compute the same as a single device?
 
 Both are computed at the present parameters, and for the first batch again after a small move of all parameters: where a last layer starts with
 zeros, the first loss says nothing. Random draws are left out (`ampjax.sparse.detection.random_draws`). Only losses are compared. So a program
@@ -185,7 +185,7 @@ class Comparison:
         step: Step,
         ids: Sequence[dict[str, np.ndarray]],
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """By table the rows that any of some programs reads, padded; and for each of them, where its ids lie among these."""
+        """Collects the rows of each table that any of some programs reads, padded; and for each program the positions of its ids there."""
         rows = {}
         inverses = [{} for _ in ids]
         for name in ids[0]:
@@ -207,7 +207,7 @@ class Comparison:
         return rows, inverses
 
     def _mixing(self, batch: JoinedBatch) -> list[causes.Mixing]:
-        """Where the program brings examples together."""
+        """Finds the operations of the program that bring examples together."""
         loss_fn = self._setup.loss_fn
         params = self._plan.program.params
         part, whole = (trace_loss(loss_fn, params, each) for each in (batch.parts[0], batch.shapes))
@@ -297,7 +297,7 @@ def _moved(
     relative: Any,
     absolute: Any,
 ) -> jax.Array:
-    """A parameter, each number of it moved by another amount, in some order that no program knows of."""
+    """Moves each number of a parameter by another amount, in an order unknown to any program."""
     wide = jnp.promote_types(leaf.dtype, jnp.float32)
     pattern = jnp.sin(12.9898 * jnp.arange(leaf.size, dtype=wide)).reshape(leaf.shape)
     # Without a move it has to stay as it is, also where a number is infinite.
@@ -306,7 +306,7 @@ def _moved(
 
 
 def _dense(setup: RunnerSetup, step: Step) -> Tree:
-    """Dense parameters on all devices, `[n, ...]`: those of the step where it has them there."""
+    """Collects dense parameters on all devices, `[n, ...]`: the step's own where the step holds them there."""
     if isinstance(step, DenseStep):
         return step.params
     if setup.group is None and not setup.config.dense_at_servers:
@@ -342,7 +342,7 @@ def _largest_eps(jaxpr: Any) -> float:
 
 
 def _coarse_additions(jaxpr: Any) -> int:
-    """How often a scalar less precise than float32 is rounded in a loop: the steps of the longest `scan` that carries one, 1 without."""
+    """Counts roundings in a loop of a scalar less precise than float32: the steps of the longest `scan` that carries one, 1 without."""
     longest = 1
     for eqn in primitives.opened(jaxpr)[0].eqns:
         times = max([1, *map(_coarse_additions, primitives.inner(eqn))])

@@ -133,7 +133,7 @@ class CutFlow:
         return None
 
     def _of_constant(self, part: Any, whole: Any) -> Value:
-        """The cut of an array or a number in the program. Of numbers that count examples, `np.arange(n)`, it is that of their places."""
+        """Finds the cut of a constant in the program. Numbers that count examples, `np.arange(n)`, have the cut of their places."""
         if is_key(part) or is_key(whole) or np.ndim(part) != np.ndim(whole):
             return None
         part = np.asarray(part)
@@ -197,7 +197,7 @@ class CutFlow:
         whole: Any,
         ins: list[Value],
     ) -> Any:
-        """What the rule of a primitive says."""
+        """Applies the rule of a primitive."""
         name = part.primitive.name
         if None in ins and name != "select_n":  # which may choose another
             return None
@@ -211,7 +211,7 @@ class CutFlow:
         part: Sequence[int],
         whole: Sequence[int],
     ) -> Value:
-        """A cut, if the shapes agree with it."""
+        """Returns a cut, if the shapes agree with the cut."""
         if cut is None or cut.kind == "columns":
             return cut
         axis = grown_axis(tuple(part), tuple(whole))
@@ -287,7 +287,7 @@ class CutFlow:
         carry: list[Value],
         step: Callable[[list[Value]], list[Value]],
     ) -> list[Value]:
-        """What a loop carries, once another step changes nothing of it."""
+        """Iterates a loop's carry until another step changes no cut."""
         while True:
             new = []
             for pair in zip(carry, step(carry), strict=True):
@@ -298,7 +298,7 @@ class CutFlow:
 
 
 def _are_alike(part: Any, whole: Any, n: int) -> bool:
-    """Whether the parameters of an equation are those of another, or sizes that are n times as large."""
+    """Tells whether two equations have the same parameters, or sizes of which one is n times the other."""
     return all(
         _is_alike(value, whole.get(name), n)
         for name, value in part.items()
@@ -343,7 +343,7 @@ def _agreed(cuts: Sequence[Value]) -> Value:
 
 
 def _item(cut: Value) -> Value:
-    """The cut of one item of what a scan runs over."""
+    """Finds the cut of one item of a scanned array."""
     if cut is None or cut.kind in ("same", "total"):
         return cut
     if cut.kind == "rows" and cut.axis:
@@ -358,7 +358,7 @@ def _mapped(
     carry: list[Value],
     xs: list[Value],
 ) -> list[Value]:
-    """The results of a loop over examples: where it carries nothing and does the same for each (`jax.lax.map`), they are rows."""
+    """Finds the cuts of a loop over examples: rows, where the loop carries nothing and treats each example alike (`jax.lax.map`)."""
     are_same = all(cut is not None and cut.kind == "same" and cut.is_plain for cut in consts)
     are_rows = all(
         cut is not None and cut.is_plain and (cut.kind, cut.axis, cut.order) == ("rows", 0, ())

@@ -1,4 +1,4 @@
-"""What reads and writes by index make of cut values: gathers, scatters, slices that begin anywhere. As `cut_rules` for other operations."""
+"""Rules for reads and writes of cut values by index: gathers, scatters, slices that begin anywhere. See `cut_rules`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _rows(
 
 
 def _own_place(indices: Cut, column: int) -> int | None:
-    """The axis of the examples, if a column of the indices says of each example where it is, and the others are of the same examples."""
+    """Finds the axis of the examples, if a column of the indices holds each example's own number, and the other columns belong to the same examples."""
     columns = indices.columns or (indices,)
     if column >= len(columns) or columns[column].kind != "place":
         return None
@@ -142,7 +142,7 @@ def _into_one(
     updates: Cut,
     outer: Sequence[int],
 ) -> Value:
-    """Writes into what is the same for all parts. A sum over examples into zeros is a total."""
+    """Writes into a value that is the same for all parts. A sum over examples into zeros is a total."""
     if indices.kind == "same" and updates.kind == "same":
         if operand.scale == ONE or operand.number == 0:
             return add([operand, updates], pair.n)

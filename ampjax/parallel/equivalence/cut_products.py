@@ -1,4 +1,4 @@
-"""What products, convolutions and sums over replicas make of cut values. As `cut_rules` for other operations."""
+"""Rules for products, convolutions and sums over replicas of cut values. See `cut_rules`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _convolve(pair: Pair) -> Value:
 
 
 def _sum_over_replicas(pair: Pair) -> list[Value]:
-    """A sum over the replicas, which the program asks for: of totals it is the joined value. With one replica it is nothing."""
+    """Sums over the replicas at the program's request: of totals, the result is the joined value. With one replica nothing happens."""
 
     def summed(cut: Cut) -> Value:
         if cut.kind not in ("same", "total"):
@@ -77,7 +77,7 @@ def _sum_over_replicas(pair: Pair) -> list[Value]:
 
 
 def _gather_replicas(pair: Pair) -> list[Value]:
-    """All replicas' rows in their order: the joined rows."""
+    """Gathers all replicas' rows in their order: the joined rows."""
     is_tiled = pair.params["tiled"]
     axis = pair.params["all_gather_dimension"]
     fits = []

@@ -1,4 +1,4 @@
-"""What each primitive operation makes of cut values: its result's cut follows from those of its operands and from the two programs' shapes.
+"""Rules of primitive operations for cut values: the result's cut follows from the operands' cuts and from both programs' shapes.
 
 A rule gets one equation twice, from the program for a part and from that for the joined batch. An axis that is longer there is the
 examples' axis. Operations without a rule mix examples, as far as is known. Products are `cut_products`', reads by index `cut_indexing`'s, calls and loops
@@ -78,7 +78,7 @@ def _linear(pair: Pair) -> Value:
 
 
 def _convert(pair: Pair) -> Value:
-    """A cast: of a sum, it has to keep fractions."""
+    """A cast: a cast of a sum has to keep fractions."""
     (cut,) = pair.cuts
     kinds = []
     for v in (pair.part.invars[0], pair.part.outvars[0]):
@@ -98,7 +98,7 @@ def _multiply(pair: Pair) -> Value:
 
 
 def _divide(pair: Pair) -> Value:
-    """A quotient; one of integers is rounded, so that multiples of it are other numbers."""
+    """A quotient; a quotient of integers is rounded, so that its multiples are other numbers."""
     is_rounded = pair.part.outvars[0].aval.dtype.kind in "iu"
     return elementwise(pair.cuts) if is_rounded else divide(*pair.cuts)
 
@@ -118,7 +118,7 @@ def _largest(pair: Pair) -> Value:
 
 
 def _below(pair: Pair) -> Value:
-    """A comparison. JAX compares places with zero before it reads by them."""
+    """A comparison. JAX compares indices with zero before reading."""
     first, second = pair.cuts
     if first.kind == "place" and second.number == 0:
         return Cut("rows", axis=first.axis, number=0)
@@ -129,7 +129,7 @@ def _below(pair: Pair) -> Value:
 
 
 def _select(pair: Pair) -> Value:
-    """A choice. It is the only rule that also gets what mixes examples, which may not be chosen."""
+    """A choice. No other rule accepts a value that mixes examples: that value must not be chosen."""
     which, *cases = pair.cuts
     if which is None or which.kind not in ("same", "rows") or which.scale != ONE:
         return None
@@ -163,7 +163,7 @@ def _reduce(pair: Pair) -> Value:
 
 
 def _along(name: str) -> Callable[[Pair], Value]:
-    """The rule of an operation that goes along one axis, the last one if it does not say which."""
+    """Makes the rule of an operation along one axis, the last one by default."""
 
     def rule(pair: Pair) -> Value:
         axis = pair.params.get(name, -1) % len(pair.shape())
@@ -204,7 +204,7 @@ def _broadcast(pair: Pair) -> Value:
 
 
 def _reshape(pair: Pair) -> Value:
-    """Blocks of rows stay blocks if nothing before the examples' axis is joined with it."""
+    """A reshape: blocks of rows stay blocks if nothing before the examples' axis is joined with that axis."""
     (cut, *_) = pair.cuts
     axis = pair.grown
     if cut.kind == "columns" or pair.params["dimensions"] is not None:
@@ -219,7 +219,7 @@ def _reshape(pair: Pair) -> Value:
 
 
 def _fits(order: Any, length: int) -> bool:
-    """Whether each piece of a concatenation is whole rows."""
+    """Tells whether each piece of a concatenation is whole rows."""
     return all(
         (share * length).denominator == 1 and _fits(inner, int(share * length))
         for share, inner in order
@@ -251,7 +251,7 @@ def _kept(cut: Cut) -> Value:
 
 
 def _slice(pair: Pair) -> Value:
-    """A part of other axes than the examples', or a piece of a concatenation along it."""
+    """A part of other axes than the examples', or a piece of a concatenation along the examples' axis."""
     (cut,) = pair.cuts
     if cut.kind != "rows":
         return _kept(cut)
@@ -271,7 +271,7 @@ def _piece(
     start: int,
     stop: int,
 ) -> Value:
-    """The rows from one to another, if these are all rows, or a piece of a concatenation."""
+    """Takes the rows from start to stop, if these are all rows, or a piece of a concatenation."""
     if (start, stop) == (0, length):
         return cut
     begin = Fraction(0)

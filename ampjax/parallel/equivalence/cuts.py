@@ -1,4 +1,4 @@
-"""How a value on a replica's part of a batch belongs to the same value on the joined batch, and what arithmetic makes of that.
+"""Cuts: the relation of a value on a replica's part of a batch to the value on the joined batch, and arithmetic with cuts.
 
 A batch is cut along its examples. What a program computes from a part is then the same number as on the joined batch, or its rows are some of
 the joined rows, or the parts' numbers add up to the joined one. Anything else mixes examples. Knows kinds of values; nothing of jaxprs.
@@ -24,7 +24,7 @@ _ROUNDING = 4e-6
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """What a part's value is of the joined batch's value, times a scale.
+    """The relation of a part's value to the joined batch's value, times a scale.
 
     Args:
       kind: `same`: that value. `rows`: a block of it along an axis. `total`: a number or array of which the parts' sum is that value.
@@ -47,7 +47,7 @@ class Cut:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is the joined value or a block of it, so that any function that goes number by number leaves it so."""
+        """Tells whether the part's value is the joined value or a block thereof, which every elementwise function preserves."""
         return self.kind in ("same", "rows") and self.scale == ONE
 
 
@@ -111,7 +111,7 @@ def _is_scaled(
     blocks: Sequence[np.ndarray],
     scale: Fraction,
 ) -> bool:
-    """Whether all values are a number of times as large as others."""
+    """Tells whether all values are the same multiple of the blocks' values."""
     if scale == ONE and parts[0].dtype.kind in "iub":
         return all(map(np.array_equal, parts, blocks))
     return all(
@@ -124,7 +124,7 @@ def _is_close(
     block: np.ndarray,
     scale: float,
 ) -> bool:
-    """Whether numbers are some times as large as others, each up to its rounding: one may divide by any of them."""
+    """Tells whether numbers are some multiple of others, each up to its rounding: any quotient may be used."""
     return np.allclose(
         part.astype(np.float64),
         block.astype(np.float64) * scale,
@@ -154,12 +154,7 @@ def grown_axis(
 
 
 def add(cuts: Sequence[Value], n: int) -> Value:
-    """The cut of a sum of values, or of a choice among them that is the same for all parts.
-
-    Args:
-      cuts: The values' cuts.
-      n: The number of parts.
-    """
+    """Finds the cut of a sum of values, or of a choice among values that is the same for all parts."""
     known = [cut for cut in cuts if cut is not None]
     if len(known) < len(cuts):
         return None
@@ -180,12 +175,7 @@ def add(cuts: Sequence[Value], n: int) -> Value:
 
 
 def multiply(first: Value, second: Value) -> Value:
-    """The cut of a product.
-
-    Args:
-      first: A factor's cut.
-      second: The other's.
-    """
+    """The cut of a product."""
     if first is None or second is None:
         return None
     if "total" in (first.kind, second.kind):
@@ -197,12 +187,7 @@ def multiply(first: Value, second: Value) -> Value:
 
 
 def divide(first: Value, second: Value) -> Value:
-    """The cut of a quotient.
-
-    Args:
-      first: The dividend's cut.
-      second: The divisor's.
-    """
+    """The cut of a quotient."""
     if first is None or second is None or second.kind == "total":
         return None
     if first.kind == "total":
@@ -213,23 +198,14 @@ def divide(first: Value, second: Value) -> Value:
 
 
 def scaled(cut: Value, scale: Fraction) -> Value:
-    """The cut of a function that only multiplies each number by itself some times, or turns its sign.
-
-    Args:
-      cut: The operand's cut.
-      scale: What becomes of the scale.
-    """
+    """The cut of a function that only multiplies each number by itself some times, or turns its sign."""
     if cut is None or cut.kind not in ("same", "rows"):
         return None
     return dataclasses.replace(cut, scale=scale, number=None)
 
 
 def elementwise(cuts: Sequence[Value]) -> Value:
-    """The cut of any function that goes number by number.
-
-    Args:
-      cuts: The operands' cuts.
-    """
+    """The cut of any function that goes number by number."""
     known = [cut for cut in cuts if cut is not None and cut.is_plain]
     return _joined(known, ONE) if len(known) == len(cuts) else None
 

@@ -1,4 +1,4 @@
-"""The batch of which replicas have parts, as one device would get it."""
+"""The joined batch: the replicas' parts as one device would get them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Tree = Any
 
 
 class Skipped(Exception):
-    """There is nothing to compare, for the reason given."""
+    """A comparison that has no subject, for the reason given."""
 
 
 class JoinedBatch:
-    """The parts of a batch, and what they are together.
+    """The parts of a batch, and the batch that they form.
 
     Args:
       parts: By replica its part.
@@ -41,11 +41,7 @@ class JoinedBatch:
         self.are_rows = are_rows
 
     def leaf(self, number: int) -> Any:
-        """One leaf of the joined batch.
-
-        Args:
-          number: Its number.
-        """
+        """One leaf of the joined batch."""
         each = [leaves[number] for leaves in self.leaves]
         if not self.are_rows[number]:
             return each[0]
@@ -80,7 +76,7 @@ class JoinedBatch:
 
     @property
     def is_one_batch(self) -> bool:
-        """Whether all leaves that are cut have one leading size; else parts are batches of their own, with offsets for example."""
+        """Tells whether all cut leaves have one leading size; else parts are batches of their own, with offsets for example."""
         sizes = set()
         for leaf, own in zip(self.leaves[0], self.are_rows, strict=True):
             if own and not is_key(leaf):
@@ -100,7 +96,7 @@ class JoinedBatch:
 
     @property
     def varies(self) -> list[bool]:
-        """By leaf, whether replicas have their own: rows of it, or another scalar."""
+        """Tells for each leaf whether replicas have their own: rows of the leaf, or another scalar."""
         result = []
         for i, own in enumerate(self.are_rows):
             result.append(own or self._differs(i))

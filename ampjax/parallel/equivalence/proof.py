@@ -1,4 +1,4 @@
-"""Proves that replicas compute the joined batch's loss: for any parameters, and for any batch, or for those with equal weights at all replicas.
+"""Proves that replicas compute the joined batch's loss: for any parameters, and for any batch, or for batches of equal weights.
 
 The loss of a part is followed beside that of the joined batch (`cut_flow`). Losses alone are compared, so what is proved of a loss holds for
 its gradients wherever JAX derives them.
@@ -24,7 +24,7 @@ Leaf = Any
 
 
 class Verdict(NamedTuple):
-    """What is known of a batch.
+    """The state of the proof for a batch.
 
     Args:
       holds: Whether replicas are proved to compute its loss.
@@ -36,7 +36,7 @@ class Verdict(NamedTuple):
 
 
 class Proof:
-    """What is proved for batches of one shape.
+    """The proofs for batches of one shape.
 
     Args:
       part: The loss function for a part, without randomness.
@@ -69,7 +69,7 @@ class Proof:
         parts: Sequence[Sequence[Leaf]],
         joined: Callable[[int], Leaf],
     ) -> Verdict:
-        """What is known of a batch.
+        """Returns the verdict on a batch.
 
         Args:
           parts: By replica the leaves of its part.
@@ -91,7 +91,7 @@ class Proof:
         self,
         known: dict[Any, Value],
     ) -> tuple[Verdict, list[tuple[Any, Any]]]:
-        """The verdict with some answers; and what else would have to be known."""
+        """Follows the program with some answers; returns a verdict, and the questions that are still open."""
         new: dict[Any, Any] = {}
 
         def ask(part: Any, whole: Any) -> Value:
@@ -111,7 +111,7 @@ class Proof:
         ), list(new.items())
 
     def _is_whole(self, loss: Cut) -> bool:
-        """Whether the joined loss is what is made of the parts' losses. One that all replicas have is its own mean."""
+        """Tells whether the joined loss follows from the parts' losses. A loss that all replicas share is its own mean."""
         is_same = loss.kind == "same" and loss.scale == 1 and self._n in self._scales
         return is_same or (loss.kind == "total" and loss.scale in self._scales)
 

@@ -1,4 +1,4 @@
-"""Watches over a run: do replicas compute what a single device computes, of the first batch and of all later ones?
+"""Watches a run: do replicas compute the same as a single device, on the first batch and on all later ones?
 
 The first batch's losses are compared. For later ones a proof is tried; where there is none, their losses are compared, too.
 """
@@ -30,7 +30,7 @@ _OWN = "leaves of the parts differ in their leading sizes, so each part is a bat
 
 @dataclass(frozen=True)
 class Equivalence:
-    """The result of the comparison at the first batch, and what is known of later ones.
+    """The result of the comparison at the first batch, and the verdict on later ones.
 
     Args:
       joined: The joined batch's loss; NaN if none was compared.
@@ -59,7 +59,7 @@ class Equivalence:
 
 @dataclass
 class _Shape:
-    """What is known for batches of one shape.
+    """The comparisons and proofs for batches of one shape.
 
     Args:
       setup: What the model is trained with.
@@ -139,10 +139,7 @@ class _Shape:
         return Comparison(self.setup, self.plan, whole, part)
 
     def verdict(self, batch: JoinedBatch) -> Verdict:
-        """What is proved of a batch.
-
-        Args:
-          batch: The batch.
+        """Returns the proof's verdict on a batch.
 
         Raises:
           Skipped: If the loss function can't be compared.
@@ -201,7 +198,7 @@ class EquivalenceWatch:
         step: Step,
         parts: Sequence[Tree],
     ) -> Sequence[EquivalenceError]:
-        """Looks at a later batch, unless it is the one that was looked at last. Nothing is changed.
+        """Checks a later batch, unless the last check was of the same one. Nothing is changed.
 
         Args:
           number: The step's.
@@ -228,7 +225,7 @@ class EquivalenceWatch:
         return errors
 
     def _first(self, step: Step, parts: Sequence[Tree]) -> Equivalence:
-        """The first batch's losses, or why they were not compared."""
+        """Compares the first batch's losses, or gives the reason why there is no comparison."""
         if self._is_off:
             return Equivalence(skipped='`check_equivalence="off"`')
         if len(parts) == 1:
@@ -270,7 +267,7 @@ class EquivalenceWatch:
         step: Step,
         parts: Sequence[Tree],
     ) -> Sequence[EquivalenceError]:
-        """What is found of a later batch."""
+        """Collects the findings on a later batch."""
         batch, shape = self._of(parts)
         try:
             batch.require_same_scalars()
@@ -300,7 +297,7 @@ class EquivalenceWatch:
         return self._setup.config.check_equivalence == "off"
 
     def _of(self, parts: Sequence[Tree]) -> tuple[JoinedBatch, _Shape]:
-        """A batch, and what is known for its shape."""
+        """Joins a batch, and looks up the findings for its shape."""
         batch = JoinedBatch(parts, self._setup.config.shared)
         key = signature(parts[0])
         if key not in self._shapes:
@@ -334,7 +331,7 @@ class EquivalenceWatch:
 
 
 def _of_later(verdict: Verdict) -> str:
-    """What is done about later batches, for the explanation."""
+    """Describes the checks of later batches, for the explanation."""
     if verdict.holds:
         return "proved for all batches like it"
     return f"not proved ({verdict.why or 'what it returns is no mean'}), so each batch is compared"

@@ -1,4 +1,4 @@
-"""All variables' homes together: one update of everything, new splits of tables, and what is read and written as a whole.
+"""All variables' homes together: one update of everything, new splits of tables, and reads and writes of whole trees.
 
 Knows homes, not devices.
 """
@@ -189,7 +189,7 @@ class VariableHomes:
         return next(name for name, stack in self.stacks.items() if path in stack.paths)
 
     def is_split(self, counts: Mapping[str, int]) -> bool:
-        """Whether some tables have these numbers of partitions already.
+        """Tells whether some tables have these numbers of partitions already.
 
         Args:
           counts: By table its number of partitions.
@@ -237,7 +237,7 @@ class VariableHomes:
 
 @dataclass(frozen=True)
 class _HomeRows:
-    """One variable's row gradients in an update (a `split_update.PendingRows`); counts what servers exchange for it.
+    """One variable's row gradients in an update (a `split_update.PendingRows`); counts the servers' exchange for the update.
 
     Args:
       path: The variable.
@@ -281,7 +281,7 @@ class _HomeRows:
 
 
 def naming_variable(path: str, call: Any) -> Any:
-    """Calls a function of a table; an error names the variable whose table it is.
+    """Calls a function of a table; an error names the variable of the table.
 
     Args:
       path: The variable.

@@ -1,4 +1,4 @@
-"""Finds the columns of a table's rows that a program reads, and their dtype, so that rows can be cut and cast before they travel.
+"""Finds the columns of a table's rows that a program reads, and their dtype, so that rows are cut and cast before they travel.
 
 That is Parallax's +OPSW (arXiv version). A table is followed from its leaf to the first equations that compute with it, through those that
 only move numbers.
@@ -25,7 +25,7 @@ Use = tuple[np.dtype, int, int]
 
 
 class Readings:
-    """What has to travel of each table, by the batch's shapes: a program may read more of its rows for some shapes than for others.
+    """The columns of each table that must travel, by the batch's shapes, on which a program's reads may depend.
 
     Args:
       program: The loss on pulled rows.
@@ -38,10 +38,7 @@ class Readings:
         self._known: dict[Any, dict[str, Reading]] = {}
 
     def for_batch(self, batch: Tree) -> dict[str, Reading]:
-        """What a program reads of each table for batches of this one's shapes.
-
-        Args:
-          batch: The batch.
+        """Finds the columns that a program reads of each table for batches of this one's shapes.
 
         Returns:
           By table the dtype and the columns that have to travel.
@@ -63,12 +60,7 @@ class Readings:
         return WHOLE if others else first
 
     def of_variable(self, path: str, batch: Tree) -> Reading:
-        """What a program reads of one variable's rows.
-
-        Args:
-          path: The variable.
-          batch: The batch.
-        """
+        """Finds the columns that a program reads of one variable's rows."""
         if self._narrow:
             return reading(self._program, path, batch)
         return WHOLE
@@ -76,7 +68,7 @@ class Readings:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """What a value holds of a table's rows.
+    """The columns of a table's rows in a value.
 
     Args:
       first: The first column.
@@ -96,15 +88,10 @@ Outside = Callable[[int, _Part], set[Use]]
 
 
 def reading(program: SparseProgram, path: str, batch: Tree) -> Reading:
-    """The columns of a table's rows that a program computes with, and the dtype to which it casts them before.
+    """Finds the columns of a table's rows with which a program computes, and the dtype to which the program casts them before.
 
     Rows that are cut and cast at the server are then the numbers that the program would have computed itself. Gradients of columns
     that are not read are zero and need not travel. The other gradients keep their dtype.
-
-    Args:
-      program: The loss on pulled rows.
-      path: The variable.
-      batch: A batch.
 
     Returns:
       The dtype is None if rows are used as they are, or in several ways, or in a dtype in which rows don't travel; the
@@ -154,7 +141,7 @@ def _first_uses(
     part: _Part,
     outside: Outside,
 ) -> set[Use]:
-    """The first uses of a value. `outside` gives those of a jaxpr's outputs."""
+    """Finds the first uses of a value. `outside` gives the uses of a jaxpr's outputs."""
     found: set[Use] = set()
     for number, out in enumerate(jaxpr.outvars):
         found |= outside(number, part) if out is var else set()
@@ -171,7 +158,7 @@ def _uses_by(
     part: _Part,
     outside: Outside,
 ) -> set[Use]:
-    """How one equation uses one of its operands."""
+    """Finds the uses of one operand by one equation."""
     if eqn.primitive.name in (*CALLS, *REMATERIALIZED):
         inner, _ = opened(called(eqn))
 
@@ -227,7 +214,7 @@ def _gathers_whole(
     old: tuple[int, ...],
     new: tuple[int, ...],
 ) -> bool:
-    """Whether the last axis of a gather's operand is that of its result."""
+    """Tells whether a gather keeps the last axis of its operand whole."""
     numbers = params["dimension_numbers"]
     last = len(old) - 1
     gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)

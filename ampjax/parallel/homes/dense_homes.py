@@ -39,7 +39,7 @@ class DenseHome(SharedPart, Protocol):
         ...
 
     def push(self, grads: Tree) -> Tree:
-        """Takes the replicas' gradients and reduces them over replicas.
+        """Reduces the replicas' gradients over replicas.
 
         Args:
           grads: A pytree of arrays `[n, *shape]`.
@@ -129,7 +129,7 @@ class DenseOnDevices:
         return self._params
 
     def push(self, grads: Tree) -> Tree:
-        """Returns the gradients as they are: an AllReduce has reduced them.
+        """Returns the gradients unchanged: an AllReduce has reduced them.
 
         Args:
           grads: The reduced gradients, on every device.
@@ -144,11 +144,6 @@ class DenseOnDevices:
     ) -> dict[str, list[np.ndarray]]:
         """The values that tables need for one round of reductions. Mostly there are none, and then nothing is computed.
 
-        Args:
-          turn: The round.
-          grads: Dense gradients.
-          totals: The reductions of earlier rounds.
-
         Returns:
           By table, host arrays.
         """
@@ -159,10 +154,6 @@ class DenseOnDevices:
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the same update on every device.
-
-        Args:
-          grads: Dense gradients.
-          totals: The reductions of all rounds.
 
         Returns:
           The update, for `adopt`.
@@ -262,15 +253,12 @@ class DenseAtServers:
         """Returns at once: updates end on the host."""
 
     def pull(self) -> Tree:
-        """All variables for all replicas. They travel once for each machine, or once for each replica."""
+        """Gathers all variables for all replicas. Each machine gets them once, or each replica does."""
         pulled = [self.pull_for(machine) for machine, _ in self._clients()]
         return spread(self._for_replicas(pulled), self._resources.devices)
 
     def pull_for(self, machine: int) -> Tree:
-        """All variables as they arrive at a machine.
-
-        Args:
-          machine: The machine's number.
+        """Sends all variables to a machine.
 
         Returns:
           A pytree of host arrays.
@@ -295,7 +283,7 @@ class DenseAtServers:
         return self.sum_of(sums)
 
     def sum_of(self, pushes: Sequence[tuple[int, Tree]]) -> Tree:
-        """Sums what clients push, at the servers.
+        """Sums the clients' gradients, at the servers.
 
         Args:
           pushes: By client its machine and its gradients.
@@ -309,11 +297,7 @@ class DenseAtServers:
         )
 
     def push_from(self, machine: int, grads: Tree) -> Tree:
-        """One client's gradients as they arrive at the servers.
-
-        Args:
-          machine: The client's machine.
-          grads: Its gradients.
+        """Sends one client's gradients to the servers.
 
         Returns:
           A pytree of host arrays.
@@ -321,7 +305,7 @@ class DenseAtServers:
         return self._travel(grads, lambda home: (machine, home))
 
     def tell(self, staleness: int) -> None:
-        """Tells the optimizer how stale the gradients of the next update are, if it asks (`optim.staleness_state`).
+        """Passes the staleness of the next update's gradients to the optimizer, if the optimizer asks for it (`optim.staleness_state`).
 
         Args:
           staleness: Updates since their parameters were pulled.
@@ -336,11 +320,6 @@ class DenseAtServers:
     ) -> dict[str, list[np.ndarray]]:
         """The values that tables need for one round of reductions.
 
-        Args:
-          turn: The round.
-          grads: Dense gradients.
-          totals: The reductions of earlier rounds.
-
         Returns:
           By table, host arrays.
         """
@@ -348,10 +327,6 @@ class DenseAtServers:
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the update at the chief.
-
-        Args:
-          grads: Dense gradients.
-          totals: The reductions of all rounds.
 
         Returns:
           The update, for `adopt`.
@@ -374,7 +349,7 @@ class DenseAtServers:
         self._state = proposal.state
 
     def fetch(self, grads: Tree) -> Tree:
-        """Returns reduced gradients; they are host arrays already.
+        """Returns reduced gradients, which are host arrays already.
 
         Args:
           grads: What `push` gave.

@@ -13,7 +13,7 @@ from ampjax.sparse.rewrite.unique_ids import UniqueRows
 
 
 def share_ids(workers: Sequence[UniqueRows]) -> list[UniqueRows]:
-    """Rows that some workers read together: the same ids for each worker, with its own positions in them.
+    """Unites the rows of some workers: the same ids for each worker, with its own positions in the ids.
 
     Args:
       workers: The rows of one table that each worker reads.

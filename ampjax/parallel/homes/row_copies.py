@@ -56,11 +56,7 @@ class RowsOnEveryMachine:
         return self.tables[0]
 
     def copy_of(self, machine: int) -> int:
-        """Each machine uses its own table.
-
-        Args:
-          machine: The machine's number.
-        """
+        """Each machine uses its own table."""
         return machine
 
     def resplit(self, partitions: int, servers: Sequence[int]) -> None:
@@ -79,7 +75,7 @@ class RowsOnEveryMachine:
         workers: Sequence[UniqueRows],
         reading: Reading = WHOLE,
     ) -> list[PulledRows]:
-        """Gives each replica rows of its machine's table. They are whole, since they don't travel.
+        """Gives each replica rows of its machine's table. The rows are whole, since they don't travel.
 
         Args:
           workers: By replica, the rows that it reads.
@@ -100,7 +96,7 @@ class RowsOnEveryMachine:
         pulled: Sequence[PulledRows],
         grads: Grads,
     ) -> list[PendingUpdate]:
-        """Lets every machine take all replicas' gradients, as they were gathered on its first replica's device.
+        """Applies all replicas' gradients at every machine, from the array gathered on its first replica's device.
 
         Args:
           pulled: What `pull` gave.
@@ -150,7 +146,7 @@ class RowsOnEveryMachine:
         replica: int,
         counts: Mapping[int, ByteCounts],
     ) -> None:
-        """Puts down what a replica has read from its machine's table and written to it; nothing of that has left the machine.
+        """Records a replica's reads and writes of its machine's table; none of these bytes has left the machine.
 
         Args:
           replica: Its number.

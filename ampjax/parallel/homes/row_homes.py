@@ -1,4 +1,4 @@
-"""The homes of a sparse variable, and the one of them that hybrid and PS have: a table at servers.
+"""The homes of a sparse variable, and the home that hybrid and PS use: a table at servers.
 
 Machines pull and push the rows that they touch. The other home is a whole table on every machine (`row_copies`). Knows tables and machines;
 nothing of programs.
@@ -77,15 +77,11 @@ class RowHome(Protocol):
 
     @property
     def table(self) -> Table:
-        """The table, or one of those that are equal."""
+        """The table, or one of several equal tables."""
         ...
 
     def copy_of(self, machine: int) -> int:
-        """Which of the tables a machine uses.
-
-        Args:
-          machine: The machine's number.
-        """
+        """Finds the number of the table that a machine uses."""
         ...
 
     def note_traffic(
@@ -93,7 +89,7 @@ class RowHome(Protocol):
         replica: int,
         counts: Mapping[int, ByteCounts],
     ) -> None:
-        """Puts down what a replica has pulled and pushed by itself.
+        """Records a replica's own pulls and pushes.
 
         Args:
           replica: Its number.
@@ -115,7 +111,7 @@ class RowHome(Protocol):
         workers: Sequence[UniqueRows],
         reading: Reading = WHOLE,
     ) -> list[PulledRows]:
-        """Gives each replica the rows that it reads.
+        """Gives each replica its rows.
 
         Args:
           workers: By replica, the rows that it reads.
@@ -131,7 +127,7 @@ class RowHome(Protocol):
         pulled: Sequence[PulledRows],
         grads: Grads,
     ) -> list[PendingUpdate]:
-        """Takes gradients of the rows that were pulled. They wait for the update.
+        """Takes gradients of the pulled rows. The gradients wait for the update.
 
         Args:
           pulled: What `pull` gave.
@@ -194,7 +190,7 @@ class RowsAtServers:
         return self.tables[0]
 
     def copy_of(self, machine: int) -> int:
-        """There is one table, for all machines.
+        """Returns 0: there is one table, for all machines.
 
         Args:
           machine: Not used.
@@ -265,7 +261,7 @@ class RowsAtServers:
         ids: np.ndarray,
         reading: Reading = WHOLE,
     ) -> np.ndarray:
-        """Rows as they arrive at a machine.
+        """Sends rows to a machine.
 
         Args:
           machine: The machine's number.
@@ -329,7 +325,7 @@ class RowsAtServers:
         machine: int,
         call: Callable[[], Any],
     ) -> Any:
-        """A call to the table; what went to or from other machines is put down for the ends that counted it."""
+        """Calls the table; bytes to or from other machines are recorded at the ends that counted them."""
         homes = self._resources.servers[: self.table.n_servers]
         if all(home == machine for home in homes):
             return call()
@@ -349,7 +345,7 @@ class RowsAtServers:
         replica: int,
         counts: Mapping[int, ByteCounts],
     ) -> None:
-        """Puts down what a replica has pulled and pushed by itself.
+        """Records a replica's own pulls and pushes.
 
         Args:
           replica: Its number.
@@ -368,7 +364,7 @@ class RowsAtServers:
         end: int,
         count: ByteCounts,
     ) -> None:
-        """Counts, at one end, what has gone between a machine and a server's machine."""
+        """Counts, at one end, the bytes between a machine and a server's machine."""
         if home == machine:
             return
         self._wire.count(

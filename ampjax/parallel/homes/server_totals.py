@@ -24,7 +24,7 @@ SCALARS = "scalars"
 
 @dataclass(frozen=True)
 class ServerTotals:
-    """Computes totals of several variables' gradients, and counts what servers exchange for them.
+    """Computes totals of several variables' gradients, and counts the servers' exchange for the totals.
 
     Args:
       resources: The machines.
@@ -49,7 +49,7 @@ class ServerTotals:
         pending: PendingUpdate,
         shared: Values,
     ) -> list[np.ndarray]:
-        """One round's reductions over a whole table, as the chief gets them.
+        """Computes one round's reductions over a whole table, as the chief gets them.
 
         Args:
           turn: The round.
@@ -67,12 +67,7 @@ class ServerTotals:
         return totals
 
     def announce(self, home: RowHome, shared: Values) -> None:
-        """Sends the chief's shared values (step sizes, a clipping factor) to a table's servers.
-
-        Args:
-          home: The table's home.
-          shared: The values.
-        """
+        """Sends the chief's shared values (step sizes, a clipping factor) to a table's servers."""
         for machine in self._machines(home):
             for value in shared:
                 self.wire.send(

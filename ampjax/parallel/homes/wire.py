@@ -1,4 +1,4 @@
-"""The connections between machines: arrays go over them from worker to server and back, and both ends count their bytes.
+"""The connections between machines: arrays travel from worker to server and back, and both ends count the bytes.
 
 Dense variables and shared values go through `send`. Both ends are in this process, so an array is passed on as it is. Tables send
 their rows themselves, also to server processes, and count them at both ends; the counts are added here by machine. Knows machines by
@@ -21,7 +21,7 @@ End = tuple[str, int, str]
 
 @dataclass
 class Wire:
-    """The connections of all machines, with counters. What stays on its machine is not counted: it does not travel.
+    """The connections of all machines, with counters. Arrays that stay on their machine do not travel and are not counted.
 
     Args:
       n_machines: How many machines there are.
@@ -45,7 +45,7 @@ class Wire:
         array: np.ndarray,
         name: str,
     ) -> np.ndarray:
-        """An array as it arrives at another machine.
+        """Sends an array to another machine, and returns the array that arrives there.
 
         Args:
           source: The machine that sends it.
@@ -77,7 +77,7 @@ class Wire:
         name: str,
         nbytes: int,
     ) -> None:
-        """Counts bytes at one end only, for what goes another way (a collective, a server process).
+        """Counts bytes at one end only, for arrays that travel another way (a collective, a server process).
 
         Args:
           end: `sent`, `received` or `ids`.
@@ -89,7 +89,7 @@ class Wire:
             self.ends[end, machine, name] += nbytes
 
     def traffic(self) -> MachineBytes:
-        """The counters as they are now."""
+        """Copies the present counters."""
         with self._lock:
             return MachineBytes(self.n_machines, dict(self.ends))
 
@@ -135,7 +135,7 @@ class MachineBytes:
 
     @property
     def balanced(self) -> bool:
-        """Whether what was sent was received."""
+        """Tells whether every byte sent was received."""
         sent, received = (
             sum(n for (end, _, _), n in self.ends.items() if end == kind)
             for kind in ("sent", "received")

@@ -1,1 +1,1 @@
-"""Plans where each variable is kept, what this costs, and how many partitions are best."""
+"""Plans the home of each variable, the costs, and the number of partitions."""

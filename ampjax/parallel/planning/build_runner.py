@@ -1,4 +1,4 @@
-"""Builds what a plan describes: tables, homes, and the kind of step that the settings ask for. Runs no step."""
+"""Builds the parts that a plan describes: tables, homes, and the kind of step that the settings ask for. Runs no step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Step = DenseStep | SparseStep | AsyncStep | WorkersStep
 
 @dataclass(frozen=True)
 class RunnerSetup:
-    """All that a model is trained with.
+    """The inputs of a training: loss, settings, optimizer and machines.
 
     Args:
       loss_fn: The single-device loss function.
@@ -160,7 +160,7 @@ def restart_step(
     step: Step,
     params: Tree,
 ) -> None:
-    """Puts other parameters into a step's homes, with fresh optimizer state; tables stay split as they are.
+    """Puts other parameters into a step's homes, with fresh optimizer state; tables keep their split.
 
     Args:
       setup: What the model is trained with.

@@ -46,9 +46,6 @@ class Collective:
 
         An AllReduce of w bytes takes 4·w·(n-1)/n; an AllGather to buffers of n·w bytes takes 2·w·(n-1). Others are not
         used here and count 0.
-
-        Args:
-          n: Participants.
         """
         if self.kind == "all-reduce":
             return all_reduce_bytes(self.nbytes, n)

@@ -1,4 +1,4 @@
-"""How many partitions: iteration time = θ0 + θ1/P + θ2·P, sampled, fitted, minimised (Parallax §4.2).
+"""The number of partitions: iteration time = θ0 + θ1/P + θ2·P, sampled, fitted, minimised (Parallax §4.2).
 
 Splitting a table lets its updates run in parallel (θ1/P) and costs something for each partition (θ2·P). All functions are pure:
 samples in, the next number to try or the answer out. Who takes the times is not known here.
@@ -34,16 +34,12 @@ class Fit:
     theta2: float
 
     def seconds(self, partitions: float) -> float:
-        """The iteration time that the model predicts.
-
-        Args:
-          partitions: The number of partitions.
-        """
+        """The iteration time that the model predicts."""
         return self.theta0 + self.theta1 / partitions + self.theta2 * partitions
 
     @property
     def minimum(self) -> float | None:
-        """Where the model is least, a real number; None where it has no minimum above 0."""
+        """The minimum of the model, a real number; None where there is no minimum above 0."""
         if self.theta1 > 0 and self.theta2 > 0:
             return float(np.sqrt(self.theta1 / self.theta2))
         return None
@@ -125,7 +121,7 @@ def _halved(samples: Samples, first: int, low: int) -> int | None:
 
 
 def _bracketed(samples: Samples) -> bool:
-    """Whether the model's minimum lies among the numbers tried, so that a smaller one would only confirm it."""
+    """Tells whether the model's minimum lies among the numbers tried, so that a smaller one would only confirm the minimum."""
     model = fit(samples)
     return model is not None and model.minimum is not None and model.minimum >= min(samples)
 
@@ -160,9 +156,6 @@ def best_count(samples: Samples) -> int:
 
     Where the model has no minimum (times that only noise tells apart) or there are fewer than three samples, it is the
     fastest that was tried.
-
-    Args:
-      samples: What was tried.
 
     Raises:
       SettingsError: If nothing was tried.
@@ -219,10 +212,6 @@ def search(
 def search_result(label: str, samples: Samples) -> SearchResult:
     """The result of a search that has ended.
 
-    Args:
-      label: Whose partitions.
-      samples: What was tried.
-
     Raises:
       SettingsError: If nothing was tried.
     """
@@ -230,11 +219,7 @@ def search_result(label: str, samples: Samples) -> SearchResult:
 
 
 def check_seconds(label: str, seconds: float) -> float:
-    """Returns a time, if it can be one.
-
-    Args:
-      label: Whose partitions, for messages.
-      seconds: The time.
+    """Returns a time, if the value is a possible time.
 
     Raises:
       SettingsError: If it is not above 0.

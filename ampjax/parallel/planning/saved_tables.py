@@ -1,4 +1,4 @@
-"""Which variables are tables in a run that goes on from a checkpoint: those that were tables there, whatever alpha would say today.
+"""The tables of a run that continues from a checkpoint: the checkpoint's tables, whatever alpha would say today.
 
 Knows plans and settings; reads no file.
 """

@@ -1,4 +1,4 @@
-"""The partition search during training: it asks for numbers of partitions and receives the times of steps.
+"""The partition search during training: the search asks for numbers of partitions and receives the times of steps.
 
 Owns the order of searches (one for each group of tables) and of samples. It has no clock of its own and touches no table.
 """
@@ -59,7 +59,7 @@ class Searches:
 
     @property
     def is_over(self) -> bool:
-        """Whether all groups have their number."""
+        """Tells whether all groups have their number."""
         return not self._groups
 
     def wanted(self) -> tuple[Group, int] | None:
@@ -73,9 +73,6 @@ class Searches:
 
     def record(self, seconds: float) -> tuple[Group, int] | None:
         """Takes one step's time, with the partitions that were wanted.
-
-        Args:
-          seconds: The time.
 
         Returns:
           The group and its number of partitions, if this ended its search.
@@ -102,7 +99,7 @@ def _known(
     group: Group,
     ended: Mapping[str, Sequence[Any]],
 ) -> Samples:
-    """The samples of a search that has ended, if the group may still have all of these numbers."""
+    """Returns the samples of a search that has ended, if the group may still have all of these numbers."""
     samples: Samples = dict(ended.get(group.label, ()))
     if all(group.low <= count <= group.high for count in samples):
         return samples

@@ -1,4 +1,4 @@
-"""Which tables are kept as one: those whose rows are alike, which the optimizer treats alike, and which are split and read alike.
+"""Stacks of tables kept as one: tables with rows, optimizer rules, splits and reads alike.
 
 A step costs something for each table: messages, kernel calls, arguments of its program. So hundreds of small tables cost as one large one does.
 """
@@ -31,7 +31,7 @@ def by_shape(
     analysis: Analysis,
     axes: Axes,
 ) -> dict[str, tuple[str, ...]]:
-    """Stacks of tables whose rows have one shape and dtype, whatever the optimizer does to them.
+    """Stacks tables whose rows have one shape and dtype, whatever the optimizer does with the tables.
 
     Args:
       analysis: The variables.
@@ -99,7 +99,7 @@ def split_optimizer(
     params: Tree,
     alike: Mapping[str, Hashable],
 ) -> Split:
-    """`split_rows`; where that can't be done, the advice names the setting with the tables in it.
+    """Calls `split_rows`; if that fails, the advice names the setting and its tables.
 
     Args:
       tx: An optax transform.

@@ -1,4 +1,4 @@
-"""Plans where each variable lives, by whether it is sparse and how many of its rows a step touches.
+"""Plans the home of each variable: is the variable sparse, and how many of its rows does a step touch?
 
 Looks at the loss function and one batch; makes no table and no step.
 """
@@ -44,7 +44,7 @@ Tree = Any
 
 @dataclass(frozen=True)
 class VariablePlan:
-    """A model's variables and what becomes of them. Paths are those of `jax.tree_util.keystr`.
+    """A model's variables and their homes. Paths are in the form of `jax.tree_util.keystr`.
 
     Args:
       analysis: What detection says of each variable.
@@ -75,7 +75,7 @@ class VariablePlan:
 
     @property
     def table_of(self) -> dict[str, str]:
-        """By variable that is kept by rows the table that holds them."""
+        """The table of each variable that is kept by rows, by variable."""
         result = {}
         for name, paths in self.program.members.items():
             for path in paths:
@@ -83,11 +83,7 @@ class VariablePlan:
         return result
 
     def load(self, n_servers: int) -> list[int]:
-        """Bytes of dense variables at each server. They stay where they are when tables are split anew.
-
-        Args:
-          n_servers: The number of servers.
-        """
+        """Counts bytes of dense variables at each server. A new split of tables moves no dense variable."""
         result = [0] * n_servers
         for path, (server, *_) in self.servers.items():
             result[server] += 0 if path in self.program.tables else _nbytes(self.analysis[path])
@@ -201,7 +197,7 @@ def _plan(
     tx: optax.GradientTransformation,
     saved: SavedTables | None,
 ) -> VariablePlan:
-    """Chooses which of the variables that have an alpha are tables, and where all of them live."""
+    """Chooses the tables among the variables that have an alpha, and the homes of all variables."""
     text = names(program.params)
     if config.run_option == "hybrid":
         homes = _homes(analysis, alpha, resources, config)
@@ -253,7 +249,7 @@ def _on_rows_of(
     tables: Mapping[str, tuple[int, ...]],
     stacks: Mapping[str, Sequence[str]],
 ) -> SparseProgram:
-    """The loss on pulled rows of other tables, or of other stacks of them."""
+    """Builds the loss on pulled rows of other tables, or of other stacks of tables."""
     if (
         tables == program.axes
         and {name: tuple(paths) for name, paths in stacks.items()} == program.members
@@ -274,7 +270,7 @@ def _on_rows_of(
 def _as_saved(
     program: SparseProgram, analysis: Analysis, saved: SavedTables, text: Mapping[str, str]
 ) -> SparseProgram:
-    """The loss on pulled rows of a checkpoint's tables; along other axes than there, if the program reads them so: then it is of another model."""
+    """Builds the loss on pulled rows of a checkpoint's tables; along other axes than saved, if the program reads other axes: then the checkpoint is of another model."""
     known = {v.path: v for v in analysis}
     try:
         return _on_rows_of(program, saved.axes, by_shape(analysis, saved.axes))
@@ -297,7 +293,7 @@ def _as_saved(
 def _analysis(
     traced: TracedLoss, loss_fn: LossFn, params: Tree, part: Tree, mapped: MappedAxes
 ) -> Analysis:
-    """What is known of the variables, as if each feature had ids: a batch in which one has none must not decide what its table is."""
+    """Analyses the variables as if each feature had ids: a batch in which a feature has none must not decide about its table."""
     shapes = abstract(part)
     with_ids = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct([n or 1 for n in leaf.shape], leaf.dtype),
@@ -316,7 +312,7 @@ def _may_be_table(
     text: Mapping[str, str],
     config: ParallaxConfig,
 ) -> bool:
-    """Whether a sparse variable can be a table: the user does not forbid it, and tables hold such rows."""
+    """Tells whether a sparse variable can be a table: the user does not forbid it, and tables hold such rows."""
     return not any(matches(p, text[variable.path]) for p in config.keep_dense) and not _is_double(
         variable
     )
@@ -408,7 +404,7 @@ def _start(group: Group, resources: Resources, config: ParallaxConfig) -> int:
 def _homes(
     analysis: Analysis, alpha: Mapping[str, float], resources: Resources, config: ParallaxConfig
 ) -> dict[str, TableOrDense]:
-    """By sparse variable that may be a table, whether it is one: a dense variable lies on each replica's device, beside its gradient."""
+    """Chooses table or dense for each sparse variable: a dense variable lies on each replica's device, beside its gradient."""
     devices = []
     for machine in resources.machines:
         for device in machine.devices:

@@ -1,4 +1,4 @@
-"""Asynchronous steps: each replica pulls, computes and pushes for itself, and its gradients are applied when they come.
+"""Asynchronous steps: each replica pulls, computes and pushes by itself, and its gradients are applied on arrival.
 
 Replicas take turns. A bound on staleness is a bound on how many gradients are under way: if j others are under way at the pull, the
 gradients are applied j updates later. With a bound of 0 it is ordinary training, one replica's batch after the other's.
@@ -21,7 +21,7 @@ Tree = Any
 
 
 class Share(Protocol):
-    """What one replica computes: gradients of its part of a batch, by the parameters as they were when it began."""
+    """One replica's computation: gradients of its part of a batch, at the parameters of its start."""
 
     @property
     def loss(self) -> Any:
@@ -40,14 +40,10 @@ class Share(Protocol):
 
 
 class Replicas(Protocol):
-    """Replicas that compute at the same time, wherever they are."""
+    """Replicas that compute at the same time, in whatever process."""
 
     def begin(self, replica: int, part: Tree) -> Any:
-        """Lets a replica begin with its part of a batch; it has nothing under way.
-
-        Args:
-          replica: Its number.
-          part: The part.
+        """Lets a replica that computes nothing begin with its part of a batch.
 
         Returns:
           Its `Share`.
@@ -55,7 +51,7 @@ class Replicas(Protocol):
         ...
 
     def apply(self, number: int, share: Any, staleness: int) -> None:
-        """Makes the update by a replica's gradients, once they are there.
+        """Makes the update by a replica's gradients, after a wait for them.
 
         Args:
           number: The number of the step in which it began, for messages.
@@ -68,7 +64,7 @@ class Replicas(Protocol):
         ...
 
     def rest(self, share: Any) -> None:
-        """Waits until a replica has computed its gradients; if it is lost, there is nothing to wait for.
+        """Waits until a replica has computed its gradients; for a lost replica there is no wait.
 
         Args:
           share: What `begin` gave.
@@ -76,7 +72,7 @@ class Replicas(Protocol):
         ...
 
     def forget(self) -> None:
-        """Forgets what is under way."""
+        """Forgets all computations under way."""
         ...
 
 
@@ -120,7 +116,7 @@ class AsyncStep(HomedStep):
         parts: Sequence[Tree],
         keep: bool,
     ) -> StepOutcome:
-        """Lets every replica begin with its part, and applies gradients as the bound demands. Those that can't be applied are dropped.
+        """Lets every replica begin with its part, and applies gradients as the bound demands. Gradients that can't be applied are dropped.
 
         Args:
           number: The step's, for messages.
@@ -167,7 +163,7 @@ class AsyncStep(HomedStep):
         self.replicas.forget()
 
     def rest(self) -> None:
-        """Waits until no replica computes. Before tables are replaced: a replica elsewhere may still pull from them and push to them."""
+        """Waits until no replica computes. Precedes a replacement of tables: a replica elsewhere may still pull and push."""
         for work in self._underway:
             self.replicas.rest(work.share)
 
@@ -198,7 +194,7 @@ class AsyncStep(HomedStep):
         return staleness
 
     def _apply_oldest(self, dropped: list[Dropped]) -> list[int]:
-        """Applies the oldest gradients and returns their staleness; or drops them and keeps the error.
+        """Applies the oldest gradients and returns their staleness; or drops the gradients and keeps the error.
 
         They may be an earlier step's. So an error does not stop the present step, half of which could not be repeated.
         """

@@ -1,4 +1,4 @@
-"""From a step's batch to the rows that it needs: ids on the devices, unique rows on the host, padded rows back to the devices.
+"""The way from a step's batch to its rows: ids on the devices, unique rows on the host, padded rows back to the devices.
 
 Knows the rewritten loss and the homes of rows; nothing of gradients or updates.
 """
@@ -24,7 +24,7 @@ ReplicaRows = dict[str, list[UniqueRows]]
 
 
 class Inputs(NamedTuple):
-    """One replica's share of what a program of pulled rows takes.
+    """One replica's share of the inputs of a program on pulled rows.
 
     Args:
       rows: By table, `[m, *row]`, padded.
@@ -60,18 +60,13 @@ def owned(part: Tree) -> Tree:
 
 
 class PaddedSizes:
-    """Padded numbers of rows. They only grow, so that few programs are compiled."""
+    """Padded numbers of rows, which only grow, so that few programs are compiled."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
 
     def at_least(self, path: str, n: int) -> int:
-        """The padded size for n rows of a table: that of the largest step so far, or a larger one.
-
-        Args:
-          path: The table.
-          n: The number of rows.
-        """
+        """The padded size for n rows of a table: that of the largest step so far, or a larger one."""
         self._sizes[path] = max(
             self._sizes.get(path, 0),
             padded_size(n),
@@ -157,7 +152,7 @@ def pull(
     workers: ReplicaRows,
     readings: Mapping[str, Reading],
 ) -> dict[str, list[PulledRows]]:
-    """Pulls the rows of all tables for all replicas, as far as they are read.
+    """Pulls the rows of all tables for all replicas, limited to the columns read.
 
     Args:
       rows: By table its home.

@@ -25,7 +25,7 @@ Tree = Any
 
 @dataclass(frozen=True)
 class ShareHere:
-    """What a replica computes (a `Share`).
+    """A replica's computation in this process (a `Share`).
 
     Args:
       replica: Its number.
@@ -82,10 +82,6 @@ class ReplicasHere:
 
     def begin(self, replica: int, part: Tree) -> ShareHere:
         """Pulls for a replica, and begins to compute.
-
-        Args:
-          replica: Its number.
-          part: Its part of a batch.
 
         Returns:
           What it computes.
@@ -154,7 +150,7 @@ class ReplicasHere:
         self.homes.update(grads, waiting)
 
     def rest(self, share: ShareHere) -> None:
-        """There is nothing to wait for: it has pulled all that it needs.
+        """Returns at once: the replica has pulled all its rows.
 
         Args:
           share: Not used.

@@ -43,7 +43,7 @@ class Metrics:
 
     @property
     def loss(self) -> float:
-        """The loss; waits for it."""
+        """The loss; a read waits for the devices."""
         values = [float(np.asarray(loss)) for loss in self.losses]
         return sum(values) / (len(values) if self.is_mean else 1)
 
@@ -119,7 +119,7 @@ def fetched(
     names: Sequence[str],
     grads: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Selects what a user asked to read.
+    """Selects the gradients that a user asked to read.
 
     Args:
       names: Of `gradients`, `norms` and `global_norm`.
@@ -141,7 +141,7 @@ def checked_fetch(
     fetch: str | Sequence[str],
     sync: bool,
 ) -> tuple[str, ...]:
-    """The names of what a user wants to read of the gradients.
+    """Checks the names of gradients that a user wants to read.
 
     Args:
       fetch: One name or several.

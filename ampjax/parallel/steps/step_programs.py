@@ -1,4 +1,4 @@
-"""The compiled programs of a step: what runs on the replicas' devices, and the collectives in it.
+"""The compiled programs of a step: the computation on the replicas' devices, with its collectives.
 
 Each is a pure function mapped over the replicas' axis. Knows the rewritten loss and the split optimizer; nothing
 of servers, machines or files.
@@ -26,7 +26,7 @@ LossFn = Callable[[Tree, Tree], Any]
 
 
 class GradientResult(NamedTuple):
-    """The results of a step's forward and backward pass; with a leading axis of replicas where it is mapped.
+    """The results of a step's forward and backward pass; with a leading axis of replicas in mapped programs.
 
     Args:
       loss: A scalar, reduced over replicas where they are mapped together.
@@ -46,7 +46,7 @@ class GradientResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Reduction:
-    """What becomes of the replicas' results.
+    """The reduction of the replicas' results.
 
     Args:
       n: Number of replicas.
@@ -67,10 +67,7 @@ class Reduction:
     at_once: bool = False
 
     def kind_of(self, path: tuple[Any, ...]) -> str:
-        """Whether a variable's gradients are averaged or summed.
-
-        Args:
-          path: Its key path.
+        """Tells whether a variable's gradients are averaged or summed.
 
         Returns:
           `mean` or `sum`.
@@ -278,7 +275,7 @@ def _summed_at_once(tree: Tree) -> Tree:
 
 
 def _divided(grads: Tree, reduction: Reduction) -> Tree:
-    """Each variable's share of what is summed over replicas elsewhere."""
+    """Divides gradients to each variable's share of a sum over replicas that is made elsewhere."""
     return tree_map_with_path(
         lambda path, leaf: _share(leaf, reduction.n, reduction.kind_of(path)),
         grads,
@@ -300,13 +297,13 @@ def _finite(loss: jax.Array, grads: Tree) -> jax.Array:
 
 
 def _all_finite(leaf: jax.Array) -> jax.Array:
-    """Whether all numbers are: then their mean is, and one number for each leaf is cheaper than a mask of each."""
+    """Tells whether all numbers of a leaf are finite: then their mean is, and one number for each leaf is cheaper than a mask."""
     wide = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
     return jnp.isfinite(jnp.sum(wide * (1 / max(leaf.size, 1))))
 
 
 def _typed_like(old: Tree, new: Tree) -> Tree:
-    """New values in the dtypes of the old ones: what a transform widens would else be compiled for anew."""
+    """Casts new values to the dtypes of the old ones: a dtype widened by a transform would need another compilation."""
     return jax.tree.map(
         lambda o, n: n if n.dtype == o.dtype else n.astype(o.dtype),
         old,

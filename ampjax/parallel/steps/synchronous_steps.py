@@ -119,16 +119,12 @@ class DenseStep:
         return result
 
     def program(self, keep: bool = False) -> Any:
-        """The mapped step.
-
-        Args:
-          keep: Whether its result holds the gradients.
-        """
+        """The mapped step."""
         return self._programs[keep]
 
     @property
     def tables(self) -> dict[str, list[Table]]:
-        """There are none."""
+        """No tables."""
         return {}
 
     def write(
@@ -206,7 +202,7 @@ class DenseStep:
 
 @dataclass(frozen=True)
 class Replicated:
-    """A scalar of which every replica has the same copy, read when it is asked for."""
+    """A scalar of which every replica has the same copy, read on demand."""
 
     value: jax.Array
 
@@ -221,7 +217,7 @@ class Replicated:
 
 @dataclass
 class HomedStep:
-    """What steps have in common if some or all variables live at servers.
+    """The common part of steps with some or all variables at servers.
 
     Args:
       loss: The rewritten loss.
@@ -385,7 +381,7 @@ class SparseStep(HomedStep):
 
 
 def _loss(result: GradientResult, reduction: Reduction) -> np.ndarray:
-    """The loss, or the replicas' losses where they were not reduced."""
+    """Reads the loss, or the replicas' losses where these were not reduced."""
     if reduction.across:
         return shard_of(result.loss, 0)
     return np.asarray(result.loss)

@@ -34,7 +34,7 @@ Tree = Any
 
 
 class Later:
-    """A loss that is waited for when it is read.
+    """A loss whose read waits for the worker.
 
     Args:
       hear: Waits until the worker has said it, and calls `tell`.
@@ -45,11 +45,7 @@ class Later:
         self._value = np.zeros(())
 
     def tell(self, value: np.ndarray) -> None:
-        """Sets the loss, and lets go of all else.
-
-        Args:
-          value: A scalar.
-        """
+        """Sets the loss, and lets go of all else."""
         self._hear = None
         self._value = value
 
@@ -66,7 +62,7 @@ class Later:
 
 @dataclass
 class ShareThere:
-    """What a worker computes (a `Share`).
+    """A worker's computation in its own process (a `Share`).
 
     Args:
       replica: Its number.
@@ -88,7 +84,7 @@ class ShareThere:
         self.loss = Later(self.wait)
 
     def wait(self) -> StepDone:
-        """Waits for what the worker says of it.
+        """Waits for the worker's report.
 
         Returns:
           What it says.
@@ -103,7 +99,7 @@ class ShareThere:
 
     @property
     def aux(self) -> Tree:
-        """The second result; waits for it."""
+        """The second result; a read waits for the worker."""
         if not self.there.has_aux:
             return None
         return jax.tree.map(
@@ -153,10 +149,6 @@ class ReplicasAtWorkers:
     def begin(self, replica: int, part: Tree) -> ShareThere:
         """Sends a worker its part of a batch, with the dense variables.
 
-        Args:
-          replica: Its number.
-          part: Its part.
-
         Returns:
           What it computes.
 
@@ -182,11 +174,7 @@ class ReplicasAtWorkers:
         )
 
     def hear(self, replica: int, deal: Deal) -> StepDone:
-        """Waits for what a worker says.
-
-        Args:
-          replica: Its number.
-          deal: What it was dealt.
+        """Waits for a worker's report.
 
         Returns:
           What it says.
@@ -200,7 +188,7 @@ class ReplicasAtWorkers:
         return done
 
     def apply(self, number: int, share: ShareThere, staleness: int) -> None:
-        """Makes the update by a worker's gradients, once they are there.
+        """Makes the update by a worker's gradients, after a wait for them.
 
         Args:
           number: The number of the step in which the worker began.
@@ -232,7 +220,7 @@ class ReplicasAtWorkers:
         self.homes.update(grads, share.deal.updates)
 
     def rest(self, share: ShareThere) -> None:
-        """Waits until a worker has pushed what it computes; returns at once if it is lost.
+        """Waits until a worker has pushed its gradients; returns at once for a lost worker.
 
         Args:
           share: What `begin` gave.
@@ -241,7 +229,7 @@ class ReplicasAtWorkers:
             share.wait()
 
     def forget(self) -> None:
-        """Forgets what was announced, and that workers know where rows are: they may be new."""
+        """Forgets all announcements, and all notes of workers that know where rows are: the workers may be new."""
         self.group.start()
         self._dealer.forget()
         self._pulls.clear()

@@ -1,4 +1,4 @@
-"""What the runner deals out to workers: a batch's parts, and where their rows are. It also puts down what workers say they have done.
+"""The runner's deals to workers: a batch's parts, and the places of their rows. Workers' reports are recorded here, too.
 
 It finds the rows of all replicas itself, since their programs are one, and so must be the padded number of rows.
 """
@@ -36,7 +36,7 @@ Versions = list[tuple[Any, int]]
 
 @dataclass(frozen=True)
 class Deal:
-    """What some replicas are to do together.
+    """A joint task of some replicas.
 
     Args:
       number: Its number, for this run of processes.
@@ -87,12 +87,12 @@ class Dealer:
         self._told: dict[str, list[SplitPlace]] = {}
 
     def forget(self) -> None:
-        """Notes that workers may be new, so that they are told again where rows are."""
+        """Notes that workers may be new, and need the places of rows again."""
         self._told.clear()
 
     @property
     def versions(self) -> Versions:
-        """Those of the tables now."""
+        """The present versions of the tables."""
         result = []
         for home in self._homes.rows.values():
             for table in home.tables:
@@ -166,7 +166,7 @@ class Dealer:
     def _target(
         self, replica: int, home: RowHome, updates: Sequence[PendingUpdate]
     ) -> tuple[int | None, int]:
-        """The number of the update to which a replica pushes, None if it does not; and how many updates its table has seen."""
+        """Finds the update to which a replica pushes, or None, and the number of updates that its table has seen."""
         machine = self._resources.homes[replica]
         copy = home.copy_of(machine)
         # What was gathered is the same at all replicas of a machine: the first one pushes it.
@@ -178,7 +178,7 @@ class Dealer:
         deal: Deal,
         parts: Mapping[int, Tree],
     ) -> bool:
-        """Whether a deal that was made before is the one for a batch now.
+        """Tells whether an earlier deal fits the present batch.
 
         Args:
           deal: The deal.
@@ -211,33 +211,18 @@ class Dealer:
             self._told.update(new)
 
     def note_traffic(self, replica: int, done: StepDone) -> None:
-        """Puts down what a replica has pulled and pushed.
-
-        Args:
-          replica: Its number.
-          done: What it has said.
-        """
+        """Records a replica's pulls and pushes."""
         for path, counts in done.traffic.items():
             self._homes.rows[path].note_traffic(replica, counts)
 
     def note_gathered(self, deal: Deal) -> None:
-        """Puts down what replicas have gathered from each other.
-
-        Args:
-          deal: What they have done.
-        """
+        """Records the gathers among replicas."""
         for path in deal.rows:
             if isinstance(home := self._homes.rows[path], RowsOnEveryMachine):
                 home.note_gathered(next(iter(deal.works.values())).tables[path].size)
 
     def note_pushes(self, replica: int, deal: Deal, done: StepDone) -> None:
-        """Lets the updates of a deal wait for what a replica has pushed.
-
-        Args:
-          replica: Its number.
-          deal: What it has done.
-          done: What it has said of it.
-        """
+        """Lets the updates of a deal wait for a replica's pushes."""
         for path, clients in done.pushes.items():
             copy = self._homes.rows[path].copy_of(self._resources.homes[replica])
             deal.updates[path][copy].note_pushes(clients)
@@ -258,7 +243,7 @@ def _early(
     unique: UniqueRows,
     touched: np.ndarray | None,
 ) -> np.ndarray | None:
-    """Which of a replica's rows it may pull before the update; None if that does not pay."""
+    """Selects the rows that a replica may pull before the update; None if an early pull does not pay."""
     nbytes = row_bytes(home.table)
     if touched is None or len(unique.ids) * nbytes < EARLY_BYTES:
         return None
@@ -271,6 +256,6 @@ def _leaves(tree: Tree) -> list[np.ndarray]:
 
 
 def _is_same(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether two arrays have the same bits."""
+    """Tells whether two arrays have the same bits."""
     like = first.shape == second.shape and first.dtype == second.dtype
     return like and first.tobytes() == second.tobytes()

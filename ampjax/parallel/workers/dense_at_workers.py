@@ -1,4 +1,4 @@
-"""Dense variables of which each worker has a copy: the runner asks for them, and says when they change."""
+"""Dense variables with a copy at each worker: the runner asks workers for them, and announces changes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class DenseAtWorkers:
         return self._made(0, params), self._made(1, state)
 
     def like(self) -> tuple[Tree, Tree]:
-        """Trees like parameters and shared state, whatever has become of the workers."""
+        """Builds trees of the parameters' and the shared state's structure, whatever has become of the workers."""
         return self._like
 
     def wait(self) -> None:
@@ -72,15 +72,11 @@ class DenseAtWorkers:
         """Nothing: workers have their copies."""
 
     def push(self, grads: Tree) -> Tree:
-        """Returns the gradients as they are: they stay at the workers, whose AllReduce has reduced them.
-
-        Args:
-          grads: The number of their step.
-        """
+        """Returns the gradients unchanged: they stay at the workers, whose AllReduce has reduced them."""
         return grads
 
     def note_step(self, shared: Mapping[str, Values] | None) -> None:
-        """Notes what the first worker has said of a step.
+        """Notes the first worker's report of a step.
 
         Args:
           shared: By table the values that its update needs, if they are known by now: then an update has been proposed.
@@ -111,10 +107,6 @@ class DenseAtWorkers:
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Lets all workers compute the same update.
 
-        Args:
-          grads: The number of their step.
-          totals: The reductions of all rounds.
-
         Returns:
           The update, for `adopt`; parameters and state stay at the workers.
         """
@@ -127,7 +119,7 @@ class DenseAtWorkers:
         return Proposal(grads, None, shared)
 
     def adopt(self, proposal: Proposal) -> None:
-        """Replaces parameters and state by the proposed ones at all workers, before they can be read.
+        """Replaces parameters and state by the proposed ones at all workers, before any read.
 
         Args:
           proposal: What `propose` gave, of the last step.
@@ -136,16 +128,13 @@ class DenseAtWorkers:
         self._is_adopted = True
 
     def take_adoption(self) -> bool:
-        """Whether there is an update of which workers have not heard; the caller tells them."""
+        """Tells whether there is an update unknown to the workers; the caller then sends it."""
         result = self._is_adopted
         self._is_adopted = False
         return result
 
     def fetch(self, grads: Tree) -> Tree:
         """Reads reduced gradients.
-
-        Args:
-          grads: The number of their step.
 
         Returns:
           A pytree of host arrays.
@@ -168,7 +157,7 @@ class DenseAtWorkers:
 
 
 def _without_memory(leaf: Any) -> Any:
-    """An array of that shape and dtype that takes no memory; keys as they are."""
+    """Makes an array of that shape and dtype that takes no memory; keys stay unchanged."""
     if is_key(leaf):
         return leaf
     return np.broadcast_to(

@@ -64,7 +64,7 @@ def cause_of(
 
 
 def _ending(host: Host) -> HostError | None:
-    """The end of a process, as its channel reports it; None if the process runs."""
+    """Returns the end of a process, as its channel reports it; None if the process runs."""
     try:
         while host.channel.is_ready():
             host.channel.receive(0)

@@ -1,4 +1,4 @@
-"""Checks that a model can be trained by processes, and says who starts them: this machine, or Ray."""
+"""Checks that a model can be trained by processes, and chooses their launcher: this machine, or Ray."""
 
 from __future__ import annotations
 
@@ -16,12 +16,6 @@ def process_group(
     resources: Resources, config: ParallaxConfig, loss_fn: Any, tx: Any
 ) -> ProcessGroup:
     """The processes of a runner; none is started yet.
-
-    Args:
-      resources: Machines with addresses.
-      config: The settings.
-      loss_fn: The loss function.
-      tx: The optimizer.
 
     Returns:
       The processes.

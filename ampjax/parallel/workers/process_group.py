@@ -1,4 +1,4 @@
-"""All processes of a run, as the runner sees them: started together, asked, watched and ended together.
+"""All processes of a run, from the runner's side: started together, asked, watched and ended together.
 
 If one of them is lost, the others are of no use: what it held is gone, and they have moved on. So all end, and are started anew.
 """
@@ -95,12 +95,12 @@ class ProcessGroup:
 
     @property
     def n_workers(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return len(self._names) - self._n_servers
 
     @property
     def is_lost(self) -> bool:
-        """Whether there are no processes any more, and could be others."""
+        """Tells whether all processes are gone, and others could be started."""
         return self._hosts is None and not self._is_closed
 
     @property
@@ -132,7 +132,7 @@ class ProcessGroup:
     # ---- start and end -----------------------------------------------------------------------------------------------
 
     def carry(self, program: WorkerProgram, on_question: OnQuestion) -> None:
-        """Takes what workers are made from.
+        """Receives the program from which workers are made.
 
         Args:
           program: It travels when processes are started.
@@ -147,10 +147,7 @@ class ProcessGroup:
         )  # its object ends the processes when nobody holds it
 
     def begin_server(self, number: int) -> Begun:
-        """Starts all processes, if they do not run, and gives a server's.
-
-        Args:
-          number: The server's number.
+        """Starts all processes, if they do not run, and returns the server of a number.
 
         Raises:
           HostError: If one can't be started.
@@ -236,7 +233,7 @@ class ProcessGroup:
 
     @contextlib.contextmanager
     def exchange(self) -> Iterator[None]:
-        """Keeps Ctrl-C away from messages that belong together: a worker that has heard of a step waits in it for all others.
+        """Holds Ctrl-C back from messages that belong together: a worker that has begun a step waits there for all others.
 
         What cuts them in two all the same, such as a second Ctrl-C, ends all processes.
         """
@@ -251,9 +248,6 @@ class ProcessGroup:
 
     def tell(self, what: Any) -> None:
         """Sends all workers the same message, which has no answer.
-
-        Args:
-          what: The message.
 
         Raises:
           HostError: If a process has ended.
@@ -279,10 +273,6 @@ class ProcessGroup:
 
     def tell_one(self, worker: int, what: Any) -> None:
         """Tells one worker something.
-
-        Args:
-          worker: Its number.
-          what: The message.
 
         Raises:
           HostError: If its process has ended.
@@ -327,7 +317,7 @@ class ProcessGroup:
         number: int,
         workers: Sequence[int],
     ) -> list[Any]:
-        """Waits for answers. Meanwhile what servers ask is answered, and all processes are watched.
+        """Waits for answers. Meanwhile questions of servers are answered, and all processes are watched.
 
         Args:
           number: What the answers are to; others of the same workers are left over from what has failed.
@@ -355,7 +345,7 @@ class ProcessGroup:
             self._take_in(hosts)
 
     def _take_in(self, hosts: Hosts) -> None:
-        """Waits until some messages have come, and takes them in."""
+        """Waits until some messages have come, and sorts them."""
         numbers = {host.channel: i - self._n_servers for i, host in enumerate(hosts)}
         try:
             for channel in wait_any(list(numbers)):
@@ -413,7 +403,7 @@ class ProcessGroup:
 
 
 def _environment() -> dict[str, str]:
-    """What the processes' environment must have. Servers choose the CPU by themselves."""
+    """Builds the processes' environment. Servers choose the CPU by themselves."""
     result = server_environment()
     if jax.default_backend() != "cpu":
         del result["JAX_PLATFORMS"]

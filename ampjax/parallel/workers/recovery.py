@@ -43,7 +43,7 @@ class Recovery:
 
 @dataclass
 class Recoverer:
-    """Keeps the last checkpoint and the batches since then, and recovers with them.
+    """The last checkpoint and the batches since then, for a recovery.
 
     Args:
       restore: Restores a checkpoint, and returns its step.
@@ -81,7 +81,7 @@ class Recoverer:
         self._n_in_a_row = 0
 
     def note_state(self, leaves: Mapping[str, Any]) -> None:
-        """Keeps what was assigned to the optimizer's state between steps.
+        """Keeps the user's assignments to the optimizer's state between steps.
 
         Args:
           leaves: By path, arrays; nobody writes into them any more.
@@ -126,7 +126,7 @@ class Recoverer:
         self.recoveries.append(Recovery(step, restored, text, noticed, time.monotonic() - start))
 
     def _take_again(self) -> int:
-        """Goes back, and takes all steps since then again. Returns the step from which it went on."""
+        """Goes back to the checkpoint, and repeats all steps since then. Returns the step at which the repetition began."""
         restored = 0
         if isinstance(self._base, Path):
             restored = self.restore(self._base)

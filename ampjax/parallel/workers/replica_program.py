@@ -1,4 +1,4 @@
-"""The compiled program of one replica that is a process: one with those of the others, or its own where replicas do not step together."""
+"""The compiled program of one replica in its own process: one program with all replicas, or, where replicas do not step together, its own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def together(
     everywhere: Sequence[Device],
     reduction: Reduction,
 ) -> ReplicaProgram:
-    """A program that is one with those of all replicas.
+    """Compiles a program that is one with the programs of all replicas.
 
     Args:
       loss: The loss on pulled rows.

@@ -1,4 +1,4 @@
-"""The servers of rows as a worker asks them: over its own channels, for pulls and pushes only. Everything else is the runner's."""
+"""The servers of rows from a worker's side: its own channels, for pulls and pushes only. Everything else is the runner's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ knows, since it is not told of each message that is taken."""
 
 
 class RowServers:
-    """Servers, by number. A request has a number, and is answered once: a server that gets it again answers from memory.
+    """Servers, by number. A request has a number and one answer: a server that gets the request again answers from memory.
 
     Args:
       channels: The channel to each.
@@ -48,7 +48,7 @@ class RowServers:
         key: SplitKey,
         calls: Mapping[int, Any],
     ) -> dict[int, Any]:
-        """Sends row gradients to some servers. There are no answers: who uses their update waits for them.
+        """Sends row gradients to some servers. There are no answers: users of the update wait for the gradients.
 
         Args:
           key: The table and split.
@@ -69,7 +69,7 @@ class RowServers:
         nbytes: Mapping[int, int],
         n: int = 1,
     ) -> bool:
-        """Whether more answers can wait, with those that have not come.
+        """Tells whether more answers can wait beside the outstanding ones.
 
         Args:
           nbytes: By server, the bytes of its answers.

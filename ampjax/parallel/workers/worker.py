@@ -1,4 +1,4 @@
-"""A worker: one replica in a process of its own. It pulls rows, computes, pushes their gradients, and keeps a copy of the dense variables.
+"""A worker: one replica in a process of its own, which pulls rows, computes, pushes gradients, and keeps a copy of the dense variables.
 
 Dense gradients are averaged inside of its program, which is one with those of the other workers (`jax.distributed`). So all copies get the
 same update and stay equal. Where replicas don't step together, its program is its own. What happens when is the runner's affair.
@@ -131,11 +131,7 @@ class Worker:
         self._ahead: _Share | None = None
 
     def serve(self, driver: Channel) -> None:
-        """Does what the runner says until that is gone.
-
-        Args:
-          driver: The channel to it.
-        """
+        """Carries out the runner's messages until the runner is gone."""
 
         def heard() -> Any:
             message = driver.receive()
@@ -152,7 +148,7 @@ class Worker:
         what: Any,
         heard: Callable[[], Any],
     ) -> Answer | StepDone | None:
-        """Does one thing that the runner says. `heard` waits for what that says next. Returns what it is told."""
+        """Carries out one message of the runner, and returns the answer. `heard` waits for the next message."""
         match what:
             case Go():
                 return self._step(what, heard)
@@ -311,7 +307,7 @@ class Worker:
         return share
 
     def _ask(self, share: _Share, wanted: str | None = None) -> None:
-        """Asks for the rows of those tables that were not asked for, as far as the answers can wait here.
+        """Asks for the rows of tables that were not requested yet, within the room for waiting answers.
 
         Args:
           share: The share.
@@ -326,7 +322,7 @@ class Worker:
                 share.pulls[path] = list(self._pulls(share, path))
 
     def _pulls(self, share: _Share, path: str) -> Iterator[_Pull]:
-        """Asks for rows of a table: for those that the last update leaves as they are at once, for the others after it."""
+        """Asks for rows of a table: at once for rows that the last update leaves unchanged, after the update for the others."""
         work = share.work.tables[path]
         client = share.clients[path]
         ids = work.rows.ids
@@ -374,7 +370,7 @@ class Worker:
         grads: Any,
         pushes: dict[int, int],
     ) -> None:
-        """Pushes row gradients: its own, or those of all replicas where they were gathered."""
+        """Pushes row gradients: this worker's, or, where gradients were gathered, all replicas'."""
         work = share.work.tables[path]
         place = self._places[path]
         assert work.update is not None

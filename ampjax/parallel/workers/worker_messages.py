@@ -19,7 +19,7 @@ from ampjax.sparse.table.row_client import SplitPlace
 
 
 class RowWork(NamedTuple):
-    """What a worker does with one table in a step.
+    """A worker's task for one table in a step.
 
     Args:
       rows: The rows that it pulls.
@@ -39,7 +39,7 @@ class RowWork(NamedTuple):
 
 
 class StepWork(NamedTuple):
-    """One replica's share of a step, as far as it is known before the update that precedes it.
+    """One replica's share of a step, without the parts that depend on the update before the step.
 
     Args:
       number: The step's number, for this run of processes.
@@ -71,7 +71,7 @@ class Go(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """The next step's share, whose rows the worker asks for while the present step is computed. If the next step is another, it is forgotten.
+    """The next step's share, whose rows the worker requests while the present step is computed. If another step follows, the share is forgotten.
 
     Args:
       work: The share; None if there is none after all.
@@ -81,7 +81,7 @@ class Ahead(NamedTuple):
 
 
 class StepDone(NamedTuple):
-    """What a worker says of its share. Nothing has changed yet but that row gradients wait at their servers.
+    """A worker's report of its share. So far nothing has changed, except that row gradients wait at their servers.
 
     Args:
       number: The step's.
@@ -107,7 +107,7 @@ class StepDone(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where tables' rows are from now on.
+    """The new places of tables' rows.
 
     Args:
       tables: By table.
@@ -145,7 +145,7 @@ class Question(NamedTuple):
 
 
 class Propose(NamedTuple):
-    """Asks for the update of dense variables by the last step's gradients. It changes nothing; the first worker says what tables need.
+    """A request for the update of dense variables by the last step's gradients. Nothing changes yet; the first worker reports the tables' needs.
 
     Args:
       number: The question's number.

@@ -1,4 +1,4 @@
-"""The program of a worker. It is sent once, from the user's own program, when processes are started; on the wire nothing is pickled."""
+"""The program of a worker, sent once, from the user's own program, when processes are started; nothing on the wire is pickled."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class WorkerProgram:
         )
 
     def split(self, loss: SparseProgram) -> Split:
-        """The optimizer, cut in two as the runner has cut it.
+        """Splits the optimizer in two, exactly as the runner does.
 
         Args:
           loss: The loss on pulled rows.
@@ -84,11 +84,6 @@ class WorkerProgram:
         loss: SparseProgram,
         split: Split,
     ) -> tuple[Tree, Tree]:
-        """Shapes and dtypes of dense parameters and of the shared optimizer state.
-
-        Args:
-          loss: The loss on pulled rows.
-          split: The optimizer.
-        """
+        """Shapes and dtypes of dense parameters and of the shared optimizer state."""
         params, _ = loss.split(self.params)
         return params, jax.eval_shape(split.init, params)

@@ -56,7 +56,7 @@ class WorkersStep(HomedStep):
         self.group.start()
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
-        """See `HomedStep.write`. Workers may be new, so they are told again where rows are."""
+        """Implements `HomedStep.write`. New workers must hear the places of rows again."""
         self.group.start()
         super().write(params, state, tables)
         self._dealer.forget()
@@ -123,7 +123,7 @@ class WorkersStep(HomedStep):
         )
 
     def _deal(self, parts: Sequence[Tree]) -> tuple[Deal, bool]:
-        """The deal for a batch, and whether workers know it by now."""
+        """Makes the deal for a batch, and tells whether workers know the deal by now."""
         ahead = self._ahead
         self._ahead = None
         own = dict(enumerate(parts))
@@ -151,7 +151,7 @@ class WorkersStep(HomedStep):
             return self.group.answers(deal.number, replicas)
 
     def _deal_ahead(self, parts: Sequence[Tree], after: Deal) -> None:
-        """Tells workers of the next step. They wait for it, so they are also told if there is none."""
+        """Tells workers, which wait for the message, about the next step, or that there is none."""
         try:
             self._ahead = self._dealer.deal(dict(enumerate(parts)), after)
         except HostError:
@@ -175,14 +175,14 @@ class WorkersStep(HomedStep):
         return dense if isinstance(dense, DenseAtServers) else None
 
     def _params_for(self, replica: int) -> list[np.ndarray] | None:
-        """Dense variables as they arrive at a replica; None where it has them."""
+        """Sends dense variables to a replica; None where the replica has them."""
         home = self._at_servers
         if home is None:
             return None
         return pulled_leaves(home, self.resources.homes[replica])
 
     def _dense_gradients(self, done: Sequence[StepDone]) -> Any:
-        """The reduced gradients in the form in which their home keeps them."""
+        """Converts the reduced gradients to the form of their home."""
         if (home := self._at_servers) is not None:
             structure = jax.tree.structure(self.like()[0])
             trees = [jax.tree.unflatten(structure, own.grads) for own in done]
@@ -193,11 +193,7 @@ class WorkersStep(HomedStep):
 
 
 def pulled_leaves(home: DenseAtServers, machine: int) -> list[np.ndarray]:
-    """Dense variables as they arrive at a machine.
-
-    Args:
-      home: Their home.
-      machine: The machine's number.
+    """Sends dense variables to a machine.
 
     Returns:
       The leaves, of keys their integers.

@@ -53,13 +53,13 @@ class Variable:
 
     @property
     def n_rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return _n_rows(self.shape, self.axes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """All parameter leaves of a loss function, in the order of the flattened parameters.
+    """The findings on all parameter leaves of a loss function, in the order of the flattened parameters.
 
     Args:
       variables: One entry a leaf.
@@ -183,7 +183,7 @@ def analyse(traced: TracedLoss, min_rows: int) -> tuple[Variable, ...]:
 def look_again(
     traced: TracedLoss, known: Mapping[str, Axes]
 ) -> tuple[TableFlow, tuple[Variable, ...]]:
-    """What becomes of leaves that have been found to be sparse, perhaps for batches of other sizes.
+    """Repeats the analysis of sparse leaves that are known already, perhaps for batches of other sizes.
 
     Args:
       traced: The loss function.
@@ -240,7 +240,7 @@ class _Search:
         self._reached: dict[int, tuple[int, bool]] = {}
 
     def run(self) -> None:
-        """Tries all leaves along their first axis; then along other axes those leaves whose uses suggest that rows are read along them."""
+        """Tries all leaves along their first axis; then other axes for leaves whose uses suggest that rows are read along them."""
         leaves = self._traced.leaves
         flow = self._try(dict.fromkeys(range(len(leaves)), LEADING))
         unsure = set()
@@ -339,7 +339,7 @@ def _n_rows(shape: tuple[int, ...], axes: Axes) -> int:
 
 
 def _barred(leaf: Leaf, axes: Axes, min_rows: int) -> str:
-    """Why a leaf can't be sparse, whatever the program does with it; empty if it can."""
+    """Gives the reason why a leaf can't be sparse, whatever the program does with the leaf; empty if there is none."""
     if not primitives.is_inexact(leaf.dtype):
         return f"{leaf.dtype} has no gradient"
     if not leaf.shape:

@@ -1,4 +1,4 @@
-"""The findings while a jaxpr is followed: what a value depends on, the place of an equation, the rows that are read."""
+"""The findings while a jaxpr is followed: the origins of a value, the place of an equation, the rows that are read."""
 
 from __future__ import annotations
 
@@ -86,11 +86,7 @@ class Place:
         return dataclasses.replace(self, path=(*self.path, number))
 
     def line_of(self, eqn: Any) -> str:
-        """The user's source line behind an equation in this place.
-
-        Args:
-          eqn: The equation.
-        """
+        """The user's source line behind an equation in this place."""
         return primitives.source_line(eqn) or self.line
 
 
@@ -104,19 +100,11 @@ def union(values: Iterable[Any]) -> Deps:
 
 
 def origins_of_rows(view: View) -> Deps:
-    """What a view's rows depend on: its tables, and whatever arrays among them depend on.
-
-    Args:
-      view: The view.
-    """
+    """Collects the origins of a view's rows: the tables, and the origins of arrays among them."""
     arrays = (s.value for s in view.segments if s.leaf is None)
     return union([view.leaves, *arrays, *(write.values for write in view.writes)])
 
 
 def origins_of_choice(view: View) -> Deps:
-    """What decides which rows of a view have to be read: rows that are overwritten need not be.
-
-    Args:
-      view: The view.
-    """
+    """Collects the origins of the choice which rows of a view are read: overwritten rows need no read."""
     return union(write.rows for write in view.writes)

@@ -28,7 +28,7 @@ _MOVES = (
 
 @dataclasses.dataclass(frozen=True)
 class Repeated:
-    """A value that is repeated along new axes, as long as nobody needs it as a whole: where it decides between tables it has their size.
+    """A value repeated along new axes, not yet computed: where the value decides between tables, the repeated array has their size.
 
     Args:
       eqn: The equation that repeats it.
@@ -45,20 +45,12 @@ class Repeated:
 
 
 def whole_of(value: Any) -> Any:
-    """A value, or what it stands for.
-
-    Args:
-      value: Any value of a walk.
-    """
+    """Returns a value itself, or the whole array that a `Repeated` stands for."""
     return value.whole if isinstance(value, Repeated) else value
 
 
 def is_repeated(eqn: Any) -> bool:
-    """Whether an equation only repeats what may decide between tables.
-
-    Args:
-      eqn: Any equation.
-    """
+    """Tells whether an equation only repeats a boolean, which may decide between tables."""
     return (
         eqn.primitive is prim.broadcast_in_dim_p
         and eqn.outvars[0].aval.dtype == bool
@@ -71,7 +63,7 @@ def chosen_value(
     operands: Sequence[Any],
     made: Mapping[Any, Any],
 ) -> Any:
-    """What stands for an equation's result, if the equation chooses between a table, or integers, and their `stop_gradient`.
+    """Finds a stand-in for an equation's result, if the equation chooses between a table, or integers, and their `stop_gradient`.
 
     Args:
       eqn: Any equation.
@@ -109,7 +101,7 @@ def _stopped_case(
     second: Any,
     made: Mapping[Any, Any],
 ) -> int | None:
-    """Which of two variables is the other one's `stop_gradient`, moved as that is; None if none is."""
+    """Finds which of two variables is the other one's `stop_gradient`, with the same moves; None for neither."""
     while True:
         makers = []
         for v in (first, second):
@@ -129,7 +121,7 @@ def _stopped_case(
 
 
 def _moves_alike(first: Any, second: Any) -> bool:
-    """Whether two equations do the same to two values."""
+    """Tells whether two equations do the same to two values."""
     are_moves = first.primitive is second.primitive and first.primitive in _MOVES
     return (
         are_moves and first.params == second.params and len(first.invars) == len(second.invars) == 1
@@ -159,7 +151,7 @@ def _stop(
     varies: Sequence[int],
     passes: bool,
 ) -> Stop:
-    """The stop for a choice, kept along those axes only along which it varies."""
+    """Builds the stop for a choice, which keeps only the axes along which the choice varies."""
     counted = strides.in_one_line([n if a in varies else None for a, n in enumerate(shape)])
     numbers = tuple(stride or 0 for stride in counted), 0
     if isinstance(which, frozenset):  # the program is only followed

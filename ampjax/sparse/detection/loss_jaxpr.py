@@ -113,7 +113,7 @@ def trace_loss(
 
 
 def abstract(tree: Tree) -> Tree:
-    """A tree's shapes and dtypes, as JAX holds them. Python's numbers stay: their dtype follows what they meet.
+    """Turns a tree into shapes and dtypes, as JAX holds them. Python's numbers stay, since their dtype follows the other operand.
 
     Args:
       tree: A pytree of arrays, of their shapes, or of numbers.
@@ -122,7 +122,7 @@ def abstract(tree: Tree) -> Tree:
 
 
 def signature(tree: Tree) -> Hashable:
-    """What a trace depends on in a pytree of arrays. Trees of equal signatures can share a trace.
+    """Computes a key of the traits of a pytree of arrays on which a trace depends. Trees of equal signatures can share a trace.
 
     Args:
       tree: A pytree of arrays, of their shapes, or of numbers.
@@ -180,7 +180,7 @@ def _param_leaves(params: Tree) -> tuple[Leaf, ...]:
 
 
 def _text(path: Any) -> str:
-    """A leaf's path as users read it: `encoder/embedding`."""
+    """Writes a leaf's path as users read paths: `encoder/embedding`."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
@@ -196,7 +196,7 @@ def _check_batch(batch: Tree) -> None:
 
 
 def _has_aux(out: Any) -> bool:
-    """Whether a loss function's result is `(loss, aux)`.
+    """Tells whether a loss function's result is `(loss, aux)`.
 
     Raises:
       SettingsError: If its loss is not a float scalar.

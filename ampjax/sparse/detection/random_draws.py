@@ -1,4 +1,4 @@
-"""Random draws in a loss function: from where they take their keys, and the same program without randomness.
+"""Random draws in a loss function: the sources of their keys, and the same program without randomness.
 
 Knows jaxprs; nothing of replicas, tables or training.
 """
@@ -29,9 +29,6 @@ the middle, where a normal draw is zero and hides what it is multiplied with."""
 def draws_of(traced: TracedLoss) -> list[Draw]:
     """Finds the random draws of a loss function.
 
-    Args:
-      traced: The loss function.
-
     Returns:
       The draws in their order, each with the numbers of the batch's leaves from which its key follows.
     """
@@ -53,9 +50,6 @@ def without_randomness(traced: TracedLoss) -> TracedLoss:
 
     It treats all examples alike, so that its loss can be compared where batches are cut.
 
-    Args:
-      traced: The loss function.
-
     Raises:
       SettingsError: If it draws in a `while` loop, which may wait for other numbers; if it draws in a way that is not known; or if it
         calls the host.
@@ -67,7 +61,7 @@ def without_randomness(traced: TracedLoss) -> TracedLoss:
 
 
 def _deterministic(jaxpr: Any) -> Any:
-    """A jaxpr, or what holds some, without chance: the same object where there was none."""
+    """Removes chance from a jaxpr, or from a parameter that holds jaxprs: the same object where there was none."""
     if type(jaxpr) in (tuple, list):  # of branches, for example; named tuples are something else
         each = [_deterministic(one) for one in jaxpr]
         return jaxpr if _are_same(each, jaxpr) else type(jaxpr)(each)
@@ -88,7 +82,7 @@ def _deterministic(jaxpr: Any) -> Any:
 
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether these are the same objects."""
+    """Tells whether two sequences hold the same objects."""
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
@@ -117,7 +111,7 @@ def _deterministic_equation(eqn: Any) -> Any:
 
 
 def _silent(effects: Any) -> Any:
-    """Effects without those of prints."""
+    """Removes the effects of prints."""
     return frozenset(effect for effect in effects if "Debug" not in type(effect).__name__)
 
 
@@ -125,7 +119,7 @@ _FIX = "Compare losses of a program without it."
 
 
 def _draws(eqn: Any) -> bool:
-    """Whether something in an equation draws."""
+    """Tells whether something in an equation draws random numbers."""
     return eqn.primitive.name in primitives.DRAWS or any(
         _draws(each) for jaxpr in primitives.inner(eqn) for each in jaxpr.eqns
     )

@@ -16,7 +16,7 @@ def describe_form(
     axes: tuple[int, ...],
     read: Sequence[View],
 ) -> list[str]:
-    """Says in what form a table is read, where that is not simply `table[ids]`.
+    """Describes the form in which a table is read, where the read is not simply `table[ids]`.
 
     Args:
       leaves: The parameters' leaves.

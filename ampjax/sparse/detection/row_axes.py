@@ -1,4 +1,4 @@
-"""How a parameter leaf is held as a table: rows lead, whatever axes they are counted along in the program.
+"""Parameter leaves as tables: rows lead, whatever axes the program counts them along.
 
 A stack of tables `[F, V, D]` that is read by pairs has F * V rows; of `[D, V]` that is read by columns, each column is a row.
 A table has as many axes as its leaf, so that an optimizer that goes by their number treats both alike.
@@ -41,7 +41,7 @@ def table_shape(
 
 
 def to_table(leaf: Any, axes: Sequence[int]) -> Any:
-    """A leaf as a table. NumPy arrays give views wherever they can.
+    """Reshapes a leaf to a table. NumPy arrays give views wherever they can.
 
     Args:
       leaf: An array, its shape, or None.
@@ -60,7 +60,7 @@ def from_table(
     shape: Sequence[int],
     axes: Sequence[int],
 ) -> Any:
-    """A table as the leaf that it stands for.
+    """Reshapes a table back to the leaf.
 
     Args:
       table: An array `[n_rows, ...]`.

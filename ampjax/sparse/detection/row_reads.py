@@ -1,4 +1,4 @@
-"""Equations that read rows of a view or overwrite them: which rows these are, and how they are read from pulled rows.
+"""Equations that read rows of a view or overwrite them: the ids of the rows, and the same read out of pulled rows.
 
 Owns the meaning of one equation's indices and its out-of-range rule. Knows nothing of programs.
 
@@ -34,7 +34,7 @@ MAX_WRITTEN = 256
 
 
 def is_read(eqn: Any, view: View) -> bool:
-    """Whether an equation reads whole rows of its first operand: a gather by row ids, or a slice of one row.
+    """Tells whether an equation reads whole rows of its first operand: a gather by row ids, or a slice of one row.
 
     A slice of several rows is none: that is how a matrix is cut in parts, and each step would read the same rows.
 
@@ -60,10 +60,7 @@ def is_read(eqn: Any, view: View) -> bool:
 
 
 def read_mode(eqn: Any) -> str:
-    """What a read does with ids outside the table, in JAX's words.
-
-    Args:
-      eqn: A read.
+    """Names a read's treatment of ids outside the table, in JAX's words.
 
     Returns:
       `clip`, `fill` or `promise_in_bounds`.
@@ -122,7 +119,7 @@ def read_rows(
     operands: Sequence[Any],
     positions: Mapping[int, jax.Array],
 ) -> jax.Array:
-    """What a read gives, out of pulled rows.
+    """Computes the result of a read from pulled rows.
 
     Args:
       eqn: A read.
@@ -166,11 +163,7 @@ def read_rows(
 
 
 def is_plain(view: View) -> bool:
-    """Whether a view is a whole table of which nothing has been overwritten: then reads of several can be made at once.
-
-    Args:
-      view: The view.
-    """
+    """Tells whether a view is a whole table without overwritten rows: reads of several such tables can be made at once."""
     is_whole = len(view.segments) == 1 and view.segments[0].leaf is not None and not view.offset
     return is_whole and not view.writes and not view.stops
 
@@ -213,7 +206,7 @@ class LaneReads:
         self._number, self._inside = count(bounds, *indices)
 
     def ids(self, n_rows: int) -> jax.Array:
-        """The rows that they touch, int32 `[n, *ids]`, as `row_ids` gives them.
+        """The rows that the reads touch, int32 `[n, *ids]`, as `row_ids` gives them.
 
         Args:
           n_rows: Rows of the table that holds them all.
@@ -228,7 +221,7 @@ class LaneReads:
         return ids
 
     def rows(self, positions: jax.Array) -> jax.Array:
-        """What they give, `[n, ...]`.
+        """The results of the reads, `[n, ...]`.
 
         Args:
           positions: Where each of the ids lies among the pulled rows, int32, of their shape.
@@ -250,7 +243,7 @@ def _without_gradient(rows: Any, view: View) -> Any:
 
 
 def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
-    """The view of a scatter's result, if it writes over a few whole rows of its first operand; else None.
+    """Builds the view of a scatter's result, if the scatter overwrites a few whole rows of its first operand; else None.
 
     Args:
       eqn: Any equation.
@@ -291,7 +284,7 @@ def _numbers(
     eqn: Any,
     operands: Sequence[Any],
 ) -> tuple[jax.Array, jax.Array]:
-    """By id the number of its row in the row space, int32, the nearest one's for ids outside; and whether it is inside."""
+    """Maps ids to numbers of rows in the row space, int32, clipped for ids outside; and to flags: inside or not."""
     return _counted(
         operands[0],
         _index(eqn, operands[1:]),
@@ -303,7 +296,7 @@ def index_of(
     eqn: Any,
     operands: Sequence[Any],
 ) -> dict[int, tuple[jax.Array, int]]:
-    """By axis of what a read reads: the indices along it, and the last one that is inside.
+    """Finds the indices along each axis of a read's operand, and the last index that is inside.
 
     Args:
       eqn: A read.
@@ -320,7 +313,7 @@ def _index(
     eqn: Any,
     indices: Sequence[Any],
 ) -> dict[int, Any]:
-    """By axis of a read's operand the index along it."""
+    """Finds the index along each axis of a read's operand."""
     match eqn.primitive:
         case prim.gather_p:
             numbers = eqn.params["dimension_numbers"]
@@ -374,7 +367,7 @@ def _starts(
     index_map: Sequence[int],
     numbers: Any,
 ) -> dict[int, Any]:
-    """By axis of the operand, the index of a gather or scatter along it, from an array of indices `[*ids, n_axes]`."""
+    """Takes the index along each axis of the operand out of a gather's or scatter's indices `[*ids, n_axes]`."""
     indices = jnp.asarray(indices)
     starts: dict[int, Any] = {a: indices[..., column] for column, a in enumerate(index_map)}
     batching = getattr(numbers, "start_indices_batching_dims", None) or getattr(
@@ -398,7 +391,7 @@ def _in_range(ids: jax.Array, last: Any) -> jax.Array:
 
 
 def _bound(ids: jax.Array, last: Any) -> Any:
-    """The last index, in the ids' own dtype: bytes can't name row 1000, so they need no bound there."""
+    """Casts the last index to the ids' own dtype: bytes can't name row 1000, so for bytes there is no bound there."""
     most = int(jnp.iinfo(ids.dtype).max)
     if isinstance(last, jax.Array):
         return jnp.minimum(last, most).astype(ids.dtype)
@@ -406,7 +399,7 @@ def _bound(ids: jax.Array, last: Any) -> Any:
 
 
 def _hits(number: jax.Array, write: Write) -> jax.Array:
-    """Which writes meet which rows, `[*ids, k]`."""
+    """Marks which writes meet which rows, `[*ids, k]`."""
     return (number[..., None] == write.rows) & (write.rows >= 0)
 
 
@@ -419,7 +412,7 @@ def _outside(
     rows: jax.Array,
     inside: jax.Array,
 ) -> jax.Array:
-    """Rows `[*ids, *row]` with what a read gives for ids outside, and without the gradient that it drops."""
+    """Replaces rows `[*ids, *row]` of ids outside by the read's fill values, and drops the gradient there."""
     match read_mode(eqn):
         case "fill":
             return _where(
@@ -461,7 +454,7 @@ def _arranged(
     rows: jax.Array,
     n_id_axes: int,
 ) -> jax.Array:
-    """Rows `[*ids, *row]` with their axes where the read's result has them."""
+    """Moves the axes of rows `[*ids, *row]` to where the read's result has them."""
     out = eqn.outvars[0].aval.shape
     if eqn.primitive is not prim.gather_p:
         return rows.reshape(out)
@@ -475,7 +468,7 @@ def _arranged(
 
 
 def _windows(eqn: Any) -> list[int]:
-    """How much of each axis one index of a scatter writes over."""
+    """Lists the extent of each axis that one index of a scatter overwrites."""
     numbers = eqn.params["dimension_numbers"]
     updates = eqn.invars[2].aval.shape
     ones = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
@@ -493,7 +486,7 @@ def _write(
     values: Any,
     windows: Sequence[int],
 ) -> Write:
-    """The rows that a scatter writes over, and what with."""
+    """Collects the rows that a scatter overwrites, and their new values."""
     numbers = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
     starts = _starts(indices, numbers.scatter_dims_to_operand_dims, numbers)

@@ -1,4 +1,4 @@
-"""Numbers that rise evenly along the axes of an array, as an element's place in memory does: what they become when axes are moved.
+"""Strides: numbers that rise evenly along the axes of an array, as an element's place in memory does, while axes are moved.
 
 Along an axis whose stride is None nothing is counted. Knows shapes only.
 """
@@ -33,7 +33,7 @@ def is_one_line(
     axes: Sequence[tuple[int | None, int]],
     stride: int = 1,
 ) -> bool:
-    """Whether numbers rise evenly through several axes, the last one fastest.
+    """Tells whether numbers rise evenly through several axes, the last one fastest.
 
     Args:
       axes: By axis its stride and its size.
@@ -124,7 +124,7 @@ def reshaped(
     old: Sequence[int],
     new: Sequence[int],
 ) -> Numbers | None:
-    """The numbers after a reshape, if they still rise evenly: axes that are counted may be joined and cut, and so may the others.
+    """Computes the numbers after a reshape, if they still rise evenly: counted axes may be joined and cut, and so may the others.
 
     Args:
       numbers: Those before.
@@ -150,7 +150,7 @@ def _groups(
     old: Sequence[int],
     new: Sequence[int],
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Axes of two shapes, less those of one, in the smallest groups of equal size."""
+    """Yields axes of two shapes, without axes of one, in the smallest groups of equal size."""
     first, second = ([a for a, n in enumerate(shape) if n != 1] for shape in (old, new))
     while first:
         before = [first.pop(0)]

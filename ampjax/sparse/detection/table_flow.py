@@ -1,4 +1,4 @@
-"""Follows tables and floats through a jaxpr: who reads rows, who uses a table otherwise, what row ids depend on.
+"""Follows tables and floats through a jaxpr: reads of rows, other uses of a table, and the origins of row ids.
 
 An abstract interpretation: each variable is a `View` of a table, or the set of what its value depends on. Loops are followed until
 another step adds nothing. Knows reads and jaxprs; nothing of leaves' names, batches or rewriting.
@@ -35,7 +35,7 @@ from ampjax.sparse.detection.table_views import View
 
 @dataclasses.dataclass
 class TableFlow:
-    """Follows a jaxpr, and collects what it finds.
+    """A walk through a jaxpr that collects findings.
 
     Args:
       reads: By place and segment of what is read, every read of a table.
@@ -191,7 +191,7 @@ class TableFlow:
         place: Place,
         how: str = "",
     ) -> Deps:
-        """What values depend on. Tables among them are noted as used by the equation."""
+        """Unites the origins of values, and notes that the equation uses the tables among them."""
         if not any(isinstance(v, View) for v in values):
             return union(values)
         line = place.line_of(eqn)
@@ -349,7 +349,7 @@ class TableFlow:
         init: Sequence[Value],
         once: Callable,
     ) -> list[Value]:
-        """What a loop carries, once another step adds nothing to it. Tables must be passed on unchanged."""
+        """Iterates a loop's carry until another step adds nothing. Tables must be passed on unchanged."""
 
         def used(value: Value) -> Deps:
             return self._all_used(

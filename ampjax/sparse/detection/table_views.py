@@ -1,4 +1,4 @@
-"""Views of tables, for what a program does to a table before it reads rows: transposes, stacks, parts, concatenations, overwritten rows.
+"""Views of tables, for operations on a table before its rows are read: transposes, stacks, parts, concatenations, overwrites.
 
 A `View` stands for such an array and never holds it. Its rows are numbered in one line, the *row space*, a segment after the
 other; strides say which number stands where in the array, as NumPy's say where an element is. Each equation that only moves
@@ -65,7 +65,7 @@ class Write:
 )
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Rows whose gradients are stopped, by where they are read.
+    """Rows whose gradients are stopped, for the reads concerned.
 
     Args:
       mask: bool `[m]`, whether gradients come through. While a program is only followed: what that depends on.
@@ -105,7 +105,7 @@ class View:
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The tables in it."""
+        """The numbers of the tables that the view reads."""
         return tuple(s.leaf for s in self.segments if s.leaf is not None)
 
     @property
@@ -122,7 +122,7 @@ class View:
         )
 
     def tangent(self, tangents: View) -> View:
-        """The view tangents the tangents tangents rows. Row numbers have no tangents, so they are this view's.
+        """Builds the view for tangents of these rows. Row numbers have no tangents, so this view's are kept.
 
         Args:
           tangents: The view that stands for the tangents.
@@ -146,7 +146,7 @@ def whole_table(
     rows: Any = None,
     first: int = 0,
 ) -> View:
-    """A parameter as it is.
+    """Builds the view of a parameter that nothing has been done to.
 
     Args:
       leaf: Which parameter leaf.
@@ -232,12 +232,7 @@ def _moved(
 
 
 def with_stop(view: View, stop: Stop) -> View:
-    """The view with gradients stopped for some reads.
-
-    Args:
-      view: The view.
-      stop: For which.
-    """
+    """The view with gradients stopped for some reads."""
     return dataclasses.replace(view, stops=(*view.stops, stop))
 
 
@@ -366,7 +361,7 @@ def _reshape(eqn: Any, view: View) -> View | None:
 
 
 def _joined(eqn: Any, operands: Sequence[Any]) -> View | None:
-    """Views, and ordinary arrays among them, one after the other along the rows' outermost axis, which a stack adds."""
+    """Joins views, and ordinary arrays among them, along the rows' outermost axis, which a stack adds."""
     parts = []
     for value, v in zip(operands, eqn.invars, strict=True):
         if 0 not in v.aval.shape:
@@ -446,7 +441,7 @@ Line = tuple[tuple[Segment, ...], tuple[Write, ...]]
 
 
 def _line(view: View, shape: Sequence[int]) -> Line | None:
-    """The row space of a view's own rows, if they lie in one line; None if not."""
+    """Describes the row space of a view's own rows, if they lie in one line; None if not."""
     rows = []
     for a in view.row_axes:
         rows.append((view.strides[a], shape[a]))
@@ -527,7 +522,7 @@ def _shifted(
     stop: int,
     shift: int,
 ) -> Write:
-    """What is written to rows from start to stop, with other numbers for them."""
+    """Cuts a write down to rows from start to stop, and renumbers its rows."""
     if isinstance(write.rows, frozenset):
         return write
     inside = (write.rows >= start) & (write.rows < stop)

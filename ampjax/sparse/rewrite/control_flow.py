@@ -131,7 +131,7 @@ def _cond(
     positions: Positions,
     path: Path,
 ) -> Result:
-    """When ids are collected the branch is chosen, too: the ids of the other branches say that no row is read."""
+    """Chooses a branch while ids are collected, too: the ids of the other branches say that no row is read."""
     branches = []
     for b, jaxpr in enumerate(eqn.params["branches"]):
         branches.append(_branch(interpreter, jaxpr, (*path, b)))
@@ -211,7 +211,7 @@ def _while(
     positions: Positions,
     path: Path,
 ) -> Result:
-    """Ids in a `while` are the same in every step, so those of the first will do."""
+    """Reads ids of a `while` loop from the first step, since they are the same in every step."""
     test_consts, consts, init = primitives.while_parts(eqn, ins)
     start, whole = _moving(init)
 
@@ -240,7 +240,7 @@ def _while(
 
 
 def _moving(carry: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
-    """A loop's carry without tables, which are passed on unchanged; and the function that puts them back in."""
+    """Splits a loop's carry: the values without tables, which stay unchanged, and the function that puts the tables back."""
 
     def whole(moving: Sequence[Any]) -> list[Any]:
         rest = iter(moving)

@@ -1,4 +1,4 @@
-"""Runs a loss function's jaxpr with pulled rows in the place of its tables, or only as far as row ids need it.
+"""Runs a loss function's jaxpr with pulled rows in the place of its tables, or only the part on which row ids depend.
 
 One walk does both. When it collects ids, reads give zeros and their ids are returned. When it computes, each read takes its rows from the
 pulled ones. Control flow is in `control_flow`; what a single read means is in `row_reads`.
@@ -28,7 +28,7 @@ FoundIds = dict[Path, Any]
 
 @dataclasses.dataclass(frozen=True)
 class RowInterpreter:
-    """How a jaxpr is walked.
+    """The settings of a walk through a jaxpr.
 
     Args:
       n_rows: By sparse leaf, the rows of its table.
@@ -82,9 +82,6 @@ class RowInterpreter:
 
     def below(self, path: Path) -> dict[Path, int]:
         """The reads inside an equation.
-
-        Args:
-          path: The equation's place.
 
         Returns:
           By the read's place its leaf.

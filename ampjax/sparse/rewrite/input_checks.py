@@ -1,4 +1,4 @@
-"""Checks that what comes into a rewritten step fits what it was made for."""
+"""Checks the inputs of a rewritten step against the shapes of its trace."""
 
 from __future__ import annotations
 

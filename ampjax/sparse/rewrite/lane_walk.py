@@ -39,7 +39,7 @@ _CASTS = ("convert_element_type", "copy", "stop_gradient", "reduce_precision")
 
 @dataclasses.dataclass(frozen=True)
 class Lanes:
-    """What is done at once.
+    """Equal equations that are computed at once.
 
     Args:
       groups: By number a group of equal equations.
@@ -51,7 +51,7 @@ class Lanes:
 
     @property
     def repeated(self) -> set[int]:
-        """The reads that are done with others before them."""
+        """The reads that are made together with earlier ones."""
         result = set()
         for group in self.groups.values():
             if group.given:

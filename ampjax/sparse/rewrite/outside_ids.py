@@ -1,4 +1,4 @@
-"""Finds ids that are outside of their tables, by a program that walks a loss function and gives them, read by read."""
+"""Finds ids outside of their tables, by a program that walks a loss function and gives the ids, read by read."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class SparseProgram:
         dense_params: Tree,
         batch: Tree,
     ) -> dict[str, jax.Array]:
-        """The row ids that a step reads, in the order in which the program reads them, duplicates and all.
+        """The row ids that a step reads, in the order of the program's reads, duplicates included.
 
         They depend on the batch and on integer parameters only. Ids that a read clips are clipped here. An id that reads no
         row (it is outside the table and filled, or its branch is not taken) is the table's number of rows.
@@ -89,7 +89,7 @@ class SparseProgram:
         return split.ids([*leaves, *jax.tree.leaves(batch)])
 
     def n_ids(self, batch: Tree) -> dict[str, int]:
-        """The number of ids that a step reads of each table, duplicates counted. It depends on the batch's shapes only.
+        """The number of ids that a step reads of each table, duplicates counted, from the batch's shapes alone.
 
         Args:
           batch: A batch, or its shapes and dtypes.
@@ -183,7 +183,7 @@ class SparseProgram:
         self,
         params: Tree,
     ) -> tuple[Tree, dict[str, Any]]:
-        """Splits parameters, or a tree like them, into dense parameters and the sparse leaves' rows.
+        """Splits parameters, or a tree of their structure, into dense parameters and the sparse leaves' rows.
 
         Args:
           params: The tree.
@@ -232,11 +232,7 @@ class SparseProgram:
         return jax.tree.unflatten(jax.tree.structure(self.params), joined)
 
     def as_tables(self, params: Tree) -> Tree:
-        """Parameters with tables in the places of the sparse leaves, for which an optimizer of rows is made.
-
-        Args:
-          params: The parameters.
-        """
+        """Parameters with tables in the places of the sparse leaves, for which an optimizer of rows is made."""
         dense, tables = self.split(params)
         leaves = []
         for path, leaf in input_checks.by_path(self.params, dense).items():
@@ -259,7 +255,7 @@ class SparseProgram:
 
     @property
     def members(self) -> dict[str, tuple[str, ...]]:
-        """By table the paths of the leaves whose rows it holds."""
+        """The paths of the leaves in each table, by table."""
         return {table: stack.paths for table, stack in self.stacks.items()}
 
     @property
@@ -272,7 +268,7 @@ class SparseProgram:
         return result
 
     def split_loss(self, batch: Tree) -> SplitLoss:
-        """The loss function split in two for batches of this one's shapes. It is traced when such a batch first comes.
+        """Splits the loss function in two for batches of this one's shapes, and traces it for the first such batch.
 
         Args:
           batch: A batch, or its shapes and dtypes.
@@ -291,7 +287,7 @@ class SparseProgram:
         return self._splits[key]
 
     def split_of(self, traced: TracedLoss) -> SplitLoss:
-        """A traced loss function split in two; the split that is known, if it is of one of this program's own.
+        """Splits a traced loss function in two, or returns the known split of one of this program's own traces.
 
         Args:
           traced: The loss function, or what was made of it.

@@ -55,11 +55,7 @@ class SplitLoss:
     ids_inputs: tuple[int, ...]
 
     def n_ids(self, table: str) -> int:
-        """The number of ids that a step reads of a table, duplicates counted.
-
-        Args:
-          table: The table.
-        """
+        """The number of ids that a step reads of a table, duplicates counted."""
         return sum(math.prod(self.shapes[site]) for site in self._reads_of[table])
 
     def ids(
@@ -228,7 +224,7 @@ def make_split_loss(
 
 
 class _Place(NamedTuple):
-    """Where the rows of a leaf are.
+    """The place of a leaf's rows.
 
     Args:
       table: The table.

@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Stack:
-    """The parameters whose rows a table holds; mostly it is one.
+    """The parameters whose rows one table holds; mostly a single one.
 
     Args:
       paths: The parameters, in the order of their rows.
@@ -54,7 +54,7 @@ class Stack:
         return np.diff((*self.starts, self.n_rows))
 
     def counts(self, ids: np.ndarray) -> np.ndarray:
-        """How many of some rows each parameter has, in their order.
+        """Counts the rows of each parameter among some row ids, in the order of parameters.
 
         Args:
           ids: Rows of the table, rising.
@@ -64,7 +64,7 @@ class Stack:
     def parts(
         self, ids: np.ndarray, values: np.ndarray
     ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """Yields each parameter, with those of some rows that it has, by its own numbers.
+        """Yields each parameter that has some of the rows, with its own numbers of them, and their values.
 
         Args:
           ids: Rows of the table `[n]`, in any order.

@@ -72,7 +72,7 @@ def _marked(
     ids: np.ndarray,
     n_rows: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What `np.unique` gives, without sorting: each id marks its row, and the marked rows are numbered."""
+    """Computes the results of `np.unique` without sorting: each id marks its row, and the marked rows are numbered."""
     is_read = np.zeros(n_rows + 1, bool)
     is_read[ids] = True
     distinct = np.flatnonzero(is_read)
@@ -86,9 +86,6 @@ def padded_size(k: int) -> int:
 
     At most a third of the rows is padding (beyond 8), and up to n ids there are 2 log2(n) sizes.
 
-    Args:
-      k: The number of rows.
-
     >>> [padded_size(k) for k in (0, 8, 9, 13, 25, 800)]
     [8, 8, 12, 16, 32, 1024]
     """
@@ -101,7 +98,7 @@ def padded_size(k: int) -> int:
 
 
 def pad_rows(rows: np.ndarray, size: int) -> np.ndarray:
-    """Rows with zeros after them.
+    """Appends rows of zeros.
 
     The step never reads the zeros, so their gradients are zero.
 

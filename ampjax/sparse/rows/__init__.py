@@ -1,1 +1,1 @@
-"""The server's side of tables: it holds partitions of rows and updates them."""
+"""The server's side of tables: partitions of rows, and their updates."""

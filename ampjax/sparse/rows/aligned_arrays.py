@@ -1,4 +1,4 @@
-"""NumPy arrays that JAX takes on a CPU as they are. It copies those that do not start at a multiple of 64 bytes, as NumPy's own seldom do."""
+"""NumPy arrays that JAX uses on a CPU without a copy: they start at a multiple of 64 bytes, as NumPy's own seldom do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes between a table's clients and its servers, as each end counts them."""
+"""Bytes between a table's clients and its servers, counted at both ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cut(rows: np.ndarray, columns: Columns) -> np.ndarray:
 
 @dataclass
 class ByteCounts:
-    """Bytes between one server and its clients, as one end counts them.
+    """Bytes between one server and its clients, counted at one end.
 
     Args:
       pulled: Rows from the server.
@@ -71,5 +71,5 @@ class ByteCounts:
         )
 
     def copy(self) -> ByteCounts:
-        """The counts as they are now."""
+        """Copies the present counts."""
         return replace(self)

@@ -1,4 +1,4 @@
-"""How rows catch up: the updates that they were left out of, whose gradient was zero, are made before they are used, or in turn.
+"""How rows catch up: missed updates, whose gradient was zero, are made before the rows are used, or in turn.
 
 With each update a slice of all rows catches up, so that no row is far behind and no update takes much longer than others. What catching up costs
 is what an update of all rows costs, less the way to memory: a block of rows sees many updates while it is at hand.
@@ -60,11 +60,7 @@ class CatchUp:
         self._is_compiled = False
 
     def before_update(self, shared: Sequence[Any]) -> None:
-        """Lets the next slice of all rows catch up, and forgets what no row needs any more.
-
-        Args:
-          shared: The update's shared values.
-        """
+        """Lets the next slice of all rows catch up, and forgets updates that no row needs any more."""
         history = self._history
         if not history.max_lag:
             return
@@ -90,7 +86,7 @@ class CatchUp:
         self._n_updates += 1
 
     def rows(self, rows: Selection) -> None:
-        """Applies to some rows the updates that they were left out of.
+        """Applies the missed updates to some rows.
 
         Args:
           rows: The rows; those that missed nothing stay as they are.
@@ -108,7 +104,7 @@ class CatchUp:
         self,
         rows: Selection,
     ) -> Iterator[tuple[Selection, np.ndarray]]:
-        """Those of some rows that have missed updates, and how many they have seen, for one call each."""
+        """Yields the rows that have missed updates, with the number of updates seen, for one call each."""
         if (seen := rows.seen()) is None:
             return
         late = np.flatnonzero(seen < self._history.version)
@@ -124,7 +120,7 @@ class CatchUp:
         self._n_updates = 0  # as after loading what is saved then
 
     def _slice(self, turn: int) -> Selection:
-        """The rows whose turn it is, of each partition."""
+        """Selects the rows of each partition whose turn has come."""
         spans = []
         for part in self._partitions:
             spans.append((part, part.n_rows * turn // self._n_turns))
@@ -140,7 +136,7 @@ class CatchUp:
         )
 
     def _forget(self, version: int) -> None:
-        """Forgets updates that all rows have seen by then. Rows have mostly had their turn since, unless they came from another split."""
+        """Forgets updates that all rows have seen. Rows have mostly had their turn since, unless they came from another split."""
         for part in self._partitions if self._history.length else ():
             for start in range(0, part.n_rows, READ_ROWS):
                 late = start + np.flatnonzero(_seen(part)[start : start + READ_ROWS] < version)

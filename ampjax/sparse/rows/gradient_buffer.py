@@ -30,7 +30,7 @@ class GradientBuffer:
         grads: np.ndarray,
         client: int | None = None,
     ) -> None:
-        """Adds one client's gradients for a partition. They are summed in the order of clients, whenever they come.
+        """Adds one client's gradients for a partition. The sum follows the order of clients, whatever the order of arrival.
 
         Args:
           partition: The partition's number.
@@ -50,11 +50,11 @@ class GradientBuffer:
 
     @property
     def n_clients(self) -> int:
-        """How many clients have sent something."""
+        """The number of clients that have sent gradients."""
         return len({client for _, client in self._clients})
 
     def rows(self) -> dict[int, Rows]:
-        """Sums what clients have sent.
+        """Sums the clients' gradients.
 
         Returns:
           By touched partition its rows, each once in rising order, and the sums of their gradients, in the table's dtype.

@@ -19,7 +19,7 @@ from ampjax.sparse.rows.byte_counts import Columns, cut
 
 
 class Partition:
-    """Rows, their state, and where rows catch up, how many updates each of them has seen.
+    """Rows, their state, and, where rows catch up, the number of updates that each row has seen.
 
     Args:
       index: Its number in the table.
@@ -52,7 +52,7 @@ class Partition:
 
     @property
     def everything(self) -> list[np.ndarray]:
-        """All arrays, to be read or filled: parameters, states, and how many updates each row has seen."""
+        """All arrays, to be read or filled: parameters, states, and the number of updates that each row has seen."""
         return self.arrays + ([] if self.seen is None else [self.seen])
 
     def read(
@@ -91,7 +91,7 @@ class Selection:
 
     @cached_property
     def ends(self) -> list[int]:
-        """Where the rows of each partition end."""
+        """The end of each partition's rows."""
         return np.cumsum([len(local) for _, local in self.parts], dtype=np.int64).tolist()
 
     def __len__(self) -> int:
@@ -140,7 +140,7 @@ class Selection:
                 part.seen[local] = version
 
     def seen(self) -> np.ndarray | None:
-        """How many updates each row has seen, `[len(self)]`; None where rows don't catch up."""
+        """The number of updates that each row has seen, `[len(self)]`; None where rows don't catch up."""
         counts = []
         for part, local in self.parts:
             if part.seen is not None:

@@ -1,4 +1,4 @@
-"""Which partition holds which row, and which server holds which partition. Integers only."""
+"""The layout of a table: the partition of each row, and the server of each partition. Integers only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class SplitKey(NamedTuple):
-    """A table as it is split now: a new split has other parts.
+    """The key of one split of a table: a new split has other parts.
 
     Args:
       table: The table's number.
@@ -37,18 +37,14 @@ class PartitionLayout:
     n_partitions: int
 
     def size(self, partition: int) -> int:
-        """The number of rows in a partition; sizes differ by one at most.
-
-        Args:
-          partition: The partition's number.
-        """
+        """The number of rows in a partition; sizes differ by one at most."""
         return (self.n_rows - partition + self.n_partitions - 1) // self.n_partitions
 
     def group(
         self,
         row_ids: np.ndarray,
     ) -> tuple[np.ndarray, list[tuple[int, slice]], np.ndarray]:
-        """Row ids sorted by the partition that holds them, stably.
+        """Sorts row ids by their partitions, stably.
 
         Args:
           row_ids: `[n]`, each in `[0, n_rows)`.
@@ -74,7 +70,7 @@ class PartitionLayout:
         return order, spans, local[order].astype(small)
 
     def count(self, row_ids: np.ndarray) -> np.ndarray:
-        """How many of some rows each partition holds.
+        """Counts some rows by partition.
 
         Args:
           row_ids: `[n]`, each in `[0, n_rows)`.
@@ -102,12 +98,7 @@ class PartitionLayout:
         start: int,
         stop: int,
     ) -> tuple[slice, slice]:
-        """Where a partition's rows lie in a block of the table's rows.
-
-        Args:
-          partition: The partition's number.
-          start: The block's first row.
-          stop: The row after its last.
+        """Finds the slices of a partition's rows in a block of the table's rows.
 
         Returns:
           The places of the partition's rows in the block, and their numbers within the partition.

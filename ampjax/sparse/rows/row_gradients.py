@@ -1,4 +1,4 @@
-"""Checks of row ids and row gradients that come from outside. Changes nothing that it is given."""
+"""Checks of row ids and row gradients that come from outside; no input is changed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ from ampjax.optim.row_sums import sum_duplicates
 
 def checked_ids(row_ids: Any, n_rows: int, call: str) -> np.ndarray:
     """Row ids as an int64 array `[n]`.
-
-    Args:
-      row_ids: What the caller gave.
-      n_rows: The table's rows.
-      call: The caller's name, for messages.
 
     Raises:
       TableError: If they are no integers, not one-dimensional, or outside `[0, n_rows)`.
@@ -92,7 +87,7 @@ def checked_grads(
 def ready_to_push(
     ids: np.ndarray, row_grads: Any, rule: RowRule, wire: np.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One client's row gradients, checked, each row once, and as they travel.
+    """Checks one client's row gradients, sums them row by row, and casts them to the dtype of the wire.
 
     Args:
       ids: Rows, `[n]`, int64.

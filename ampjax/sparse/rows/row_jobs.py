@@ -18,7 +18,7 @@ from ampjax.sparse.rows.row_updates import RowJob
 
 
 class JobPool:
-    """Cuts updates into jobs and runs them.
+    """A pool of threads that cuts updates into jobs and runs the jobs.
 
     Args:
       partitions: A server's partitions of a table, by number.

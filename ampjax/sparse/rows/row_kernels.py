@@ -27,20 +27,13 @@ Find = Callable[[str, tuple[Any, ...]], Function]
 
 
 def padded_size(n: int) -> int:
-    """The number of rows that a kernel takes for `n` rows: a power of two, `MIN_ROWS` at least.
-
-    Args:
-      n: The number of rows.
-    """
+    """The number of rows that a kernel takes for `n` rows: a power of two, `MIN_ROWS` at least."""
     return max(MIN_ROWS, 1 << (n - 1).bit_length())
 
 
 @functools.lru_cache(maxsize=64)
 def jitted_functions(rule: RowRule) -> Mapping[str, Any]:
     """A rule's functions by name, jitted.
-
-    Args:
-      rule: The optimizer's rule for a table.
 
     Returns:
       `init`, `update`, `catch_up`, and for each round its `partials_name`.
@@ -58,21 +51,13 @@ def jitted_functions(rule: RowRule) -> Mapping[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def kernels_for(rule: RowRule) -> RowKernels:
-    """A rule's compiled functions, shared by all tables of the rule.
-
-    Args:
-      rule: The optimizer's rule for a table.
-    """
+    """A rule's compiled functions, shared by all tables of the rule."""
     functions = jitted_functions(rule)
     return RowKernels(rule.types, lambda name, _: functions[name])
 
 
 def partials_name(turn: int) -> str:
-    """The name of one round's reductions.
-
-    Args:
-      turn: The round.
-    """
+    """The name of one round's reductions."""
     return f"partials_{turn}"
 
 
@@ -160,7 +145,7 @@ class RowKernels:
         rows: np.ndarray,
         state: Sequence[np.ndarray],
     ) -> list[np.ndarray]:
-        """Rows after the updates with a zero gradient that they missed.
+        """Applies missed updates, with a zero gradient, to rows.
 
         Args:
           history: Shared values of past updates, each `[n, ...]`.

@@ -26,7 +26,7 @@ class RowJob:
     grads: tuple[np.ndarray, ...]
 
     def padded_grads(self, kernels: RowKernels, size: int) -> np.ndarray:
-        """The gradients, with zeros after them.
+        """Appends zeros to gradients.
 
         Args:
           kernels: The optimizer's compiled functions.

@@ -1,4 +1,4 @@
-"""The part of one table at one server: some partitions with all that belongs to them, and the updates of their rows.
+"""The part of one table at one server: some partitions, their state, and the updates of their rows.
 
 Whatever comes in has been checked. It may have come from another process, and what goes out may go there: arrays and plain data.
 """
@@ -48,7 +48,7 @@ class PartSettings:
 
 
 class Needs(NamedTuple):
-    """What must have come to a part before it does something, where its clients do not wait for one another.
+    """The messages that a part awaits before a call, where its clients do not wait for one another.
 
     Args:
       updates: Updates that have been made in it.
@@ -64,7 +64,7 @@ class Needs(NamedTuple):
 
 
 class ServerPart:
-    """Partitions of a table on one server, empty at first. Its public methods are what a client can ask for, by name.
+    """Partitions of a table on one server, empty at first. Clients call its public methods by name.
 
     Args:
       settings: What is in it.
@@ -105,11 +105,7 @@ class ServerPart:
         self._prepared: dict[int, Callable[[], None]] = {}
 
     def is_ready(self, needs: Needs) -> bool:
-        """Whether what a call needs has come, by whatever way.
-
-        Args:
-          needs: What it needs.
-        """
+        """Tells whether all messages that a call needs have come, by whatever way."""
         if needs.update in self._buffers:
             pushed = self._buffers[needs.update].n_clients
         else:
@@ -126,7 +122,7 @@ class ServerPart:
         columns: Columns = None,
         announced: bool = False,
     ) -> dict[int, np.ndarray]:
-        """Rows of some partitions, or some columns of them, as they travel.
+        """Reads rows of some partitions, or some columns of them, in the dtype of the wire.
 
         Args:
           rows: By partition the numbers of its rows, `[n]`, each once.
@@ -199,7 +195,7 @@ class ServerPart:
         update: int,
         wire_dtype: np.dtype,
     ) -> dict[int, Rows]:
-        """What an update has gathered, as it travels.
+        """Reads the gradients gathered for an update, in the dtype of the wire.
 
         Args:
           update: The update's number.
@@ -223,9 +219,6 @@ class ServerPart:
     def rows(self, update: int) -> dict[int, Rows]:
         """Sums an update's gradients.
 
-        Args:
-          update: The update's number.
-
         Returns:
           By touched partition its rows, each once in rising order, and the sums of their gradients, in the table's dtype.
 
@@ -242,12 +235,7 @@ class ServerPart:
         turn: int,
         shared: Sequence[Any],
     ) -> list[list[np.ndarray]]:
-        """One round's reductions over all rows in here, in as many pieces as threads made them.
-
-        Args:
-          update: The update's number.
-          turn: The round.
-          shared: Shared values for the round.
+        """Computes one round's reductions over all rows of this part, one piece for each thread.
 
         Returns:
           For each piece the reductions, in the order of the rule's.
@@ -276,7 +264,7 @@ class ServerPart:
         )
 
     def _parameters(self, rows: Selection) -> np.ndarray:
-        """By row which of the table's parameters it belongs to."""
+        """Finds the number of the parameter to which each row belongs."""
         ids = []
         for part, local in rows.parts:
             ids.append(self._layout.row_ids(part.index, local))
@@ -303,12 +291,7 @@ class ServerPart:
         return np.diff(counts.sum(0), prepend=0)
 
     def prepare(self, update: int, shared: Sequence[Any]) -> None:
-        """Computes an update of touched rows; none of them changes before `commit`.
-
-        Args:
-          update: Its number.
-          shared: Its shared values.
-        """
+        """Computes an update of touched rows; no row changes before `commit`."""
         self._catch_up.before_update(shared)
 
         def new_rows(job: RowJob) -> list[np.ndarray]:
@@ -329,20 +312,12 @@ class ServerPart:
         self._prepared[update] = write
 
     def commit(self, update: int) -> None:
-        """Makes an update that was prepared, if nothing has changed since. Its gradients can still be read.
-
-        Args:
-          update: The update's number.
-        """
+        """Makes an update that was prepared, if nothing has changed since. Its gradients can still be read."""
         self._prepared.pop(update)()
         self._n_updates += 1
 
     def drop(self, update: int) -> None:
-        """Forgets an update. May be called from any thread.
-
-        Args:
-          update: The update's number.
-        """
+        """Forgets an update. May be called from any thread."""
         self._buffers.pop(update, None)
         self._prepared.pop(update, None)
 
@@ -351,7 +326,7 @@ class ServerPart:
     def read(
         self, start: int, stop: int, n_arrays: int | None = None
     ) -> dict[int, list[np.ndarray]]:
-        """Reads what is in here of rows start to stop of the table.
+        """Reads this part's share of rows start to stop of the table.
 
         Args:
           start: The first row.
@@ -375,7 +350,7 @@ class ServerPart:
         stop: int,
         rows: Mapping[int, Sequence[np.ndarray]],
     ) -> None:
-        """Replaces what is in here of rows start to stop of the table.
+        """Replaces this part's share of rows start to stop of the table.
 
         Args:
           start: The first row.

@@ -1,4 +1,4 @@
-"""The shared values of past updates, for rows that were left out of them."""
+"""The shared values of past updates, for rows that missed those updates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SharedHistory:
 
     @property
     def is_full(self) -> bool:
-        """Whether old entries have to be forgotten before the next update."""
+        """Tells whether old entries have to be forgotten before the next update."""
         return 0 < 2 * self.max_lag == self.length
 
     def reserve(self, shared: Sequence[Any]) -> None:
@@ -49,11 +49,7 @@ class SharedHistory:
             self.values = values
 
     def append(self, shared: Sequence[Any]) -> None:
-        """Adds one update's shared values.
-
-        Args:
-          shared: The values.
-        """
+        """Adds one update's shared values."""
         if not self.max_lag:
             self.base += 1
             return

@@ -1,4 +1,4 @@
-"""A table's servers as their client asks them: all servers of a call at once, wherever they are."""
+"""All servers of a table as their client calls them: all servers of a call at once, in whatever process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Call = tuple[Any, ...]
 
 
 class Servers(Protocol):
-    """Servers, by number. Calls that let them forget something may come from any thread and from finalizers, and may take effect later."""
+    """Servers, by number. Calls that let servers forget may come from any thread and from finalizers, and may take effect later."""
 
     def open_parts(
         self,
@@ -74,33 +74,20 @@ class Servers(Protocol):
         ...
 
     def drop_update(self, key: SplitKey, update: int) -> None:
-        """Forgets an update's gradients.
-
-        Args:
-          key: The table and split.
-          update: The update's number.
-        """
+        """Forgets an update's gradients."""
         ...
 
     def close_parts(self, key: SplitKey) -> None:
-        """Forgets a split with all its rows.
-
-        Args:
-          key: The table and split.
-        """
+        """Forgets a split with all its rows."""
         ...
 
     def forget_table(self, table: int) -> None:
-        """Forgets a table with all its splits, and its counts.
-
-        Args:
-          table: The table's number.
-        """
+        """Forgets a table with all its splits, and its counts."""
         ...
 
 
 class LocalServers:
-    """Servers of one table in the process of its client. Where there is much to do, they work in threads."""
+    """Servers of one table in the process of its client. Large calls run in threads."""
 
     def __init__(self):
         self._servers: dict[int, Server] = {}
@@ -180,29 +167,16 @@ class LocalServers:
         return ByteCounts()
 
     def drop_update(self, key: SplitKey, update: int) -> None:
-        """Forgets an update's gradients.
-
-        Args:
-          key: The table and split.
-          update: The update's number.
-        """
+        """Forgets an update's gradients."""
         for server in list(self._servers.values()):
             server.drop_update(key, update)
 
     def close_parts(self, key: SplitKey) -> None:
-        """Forgets a split with all its rows.
-
-        Args:
-          key: The table and split.
-        """
+        """Forgets a split with all its rows."""
         for server in list(self._servers.values()):
             server.close(key)
 
     def forget_table(self, table: int) -> None:
-        """Forgets a table with all its splits, and its counts.
-
-        Args:
-          table: The table's number.
-        """
+        """Forgets a table with all its splits, and its counts."""
         for server in list(self._servers.values()):
             server.forget(table)

@@ -78,14 +78,14 @@ def _exported(
 
 
 def _value(setting: str) -> Any:
-    """A setting's value. JAX has another way to read those that a `with` block may change."""
+    """Reads a setting's value. JAX has another way for settings that a `with` block may change."""
     if hasattr(jax.config, setting):
         return getattr(jax.config, setting)
     return jax.config.read(setting)
 
 
 class ImportedFunctions:
-    """A rule's functions at a server process, each asked for when it is first called with arguments of some shapes.
+    """A rule's functions at a server process, each requested at its first call with arguments of some shapes.
 
     Args:
       fetch: Gives what `exported` made of a function's name and its arguments' shapes.

@@ -1,4 +1,4 @@
-"""One server process, as its client sees it: how it is started, asked and ended, and what happens if it ends by itself.
+"""One server process, from its client's side: start, requests, end, and an end without request.
 
 It is a host of its own (see `ampjax.cluster`): a fresh interpreter, so nothing is forked while JAX's threads run, scripts need no
 `if __name__ == "__main__"`, and notebooks work. When the client is gone, however it ended, so is the server. There is no shared memory and
@@ -48,9 +48,6 @@ class Begun(NamedTuple):
 def start_alone(number: int) -> Begun:
     """Starts a server on this machine.
 
-    Args:
-      number: Its number.
-
     Raises:
       HostError: If that can't be done.
     """
@@ -63,7 +60,7 @@ def start_alone(number: int) -> Begun:
 
 
 class ServerProcess:
-    """One server, with its process if it has one.
+    """One server, and its process if one runs.
 
     Args:
       number: Its number.
@@ -88,7 +85,7 @@ class ServerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has a process. That process may have ended since it was last asked."""
+        """Tells whether there is a process, which may have ended since its last answer."""
         return self._begun is not None
 
     @property
@@ -102,7 +99,7 @@ class ServerProcess:
         return self._host.process if self._begun is not None else None
 
     def start(self) -> None:
-        """Starts its process, if it has none that runs.
+        """Starts the process, unless one runs.
 
         Raises:
           ServerError: If that can't be done.
@@ -119,7 +116,7 @@ class ServerProcess:
         self.traffic.clear()
 
     def send(self, request: Request) -> None:
-        """Sends a request, and with it what its client has forgotten since the last one.
+        """Sends a request, with the list of parts that the client has forgotten since the last request.
 
         Args:
           request: What the server shall do; its number is set here.
@@ -150,7 +147,7 @@ class ServerProcess:
             raise self._ended(request.method, error) from None
 
     def receive(self, rules: Sequence[RowRule], request: Request) -> Any:
-        """Waits for the result of a request. Until then, it sends the functions of optimizers that the server asks for.
+        """Waits for the result of a request, and meanwhile sends the optimizers' functions that the server asks for.
 
         Args:
           rules: Optimizers' rules by number.
@@ -176,7 +173,7 @@ class ServerProcess:
         return answer.result
 
     def answer_question(self, rules: Sequence[RowRule], question: Message) -> None:
-        """Sends a function that the server has asked for while it works for another client.
+        """Sends a function that the server has requested while it works for another client.
 
         Args:
           rules: Optimizers' rules by number.
@@ -193,7 +190,7 @@ class ServerProcess:
         self._host.channel.send(TREES.pack("export", _export(rules[request.rule], request)))
 
     def _receive(self, method: str) -> FunctionRequest | Answer:
-        """Waits for what the server says next."""
+        """Waits for the server's next message."""
         while True:
             begun = self._begun
             assert begun is not None
@@ -206,7 +203,7 @@ class ServerProcess:
             begun.watch()
 
     def end(self, state: str) -> None:
-        """Ends its process at once; it holds nothing that could be left behind.
+        """Ends the process at once; a server holds nothing that could be left behind.
 
         Args:
           state: What errors say about the server from now on.
@@ -221,7 +218,7 @@ class ServerProcess:
             gone.clear()
 
     def _with_name(self, error: AmpError, notes: str) -> AmpError:
-        """An error with the server's number and process, which a server does not know; a table's error stays as it is."""
+        """Adds the server's number and process to an error; a table's error stays as raised."""
         if isinstance(error, ServerError):
             error = ServerError(self._name, error.expected, error.got, error.fix)
         if notes:
@@ -233,7 +230,7 @@ class ServerProcess:
         return f"server {self.number}" + (f" (process {self.id})" if self.is_running else "")
 
     def _ended(self, method: str, error: HostError | None = None) -> ServerError:
-        """Puts an end to what is left of a process that has ended or hangs, and returns the error that says so."""
+        """Ends the rest of a process that has ended or hangs, and returns the error about the end."""
         name = self._name
         host = self._host
         ended = host.started.ending()
@@ -265,7 +262,7 @@ def _drained(queue: collections.deque[Any]) -> list[Any]:
 
 
 def server_environment() -> dict[str, str]:
-    """What a server process's environment must have: as many CPU devices as here, since their number decides how programs are compiled."""
+    """Builds a server process's environment: as many CPU devices as here, since their number decides how programs are compiled."""
     result = {"JAX_PLATFORMS": "cpu"}
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         result["JAX_NUM_CPU_DEVICES"] = str(len(jax.local_devices(backend="cpu")))

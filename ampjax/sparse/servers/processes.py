@@ -1,4 +1,4 @@
-"""Servers that are processes of their own on this machine (the paper's parameter servers), as their clients see them.
+"""Servers in processes of their own on this machine (the paper's parameter servers), from their clients' side.
 
 All servers that a call concerns are asked at the same time. Knows tables by their numbers; how one process is started, asked and ended is
 known to `process` alone.
@@ -27,7 +27,7 @@ from ampjax.utils.setting_checks import at_least
 
 
 class ServerProcesses:
-    """A set of server processes for any number of tables; each is started when a table is first opened on it.
+    """A set of server processes for any number of tables; each starts when a table is first opened there.
 
     The processes end with `close`, at the end of a `with` block, when this object is no longer referenced, and when this process ends for
     any reason. If one of them ends by itself, its rows are lost. Opening or loading a table there starts a new process.
@@ -179,7 +179,7 @@ class ServerProcesses:
         return self._servers[server].traffic.get(table, ByteCounts())
 
     def answer_question(self, server: int, question: Message) -> None:
-        """Answers a question that a server asks while it works for another client.
+        """Answers a question of a server that works for another client.
 
         Args:
           server: Its number.
@@ -202,7 +202,7 @@ class ServerProcesses:
             server.dropped.append((key, update))
 
     def close_parts(self, key: SplitKey) -> None:
-        """Lets the servers of a split forget it with their next requests. Safe in a finalizer.
+        """Lets the servers of a split forget its parts with their next requests. Safe in a finalizer.
 
         Args:
           key: The table and split.
@@ -220,7 +220,7 @@ class ServerProcesses:
             server.forgotten.append(table)
 
     def _running(self, numbers: Iterable[int]) -> list[ServerProcess]:
-        """Those of some servers that have a process. The others hold nothing that they could forget."""
+        """Selects the servers that have a process; the others hold nothing to forget."""
         result = []
         for number in numbers:
             if self._servers[number].is_running:

@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
 
 class FunctionRequest(NamedTuple):
-    """A function of an optimizer, which a server needs before it can go on (see `exports.exported`).
+    """A request for a function of an optimizer, without which a server can't go on (see `exports.exported`).
 
     Args:
       rule: The number of the optimizer's rule.

@@ -1,4 +1,4 @@
-"""A parameter server: what it holds of tables, and what has gone over its wire.
+"""A parameter server: its parts of tables, and the bytes over its wire.
 
 Stands for one machine of Parallax's parameter servers, in the process of its clients or in one of its own. It counts what has come to
 it and what goes from it; its clients count the same at their end.
@@ -16,14 +16,14 @@ from ampjax.sparse.rows.server_part import Needs, PartSettings, ServerPart
 
 
 class Server:
-    """Holds parts of tables and passes calls on to them."""
+    """A server: parts of tables, and the calls to them."""
 
     def __init__(self):
         self._parts: dict[SplitKey, ServerPart] = {}
         self._traffic: dict[int, ByteCounts] = {}
 
     def traffic(self, table: int) -> ByteCounts:
-        """The bytes of a table that were counted here; they go on counting.
+        """The bytes of a table counted here; the counts go on.
 
         Args:
           table: The table's number.
@@ -31,13 +31,7 @@ class Server:
         return self._traffic.setdefault(table, ByteCounts())
 
     def open(self, key: SplitKey, settings: PartSettings, kernels: RowKernels) -> None:
-        """Makes an empty part.
-
-        Args:
-          key: The table and split.
-          settings: What the part holds.
-          kernels: The optimizer's compiled functions.
-        """
+        """Makes an empty part."""
         self._parts[key] = ServerPart(
             settings,
             kernels,
@@ -51,11 +45,6 @@ class Server:
         *args: Any,
     ) -> Any:
         """Calls a method of a part.
-
-        Args:
-          key: The table and split.
-          method: The method's name.
-          *args: Its arguments.
 
         Returns:
           What the method returns.
@@ -72,7 +61,7 @@ class Server:
         return getattr(self._parts[key], method)(*args)
 
     def is_ready(self, key: SplitKey, needs: Needs | None) -> bool:
-        """Whether what a call needs has come to its part.
+        """Tells whether all messages that a call needs have come to its part.
 
         Args:
           key: The table and split.
@@ -81,29 +70,16 @@ class Server:
         return needs is None or key not in self._parts or self._parts[key].is_ready(needs)
 
     def drop_update(self, key: SplitKey, update: int) -> None:
-        """Forgets an update's gradients.
-
-        Args:
-          key: The table and split.
-          update: The update's number.
-        """
+        """Forgets an update's gradients."""
         if key in self._parts:
             self._parts[key].drop(update)
 
     def close(self, key: SplitKey) -> None:
-        """Forgets a part with all its rows.
-
-        Args:
-          key: The table and split.
-        """
+        """Forgets a part with all its rows."""
         self._parts.pop(key, None)
 
     def forget(self, table: int) -> None:
-        """Forgets a table's parts, and its counts.
-
-        Args:
-          table: The table's number.
-        """
+        """Forgets a table's parts, and its counts."""
         for key in [key for key in self._parts if key.table == table]:
             del self._parts[key]
         self._traffic.pop(table, None)

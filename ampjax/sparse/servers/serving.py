@@ -1,4 +1,4 @@
-"""The program of a server process: it answers messages until its client is gone.
+"""The program of a server process, which answers messages until its client is gone.
 
 A request says what to do, and which updates and tables its client has forgotten. While it works, the server may ask its client for a
 function of the optimizer. An answer has the result or an error, and the bytes of the table that the server has counted.
@@ -44,18 +44,11 @@ class Service:
         self.early: list[Request] = []
 
     def is_ready(self, request: Request) -> bool:
-        """Whether what a request needs has come.
-
-        Args:
-          request: The request.
-        """
+        """Tells whether all messages that a request needs have come."""
         return self._server.is_ready(request.key, request.needs)
 
     def serve(self, request: Request) -> None:
-        """Does what a request asks for, and sends the answer if somebody waits for it.
-
-        Args:
-          request: The request.
+        """Carries out a request, and sends the answer if a client waits for one.
 
         Raises:
           AmpError: If nobody waits.
@@ -67,10 +60,7 @@ class Service:
             raise answer.error
 
     def answer(self, request: Request) -> Answer:
-        """Does what a request asks for; an error becomes part of the answer.
-
-        Args:
-          request: The request.
+        """Carries out a request; an error becomes part of the answer.
 
         Returns:
           The answer to it.
@@ -124,7 +114,7 @@ class Service:
                 return self._server.ask(request.key, method, *request.args)
 
     def _kernels(self, rule: int, types: RowTypes) -> RowKernels:
-        """An optimizer's functions, fetched from the client; tables of one rule share what was compiled."""
+        """Fetches an optimizer's functions from the client; tables of one rule share compiled functions."""
 
         def fetch(name: str, shapes: Shapes) -> ExportedFunction:
             with self._fetching:
@@ -144,7 +134,7 @@ class Service:
 
 
 def _own_arrays(result: Any) -> Any:
-    """A result in which no array is a view of what the server may write to while it travels."""
+    """Copies arrays of a result that are views of rows, since the server may write to those while the result travels."""
     return jax.tree.map(
         lambda x: x.copy() if isinstance(x, np.ndarray) and x.base is not None else x,
         result,

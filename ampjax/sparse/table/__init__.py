@@ -1,1 +1,1 @@
-"""The sharded table, as its user and its client see it."""
+"""The sharded table, for its user and its client."""

@@ -1,4 +1,4 @@
-"""Finds files that killed saves have left, and tells them from files that a running save is still writing.
+"""Finds files left by killed saves, and tells them from files of a running save.
 
 The names of a save's files and folders contain a token. While it runs, the save holds an `flock` on a file `...<token>.lock` beside them,
 which it makes first. The operating system releases the lock when the process ends, however it ends. So if the lock of a token can be taken,
@@ -22,7 +22,7 @@ _LOCK = ".lock"
 
 @contextmanager
 def saving(folder: Path, stem: str) -> Iterator[str]:
-    """A token for the names of one save, `stem` and token and what follows; in use until the `with` ends.
+    """Opens a token for the names of one save: stem, token, rest; the token is in use until the `with` ends.
 
     Args:
       folder: Where the names will be.
@@ -47,7 +47,7 @@ def sweep(
     stem: str,
     remove: Callable[[str], None],
 ) -> None:
-    """Lets `remove` delete what killed saves have left. What can't be listed or deleted stays.
+    """Lets `remove` delete the leftovers of killed saves. Files that can't be listed or deleted stay.
 
     Args:
       folder: Where to look.
@@ -84,7 +84,7 @@ def _new_lock(folder: Path, stem: str) -> tuple[str, int]:
 
 @contextmanager
 def _ended(path: Path) -> Iterator[bool]:
-    """Whether a lock's save has ended. If so, the lock is held until the `with` ends, and then deleted."""
+    """Tells whether a lock's save has ended. If so, the lock is held until the `with` ends, and then deleted."""
     try:
         lock = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def _ended(path: Path) -> Iterator[bool]:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether a path still leads to an open file."""
+    """Tells whether a path still leads to an open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Row gradients on their way into one update, as their client sees them. The gradients themselves wait at the servers."""
+"""One update's row gradients, from their client's side. The gradients themselves wait at the servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 class PendingUpdate:
-    """One update's row gradients. `Table.aggregate` makes it and adds to it, `Table.apply` uses it up.
+    """One update's row gradients. `Table.aggregate` makes the update and adds to it, `Table.apply` uses it up.
 
     Its gradients can be read as long as it is referenced, also after they were applied; then the servers forget them.
 
@@ -58,7 +58,7 @@ class PendingUpdate:
         return self._shards.key.table
 
     def require_open(self) -> None:
-        """Returns if more gradients can be added, and those that are here be applied.
+        """Returns if the update is open: more gradients can be added, and the present ones applied.
 
         Raises:
           TableError: If they were applied, or the table was split anew since.
@@ -96,7 +96,7 @@ class PendingUpdate:
         self._nbytes += cut(grads, columns).nbytes
 
     def note_pushes(self, clients: Mapping[int, int]) -> None:
-        """Notes that clients elsewhere have sent row gradients. Servers wait for them before they do anything with the update.
+        """Notes that clients elsewhere have sent row gradients. Servers wait for these gradients before any use of the update.
 
         Args:
           clients: By server that receives something, how many clients have sent it.
@@ -105,7 +105,7 @@ class PendingUpdate:
         self._clients.update(clients)
 
     def wait_for_pulls(self, pulls: Mapping[int, int]) -> None:
-        """Lets the update wait for clients elsewhere that are to read rows as they were before it.
+        """Lets the update wait for clients elsewhere that still read the rows from before it.
 
         Args:
           pulls: By server, the announced pulls that must have been answered there since the table was split so.
@@ -113,7 +113,7 @@ class PendingUpdate:
         self._pulls = dict(pulls)
 
     def gradients(self) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "n ..."]]:
-        """Reads what was gathered so far. The rows are counted as pulled.
+        """Reads the gradients gathered so far. The rows are counted as pulled.
 
         Returns:
           Row ids `[n]`, each once, int64, and the sums of their gradients, `[n, *row]`, in the wire's dtype.
@@ -132,7 +132,7 @@ class PendingUpdate:
         return np.concatenate(ids), np.concatenate(grads)
 
     def merged(self) -> Mapping[int, Rows]:
-        """By partition, the numbers of its rows and the sums of their gradients, as servers have them; not counted as traffic.
+        """Reads the numbers of rows and the sums of their gradients from the servers, by partition; not counted as traffic.
 
         Raises:
           TableError: If a sum has overflowed, or the table was split anew since.
@@ -147,7 +147,7 @@ class PendingUpdate:
         turn: int,
         shared: Values,
     ) -> list[np.ndarray]:
-        """Reduces the gradients over the whole table: each server its own part, and these are put together.
+        """Reduces the gradients over the whole table: each server reduces its own part, and the parts are joined here.
 
         Args:
           turn: The round, below `Split.n_rounds`.
@@ -174,7 +174,7 @@ class PendingUpdate:
             )
 
     def prepare(self, shared: Values) -> Callable[[], int]:
-        """Computes new rows and changes nothing, so that several tables can be updated together, or none of them.
+        """Computes new rows and changes nothing, so that several tables can be updated together, or none at all.
 
         Args:
           shared: The values that `Split.update` made for this table.
@@ -207,7 +207,7 @@ class PendingUpdate:
 
     @property
     def _needs(self) -> dict[int, Needs]:
-        """By server the clients for which it waits."""
+        """The clients for which each server waits, by server."""
         servers = self._clients.keys() | self._pulls.keys()
         result = {}
         for s in servers:

@@ -1,4 +1,4 @@
-"""Some rows of a table as one client pulls and pushes them: which server has which, and what goes to and fro.
+"""One client's pulls and pushes of a table's rows: the server of each row, and the traffic.
 
 All that it needs to know is plain data (`SplitPlace`), so that clients can be in other processes than the one that made the table.
 """
@@ -20,7 +20,7 @@ Ask = Callable[[Mapping[int, Any]], dict[int, Any]]
 
 
 class SplitPlace(NamedTuple):
-    """Where the rows of a table are, as it is split now.
+    """The place of a table's rows in its present split.
 
     Args:
       key: The split's name at the servers.
@@ -40,7 +40,7 @@ class SplitPlace(NamedTuple):
         self,
         values: Mapping[int, Any],
     ) -> dict[int, dict[int, Any]]:
-        """Groups what belongs to partitions by their server.
+        """Groups values of partitions by server.
 
         Args:
           values: `{partition: value}`.
@@ -59,7 +59,7 @@ class SplitPlace(NamedTuple):
         dtype: np.dtype | None = None,
         columns: Columns = None,
     ) -> dict[int, int]:
-        """Bytes of some rows, as they travel, at each server that has some of them.
+        """Counts the bytes of some rows on the wire, by server.
 
         Args:
           ids: `[n]`, the rows.
@@ -102,7 +102,7 @@ class RowClient:
 
     @property
     def place(self) -> SplitPlace:
-        """Where the rows are."""
+        """The place of the rows."""
         return self._place
 
     def pull(
@@ -111,7 +111,7 @@ class RowClient:
         wire_dtype: np.dtype,
         columns: Columns,
     ) -> np.ndarray:
-        """Rows after all updates so far, as they arrive.
+        """Reads rows after all updates so far, in the dtype of the wire.
 
         Args:
           ids: `[n]`, each once, int64.
@@ -183,7 +183,7 @@ class RowClient:
         *,
         copy: bool = True,
     ) -> set[int]:
-        """Sends row gradients to their servers, where they wait for an update.
+        """Sends row gradients to their servers, where the gradients wait for an update.
 
         Args:
           update: The update's number there.
@@ -220,7 +220,7 @@ class RowClient:
         local: np.ndarray,
         **rows: np.ndarray,
     ) -> None:
-        """Counts what has travelled between a partition's server and its clients.
+        """Counts the traffic between a partition's server and its clients.
 
         Args:
           partition: The partition.

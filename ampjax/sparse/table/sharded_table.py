@@ -179,7 +179,7 @@ class Table:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How it keeps rows now: the settings that `load` takes."""
+        """The present settings of the table, as arguments of `load`."""
         kept = self._settings
         names = ("mode", "wire_dtype", "folder", "max_lag", "processes")
         placed = {"partitions": self.n_partitions, "servers": self.placement}
@@ -187,7 +187,7 @@ class Table:
 
     @property
     def transform(self) -> optax.GradientTransformation | RowRule:
-        """The transform, or the rule, that it was made with."""
+        """The transform, or the rule, with which the table was made."""
         return self._tx
 
     @property
@@ -197,7 +197,7 @@ class Table:
 
     @property
     def traffic(self) -> tuple[list[ByteCounts], list[ByteCounts]]:
-        """Bytes so far for each server, as its clients counted them, and as it did."""
+        """Bytes so far for each server: the clients' counts, and the servers' counts."""
         connection = self._connection
         with connection.lock:
             at_servers = []
@@ -228,7 +228,7 @@ class Table:
         wire_dtype: Any = None,
         columns: Columns = None,
     ) -> Float[np.ndarray, "n ..."]:
-        """Reads rows as they are after all updates so far. A repeated id travels once.
+        """Reads rows after all updates so far. A repeated id travels once.
 
         Args:
           row_ids: `[n]`, integers in `[0, n_rows)`.
@@ -303,7 +303,7 @@ class Table:
 
     @property
     def opt_state(self) -> Any:
-        """The optimizer's state: as `tx.init` makes it, or for a `RowRule` a list of its row states. A copy."""
+        """A copy of the optimizer's state: of `tx.init`'s structure, or for a `RowRule` a list of its row states."""
         with self._connection.lock:
             rows = self._shards.arrays()[1:]
             variables = self._variables
@@ -350,7 +350,7 @@ class Table:
         *,
         copy: bool = True,
     ) -> PendingUpdate:
-        """Sends one client's row gradients to their partitions, where they wait for `apply`.
+        """Sends one client's row gradients to their partitions, where the gradients wait for `apply`.
 
         Args:
           row_ids: `[n]`, integers in `[0, n_rows)`. Duplicates are summed before they travel.
@@ -387,26 +387,26 @@ class Table:
 
     @property
     def place(self) -> SplitPlace:
-        """Where its rows are, as it is split now."""
+        """The place of the rows in the present split."""
         return self._shards.place
 
     @property
     def n_updates(self) -> int:
-        """Updates that have been made since it was split so: what clients elsewhere wait for (`Needs`)."""
+        """The number of updates since the present split: clients elsewhere wait for this number (`Needs`)."""
         return self._shards.n_updates
 
     @property
     def contents(self) -> tuple[object, int]:
-        """What differs whenever rows may: as long as it equals what it was before, they are the same."""
+        """A version token: changes whenever a row may have changed; compare with `==`."""
         return self._origin, self.version
 
     @property
     def untouched_rows_stay(self) -> bool:
-        """Whether an update leaves all rows as they are of which it has no gradient."""
+        """Tells whether an update leaves all rows without a gradient unchanged."""
         return self._settings.mode == "lazy" or self.rule.zero_gradient_is_noop
 
     def note_traffic(self, counts: Mapping[int, ByteCounts]) -> None:
-        """Adds what clients elsewhere have counted.
+        """Adds the traffic counted by clients elsewhere.
 
         Args:
           counts: By server.
@@ -529,7 +529,7 @@ class Table:
         /,
         **settings: Any,
     ) -> Table:
-        """Loads a table as it was saved, after a check of every byte.
+        """Loads a saved table, after a check of every byte.
 
         Args:
           folder: The folder that `save` wrote.
@@ -627,7 +627,7 @@ class Table:
         others: Sequence[np.ndarray],
         state: Sequence[RowState],
     ) -> None:
-        """Returns if what was saved is a part of this table, with the state that its transform keeps."""
+        """Returns if the saved rows are a part of this table, with the state that its transform keeps."""
         n_rows = len(arrays[0])
         facts = self._facts(len(arrays[0]), state)
         rows = []
@@ -650,7 +650,7 @@ class Table:
             )
 
     def take_over(self, other: Table) -> None:
-        """Takes over the rows, state and version of another table, so that references to this table see them.
+        """Takes over the rows, state and version of another table, so that references to this table see the rows.
 
         Args:
           other: A table of the same shape and dtype. It must not be used any more.
@@ -676,7 +676,7 @@ class Table:
         n_rows: int,
         state: Sequence[RowState],
     ) -> dict[str, Any]:
-        """What a table and the one that it is loaded as must have in common, in JSON's types."""
+        """Collects the facts that a table and the one loaded in its place must have in common, in JSON's types."""
         rows = []
         for each in state:
             rows.append([each.name, list(each.shape), str(each.dtype)])

@@ -1,4 +1,4 @@
-"""A table's rows as its client sees them: which server has which rows, what each server is asked for, and what went to and fro.
+"""A table's rows from its client's side: the servers of all rows, the requests to each server, and the traffic.
 
 Knows ids, servers and bytes. What becomes of rows is the servers' affair; updates are `pending_update`'s.
 """
@@ -116,7 +116,7 @@ class Shards:
 
     @property
     def layout(self) -> PartitionLayout:
-        """Which partition holds which row."""
+        """The layout: the partition of each row."""
         return self.place.layout
 
     @property
@@ -131,12 +131,12 @@ class Shards:
 
     @property
     def n_updates(self) -> int:
-        """Updates that have been made since it was split so."""
+        """The number of updates since this split."""
         return self.version - self._first_version
 
     @property
     def latest(self) -> Shards:
-        """The split that the table has now: this one, unless it was replaced."""
+        """The table's present split: this one, unless another has replaced it."""
         return self if self._successor is None else self._successor.latest
 
     def replace(self, successor: Shards) -> None:
@@ -175,7 +175,7 @@ class Shards:
         end: int | None = None,
         n_arrays: int | None = None,
     ) -> Iterator[Block]:
-        """Yields rows in order, with their states and counts as they are.
+        """Yields rows in order, with their present states and counts.
 
         Args:
           first: The first row.
@@ -281,7 +281,7 @@ class Shards:
 
 
 def _own_folder(folder: str | Path | None) -> tempfile.TemporaryDirectory[str] | None:
-    """A new folder for mapped files, removed with what holds it."""
+    """Makes a new folder for mapped files, removed together with its owner."""
     if folder is None:
         return None
     Path(folder).mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ def save(
     blocks: Iterator[Block],
     others: Sequence[np.ndarray],
 ) -> None:
-    """Writes a table; what was saved in the folder before holds until all is written.
+    """Writes a table; the folder's earlier save stays valid until all is written.
 
     Args:
       folder: Made if it is missing; may hold an earlier save.
@@ -118,7 +118,7 @@ def check_files(
     folder: str | Path,
     manifest: Mapping[str, Any],
 ) -> None:
-    """Compares what the manifest says of files with their sizes, without reading them.
+    """Compares the sizes of files with the manifest, without reading the files.
 
     Args:
       folder: What `save` wrote.
@@ -164,7 +164,7 @@ def read_arrays(
 
 
 def sweep(folder: str | Path) -> None:
-    """Deletes what killed saves have left in a folder: files that the manifest does not name, unless their save still runs.
+    """Deletes leftovers of killed saves in a folder: files that the manifest does not name, unless their save still runs.
 
     Args:
       folder: What `save` wrote. A reader calls this only after it has found all files right.
@@ -187,11 +187,7 @@ def sweep(folder: str | Path) -> None:
 
 
 def is_name(name: str) -> bool:
-    """Tells whether a saved table may have a file of this name.
-
-    Args:
-      name: The name.
-    """
+    """Tells whether a saved table may have a file of this name."""
     return (
         name == MANIFEST
         or re.fullmatch(_STEM + r"[0-9a-f]{8}-[a-z]+-[0-9-]+\.bin", name) is not None
@@ -199,11 +195,7 @@ def is_name(name: str) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk.
-
-    Args:
-      folder: The folder.
-    """
+    """Waits until the names in a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -242,7 +234,7 @@ def _write_rows(
     stem: str,
     blocks: Iterator[Block],
 ) -> list[dict[str, Any]]:
-    """One file for each array, all of them written block by block."""
+    """Writes one file for each array, block by block."""
     writers: list[_Writer] = []
     try:
         for _, arrays in blocks:
@@ -258,7 +250,7 @@ def _write_rows(
 
 
 class _Writer:
-    """A file of rows that is hashed while it is written."""
+    """A file of rows whose hash is computed during writing."""
 
     def __init__(self, path: Path, first: np.ndarray):
         self.path = path
@@ -275,7 +267,7 @@ class _Writer:
         self.n_rows += len(array)
 
     def end(self) -> dict[str, Any]:
-        """The manifest's entry, once all of it is on the disk."""
+        """Closes the file, and returns its entry in the manifest."""
         _sync(self.file)
         shape = [self.n_rows, *self.row]
         return {
@@ -318,7 +310,7 @@ def _sync(file: IO[bytes]) -> None:
 
 
 def _is_entry(entry: Any) -> bool:
-    """Whether this is what a manifest says of a file: one in the same folder, of numbers or truth values."""
+    """Tells whether a value is a manifest's entry of a file: a name in the same folder, of numbers or truth values."""
     if not isinstance(entry, dict) or not {"file", "dtype", "shape", "sha256"} <= entry.keys():
         return False
     name = entry["file"]

@@ -1,4 +1,4 @@
-"""Whether rows go into a table or stay dense: the rule of hybrid runners and of nodes of graphs (Parallax §3.1, alpha)."""
+"""The choice between a table and a dense array: the rule of hybrid runners and of nodes of graphs (Parallax §3.1, alpha)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHAT_ALPHA_DOES = "1 or less keeps dense what is touched that much."
 
 
 class TableOrDense(NamedTuple):
-    """What was chosen.
+    """A choice between a table and a dense array.
 
     Args:
       is_table: Whether the rows go into a table.
@@ -35,7 +35,7 @@ def table_or_dense(
     dense_bytes: int = 0,
     room: int | None = None,
 ) -> TableOrDense:
-    """Chooses where rows that are read one by one lie: in a table if updates touch few of them, or if they don't fit a device.
+    """Chooses the place of rows that are read one by one: a table if updates touch few rows, or if the rows don't fit a device.
 
     Args:
       alpha: The share of the rows that an update touches (`touched_share`).

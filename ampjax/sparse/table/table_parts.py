@@ -1,4 +1,4 @@
-"""The rows of one parameter in a table that may hold those of several: read and saved as a table of its own would be."""
+"""The rows of one parameter in a table of several parameters, read and saved like a table of its own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TablePart:
         return self.table.arrays(self.first, self.end, n_arrays)
 
     def pull(self, row_ids: np.ndarray) -> np.ndarray:
-        """Reads rows as they are after all updates so far.
+        """Reads rows after all updates so far.
 
         Args:
           row_ids: `[n]`, integers in `[0, n_rows)`, the parameter's numbers.
@@ -69,11 +69,7 @@ class TablePart:
 
 
 def part_of_all(table: Table) -> TablePart:
-    """All rows of a table that holds one parameter's.
-
-    Args:
-      table: The table.
-    """
+    """Makes the part of a table that holds one parameter's rows only."""
     return TablePart(table, 0, table.n_rows, tuple(table.rule.state))
 
 

@@ -28,7 +28,7 @@ _KEPT = {"partitions", "servers", "mode", "max_lag", "wire_dtype", "folder"}
 
 @dataclass(frozen=True)
 class TableSettings:
-    """How a table keeps its rows; see `Table` for what each means.
+    """The settings of a table's rows; `Table` explains each.
 
     Args:
       n_rows: Rows in the table.
@@ -95,9 +95,6 @@ class TableSettings:
     def placement(self, n_partitions: int) -> tuple[int, ...]:
         """For each partition its server: as given if there are as many partitions as were given, else evenly by size.
 
-        Args:
-          n_partitions: The number of partitions.
-
         Raises:
           TableError: If `servers` is neither a number of servers nor one server for each partition.
         """
@@ -125,11 +122,7 @@ class TableSettings:
         )
 
     def facts_to_save(self, n_partitions: int) -> dict[str, Any]:
-        """The settings that are saved with a table, in JSON's types: all but a folder and processes, which belong to this run.
-
-        Args:
-          n_partitions: The number of partitions now.
-        """
+        """The settings that are saved with a table, in JSON's types: all but a folder and processes, which belong to this run."""
         wire = None if self.wire_dtype is None else str(self.wire)
         kept = {
             "partitions": n_partitions,
@@ -189,10 +182,6 @@ def settings_of_saved(
 def checked_partitions(n_partitions: Any, n_rows: int) -> int:
     """A number of partitions, if a table can be split so.
 
-    Args:
-      n_partitions: What the caller gave.
-      n_rows: The table's rows.
-
     Raises:
       TableError: If it is no integer in `[1, n_rows]`.
     """
@@ -207,7 +196,7 @@ def checked_partitions(n_partitions: Any, n_rows: int) -> int:
 
 
 def _checked_servers(servers: Any) -> int | tuple[int, ...]:
-    """A number of servers, or servers' numbers, as integers of Python; a `TableError` if it is neither."""
+    """Returns a number of servers, or servers' numbers, as integers of Python; raises a `TableError` for anything else."""
     try:
         if np.iterable(servers):
             return tuple(map(operator.index, servers))
@@ -231,10 +220,7 @@ def _check_processes(processes: Any, n_servers: int) -> None:
 
 
 def checked_wire(dtype: Any) -> np.dtype:
-    """The dtype of rows that travel, if it can be one.
-
-    Args:
-      dtype: What the caller gave.
+    """Returns the dtype of rows that travel, if the dtype is allowed.
 
     Raises:
       TableError: If it is not one of `DTYPES`.
@@ -254,7 +240,7 @@ def checked_columns(
     columns: Any,
     row: tuple[int, ...],
 ) -> tuple[int, int] | None:
-    """Columns of rows, if rows have them.
+    """Returns columns of rows, if rows have such columns.
 
     Args:
       columns: From and to where along the last axis of rows; None for all.
@@ -283,9 +269,6 @@ def checked_columns(
 
 def check_values(values: Any) -> None:
     """Returns if values can be a table's rows.
-
-    Args:
-      values: What the caller gave.
 
     Raises:
       TableError: If they are no array with rows, or of another dtype than `DTYPES`.

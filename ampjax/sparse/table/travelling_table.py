@@ -1,4 +1,4 @@
-"""Tables that are in another process than the program that made them: they travel as the files of a saved table."""
+"""Tables in another process than the program that made them: they travel as the files of a saved table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ampjax.sparse.table.sharded_table import Table
 
 
 class TravellingTable:
-    """A table, or what stands for it where its rows have not arrived. It implements `ir.host_tables.SentTable`.
+    """A table, or a stand-in where its rows have not arrived. It implements `ir.host_tables.SentTable`.
 
     It is pickled without its rows, so that a program which names a large table is small. The rows follow to the one process that needs them.
 
@@ -41,51 +41,47 @@ class TravellingTable:
 
     @classmethod
     def of(cls, table: Table) -> TravellingTable:
-        """A table that is here.
-
-        Args:
-          table: The table.
-        """
+        """A table that is here."""
         return cls(table.shape, table.dtype, table.transform, table)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TravellingTable, (self.shape, self.dtype, self.transform)
 
     def without_rows(self) -> TravellingTable:
-        """What stands for it in another process."""
+        """Makes the stand-in for the table in another process."""
         return TravellingTable(self.shape, self.dtype, self.transform)
 
     # -- in the process that has the rows
 
     def pull(self, row_ids: np.ndarray) -> np.ndarray:
-        """As `Table.pull`."""
+        """Calls `Table.pull`."""
         return self._here.pull(row_ids)
 
     def push(self, row_ids: np.ndarray, grads: np.ndarray) -> int:
-        """As `Table.push`."""
+        """Calls `Table.push`."""
         return self._here.push(row_ids, grads)
 
     def dense(self) -> np.ndarray:
-        """As `Table.dense`."""
+        """Calls `Table.dense`."""
         return self._here.dense()
 
     @property
     def opt_state(self) -> Any:
-        """As `Table.opt_state`."""
+        """The table's `Table.opt_state`."""
         return self._here.opt_state
 
     @property
     def version(self) -> int:
-        """As `Table.version`."""
+        """The table's `Table.version`."""
         return self._here.version
 
     @property
     def contents(self) -> tuple[object, int]:
-        """As `Table.contents`."""
+        """The table's `Table.contents`."""
         return self._here.contents
 
     def as_files(self) -> dict[str, np.ndarray]:
-        """Gives all that it is: rows, optimizer state, version, settings.
+        """Collects the table's whole contents as files: rows, optimizer state, version, settings.
 
         Returns:
           The bytes of the files of a saved table, by name.
@@ -98,7 +94,7 @@ class TravellingTable:
             return result
 
     def take_files(self, files: Mapping[str, np.ndarray]) -> None:
-        """Becomes what another one gave; references to the table see it.
+        """Replaces the contents by those of another table; references to this table see the new rows.
 
         Args:
           files: What `as_files` gave.

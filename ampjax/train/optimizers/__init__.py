@@ -1,1 +1,1 @@
-"""Which optimizer updates which nodes, and their states as users see them."""
+"""The optimizer of each node, and the optimizers' states as users see them."""

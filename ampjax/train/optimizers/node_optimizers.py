@@ -1,4 +1,4 @@
-"""Which optimizer updates which nodes.
+"""The optimizer of each node.
 
 In asynchronous training each node has an optimizer of its own (AMPNet §3). In synchronous and pipeline training the nodes without one of their own
 are trained as plain optax trains a pytree: by one transform, with a step for all of them after each round. Where that transform treats each node's
@@ -50,7 +50,7 @@ _BY_NODE = (
 
 @dataclass(frozen=True)
 class Optimizers:
-    """Who is updated by what.
+    """The assignment of optimizers to nodes.
 
     Args:
       training: How each parameterised node is trained.
@@ -124,7 +124,7 @@ def check_by_node(
     tx: optax.GradientTransformation | None,
     frozen: Collection[str] = (),
 ) -> None:
-    """Checks that a transform can be each node's own, as in asynchronous training, and warns if it would do something else then.
+    """Checks that each node can have its own copy of a transform, as in asynchronous training, and warns if this changes its meaning.
 
     Args:
       graph: A closed graph.

@@ -1,4 +1,4 @@
-"""The optimizer's state as users see it: read by name, and changed by assigning to what was read."""
+"""The optimizer's state as users see it: read by name, and changed by assignments to the state that was read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ampjax.errors import ParameterError
 
 
 class OptimizerState:
-    """What has been handed out of a trainer's optimizer states, so that what is assigned to it takes effect.
+    """The optimizer states that a trainer has handed out, so that assignments to them take effect.
 
     Hyperparameters are entries of a dictionary in the state (`optax.inject_hyperparams`): an assignment to such an entry can't be seen when it is
     made. So it is looked for before the state is needed again.
@@ -68,7 +68,7 @@ class OptimizerState:
         self._replace(now, changed)
 
     def take_over(self) -> None:
-        """Puts what was assigned to entries of what `read` gave last into the states; all else stays as it is now.
+        """Puts assignments to the entries that `read` returned last into the states; all else keeps its present value.
 
         Raises:
           ParameterError: If it does not fit.
@@ -160,7 +160,7 @@ def _like(
 
 
 def _is_nothing(state: Any) -> bool:
-    """Whether there is no state, as of a table or of a node that others are updated with."""
+    """Tells whether there is no state, as of a table or of a node that others are updated with."""
     return isinstance(state, tuple) and not state and type(state) is tuple
 
 

@@ -1,1 +1,1 @@
-"""How a trainer runs: one pass over the data, the epochs of a fit, its snapshots, inference, and fits that are recorded and replayed."""
+"""A trainer's runs: one pass over the data, the epochs of a fit, its snapshots, inference, and recorded and replayed fits."""

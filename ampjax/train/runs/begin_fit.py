@@ -1,4 +1,4 @@
-"""Begins a fit, or resumes one from its snapshots; the trainer and replays share it."""
+"""Begins a fit, or resumes one from its snapshots; used by the trainer and by replays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told after an epoch with which training can't work: lost parameters, nodes that hardly update, gradients that come too late."""
+"""Warnings after an epoch with which training can't work: lost parameters, nodes that hardly update, late gradients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ToldOnce:
         data: AnyInstances,
         stops: bool,
     ) -> None:
-        """Warns of what was wrong in an epoch, unless that was told before.
+        """Warns of an epoch's faults, each only once.
 
         Args:
           session: What runs.
@@ -63,7 +63,7 @@ class ToldOnce:
 
 
 def _few_updates(session: Session) -> str:
-    """What to say of nodes that have hardly updated; empty if there are none."""
+    """Writes the warning about nodes that have hardly updated; empty if there are none."""
     intervals = session.scheduler.settings.intervals
     found = []
     for name, own in _counted(session):
@@ -85,7 +85,7 @@ def _few_updates(session: Session) -> str:
 
 
 def _late_gradients(session: Session) -> str:
-    """What to say of nodes whose gradients come late; empty if there are none, or users have limited them."""
+    """Writes the warning about nodes with late gradients; empty if there are none, or users have limited them."""
     settings = session.settings
     if any(getattr(settings, name) is not None for name in STALENESS_LIMITS):
         return ""
@@ -103,7 +103,7 @@ def _late_gradients(session: Session) -> str:
 
 
 def _counted(session: Session) -> Iterator[tuple[str, NodeStats]]:
-    """The nodes that are trained, and what has been counted of each."""
+    """Yields the trained nodes, and the counts of each."""
     nodes = session.plan.graph.parameterised
     frozen = session.settings.frozen
     for name, own in session.passes.statistics.training.nodes.items():
@@ -112,5 +112,5 @@ def _counted(session: Session) -> Iterator[tuple[str, NodeStats]]:
 
 
 def _others(n: int) -> str:
-    """How many nodes there are beside the one that is named."""
+    """Writes the number of nodes beside the named one."""
     return "" if n < 2 else f", and of {n - 1} more"

@@ -56,7 +56,7 @@ class FitRun:
         epochs: int,
         callbacks: Sequence[Callable[[Epoch], Any]],
     ) -> bool:
-        """Trains to the last epoch, or until it is interrupted, or until a recording that is followed ends.
+        """Trains to the last epoch, or until an interrupt or the end of a recording.
 
         Args:
           epochs: How many epochs, those among them that were complete where the fit was resumed.
@@ -172,7 +172,7 @@ class FitRun:
         name: str,
         began_s: float,
     ) -> dict[str, float]:
-        """Trains on all instances; then what is due at the end of an epoch, such as averaging replicas. Gives the metrics."""
+        """Trains on all instances; then does the work due at the end of an epoch, such as averaging replicas. Returns the metrics."""
         session = self.session
         place = self._place
         order = session.orders.training_order(self.data, session.position.rng)
@@ -223,7 +223,7 @@ class FitRun:
         place.since = place.since + n
 
     def _cut(self) -> None:
-        """Takes a snapshot amidst an epoch. What replicas have handed in for their next mean is not in it, so they begin that anew."""
+        """Takes a snapshot amidst an epoch. Gradients handed in for the replicas' next mean are not included: replicas begin that mean anew."""
         self.session.scheduler.rounds.replicas.forget_handed_in()
         self.session.executor.store.forget()
         self._place.since = 0
@@ -242,7 +242,7 @@ class FitRun:
             keeper.take(self._place, self.history)
 
     async def _validate(self) -> tuple[dict[str, float], float]:
-        """The metrics of validation, and the seconds it took; nothing without validation instances."""
+        """Computes the metrics of validation, and the seconds spent; nothing without validation instances."""
         session = self.session
         if self.valid is None:
             return {}, 0.0

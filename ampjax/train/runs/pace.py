@@ -1,4 +1,4 @@
-"""The pace of a run, which decides when the scheduler is asked and what the time is: this machine, a simulated machine, or a recording."""
+"""The pace of a run, which decides when the scheduler is asked and tells the time: this machine, a simulated machine, or a recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Pace(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether no more passes can be run."""
+        """Tells whether no more passes can be run."""
         ...
 
     async def drive(self, loop: Loop, trace: Trace | None) -> None:
@@ -103,7 +103,7 @@ class VirtualTime:
 
 
 class Recorded:
-    """Repeats what a recording says, on this machine's clock.
+    """The pace of a recording, on this machine's clock.
 
     Args:
       follower: Where in the recording the run is.
@@ -116,7 +116,7 @@ class Recorded:
 
     @property
     def over(self) -> bool:
-        """Whether the recording holds no more passes."""
+        """Tells whether the recording holds no more passes."""
         return self._follower.over
 
     async def drive(self, loop: Loop, trace: Trace | None) -> None:

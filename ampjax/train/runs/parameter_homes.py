@@ -1,4 +1,4 @@
-"""Where a graph's parameters live, how copies are kept together, and how stale their gradients were: a table to print and numbers to read."""
+"""The places of a graph's parameters, the way copies are kept together, and the staleness of gradients: a table and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pass over the data, from the first instance to the last; and what is undone if it is interrupted or fails."""
+"""One pass over the data, from the first instance to the last; and the clean-up after an interrupt or an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INTERRUPTS = KeyboardInterrupt, asyncio.CancelledError, RecordingEnds
 
 
 class PassRunner:
-    """Runs passes over data, one at a time: the one owner of what is in flight, and of what is undone after an error.
+    """A runner of passes over data, one at a time: the only owner of messages in flight, and of the clean-up after an error.
 
     Args:
       scheduler: Decides.
@@ -64,7 +64,7 @@ class PassRunner:
 
     @property
     def over(self) -> bool:
-        """Whether no more passes can be run, as a recording ends here."""
+        """Tells whether no more passes can be run, since a recording ends here."""
         return self._pace.over
 
     def now_s(self) -> float:

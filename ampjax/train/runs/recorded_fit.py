@@ -105,7 +105,7 @@ async def follow(
 
 
 def provenance_of(session: Session) -> dict[str, Any]:
-    """Describes what a fit begins from.
+    """Describes the beginning of a fit.
 
     Args:
       session: What runs.

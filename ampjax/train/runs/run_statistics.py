@@ -9,7 +9,7 @@ from ampjax.sched.scheduler import Scheduler
 
 
 class RunStatistics:
-    """Keeps what the scheduler counted in the last run of training and in the last run of inference.
+    """The scheduler's counts in the last run of training and in the last run of inference.
 
     The scheduler counts one run at a time. Its counts are copied when the next run begins, or when they are asked for.
 

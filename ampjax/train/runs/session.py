@@ -37,7 +37,7 @@ from ampjax.utils.compilation_cache import use_compilation_cache
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """A graph with all that it needs to run: made once for a trainer.
+    """A graph and everything that its runs need: made once for a trainer.
 
     Args:
       settings: How the graph is trained.
@@ -63,7 +63,7 @@ class Session:
 
     @property
     def row_seeds(self) -> RowSeeds:
-        """Where the random numbers of bodies come from in this epoch."""
+        """The seeds of the random numbers of bodies in this epoch."""
         return RowSeeds(self.settings.seed, self.position.epochs)
 
     def instances(
@@ -135,7 +135,7 @@ def make_session(
     cost: Callable[[Plan], Cost] | None = None,
     hosts: Hosts | None = None,
 ) -> Session:
-    """Plans a graph, places its parameters on devices, and makes all that runs it.
+    """Plans a graph, places its parameters on devices, and makes everything that its runs need.
 
     Args:
       graph: A closed graph.

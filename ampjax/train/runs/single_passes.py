@@ -73,7 +73,7 @@ async def predict(
     reporter: Reporter,
     params: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Predictions]:
-    """Computes what arrives at each sink.
+    """Computes the messages that arrive at each sink.
 
     Args:
       session: What runs.

@@ -1,4 +1,4 @@
-"""Writes the snapshots of a fit and reads them back.
+"""Writes and reads the snapshots of a fit.
 
 A snapshot is a checkpoint of the trainer (`train.checkpoint`) with the fit's notes. The state of nodes is stored by name, and that of
 control is one object; so nodes may be in this process or on hosts. Nothing is in flight when a snapshot is taken.
@@ -110,12 +110,12 @@ class Keeper:
 
     @property
     def has_hosts(self) -> bool:
-        """Whether parameters are on hosts, which may die."""
+        """Tells whether parameters are on hosts, which may die."""
         return self._session.executor.is_remote
 
     @property
     def is_late(self) -> bool:
-        """Whether the time between two snapshots is over."""
+        """Tells whether the time between two snapshots is over."""
         return (
             self.when.every_seconds is not None
             and time.monotonic() - self._last_s >= self.when.every_seconds

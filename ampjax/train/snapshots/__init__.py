@@ -1,1 +1,1 @@
-"""Snapshots of a fit, from which it can be resumed: when they are taken, and how far the fit had come."""
+"""Snapshots of a fit, from which a fit can be resumed: their times, and the position of the fit in each."""

@@ -77,7 +77,7 @@ class FitPlace:
         return data
 
     def enter(self, order: np.ndarray) -> None:
-        """Notes the order of the next epoch, or compares it with the one that was being followed.
+        """Notes the order of the next epoch, or compares the order with the one that was being followed.
 
         Args:
           order: `[n]`: the instances.
@@ -107,7 +107,7 @@ class FitPlace:
 
 @dataclass(frozen=True)
 class Cuts:
-    """Where the order of an epoch is cut, so that nothing is in flight there.
+    """The cuts in the order of an epoch, with nothing in flight at each.
 
     Args:
       every: Training instances between two cuts, at least; None cuts nowhere.
@@ -118,7 +118,7 @@ class Cuts:
     round_size: int = 1
 
     def next(self, place: FitPlace, n: int) -> int:
-        """Where the instances that follow are cut.
+        """Finds the next cut after a place.
 
         Args:
           place: Where they begin.
@@ -138,7 +138,7 @@ class Cuts:
         )
 
     def is_due(self, place: FitPlace) -> bool:
-        """Whether as many instances have ended since the last cut.
+        """Tells whether enough instances have ended since the last cut.
 
         Args:
           place: Where a fit stands.

@@ -1,4 +1,4 @@
-"""When and where a fit writes down all that it can go on from."""
+"""The times and the folder of a fit's snapshots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ampjax.utils.setting_checks import a_path, at_least, one_interval
 
 @dataclass(frozen=True)
 class Snapshots:
-    """When and where `fit` writes snapshots; `fit(..., resume=True)` continues from the newest one.
+    """The times and the folder of `fit`'s snapshots; `fit(..., resume=True)` continues from the newest one.
 
     A snapshot is taken when nothing is in flight: no instance is admitted until all instances in flight have ended. In synchronous and
     pipeline training nothing is in flight after each update, so snapshots do not change the run. An asynchronous pipeline is emptied, which
@@ -43,12 +43,12 @@ class Snapshots:
 
     @property
     def after_epochs(self) -> bool:
-        """Whether there is one after each epoch."""
+        """Tells whether there is a snapshot after each epoch."""
         return self.every_instances is None and self.every_seconds is None
 
 
 def snapshots_from(given: Snapshots | str | Path | None) -> Snapshots | None:
-    """Makes settings from what a user passed.
+    """Makes settings from the user's argument.
 
     Args:
       given: Settings; a folder; or None.

@@ -1,1 +1,1 @@
-"""Pictures of graphs: how nodes are laid out, and what flows between them."""
+"""Pictures of graphs: the layout of nodes, and the flow between nodes."""

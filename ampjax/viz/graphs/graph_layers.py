@@ -97,7 +97,7 @@ def _polish(
     arrows: list[Arrow],
     best: int,
 ) -> None:
-    """Tries whole long arrows at either margin, then neighbours swapped; keeps what has fewer crossings."""
+    """Tries whole long arrows at either margin, then swapped neighbours; keeps the variant with fewer crossings."""
     while best:
         before = best
         for places, _ in arrows:
@@ -139,7 +139,7 @@ def _crossings(
     layers: list[list[Place]],
     arrows: list[Arrow],
 ) -> int:
-    """How often arrows cross: between layers, and where a way back turns above its phi or below its label."""
+    """Counts crossings of arrows: between layers, and where a way back turns above its phi or below its label."""
     count = 0
     for row in layers:
         _number(row)
@@ -197,7 +197,7 @@ def _project(
     wanted: np.ndarray,
     weights: np.ndarray,
 ) -> None:
-    """The places nearest to those wanted that keep order and distance (least squares, by pooling adjacent violators)."""
+    """Finds the places nearest to the wanted ones that keep order and distance (least squares, by pooling adjacent violators)."""
     steps = []
     for a, b in itertools.pairwise(row):
         steps.append((a.width + b.width) / 2 + SPACE)

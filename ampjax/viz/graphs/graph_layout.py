@@ -1,4 +1,4 @@
-"""Where a graph's boxes, wire labels and arrows go: layers from top to bottom. Knows no drawing library; all lengths in points.
+"""The layout of a graph's boxes, wire labels and arrows: layers from top to bottom. Knows no drawing library; all lengths in points.
 
 Layers alternate between nodes and the labels of the wires that leave them. A connection over several layers passes through empty
 places that are kept free for it, so no arrow ever crosses a box or a label; loops' ways back run through such places too.
@@ -140,7 +140,7 @@ def layout(
 
 
 def kind_text(node: Node) -> str:
-    """The second line in a node's box: its kind, and how many parameters it has or whose."""
+    """Writes the second line in a node's box: its kind, and the number of its parameters or their owner."""
     if node.options.params_of is not None:
         return f"{node.kind} · params of {node.params_name}"
     return f"{node.kind} · {count_params(node):,}" if node.has_params else node.kind
@@ -150,7 +150,7 @@ def _ranks(
     nodes: list[Node],
     every: list[Edge],
 ) -> dict[str, int]:
-    """Longest path from a source; sources themselves stand right above the first node they feed."""
+    """Ranks nodes by the longest path from a source; sources themselves stand right above the first node they feed."""
     rank = {node.name: 0 for node in nodes}
     ahead = [edge for edge in every if not edge.back]  # sorted by target, in order
     for edge in ahead:
@@ -249,7 +249,7 @@ def _stack(
 
 
 def _ends(arrows: list[Arrow]) -> list[Route]:
-    """Arrows that meet at a box share its edge evenly, in the order in which they come."""
+    """Spreads arrows at a box evenly over its edge, in the order in which the arrows come."""
     starts: dict[int, list[tuple[float, int]]] = {}
     ends: dict[int, list[tuple[float, int]]] = {}
     for i, (places, _) in enumerate(arrows):

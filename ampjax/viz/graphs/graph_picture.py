@@ -199,7 +199,7 @@ def _bar(
     place: Place,
     shares: tuple[float, float],
 ) -> None:
-    """At the bottom of a box: its stage's part of all busy time, forward and backward; the whole bar would be all of it."""
+    """Draws a bar at the bottom of a box: its stage's part of all busy time, forward and backward; the whole width is all busy time."""
     left = place.x - place.width / 2 + 6
     width = place.width - 12
     top = place.bottom - BAR_HEIGHT
@@ -312,7 +312,7 @@ def _legend(
 
 
 def _entries(plan: Layout, notes: Notes | None) -> list[Entry]:
-    """The colours of the kinds that occur, and what they mean; and those of the times, if there are any."""
+    """Lists the colours of the present kinds, and their meaning; and the colours of times, if there are any."""
     nodes = [place.node for place in plan.places if place.node]
     families = {node.kind: family(node.kind, node.is_control) for node in nodes}
     entries: list[Entry] = []

@@ -1,4 +1,4 @@
-"""What a trace says of a graph: time at each node, updates, and messages on each wire. Knows no drawing library."""
+"""A trace's figures for a graph: time at each node, updates, and messages on each wire. Knows no drawing library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WireKey = tuple[str, int]
 
 @dataclass(frozen=True)
 class Notes:
-    """What is written to a picture's nodes and wires.
+    """The texts at a picture's nodes and wires.
 
     Args:
       nodes: Lines for a node, by its name.
@@ -35,7 +35,7 @@ class Notes:
 
 
 def notes_of(graph: Graph, trace: Trace) -> Notes:
-    """What a trace of a graph says of its nodes and wires.
+    """Collects a trace's figures for the nodes and wires of a graph.
 
     Nodes that run together in one stage have one time, which stands at the last of them. Messages are those on the way forward, which
     in training is also how many gradients came back.
@@ -88,7 +88,7 @@ def _spread(
     graph: Graph,
     known: dict[WireKey, int],
 ) -> dict[WireKey, int]:
-    """Adds wires between control nodes that send on as much as they get: each message once, or once to each output."""
+    """Adds wires between control nodes that send on every message: each once, or once to each output."""
     known = dict(known)
     while True:
         before = len(known)
