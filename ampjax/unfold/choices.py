@@ -94,8 +94,10 @@ class AwaitedChoices:
         """
         states, messages = joined(self._parts.pop(number))
         owners = self._table.owner[messages]
+        # The messages that these invocations have made, in the invocations' order.
         order = np.argsort(owners)
         mine = order[np.searchsorted(owners, invocations, sorter=order)]
+        # The others wait on, in their old order.
         left = np.delete(np.arange(len(messages)), mine)
         if len(left):
             self._parts[number] = [(states[left], messages[left])]

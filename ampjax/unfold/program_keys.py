@@ -60,6 +60,7 @@ class PumpedNumbers:
           MessageError: If a pump is unknown, or a state field is missing or not known.
         """
         m = sum([len(messages.instance) for messages in batch.values()])
+        # One buffer for all batches, with room to spare.
         if m > len(self._table):
             self._table = np.zeros(
                 (2 * m, self._table.shape[1]),
@@ -69,10 +70,12 @@ class PumpedNumbers:
         for name, messages in batch.items():
             wire, fields, line = find_pump(self._pumps, name)
             n = len(messages.instance)
+            # A pump's lines begin as its pattern; then the columns that differ are filled in.
             lines = self._table[at : at + n]
             lines[:] = line
             lines[:, POSITION] = messages.instance
             at += n
+            # A topology counts as an object, and has no rows.
             if wire.topology:
                 lines[:, FIELDS] = [id(topology) for topology in messages.payload]
                 continue

@@ -86,11 +86,13 @@ class Unfolding:
         Raises:
           MessageError: If a message, a state function's result or a topology does not fit, or an instance seems never to end.
         """
+        # All names are checked before anything changes.
         for name in batch:
             self._pumped.find(name)
         emitted: list[tuple[Targets, MessageBatch]] = []
         for name, messages in batch.items():
             number, wire = self._pumped.find(name)
+            # Topologies are no messages, but must be there before messages that need them travel.
             if wire.topology:
                 maps = self.workspace.topologies.setdefault(name, {})
                 maps.update(zip(messages.instance.tolist(), messages.payload, strict=True))
@@ -101,6 +103,7 @@ class Unfolding:
                     Chunk(number, states, 0, NO_INPUTS, rows=sizes, sizes=sizes), 1
                 )
                 emitted.append((self._plan.pumps[name], MessageBatch(states, made[0])))
+        # Messages travel when all are numbered, so numbers do not depend on what follows from them.
         for route, own in emitted:
             self._router.route(route, own)
         self._advance()
@@ -217,9 +220,11 @@ class Unfolding:
 
     def _run_rounds(self) -> None:
         while self._ready:
+            # What becomes ready while this round runs waits for the next.
             ready = self._ready
             self._ready = {}
             self._round += 1
+            # In the order of the plan, so nothing depends on the order in which messages came.
             for number in sorted(ready):
                 parts = ready[number]
                 states, inputs = parts[0] if len(parts) == 1 else joined(parts)
@@ -249,6 +254,7 @@ class Unfolding:
             sizes=sizes,
         )
         outputs = self.invocations.add(chunk, len(stage.outputs))
+        # Outputs travel on, or wait for the choice that their payloads make.
         if stage.route_by is None:
             for route, messages in zip(stage.routes, outputs, strict=True):
                 self._router.route(route, MessageBatch(states, messages))
@@ -298,6 +304,7 @@ class Unfolding:
             len(members),
         )
         openers = np.array([group.opener for group in closed], np.int64)
+        # The group's message comes first; then it is given its members' rows.
         messages = self.invocations.add(groups(stage.number, states, members, openers), 1)[0]
         self.workspace.table.set_rows(
             messages, self.workspace.table.row[np.concatenate(members)], sizes

@@ -56,6 +56,8 @@ class ArrivalRanks:
         lines = producers + len(self._pumps)
         columns = self._first_port[consumers] + ports
         ranks = self._table[lines, columns]
+        # Ranks are looked up first; a producer's line is filled in when one of its ports is
+        # missing.
         if ranks.min(initial=0) == UNRANKED:
             for producer in np.unique(producers[ranks == UNRANKED]).tolist():
                 self._find(producer)
@@ -89,7 +91,9 @@ def in_order(routes: Sequence[Targets]) -> dict[StagePort, int]:
         stack = [route]
         seen = set[int]()
         while stack:
+            # Last in, first out, as `Router.route` goes: ranks must number ports in its order.
             targets = stack.pop()
+            # Routes may lead round a loop of control nodes; each is followed once.
             if id(targets) in seen:
                 continue
             seen.add(id(targets))

@@ -47,6 +47,7 @@ class IntColumn:
         """
         start = self._n
         end = self._n + n
+        # At least twice as long, so growing costs little for each number.
         if end > len(self._array):
             self._array = np.concatenate(
                 [
@@ -242,6 +243,7 @@ def resolve(
         return places
     if picked.all():
         return picks[places]
+    # Both kinds: places of picks are replaced by the rows that stand there.
     listed = np.repeat(picked, sizes)
     places[listed] = picks[places[listed]]
     return places
