@@ -49,6 +49,7 @@ class Arenas:
         if self.capacity.get(key, 0) >= capacity:
             return
         space, shape, dtype = key
+        # Host memory: NumPy arrays, without adjoint rows.
         if space == HOST:
             new = np.zeros((capacity, *shape), dtype)
             old = self.host.get(key, new[:0])
@@ -56,6 +57,7 @@ class Arenas:
             self.host[key] = new
             self.capacity[key] = capacity
             return
+        # Device memory: a longer copy; the old array is freed when no kernel uses it any more.
         device = self.devices[space]
         nothing = zeros((0, *shape), dtype, device)
         self.values[key] = grow(
@@ -63,6 +65,7 @@ class Arenas:
             capacity,
         )
         old_grads = self.grads.get(key)
+        # Integers take no gradient.
         floats = jnp.issubdtype(dtype, jnp.inexact)
         if floats:
             self.grads[key] = grow(nothing if old_grads is None else old_grads, capacity)

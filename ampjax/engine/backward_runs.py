@@ -89,9 +89,12 @@ class BackwardRuns:
         stage = runner.stage
         store = self._store
         launch = launches[0]
+        # Rows are noted before parameters change: an update goes over the rows that have been
+        # noted.
         if stage.number in self._tables:
             self._add_rows(stage, launches)
         consumer, states, scalars = self._consumer(stage, launch)
+        # The parameters that the adjoint uses: stashed ones, estimates, or those of now.
         if launch.versions is not None:
             params = store.stash[stage.number, launch.versions]
         elif launch.staleness is not None:
@@ -103,12 +106,14 @@ class BackwardRuns:
             )
         states = runner.backward(launches, params, consumer, states, scalars)
         accumulates = isinstance(consumer, Accumulating)
+        # Donated arrays are gone, so what the kernel returned replaces them at once.
         if accumulates:
             store.accumulators.update(zip(stage.params, states, strict=True))
         else:
             for node, (new, opt_state) in zip(stage.params, states, strict=True):
                 store.params[node] = new
                 store.opt_state[node] = opt_state
+        # Nobody needs these versions any more.
         if launch.versions is not None and launches[-1].drop:
             del store.stash[stage.number, launch.versions]
         return 0 if accumulates else len(launch.changes)

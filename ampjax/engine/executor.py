@@ -175,13 +175,17 @@ class Executor:
         runner = self._runners[launch.stage]
         stage = runner.stage
         params = tuple([self.store.params[node] for node in runner.stage.params])
+        # Arenas grow before the kernel writes to them. The last launch's capacities are the
+        # largest.
         if last.capacities:
             for key, capacity in zip(stage.arenas, last.capacities, strict=True):
                 self.arenas.ensure(key, capacity)
+        # Launches that compute gradients go to `backward_runs`, which knows who consumes them.
         if launch.direction == BACKWARD or (
             launch.direction == FORWARD and launch.stage in self._starts_backward
         ):
             return self.backward_runs.run(runner, launches, params)
+        # The adjoint will need these parameters, and an update may come first.
         if launch.versions is not None:
             self.store.stash.setdefault((stage.number, launch.versions), params)
         runner.forward(launches, params)

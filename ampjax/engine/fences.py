@@ -65,6 +65,8 @@ class Fences:
             return []
         stage = self._plan.stages[dispatch.stage]
         keys = dict.fromkeys([*stage.arenas, *(port.arena for port in stage.ports)])
+        # Forward kernels write values, backward ones adjoint rows; any of these is ready when the
+        # kernel has been done.
         values = self._arenas.values if dispatch.direction != BACKWARD else self._arenas.grads
         written = [array for key in keys if (array := values.get(key)) is not None]
         written += self._losses.of_stage(stage.number)

@@ -102,15 +102,19 @@ class JointUpdates:
           New parameters by node, new values of unread leaves, the new state, and accumulators of zeros.
         """
         here = lambda tree: jax.device_put(tree, self.device)
+        # All of it on one device: the parameters of each role's first copy, and the gradients of
+        # all copies.
         old = here(self._first(params))
         sums = {}
         for role, names in self.group.nodes.items():
             sums[role] = [here(accumulators[name]) for name in names]
         extra = {"staleness": np.float32(0)} | ({} if loss is None else {"value": np.float32(loss)})
         step = _step_of(self.group.transform).once
+        # The step donates the old parameters and the optimizer's state.
         new, new_unread, opt_state = step(
             old, dict(unread), opt_state, sums, np.float32(examples), extra
         )
+        # The result goes back to where the nodes are.
         changed = {}
         for role, names in self.group.nodes.items():
             first, *others = names

@@ -72,6 +72,7 @@ class Launches:
           stage: Its number.
         """
         tables = self._scheduler.tables
+        # An arena has grown somewhere, so all are looked up again.
         if tables.n_slots != self._n_slots:
             self._n_slots = tables.n_slots
             self._capacities.clear()
@@ -100,6 +101,7 @@ class Launches:
             staleness=d.staleness,
             dropped=d.dropped,
         )
+        # Only for errors, which name the instance of each row.
         if not stage.kind.reads_table:
             return launch
         return launch._replace(instances=np.repeat(d.ids, 1 if sizes is None else sizes))

@@ -140,6 +140,7 @@ class ParameterStore:
         Args:
           node: Its name.
         """
+        # The table has its own optimizer state; here stands what waits for its update.
         if node in self.tables:
             self.opt_state[node] = ()
             self.accumulators[node] = self.tables[node]
@@ -156,6 +157,7 @@ class ParameterStore:
             lambda x: copied(x, device),
             state,
         )
+        # Nothing is accumulated, so no row waits.
         if node in self._by_row:
             self._by_row[node].clear()
 
@@ -192,6 +194,7 @@ class ParameterStore:
                         lambda x, to=device: copied(x, to),
                         given[node],
                     )
+        # The rows that wait for an update are those of which the accumulator holds something.
         for node, rows in self._by_row.items():
             rows.restart(self.accumulators[node])
 
@@ -320,6 +323,7 @@ class ParameterStore:
         training = self.training[change.node]
         held = self.params[node], self.opt_state[node], self.accumulators[node]
         count = np.float32(change.divisor)
+        # The kernel donates its arrays, so what it returns replaces them at once.
         if rows is None:
             step = self._updates.get(node)
             if step is None:
@@ -374,6 +378,8 @@ class ParameterStore:
         elsewhere: Mapping[str, Any],
     ) -> None:
         """Each replica takes the mean of what was handed in, plus what it has learnt since."""
+        # What each has learnt since is the difference between its parameters now and what it handed
+        # in.
         handed_in = self._handed_in.pop(merge.group)
         for node, mean in self._means(merge.nodes, {**handed_in, **elsewhere}).items():
             self.params[node] = _rebase(

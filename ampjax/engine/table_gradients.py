@@ -45,6 +45,7 @@ class TableGradients:
         self._ids.append(ids)
         self._rows.append(rows)
         self.n_new += ids.size
+        # Many rows: those of one id are summed, so memory is bounded by the table.
         if self.n_new > MOST_ROWS:
             self.restore(*self.summed(), 0)
 

@@ -144,6 +144,8 @@ def _loop(
     ) -> tuple[Any, Any]:
         per_dispatch, donated = state
         returned = function(params, donated, read, per_dispatch)
+        # The next dispatch's arrays are taken out here, at the end of a step; after the last one
+        # any will do.
         return of_dispatch(jnp.minimum(i + 1, jnp.uint32(MOST_COALESCED - 1))), returned
 
     return jax.lax.fori_loop(jnp.uint32(0), n, step, (of_dispatch(0), donated))[1]

@@ -58,9 +58,11 @@ class SharedKernels:
         """
         with self._lock:
             found = self._held.get(key)
+            # Not in use, but perhaps kept: then its compiled functions are taken over.
             functions = self._take(key) if found is None else None
         if found is not None:
             return found
+        # Made outside the lock, so another thread may make the same one meanwhile.
         kernel = make() if functions is None else Kernel(*functions)
         weakref.finalize(kernel, self._let_go, key, (kernel.once, kernel.looped)).atexit = False
         with self._lock:
@@ -91,6 +93,7 @@ class SharedKernels:
             Any
         ] = []  # destroyed after the lock is free: that takes long, and may run anything
         with self._lock:
+            # The latest stands last; those that were kept longest go first.
             dropped.append(self._take(key))
             self._idle[key] = functions, n
             self._n_idle += n

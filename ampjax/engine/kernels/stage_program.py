@@ -76,6 +76,7 @@ class Program:
         """
         results: list[tuple[Any, ...]] = []
         out: Any = ()
+        # Sources come first, so each call finds its inputs' values.
         for call in self.calls:
             values = []
             for ref in call.inputs:

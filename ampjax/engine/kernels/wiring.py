@@ -154,6 +154,7 @@ def add_gradients(
     values = iter(cotangents)
     for port, place in enumerate(wiring.ports):
         if place is not None and float_ports[port]:
+            # Padding repeats a real input row; its gradient, zero, goes to the trash slot.
             slots = jnp.where(mask, wiring.of_port(pack, port), TRASH)
             out[place] = put_gradients(
                 out[place],

@@ -120,6 +120,7 @@ class EdgesRunner(StageRunner):
         launch: Launch,
     ) -> Any:
         """Calls a kernel for a launch; returns `donated`, changed."""
+        # Rows and edges are padded together: the step of the ladder must have room for both.
         k, sizes, edges = self._fit(launch)
         host, pack = self._arrays.rows([launch], k, 1)
         if self._draws and launch.direction != INFER:

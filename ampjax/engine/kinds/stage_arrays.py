@@ -171,6 +171,8 @@ class StageArrays:
           The changed `donated`.
         """
         k = self.size(launches[0])
+        # Small dispatches of loopable kernels always take the looped function, even one alone: else
+        # each would be compiled twice.
         if k <= self._largest_looped and kernel.looped is not None:
             host, pack = self.rows(launches, k, packs.MOST_COALESCED)
             stacked = host, pack, self._seeds(launches, k, packs.MOST_COALESCED), scalars
@@ -181,6 +183,7 @@ class StageArrays:
                 read,
                 stacked,
             )
+        # One dispatch: the stacked arrays without their first axis.
         host, pack = self.rows(launches, k, 1)
         seeds = self._seeds(launches, k, 1)
         per_dispatch = (
@@ -204,6 +207,7 @@ class StageArrays:
         Returns:
           The rows of host ports, `[most, k, *shape]` each, and the packs, int32 `[most, n_lines, k]`.
         """
+        # Slots first: rows from the host are looked up by them.
         pack = self._packs(launches, k, most)
         n = len(launches)
         host: list[np.ndarray] = []
@@ -247,6 +251,7 @@ class StageArrays:
         most: int,
     ) -> np.ndarray:
         """The packs of dispatches, padded, `[most, n_lines, k]`; those that the scheduler has padded are used as it wrote them."""
+        # The scheduler has padded these already.
         if launches[0].size:
             return packs.stacked(
                 [launch.pack for launch in launches],

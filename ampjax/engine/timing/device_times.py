@@ -105,6 +105,7 @@ class Costs:
           if its stage was never timed with (or without) changes, those without (or with); else the medians of all.
         """
         stage, direction, changes = issue.work
+        # The same kind of launch, or else the same stage and direction with (or without) changes.
         for work in (issue.work, (stage, direction, not changes)):
             if sizes := self._costs.get(work):
                 kernels, own = (
@@ -133,6 +134,8 @@ def place_in_time(
     placed: list[Times] = []
     part: list[Issued] = []
     for issue in issues:
+        # Everything before this launch had ended when it was issued: these launches are placed by
+        # that.
         if issue.timing is not None and part:
             placed += _fitted(part, costs, issue.timing.idle_ns, issue.timing.waited)
             part = []
@@ -157,6 +160,7 @@ def _fitted(
             over = 0
         if over == 0 or (over < 0 and not exact) or times[-1][3] == busy_ns:
             break
+        # Only what follows the last idle time can be stretched.
         factor *= max(end_ns - busy_ns, 0) / (times[-1][3] - busy_ns)
         times, busy_ns = _run(part, costs, factor)
     result = []
@@ -178,14 +182,17 @@ def _run(
             kernels, changes = issue.timing.costs
         else:
             kernels, changes = (factor * cost for cost in costs.of(issue))
+        # A device runs in order, and nothing before the host has issued it.
         start = max(free_ns, issue.start_ns)
         between = start + int(kernels)
         then = max(between, issue.changes_ns)
+        # The device was idle before the changes, or before the kernels: it is busy since then.
         if then > between:
             busy_ns = then
         elif start > free_ns:
             busy_ns = start
         free_ns = then + int(changes)
+        # A timed launch takes what was measured, so it can't be stretched either.
         if issue.timing is not None:
             busy_ns = free_ns
         times.append((start, between, then, free_ns))
