@@ -1,4 +1,4 @@
-"""Admission: instances are let in, and what is pumped for them travels on."""
+"""Admission: instances are let in, and their pumped messages travel on."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def admit(
     fed,
     *tables,
 ):
-    """Starts instances that have been given handles: their counters are set, and what is pumped for them gets slots and travels on.
+    """Starts instances that have been given handles: sets their counters, gives pumped messages slots, and lets pumped messages travel on.
 
     Args:
       handles: `[n]`: the instances' handles.
@@ -121,7 +121,7 @@ def admit(
 
 @entry
 def start_more(messages, pumps, numbers, rows_at, fed, *tables):
-    """Gives pumped messages of instances in flight slots, and lets them travel on; see `admit`.
+    """Gives pumped messages of instances in flight slots, and lets the messages travel on; see `admit`.
 
     Args:
       messages: `[n]`: the messages.
@@ -147,7 +147,7 @@ def start_more(messages, pumps, numbers, rows_at, fed, *tables):
 
 @entry
 def close(handles, *tables):
-    """Notes that nothing more is pumped for instances; those of which nothing is left have ended.
+    """Notes that nothing more is pumped for instances; instances without messages have then ended.
 
     Args:
       handles: `[n]`: their handles.
@@ -191,7 +191,7 @@ def report_ended(ended, programs, uses, *tables):
 
 @inlined
 def has_room_for(t, places, programs):
-    """Tells whether tables and arenas have room for programs, and for what is pumped.
+    """Tells whether tables and arenas have room for programs and for pumped rows.
 
     Args:
       t: The tables.
@@ -218,7 +218,7 @@ def has_room_for(t, places, programs):
 
 @inlined
 def feed_all(t, numbers, rows_at, fed):
-    """Writes where what is pumped belongs.
+    """Writes the slots to which the rows of pumped payloads belong.
 
     Args:
       t: The tables.
@@ -240,7 +240,7 @@ def feed_all(t, numbers, rows_at, fed):
 
 @inlined
 def begin_instance(t, i, pumps):
-    """Sets the counters of an instance's messages, and notes those that are pumped.
+    """Sets the counters of an instance's messages, and notes the pumped ones.
 
     Args:
       t: The tables.
@@ -302,7 +302,7 @@ def give_own_slots(t, v, pump):
 
 @inlined
 def note_pumped(t, v, stage, pumps):
-    """Gives a pumped message slots, and puts it at the end of its pump's list.
+    """Gives a pumped message slots, and puts the message at the end of its pump's list.
 
     Args:
       t: The tables.

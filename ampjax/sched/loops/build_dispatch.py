@@ -33,7 +33,7 @@ def decide(
     due,
     *tables,
 ):
-    """Decides on a worker's next dispatch, or on several that are done as soon as they have been decided.
+    """Decides on a worker's next dispatch, or on several that are done as soon as decided.
 
     It stops where the caller must see to something: an instance has ended or may enter again, a payload must be read, replicas meet, nothing is ready, an arena or a buffer has no
     room.
@@ -91,7 +91,7 @@ def decide(
 
 @inlined
 def try_build(t, q, spare, decision, pack, due):
-    """Takes the next dispatch from a queue and writes it down, if there is room for it.
+    """Takes the next dispatch from a queue and writes its line and its pack, if there is room.
 
     Args:
       t: The tables.
@@ -213,7 +213,7 @@ def padded_size(t, stage, n):
 
 @inlined
 def fit_messages(t, q, most, space, pack):
-    """How many of a queue's first messages make one dispatch, at least one.
+    """Counts the first messages of a queue that make one dispatch, at least one.
 
     Args:
       t: The tables.
@@ -351,7 +351,7 @@ def give_slots(t, stage, messages):
 
 @inlined
 def write_slots(t, stage, messages, lines, pack, size):
-    """Writes the slots of a dispatch's rows, port by port and output by output: padded, or else how many rows each of these has, and then their slots.
+    """Writes the slots of a dispatch's rows, port by port and output by output: padded, or else the lengths of ports and outputs and then the slots.
 
     Args:
       t: The tables.

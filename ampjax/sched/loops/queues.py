@@ -10,7 +10,7 @@ from ampjax.sched.loops.compiled import inlined, inner
 
 @inlined
 def line_of(t, v):
-    """Gives a message's line of `lines`. The compiler learns that it isn't negative, so need not count from the table's end.
+    """Gives a message's line of `lines`, as a number that the compiler knows not to be negative, so that indexing need not count from the table's end.
 
     Args:
       t: The tables.
@@ -120,7 +120,7 @@ def deactivate(t, q):
 
 @inner
 def merge(t, a, b):
-    """Merges two lists of messages in order of age; of equal age those of the first list go first.
+    """Merges two lists of messages in order of age; of equal age the first list's messages go first.
 
     Args:
       t: The tables.
@@ -159,7 +159,7 @@ def merge(t, a, b):
 
 @inner
 def in_order(t, head):
-    """Sorts a list of messages by age; equal ones stay as they are. Runs that are in order are merged, two by two.
+    """Sorts a list of messages by age, stably: runs that are in order are merged, two by two.
 
     Args:
       t: The tables.
@@ -275,7 +275,7 @@ def space_for(t, stage, spare):
 
 @inner
 def has_room(t, q, spare):
-    """Tells whether there is room for what the first message of a queue makes.
+    """Tells whether there is room for the results of the first message of a queue.
 
     Args:
       t: The tables.
@@ -337,7 +337,7 @@ def is_dropped(t, node, age):
 
 @inner
 def differ(t, q):
-    """Tells whether some messages of a queue may not share a dispatch with its first one. Where none differ, the queue stays as it is.
+    """Tells whether some messages of a queue may not share a dispatch with its first one. Where none differ, the queue stays as before.
 
     Args:
       t: The tables.
@@ -354,7 +354,7 @@ def differ(t, q):
 
 @inner
 def put_alike_first(t, q):
-    """Puts the first message, and those that may share a dispatch with it, before the others, as far as they fit one dispatch.
+    """Puts the first message, and the messages that may share a dispatch with the first one, before the others, as far as one dispatch holds.
 
     These have seen the same parameter versions; where weights are not stashed, it is enough that their gradients are dropped at the same nodes.
 

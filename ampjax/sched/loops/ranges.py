@@ -101,7 +101,7 @@ def give_rows(t, begin, length):
 
 @entry
 def widen(handles, lengths, rows, moved, *tables):
-    """Makes room for longer programs: messages move to longer ranges where they must, and with them their places in queues.
+    """Makes room for longer programs: messages move to longer ranges where needed, together with their places in queues.
 
     Args:
       handles: `[n]`: their handles.
@@ -145,7 +145,7 @@ def widen(handles, lengths, rows, moved, *tables):
 
 @inner
 def move_messages(t, old, n, new):
-    """Moves messages to other lines of `live`, wherever they wait.
+    """Moves messages to other lines of `live`, in all queues where the messages wait.
 
     Args:
       t: The tables.

@@ -1,4 +1,4 @@
-"""Travel: what follows when a dispatch is done: who is ready, who is answered, who ends.
+"""Travel: the consequences of a dispatch that is done: messages that are ready, messages that are answered, instances that end.
 
 Messages that travel on together are a list through `TOGETHER`; those that are answered, and are in no queue yet, one through `NEXT`. A list ends with -1.
 """
@@ -85,7 +85,7 @@ def linked(t, messages):
 
 @inner
 def emit(t, head):
-    """Lets a list of messages travel on, port by port. Who has all of its inputs is ready, and complete groups travel on themselves; who is owed nothing is answered.
+    """Lets a list of messages travel on, port by port: consumers with all inputs are ready, complete groups travel on, messages that are owed nothing are answered.
 
     Args:
       t: The tables.
@@ -257,7 +257,7 @@ def closed(t, first, last):
 
 @inner
 def answer(t, messages):
-    """Notes that a stage has answered the inputs of messages: whose rows these were is owed one gradient less.
+    """Notes that a stage has answered the inputs of messages: each input's producer is owed one gradient less.
 
     Args:
       t: The tables.
@@ -280,7 +280,7 @@ def answer(t, messages):
 
 @inner
 def settle(t, head):
-    """Sends messages back, or ends them, all of whose consumers have answered: producer by producer, in the order in which these stand.
+    """Sends messages back, or ends messages, all of whose consumers have answered: producer by producer, in the order of the list.
 
     Args:
       t: The tables.
@@ -367,7 +367,7 @@ def members_of(t, head):
 
 @inlined
 def end_all(t, head):
-    """Ends messages of one stage or pump: their slots are free; so is all that instances hold of which these were the last.
+    """Ends messages of one stage or pump: frees their slots, and ends instances that have no other message.
 
     Args:
       t: The tables.
@@ -402,7 +402,7 @@ def end_all(t, head):
 
 @inlined
 def end_instance(t, i):
-    """Ends an instance: what it held can be given to another.
+    """Ends an instance: frees its ranges for another.
 
     Args:
       t: The tables.

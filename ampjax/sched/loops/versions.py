@@ -111,7 +111,7 @@ def count_gradients(t, stage, messages, lines, due):
 
 @inlined
 def count_rows(t, node, age, rows):
-    """Counts gradient rows of a node that are equally stale: among those of its next update, or as dropped.
+    """Counts gradient rows of a node that are equally stale, as part of its next update or as dropped.
 
     Args:
       t: The tables.

@@ -144,7 +144,7 @@ def advance(
 
 @inlined
 def look_who_asks(t, moments, workers):
-    """Finds the idle workers that are asked next: those for which something has come, or for which something waited when they were last asked.
+    """Finds the idle workers that are asked next: workers with new messages, and workers that were blocked when last asked.
 
     Args:
       t: The tables.
@@ -171,7 +171,7 @@ def look_who_asks(t, moments, workers):
 
 @inlined
 def note_blocked(t, moments, workers, worker):
-    """Notes that a worker starts nothing now. If something waits for it, it is asked again at the next event.
+    """Notes that a worker starts nothing now, and asks a worker with waiting messages again at the next event.
 
     Args:
       t: The tables.
@@ -188,7 +188,7 @@ def note_blocked(t, moments, workers, worker):
 
 @inlined
 def cost_ns(t, decision, pack, due, rates):
-    """Computes what a dispatch takes: as `FlopsCost`, operation by operation, so that both round alike.
+    """Computes the cost of a dispatch as `FlopsCost` does, operation by operation, so that both round alike.
 
     Args:
       t: The tables.
@@ -263,7 +263,7 @@ def free_column(workers, n_workers):
 
 @inlined
 def begin_dispatch(moments, workers, worker, decision, first, costs):
-    """Starts a dispatch: it goes into the heap.
+    """Starts a dispatch: puts its column into the heap.
 
     Args:
       moments: See `advance`; it is written to.
@@ -290,7 +290,7 @@ def begin_dispatch(moments, workers, worker, decision, first, costs):
 
 @inlined
 def end_first(t, moments, workers):
-    """Ends the dispatch that ends first: it leaves the heap, it is that much later now, and a worker that was busy with it is asked next.
+    """Ends the dispatch that ends first: takes its column from the heap, moves the time to its end, and has its worker asked next.
 
     Args:
       t: The tables.
