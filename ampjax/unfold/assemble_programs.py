@@ -159,7 +159,7 @@ class _ByInstance:
 
 
 class ChunkColumns:
-    """The columns of all chunks, one after the other: what a `Chunk` holds, and the outputs of each invocation."""
+    """The columns of all chunks, one after the other: the fields of `Chunk`, and the outputs of each invocation."""
 
     def __init__(self, plan: Plan, chunks: Sequence[Chunk]):
         counts = [len(chunk.states) for chunk in chunks]
@@ -225,7 +225,7 @@ class ChunkColumns:
 
 
 def stable_order(keys: np.ndarray) -> np.ndarray:
-    """Finds the order that sorts numbers; equal ones stay as they are. It sorts by digits, ten times as fast as NumPy's stable sorts of large numbers.
+    """Finds the order that sorts numbers, stably, digit by digit: ten times as fast as NumPy's stable sorts of large numbers.
 
     Args:
       keys: `[n]`: numbers of at least 0.
@@ -247,7 +247,7 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
 
 
 def starts(counts: np.ndarray) -> np.ndarray:
-    """Where each of some ranges begins, and where the last one ends.
+    """Gives the beginning of each of some adjacent ranges, and the end of the last one.
 
     Args:
       counts: `[n]`: the lengths of the ranges.

@@ -1,4 +1,4 @@
-"""New lines of programs that grow while they are in flight."""
+"""New lines of programs that grow while in flight."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Growth:
 
 
 class KnownLines:
-    """The lines of an unfolding's programs, as far as they have been given.
+    """The lines of an unfolding's programs that have been given so far.
 
     Args:
       ranks: The order in which messages reach ports.
@@ -114,7 +114,7 @@ class KnownLines:
         held: np.ndarray,
         n_instances: int,
     ) -> Growth:
-        """Adds what is new to what is known.
+        """Adds new chunks to the known lines.
 
         Args:
           chunks: The chunks that are new.

@@ -1,4 +1,4 @@
-"""What tells programs apart: for two instances the same will happen if these numbers are the same."""
+"""Numbers that tell programs apart: two instances with the same numbers have the same program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS: From here on the pump's own fields, or the identity of a topology.
 
 
 class PumpedNumbers:
-    """Turns what is pumped into numbers. Payloads are not looked at.
+    """Turns pumped messages into numbers, without looking at payloads.
 
     Topologies are told apart as objects; who remembers an instance by its numbers keeps `topologies_of` too, so that no other object takes their place.
 

@@ -47,7 +47,7 @@ class Unfolder:
         return Unfolding(self.plan, workspace, ids, purpose, assume)
 
     def programs(self, unfolding: Unfolding) -> Programs:
-        """Gives the programs as far as they are known. Those of later are longer, and begin in the same way.
+        """Gives the programs as far as known; later programs are longer, and begin in the same way.
 
         Args:
           unfolding: The unfolding.

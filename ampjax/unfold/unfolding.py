@@ -40,7 +40,7 @@ MOST_ROUNDS = 1_000_000
 
 
 class Unfolding:
-    """Some instances' control flow, as far as it is known.
+    """The control flow of some instances, as far as known.
 
     Args:
       plan: The plan.
@@ -78,7 +78,7 @@ class Unfolding:
     # -- events
 
     def pump(self, batch: Mapping[str, Messages]) -> None:
-        """Evaluates what follows from more messages.
+        """Evaluates the consequences of more messages.
 
         Args:
           batch: The messages, by pump; `Messages.instance` counts positions among the instances.
@@ -135,7 +135,7 @@ class Unfolding:
         return self._choices.states
 
     def resume(self, choices: Mapping[int, np.ndarray]) -> None:
-        """Goes on with what payloads have decided.
+        """Goes on with the choices that payloads have made.
 
         Args:
           choices: For each stage in `asked`, `[n]` or `[n, names]`, in the same order. Stages that are left out wait on.
@@ -152,7 +152,7 @@ class Unfolding:
         invocations: np.ndarray,
         chosen: np.ndarray | None,
     ) -> None:
-        """Goes on with what has been decided for some of the messages that a stage has asked about.
+        """Goes on with the choices for some of the messages that a stage has asked about.
 
         Args:
           number: The stage.
@@ -171,7 +171,7 @@ class Unfolding:
     # -- questions
 
     def programs(self, ranks: ArrivalRanks) -> Programs:
-        """Gives the programs as far as they are known. Those of later are longer, and begin in the same way.
+        """Gives the programs as far as known; later programs are longer, and begin in the same way.
 
         Args:
           ranks: Those of the plan.
@@ -190,7 +190,7 @@ class Unfolding:
         )
 
     def growth(self, known: KnownLines) -> Growth:
-        """Gives what has come since this was last called.
+        """Gives the lines that have come since the last call.
 
         Args:
           known: What has been given before; it is brought up to date.
@@ -209,7 +209,7 @@ class Unfolding:
     # -- rounds
 
     def _advance(self) -> None:
-        """Runs what can run, and what that makes possible."""
+        """Runs all stages that can run, and all stages that can run then."""
         self._round = 0
         self._run_rounds()
         while self._assume and self._choices:
@@ -312,7 +312,7 @@ class Unfolding:
         self._router.route(stage.routes[0], MessageBatch(states, messages))
 
     def _suspect(self, number: int) -> None:
-        """Warns of instances that take very long; refuses those that seem never to end."""
+        """Warns of instances that take very long; refuses instances that seem never to end."""
         stage = self._plan.stages[number]
         state = self.invocations.chunks[-1].states[:1]
         shown = State(

@@ -23,7 +23,7 @@ REMEMBERED_DISPATCHES = 8
 
 
 class SentRows(NamedTuple):
-    """What travels over some edges: a row for each type and sender, or for each edge where bodies on its type are random; type by type.
+    """The rows that travel over some edges, type by type: a row for each type and sender, or for each edge where bodies on its type are random.
 
     Args:
       senders: `[sent]`: the row of the dispatch's input that each is made of.
@@ -38,7 +38,7 @@ class SentRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """The edges of some messages, those of the first type before those of the second, and so on.
+    """The edges of some messages, the first type's edges before the second's, and so on.
 
     Args:
       senders: `[edges]`: rows of the dispatch's input.
@@ -61,7 +61,7 @@ class Edges:
 
     @cached_property
     def sent(self) -> SentRows:
-        """What travels over them."""
+        """The rows that travel over the edges."""
         # Random bodies differ from edge to edge, so each edge's row is computed by itself.
         if self.random:
             return SentRows(
@@ -92,7 +92,7 @@ class Edges:
         )
 
     def loads(self, sizes: np.ndarray) -> np.ndarray:
-        """Counts what each message sends.
+        """Counts the rows and edges that each message sends.
 
         Args:
           sizes: `[messages]`: the rows of each.

@@ -17,7 +17,7 @@ WaitingMessages = tuple[np.ndarray, np.ndarray]
 
 
 class JoinTable:
-    """What waits at one stage's ports.
+    """The messages that wait at one stage's ports.
 
     Args:
       stage: The stage.
@@ -130,7 +130,7 @@ class JoinTable:
         return states if port == 0 else self._states.take(self._place.take(numbers), axis=0), inputs
 
     def pending(self) -> list[tuple[int, np.ndarray, int]]:
-        """Lists what waits.
+        """Lists the messages that wait.
 
         Returns:
           `(port, state [width], message)`, by port and key.
@@ -187,7 +187,7 @@ class JoinTable:
         self._n_states = end
 
     def _still_here(self, port: int) -> WaitingMessages:
-        """The messages that wait at a port, in the order in which they came."""
+        """The messages that wait at a port, in the order of arrival."""
         kept = [
             (
                 np.zeros((0, self._layout.width), np.int64),
@@ -217,7 +217,7 @@ class JoinTable:
         return numbers
 
     def _widen(self, values: np.ndarray) -> None:
-        """Makes room for keys outside the ranges: what waits gets new numbers."""
+        """Makes room for keys outside the ranges, and gives the keys of waiting messages new numbers."""
         waiting = [self._still_here(port) for port in range(self._n)]
         known = []
         for port, (states, _) in enumerate(waiting):

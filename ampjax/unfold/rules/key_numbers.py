@@ -1,4 +1,4 @@
-"""Numbers of keys: what makes messages belong together, as small integers that index tables.
+"""Numbers of keys: small integers that index tables, equal for messages that belong together.
 
 There are three ways, from fast to general. *Direct*: the instance's handle times the ranges of the key's fields as seen so far. *Coded*: where these
 multiply beyond a bound, the combinations of fields that have come are counted (a sequence of 10 steps has 54 pairs of step and length, not 256),
@@ -94,7 +94,7 @@ class KeyColumns:
 
 
 class _Dictionary:
-    """Numbers keys one by one, however large they are."""
+    """Numbers keys of any size one by one."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, int] = {}
@@ -160,7 +160,7 @@ class KeyNumbers:
 
     @property
     def size(self) -> int:
-        """All numbers are below it; 0 before `fit`."""
+        """An upper bound of all numbers, exclusive; 0 before `fit`."""
         return self._size if self._dictionary is None else self._dictionary.size
 
     def values(
@@ -287,7 +287,7 @@ class KeyNumbers:
         return fits and 2 * self._n_codes * n_handles <= self._coded_limit
 
     def _add_codes(self, places: np.ndarray) -> bool:
-        """Gives combinations that are new their codes; False if there is no room for them."""
+        """Gives new combinations their codes; False if there is no room."""
         assert self._codes is not None
         new = np.unique(places)
         n_codes = self._n_codes + len(new)

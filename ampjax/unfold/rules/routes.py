@@ -1,4 +1,4 @@
-"""Routing: messages pass control nodes until they reach stages. No payload is read."""
+"""Routing: messages pass control nodes up to the next stages. No payload is read."""
 
 from __future__ import annotations
 
