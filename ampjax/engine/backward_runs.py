@@ -1,4 +1,4 @@
-"""Runs the kernels that compute weight gradients: chooses who consumes these, and keeps what comes of it with the parameters."""
+"""Runs the kernels that compute weight gradients: chooses the consumer of the gradients, and stores its results with the parameters."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BackwardRuns:
         return launch.stage in self._updating and launch.n_rows > 0
 
     def updates_at_once(self, launch: Launch) -> bool:
-        """Whether a launch's kernel also makes its updates: they need nothing but the gradients that it brings.
+        """Whether a launch's kernel also makes its updates, which need no gradients but the launch's own.
 
         Args:
           launch: The launch.
@@ -119,7 +119,7 @@ class BackwardRuns:
         return 0 if accumulates else len(launch.changes)
 
     def leave_out(self, stage: Stage, launches: Coalesced) -> None:
-        """Keeps to which rows of tables launches would give gradients, if they were run.
+        """Notes the rows of tables to which launches would have given gradients.
 
         Args:
           stage: Their stage.
@@ -132,7 +132,7 @@ class BackwardRuns:
         self,
         stages: Sequence[Stage],
     ) -> dict[int, list[tuple[str, int]]]:
-        """The tables of each stage whose updates go over those rows that have got gradients, and the ports of the rows' numbers.
+        """Finds the tables of each stage whose updates go over rows with gradients only, and the ports of the rows' numbers.
 
         Every node that has such a table as its parameters does nothing with it but read a row for each message.
         """
@@ -179,7 +179,7 @@ class BackwardRuns:
         )
 
     def _updating_of(self, stage: Stage) -> Updating:
-        """What updates a stage's nodes."""
+        """The updating consumer of a stage's gradients."""
         training = [self._store.training[node] for node in stage.params]
         return Updating(tuple((of_node.tx, of_node.gradient) for of_node in training))
 
@@ -193,7 +193,7 @@ class BackwardRuns:
     def _consumer(
         self, stage: Stage, launch: Launch
     ) -> tuple[GradientConsumer, tuple[Any, ...], np.ndarray | None]:
-        """Who consumes a launch's weight gradients, the state that it keeps of each node, and the numbers that an update needs."""
+        """The consumer of a launch's weight gradients, the consumer's state of each node, and the numbers that an update needs."""
         if self.updates_at_once(launch):
             updates = {
                 change.node: change for change in launch.changes if isinstance(change, Update)

@@ -1,4 +1,4 @@
-"""Compiles the kernels of all dispatch sizes before training, so that nothing is compiled in it; and counts compilations."""
+"""Compiles the kernels of all dispatch sizes before training, which then compiles nothing; and counts compilations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def compiling_s() -> float:
 
 
 def _spend(seconds: float) -> None:
-    """Counts a part of a compilation that has just ended. Parts within it, as of a function that another one calls, were counted before and are its own."""
+    """Counts a part of a compilation that has just ended. Parts within this part, as of a function that another one calls, were counted before and belong to this one."""
     end = time.perf_counter()
     # What ended within this part is taken off, since this part's time holds it already.
     while _latest and _latest[-1][0] >= end - seconds:

@@ -1,4 +1,4 @@
-"""Optimizer steps of several nodes together, in synchronous and pipeline training: where the arrays are, and the one call that changes them."""
+"""Optimizer steps of several nodes together, in synchronous and pipeline training: the places of the arrays, and the one call that changes all of the nodes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class JointUpdates:
 
     @cached_property
     def device(self) -> Device:
-        """Where steps are computed and the optimizer's state is: with the group's first node."""
+        """The device on which steps are computed and the optimizer's state lies: the device of the group's first node."""
         return self.device_of[self.group.names[0]]
 
     def init(

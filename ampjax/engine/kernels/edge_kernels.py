@@ -198,7 +198,7 @@ class _Sent:
     seeds: Any
 
     def collected(self) -> Array:
-        """What arrives at each row, `[k, ...]`: what senders' rows become, added up in the order of types and edges."""
+        """The sums that arrive at each row, `[k, ...]`: results of senders' rows, added up in the order of types and edges."""
         sent = []
         # Each type's bodies run once on each row that is sent.
         for number, (body, own, part) in enumerate(
@@ -298,7 +298,7 @@ class _Sent:
 
 
 def _parts(rows: Any, sizes: Sizes) -> list[Array]:
-    """What is sent, `[sum(sent), ...]`, type by type."""
+    """Cuts the sent rows, `[sum(sent), ...]`, into one part for each type."""
     return jnp.split(
         rows,
         np.cumsum(sizes[:-1])[:-1].tolist(),
@@ -306,7 +306,7 @@ def _parts(rows: Any, sizes: Sizes) -> list[Array]:
 
 
 def _real(wiring: Wiring, pack: Array) -> Array:
-    """Which rows of the outputs are no padding: padding goes to the trash slot."""
+    """A mask of the real rows of the outputs: padding goes to the trash slot."""
     return wiring.of_output(pack, 0) != TRASH
 
 

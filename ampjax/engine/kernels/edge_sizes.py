@@ -30,7 +30,7 @@ Sizes = tuple[int, ...]
 
 
 class PaddedEdges(NamedTuple):
-    """A dispatch's edges as kernels take them.
+    """A dispatch's edges in the layout of kernels.
 
     Args:
       senders: `[sum(sent)]`, int32: the rows that travel, each type padded with its first one (row 0 where it has none).
@@ -45,7 +45,7 @@ class PaddedEdges(NamedTuple):
 
 @dataclass(frozen=True)
 class EdgeSizes:
-    """Sent rows of each edge type, and edges, beside each row: how many there are, and how they vary.
+    """The numbers of sent rows of each edge type, and of edges, for each row: their means and deviations.
 
     Args:
       mean: `[edge types + 1]`: their number per row.
@@ -60,7 +60,7 @@ class EdgeSizes:
         cls,
         dispatches: Sequence[tuple[np.ndarray, np.ndarray]],
     ) -> EdgeSizes:
-        """What sampled messages suggest.
+        """Estimates sizes from sampled messages.
 
         Args:
           dispatches: Of some dispatches, the rows of each message `[n]` and its `Edges.loads` `[n, edge types + 1]`.
@@ -122,7 +122,7 @@ def fitted_edges(
     rows: int,
     edges: Edges,
 ) -> tuple[int, Sizes, PaddedEdges]:
-    """A dispatch's edges as kernels take them, with the sizes to which it is padded.
+    """Pads a dispatch's edges, and gives the sizes chosen for the dispatch.
 
     Args:
       expected: For how many edges there is room.

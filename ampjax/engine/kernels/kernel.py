@@ -36,7 +36,7 @@ from ampjax.sched.decisions.packs import MOST_COALESCED
 
 
 class PerDispatch(NamedTuple):
-    """The arrays of one dispatch. Looped kernels get those of several dispatches, stacked: `[MOST_COALESCED, ...]`.
+    """The arrays of one dispatch. Looped kernels get the stacked arrays of several dispatches: `[MOST_COALESCED, ...]`.
 
     Args:
       host: The rows of each port whose payloads lie in host memory, `[k, *shape]`.

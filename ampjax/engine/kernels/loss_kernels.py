@@ -1,4 +1,4 @@
-"""Kernels of losses: the loss and its gradients in one call, and the loss alone. How they are called: `kernels.kernel`."""
+"""Kernels of losses: the loss and its gradients in one call, and the loss alone. The calling convention is in `kernels.kernel`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded activations: what a stage's forward pass keeps for its adjoint.
+"""Recorded activations: the arrays that a stage's forward pass keeps for its adjoint.
 
 AMPNet's adjoint uses the activations of the forward pass, even where the parameters have changed since ("current weights" means
 recorded activations with current parameters). `jax.vjp` makes the residuals; those that depend on parameters are kept, row by row, beside
@@ -30,7 +30,7 @@ RowTypes = tuple[tuple[tuple[int, ...], str], ...]
 
 @dataclass(frozen=True)
 class Residuals:
-    """Which residuals of a program are recorded, and which of its pullback's leaves follow from them.
+    """The residuals of a program that are recorded, and the leaves of its pullback that follow from the records.
 
     Args:
       leaves: The leaves of the pullback that are put back.
@@ -72,7 +72,7 @@ class Residuals:
         seeds: Any,
         recorded: Sequence[jax.Array],
     ) -> tuple[Any, Callable[..., Any]]:
-        """As `row_vjp`, but with the recorded activations in place of those computed anew.
+        """As `row_vjp`, but with recorded activations in place of activations computed anew.
 
         Args:
           program: The program that these residuals were found for.
@@ -164,7 +164,7 @@ class _Trace:
         values: Sequence[Any],
         wanted: Sequence[Any],
     ) -> list[Any]:
-        """The values of `wanted`, from those of a cut and with cheap operations."""
+        """Computes the values of `wanted` from the values of a cut, by cheap operations."""
         found = dict(zip(known, values, strict=True))
         steps = set[int]()
         stack = [v for v in wanted if v not in found]
@@ -330,7 +330,7 @@ def _cut(
     more: _Trace,
     wanted: Sequence[Any],
 ) -> tuple[tuple[int, int], ...]:
-    """Where the smallest values are made from which `wanted` follows: a minimum cut."""
+    """Finds the equations that make the smallest values from which `wanted` follows: a minimum cut."""
     places: dict[Any, tuple[int, int]] = {}
     sizes: dict[Any, int] = {}
     for i, (equation, same) in enumerate(zip(few.jaxpr.eqns, more.jaxpr.eqns, strict=True)):
@@ -351,7 +351,7 @@ def _is_row(few: Any, more: Any) -> bool:
 
 
 def find_chain_residuals(program: ChainProgram, rows: RowTypes, params: Any) -> Residuals:
-    """Finds which residuals of a chain's row-wise nodes to record; what they collect is recorded before these.
+    """Finds the residuals of a chain's row-wise nodes to record; the collected rows are recorded before the residuals.
 
     Args:
       program: The chain's program.

@@ -1,4 +1,4 @@
-"""Kernels of row-wise stages: forward, forward with records, and the adjoint. `kernels.kernel` says how they are called."""
+"""Kernels of row-wise stages: forward, forward with records, and the adjoint. The calling convention is in `kernels.kernel`."""
 
 from __future__ import annotations
 

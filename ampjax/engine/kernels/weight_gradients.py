@@ -1,4 +1,4 @@
-"""The consumers of a dispatch's weight gradients: they accumulate them for a later update, or make the update at once.
+"""The consumers of a dispatch's weight gradients, which accumulate the gradients for a later update, or make the update at once.
 
 A kernel calls such a `GradientConsumer` with the stage's parameters, the state that it keeps of each node (donated), and the sums of the
 gradient rows. Where a dispatch brings all the rows of an update, and nothing had been accumulated before, the update is part of the kernel:

@@ -47,7 +47,7 @@ class Wiring:
         return pack[N_HEAD + len(self.ports) + output]
 
     def mask(self, pack: Array) -> Array:
-        """Which rows are not padding, `[k]`."""
+        """A mask of the rows that are not padding, `[k]`."""
         return jnp.arange(pack.shape[1]) < pack[N_HEAD + len(self.ports) + len(self.outputs), 0]
 
 
@@ -100,7 +100,7 @@ def new_gradients(
     grads: tuple[Any, ...],
     pack: Array,
 ) -> tuple[Any, ...]:
-    """The adjoint rows, with zeros for new outputs where consumers will add to them."""
+    """The adjoint rows, with zeros for new outputs where consumers will add gradients."""
     new = list(grads)
     for j, place in enumerate(wiring.outputs):
         if new[place] is not None and not wiring.written[j]:

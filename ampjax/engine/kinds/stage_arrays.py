@@ -136,7 +136,7 @@ class StageArrays:
     # -- launches
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether one call can carry out a launch and the one before it: both have the same size, and a loop over them is faster."""
+        """Whether one call can carry out a launch and the launch before: both have the same size, and a loop over both is faster."""
         k = self.size(launch)
         return (
             k == self.size(before)
@@ -157,7 +157,7 @@ class StageArrays:
         launches: Coalesced,
         scalars: Any = None,
     ) -> Any:
-        """Calls a `@kernel` for launches: once, or looped if it can be.
+        """Calls a `@kernel` for launches: once, or looped where the kernel and the size allow.
 
         Args:
           kernel: The kernel (`kernels.kernel`).
@@ -250,7 +250,7 @@ class StageArrays:
         k: int,
         most: int,
     ) -> np.ndarray:
-        """The packs of dispatches, padded, `[most, n_lines, k]`; those that the scheduler has padded are used as it wrote them."""
+        """The packs of dispatches, padded, `[most, n_lines, k]`; packs that the scheduler has padded are used unchanged."""
         # The scheduler has padded these already.
         if launches[0].size:
             return packs.stacked(

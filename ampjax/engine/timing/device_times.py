@@ -1,4 +1,4 @@
-"""Works out when each launch ran on its device from those that were waited for.
+"""Works out the time of each launch on its device from the launches that were waited for.
 
 A launch that is timed starts on a device that has nothing left to do, and is waited for: it takes from when the host has issued it until
 its end. Every other one takes the median time of the timed ones of its stage, direction and size. It starts when the host has issued it and
@@ -21,7 +21,7 @@ KernelKind = tuple[int, str, bool]
 
 
 class Timing(NamedTuple):
-    """What was seen of a launch that was timed.
+    """The measurements of a launch that was timed.
 
     Args:
       idle_ns: When everything before it had ended.
@@ -60,7 +60,7 @@ class Issued(NamedTuple):
 
 
 class Costs:
-    """How long launches take, by the median of those that were timed: of two the shorter, since what disturbs a timing makes it longer.
+    """Costs of launches, by the median of the timed ones: of two the shorter, since disturbances only make a timing longer.
 
     Args:
       issues: Launches, some of them timed.
@@ -94,7 +94,7 @@ class Costs:
         )
 
     def of(self, issue: Issued) -> tuple[float, float]:
-        """What a launch costs.
+        """Estimates the cost of a launch.
 
         Args:
           issue: The launch.
@@ -121,7 +121,7 @@ def place_in_time(
     costs: Costs,
     done_ns: int,
 ) -> list[Times]:
-    """When each launch of one worker ran.
+    """Places the launches of one worker in time.
 
     Args:
       issues: All of them, in the order of issue.
@@ -149,7 +149,7 @@ def _fitted(
     end_ns: int,
     exact: bool,
 ) -> list[Times]:
-    """The times of some launches, the first of which may be timed, that end at `end_ns` or (not exact) before it."""
+    """The times of some launches, the first of which may be timed, that end at `end_ns` or (not exact) before."""
     factor, times, busy_ns = 1.0, *_run(part, costs, 1.0)
     for _ in range(
         4
@@ -174,7 +174,7 @@ def _run(
     costs: Costs,
     factor: float,
 ) -> tuple[list[Times], int]:
-    """The times if what was not timed takes `factor` times its cost; and since when the device has been busy with that alone."""
+    """The times of launches if each untimed one takes `factor` times its cost; and the moment since when the device has run only such launches."""
     times: list[Times] = []
     free_ns = busy_ns = 0
     for issue in part:
