@@ -1,4 +1,4 @@
-"""Several processes, on one machine or many: where they are placed, how they end, and the messages between them."""
+"""Several processes, on one machine or many: their placement, their ends, and the messages between processes."""
 
 from ampjax.cluster.hosts.host_context import HostContext
 from ampjax.cluster.hosts.local_launcher import LocalLauncher

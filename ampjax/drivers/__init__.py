@@ -1,1 +1,1 @@
-"""Event loops that ask the scheduler for work: in real time, in virtual time, or as a recording says. Also what they share."""
+"""Event loops that ask the scheduler for work, in real time, in virtual time, or by a recording; and the parts that drivers share."""

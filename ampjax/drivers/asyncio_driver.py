@@ -149,7 +149,7 @@ class AsyncioDriver:
                 await self._keep_pace(worker, self._words(last))
 
     def _take(self, worker: int, issued: int) -> list[Dispatch]:
-        """The worker's next dispatches until the next fence, done as they are decided.
+        """Takes the worker's next dispatches until the next fence, each done as soon as decided.
 
         With a trace it is one, which is not done: the trace notes at each decision what waits.
         """

@@ -34,7 +34,7 @@ _END: Any = object()
 def batches_of(
     data: Instances | LoopInstances, ids: np.ndarray
 ) -> Sequence[Mapping[str, Messages]]:
-    """All messages of some instances, in the batches in which they are pumped one after the other.
+    """All messages of some instances, in the batches that are pumped one after the other.
 
     Args:
       data: The instances.
@@ -49,7 +49,7 @@ def batches_of(
 
 
 class Source:
-    """The default controller: pumps all messages of an instance when it is admitted.
+    """The default controller: pumps all messages of an instance on admission.
 
     Args:
       scheduler: Where instances go.
@@ -120,7 +120,7 @@ class Source:
 
     @property
     def n_admitted(self) -> int:
-        """How many instances have been admitted."""
+        """The number of instances admitted so far."""
         return self._next
 
     def end_early(self, multiple: int = 1) -> None:
@@ -142,7 +142,7 @@ class Source:
                 self._guard.release(instance, self.train)
 
     def _count_fitting(self, n: int) -> int:
-        """How many of the next `n` instances are sure to fit beside those in flight; their room is reserved."""
+        """Counts how many of the next `n` instances are sure to fit beside the ones in flight, and reserves their room."""
         assert self._guard is not None
         for i in range(n):
             if self._next + i not in self._needs:
@@ -154,7 +154,7 @@ class Source:
         return n
 
     def _look_ahead(self, start: int) -> None:
-        """Finds out what the next instances need, all in one go."""
+        """Finds the needs of the next instances, all in one go."""
         assert self._guard is not None
         ids = self._ids[start : start + LOOK_AHEAD]
         different, place = np.unique(ids, return_inverse=True)
@@ -183,7 +183,7 @@ class Source:
         self._scheduler.close(handles)
 
     def _foresee(self, n: int) -> None:
-        """Unfolds the last `n` instances together with those that follow, if programs were missing twice in succession.
+        """Unfolds the last `n` instances together with the following ones, if programs were missing twice in succession.
 
         To unfold many costs little more than to unfold one.
         """
@@ -228,7 +228,7 @@ class LoopInstances:
 
     @property
     def sizes(self) -> Any:
-        """How large each example is, if they say so."""
+        """The size of each example, if the loops name sizes."""
         return getattr(self._examples, "sizes", None)
 
     def start(self, i: int) -> Iterator[Mapping[str, Any]]:
@@ -244,7 +244,7 @@ class LoopInstances:
         pumped: Mapping[int, Mapping[str, Any]],
         places: Mapping[int, int],
     ) -> Mapping[str, Messages]:
-        """What the loops of some examples have yielded, as columns.
+        """The messages that the loops of some examples have yielded, as columns.
 
         Args:
           pumped: For each example a message for each of some pumps.
@@ -264,7 +264,7 @@ class LoopInstances:
         self,
         ids: np.ndarray,
     ) -> list[Mapping[str, Messages]]:
-        """All messages of some examples: a batch of what each loop yields first, one of what it yields second, and so on.
+        """All messages of some examples: a batch of each loop's first yield, one of each loop's second, and so on.
 
         Args:
           ids: `[n]`: which.

@@ -99,7 +99,7 @@ class FlopsCost:
         return _whole_ns(operations / self.flops) + self.other_ns + self._transfer(dispatch)
 
     def operations(self, dispatch: Dispatch) -> float:
-        """Counts the operations of a dispatch's layers, without those of its updates.
+        """Counts the operations of a dispatch's layers, without the operations of its updates.
 
         Args:
           dispatch: The dispatch.
@@ -152,7 +152,7 @@ class FlopsCost:
         work: list[tuple[str, float]],
         columns: Mapping[int, slice],
     ) -> list[tuple[float, float]]:
-        """Which rows of a stage's dispatches take how many operations each, in the order in which `operations` adds them up."""
+        """Lists the kinds of rows of a stage's dispatches with the operations of each row, in the order in which `operations` adds terms up."""
         if stage.chain is None:
             if work:
                 return [(OF_INPUT, sum([of_row for _, of_row in work]))]
@@ -214,7 +214,7 @@ class FlopsCost:
 
     @functools.cached_property
     def _update_sizes(self) -> dict[str, int]:
-        """Of each node that has parameters the size of its matrices, as whoever computes with them multiplies by them."""
+        """The size of each parameterised node's matrices, as seen by the nodes that multiply by these matrices."""
         result = {}
         for name, users in self.plan.graph.users.items():
             result[name] = max(self._layer(user)[1] for user in users)
@@ -250,13 +250,13 @@ class FlopsCost:
 
     @property
     def _reference(self) -> float:
-        """The bandwidth for which bytes are counted: on a faster link they count less."""
+        """The bandwidth for which bytes are counted: bytes on a faster link count less."""
         if self.workers_per_host:
             return min(self.bytes_per_s, self.host_bytes_per_s)
         return self.bytes_per_s
 
     def _crossing(self, stage: Stage) -> tuple[int, float]:
-        """What a transfer takes on its link: latency, and bytes of a row at the reference bandwidth; nothing for any other stage."""
+        """The cost of a transfer on its link: latency, and bytes of a row at the reference bandwidth; nothing for any other stage."""
         if stage.crossing_bytes is None:
             return 0, 0.0
         is_local = not self.is_between_hosts(stage)
@@ -299,7 +299,7 @@ def _layer_sizes(node: Node) -> tuple[int, int]:
 
 
 def product_shapes(node: Node) -> list[tuple[int, int, int]]:
-    """Finds the matrix products in a node's body for one message; those in a loop's body count once, whatever its length.
+    """Finds the matrix products in a node's body for one message; products in a loop's body count once, however long the loop.
 
     Args:
       node: A node of a closed graph.

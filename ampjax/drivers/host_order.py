@@ -26,7 +26,7 @@ BETWEEN_HOSTS_PER_S = 1e9
 
 
 def expected_cost(plan: Plan) -> FlopsCost:
-    """What dispatches of hosts are expected to take.
+    """The expected costs of hosts' dispatches.
 
     Args:
       plan: The plan.

@@ -1,4 +1,4 @@
-"""Watches a run whose dispatches are carried out by hosts, which time them; joins what hosts have measured with what was decided."""
+"""The timer of a run with hosts, which time their own launches; joins hosts' measurements with the decisions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class HostedTimer(Instrument):
         self._tracer.idle(worker)
 
     def carried_out(self) -> None:
-        """Keeps what a trace needs of the latest dispatches."""
+        """Keeps the trace's notes of the latest dispatches."""
         for dispatch in self._latest:
             if len(self._notes) < self._tracer.trace.max_slices:
                 self._notes[dispatch.number] = self._tracer.note_parts(dispatch)
@@ -79,11 +79,11 @@ class HostedTimer(Instrument):
         self._latest.clear()
 
     def wait(self) -> None:
-        """Blocks until hosts have done what was sent to them."""
+        """Blocks until hosts have done everything that was sent."""
         self._executor.fences.wait()
 
     def finish(self) -> None:
-        """Takes what hosts have measured, and hands everything to the trace, which works the times out when it is read; `wait` first."""
+        """Takes hosts' measurements, and hands everything to the trace, which works the times out on reading; `wait` first."""
         self.carried_out()
         trace = self._tracer.trace
         hosts = self._timing.finish()
@@ -110,7 +110,7 @@ def _add(
     begin_ns: int,
     trace: Trace,
 ) -> None:
-    """Works out the times of a run's dispatches, and adds them to its trace."""
+    """Works out the times of a run's dispatches, and adds the dispatches to its trace."""
     notes = {number: Note(*parts) for number, parts in told.items()}
     found: list[tuple[Note, Times]] = []
     for host in hosts:
@@ -174,7 +174,7 @@ def _of_host(
 
 
 def _issued(row: Sequence[int], note: Note) -> Issued:
-    """A launch as a host has measured it."""
+    """A launch with a host's measurements."""
     stage = row[measured.STAGE]
     changes = bool(row[measured.CHANGES])
     timing = None
@@ -201,7 +201,7 @@ def _issued(row: Sequence[int], note: Note) -> Issued:
 
 @dataclass
 class _Spans:
-    """From when until when a dispatch's kernels ran, and its parameter changes; None for what its host did not have to do.
+    """The times in which a dispatch's kernels ran, and its parameter changes; None for a part that its host did not run.
 
     A host's changes may be several operations: they are one span. If others' rows had to be written before the last of them, it begins behind
     these, so that no two spans of a worker overlap.
@@ -212,7 +212,7 @@ class _Spans:
 
     @property
     def all(self) -> list[tuple[int, int]]:
-        """Those that there are."""
+        """The times that are known."""
         return [span for span in (self.kernels, self.changes) if span is not None]
 
     def add(self, issued: Issued, times: Times, goes_on: bool) -> None:
@@ -233,7 +233,7 @@ class _Spans:
             )
 
     def times(self, before_ns: int) -> Times:
-        """When both ran; what was not there takes no time, and was when the other was, or else at once.
+        """The times of both parts; a missing part takes no time, and counts as run with the other part, or else at once.
 
         Args:
           before_ns: The end of what the worker did before.

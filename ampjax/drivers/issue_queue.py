@@ -1,4 +1,4 @@
-"""The queue between what decides and what computes: it knows what has been decided, what of it has been issued, and what must be undone.
+"""The queue between decisions and execution: dispatches that have been decided, dispatches that have been issued, and dispatches that must be undone.
 
 This is the one place that does.
 
@@ -41,7 +41,7 @@ REMEMBERED = 1_024
 
 
 class Arrival(NamedTuple):
-    """What has arrived at a sink in one dispatch.
+    """The rows that have arrived at a sink in one dispatch.
 
     Args:
       stage: The sink's stage, by number.
@@ -88,7 +88,7 @@ class _Issued(NamedTuple):
 
 
 class IssueQueue:
-    """Dispatches and pumped payloads between the scheduler, which has decided on them, and the executor.
+    """Dispatches and pumped payloads between the scheduler, which has decided, and the executor.
 
     Args:
       scheduler: What has decided.
@@ -167,7 +167,7 @@ class IssueQueue:
             self._note(dispatches)
 
     def _has_handed_on(self, decisions: Decisions) -> bool:
-        """Hands decisions on as they are, if the executor takes that and nobody needs objects made of them."""
+        """Hands decisions on as lines, if the executor takes lines and nobody needs objects; returns whether this was done."""
         executor = None if self._executor is None else self._executor.for_lines
         must_wait = self._waiting or self._is_broken or self._instruments.follow_dispatches
         if (
@@ -189,14 +189,14 @@ class IssueQueue:
         return True
 
     def _note(self, dispatches: Sequence[Dispatch]) -> None:
-        """Counts dispatches that wait to be issued, and issues all if they are many."""
+        """Counts dispatches that wait to be issued, and issues all of a large number."""
         self._n_dispatches += len(dispatches)
         self._n_messages += sum([dispatch.n_messages for dispatch in dispatches])
         if self._n_dispatches >= AHEAD[0] or self._n_messages >= AHEAD[1]:
             self.carry_out()
 
     def feed(self, feeds: Sequence[Feed]) -> None:
-        """Puts pumped payloads into host arenas, but not before dispatches that were decided earlier have read what lies there.
+        """Puts pumped payloads into host arenas, after earlier dispatches have read the old payloads.
 
         Args:
           feeds: The payloads; copied if they must wait.
@@ -210,7 +210,7 @@ class IssueQueue:
             self._executor.feed(feeds)
 
     def carry_out(self, all_but: int = 0) -> None:
-        """Issues what has been decided, in that order, and puts payloads that were pumped in between into host arenas.
+        """Issues the decided dispatches in order, and puts payloads that were pumped in between into host arenas.
 
         Once something has failed, or was interrupted, nothing more is issued: what follows may need what was not computed (see `undone`).
 
@@ -241,7 +241,7 @@ class IssueQueue:
         self._n_dispatches = self._n_messages = 0
 
     def _forget_finished(self) -> None:
-        """Forgets what hosts have carried out, now and then."""
+        """Forgets, now and then, the launches that hosts have carried out."""
         if self.n_remembered >= REMEMBERED and self._executor is not None:
             oldest = self._executor.oldest_unfinished()
             while self._issued and (oldest is None or self._issued[0].last < oldest):
@@ -282,7 +282,7 @@ class IssueQueue:
                 hook(made)
 
     def _with_lost(self, undone: Sequence[Dispatch]) -> list[Dispatch]:
-        """Dispatches that were not issued, behind those that were, and that hosts have not carried out."""
+        """The dispatches that were not issued, behind issued ones that hosts have not carried out."""
         lost = {} if self._executor is None else self._executor.take_lost()
         candidates = (
             d for issued in self._issued if lost for d in issued.dispatches if d.number in lost
@@ -296,7 +296,7 @@ class IssueQueue:
         ]
 
     def _n_together(self, executor: AnyExecutor, first: Decided, most: int) -> int:
-        """How many of the `most` that come first are issued in one call."""
+        """Counts how many of the first `most` dispatches are issued in one call."""
         if first.alone or most == 1 or executor.can_coalesce is None:
             return 1
         behind = (
@@ -306,7 +306,7 @@ class IssueQueue:
         return n_coalesced(self._launch(first), behind, executor.can_coalesce)
 
     def _launch(self, decided: Decided) -> Launch:
-        """A dispatch as an executor takes it, made once; for a sink its messages, too."""
+        """Makes a dispatch's launch, once; for a sink's dispatch notes its messages, too."""
         if decided.launch is None:
             decided.launch = self._launch_of(decided.dispatch)
             if self._executor is not None and decided.dispatch.stage in self._executor.sinks:
@@ -334,7 +334,7 @@ class IssueQueue:
     def run(
         self, executor: AnyExecutor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]
     ) -> None:
-        """Lets an executor carry out dispatches that coalesce, and keeps how far it gets.
+        """Lets an executor carry out dispatches that coalesce, and keeps its progress.
 
         Args:
           executor: The executor.
@@ -365,7 +365,7 @@ class IssueQueue:
         self.n_remembered += len(dispatches)
 
     def _arrive(self, executor: AnyExecutor, together: Sequence[Decided]) -> None:
-        """Keeps what has arrived at sinks."""
+        """Keeps the rows that have arrived at sinks."""
         for decided in together:
             d = decided.dispatch
             launch = decided.launch
@@ -377,7 +377,7 @@ class IssueQueue:
 def abandon(
     scheduler: Scheduler, executor: AnyExecutor | None, undone: Sequence[Dispatch] = ()
 ) -> list[Dispatch]:
-    """Gives up what is in flight, and makes the updates that were due, unless something was not issued.
+    """Gives up everything in flight, and makes the updates that were due, unless something was not issued.
 
     Args:
       scheduler: It forgets its messages.

@@ -169,7 +169,7 @@ class ReplayDriver:
             scheduler.queues.decide_by(policy)
 
     def _step(self, decision: Decision | None) -> None:
-        """Does what leads to a recorded decision, and checks that it has been taken."""
+        """Takes the steps that lead to a recorded decision, and checks that the decision has been taken."""
         before = self._follower.taken
         if isinstance(decision, Issue):
             if decision.worker < self._n_workers:
@@ -217,7 +217,7 @@ class ReplayDriver:
         )
 
     async def _keep_pace(self) -> None:
-        """Waits until the devices have done what was issued to them."""
+        """Waits until the devices have done everything issued before."""
         executor = self._loop.executor
         self._issued = 0
         if executor is None:

@@ -1,4 +1,4 @@
-"""What all drivers share: they ask the scheduler, hand dispatches on, admit instances, and notice the end or a standstill."""
+"""The loop that all drivers share: asks the scheduler, hands dispatches on, admits instances, and notices the end or a standstill."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Loop:
         self._since_last_end = 0  # messages since an instance has ended; below 0 once it has warned
 
     def issue(self, worker: int) -> Dispatch | None:
-        """Takes a worker's next dispatch and issues it.
+        """Takes a worker's next dispatch and issues that dispatch.
 
         Args:
           worker: Its number.
@@ -94,7 +94,7 @@ class Loop:
         return dispatch
 
     def ahead(self, worker: int, most: int) -> list[Dispatch]:
-        """Takes a worker's next dispatches, which wait with others to be issued, and admits what there is room for.
+        """Takes a worker's next dispatches, which wait with others to be issued, and admits instances as far as there is room.
 
         Args:
           worker: Its number.
@@ -124,7 +124,7 @@ class Loop:
 
     @property
     def foresees(self) -> bool:
-        """Whether many dispatches can be decided in one call: nothing must be asked or reported between two of them. The controller may change parameters."""
+        """Whether many dispatches can be decided in one call, with no question or report between two. The controller may change parameters."""
         return self.scheduler.foresees and self._decides_ahead and not self.tells_of_ends
 
     @property
@@ -133,7 +133,7 @@ class Loop:
         return self.scheduler.decides_alone and self.foresees
 
     def take_changes(self) -> None:
-        """Takes the controller's parameter changes that wait for workers; they are done at once."""
+        """Takes the controller's parameter changes that wait for workers; the changes count as done at once."""
         for worker in range(self.scheduler.plan.workers):
             while (
                 worker in self.scheduler.rounds.changes
@@ -142,7 +142,7 @@ class Loop:
                 self.done(dispatch)
 
     def advance(self, time: VirtualTime) -> bool:
-        """Lets virtual time go on over some dispatches, hands them on, and admits what there is room for.
+        """Lets virtual time go on over some dispatches, hands the dispatches on, and admits instances as far as there is room.
 
         Args:
           time: The clock, with what each worker does; moved on.
@@ -168,7 +168,7 @@ class Loop:
         return self._asks and self.scheduler.contents.reads(dispatch)
 
     def done(self, dispatch: Dispatch) -> None:
-        """Lets a dispatch's messages travel on, with what was read from their payloads, and admits what there is room for.
+        """Lets a dispatch's messages travel on, with the choices read from their payloads, and admits instances as far as there is room.
 
         Args:
           dispatch: The dispatch; issued, if it reads payloads.
@@ -244,7 +244,7 @@ class Loop:
         warnings.warn("\n  ".join(lines), RuntimeWarning, stacklevel=2)
 
     def nothing_for(self, worker: int) -> str:
-        """Why there is nothing to do for a worker.
+        """Names the reason why a worker has nothing to do.
 
         Args:
           worker: Its number.

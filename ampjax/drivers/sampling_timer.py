@@ -1,4 +1,4 @@
-"""Estimates when each dispatch ran on a device of this process, by waiting for a few of them (`engine.timing`)."""
+"""Estimates the time of each dispatch on a device of this process, by waiting for a few dispatches (`engine.timing`)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SamplingTimer(Instrument):
         return self._sampler.wants(dispatch, self._tracer.begin(dispatch))
 
     def before_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """If one is to be timed, sees whether its device is idle, or waits until it is.
+        """Before a dispatch that is to be timed, asks whether its device is idle, or waits for the device.
 
         Args:
           dispatches: They are issued next, in one call.
@@ -81,7 +81,7 @@ class SamplingTimer(Instrument):
         self._tracer.idle(worker)
 
     def carried_out(self) -> None:
-        """Keeps what a trace needs of the latest dispatches. Done for all of them together it takes a third of the time."""
+        """Keeps the trace's notes of the latest dispatches: for all together, in a third of the time of one by one."""
         for dispatch, *times in _in_parts(self._sampler.take(), LATEST_WIDTH):
             if len(self._issues) < _ISSUED_WIDTH * self._most:
                 self._issues += (*self._tracer.note_parts(dispatch), *times)
@@ -89,11 +89,11 @@ class SamplingTimer(Instrument):
                 self._tracer.trace.drop()
 
     def wait(self) -> None:
-        """Blocks until devices have done what was issued."""
+        """Blocks until devices have done everything that was issued."""
         self._executor.fences.wait()
 
     def finish(self) -> None:
-        """Hands everything to the trace, which works the times out when it is read; `wait` first, unless the run has failed."""
+        """Hands everything to the trace, which works the times out on reading; `wait` first, unless the run has failed."""
         self.carried_out()
         self._tracer.trace.postpone(partial(_add, self._issues, self._tracer.clock()))
         self._issues = []
@@ -112,7 +112,7 @@ def _add(
     done_ns: int,
     trace: Trace,
 ) -> None:
-    """Works out the times of a run's dispatches, and adds them to its trace."""
+    """Works out the times of a run's dispatches, and adds the dispatches to its trace."""
     by_worker: dict[int, list[tuple[Note, Issued]]] = defaultdict(list)
     for *parts, start_ns, changes_ns, timing in _in_parts(told, _ISSUED_WIDTH):
         note = Note(*parts)

@@ -1,4 +1,4 @@
-"""Fills a trace with what a driver sees: slices, queues, why workers wait, staleness. The drivers' clocks are handed in."""
+"""Fills a trace with a driver's view: slices, queues, reasons of waits, staleness. The drivers' clocks are passed in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ampjax.trace.trace import Trace
 
 
 class Note(NamedTuple):
-    """What a trace keeps of a dispatch (see `Tracer.note_parts`).
+    """A trace's notes of a dispatch (see `Tracer.note_parts`).
 
     Args:
       worker: Who runs it.
@@ -46,12 +46,12 @@ class Note(NamedTuple):
 
     @property
     def work(self) -> KernelKind:
-        """What it runs."""
+        """The kind of kernel that the dispatch runs."""
         return -1 if self.stage is None else self.stage.number, self.direction, bool(self.changes)
 
     @property
     def updates(self) -> list[Update]:
-        """The updates that follow, those that are made together one by one."""
+        """The updates that follow, joint updates one by one."""
         result = []
         for change in self.changes:
             for update in updates_in(change):
@@ -60,7 +60,7 @@ class Note(NamedTuple):
 
     @property
     def changed(self) -> str:
-        """The nodes that it updates, or that it keeps replicas together; empty if no parameters change."""
+        """The nodes that the dispatch updates, or whose replicas the dispatch keeps together; empty if no parameters change."""
         if self.changes:
             return "+".join(dict.fromkeys(update.node for update in self.updates)) or "replicas"
         return ""
@@ -119,7 +119,7 @@ class Tracer:
         )  # a view would keep all slots alive
 
     def note(self, d: Dispatch) -> Note:
-        """What a trace keeps of a dispatch.
+        """Makes a trace's notes of a dispatch.
 
         Args:
           d: The dispatch.
@@ -127,7 +127,7 @@ class Tracer:
         return Note(*self.note_parts(d))
 
     def begin(self, dispatch: Dispatch) -> int:
-        """Notes that a worker has got a dispatch, and what waits for it.
+        """Notes that a worker has got a dispatch, and the messages that wait for the worker.
 
         Args:
           dispatch: The dispatch.
@@ -185,7 +185,7 @@ class Tracer:
         direction: str = "",
         taken: int = 0,
     ) -> None:
-        """Notes the messages in a worker's queues; what it has just taken from one is added when the trace is read."""
+        """Notes the messages in a worker's queues; messages just taken from one are added when the trace is read."""
         if self._n_samples < self.trace.max_slices:
             self._n_samples += 1
             queues, n_messages = self._loop.scheduler.queues.lengths(worker)
@@ -206,7 +206,7 @@ def _add_queues(
     stages: Sequence[Stage],
     trace: Trace,
 ) -> None:
-    """Adds what waited to a trace.
+    """Adds samples of queues to a trace.
 
     Args:
       samples: Flat: of each sample the worker, the time, what it has just taken (stage, direction, messages), how many queues, the numbers of
@@ -233,7 +233,7 @@ def add_dispatches(
     trace: Trace,
     placed: Iterable[tuple[Note, Times]],
 ) -> None:
-    """Adds dispatches to a trace: kernels and parameter changes in the order in which they started.
+    """Adds dispatches to a trace: kernels and parameter changes in the order of their starts.
 
     Args:
       trace: The trace.

@@ -152,7 +152,7 @@ class VirtualDriver:
         under_way: list[tuple[int, int, Dispatch]],
         tracer: Tracer | None,
     ) -> list[int]:
-        """Lets idle workers start what they want to; returns those that want to wait, or must, although messages wait for them."""
+        """Lets idle workers start dispatches; returns the workers that want to wait, or must, although messages are ready."""
         blocked = []
         for worker in workers:
             while (dispatch := self._loop.issue(worker)) is not None:

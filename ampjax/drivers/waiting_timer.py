@@ -1,4 +1,4 @@
-"""Times every dispatch by waiting for it: exact, and slow."""
+"""Times every dispatch by waiting for its end: exact, and slow."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WaitingTimer(Instrument):
         self._tracer.idle(worker)
 
     async def wait(self, dispatch: Dispatch) -> None:
-        """Waits for the kernels of a dispatch, then for its parameter changes, while other workers go on; adds it to the trace.
+        """Waits for the kernels of a dispatch, then for its parameter changes, while other workers go on; adds the dispatch to the trace.
 
         Args:
           dispatch: The latest that was issued.
@@ -82,7 +82,7 @@ class WaitingTimer(Instrument):
         )
 
     async def _ended(self, fences: list[jax.Array]) -> int:
-        """The time when all of them are ready."""
+        """The time when all fences are ready."""
         return await asyncio.get_running_loop().run_in_executor(
             None, _wait, fences, self._tracer.clock
         )

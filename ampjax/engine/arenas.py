@@ -1,4 +1,4 @@
-"""Arenas: where payloads lie. One array of rows per memory space, row shape and dtype, with an array of adjoint rows beside it.
+"""Arenas: arrays of payload rows, one per memory space, row shape and dtype, with an array of adjoint rows beside each.
 
 Slot 0 is the trash slot: padding writes there. Arenas in host memory are NumPy arrays without adjoints.
 """
@@ -17,7 +17,7 @@ from ampjax.plan.stages import HOST, ArenaKey
 
 
 class Arenas:
-    """All arenas of an engine. Values are replaced by every kernel that writes to them (they are donated).
+    """All arenas of an engine; kernels are given the values as donated arrays, and return new ones.
 
     Args:
       devices: The device of each memory space that is kept here.
@@ -40,7 +40,7 @@ class Arenas:
         self.grown = 0
 
     def ensure(self, key: ArenaKey, capacity: int) -> None:
-        """Makes an arena at least so long, and keeps what it holds.
+        """Makes an arena at least as long as asked, and keeps its rows.
 
         Args:
           key: The arena.
@@ -49,6 +49,7 @@ class Arenas:
         if self.capacity.get(key, 0) >= capacity:
             return
         space, shape, dtype = key
+        # Host memory: NumPy arrays, without adjoint rows.
         if space == HOST:
             new = np.zeros((capacity, *shape), dtype)
             old = self.host.get(key, new[:0])
@@ -56,6 +57,7 @@ class Arenas:
             self.host[key] = new
             self.capacity[key] = capacity
             return
+        # Device memory: a longer copy; the old array is freed when no kernel uses it any more.
         device = self.devices[space]
         nothing = zeros((0, *shape), dtype, device)
         self.values[key] = grow(
@@ -63,6 +65,7 @@ class Arenas:
             capacity,
         )
         old_grads = self.grads.get(key)
+        # Integers take no gradient.
         floats = jnp.issubdtype(dtype, jnp.inexact)
         if floats:
             self.grads[key] = grow(nothing if old_grads is None else old_grads, capacity)
@@ -92,7 +95,7 @@ def zeros(
     dtype: Any,
     device: Any,
 ) -> jax.Array:
-    """Zeros on a device, made on the host: `jnp.zeros` is compiled for each shape, and JAX keeps what it has compiled."""
+    """Makes zeros on the host and puts the array on a device: `jnp.zeros` would be compiled for each shape, and JAX keeps all compiled functions."""
     return jax.device_put(np.zeros(shape, dtype), device)
 
 
@@ -111,7 +114,7 @@ def grow(array: jax.Array, capacity: int) -> jax.Array:
 
 
 def copied(array: Any, device: Any) -> jax.Array:
-    """A copy of an array on a device, which may be donated; nothing is compiled for it."""
+    """Copies an array to a device, without compiling anything; the copy may be donated."""
     return jax.device_put(
         array if isinstance(array, jax.Array) else np.array(array),
         device,

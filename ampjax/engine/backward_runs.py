@@ -1,4 +1,4 @@
-"""Runs the kernels that compute weight gradients: chooses who consumes these, and keeps what comes of it with the parameters."""
+"""Runs the kernels that compute weight gradients: chooses the consumer of the gradients, and stores its results with the parameters."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BackwardRuns:
         return launch.stage in self._updating and launch.n_rows > 0
 
     def updates_at_once(self, launch: Launch) -> bool:
-        """Whether a launch's kernel also makes its updates: they need nothing but the gradients that it brings.
+        """Whether a launch's kernel also makes its updates, which need no gradients but the launch's own.
 
         Args:
           launch: The launch.
@@ -89,9 +89,12 @@ class BackwardRuns:
         stage = runner.stage
         store = self._store
         launch = launches[0]
+        # Rows are noted before parameters change: an update goes over the rows that have been
+        # noted.
         if stage.number in self._tables:
             self._add_rows(stage, launches)
         consumer, states, scalars = self._consumer(stage, launch)
+        # The parameters that the adjoint uses: stashed ones, estimates, or those of now.
         if launch.versions is not None:
             params = store.stash[stage.number, launch.versions]
         elif launch.staleness is not None:
@@ -103,18 +106,20 @@ class BackwardRuns:
             )
         states = runner.backward(launches, params, consumer, states, scalars)
         accumulates = isinstance(consumer, Accumulating)
+        # Donated arrays are gone, so what the kernel returned replaces them at once.
         if accumulates:
             store.accumulators.update(zip(stage.params, states, strict=True))
         else:
             for node, (new, opt_state) in zip(stage.params, states, strict=True):
                 store.params[node] = new
                 store.opt_state[node] = opt_state
+        # Nobody needs these versions any more.
         if launch.versions is not None and launches[-1].drop:
             del store.stash[stage.number, launch.versions]
         return 0 if accumulates else len(launch.changes)
 
     def leave_out(self, stage: Stage, launches: Coalesced) -> None:
-        """Keeps to which rows of tables launches would give gradients, if they were run.
+        """Notes the rows of tables to which launches would have given gradients.
 
         Args:
           stage: Their stage.
@@ -127,7 +132,7 @@ class BackwardRuns:
         self,
         stages: Sequence[Stage],
     ) -> dict[int, list[tuple[str, int]]]:
-        """The tables of each stage whose updates go over those rows that have got gradients, and the ports of the rows' numbers.
+        """Finds the tables of each stage whose updates go over rows with gradients only, and the ports of the rows' numbers.
 
         Every node that has such a table as its parameters does nothing with it but read a row for each message.
         """
@@ -174,7 +179,7 @@ class BackwardRuns:
         )
 
     def _updating_of(self, stage: Stage) -> Updating:
-        """What updates a stage's nodes."""
+        """The updating consumer of a stage's gradients."""
         training = [self._store.training[node] for node in stage.params]
         return Updating(tuple((of_node.tx, of_node.gradient) for of_node in training))
 
@@ -188,7 +193,7 @@ class BackwardRuns:
     def _consumer(
         self, stage: Stage, launch: Launch
     ) -> tuple[GradientConsumer, tuple[Any, ...], np.ndarray | None]:
-        """Who consumes a launch's weight gradients, the state that it keeps of each node, and the numbers that an update needs."""
+        """The consumer of a launch's weight gradients, the consumer's state of each node, and the numbers that an update needs."""
         if self.updates_at_once(launch):
             updates = {
                 change.node: change for change in launch.changes if isinstance(change, Update)

@@ -1,4 +1,4 @@
-"""Compiles the kernels of all dispatch sizes before training, so that nothing is compiled in it; and counts compilations."""
+"""Compiles the kernels of all dispatch sizes before training, which then compiles nothing; and counts compilations."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def compiling_s() -> float:
 
 
 def _spend(seconds: float) -> None:
-    """Counts a part of a compilation that has just ended. Parts within it, as of a function that another one calls, were counted before and are its own."""
+    """Counts a part of a compilation that has just ended. Parts within this part, as of a function that another one calls, were counted before and belong to this one."""
     end = time.perf_counter()
+    # What ended within this part is taken off, since this part's time holds it already.
     while _latest and _latest[-1][0] >= end - seconds:
         _spent["seconds"] -= _latest.pop()[1]
     _latest.append((end - seconds, seconds))
@@ -127,6 +128,7 @@ def ladders(
         messages = seen.most_messages
         # Ragged messages may all have been empty there, as those of a rare edge kind: leave room for a row in each.
         rows = max(seen.largest_dispatch, messages)
+        # Twice as many as were seen, unless the limit is lower; never fewer than were seen.
         rows, messages = (max(most, min(2 * most, limit)) for most in (rows, messages))
         for direction in directions:
             if (direction == BACKWARD and stage.kind.starts_backward) or (
@@ -134,12 +136,15 @@ def ladders(
             ):
                 continue
             most = ladder_for(stage)(rows)
+            # This size, and so all below it, have been compiled.
             if most <= scheduler.tables.cap_of(stage.number, direction):
                 continue
             jobs: list[Callable[[], object]] = []
             reads = {}
             for port in stage.ports:
                 reads[port.arena] = scheduler.tables.capacity(port.arena)
+            # Each size by itself, then with what else may be asked of it: updates at once, dropped
+            # gradients.
             for idle in idle_launches(stage, direction, rows, messages, scheduler.tables.capacity):
                 jobs.append(partial(executor.warm, idle, reads))
                 if _may_update(executor, scheduler, stage, idle):

@@ -175,13 +175,17 @@ class Executor:
         runner = self._runners[launch.stage]
         stage = runner.stage
         params = tuple([self.store.params[node] for node in runner.stage.params])
+        # Arenas grow before the kernel writes to them. The last launch's capacities are the
+        # largest.
         if last.capacities:
             for key, capacity in zip(stage.arenas, last.capacities, strict=True):
                 self.arenas.ensure(key, capacity)
+        # Launches that compute gradients go to `backward_runs`, which knows who consumes them.
         if launch.direction == BACKWARD or (
             launch.direction == FORWARD and launch.stage in self._starts_backward
         ):
             return self.backward_runs.run(runner, launches, params)
+        # The adjoint will need these parameters, and an update may come first.
         if launch.versions is not None:
             self.store.stash.setdefault((stage.number, launch.versions), params)
         runner.forward(launches, params)
@@ -204,7 +208,7 @@ class Executor:
             self.store.change(change)
 
     def choices(self, number: int, n_rows: int) -> np.ndarray:
-        """What a launch has read back. Waits for the device; can be asked once.
+        """Gives the rows that a launch has read back, once. Waits for the device.
 
         Args:
           number: The launch's.
@@ -218,7 +222,7 @@ class Executor:
     # -- the halves of a transfer between two processes
 
     def take(self, launch: Launch) -> Any:
-        """Reads the rows of a launch of a transfer stage, or on the way back their gradients, where they come from.
+        """Reads the rows of a launch of a transfer stage at their source, or on the way back their gradients.
 
         Args:
           launch: The launch; it has rows.
@@ -229,7 +233,7 @@ class Executor:
         return self._transfer(launch).take(launch)
 
     def put(self, launch: Launch, rows: Any) -> None:
-        """Writes the rows of a launch of a transfer stage where they go, or adds the gradients.
+        """Writes the rows of a launch of a transfer stage at their destination, or adds the gradients.
 
         Args:
           launch: The launch.
@@ -249,15 +253,15 @@ class Executor:
         return runner
 
     def oldest_unfinished(self) -> int | None:
-        """The first launch of which it may turn out that it has not been carried out: none, in this process."""
+        """The first launch that may turn out not to have been carried out: none, in this process."""
         return None
 
     def take_lost(self) -> dict[int, int | None]:
-        """What was issued and has not been carried out: nothing, in this process."""
+        """Launches that were issued and never carried out: none, in this process."""
         return {}
 
     def abandon(self) -> None:
-        """Forgets what was kept for instances that are given up.
+        """Forgets the arrays that were kept for instances that are given up.
 
         These are stashed parameters, sums of losses, readings, and what replicas have handed in.
         """
@@ -272,7 +276,7 @@ class Executor:
     # -- compiling, and questions
 
     def leave_out(self, launches: Coalesced) -> bool:
-        """Leaves launches out, where all that follows can be carried out without them, with other numbers.
+        """Leaves launches out, where all later launches can run without the omitted ones, with other numbers.
 
         Args:
           launches: As for `run`, without parameter changes.
@@ -295,7 +299,7 @@ class Executor:
         launch: Launch,
         capacities: Mapping[ArenaKey, int],
     ) -> None:
-        """Compiles what a launch needs, by running it on copies of all that it would change.
+        """Compiles a launch's kernels by running the launch on copies of all arrays that would change.
 
         Args:
           launch: The launch; its slots are the trash slot.
@@ -321,7 +325,7 @@ class Executor:
 
     @property
     def device_bytes(self) -> dict[str, int]:
-        """Bytes on devices: arenas with their adjoints, recorded activations, and what belongs to nodes."""
+        """Bytes on devices: arenas with their adjoints, recorded activations, and the trees of nodes."""
         records = sum(runner.n_recorded_bytes for runner in self._runners.values())
         return {
             "arenas": self.arenas.device_bytes,

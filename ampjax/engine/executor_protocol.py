@@ -130,7 +130,7 @@ class AnyLosses(Protocol):
 
 
 class Fence(Protocol):
-    """Is ready when what was issued before it has been done: an array of JAX, or a ticket of a host."""
+    """A sign that everything issued before is done: an array of JAX, or a ticket of a host."""
 
     def is_ready(self) -> bool:
         """As `jax.Array.is_ready`."""
@@ -142,7 +142,7 @@ class Fence(Protocol):
 
 
 class AnyFences(Protocol):
-    """How far devices are (`engine.fences.Fences`)."""
+    """The progress of devices (`engine.fences.Fences`)."""
 
     def of_worker(self, worker: int) -> Any:
         """As `Fences.of_worker`."""
@@ -174,7 +174,7 @@ class AnyFences(Protocol):
 
 
 class TakesLines(Protocol):
-    """Carries dispatches out as compiled loops have written them, without launches made of them (`hosts.HostedExecutor`)."""
+    """Carries dispatches out from the lines of compiled loops, without making launches (`hosts.HostedExecutor`)."""
 
     def takes_lines(self, decided: DecidedLines) -> bool:
         """As `HostedExecutor.takes_lines`."""
@@ -191,7 +191,7 @@ class TakesLines(Protocol):
 
 
 class AnyExecutor(Protocol):
-    """Carries launches out, in the order in which it gets them (`engine.executor.Executor` says what each method does).
+    """Carries launches out in the order of issue (`engine.executor.Executor` says the meaning of each method).
 
     A failure may show later than the call whose launch has failed; nothing is carried out then before `abandon`.
     It has more than 15 methods, as `Executor` has.
@@ -210,12 +210,12 @@ class AnyExecutor(Protocol):
 
     @property
     def for_lines(self) -> TakesLines | None:
-        """What carries dispatches out as compiled loops have written them; None where launches are needed."""
+        """The object that carries dispatches out from the lines of compiled loops; None where launches are needed."""
         ...
 
     @property
     def timing(self) -> RemoteTiming | None:
-        """Lets those who carry launches out time them; None if they are carried out in this process, whose fences tell."""
+        """The timing of launches by the processes that carry launches out; None if that is this process, whose fences tell."""
         ...
 
     @property
@@ -259,7 +259,7 @@ class AnyExecutor(Protocol):
         ...
 
     def oldest_unfinished(self) -> int | None:
-        """The number of the first launch that may not have been carried out, of those that were issued; None if there is none."""
+        """The number of the first issued launch that may not have been carried out; None if there is none."""
         ...
 
     def take_lost(self) -> dict[int, int | None]:

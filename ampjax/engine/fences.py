@@ -1,4 +1,4 @@
-"""Fences: tiny arrays that are ready when a device has done what was issued before them; and who waits for a device."""
+"""Fences: tiny arrays that are ready when a device has done everything issued before; and the waiting for devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ampjax.sched.decisions.parameter_changes import Change
 
 
 class Fences:
-    """How far devices are.
+    """The progress of devices.
 
     Args:
       plan: The plan.
@@ -44,7 +44,7 @@ class Fences:
         self._first = first_element(tuple(dict.fromkeys(keys)))
 
     def of_worker(self, worker: int) -> jax.Array | None:
-        """A fence that is ready when a worker's device has done what was issued to it; None before its first arena.
+        """A fence that is ready when a worker's device has done everything issued to the worker; None before its first arena.
 
         Args:
           worker: Its number.
@@ -65,6 +65,8 @@ class Fences:
             return []
         stage = self._plan.stages[dispatch.stage]
         keys = dict.fromkeys([*stage.arenas, *(port.arena for port in stage.ports)])
+        # Forward kernels write values, backward ones adjoint rows; any of these is ready when the
+        # kernel has been done.
         values = self._arenas.values if dispatch.direction != BACKWARD else self._arenas.grads
         written = [array for key in keys if (array := values.get(key)) is not None]
         written += self._losses.of_stage(stage.number)
@@ -80,7 +82,7 @@ class Fences:
         return self._first_of(self._store.changed_by(changes))
 
     def warm(self) -> None:
-        """Compiles what fences run."""
+        """Compiles the functions that fences run."""
         everything = (
             self._arenas.values,
             self._arenas.grads,
@@ -90,7 +92,7 @@ class Fences:
         jax.block_until_ready(self._first_of([*jax.tree.leaves(everything), *self._losses.warm()]))
 
     def is_idle(self, worker: int) -> bool:
-        """Whether a worker's device has done what was issued to it.
+        """Whether a worker's device has done everything issued to the worker.
 
         Args:
           worker: Its number.
@@ -98,7 +100,7 @@ class Fences:
         return all(_is_ready(array) for array in self._written(worker))
 
     def wait_for(self, worker: int) -> None:
-        """Blocks until a worker's device has done what was issued to it.
+        """Blocks until a worker's device has done everything issued to the worker.
 
         Args:
           worker: Its number.
@@ -106,7 +108,7 @@ class Fences:
         jax.block_until_ready(list(self._written(worker)))
 
     def wait(self) -> None:
-        """Blocks until all devices have done what was issued."""
+        """Blocks until all devices have done everything that was issued."""
         jax.block_until_ready(
             (
                 self._store.params,
@@ -123,7 +125,7 @@ class Fences:
         return [self._first.once(array) for array in arrays if array.size]
 
     def _written(self, worker: int) -> Iterator[jax.Array]:
-        """The arrays on a worker's device that kernels replace. Arenas come first: most kernels write to these, so `is_idle` ends early."""
+        """The arrays on a worker's device that kernels replace, arenas first: most kernels write to arenas, so `is_idle` ends early."""
         space = self._plan.spaces[worker]
         for of in (self._arenas.grads, self._arenas.values):
             yield from (array for key, array in of.items() if key[0] == space and array is not None)

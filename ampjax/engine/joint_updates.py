@@ -1,4 +1,4 @@
-"""Optimizer steps of several nodes together, in synchronous and pipeline training: where the arrays are, and the one call that changes them."""
+"""Optimizer steps of several nodes together, in synchronous and pipeline training: the places of the arrays, and the one call that changes all of the nodes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class JointUpdates:
 
     @cached_property
     def device(self) -> Device:
-        """Where steps are computed and the optimizer's state is: with the group's first node."""
+        """The device on which steps are computed and the optimizer's state lies: the device of the group's first node."""
         return self.device_of[self.group.names[0]]
 
     def init(
@@ -102,15 +102,19 @@ class JointUpdates:
           New parameters by node, new values of unread leaves, the new state, and accumulators of zeros.
         """
         here = lambda tree: jax.device_put(tree, self.device)
+        # All of it on one device: the parameters of each role's first copy, and the gradients of
+        # all copies.
         old = here(self._first(params))
         sums = {}
         for role, names in self.group.nodes.items():
             sums[role] = [here(accumulators[name]) for name in names]
         extra = {"staleness": np.float32(0)} | ({} if loss is None else {"value": np.float32(loss)})
         step = _step_of(self.group.transform).once
+        # The step donates the old parameters and the optimizer's state.
         new, new_unread, opt_state = step(
             old, dict(unread), opt_state, sums, np.float32(examples), extra
         )
+        # The result goes back to where the nodes are.
         changed = {}
         for role, names in self.group.nodes.items():
             first, *others = names

@@ -1,4 +1,4 @@
-"""Sums losses and metrics on devices, and reads them back."""
+"""Sums losses and metrics on devices, and reads the sums back."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class LossMetrics:
         return found
 
     def take(self, train: bool) -> list[LossSums]:
-        """What the losses have added up since the last call. Waits for devices.
+        """Takes the sums of the losses since the last call. Waits for devices.
 
         Args:
           train: In training, or in inference.
@@ -137,7 +137,7 @@ class LossMetrics:
         return together(self._plan, self._names, self.take_lines(train))
 
     def take_lines(self, train: bool) -> dict[int, np.ndarray]:
-        """What the loss stages of this process have added up since the last call. Waits for devices.
+        """Takes the sums of this process's loss stages since the last call. Waits for devices.
 
         Args:
           train: In training, or in inference.
@@ -179,7 +179,7 @@ class LossMetrics:
         self._rounds.clear()
 
     def state(self) -> list[list[Any]]:
-        """Gives what has been added up and not been taken; JSON can hold it. Waits for devices.
+        """Gives the sums that have not been taken, in a form that JSON can hold. Waits for devices.
 
         Returns:
           A list for `resume`.
@@ -210,7 +210,7 @@ class LossMetrics:
                 )
 
     def of_stage(self, stage: int) -> list[jax.Array]:
-        """The sums of a stage, by number; none if it is no loss."""
+        """The sums of a stage, by number; none for a stage that is no loss."""
         result = []
         for (number, _), sums in self.sums.items():
             if number == stage:
@@ -226,7 +226,7 @@ class LossMetrics:
         return result
 
     def warm(self) -> list[jax.Array]:
-        """Arrays like those of all losses, for kernels that are compiled ahead."""
+        """Arrays like the sums of all losses, for kernels that are compiled ahead."""
         stages = self._plan.stages
         result = []
         for number in self._names:
@@ -267,7 +267,7 @@ def together(
     names: Mapping[int, Sequence[str]],
     lines: Mapping[int, np.ndarray],
 ) -> list[LossSums]:
-    """Adds up what the copies that replicas have of one loss node have summed.
+    """Adds up the sums of all replicas of one loss node.
 
     Args:
       plan: The plan.

@@ -66,12 +66,13 @@ class Launches:
         return launch
 
     def capacities_of(self, stage: int) -> tuple[int, ...]:
-        """How many rows the arena of each output of a stage has now.
+        """Gives the number of rows that the arena of each output of a stage has now.
 
         Args:
           stage: Its number.
         """
         tables = self._scheduler.tables
+        # An arena has grown somewhere, so all are looked up again.
         if tables.n_slots != self._n_slots:
             self._n_slots = tables.n_slots
             self._capacities.clear()
@@ -83,7 +84,7 @@ class Launches:
         return found
 
     def _with_contents(self, launch: Launch, stage: Stage, d: Dispatch) -> Launch:
-        """What only some stages need of a dispatch."""
+        """Adds the fields that only some stages need."""
         contents = self._scheduler.contents
         sizes = contents.sizes(d)
         edges = contents.edges(d)
@@ -100,13 +101,14 @@ class Launches:
             staleness=d.staleness,
             dropped=d.dropped,
         )
+        # Only for errors, which name the instance of each row.
         if not stage.kind.reads_table:
             return launch
         return launch._replace(instances=np.repeat(d.ids, 1 if sizes is None else sizes))
 
 
 def brings_updates(stage: Stage, d: Dispatch) -> bool:
-    """Whether a dispatch's parameter changes are one update of each of its stage's nodes, from nothing but gradients that it brings itself.
+    """Whether a dispatch's parameter changes are one update of each of its stage's nodes, from no gradients but the dispatch's own.
 
     Args:
       stage: Its stage.

@@ -1,4 +1,4 @@
-"""The data that nodes keep on their devices: parameters, optimizer states, accumulated gradients; and how they change."""
+"""The data that nodes keep on their devices (parameters, optimizer states, accumulated gradients), and the changes of these data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from ampjax.sched.decisions.parameter_changes import (
 
 @dataclass(frozen=True)
 class NodeTraining:
-    """How one parameterised node is trained.
+    """The settings by which one parameterised node is trained.
 
     Args:
       tx: Its optax transform; if it `estimates`, one of `track_velocity`. None if a joint group's transform updates it.
@@ -140,6 +140,7 @@ class ParameterStore:
         Args:
           node: Its name.
         """
+        # The table has its own optimizer state; here stands what waits for its update.
         if node in self.tables:
             self.opt_state[node] = ()
             self.accumulators[node] = self.tables[node]
@@ -156,6 +157,7 @@ class ParameterStore:
             lambda x: copied(x, device),
             state,
         )
+        # Nothing is accumulated, so no row waits.
         if node in self._by_row:
             self._by_row[node].clear()
 
@@ -192,13 +194,14 @@ class ParameterStore:
                         lambda x, to=device: copied(x, to),
                         given[node],
                     )
+        # The rows that wait for an update are those of which the accumulator holds something.
         for node, rows in self._by_row.items():
             rows.restart(self.accumulators[node])
 
     # -- tables, of which few rows have gradients
 
     def update_by_row(self, nodes: Iterable[str]) -> set[str]:
-        """Lets updates of nodes whose parameters are a table go over those rows only that have got gradients.
+        """Lets updates of nodes whose parameters are a table go over the rows with gradients only.
 
         Args:
           nodes: Their names.
@@ -228,7 +231,7 @@ class ParameterStore:
         self._by_row[node].add(numbers)
 
     def params_before(self, node: str, versions: float) -> Any:
-        """The parameters of a node as they were some versions ago: an estimate, if it has one, else those of now.
+        """Gives the parameters of a node some versions ago: an estimate for a node that has one, else the present ones.
 
         Args:
           node: Its name.
@@ -301,18 +304,18 @@ class ParameterStore:
             self.params[UNREAD] = {**self.params[UNREAD], **unread}
 
     def _unread_of(self, joint: JointUpdates) -> dict[str, Any]:
-        """The leaves that no node reads, if a group's transform updates them."""
+        """Selects the leaves that no node reads, if a group's transform updates such leaves."""
         if joint.group.updates_unread:
             return dict(self.params[UNREAD])
         return {}
 
     def forget(self) -> None:
-        """Forgets what belongs to instances that are given up, and what replicas have handed in."""
+        """Forgets the stashes of instances that are given up, and the parameters that replicas have handed in."""
         self.stash.clear()
         self._handed_in.clear()
 
     def _update(self, change: Update, rows: np.ndarray | None) -> None:
-        """An optimizer step of a node; with `rows`, of those of a table.
+        """Makes an optimizer step of a node; with `rows`, of some rows of a table.
 
         Interrupted among many rows, it leaves some of them updated, without a gradient, and the optimizer's count of steps as it was.
         """
@@ -320,6 +323,7 @@ class ParameterStore:
         training = self.training[change.node]
         held = self.params[node], self.opt_state[node], self.accumulators[node]
         count = np.float32(change.divisor)
+        # The kernel donates its arrays, so what it returns replaces them at once.
         if rows is None:
             step = self._updates.get(node)
             if step is None:
@@ -335,7 +339,7 @@ class ParameterStore:
             pass
 
     def averaged(self, change: Average | Merge) -> dict[str, Any]:
-        """What the nodes of this process have for the mean that replicas take: their parameters, or what they have handed in.
+        """Gives this process's shares in the mean of replicas: parameters, or parameters handed in.
 
         Args:
           change: The change.
@@ -351,7 +355,7 @@ class ParameterStore:
         nodes: Sequence[str],
         trees: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """The mean of some nodes' trees, for each of them that is kept here; formed here if any is kept elsewhere."""
+        """The mean of some nodes' trees, for each node that is kept here; computed here if any node is kept elsewhere."""
         own = [node for node in nodes if node in self.params]
         if len(own) == len(nodes):
             devices = None
@@ -373,7 +377,9 @@ class ParameterStore:
         merge: Merge,
         elsewhere: Mapping[str, Any],
     ) -> None:
-        """Each replica takes the mean of what was handed in, plus what it has learnt since."""
+        """Gives each replica the mean of the parameters handed in, plus its own progress since."""
+        # What each has learnt since is the difference between its parameters now and what it handed
+        # in.
         handed_in = self._handed_in.pop(merge.group)
         for node, mean in self._means(merge.nodes, {**handed_in, **elsewhere}).items():
             self.params[node] = _rebase(
@@ -385,7 +391,7 @@ class ParameterStore:
     # -- compiling
 
     def warm_update(self, node: str) -> None:
-        """Compiles a node's update, and that of a table's rows, by running it on copies.
+        """Compiles a node's update, and the update of a table's rows, by a run on copies.
 
         Args:
           node: Its name.
@@ -398,7 +404,7 @@ class ParameterStore:
         self.params_before(node, 1)
 
     def warm_group(self, name: str) -> None:
-        """Compiles the update of a group of nodes, by running it on copies.
+        """Compiles the update of a group of nodes, by a run on copies.
 
         Args:
           name: The group's name.
@@ -412,7 +418,7 @@ class ParameterStore:
             self.change_together(JointUpdate(name, group.names, 1), loss)
 
     def warm_average(self, nodes: Sequence[str]) -> None:
-        """Compiles the averaging of replicas, by running it on copies.
+        """Compiles the averaging of replicas, by a run on copies.
 
         Args:
           nodes: The replicas of one node.
@@ -434,7 +440,7 @@ class ParameterStore:
         accumulating: Iterable[str],
         changed: Iterable[str],
     ) -> Iterator[None]:
-        """Has copies in place of nodes' arrays as long as this is open, for what donates them.
+        """Puts copies in place of nodes' arrays as long as the context is open, for kernels that donate arrays.
 
         Args:
           accumulating: Nodes whose accumulators are copied.
@@ -493,7 +499,7 @@ class ParameterStore:
         return []
 
     def arrays(self, nodes: Iterable[str]) -> list[jax.Array]:
-        """The parameters and accumulators of those of some nodes that have any.
+        """The parameters and accumulators of some nodes, where a node has any.
 
         Args:
           nodes: Their names.
@@ -505,7 +511,7 @@ class ParameterStore:
 
 @contextmanager
 def on_copies(*parts: tuple[dict[Any, Any], Iterable[Any]]) -> Iterator[None]:
-    """Has copies in place of some entries of dictionaries as long as this is open; afterwards all is as it was before."""
+    """Puts copies in place of some entries of dictionaries as long as the context is open, and the old entries back afterwards."""
     before = [dict(held) for held, _ in parts]
     try:
         for held, keys in parts:
@@ -518,7 +524,7 @@ def on_copies(*parts: tuple[dict[Any, Any], Iterable[Any]]) -> Iterator[None]:
 
 
 def _copies(tree: Any) -> Any:
-    """A tree of arrays, copied where they are."""
+    """Copies a tree of arrays on the arrays' devices."""
     return jax.tree.map(
         lambda x: copied(x, x.device),
         tree,

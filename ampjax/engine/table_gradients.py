@@ -36,7 +36,7 @@ class TableGradients:
         self.n_new = 0
 
     def add(self, ids: np.ndarray, rows: Any) -> None:
-        """Adds gradients; those that lie on a device are waited for when they are needed.
+        """Adds gradients; arrays on a device are waited for later, on use.
 
         Args:
           ids: Whose they are, `[n]`, or `[n, ids]` where a message brings several.
@@ -45,6 +45,7 @@ class TableGradients:
         self._ids.append(ids)
         self._rows.append(rows)
         self.n_new += ids.size
+        # Many rows: those of one id are summed, so memory is bounded by the table.
         if self.n_new > MOST_ROWS:
             self.restore(*self.summed(), 0)
 
@@ -74,7 +75,7 @@ class TableGradients:
         self.n_new = n_new
 
     def update(self, count: int) -> None:
-        """Updates the table by what has been accumulated, and starts anew.
+        """Updates the table by the accumulated gradients, and starts anew.
 
         Args:
           count: How many gradient rows that is.
@@ -100,7 +101,7 @@ class TableGradients:
         return result
 
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
-        """All ids and their gradients, float32, in the order in which they came. Waits for the device."""
+        """All ids and their gradients, float32, in the order of arrival. Waits for the device."""
         row = self.table.shape[1:]
         parts = [
             np.asarray(rows, np.float32)[: len(ids)]

@@ -63,14 +63,14 @@ class TouchedRows:
 
     @property
     def rows(self) -> np.ndarray | None:
-        """The rows, ascending; None where they are so many that updating the whole table is as fast."""
+        """The rows, ascending; None for so many rows that updating the whole table is as fast."""
         rows = None if self._all else np.flatnonzero(self._touched)
         if rows is not None and len(rows) * SHARE <= len(self._touched):
             return rows
         return None
 
     def clear(self) -> None:
-        """Starts with none: they have been updated."""
+        """Forgets all rows, which have been updated."""
         self._touched[:] = False
         self._all = False
 
@@ -111,7 +111,7 @@ def row_input(
     table: Any,
     inputs: Sequence[jax.ShapeDtypeStruct],
 ) -> int | None:
-    """The input that is the number of the one row that a body reads of a table; None where it does anything else with it.
+    """Finds the input that is the number of the one row that a body reads of a table; None for a body that uses the table otherwise.
 
     Args:
       body: The body.
@@ -164,7 +164,7 @@ def _is_same_number(
     dtype: Any,
     n_rows: int,
 ) -> bool:
-    """Whether an index follows from one input alone and equals it, for all rows that there are."""
+    """Whether an index follows from one input alone and equals that input, for all rows that there are."""
     index_of = shared_slice(
         flat,
         find_dependence(flat, [None] * len(flat.inputs)),

@@ -1,4 +1,4 @@
-"""All hosts of a run: what is sent to them when, what they are asked, and what becomes of it when one fails.
+"""All hosts of a run: batches sent to hosts, questions to hosts, and the consequences of a host's failure.
 
 Operations wait in a batch for each host. A host that is to write another's rows waits for them, so before a batch is sent, those that it
 needs are sent: everything that a host can ever wait for is under way, whatever the driver waits for. Each host carries its operations out in
@@ -27,7 +27,7 @@ MOST = 64
 
 
 class Ready(NamedTuple):
-    """Hosts that wait for what they are to do.
+    """Hosts that have said hello and wait for work.
 
     Args:
       links: The hosts.
@@ -82,7 +82,7 @@ class Fleet:
     # -- batches
 
     def send_if_many(self, host: int) -> None:
-        """Sends a host's batch if it is large.
+        """Sends a host's batch if the batch is large.
 
         Args:
           host: Its number.
@@ -95,7 +95,7 @@ class Fleet:
             self.send([host])
 
     def send(self, hosts: Sequence[int]) -> None:
-        """Sends what waits for some hosts, with all that they need; waits while too much is under way.
+        """Sends the waiting batches of some hosts, together with the batches that these hosts depend on; waits while too much is under way.
 
         Args:
           hosts: Their numbers.
@@ -114,7 +114,7 @@ class Fleet:
                 self.links[host].send_batch()
 
     def _needed_by(self, hosts: Sequence[int]) -> list[int]:
-        """Those hosts for which something waits, of some hosts and of all whose rows these need."""
+        """The hosts with waiting batches, among some hosts and all whose rows these hosts need."""
         found = dict[int, None]()
         stack = list(hosts)
         while stack:
@@ -170,7 +170,7 @@ class Fleet:
 
     @property
     def states(self) -> list[HostState]:
-        """What is known of each host."""
+        """The known state of each host."""
         nodes = self.layout.of_nodes(self._plan.graph.parameterised)
         result = []
         for host, link in enumerate(self.links):
@@ -179,13 +179,13 @@ class Fleet:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the hosts have been told that it is over."""
+        """Whether the hosts have been told to end."""
         return self._is_closed
 
     # -- failures, and the end
 
     def require_health(self) -> None:
-        """Checks what hosts have said so far.
+        """Checks hosts' reports so far.
 
         Raises:
           HostError: If one has failed; names what it was to carry out.
@@ -195,7 +195,7 @@ class Fleet:
                 raise failure_of(link, self._plan.stages)
 
     def begin_anew(self) -> list[MadeFor]:
-        """If a host has failed, lets all hosts give up what is in flight; they then go on as they are.
+        """If a host has failed, lets all hosts give up everything in flight and go on with their present parameters.
 
         Returns:
           For each operation that was added to a batch and has not been carried out, what it was made for. Nothing, if a host has died: then all is
@@ -219,7 +219,7 @@ class Fleet:
             return result
 
     def close(self) -> None:
-        """Tells hosts that it is over; dead ones are left alone."""
+        """Tells hosts to end; dead hosts are left alone."""
         with self.lock:
             if not self._is_closed:
                 self._is_closed = True

@@ -1,4 +1,4 @@
-"""A host: carries out what the driver has decided for the memory spaces that it keeps, in order, and says how far it has come.
+"""A host: carries out the driver's operations for its memory spaces, in order, and reports its progress.
 
 It decides one thing by itself: which launches, of those that wait, one call carries out. At the first error it stops: it carries out nothing
 more until all hosts have given up what is in flight, since what follows may need what was not computed.
@@ -89,7 +89,7 @@ class Host:
         }
 
     def serve(self) -> None:
-        """Carries out what comes until the driver says that it is over."""
+        """Carries out all batches until the driver says that the run is over."""
         while True:
             message = self._next()
             if message is None:
@@ -104,11 +104,11 @@ class Host:
                 self._driver.send(answer(self._executor, self._names, message, self._own_answers))
 
     def _finishes_rows(self) -> bool:
-        """Writes the rows that are still on their way, before a question is answered; False if what is in flight has been given up."""
+        """Writes the rows that are still on their way, before a question is answered; False if everything in flight has been given up."""
         return self._is_broken or self._does(self._rows.finish)
 
     def _does(self, work: Callable[[], object]) -> bool:
-        """Does something for batches that are under way, and says so where it fails; False if what is in flight has been given up."""
+        """Runs some work for batches that are under way, and reports a failure; False if everything in flight has been given up."""
         try:
             work()
         except GivenUp:
@@ -205,7 +205,7 @@ class Host:
         )
 
     def _stop(self, error: Exception) -> None:
-        """Says that something could not be done for a batch that is still under way; nothing after it will be."""
+        """Reports that something could not be done for a batch under way; nothing after the failure will be done."""
         self._under_way.clear()
         if isinstance(error, RowsFailed):
             batch = error.batch
@@ -301,7 +301,7 @@ class Host:
         waited_ns: int,
         rows: np.ndarray,
     ) -> None:
-        """Writes a transfer's rows, which have come from another host; this one has waited for them since `waited_ns`."""
+        """Writes a transfer's rows, which have come from another host; this host has waited for the rows since `waited_ns`."""
         timer = self._timer
         if timer is None:
             self._executor.put(launch, rows)
@@ -317,7 +317,7 @@ class Host:
         timer.carry_out([here], put, lambda n_changed: None)
 
     def _slots_of(self, launch: Launch) -> Iterator[Slot]:
-        """The slots that a launch writes: those of its outputs, or those that a transfer's gradients are added to. Nobody reads the trash slot."""
+        """The slots that a launch writes: slots of its outputs, or slots to which a transfer's gradients are added. Nobody reads the trash slot."""
         if launch.stage < 0:
             return
         stage = self._executor.plan.stages[launch.stage]
@@ -333,7 +333,7 @@ class Host:
             yield from ((arena, slot) for slot in slots.tolist() if slot != TRASH)
 
     def _worker_at(self, launch: Launch, target: bool) -> int:
-        """The worker of this host that has one end of a transfer: who reads its rows, or who has made them."""
+        """The worker of this host at one end of a transfer: the reader of its rows, or their maker."""
         plan = self._executor.plan
         stage = plan.stages[launch.stage]
         if target:
@@ -369,7 +369,7 @@ class Host:
         )
 
     def _change_parameters(self, change: Change) -> None:
-        """Makes a parameter change; where replicas are on several hosts, each gets what the others have."""
+        """Makes a parameter change; where replicas are on several hosts, hosts exchange their parameters."""
         store = self._executor.store
         elsewhere = dict[str, Any]()
         if isinstance(change, Average | Merge):
@@ -389,7 +389,7 @@ class Host:
         store.change(change, elsewhere)
 
     def _hand_in_readings(self) -> None:
-        """Sends what launches have read back."""
+        """Sends the rows that launches have read back."""
         readings = self._executor.readings
         for number in list(readings):
             self._driver.send(
@@ -415,7 +415,7 @@ class Host:
         return self._rows.bytes_sent, ()
 
     def _tell_times(self) -> Answer:
-        """Ends to time launches, and tells what was measured."""
+        """Ends the timing of launches, and gives the measurements."""
         self._executor.fences.wait()
         assert self._timer is not None
         launches, waits, n_dropped = self._timer.take()
@@ -429,7 +429,7 @@ class Host:
             raise GivenUp
 
     def _abandon(self, epoch: int) -> None:
-        """Gives up what is in flight, and begins anew: batches count from 1 again."""
+        """Gives up everything in flight, and begins anew: batches count from 1 again."""
         progress = self._sequence, self._n_done
         self._executor.abandon()
         self._under_way.clear()

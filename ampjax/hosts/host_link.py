@@ -1,4 +1,4 @@
-"""The driver's end of a host: what waits to be sent to it, what is under way, and what it has said."""
+"""The driver's end of a host: operations that wait to be sent, batches under way, and reports that have come."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ class HostLink:
 
     @property
     def place(self) -> str:
-        """Where it is, in words."""
+        """The place of the host, in words."""
         return self._place.text
 
     @property
     def n_bytes(self) -> tuple[int, int]:
-        """Bytes that have been sent to it, and that have come from it."""
+        """Bytes that have been sent to the host, and that have come back."""
         return self._channel.bytes_sent, self._channel.bytes_received
 
     @property
     def opened(self) -> int:
-        """The number of the batch that what is added now will be in."""
+        """The number of the batch to which operations are added now."""
         return self.sent + 1
 
     @property
@@ -96,7 +96,7 @@ class HostLink:
         return self.done == self.sent
 
     def send_batch(self) -> None:
-        """Sends what waits."""
+        """Sends the waiting operations as a batch."""
         self.sent += 1
         self._unfinished.append((self.sent, self.batch.made_for))
         self._channel.send(
@@ -109,7 +109,7 @@ class HostLink:
         self.needs.clear()
 
     def unfinished(self) -> list[tuple[int, int, MadeFor | None]]:
-        """The operations that the host may not have carried out, in order: each one's batch, its place there, and what it was made for."""
+        """The operations that the host may not have carried out, in order: each one's batch, its place there, and the launch that it belongs to (`MadeFor`)."""
         batches = [*self._unfinished, (self.opened, self.batch.made_for)]
         result = []
         for batch, operations in batches:
@@ -125,7 +125,7 @@ class HostLink:
         )
 
     def look(self) -> None:
-        """Receives what has come, without waiting."""
+        """Receives all messages that have come, without waiting."""
         if self._receiving.acquire(blocking=False):
             try:
                 while self._receive(0.0):
@@ -155,7 +155,7 @@ class HostLink:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the host has said that it could not carry something out.
+        """Whether the host has reported a failure.
 
         Raises:
           HostDiedError: If its process has ended.
@@ -229,7 +229,7 @@ class HostLink:
         return json.loads(found.text), found.arrays
 
     def has_read(self, number: int) -> bool:
-        """Whether what a launch has read back has come.
+        """Whether a launch's readings have come.
 
         Args:
           number: The launch's.
@@ -237,7 +237,7 @@ class HostLink:
         return number in self._readings
 
     def take_reading(self, number: int) -> np.ndarray:
-        """What a launch has read back; `has_read` it.
+        """Takes a launch's readings; `has_read` must hold.
 
         Args:
           number: The launch's.
@@ -262,7 +262,7 @@ class HostLink:
         self,
         epoch: int,
     ) -> list[tuple[int, int, MadeFor | None]]:
-        """Tells the host to give up what is in flight; `wait_for_progress` must follow.
+        """Tells the host to give up everything in flight; `wait_for_progress` must follow.
 
         Args:
           epoch: A number that is higher each time.
@@ -287,7 +287,7 @@ class HostLink:
         return unfinished
 
     def wait_for_progress(self) -> tuple[int, int]:
-        """How far the host had come when it gave up.
+        """Gives the host's progress when giving up.
 
         Returns:
           The last batch that it had begun, and how many operations of that it had carried out.
@@ -296,11 +296,11 @@ class HostLink:
         return self._progress or (0, 0)
 
     def end(self) -> None:
-        """Tells the host that it is over."""
+        """Tells the host that the run is over."""
         self._channel.send(Message("end"))
 
     def state_with(self, nodes: Sequence[str], is_over: bool) -> HostState:
-        """What is known of the host.
+        """The known state of the host.
 
         Args:
           nodes: Those that it keeps.
@@ -378,7 +378,7 @@ class Ticket:
 
 
 class RemoteRows:
-    """Rows that a launch reads back from a host; they become a NumPy array when they are used as one.
+    """Rows that a launch reads back from a host; used as a NumPy array, the object waits for the rows.
 
     Args:
       link: The host.

@@ -1,4 +1,4 @@
-"""The executor of a driver with hosts: it sends launches to the hosts of their stages, in place of carrying them out."""
+"""The executor of a driver with hosts, which sends launches to the hosts of their stages in place of carrying launches out."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class HostedExecutor:
 
     @property
     def for_lines(self) -> HostedExecutor:
-        """This executor: it carries dispatches out as compiled loops have written them."""
+        """This executor, which carries dispatches out from the lines of compiled loops."""
         return self
 
     # -- launches
 
     def feed(self, feeds: Sequence[Feed]) -> None:
-        """Sends pumped payloads to the hosts that read them.
+        """Sends pumped payloads to the hosts that read the payloads.
 
         Args:
           feeds: The payloads.
@@ -141,7 +141,7 @@ class HostedExecutor:
             return n
 
     def run_lines(self, decided: DecidedLines, capacities: Capacities) -> None:
-        """Sends dispatches, with their updates, as compiled loops have written them (`takes_lines`).
+        """Sends dispatches, with their updates, from the lines of compiled loops (`takes_lines`).
 
         Args:
           decided: What loops have written.
@@ -156,7 +156,7 @@ class HostedExecutor:
                 self.fleet.send_if_many(host)
 
     def takes_lines(self, decided: DecidedLines) -> bool:
-        """Whether lines say all about dispatches that hosts need, and nothing is read back from them.
+        """Whether lines say everything that hosts need about some dispatches, and nothing is read back.
 
         Args:
           decided: What loops have written.
@@ -169,7 +169,7 @@ class HostedExecutor:
         return self._lines.latest
 
     def change(self, change: Change) -> None:
-        """Sends a parameter change to the hosts of its nodes; makes one of a group of nodes, as soon as these have done all that was sent.
+        """Sends a parameter change to the hosts of its nodes; makes a change of a group of nodes, as soon as the hosts have done everything sent before.
 
         Args:
           change: The change.
@@ -192,7 +192,7 @@ class HostedExecutor:
                 self.fleet.send_if_many(host)
 
     def choices(self, number: int, n_rows: int) -> np.ndarray:
-        """What a launch has read back. Waits for its host; can be asked once.
+        """Gives the rows that a launch has read back, once. Waits for its host.
 
         Args:
           number: The launch's.
@@ -208,7 +208,7 @@ class HostedExecutor:
         return min(found, default=None)
 
     def take_lost(self) -> dict[int, int | None]:
-        """After an error, lets all hosts give up what is in flight, and tells what of it they have not carried out.
+        """After an error, lets all hosts give up everything in flight, and tells which launches were not carried out.
 
         Returns:
           For each such launch, by its number, the first of its parameter changes that was not made; None if the launch itself was not.
@@ -220,7 +220,7 @@ class HostedExecutor:
         return lost
 
     def restart(self) -> None:
-        """Starts other hosts in place of those that there are. What these held is lost: the new ones begin as these did.
+        """Starts other hosts in place of the present ones, whose arrays are lost: the new hosts begin as the old ones did.
 
         Raises:
           HostError: If one does not start.
@@ -231,14 +231,14 @@ class HostedExecutor:
         self.expect_edges(self._expected)
 
     def abandon(self) -> None:
-        """Lets all hosts forget what they keep for instances that are given up."""
+        """Lets all hosts forget the arrays of instances that are given up."""
         with self.fleet.lock:
             self.readings.clear()
             for link in self.fleet.links:
                 link.batch.forget()
 
     def _cross(self, launch: Launch, start: int, end: int) -> None:
-        """Lets one host read rows and send them, and another write them."""
+        """Lets one host read and send rows, and another write the rows."""
         if not launch.n_rows:
             return
         if launch.changes:
@@ -252,7 +252,7 @@ class HostedExecutor:
         self.fleet.send_if_many(end)
 
     def _n_own(self, changes: Sequence[Change], host: int) -> int:
-        """How many of a launch's changes, from the first on, are updates of nodes of its host."""
+        """Counts a launch's changes, from the first on, that are updates of nodes of its host."""
         host_of = self.fleet.layout.host_of_node
         for n, change in enumerate(changes):
             if not isinstance(change, Update) or host_of[change.node] != host:
@@ -281,7 +281,7 @@ class HostedExecutor:
         launch: Launch,
         capacities: Mapping[ArenaKey, int],
     ) -> None:
-        """Lets hosts compile what a launch needs.
+        """Lets hosts compile a launch's kernels.
 
         Args:
           launch: The launch; its slots are the trash slot.

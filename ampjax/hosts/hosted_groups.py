@@ -1,4 +1,4 @@
-"""Nodes that are updated together although hosts keep them: the driver makes the step, and has the optimizer's state."""
+"""Nodes that are updated together although hosts keep their arrays: the driver makes the step, and has the optimizer's state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ampjax.engine.joint_updates import JointGroup, JointUpdates
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """What is updated together.
+    """Nodes that are updated together.
 
     Args:
       groups: The groups of nodes.

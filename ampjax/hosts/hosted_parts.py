@@ -1,4 +1,4 @@
-"""The state of hosts other than parameters, as the driver sees it: sums of losses, and how far hosts have come."""
+"""The state of hosts other than parameters, as the driver sees that state: sums of losses, and the progress of hosts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HostedLosses:
         self._rounds: dict[int, np.ndarray] = {}
 
     def take(self, train: bool) -> list[LossSums]:
-        """What the losses have added up since the last call. Waits for hosts.
+        """Takes the sums of the losses since the last call. Waits for hosts.
 
         Args:
           train: In training, or in inference.
@@ -64,7 +64,7 @@ class HostedLosses:
         return lines
 
     def state(self) -> list[list[Any]]:
-        """What has been added up and not been taken; JSON can hold it. Waits for hosts."""
+        """Gives the sums that have not been taken; JSON can hold the result. Waits for hosts."""
         of_hosts = []
         for said, _ in self._fleet.ask(self._fleet.everyone, "losses so far"):
             for line in said:
@@ -104,7 +104,7 @@ class HostedLosses:
 
 
 class HostedFences:
-    """How far hosts are: a fence is ready when a host has done a batch.
+    """The progress of hosts: a fence is ready when a host has done a batch.
 
     Args:
       fleet: The hosts.
@@ -114,7 +114,7 @@ class HostedFences:
         self._fleet = fleet
 
     def of_worker(self, worker: int) -> Ticket:
-        """A fence that is ready when a worker's host has done what was sent to it.
+        """A fence that is ready when a worker's host has done everything sent before.
 
         Args:
           worker: Its number.
@@ -147,11 +147,11 @@ class HostedFences:
         return result
 
     def warm(self) -> None:
-        """Compiles what fences run."""
+        """Compiles the functions that fences run."""
         self._fleet.ask(self._fleet.everyone, "warm fences")
 
     def is_idle(self, worker: int) -> bool:
-        """Whether a worker's host has done what was sent to it.
+        """Whether a worker's host has done everything sent before.
 
         Args:
           worker: Its number.
@@ -159,7 +159,7 @@ class HostedFences:
         return self.of_worker(worker).is_ready()
 
     def wait_for(self, worker: int) -> None:
-        """Blocks until a worker's host has done what was issued to it.
+        """Blocks until a worker's host has done everything issued before.
 
         Args:
           worker: Its number.
@@ -167,7 +167,7 @@ class HostedFences:
         self.of_worker(worker).block_until_ready()
 
     def wait(self) -> None:
-        """Blocks until all hosts have done what was issued."""
+        """Blocks until all hosts have done everything that was issued."""
         self._fleet.ask(self._fleet.everyone, "wait")
 
     def _of_host(self, host: int) -> Ticket:

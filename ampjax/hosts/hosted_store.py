@@ -1,4 +1,4 @@
-"""Parameters, optimizer states and accumulated gradients that hosts keep, as the driver sees them: gathered on demand."""
+"""Parameters, optimizer states and accumulated gradients on hosts, as the driver sees these trees: gathered on demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ampjax.sched.decisions.parameter_changes import JointUpdate
 
 
 class HostedStore:
-    """Stands in a `ParameterStore`'s place, and so has more than 15 methods: what that can be asked, this asks the hosts.
+    """A `ParameterStore` whose trees are on hosts: answers the same questions by asking the hosts (and so has more than 15 methods).
 
     Args:
       fleet: The hosts.
@@ -59,7 +59,7 @@ class HostedStore:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters by node, as NumPy arrays; those that no node reads under `UNREAD`."""
+        """Parameters by node, as NumPy arrays; parameters that no node reads are under `UNREAD`."""
         unread = self.groups.unread
         return self._gathered("params") | (
             {UNREAD: jax.tree.map(on_host, unread)} if unread else {}
@@ -67,7 +67,7 @@ class HostedStore:
 
     @property
     def opt_state(self) -> dict[str, Any]:
-        """Optimizer states by node, and by group of those that are updated together."""
+        """Optimizer states by node, and by group of nodes that are updated together."""
         return self._gathered("opt_state") | jax.tree.map(on_host, self.groups.opt_state)
 
     @property
@@ -164,7 +164,7 @@ class HostedStore:
             )
 
     def forget(self) -> None:
-        """Lets hosts forget what belongs to instances that are given up, and what replicas have handed in."""
+        """Lets hosts forget the stashes of instances that are given up, and the parameters that replicas have handed in."""
         self._fleet.ask(self._fleet.everyone, "forget")
 
     def warm_update(self, node: str) -> None:

@@ -1,4 +1,4 @@
-"""Tables that hosts keep in their memory, as the driver sees them: each is sent when hosts start, and brought when it is asked for."""
+"""Tables in the memory of hosts, as the driver sees tables: each is sent when hosts start, and fetched on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets hosts time what they carry out, each by its own clock, and brings all times to the driver's clock."""
+"""Lets hosts time their launches, each by its own clock, and converts all times to the driver's clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ampjax.plan.planner import Plan
 
 
 class HostedTiming:
-    """Times what hosts carry out during a run.
+    """Times the launches of hosts during a run.
 
     Args:
       plan: The plan.
@@ -54,7 +54,7 @@ class HostedTiming:
         self._sent = sent
 
     def finish(self) -> Sequence[MeasuredHost]:
-        """Takes what hosts have measured; waits until they have done all that was sent to them.
+        """Takes the measurements of hosts; waits until everything sent has been done.
 
         Returns:
           What each has measured, by the driver's clock; nothing, if one of them has failed.

@@ -68,7 +68,7 @@ class Hosts:
             )
 
     def _require_alike(self, resources: Resources) -> None:
-        """Checks that nothing else says what resources say.
+        """Checks that nothing contradicts the resources.
 
         Raises:
           SettingsError: If something does, and they differ.
@@ -114,14 +114,14 @@ class Hosts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each is called: as its machine is in the resources, or `host0`, `host1`, ..."""
+        """The names of the hosts: the names of machines in the resources, or `host0`, `host1`, ..."""
         if self.resources is None:
             return tuple(f"host{number}" for number in range(self.n))
         return tuple(machine.host for machine in self.resources.machines)
 
     @property
     def make_launcher(self) -> Callable[[], Launcher]:
-        """Makes what starts processes."""
+        """Makes a launcher of processes."""
         if self.resources is not None:
             return launcher_for([machine.address for machine in self.resources.machines])
         launcher = self.launcher

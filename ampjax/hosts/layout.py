@@ -1,4 +1,4 @@
-"""The division of a plan among hosts: memory spaces, and with them workers, stages, nodes and arenas of pumped payloads."""
+"""The division of a plan among hosts: memory spaces, and with the spaces workers, stages, nodes and arenas of pumped payloads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class HostLayout:
         return (target, source) if is_back else crossing
 
     def readers(self, arena: ArenaKey) -> tuple[int, ...]:
-        """The hosts that read what is pumped into an arena in host memory.
+        """The hosts that read the payloads pumped into an arena in host memory.
 
         Args:
           arena: The arena.

@@ -1,4 +1,4 @@
-"""Writes what compiled loops have decided into the hosts' batches, line by line: of a plain dispatch nobody needs an object."""
+"""Writes decisions of compiled loops into the hosts' batches, line by line: plain dispatches need no objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ampjax.sched.decisions.decided_lines import Capacities, DecidedLines
 
 
 class _Operation(NamedTuple):
-    """What one host does of a dispatch: a launch, or half of a transfer from or to a peer."""
+    """One host's part of a dispatch: a launch, or half of a transfer from or to a peer."""
 
     host: int
     code: int
@@ -25,7 +25,7 @@ class _Operation(NamedTuple):
 
 
 class _Queue(NamedTuple):
-    """What all dispatches of a queue share.
+    """The properties that all dispatches of a queue share.
 
     Args:
       operations: What hosts do; nothing, where its dispatches do nothing.
@@ -75,7 +75,7 @@ class LineWriter:
                     self._queues[queue] = _Queue(operations, stage.number, direction, *shared)
 
     def can_write(self, decided: DecidedLines) -> bool:
-        """Whether lines say all about these dispatches that hosts need, and nothing is read back from them.
+        """Whether lines say everything that hosts need about these dispatches, and nothing is read back.
 
         Args:
           decided: What loops have written about them; and objects made of them would say no more (`Decisions.says_all`).
@@ -85,7 +85,7 @@ class LineWriter:
     def write(
         self, decided: DecidedLines, links: Sequence[HostLink], capacities: Capacities
     ) -> set[int]:
-        """Adds dispatches to the batches of the hosts that carry them out.
+        """Adds dispatches to the batches of the hosts that carry the dispatches out.
 
         Args:
           decided: What loops have written about them.
@@ -139,7 +139,7 @@ class LineWriter:
 
 
 def _is_plain(stage: Stage, layout: HostLayout) -> bool:
-    """Whether a line says all about a stage's dispatches, nothing is read back from them, and their updates are of nodes of the same host."""
+    """Whether a line says everything about a stage's dispatches, nothing is read back, and their updates are of nodes of the same host."""
     has_more = stage.needs_contents or stage.chain is not None
     is_read = stage.kind.is_sink or stage.route_by is not None
     host = layout.host_of_stage[stage.number]
@@ -153,7 +153,7 @@ def _operations(
     is_back: bool,
     layout: HostLayout,
 ) -> tuple[_Operation, ...]:
-    """What hosts do of a stage's dispatches in one direction, in this order."""
+    """The operations of hosts for a stage's dispatches in one direction, in this order."""
     if is_back and stage.number in layout.idle_backward:
         return ()
     ends = layout.ends(stage.number, is_back)

@@ -60,7 +60,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """The meaning of numbers in operations: the same in all processes, since it follows from the plan.
+    """The meaning of numbers in operations, which follows from the plan and so is the same in all processes.
 
     Args:
       nodes: The nodes' names.
@@ -113,7 +113,7 @@ class BatchWriter:
 
     @property
     def n(self) -> int:
-        """How many there are."""
+        """The number of operations."""
         return len(self.made_for)
 
     def launch(
@@ -156,7 +156,7 @@ class BatchWriter:
         updates: Sequence[tuple[int, int, float]] = (),
         rare: int = 0,
     ) -> None:
-        """Adds what all launches and halves of transfers have.
+        """Adds the fields that all launches and halves of transfers have.
 
         Args:
           numbers: What it is, the other host of a transfer, the launch's number, worker, stage and direction (by number), messages, rows, ports, outputs,
@@ -260,7 +260,7 @@ class BatchWriter:
         return arrays
 
     def _flags(self, launch: Launch) -> int:
-        """What of a launch is there that most have not."""
+        """Flags of a launch's rare fields."""
         edges = launch.edges
         there = (
             launch.brings_updates,
@@ -371,7 +371,7 @@ class _Reader:
 def operations(
     arrays: Sequence[np.ndarray], names: Names, memory: PackMemory
 ) -> Iterator[Operation]:
-    """Reads what `BatchWriter.take` has given.
+    """Reads the operations that `BatchWriter.take` has given.
 
     Args:
       arrays: These.

@@ -1,4 +1,4 @@
-"""A host's rows on their way to other hosts and from them: neither the sender nor the receiver waits for longer than it must.
+"""A host's rows on their way to and from other hosts: neither sender nor receiver waits longer than necessary.
 
 Rows that others need are read in the order of decision, but only sent when they have been computed: until then more is issued. Rows of others
 are written late, too: a host goes on with what it can do without them, in the order of decision, and waits for them only before a launch
@@ -32,7 +32,7 @@ MOST_TRIES = 100
 
 
 class GivenUp(Exception):
-    """The driver has given up what is in flight, while this host waited for another's rows."""
+    """The driver has given up everything in flight, while this host waited for another's rows."""
 
 
 class RowsFailed(Exception):
@@ -107,7 +107,7 @@ class RowExchange:
         number: int,
         arrays: Sequence[np.ndarray],
     ) -> None:
-        """Sends arrays to another host now; if it can't be reached, as soon as it can.
+        """Sends arrays to another host now, or as soon as that host can be reached.
 
         Args:
           peer: Its number.
@@ -142,7 +142,7 @@ class RowExchange:
         launch: Launch,
         rows: Any,
     ) -> None:
-        """Sends rows to another host as soon as they have been computed and this one looks.
+        """Sends rows to another host at the next look after the rows have been computed.
 
         Args:
           batch: The number of the batch that they belong to.
@@ -162,7 +162,7 @@ class RowExchange:
             self._send_first()
 
     def send_all(self, up_to: int | None = None) -> None:
-        """Sends rows; waits until they have been computed.
+        """Sends rows; waits until all have been computed.
 
         Args:
           up_to: Only those of this batch and earlier ones.
@@ -199,7 +199,7 @@ class RowExchange:
         self.write_received()
 
     def write_received(self) -> None:
-        """Writes the rows that have come, as far as those before them have.
+        """Writes the rows that have come, in order, up to the first missing ones.
 
         Raises:
           GivenUp: If the driver has given up what is in flight.
@@ -226,7 +226,7 @@ class RowExchange:
         return any(not awaited.slots.isdisjoint(slots) for awaited in self._awaited)
 
     def write_for(self, launch: Launch) -> None:
-        """Writes what a launch needs, and waits for it if it has not come. While it waits, it sends what others may wait for.
+        """Writes the rows that a launch needs, and waits for missing ones, sending rows to others meanwhile.
 
         Args:
           launch: The launch.
@@ -269,7 +269,7 @@ class RowExchange:
         peer: int,
         number: int,
     ) -> Sequence[np.ndarray]:
-        """Waits for what another host has sent for a launch. While it waits, it sends what others may wait for.
+        """Waits for the arrays that another host sends for a launch, sending rows to others meanwhile.
 
         Args:
           peer: The other host.
@@ -294,7 +294,7 @@ class RowExchange:
         peer: int,
         number: int,
     ) -> Sequence[np.ndarray] | None:
-        """What another host has sent for a launch, if it has come; what was sent before all was given up is dropped."""
+        """Gives the arrays that another host has sent for a launch, if any have come; arrays from before a giving-up are dropped."""
         arrived = self._arrived[peer]
         while arrived:
             message = arrived[0]
@@ -318,7 +318,7 @@ class RowExchange:
                 self._arrived[peer].append(message)
 
     def _from(self, peer: int, patience_s: float) -> Message | None:
-        """The next message of another host, if it comes soon."""
+        """The next message of another host, if one comes soon."""
         try:
             return self._peers[peer].receive(patience_s)
         except HostError:  # the other one has died: the driver knows, or will

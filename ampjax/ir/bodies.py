@@ -175,7 +175,7 @@ def accepts(function: Callable[..., Any], n: int) -> bool:
 
 
 def argument_names(function: Any, skip: int) -> list[str]:
-    """The names of a body's positional arguments after the first `skip`; empty where they can't be told.
+    """The names of a body's positional arguments after the first `skip`; empty where the names are unknown.
 
     Args:
       function: A body.
@@ -201,7 +201,7 @@ def port_names(
     n: int,
     skip: int,
 ) -> list[str]:
-    """The names of a body's input ports, from its signature where that has them.
+    """The names of a body's input ports, from its signature if the signature has names.
 
     Args:
       function: A body.

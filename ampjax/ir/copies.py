@@ -1,4 +1,4 @@
-"""Copies of a part of the graph, while they are being built: names of their nodes, and wires that may cross their borders."""
+"""Copies of a part of the graph, during building: names of their nodes, and wires that may cross their borders."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CopyStack:
         return math.prod(copy.dealt for copy in self.around)
 
     def full_name(self, name: str) -> str:
-        """A node's name with the numbers of the copies that it is in."""
+        """A node's name with the numbers of the copies around the node."""
         return "/".join([name, *(str(copy.number) for copy in reversed(self.around))])
 
     def names_from_here(self, name: str) -> Iterator[str]:
@@ -74,7 +74,7 @@ class CopyStack:
         op: Any,
         options: NodeOptions,
     ) -> NodeOptions:
-        """Notes in a node's options whose replica it is, if it is made in a copy.
+        """Notes in a node's options the original of which the node is a replica, if made in a copy.
 
         Args:
           name: The node's name, without copies' numbers; None if the user gave none.

@@ -1,4 +1,4 @@
-"""A closed graph as flat data: wires by the places of the nodes that they leave, so that a graph of any depth can be pickled."""
+"""A closed graph as flat data: wires by the places of their sources, so that a graph of any depth can be pickled."""
 
 from __future__ import annotations
 

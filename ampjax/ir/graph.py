@@ -1,4 +1,4 @@
-"""The static graph: nodes, the wires between them, and the checks when it is closed."""
+"""The static graph: nodes, the wires between nodes, and the checks on closing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Graph:
 
     @property
     def ends(self) -> bool:
-        """Whether every instance ends for sure: that of a compiled model, whose loops all have a bound, also those that read values."""
+        """Whether every instance ends for sure: instances of a compiled model whose loops all have a bound, loops that read values included."""
         return self.remake is not None
 
     def __enter__(self) -> Graph:
@@ -98,7 +98,7 @@ class Graph:
         options: NodeOptions | None = None,
         ports: tuple[str, ...] = (),
     ) -> Node:
-        """Adds a node, and infers its types if those of its inputs are known.
+        """Adds a node, and infers its types if the types of its inputs are known.
 
         Args:
           name: Its name; None for its kind and a number.
@@ -246,7 +246,7 @@ class Graph:
 
     @property
     def users(self) -> dict[str, list[Node]]:
-        """By the name of each node that has parameters, the nodes that compute with them: itself first."""
+        """The users of each node's parameters, by the name of the node: the node first."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes.values():
             if node.has_params:

@@ -1,4 +1,4 @@
-"""The checks that need the whole graph, made when it is closed: open ports, loops, types, wires that end nowhere."""
+"""The checks that need the whole graph, made on closing: open ports, loops, types, wires without consumers."""
 
 from __future__ import annotations
 

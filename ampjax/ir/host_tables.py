@@ -1,4 +1,4 @@
-"""The protocols of tables in host memory whose rows are a node's parameters; `ampjax.sparse.table` implements them."""
+"""The protocols of tables in host memory whose rows are a node's parameters; `ampjax.sparse.table` has the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class HostTable(Protocol):
-    """A table `[n_rows, *row]` that pulls rows and updates them by their gradients, with an optimizer of its own."""
+    """A table `[n_rows, *row]` that pulls rows and updates rows by their gradients, with an optimizer of its own."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -26,7 +26,7 @@ class HostTable(Protocol):
         ...
 
     def push(self, row_ids: np.ndarray, grads: np.ndarray) -> int:
-        """One update of some rows: gradients `[n, *row]` of ids `[n]`, those of one id summed. Gives the version after it."""
+        """Updates some rows once: gradients `[n, *row]` of ids `[n]`, summed for equal ids. Gives the version after the update."""
         ...
 
     def dense(self) -> np.ndarray:
@@ -44,7 +44,7 @@ class SentTable(HostTable, Protocol):
 
     @property
     def table(self) -> HostTable | None:
-        """The table itself; None where its rows are not."""
+        """The table; None in a process that does not hold the rows."""
         ...
 
     @property
@@ -54,13 +54,13 @@ class SentTable(HostTable, Protocol):
 
     @property
     def contents(self) -> object:
-        """What differs whenever its rows may."""
+        """A token of the table's contents, which differs whenever a row may have changed; compare with `==`."""
         ...
 
     def as_files(self) -> dict[str, np.ndarray]:
-        """All that it is: the bytes `[n]` of some files, by name."""
+        """The whole table as files: the bytes `[n]` of each, by name."""
         ...
 
     def take_files(self, files: Mapping[str, np.ndarray]) -> None:
-        """Becomes what another one gave as files."""
+        """Takes the rows and state that another table gave as files."""
         ...

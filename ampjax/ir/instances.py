@@ -133,7 +133,7 @@ class Topology:
 
     @classmethod
     def from_kinds(cls, kinds: Any, n_kinds: int) -> Topology:
-        """The maps that send row `i` to wire `kinds[i]` and put it back at place `i`.
+        """The maps that send row `i` to wire `kinds[i]` and put the row back at place `i`.
 
         Args:
           kinds: The wire of each row, `[n]` integers in `[0, n_kinds)`.
@@ -166,7 +166,7 @@ class Messages:
 
 @runtime_checkable
 class Instances(Protocol):
-    """A data set: it has a length and hands out many instances at once, as columns.
+    """A data set with a length, which hands out many instances at once, as columns.
 
     It may have an attribute `sizes` `[n]`: how large each instance is, for the setting `group_by_size`; and one `missing_labels`, names
     of what losses need and it has not, so that only `predict` takes it.
@@ -187,7 +187,7 @@ class Instances(Protocol):
 
 
 def declared_sizes(data: Any) -> np.ndarray | None:
-    """The `sizes` of a data set: a number `[n]` that says how large each instance is; None if it has none.
+    """The `sizes` of a data set, a number `[n]` for each instance; None for a data set without sizes.
 
     Raises:
       DataError: If they are not one number for each instance.

@@ -1,4 +1,4 @@
-"""The narrowest floats that a graph's nodes compute with: they say how exact its numbers can be."""
+"""The narrowest floats that a graph's nodes compute with, which bound the exactness of the graph's numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def narrowest_floats(graph: Graph) -> np.dtype:
-    """The coarsest dtype of floats among payloads, parameters, and what bodies compute in between; float32 where there is none.
+    """The coarsest dtype of floats among payloads, parameters, and intermediate values of bodies; float32 for a graph without floats.
 
     Args:
       graph: A closed graph.

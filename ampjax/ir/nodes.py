@@ -1,4 +1,4 @@
-"""Nodes: what each one does, where its inputs come from, what its outputs carry."""
+"""Nodes: the operation of each, the sources of its inputs, the types of its outputs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Copy:
 
 @dataclass(eq=False)
 class Node:
-    """A node of the graph: what it does (`op`), where its inputs come from, and its outputs.
+    """A node of the graph: its operation (`op`), the sources of its inputs, and its outputs.
 
     A node's input may stay open (None) until `Graph.connect` fills it; every port must be filled when the graph is closed.
     """
@@ -82,7 +82,7 @@ class Node:
 
     @property
     def is_control(self) -> bool:
-        """Whether the node moves states only. Such a node is part of routes and no stage runs it, except a group, which is a stage without kernels."""
+        """Whether the node moves states only. Such a node is part of routes and no stage runs the node, except a group, which is a stage without kernels."""
         return isinstance(self.op, ControlOp)
 
     @property
@@ -98,7 +98,7 @@ class Node:
 
     @property
     def part(self) -> str | None:
-        """The outermost copy of a part of the graph that the node belongs to; the affinity `default` keeps it on one worker."""
+        """The outermost copy of a part of the graph that the node belongs to; the affinity `default` keeps a copy on one worker."""
         return f"{self.copies[0].name}/{self.copies[0].number}" if self.copies else None
 
     @property
@@ -113,7 +113,7 @@ class Node:
 
     @property
     def params_name(self) -> str:
-        """The name under which its parameters are kept: its own, or that of the node whose parameters it shares."""
+        """The name under which the node's parameters are kept: its own name, or the name of the node that owns the parameters."""
         return self.options.params_of or self.name
 
     @property
@@ -160,5 +160,5 @@ def infer(node: Node) -> bool:
 
 
 def type_of(wire: Wire | None) -> WireType | None:
-    """The type of a wire; None for an open port, or as long as it is not known."""
+    """The type of a wire; None for an open port, and for a type still unknown."""
     return wire.type if wire is not None else None

@@ -1,4 +1,4 @@
-"""The values of a forward pass that its adjoint needs: those that depend on parameters.
+"""The values of a forward pass that its adjoint needs and that depend on parameters.
 
 AMPNet's adjoint uses the activations of the forward pass. Those that depend on parameters must be recorded, for parameters change between
 the two passes; the others come out the same when they are computed again.
@@ -87,7 +87,7 @@ def describe(
     var: Any,
     needed: Mapping[Any, bool],
 ) -> Made:
-    """Describes a variable of a jaxpr; inputs and constants themselves need no record.
+    """Describes a variable of a jaxpr; inputs and constants need no record.
 
     Args:
       jaxpr: The jaxpr.

@@ -138,7 +138,7 @@ def wire_text(wire: Wire) -> str:
 
 
 def count_params(node: Node) -> int:
-    """How many numbers a node's own parameters hold; 0 for a node without any."""
+    """Counts the numbers in a node's own parameters; 0 for a node without any."""
     if not node.owns_params:
         return 0
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(init_shapes(node, node.op.body)))
@@ -173,7 +173,7 @@ def _line(node: Node, params: bool) -> str:
 
 
 def _kind(node: Node) -> str:
-    """A node's kind, and whose parameters it has, if they are another's."""
+    """A node's kind, with the owner of its parameters if another node is."""
     return (
         node.kind
         if node.options.params_of is None
@@ -182,7 +182,7 @@ def _kind(node: Node) -> str:
 
 
 def _mermaid(text: str) -> str:
-    """Mermaid's entity codes for what has a meaning to it or to HTML."""
+    """Replaces characters that have a meaning to Mermaid or HTML by Mermaid's entity codes."""
     return "".join(f"#{ord(c)};" if c in '#"`<>&\\' or ord(c) < 32 else c for c in text)
 
 

@@ -1,4 +1,4 @@
-"""An order of a graph's nodes for reading and drawing, and which connections run against it.
+"""An order of a graph's nodes for reading and drawing, and the connections that run against that order.
 
 Knows the graph's structure only: no types, no pictures.
 """
@@ -35,7 +35,7 @@ class Edge:
 
     @property
     def source(self) -> Node:
-        """The node it leaves."""
+        """The node that the edge leaves."""
         return self.wire.source
 
 
@@ -95,7 +95,7 @@ def _loop_head(
     number: dict[str, int],
     placed: dict[int, Node],
 ) -> int:
-    """The phi through which the next loop is entered: it has an input already and can be reached from itself."""
+    """The phi through which the next loop is entered: a phi with an input already placed, on a cycle."""
     left = [i for i in range(len(nodes)) if i not in placed]
     phis = [i for i in left if isinstance(nodes[i].op, Phi)]
     entered = []

@@ -47,7 +47,7 @@ class Layout:
 
 
 class State:
-    """The states of `n` messages, by field name; immutable. State functions take and return it.
+    """The states of `n` messages, by field name; immutable. State functions take and return a `State`.
 
     Reading a field, such as `s.t`, gives its column, an integer array `[n]`. The field `instance` always exists.
 
@@ -101,7 +101,7 @@ class State:
 
     @property
     def array(self) -> np.ndarray:
-        """The columns as one array `[n, width]`; not to be written to. Who asks for it counts as reading `instance`."""
+        """The columns as one array `[n, width]`, read-only. Asking for the array counts as reading `instance`."""
         self._layout.column("instance")
         return self._array
 
@@ -203,7 +203,7 @@ StateFn = Callable[[State], Any]
 
 
 def columns_of(state: State) -> np.ndarray:
-    """`State.array` for those who move states and read none of them."""
+    """`State.array` for callers that move states and read none."""
     return state._array
 
 

@@ -1,4 +1,4 @@
-"""What arrives at sinks depends on: nodes that lead to them, and the state fields that decide on the way what a message meets and where it goes.
+"""The causes of sinks' results: nodes that lead to sinks, and the state fields that decide on a message's partners and route.
 
 Which of its fields a state function reads is found by running it on columns that note who reads them.
 """
@@ -45,7 +45,7 @@ def nodes_before_sinks(graph: Graph) -> set[str]:
 
 
 def fields_before_sinks(graph: Graph) -> dict[str, Fields]:
-    """The state fields of pumped messages on which it depends what arrives at sinks; those of a join by the whole state are not among them.
+    """The state fields of pumped messages on which sinks' results depend, without fields that only a join by the whole state reads.
 
     Args:
       graph: A closed graph.
@@ -113,7 +113,7 @@ def _key(
     by: tuple[str, ...] | Callable[..., Any] | None,
     fields: Fields,
 ) -> Fields:
-    """The fields that a key reads; none of the whole state, since equal messages have equal fields whatever these mean."""
+    """The fields that a key reads; none for the whole state, since equal messages have equal fields in any case."""
     if callable(by):
         return _read(by, fields)
     return frozenset(by or ()) - {"instance"}
@@ -138,7 +138,7 @@ def _through(
     fields: Fields,
     needed: Fields,
 ) -> Fields:
-    """The fields from which those follow that are needed of the state that a function gives."""
+    """The fields from which the needed fields of a state function's result follow."""
     state, leaked = _watched(fields)
     after = function(state)
     known: Mapping[str, Fields] = after.sources if isinstance(after, _Watched) else {}
@@ -149,7 +149,7 @@ def _through(
 
 
 def _watched(fields: Fields) -> tuple[_Watched, set[str]]:
-    """A state whose columns note what follows from them, and the set of the fields of which that is not known."""
+    """A state whose columns note their consequences, and the set of fields with unknown consequences."""
     plain = sample(sorted(fields))
     leaked = set[str]()
     return _Watched(plain, {name: frozenset([name]) for name in fields}, leaked), leaked
@@ -178,7 +178,7 @@ class _Watched(State):
 
     @property
     def array(self) -> np.ndarray:
-        """All columns: whoever asks for them may read any."""
+        """All columns: a function that asks for the array may read any."""
         self.leaked.update(*self.sources.values())
         return columns_of(self)
 
@@ -190,7 +190,7 @@ class _Watched(State):
         )
 
     def replace(self, **columns: Any) -> State:
-        """Changes or adds fields, each of which follows from what its value does."""
+        """Changes or adds fields, each of which follows from the sources of its value."""
         after = super().replace(**{name: _plain(value) for name, value in columns.items()})
         return _Watched(
             after,
@@ -217,7 +217,7 @@ class _Watched(State):
 
 
 class _Column(NDArrayOperatorsMixin):
-    """Numbers that know from which fields they follow. What NumPy makes of them does so, too; if it asks for a plain array, they leak.
+    """Numbers with the fields from which each follows, kept through NumPy's functions; a request for a plain array counts as a leak.
 
     Args:
       values: The numbers.
@@ -281,7 +281,7 @@ class _Column(NDArrayOperatorsMixin):
         args: Any,
         options: Any,
     ) -> Any:
-        """What a function makes of columns: everything in it follows from all of them."""
+        """Applies a function to columns: the result follows from all of the columns."""
         reads = self.reads | _reads((args, options))
         made = function(*_plain(args), **_plain(options))
         wrap = lambda x: _Column(x, reads, self._leaked)
@@ -291,7 +291,7 @@ class _Column(NDArrayOperatorsMixin):
 
 
 def _reads(value: Any) -> Fields:
-    """The fields from which a value follows, or what is in it."""
+    """The fields from which a value, or its parts, follow."""
     if isinstance(value, _Column):
         return value.reads
     if isinstance(value, dict):

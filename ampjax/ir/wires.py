@@ -1,4 +1,4 @@
-"""Wires: what travels between nodes, fully typed when the graph is built."""
+"""Wires between nodes, fully typed when the graph is built."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class WireType:
 
 @dataclass(eq=False)
 class Wire:
-    """One output of a node. Using it twice is a Bcast.
+    """One output of a node. A second use of a wire is a Bcast.
 
     `type` is known once the graph is closed (for most nodes: at once). What travels on a discarded wire ends there, answered with a zero
     gradient; `predict` does not return it.

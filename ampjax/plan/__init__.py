@@ -1,1 +1,1 @@
-"""From a graph to a plan: stages, who consumes what, and which worker runs what."""
+"""From a graph to a plan: stages, the consumers of each, and the worker that runs each."""

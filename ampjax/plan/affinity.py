@@ -229,7 +229,7 @@ def _reach(
     through: Callable[[str], bool],
     to: Mapping[str, Node],
 ) -> dict[str, None]:
-    """The names in `to` that a path from `start` meets first, where it may pass nodes that `through` allows."""
+    """The names in `to` that a path from `start` meets first, passing only nodes that `through` allows."""
     seen = {start: None}
     ahead = [start]
     while ahead:
@@ -256,7 +256,7 @@ def _count(values: Iterable[int], workers: int) -> list[int]:
 def _fitting(
     nodes: list[Node], wanted: Placement, pinned: Placement, memory: Memory | None
 ) -> dict[str, int]:
-    """Heavy nodes where a rule wants them, or where they have room, with them the nodes that share their parameters; and all that are pinned."""
+    """Places heavy nodes on the workers that a rule names, or on others with room, together with the sharers of their parameters; and all pinned nodes."""
     heavy = {**wanted, **pinned}
     placed = heavy if memory is None else memory.fit(heavy, pinned)
     return placed | {node.name: placed[node.params_name] for node in nodes if node.has_params}
@@ -315,7 +315,7 @@ def _follow(
 
 @dataclass(frozen=True)
 class _Wires:
-    """Who feeds whom among hosted nodes; edges are (producer, consumer), in graph order."""
+    """The wires among hosted nodes; edges are (producer, consumer), in graph order."""
 
     names: tuple[str, ...]
     direct: tuple[tuple[str, str], ...]
@@ -323,7 +323,7 @@ class _Wires:
 
     @classmethod
     def of(cls, nodes: list[Node]) -> _Wires:
-        """The wires of a graph: without a control node between, and with any number of them."""
+        """The wires of a graph: without a control node between, and with any number of control nodes."""
         direct = []
         for n in nodes:
             for wire in n.outputs:
@@ -341,7 +341,7 @@ class _Wires:
         placed: dict[str, int],
         edges: tuple[tuple[str, str], ...],
     ) -> None:
-        """Places nodes next to placed ones until nothing changes; consumers before producers, all of them each time."""
+        """Places nodes next to placed ones until nothing changes; consumers before producers, all nodes each time."""
         consumers = _adjacent(self.names, edges)
         producers = _adjacent(
             self.names,
@@ -355,7 +355,7 @@ class _Wires:
         placed: dict[str, int],
         towards: Mapping[str, list[str]],
     ) -> bool:
-        """Follows `towards` from unplaced nodes to placed ones; says whether it placed any."""
+        """Follows `towards` from unplaced nodes to placed ones; returns whether any node was placed."""
         before = len(placed)
         progress = True
         while progress:
@@ -446,7 +446,7 @@ def _check_shared(graph: Graph, placed: Placement) -> None:
 
 @dataclass(frozen=True)
 class _Places:
-    """What a node can be pinned to: a worker, or a host by its name."""
+    """The places to which a node can be pinned: workers, and hosts by name."""
 
     workers: int
     hosts: HostWorkers

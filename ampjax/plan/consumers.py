@@ -80,7 +80,7 @@ def count_workers_ahead(stages: Sequence[Stage]) -> None:
 
 
 def _loops(ahead: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """The strongly connected components of a graph, each after those that it leads to (Tarjan 1972).
+    """The strongly connected components of a graph, each after the components that its edges lead to (Tarjan 1972).
 
     Args:
       ahead: For each vertex, the vertices that its edges lead to.

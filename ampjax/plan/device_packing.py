@@ -22,7 +22,7 @@ MOST_NAMED = 6
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of a machine's devices, and what nodes need of it.
+    """The memory of a machine's devices, and the nodes' shares in that memory.
 
     Args:
       limit: Bytes of each device.
@@ -61,7 +61,7 @@ class Memory:
         wanted: Mapping[str, int],
         pinned: Mapping[str, int],
     ) -> dict[str, int]:
-        """Where nodes go: to the workers where they are wanted, as far as there is room.
+        """Places nodes on the wanted workers, as far as there is room.
 
         A node that has none moves to the next worker that has some; where that leads nowhere, all are packed anew, the largest first.
 
@@ -126,7 +126,7 @@ class Memory:
     def _packed(
         self, wanted: Mapping[str, int], pinned: Mapping[str, int]
     ) -> dict[str, int] | None:
-        """Places the largest first, each where it leaves least; goes back where that leads nowhere. None if nothing was found."""
+        """Places the largest nodes first, each where the least room is left, with backtracking. None if no placing fits."""
         names = sorted(
             (n for n in wanted if n not in pinned),
             key=lambda name: -self.sizes.get(name, 0),
@@ -199,7 +199,7 @@ def _rooms(
     free: Mapping[int, int],
     size: int,
 ) -> Iterator[int]:
-    """The devices with so much room, those with the least first; of equal ones the first, since the others are no different."""
+    """The devices with enough room, the least room first; of equal ones the first only, since the others are no different."""
     first = {}
     for device, room in reversed([*free.items()]):
         first[room] = device

@@ -1,4 +1,4 @@
-"""Chains that become one stage: a distribute, what happens to each type of edge, and the collect that adds it all up.
+"""Chains that become one stage: a distribute, the nodes on each type of edge, and the collect that adds up the rows.
 
     rows of a graph ─▶ distribute ─┬─▶ ppt of type 0 ─┬─▶ collect ─▶ row-wise nodes
                                    └─▶ ppt of type 1 ─┘                    ▲
@@ -24,7 +24,7 @@ from ampjax.ir.wires import Wire
 
 @dataclass(frozen=True)
 class EdgeType:
-    """The edges from one output of the distribute to one port of the collect, and what happens to the rows that they carry.
+    """The edges from one output of the distribute to one port of the collect, and the nodes that the rows pass.
 
     Args:
       output: The distribute's output: `Topology.gather[output]` are the edges' senders.
@@ -44,7 +44,7 @@ class EdgeType:
 
 @dataclass(frozen=True)
 class Chain:
-    """A distribute and a collect, and the types of edges between them, in the order of the collect's ports."""
+    """A distribute and a collect, and the types of edges between the two, in the order of the collect's ports."""
 
     distribute: Node
     edge_types: tuple[EdgeType, ...]
@@ -61,7 +61,7 @@ class Chain:
 
     @property
     def topology(self) -> str:
-        """The name of the topology pump that drives it."""
+        """The name of the topology pump that drives the chain."""
         wire = self.collect.inputs[-1]
         assert wire is not None
         return wire.source.name
@@ -123,7 +123,7 @@ def _chain(
 
 
 def _edge_type(end: Wire) -> tuple[Node, EdgeType] | None:
-    """Back from a collect's port to the distribute that it comes from, through row-wise nodes that can be fused."""
+    """Goes back from a collect's port to its distribute, through row-wise nodes that can be fused."""
     nodes: dict[Node, None] = {}
     starts: dict[Wire, None] = {}
     stack = [end]
@@ -144,7 +144,7 @@ def _edge_type(end: Wire) -> tuple[Node, EdgeType] | None:
 
 
 def _fusable(node: Node, last: bool) -> bool:
-    """Whether a node on an edge needs no recorded activations: one with parameters is the last, and linear in what adjoints need."""
+    """Whether a node on an edge needs no recorded activations: a node with parameters is the last, and linear in the inputs that adjoints need."""
     if not node.has_params:
         return True
     types = []
@@ -167,7 +167,7 @@ def _in_order(nodes: Mapping[Node, None]) -> tuple[Node, ...]:
 
 
 def _stays_inside(chain: Chain) -> bool:
-    """Whether nothing but the chain consumes what is distributed or computed on an edge, and no node serves two edge types."""
+    """Whether only the chain consumes the distributed rows and the results on its edges, and no node serves two edge types."""
     homes = {}
     for i, edge_type in enumerate(chain.edge_types):
         for node in edge_type.nodes:

@@ -75,7 +75,7 @@ def narrow_ladder(n: int) -> int:
 
 
 def graph_ladder(n: int) -> int:
-    """Pads dispatches of graphs: to 16, 64, then powers of two and, from 256 on, three steps between them.
+    """Pads dispatches of graphs: to 16, 64, then powers of two and, from 256 on, three steps between two powers.
 
     Small dispatches cost what their calls cost; large ones are most of the work, and what they pad is lost.
 
@@ -133,7 +133,7 @@ def ladder_for(stage: Stage) -> Callable[[int], int]:
 
 
 def is_padded(stage: Stage) -> bool:
-    """Tells whether dispatches of a stage are padded when they are decided: those of messages of one row each.
+    """Tells whether dispatches of a stage are padded when decided: dispatches of messages of one row each.
 
     Args:
       stage: The stage.
@@ -148,7 +148,7 @@ def is_padded(stage: Stage) -> bool:
 
 
 def padded_sizes(stage: Stage, n: int) -> list[int]:
-    """Lists the sizes that dispatches of a stage are padded to when they are decided.
+    """Lists the sizes to which dispatches of a stage are padded when decided.
 
     Args:
       stage: The stage.

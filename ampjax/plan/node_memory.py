@@ -20,7 +20,7 @@ def kept_bytes(
     tx: optax.GradientTransformation | None = None,
     transforms: Mapping[str, Any] | None = None,
 ) -> dict[str, int]:
-    """Bytes that each parameterised node keeps on its device for as long as it trains: with Adam four times its weights, of a table none.
+    """Bytes that each parameterised node keeps on its device during training: with Adam four times its weights, none for a table.
 
     Activations come and go in arenas (`memory_limit`), and older versions of stashed weights only while somebody needs them: neither is
     counted.

@@ -1,4 +1,4 @@
-"""A pass over the data: what is run, what for, and what it may change."""
+"""A pass over the data: the part of the graph that is run, its purpose, and the changes that the pass may make."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pass:
 
     @property
     def train(self) -> bool:
-        """Whether it is training."""
+        """Whether the pass trains."""
         return self.purpose == "train"
 
 

@@ -159,7 +159,7 @@ class _Planner:
                 self._add_seen(nodes)
 
     def _add_seen(self, fused: Sequence[Node]) -> None:
-        """Stages for what sinks see of the nodes that a loss has fused: predictions leave losses out, and need them all the same."""
+        """Adds stages for sinks' views of nodes that a loss has fused: predictions leave losses out, and need these nodes all the same."""
         consumers = {}
         for node in fused[:-1]:
             consumers[node] = [c for wire in node.outputs for c, _ in wire.consumers]
@@ -180,7 +180,7 @@ class _Planner:
         of: Mapping[str, list[Node]],
         chain: Chain | None,
     ) -> list[Node] | None:
-        """The group of nodes that consumes all outputs of a node (or of a chain), directly and on the same worker, if it may join it.
+        """The group of nodes that consumes all outputs of a node (or of a chain), directly and on the same worker, if the node may join that group.
 
         A loss need not consume what sinks see beside it: where sinks are wanted, it is left out.
         """
@@ -226,7 +226,7 @@ class _Planner:
         return home if fits else None
 
     def _takes_chain(self, home: list[Node], chain: Chain) -> bool:
-        """Whether row-wise nodes that consume what a chain collects can be in one stage with it."""
+        """Whether row-wise nodes that consume a chain's collected rows can be in one stage with the chain."""
         last = home[-1]
         if not isinstance(last.op, Compute) or isinstance(home[0].op, Distribute):
             return False
@@ -277,7 +277,7 @@ class _Planner:
         return node.is_control and node.name not in self.stages_of
 
     def _ports(self, node: Node, wire: Wire) -> list[StagePort]:
-        """Where a wire enters the stages that a node is in."""
+        """The ports at which a wire enters the stages of a node."""
         stages = []
         for stage in self.stages_of[node.name]:
             stages.append((stage, input_wires(stage)))
@@ -308,7 +308,7 @@ class _Planner:
         return found
 
     def _place_groups(self) -> None:
-        """A group has no kernel: its rows lie where its first consumer wants them."""
+        """Places the rows of groups, which have no kernels, in the space of their first consumer."""
         for stage in reversed(self.stages):
             if not stage.kind.is_dispatched:
                 leaves = list(self._leaves(stage.wires[0]))
@@ -360,7 +360,7 @@ class _Planner:
     # -- routes
 
     def _route(self, wire: Wire, space: int) -> Targets:
-        """Where a wire's messages go, for payloads that lie in `space`."""
+        """The route of a wire's messages, for payloads in `space`."""
         key = (wire, space)
         if key in self._targets:
             return self._targets[key]
@@ -411,7 +411,7 @@ class _Planner:
         space: int,
         leaf: StagePort | None = None,
     ) -> StagePort:
-        """A new transfer stage for a wire's messages; on the other side they go on to `leaf`, or along the wire's whole route."""
+        """Adds a transfer stage for a wire's messages, which go on to `leaf` on the other side, or along the wire's whole route."""
         stage = Stage(
             len(self.stages),
             TRANSFER,

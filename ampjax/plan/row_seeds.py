@@ -1,4 +1,4 @@
-"""Random numbers of rows: what random bodies' keys are folded from, beside the node's own number.
+"""Random numbers of rows, from which the keys of random bodies are folded, together with the node's own number.
 
 They depend on the run's seed, the epoch, the message's state and the row's place in it only, so that no schedule changes them, and the adjoint
 draws what the forward pass drew.
@@ -68,7 +68,7 @@ def _of_rows(
     of_message: np.ndarray,
     sizes: np.ndarray | None,
 ) -> np.ndarray:
-    """A number for each row, from its message's and its place in it; `sizes` are rows of each message (None: one)."""
+    """A number for each row, from its message's number and its place in the message; `sizes` are rows of each message (None: one)."""
     numbers = of_message.copy()
     if sizes is not None:
         row = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -52,12 +52,12 @@ class StageKind:
 
     @property
     def reduces(self) -> bool:
-        """Whether it sums the rows of each message."""
+        """Whether the stage sums the rows of each message."""
         return self.sums_segments and not self.by_topology
 
     @property
     def collects(self) -> bool:
-        """Whether it sums what arrives over the edges of a topology, and nothing else."""
+        """Whether the stage only sums the rows that arrive over the edges of a topology."""
         return self.sums_segments and self.by_topology
 
 

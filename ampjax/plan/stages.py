@@ -1,4 +1,4 @@
-"""Stages and routes: what a plan is made of.
+"""Stages and routes: the parts of a plan.
 
 A *stage* is what one dispatch runs: a payload node, or several that are fused because all messages between them stay inside.
 A *route* says what happens to a wire's messages until the next stages: the chain of control nodes.
@@ -27,7 +27,7 @@ ArenaKey = tuple[int, tuple[int, ...], str]
 
 @dataclass(frozen=True)
 class Port:
-    """An input of a stage: what it takes and in which memory space that lies."""
+    """An input of a stage: its type and its memory space."""
 
     type: WireType
     name: str
@@ -135,14 +135,14 @@ class Stage:
 
     @functools.cached_property
     def crossing_bytes(self) -> int | None:
-        """Bytes of a row that it moves from one device's memory to another's; None if it is no such transfer."""
+        """Bytes of a row that the stage moves from one device's memory to another's; None for any other stage."""
         if self.kind.is_transfer and self.ports[0].space == HOST:
             return None
         return self.moved_bytes
 
     @functools.cached_property
     def moved_bytes(self) -> int | None:
-        """Bytes of a row that a transfer moves, from a device or from the host, where it was pumped; None if it is no transfer."""
+        """Bytes of a row that a transfer moves, from a device or from the host where the row was pumped; None for any other stage."""
         if not self.kind.is_transfer:
             return None
         return math.prod(self.ports[0].type.shape) * self.ports[0].type.dtype.itemsize
@@ -160,7 +160,7 @@ class Stage:
 
     @functools.cached_property
     def parameterised(self) -> tuple[Node, ...]:
-        """Its nodes that have parameters, in the order of `params`: those that share them stand side by side."""
+        """The stage's nodes that have parameters, in the order of `params`: sharers of parameters stand side by side."""
         users = [node for node in self.nodes if node.has_params]
         result = []
         for name in self.params:
@@ -187,7 +187,7 @@ class Stage:
 
     @functools.cached_property
     def aligned(self) -> bool:
-        """For `edges`: whether what is collected meets rows of its ports, and so must have as many."""
+        """For `edges`: whether the collected rows meet rows of the stage's ports, and so must be as many."""
         return any(
             w is not None and w.source not in self.nodes
             for node in self.row_nodes
@@ -196,7 +196,7 @@ class Stage:
 
     @functools.cached_property
     def route_by(self) -> RouteBy | None:
-        """Its `route_by`, which reads payloads back into the states, if it has one."""
+        """The stage's `route_by`, which reads payloads back into the states, if there is one."""
         if self.nodes:
             op = self.nodes[-1].op
         else:
@@ -205,7 +205,7 @@ class Stage:
 
     @functools.cached_property
     def random(self) -> bool:
-        """Whether a body in it takes a PRNG key."""
+        """Whether a body in the stage takes a PRNG key."""
         return any(node.draws for node in self.nodes)
 
     @functools.cached_property
@@ -215,7 +215,7 @@ class Stage:
 
     @property
     def needs_contents(self) -> bool:
-        """Whether a launch of it needs more of its messages than the slots of their rows."""
+        """Whether a launch of the stage needs more of its messages than the slots of their rows."""
         return self.ragged or self.random or self.kind.reads_table
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""Resets the tables after an interrupt or an error: nothing is in flight; what nodes and clocks have counted stays."""
+"""Resets the tables after an interrupt or an error: nothing is in flight; counters of nodes and clocks stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admits instances: gives each a handle, a program, and host memory for its pumped payloads; frees them when it has ended."""
+"""Admits instances: gives each a handle, a program, and host memory for its pumped payloads, and frees all three when the instance has ended."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Admission:
 
     @property
     def foresees(self) -> bool:
-        """Whether `foresee` finds anything out. Where payloads decide, it does not: programs are made while instances are in flight."""
+        """Whether `foresee` can help: not where payloads decide, since programs are then made while instances are in flight."""
         return not self._asks
 
     def foresee(
@@ -186,7 +186,7 @@ class Admission:
             )
 
     def choose(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
-        """Notes what payloads have decided for a dispatch's messages.
+        """Notes the choices that payloads have made for a dispatch's messages.
 
         Args:
           dispatch: A dispatch that reads payloads.
@@ -227,11 +227,11 @@ class Admission:
 
     @property
     def may_never_end(self) -> bool:
-        """Whether nobody knows how many messages are still to come: a payload or a controller decides on them, and no bound of loops is known."""
+        """Whether the number of messages still to come is unknown: a payload or a controller decides on more, and no bound of loops is known."""
         return bool(self._growing.of) and not self._ends
 
     def forget_all(self) -> None:
-        """Forgets the instances in flight, whose programs are free for others. The tables still hold them."""
+        """Forgets the instances in flight and frees their programs; the tables still hold the instances."""
         self.programs.release_all()
         self._growing.forget_all()
         self.topologies.clear()

@@ -341,7 +341,7 @@ RUN_LENGTHS: Scratch: how long these are.
 
 
 class Rates(NamedTuple):
-    """What dispatches cost: operations for each row and each update, at so many in a second, rounded up to nanoseconds; transfers' bytes in the same way; and what is fixed.
+    """Costs of dispatches: operations for each row and each update at a rate per second, rounded up to nanoseconds; bytes of transfers likewise; and fixed times.
 
     Args:
       queues: `[queues, 5]` float64: where a queue's terms begin, how many there are, nanoseconds that any of its dispatches takes, bytes of a row that travels, whether the worker goes on
@@ -358,7 +358,7 @@ class Rates(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """All tables that loops read and write. It has a field for each table, so it has more than twelve.
+    """All tables that loops read and write, a field for each table (so more than twelve fields).
 
     Args:
       stages: Int64: a line for each stage and each pump.

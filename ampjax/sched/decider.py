@@ -1,4 +1,4 @@
-"""Decides on dispatches: calls the compiled loops, grows tables and buffers when they are full, and asks policies that are not compiled."""
+"""The decider: calls the compiled loops, grows tables and buffers when full, and asks policies that are not compiled."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Decider:
         )
 
     def decide(self, worker: int, ahead: int) -> list[Dispatch]:
-        """Decides on a worker's next dispatch, or on several that are done as soon as they are decided.
+        """Decides on a worker's next dispatch, or on several that are done as soon as decided.
 
         Args:
           worker: The worker.
@@ -125,7 +125,7 @@ class Decider:
 
     @property
     def under_way(self) -> list[Dispatch]:
-        """The dispatches that workers are busy with in virtual time, as far as stories need them."""
+        """The dispatches that workers are busy with in virtual time, with the fields that stories read."""
         if self._time is None:
             return []
         return self._time.under_way(self._tables.t)
@@ -199,7 +199,7 @@ class Decider:
         return Decisions(decided, lambda: self._maker.make(decided), True)
 
     def _has_made_room(self) -> bool:
-        """Whether the loops lacked slots or room in a buffer for the next dispatch, and have it now."""
+        """Grows the arena or buffer that was too small for the next dispatch; returns whether one was."""
         reason = int(self._lines[0, c.QUEUE])
         need = int(self._lines[0, c.N_ROWS_IN])
         if reason == c.ARENA_FULL:

@@ -21,7 +21,7 @@ from ampjax.unfold.rules.routes import find_topology
 
 
 class DispatchContents:
-    """Tells what is in dispatches. To be asked when one has been decided, before more is admitted.
+    """The contents of dispatches; to be asked when a dispatch has been decided, before more is admitted.
 
     Args:
       plan: The plan.
@@ -57,7 +57,7 @@ class DispatchContents:
         return dispatch.stage in self._asks and dispatch.direction != BACKWARD
 
     def messages_of(self, dispatch: Dispatch) -> tuple[int, np.ndarray]:
-        """Gives what recordings know a dispatch's messages by.
+        """Gives the numbers under which recordings know a dispatch's messages.
 
         Args:
           dispatch: The dispatch.
@@ -122,7 +122,7 @@ class DispatchContents:
         self,
         d: Dispatch,
     ) -> list[tuple[str, np.ndarray, np.ndarray]]:
-        """Gives what each message of a dispatch adds to the gradients of its stage's nodes.
+        """Gives the shares of each message of a dispatch in the gradients of its stage's nodes.
 
         Args:
           d: The dispatch.

@@ -1,4 +1,4 @@
-"""Turns what compiled loops have decided into dispatches."""
+"""Turns the lines that compiled loops have written into dispatches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Queue(NamedTuple):
 
 
 class DispatchMaker:
-    """Makes dispatches of what loops have written.
+    """Makes dispatches from the lines of loops.
 
     Args:
       plan: The plan.
@@ -113,7 +113,7 @@ class DispatchMaker:
         return found
 
     def _completed(self, dispatch: Dispatch) -> Dispatch:
-        """A dispatch with its edges, versions, staleness, and what is dropped."""
+        """Completes a dispatch with its edges, versions, staleness and dropped nodes."""
         stage = dispatch.stage
         if stage in self._edge_columns:
             places = self._store.find(dispatch.lines)[0]
@@ -129,7 +129,7 @@ class DispatchMaker:
         self,
         due: list[list[int]],
     ) -> tuple[Change, ...]:
-        """Updates that are due, and what follows them."""
+        """Makes the changes for updates that are due, with the averages that follow."""
         changes: list[Change] = []
         for number, count, stale, version in due:
             node = self._nodes[number]

@@ -1,4 +1,4 @@
-"""Memory limits: how they are shared out among arenas, and who is held back near them.
+"""Memory limits: shares of arenas in a device's memory, and the instances that are held back near a limit.
 
 Control never reads a payload, so a program tells how many rows an instance needs (`unfold.demand`). Near the limit the controller admits by that only
 what is sure to fit: an instance's forward pass can always finish, so a limit holds instances back but never blocks half-way.
@@ -35,7 +35,7 @@ def row_bytes(key: ArenaKey) -> int:
 def with_unseen(
     per_instance: Mapping[ArenaKey, float], arenas: Iterable[ArenaKey]
 ) -> dict[ArenaKey, float]:
-    """The rows that an instance needs of each arena, with a guess for those that no sampled instance touched: as many as of any other.
+    """The rows that an instance needs of each arena; arenas that no sampled instance touched get the largest number of any other.
 
     Args:
       per_instance: Rows that sampled instances need.
@@ -53,7 +53,7 @@ def row_limits(
     memory_limit: int,
     records: Mapping[ArenaKey, int] | None = None,
 ) -> ArenaRows:
-    """Shares each device's memory limit out among its arenas, in proportion to the bytes that instances need in them.
+    """Shares each device's memory limit out among its arenas, in proportion to the bytes that instances need in each.
 
     Args:
       per_instance: Rows that an instance needs in each arena, on average.
@@ -89,7 +89,7 @@ MARGIN_WITH_SIZES = 2
 
 
 class MemoryGuard:
-    """Holds instances back that would not fit beside those in flight.
+    """Holds instances back that would not fit beside the instances in flight.
 
     While the limits are far away (`margin` times what `max_active_keys` of the largest sampled instances need), nothing is counted: to unfold every
     instance before it is needed takes longer than its kernels may.
@@ -152,7 +152,7 @@ class MemoryGuard:
         return True
 
     def release(self, instance: int, train: bool) -> None:
-        """Gives back what an instance that has ended had reserved.
+        """Gives back the rows that an instance that has ended had reserved.
 
         Args:
           instance: The instance's number.

@@ -84,7 +84,7 @@ class Pumping:
     def find_programs(
         self, ids: np.ndarray, batch: Mapping[str, Messages], purpose: int
     ) -> tuple[np.ndarray, np.ndarray, int]:
-        """Finds the programs of instances, and unfolds those that are not known.
+        """Finds the programs of instances, and unfolds unknown ones.
 
         Args:
           ids: `[n]` int64: the instances' numbers.

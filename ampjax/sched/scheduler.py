@@ -111,7 +111,7 @@ class Scheduler:
         may_update: bool = True,
         grows: bool = False,
     ) -> np.ndarray:
-        """Admits instances that will be pumped to. `close` them when everything has been pumped.
+        """Admits instances that will be pumped to. `close` the instances when everything has been pumped.
 
         Args:
           ids: `[n]`: the instances' numbers.
@@ -172,7 +172,7 @@ class Scheduler:
         dispatch: Dispatch,
         choices: np.ndarray | None = None,
     ) -> None:
-        """Lets a dispatch's messages travel on: a driver says so at once (order on a device is enough), or when it has ended.
+        """Lets a dispatch's messages travel on: called by a driver at once (order on a device is enough), or when the dispatch has ended.
 
         Args:
           dispatch: The dispatch.
@@ -228,7 +228,7 @@ class Scheduler:
         return found[0]
 
     def ahead(self, worker: int, most: int) -> list[Dispatch]:
-        """Gives a worker's next actions, each done as soon as it is decided.
+        """Gives a worker's next actions, each done as soon as decided.
 
         Args:
           worker: The worker.
@@ -301,7 +301,7 @@ class Scheduler:
         )
 
     def snapshot(self) -> Snapshot:
-        """Gives what stories and diagnoses are read from.
+        """Gives the scheduler's parts that stories and diagnoses read.
 
         Returns:
           The scheduler's parts as they are now; they hold until the next event.

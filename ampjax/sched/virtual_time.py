@@ -53,7 +53,7 @@ class VirtualTime:
         return int(self.moments[c.NOW_NS])
 
     def under_way(self, t: Tables) -> list[Dispatch]:
-        """Gives the dispatches that have not ended, as far as stories need them.
+        """Gives the dispatches that have not ended, with the fields that stories read.
 
         Args:
           t: The tables.

@@ -1,4 +1,4 @@
-"""Instruments watch a run: progress, journals, traces, tests. There is one protocol for all of them, as in trio."""
+"""Instruments watch a run: progress, journals, traces, tests. All share one protocol, as in trio."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Instrument:
     """Watches a run: its methods are called when something happens. A method that is not overridden is not called, and costs nothing."""
 
     def decided(self, dispatch: Dispatch) -> bool | None:
-        """A worker got a dispatch; nothing of it has been issued.
+        """Called when a worker got a dispatch of which nothing has been issued.
 
         Args:
           dispatch: The dispatch.
@@ -24,14 +24,14 @@ class Instrument:
         """
 
     def before_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """The kernels of some dispatches are issued next, in one call; where only control runs, they would be.
+        """Called before the kernels of some dispatches are issued in one call; also where only control runs, without kernels.
 
         Args:
           dispatches: The dispatches.
         """
 
     def after_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """The kernels of some dispatches have been issued; the parameter changes of the last of them have not.
+        """Called when the kernels of some dispatches have been issued, before the parameter changes of the last one.
 
         Args:
           dispatches: The dispatches.

@@ -1,4 +1,4 @@
-"""The decisions of a run as small records: all that varies between two runs from one seed, and checksums of what follows from it.
+"""The decisions of a run as small records: everything that varies between two runs from one seed, and checksums of the consequences.
 
 The scheduler is a pure state machine, so a schedule is the order of the calls to it: which worker asked and what it got, which dispatch was
 said to be done, when instances ended and were admitted, when the data ended. States, slots, updates and averages follow from that; a
@@ -26,7 +26,7 @@ CHANGES_ONLY = -1
 
 
 class PassBegins(NamedTuple):
-    """A pass over instances begins: how many, whether they train, and a checksum of their order."""
+    """A pass over instances begins: the number of instances, whether the pass trains, and a checksum of the order."""
 
     instances: int
     train: bool
@@ -58,7 +58,7 @@ class Issue(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A dispatch's messages may travel on: its number, from 1, and a checksum of what was read from their payloads (0 for nothing)."""
+    """A dispatch's messages may travel on: the dispatch's number, from 1, and a checksum of the choices read from payloads (0 for none)."""
 
     dispatch: int
     choices: int
@@ -79,7 +79,7 @@ class Settle(NamedTuple):
 
 
 class DataEnds(NamedTuple):
-    """The controller has said that no more training instances come, and updates followed from it."""
+    """The controller has said that no more training instances come, and updates followed."""
 
     def __str__(self) -> str:
         return "updates at the end of the data"
@@ -95,7 +95,7 @@ class PassEnds(NamedTuple):
 
 
 class End(NamedTuple):
-    """The recording's last word: why it ends (a number in `REASONS`), and the decisions before it."""
+    """The last record: the reason of the recording's end (a number in `REASONS`), and the number of decisions before."""
 
     reason: int
     decisions: int
@@ -177,7 +177,7 @@ Messages = tuple[int, np.ndarray]
 
 
 class Journal(Instrument):
-    """Turns what happens in a loop into decisions.
+    """Turns the events of a loop into decisions.
 
     Args:
       take: Gets each decision, as it is made: a recorder writes it, a follower compares it.
@@ -201,7 +201,7 @@ class Journal(Instrument):
         self._take(PassBegins(len(data_pass.ids), data_pass.train, _checksum(data_pass.ids)))
 
     def decided(self, dispatch: Dispatch) -> None:
-        """A worker got a dispatch; nothing of it has run."""
+        """Notes that a worker got a dispatch of which nothing has run."""
         if self.before is None:
             self.before = dispatch.number - 1
         stage, messages = self.messages(dispatch)

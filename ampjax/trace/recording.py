@@ -1,4 +1,4 @@
-"""Recordings: files that hold a run's decisions, written as they are made and read as they are followed, in bounded memory.
+"""Recordings: files of a run's decisions, written during the run and read during a replay, in bounded memory.
 
 A file is `MAGIC`, the header's length (4 bytes), the header (JSON), and the decisions. One that ends properly ends with `End`; what a
 killed run left can be followed up to its last whole decision.
@@ -58,7 +58,7 @@ class Recorder:
             self._checksum = place["checksum"]
 
     def place(self) -> dict[str, Any]:
-        """Where the recording is, once what has been added so far is on the disk; JSON can hold it."""
+        """Gives the position in the recording, once all additions so far are on the disk; JSON can hold the result."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return {
@@ -73,7 +73,7 @@ class Recorder:
         self._n += 1
 
     def close(self, reason: int) -> None:
-        """Ends the recording, and says why it ends (a number in `REASONS`)."""
+        """Ends the recording, with the reason of its end (a number in `REASONS`)."""
         self._write(pack(End(reason, self._n)))
         self._file.close()
 
@@ -189,7 +189,7 @@ class Recording:
 
 
 def _require_bytes(path: str | Path, n_bytes: int, checksum: int) -> None:
-    """Checks that a recording begins as it did when a snapshot was taken.
+    """Checks that a recording begins with the bytes that a snapshot was taken after.
 
     Raises:
       ReplayError: If it does not.
@@ -218,7 +218,7 @@ def _checksum(path: Path, n_bytes: int) -> int:
 
 
 def _end(data: bytes) -> End | None:
-    """The last decision, if it is an end."""
+    """The last decision, if that is an end."""
     if len(data) < N_END or data[-N_END] != pack(End(0, 0))[0]:
         return None
     try:

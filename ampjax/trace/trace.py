@@ -1,4 +1,4 @@
-"""Traces: what each worker did, and when. All pictures of a run are made from its trace. Knows no devices and no clock."""
+"""Traces: the slices of each worker, with times. All pictures of a run are made from its trace. Knows no devices and no clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ampjax.trace.trace_records import KINDS, QueueSample, Slice, StalenessSampl
 
 
 class Trace:
-    """A record of what workers did during runs: slices of time, waits, queues and staleness.
+    """A record of workers during runs: slices of time, waits, queues and staleness.
 
     Of each kind of record the first `max_slices` are kept. The class has more than 15 methods, since adding and reading use the same
     columns: methods `add...` take numbers during a run, and properties make records of them later.
@@ -205,7 +205,7 @@ class Trace:
         self.hosts[host.name] = host
 
     def add_traffic(self, sender: str, receiver: str, n_bytes: int) -> None:
-        """Adds to what has gone from one process to another.
+        """Adds to the bytes that have gone from one process to another.
 
         Args:
           sender: The name of one.
@@ -264,7 +264,7 @@ class Trace:
 
     @property
     def waits(self) -> list[Wait]:
-        """The times in which workers had nothing to do, in order for each worker; those for other hosts' rows come after the others."""
+        """The times in which workers had nothing to do, in order for each worker; waits for other hosts' rows come after the others."""
         self._read()
         result = []
         for worker, reason, start, end in self._waits:
@@ -273,7 +273,7 @@ class Trace:
 
     @property
     def queues(self) -> list[QueueSample]:
-        """What waited for workers, in order of time."""
+        """The messages that waited for workers, in order of time."""
         self._read()
         result = []
         for worker, time, queues in self._queues:
@@ -288,7 +288,7 @@ class Trace:
 
     @property
     def staleness(self) -> list[StalenessSample]:
-        """How stale each update's gradients were."""
+        """The staleness of each update's gradients."""
         self._read()
         result = []
         for node, time, n, mean in self._updates:
@@ -296,7 +296,7 @@ class Trace:
         return result
 
     def worker_name(self, worker: int) -> str:
-        """What pictures call a worker.
+        """The name of a worker in pictures.
 
         Args:
           worker: Its number.
@@ -358,7 +358,7 @@ class Trace:
 
     @classmethod
     def from_jsonl(cls, path: str | Path) -> Trace:
-        """Reads what `to_jsonl` wrote.
+        """Reads a file of `to_jsonl`.
 
         Args:
           path: The file.
@@ -431,7 +431,7 @@ def in_lanes(slices: Iterable[Slice]) -> list[tuple[Slice, int]]:
 
 
 def scaled(time_ns: float) -> tuple[float, str]:
-    """A time in the unit that suits it.
+    """A time in a suitable unit.
 
     Args:
       time_ns: Nanoseconds.
@@ -446,7 +446,7 @@ def scaled(time_ns: float) -> tuple[float, str]:
 
 
 def duration(time_ns: float) -> str:
-    """Writes a time for a picture: three digits, in the unit that suits it.
+    """Writes a time for a picture: three digits, in a suitable unit.
 
     Args:
       time_ns: Nanoseconds.

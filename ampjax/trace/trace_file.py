@@ -1,4 +1,4 @@
-"""Traces as JSON Lines: a slice is an object of its fields; every other record says what it is by its only key."""
+"""Traces as JSON Lines: a slice is an object of its fields; every other record has its kind as its only key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 @dataclass
 class Contents:
-    """The content of a trace's file; the fields are those of a `Trace`."""
+    """The content of a trace's file; the fields are the fields of a `Trace`."""
 
     slices: list[Slice] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
@@ -51,7 +51,7 @@ def write(path: str | Path, trace: Trace) -> None:
 
 
 def read(path: str | Path) -> Contents:
-    """Reads what `write` wrote.
+    """Reads a file of `write`.
 
     Args:
       path: The file.
@@ -82,7 +82,7 @@ def _take_line(
     line: bytes,
     contents: Contents,
 ) -> None:
-    """Adds a line to what has been read.
+    """Adds a line to the contents.
 
     Raises:
       DataError: If it is no record of a trace.
@@ -118,7 +118,7 @@ def _lines(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def _take(contents: Contents, row: dict[str, Any]) -> None:
-    """Adds a record to what has been read."""
+    """Adds a record to the contents."""
     if len(row) == 1:
         kind, value = next(iter(row.items()))
     else:
@@ -163,7 +163,7 @@ def _record(
     kind: type[R],
     values: dict[str, Any],
 ) -> R:
-    """A record whose fields have the types that it declares."""
+    """A record whose fields have their declared types."""
     for entry in fields(kind):  # type: ignore[arg-type]
         if entry.name in values and entry.type in _CHECKS:
             _CHECKS[entry.type](values[entry.name])

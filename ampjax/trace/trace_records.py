@@ -51,7 +51,7 @@ class Slice:
 
     @property
     def duration_ns(self) -> int:
-        """How long it took."""
+        """The length of the slice."""
         return self.end_ns - self.start_ns
 
 
@@ -81,7 +81,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class QueueSample:
-    """The queues of a worker when it chose a dispatch (whose messages still count as waiting), or had nothing to do.
+    """The queues of a worker at the choice of a dispatch (whose messages still count as waiting), or when the worker had nothing to do.
 
     Args:
       worker: The worker's number.
@@ -96,7 +96,7 @@ class QueueSample:
 
 @dataclass(frozen=True, slots=True)
 class StalenessSample:
-    """How stale the gradients of one update were: versions between a message's forward pass and its gradient.
+    """The staleness of the gradients of one update: versions between a message's forward pass and its gradient.
 
     Args:
       node: The node that was updated.
@@ -113,7 +113,7 @@ class StalenessSample:
 
 @dataclass(frozen=True, slots=True)
 class TracedHost:
-    """A host of a run. What it has measured is in the trace by the driver's clock.
+    """A host of a run. Its measurements are in the trace by the driver's clock.
 
     Args:
       name: Its name.

@@ -1,4 +1,4 @@
-"""Logs of updates: the instances whose gradients each update of each node contains, and the parameter version that each of them saw.
+"""Logs of updates: the instances whose gradients each update of each node contains, and the parameter version that each instance saw.
 
 A file is JSON Lines: a first line that says what it is, then a line for each update, in the order in which they were issued.
 """
@@ -33,7 +33,7 @@ Gradients = Callable[[Dispatch], Sequence[tuple[str, np.ndarray, np.ndarray]]]
 
 @dataclass(frozen=True, eq=False)
 class LoggedUpdate:
-    """An update of a node, and the gradients that it contains: one entry for each instance, epoch and version seen.
+    """An update of a node, and the gradients in the update: one entry for each instance, epoch and version seen.
 
     Args:
       node: The node.
@@ -129,7 +129,7 @@ class UpdateLog(Instrument):
         self._file.close()
 
     def decided(self, dispatch: Dispatch) -> None:
-        """Notes what a dispatch brings.
+        """Notes the gradients and updates of a dispatch.
 
         Args:
           dispatch: The dispatch.
@@ -169,7 +169,7 @@ class UpdateLog(Instrument):
                     self._write(update)
 
     def abandoned(self, dispatches: Sequence[Dispatch]) -> None:
-        """Nodes have been updated as the run was interrupted: those that held an update back.
+        """Notes the held-back updates that were made when the run was interrupted.
 
         Args:
           dispatches: The updates.

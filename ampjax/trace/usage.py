@@ -1,4 +1,4 @@
-"""How workers spent their time: what they worked on, and what they waited for."""
+"""The division of workers' time: stages, updates, and reasons of waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Span = tuple[int, int, int, str]
 
 
 def usage(trace: Trace) -> dict[int, dict[str, int]]:
-    """How each worker spent its time, over all runs of a trace.
+    """Divides each worker's time by use, over all runs of a trace.
 
     Where slices of a worker overlap, the one that began first counts; waits count only where there is no slice.
 

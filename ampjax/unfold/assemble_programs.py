@@ -46,10 +46,12 @@ def assemble(
     first = by_instance.first
     place = by_instance.place
     stage = by_instance.stage
+    # Inputs: who made each, and its rows, counted within the instance.
     entries, fan_in, ports = by_instance.inputs()
     consumer = np.repeat(np.arange(len(stage)), fan_in)
     owner = by_instance.new[table.owner[entries]]
     in_row, picks, pick_first = by_instance.input_rows(table, entries, place[consumer])
+    # Consumptions are the same pairs, sorted by producer and then by rank.
     rank = ranks.of(stage[owner], stage[consumer], ports)
     by_owner = stable_order(owner * (int(rank.max(initial=0)) + 1) + rank)
     consumed = np.bincount(owner, minlength=len(stage))
@@ -102,15 +104,18 @@ class _ByInstance:
         columns = ChunkColumns(plan, chunks)
         self._columns = columns
         unsorted = columns.handles
+        # Sorted by instance, and stable, so an instance's lines keep the order of unfolding.
         self._order = order = stable_order(unsorted)
         self.first = starts(np.bincount(unsorted, minlength=k))
         self.place = unsorted[order]
+        # The inverse permutation: from the unfolding's numbers to lines.
         self.new = np.empty(len(order), np.int64)
         self.new[order] = np.arange(len(order))
         self.stage = columns.stage[order]
         self.states = columns.states.take(order, axis=0)
         self.rows = columns.rows[order]
         self.sizes = columns.sizes[order]
+        # Rows in the new order, numbered within each instance.
         made = (columns.outputs * columns.sizes)[order]
         old_row = columns.row[order]
         row = starts(made)
@@ -146,6 +151,7 @@ class _ByInstance:
         if not len(picked):
             return own, picked, np.zeros(k + 1, np.int64)
         sizes = table.size[entries[picked]]
+        # Picks hold rows of the unfolding, too, and count within their instance from now on.
         picks = number[resolve(first[picked], sizes, table.picks)]
         pick_first = starts(np.bincount(place[picked], sizes, k).astype(np.int64))
         own[picked] = ~(np.cumsum(sizes) - sizes - pick_first[place[picked]])
@@ -153,7 +159,7 @@ class _ByInstance:
 
 
 class ChunkColumns:
-    """The columns of all chunks, one after the other: what a `Chunk` holds, and the outputs of each invocation."""
+    """The columns of all chunks, one after the other: the fields of `Chunk`, and the outputs of each invocation."""
 
     def __init__(self, plan: Plan, chunks: Sequence[Chunk]):
         counts = [len(chunk.states) for chunk in chunks]
@@ -219,7 +225,7 @@ class ChunkColumns:
 
 
 def stable_order(keys: np.ndarray) -> np.ndarray:
-    """Finds the order that sorts numbers; equal ones stay as they are. It sorts by digits, ten times as fast as NumPy's stable sorts of large numbers.
+    """Finds the order that sorts numbers, stably, digit by digit: ten times as fast as NumPy's stable sorts of large numbers.
 
     Args:
       keys: `[n]`: numbers of at least 0.
@@ -241,7 +247,7 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
 
 
 def starts(counts: np.ndarray) -> np.ndarray:
-    """Where each of some ranges begins, and where the last one ends.
+    """Gives the beginning of each of some adjacent ranges, and the end of the last one.
 
     Args:
       counts: `[n]`: the lengths of the ranges.

@@ -1,4 +1,4 @@
-"""Messages whose payloads decide where they go: they wait here until their choices are known."""
+"""Messages whose payloads decide on their routes, kept until their choices are known."""
 
 from __future__ import annotations
 
@@ -94,8 +94,10 @@ class AwaitedChoices:
         """
         states, messages = joined(self._parts.pop(number))
         owners = self._table.owner[messages]
+        # The messages that these invocations have made, in the invocations' order.
         order = np.argsort(owners)
         mine = order[np.searchsorted(owners, invocations, sorter=order)]
+        # The others wait on, in their old order.
         left = np.delete(np.arange(len(messages)), mine)
         if len(left):
             self._parts[number] = [(states[left], messages[left])]
@@ -106,7 +108,7 @@ class AwaitedChoices:
         )
 
     def assumed(self, number: int, states: np.ndarray) -> np.ndarray:
-        """Gives what a node assumes where nothing is computed.
+        """Gives the choices that a node assumes where nothing is computed.
 
         Args:
           number: The node's stage.
@@ -132,7 +134,7 @@ class AwaitedChoices:
         messages: np.ndarray,
         chosen: np.ndarray,
     ) -> MessageBatch:
-        """Messages with what was decided for them in their states."""
+        """Writes choices into the states of messages."""
         op: RouteBy = self._plan.stages[number].nodes[-1].op
         columns = [self._plan.layout.column(name) for name in op.names]
         states[:, columns] = np.asarray(chosen).reshape(

@@ -1,4 +1,4 @@
-"""What programs say of themselves: rows of each arena, rows of work, messages by stage. A dry run's counts, with nothing run."""
+"""Counts read from programs: rows of each arena, rows of work, messages by stage; the counts of a dry run, with nothing run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ArenaRows = dict[ArenaKey, int]
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """What some instances need.
+    """The needs of some instances: rows of arenas, rows of work, edges.
 
     Args:
       each: See `demand`.
@@ -49,7 +49,7 @@ def needs(
     ids: Sequence[int] | np.ndarray,
     purpose: str = "train",
 ) -> Needs:
-    """Unfolds some instances, and counts; where a payload would decide, what its node assumes is taken.
+    """Unfolds some instances, and counts their needs; payloads' choices are the ones that nodes assume.
 
     Args:
       plan: The plan.
@@ -81,7 +81,7 @@ def demand(
     plan: Plan,
     programs: Programs,
 ) -> dict[ArenaKey, np.ndarray]:
-    """Counts the rows that instances need of each device arena if nothing is freed before they have ended.
+    """Counts the rows that instances need of each device arena if nothing is freed before the instances have ended.
 
     Args:
       plan: The plan.
@@ -120,7 +120,7 @@ def work(plan: Plan, programs: Programs) -> np.ndarray:
 
 
 def messages(plan: Plan, programs: Programs) -> dict[str, int]:
-    """Counts the messages that each stage takes in. Groups, which are never dispatched, are not among them.
+    """Counts the messages that each stage takes in, without groups, which are never dispatched.
 
     Args:
       plan: The plan.

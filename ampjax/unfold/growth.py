@@ -1,4 +1,4 @@
-"""New lines of programs that grow while they are in flight."""
+"""New lines of programs that grow while in flight."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Growth:
 
 
 class KnownLines:
-    """The lines of an unfolding's programs, as far as they have been given.
+    """The lines of an unfolding's programs that have been given so far.
 
     Args:
       ranks: The order in which messages reach ports.
@@ -114,7 +114,7 @@ class KnownLines:
         held: np.ndarray,
         n_instances: int,
     ) -> Growth:
-        """Adds what is new to what is known.
+        """Adds new chunks to the known lines.
 
         Args:
           chunks: The chunks that are new.
@@ -137,13 +137,17 @@ class KnownLines:
             self._n_rows,
             np.zeros(n_instances - len(self._n_rows), np.int64),
         )
+        # Sorted by instance, and stable, so an instance's lines keep the order of unfolding.
         order = stable_order(new.handles)
         place = new.handles[order]
         made = (new.outputs * new.sizes)[order]
         first = starts(np.bincount(place, minlength=n_instances))
+        # Lines and rows are numbered within their instances, behind those that were given before.
         number = np.arange(n) - first[place] + self._n_lines[place]
         row_of = starts(made)
         row = row_of[:-1] - row_of[first[place]] + self._n_rows[place]
+        # The numbers are entered before inputs are looked up: new lines may consume each other's
+        # rows.
         self._number_all(new, order, place, number)
         self._row.extend(int(made.sum()), 0)
         self._row.values[spread(new.row[order], made)] = spread(
@@ -152,6 +156,7 @@ class KnownLines:
         )
         self._n_lines += np.bincount(place, minlength=n_instances)
         self._n_rows += np.bincount(place, made, n_instances).astype(np.int64)
+        # Inputs in the new order, then consumptions: the same pairs, sorted by producer and rank.
         entries, fan_in, ports = new.inputs_of(order)
         in_row, picks = self._input_rows(table, entries)
         owner = table.owner[entries]
@@ -162,6 +167,8 @@ class KnownLines:
             ports,
         )
         by_owner = stable_order(owner * (int(rank.max(initial=0)) + 1) + rank)
+        # Gradients owed: consumptions so far, and messages that still wait. Only what has grown is
+        # reported.
         np.add.at(self._consumed.values, owner, 1)
         owed = self._consumed.values + np.bincount(table.owner[held], minlength=before + n)
         more = owed - self._owed.values

@@ -39,7 +39,7 @@ class Waiting:
 
 
 def missing_ports(stage: Stage, ports: Iterable[int]) -> str:
-    """Tells in words what a message in a join waits for.
+    """Describes the ports that a message in a join waits for.
 
     Args:
       stage: Its stage.
@@ -52,7 +52,7 @@ def missing_ports(stage: Stage, ports: Iterable[int]) -> str:
 
 
 def missing_members(n: int, size: int | None) -> str:
-    """Tells in words what an open group waits for.
+    """Describes the members that an open group waits for.
 
     Args:
       n: How many members are missing.
@@ -65,10 +65,10 @@ def missing_members(n: int, size: int | None) -> str:
 
 
 class HasPending(Protocol):
-    """A join, as far as it tells what waits in it."""
+    """A join, as far as its waiting messages can be asked for."""
 
     def pending(self) -> list[tuple[int, np.ndarray, int]]:
-        """Lists what waits.
+        """Lists the messages that wait.
 
         Returns:
           `(port, state [width], message)` of each message, by port and key.

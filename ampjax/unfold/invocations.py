@@ -1,4 +1,4 @@
-"""The invocations of an unfolding, numbered as they come."""
+"""The invocations of an unfolding, numbered in the order of unfolding."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Invocations:
         return result
 
     def producers(self, messages: np.ndarray) -> np.ndarray:
-        """Finds what made some messages.
+        """Finds the producers of some messages.
 
         Args:
           messages: `[n]`: their numbers in the table.

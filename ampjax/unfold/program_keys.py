@@ -1,4 +1,4 @@
-"""What tells programs apart: for two instances the same will happen if these numbers are the same."""
+"""Numbers that tell programs apart: two instances with the same numbers have the same program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS: From here on the pump's own fields, or the identity of a topology.
 
 
 class PumpedNumbers:
-    """Turns what is pumped into numbers. Payloads are not looked at.
+    """Turns pumped messages into numbers, without looking at payloads.
 
     Topologies are told apart as objects; who remembers an instance by its numbers keeps `topologies_of` too, so that no other object takes their place.
 
@@ -60,6 +60,7 @@ class PumpedNumbers:
           MessageError: If a pump is unknown, or a state field is missing or not known.
         """
         m = sum([len(messages.instance) for messages in batch.values()])
+        # One buffer for all batches, with room to spare.
         if m > len(self._table):
             self._table = np.zeros(
                 (2 * m, self._table.shape[1]),
@@ -69,10 +70,12 @@ class PumpedNumbers:
         for name, messages in batch.items():
             wire, fields, line = find_pump(self._pumps, name)
             n = len(messages.instance)
+            # A pump's lines begin as its pattern; then the columns that differ are filled in.
             lines = self._table[at : at + n]
             lines[:] = line
             lines[:, POSITION] = messages.instance
             at += n
+            # A topology counts as an object, and has no rows.
             if wire.topology:
                 lines[:, FIELDS] = [id(topology) for topology in messages.payload]
                 continue

@@ -47,7 +47,7 @@ class Unfolder:
         return Unfolding(self.plan, workspace, ids, purpose, assume)
 
     def programs(self, unfolding: Unfolding) -> Programs:
-        """Gives the programs as far as they are known. Those of later are longer, and begin in the same way.
+        """Gives the programs as far as known; later programs are longer, and begin in the same way.
 
         Args:
           unfolding: The unfolding.
@@ -106,6 +106,8 @@ class Unfolder:
             for batch in batches:
                 unfolding.pump(batch)
         except MessageError:
+            # One of several has failed: each is unfolded alone, and the guilty one raises its own
+            # error.
             if len(ids) > 1:
                 for place in range(len(ids)):
                     own = [
@@ -127,6 +129,7 @@ def select_instances(messages: Messages, places: Sequence[int]) -> Messages:
     Returns:
       Their messages.
     """
+    # New places by old ones; -1 for instances that are left out.
     new = np.full(
         max(int(messages.instance.max(initial=0)), *places) + 1,
         -1,

@@ -40,7 +40,7 @@ MOST_ROUNDS = 1_000_000
 
 
 class Unfolding:
-    """Some instances' control flow, as far as it is known.
+    """The control flow of some instances, as far as known.
 
     Args:
       plan: The plan.
@@ -78,7 +78,7 @@ class Unfolding:
     # -- events
 
     def pump(self, batch: Mapping[str, Messages]) -> None:
-        """Evaluates what follows from more messages.
+        """Evaluates the consequences of more messages.
 
         Args:
           batch: The messages, by pump; `Messages.instance` counts positions among the instances.
@@ -86,11 +86,13 @@ class Unfolding:
         Raises:
           MessageError: If a message, a state function's result or a topology does not fit, or an instance seems never to end.
         """
+        # All names are checked before anything changes.
         for name in batch:
             self._pumped.find(name)
         emitted: list[tuple[Targets, MessageBatch]] = []
         for name, messages in batch.items():
             number, wire = self._pumped.find(name)
+            # Topologies are no messages, but must be there before messages that need them travel.
             if wire.topology:
                 maps = self.workspace.topologies.setdefault(name, {})
                 maps.update(zip(messages.instance.tolist(), messages.payload, strict=True))
@@ -101,6 +103,7 @@ class Unfolding:
                     Chunk(number, states, 0, NO_INPUTS, rows=sizes, sizes=sizes), 1
                 )
                 emitted.append((self._plan.pumps[name], MessageBatch(states, made[0])))
+        # Messages travel when all are numbered, so numbers do not depend on what follows from them.
         for route, own in emitted:
             self._router.route(route, own)
         self._advance()
@@ -132,7 +135,7 @@ class Unfolding:
         return self._choices.states
 
     def resume(self, choices: Mapping[int, np.ndarray]) -> None:
-        """Goes on with what payloads have decided.
+        """Goes on with the choices that payloads have made.
 
         Args:
           choices: For each stage in `asked`, `[n]` or `[n, names]`, in the same order. Stages that are left out wait on.
@@ -149,7 +152,7 @@ class Unfolding:
         invocations: np.ndarray,
         chosen: np.ndarray | None,
     ) -> None:
-        """Goes on with what has been decided for some of the messages that a stage has asked about.
+        """Goes on with the choices for some of the messages that a stage has asked about.
 
         Args:
           number: The stage.
@@ -168,7 +171,7 @@ class Unfolding:
     # -- questions
 
     def programs(self, ranks: ArrivalRanks) -> Programs:
-        """Gives the programs as far as they are known. Those of later are longer, and begin in the same way.
+        """Gives the programs as far as known; later programs are longer, and begin in the same way.
 
         Args:
           ranks: Those of the plan.
@@ -187,7 +190,7 @@ class Unfolding:
         )
 
     def growth(self, known: KnownLines) -> Growth:
-        """Gives what has come since this was last called.
+        """Gives the lines that have come since the last call.
 
         Args:
           known: What has been given before; it is brought up to date.
@@ -206,7 +209,7 @@ class Unfolding:
     # -- rounds
 
     def _advance(self) -> None:
-        """Runs what can run, and what that makes possible."""
+        """Runs all stages that can run, and all stages that can run then."""
         self._round = 0
         self._run_rounds()
         while self._assume and self._choices:
@@ -217,9 +220,11 @@ class Unfolding:
 
     def _run_rounds(self) -> None:
         while self._ready:
+            # What becomes ready while this round runs waits for the next.
             ready = self._ready
             self._ready = {}
             self._round += 1
+            # In the order of the plan, so nothing depends on the order in which messages came.
             for number in sorted(ready):
                 parts = ready[number]
                 states, inputs = parts[0] if len(parts) == 1 else joined(parts)
@@ -249,6 +254,7 @@ class Unfolding:
             sizes=sizes,
         )
         outputs = self.invocations.add(chunk, len(stage.outputs))
+        # Outputs travel on, or wait for the choice that their payloads make.
         if stage.route_by is None:
             for route, messages in zip(stage.routes, outputs, strict=True):
                 self._router.route(route, MessageBatch(states, messages))
@@ -298,6 +304,7 @@ class Unfolding:
             len(members),
         )
         openers = np.array([group.opener for group in closed], np.int64)
+        # The group's message comes first; then it is given its members' rows.
         messages = self.invocations.add(groups(stage.number, states, members, openers), 1)[0]
         self.workspace.table.set_rows(
             messages, self.workspace.table.row[np.concatenate(members)], sizes
@@ -305,7 +312,7 @@ class Unfolding:
         self._router.route(stage.routes[0], MessageBatch(states, messages))
 
     def _suspect(self, number: int) -> None:
-        """Warns of instances that take very long; refuses those that seem never to end."""
+        """Warns of instances that take very long; refuses instances that seem never to end."""
         stage = self._plan.stages[number]
         state = self.invocations.chunks[-1].states[:1]
         shown = State(

@@ -28,7 +28,7 @@ class WatchedColumns(dict[str, int]):
 
 
 class WatchedLayout(Layout):
-    """A layout that notes whether a state function reads the instance's number: then two instances may differ although the same is pumped for them.
+    """A layout that notes whether a state function reads the instance's number: two instances may then differ although the same is pumped for both.
 
     Args:
       fields: The state fields.
@@ -47,7 +47,7 @@ class WatchedLayout(Layout):
 
 
 class Workspace:
-    """Tables in which instances are unfolded. They are used again: to make them anew costs more than to fill them.
+    """Tables in which instances are unfolded, used again and again, since filling costs less than making new ones.
 
     Args:
       plan: The plan.

@@ -1,1 +1,1 @@
-"""Hosts: where they are placed, how they are started, watched and ended."""
+"""Hosts: placing, starting, watching and ending processes."""

@@ -1,4 +1,4 @@
-"""What a host's program gets: who it is, and its channels to the driver and to the others."""
+"""The context of a host's program: the host's identity, and its channels to the driver and to the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ampjax.errors import SettingsError
 
 @dataclass
 class HostContext:
-    """A host, as its own program sees it.
+    """A host, as its own program sees the host.
 
     Args:
       name: Its name.
@@ -88,7 +88,7 @@ class PeerFinder:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where this host listens, by the name of the one that connects."""
+        """The addresses at which this host listens, by the name of the connecting peer."""
         return {name: channel.address for name, channel in self._listening.items()}
 
     def learn(

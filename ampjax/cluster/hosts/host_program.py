@@ -1,4 +1,4 @@
-"""The program of a host: it says hello, waits until all others are there, and runs what its driver has sent with it.
+"""The program of a host: says hello, waits until all others are there, and runs the function that its driver has sent.
 
 When its driver is gone, however that ended, so is the host: its standard input ends, and Linux kills it even if it is stopped.
 """
@@ -103,7 +103,7 @@ def _n_devices(job: Job) -> int:
 
 
 def end_with(parent: int) -> None:
-    """Lets Linux kill this process when the thread that started it has ended, even if it is stopped or busy.
+    """Lets Linux kill this process when the thread that started the process has ended, even if the process is stopped or busy.
 
     Args:
       parent: The process that started it.
@@ -115,7 +115,7 @@ def end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """The program of a host that was started on this machine: its job and what it runs come in over its standard input."""
+    """Runs the program of a host that was started on this machine; its job and its function come in over standard input."""
     source = os.dup(0)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)

@@ -1,4 +1,4 @@
-"""The job that a host gets when it is started, its answer, and whether they fit: plain data, so that other versions can read it."""
+"""The job that a host gets at its start, its answer, and the check of both: plain data, so that other versions can read all fields."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Hello:
-    """What a host says of itself before it runs anything.
+    """The description that a host gives before running anything.
 
     Args:
       python: Its Python's version, without the last number.

@@ -1,4 +1,4 @@
-"""Who starts processes and knows how they end: on this machine, in threads, or Ray's."""
+"""Launchers start processes and know their endings: on this machine, in threads, or by Ray."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Started(Protocol):
     """
 
     def ending(self) -> str | None:
-        """How it has ended, in words; None as long as it has not."""
+        """The ending of the process, in words; None for a process that runs."""
         ...
 
     def kill(self) -> None:
-        """Ends it at once. Does nothing if it has ended."""
+        """Ends the process at once. Does nothing to a process that has ended."""
         ...
 
     def log_tail(self) -> Sequence[str]:
-        """The last lines that it has written, if they are known here."""
+        """The last lines that the process has written, if known here."""
         ...
 
 
@@ -32,7 +32,7 @@ class Launcher(Protocol):
 
     @property
     def host(self) -> str:
-        """The address of this machine at which the processes can reach it."""
+        """The address of this machine for the processes."""
         ...
 
     def start(
@@ -41,7 +41,7 @@ class Launcher(Protocol):
         main: bytes,
         environment: Mapping[str, str],
     ) -> Sequence[Started]:
-        """Starts one process for each job. Returns before they do anything.
+        """Starts one process for each job. Returns before the processes do anything.
 
         Args:
           jobs: Their jobs.
@@ -57,5 +57,5 @@ class Launcher(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives back what was kept for them. They have ended."""
+        """Frees the resources kept for processes, all of which have ended."""
         ...

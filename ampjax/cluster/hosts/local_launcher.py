@@ -34,7 +34,7 @@ _LAST_LINES_S = 1.0
 
 
 class LocalLauncher:
-    """Starts processes on this machine. What they write comes out here, each line with its host's name.
+    """Starts processes on this machine. Their output comes out here, each line with its host's name.
 
     Args:
       log: Takes a line; None prints it to the standard error of the time.
@@ -91,7 +91,7 @@ _Endpoints = dict[str, dict[str, LocalEndpoint]]
 
 
 def _endpoints(jobs: Sequence[Job], is_direct: bool) -> _Endpoints:
-    """What pairs of processes need to talk past the network; nothing if they shall not, or where the system refuses."""
+    """The sockets and memory for pairs of processes that talk past the network; none if switched off, or where the system refuses."""
     names = [job.name for job in jobs]
     if is_direct:
         pairs = [(DRIVER, name) for name in names[:_MOST_DIRECT]]
@@ -189,7 +189,7 @@ class LocalProcess:
         return f"exit code {code}"
 
     def take_endpoint(self) -> LocalEndpoint | None:
-        """The driver's half of what it needs to talk to this process past the network, which the caller closes; None at the next call."""
+        """Gives the driver's end of the line past the network to this process, for the caller to close; None at the next call."""
         result = self._endpoint
         self._endpoint = None
         return result
@@ -216,7 +216,7 @@ class LocalProcess:
 
 
 def host_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process on this machine: this one's, and what it needs besides.
+    """The environment of a process on this machine: the present one, with additions.
 
     Args:
       more: What it needs besides.
@@ -234,7 +234,7 @@ _starting = threading.Lock()
 
 
 def _in_a_lasting_thread(call: Callable[[], Any]) -> Any:
-    """Calls in a thread that lives as long as this process: Linux kills a host when the thread that started it ends."""
+    """Calls in a thread that lives as long as this process: Linux kills a host when the thread that started the host ends."""
     with _starting:
         if not _starter or _starter[-1][0] != os.getpid():
             thread = threading.Thread(target=_serve, name="ampjax-starts-hosts", daemon=True)

@@ -1,4 +1,4 @@
-"""Functions of the user's that travel to hosts, once, at start-up and from the user's own program: what in one can't travel is named."""
+"""Functions of the user's that travel to hosts, once, at start-up and from the user's own program; errors name the part that can't travel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def travels_as(
     kind: type,
     stand_in: Callable[[Any], Any],
 ) -> None:
-    """Lets something else travel in place of all objects of a class. It holds for what is sent to hosts, not for other pickles or copies.
+    """Lets a stand-in travel in place of all objects of a class, to hosts only: other pickles and copies stay as before.
 
     Args:
       kind: The class.
@@ -73,7 +73,7 @@ def packed(value: Any, what: str) -> bytes:
 
 
 def _culprit(value: Any, depth: int) -> str:
-    """The innermost part, by its name, that can't travel; empty if it is the whole."""
+    """The innermost part, by its name, that can't travel; empty for the whole."""
     for name, part in _parts(value) if depth else ():
         if not _travels(part):
             inner = _culprit(part, depth - 1)

@@ -144,7 +144,7 @@ def is_here(place: str) -> bool:
 
 
 class RayHost:
-    """What runs in Ray's process. Ray's log has its name before each line.
+    """The actor in Ray's process. Ray's log has its name before each line.
 
     Args:
       name: The host's name.
@@ -172,7 +172,7 @@ class RayHost:
 
 
 class RayProcess:
-    """One host, as Ray knows it.
+    """One host, as Ray knows the host.
 
     Args:
       ray: The package.
@@ -217,5 +217,5 @@ class RayProcess:
         self._ending = self._ending or "killed"
 
     def log_tail(self) -> Sequence[str]:
-        """See `Started.log_tail`. Ray prints what hosts write."""
+        """See `Started.log_tail`. Ray prints the output of hosts."""
         return ()

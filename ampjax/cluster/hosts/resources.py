@@ -227,7 +227,7 @@ def _listed(where: str, content: Any) -> list[Any]:
 
 
 def _check_form(text: str) -> None:
-    """Raises a `ValueError` for what takes endlessly long or much to build from a short text: deep brackets, and aliases of aliases."""
+    """Raises a `ValueError` for a short text whose building takes endless time or memory: deep brackets, and aliases of aliases."""
     depth = 0
     for event in yaml.parse(text):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(

@@ -1,4 +1,4 @@
-"""Starts hosts: places them, tells them their program, and lets it begin once all of them are there and fit."""
+"""Starts hosts: places hosts, sends each its program, and lets all begin once all have said a fitting hello."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _usual_patience() -> Patience:
 
 @dataclass(frozen=True)
 class HostOptions:
-    """What hosts have in common.
+    """The options that all hosts share.
 
     Args:
       names: Their names; `host-0`, `host-1`, … if none are given.
@@ -74,7 +74,7 @@ class HostOptions:
 
 @dataclass(frozen=True, eq=False)
 class Host:
-    """One host, as its driver sees it.
+    """One host, as its driver sees the host.
 
     Args:
       name: Its name.
@@ -98,7 +98,7 @@ class Host:
 
     @property
     def address(self) -> str:
-        """Where the two ends meet, `tcp://host:port`; empty for a thread."""
+        """The address where the two ends meet, `tcp://host:port`; empty for a thread."""
         return getattr(self.channel, "address", "")
 
     @property
@@ -107,7 +107,7 @@ class Host:
         return self.started.ending() is None
 
     def kill(self) -> None:
-        """Ends it at once, as a crash would. Does nothing if it has ended."""
+        """Ends the host at once, as a crash would. Does nothing to a host that has ended."""
         self.started.kill()
 
 
@@ -150,7 +150,7 @@ class Hosts(Sequence[Host]):
         self.close()
 
     def close(self) -> None:
-        """Ends all hosts: each may end by itself for a second, and is killed then."""
+        """Ends all hosts: each may end in its own way for a second, and is killed then."""
         self._end()
 
 
@@ -260,7 +260,7 @@ def _hellos(
     started: Sequence[Started],
     patience: Patience,
 ) -> list[Hello]:
-    """What all hosts say first; raises if one does not fit or does not come."""
+    """The first message of each host; raises if one does not fit or does not come."""
     hellos: dict[str, Hello] = {}
     by_peer = {job.name: (job, process) for job, process in zip(jobs, started, strict=True)}
     end = time.monotonic() + patience.connect_s

@@ -1,1 +1,1 @@
-"""Messages between hosts, and the channels that carry them: in memory or over ZeroMQ."""
+"""Messages between hosts, and the channels that carry messages: in memory or over ZeroMQ."""

@@ -1,4 +1,4 @@
-"""One end of an ordered, reliable, bounded way for messages between two parties, whatever it runs over."""
+"""One end of an ordered, reliable, bounded way for messages between two parties, over any transport."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ampjax.cluster.wire.message import Message
 
 @dataclass(frozen=True)
 class Window:
-    """How much may be under way one way: sent, and not yet taken out of the channel at the other end.
+    """The bound of messages under way in one direction: sent, and not yet taken out of the channel at the other end.
 
     Args:
       messages: How many messages.
@@ -31,12 +31,12 @@ class Channel(Protocol):
 
     @property
     def peer(self) -> str:
-        """The name of who is at the other end."""
+        """The name of the party at the other end."""
         ...
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of all messages that this end has sent, headers included; what is sent again is not counted again."""
+        """Bytes of all messages that this end has sent, headers included; repeated sends are not counted."""
         ...
 
     @property

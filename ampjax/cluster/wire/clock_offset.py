@@ -1,4 +1,4 @@
-"""How far another process's clock is ahead of this one's, measured over the wire as the network time protocol does it (RFC 5905)."""
+"""The offset of another process's clock from this one's, measured over the wire as the network time protocol does (RFC 5905)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ClockReading(NamedTuple):
 
     @property
     def offset_ns(self) -> int:
-        """How far the other clock is ahead."""
+        """The lead of the other clock."""
         return self.there_ns - self.here_ns
 
 
@@ -75,12 +75,12 @@ class ClockMap:
 
     @property
     def offset_ns(self) -> int:
-        """How far the other clock is ahead, in the middle between the readings."""
+        """The lead of the other clock, in the middle between the readings."""
         return (self._begin.offset_ns + self._end.offset_ns) // 2
 
     @property
     def error_ns(self) -> int:
-        """What it tells is right to within so much, as long as the other clock's speed does not change."""
+        """The error bound of all conversions, as long as the other clock's speed does not change."""
         return max(self._begin.error_ns, self._end.error_ns)
 
     def here(self, there_ns: np.ndarray) -> np.ndarray:

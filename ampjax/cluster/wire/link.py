@@ -1,4 +1,4 @@
-"""The rules of an ordered and reliable way, without the way: numbers, windows, and what to do with what comes. Knows no sockets and no clock."""
+"""The rules of an ordered and reliable way, without a transport: numbers, windows, and verdicts on arriving messages. Knows no sockets and no clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ampjax.cluster.wire.channel import Window
 
 
 class Verdict(enum.Enum):
-    """What becomes of a message that has come."""
+    """The fate of an arriving message."""
 
     NEXT = "it is the next one"
     AGAIN = "it has come before"
@@ -26,7 +26,7 @@ class _Sent(NamedTuple):
 
 
 class Link:
-    """One end's state: what it has sent and may have to send again, and which message it expects next.
+    """One end's state: messages sent that may have to be sent again, and the number of the next expected message.
 
     Args:
       epoch: The run's epoch; messages of any other are refused.
@@ -64,7 +64,7 @@ class Link:
         return fits or not self._sent
 
     def sent(self, frames: list[Any], nbytes: int) -> None:
-        """Keeps a message until the other end has taken it.
+        """Keeps a sent message until the other end has taken that message.
 
         Args:
           frames: Its frames, with `next_sequence` in them.
@@ -84,7 +84,7 @@ class Link:
             self._nbytes -= self._sent.popleft().nbytes
 
     def unconfirmed(self, since: int = 0) -> Iterator[list[Any]]:
-        """What may have to be sent again, in order.
+        """The messages that may have to be sent again, in order.
 
         Args:
           since: The first sequence number.
@@ -97,7 +97,7 @@ class Link:
     # ---- what comes in -----------------------------------------------------------------------------------------------
 
     def judge(self, epoch: int, sequence: int) -> Verdict:
-        """Says what becomes of a message, and expects the next if it was the expected one.
+        """Judges an arriving message by its number, and expects the next number after an expected one.
 
         Args:
           epoch: The message's epoch.
@@ -127,7 +127,7 @@ class Link:
         return self.tell()
 
     def tell(self) -> int:
-        """What to tell the other end when it asks or when a quarter of the window has been taken.
+        """The number to tell the other end on its question, or when a quarter of the window has been taken.
 
         Returns:
           The number of the last message taken.

@@ -1,4 +1,4 @@
-"""What two processes of one machine need to talk without a network: a pair of sockets, and memory that both have. Neither has a name.
+"""The means of two processes of one machine to talk without a network: a pair of sockets and shared memory, neither of which has a name.
 
 Both exist only as file descriptors, which a process gets when it is started. So nobody else can open them, and they are gone when the last of
 the two has ended, however it did.
@@ -35,7 +35,7 @@ class LocalEndpoint(NamedTuple):
     is_first: bool
 
     def keep(self) -> LocalEndpoint:
-        """Keeps it from processes that this one starts. Returns itself."""
+        """Keeps the endpoint from processes that this one starts. Returns the endpoint."""
         for descriptor in (self.socket, self.memory):
             os.set_inheritable(descriptor, False)
         return self

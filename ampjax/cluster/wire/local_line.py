@@ -1,4 +1,4 @@
-"""A line between two processes of one machine: records of a socket that only they have, and shared memory for large frames.
+"""A line between two processes of one machine: records of a private socket, and shared memory for large frames.
 
 It loses nothing, so nothing is sent again, and what is damaged is an error at once. The ZeroMQ line beside it says only whether the peer is
 alive: its thread beats while Python is busy.
@@ -109,7 +109,7 @@ class LocalLine:
 
     @property
     def address(self) -> str:
-        """Where the ZeroMQ line listens."""
+        """The address where the ZeroMQ line listens."""
         return self._line.address
 
     @property
@@ -119,7 +119,7 @@ class LocalLine:
 
     @property
     def is_closed(self) -> bool:
-        """Whether this end is closed, as it is in a process that was forked from its owner: the other end could not tell the two apart."""
+        """Whether this end is closed, as in a process forked from its owner: the other end could not tell the two apart."""
         return self._is_closed or os.getpid() != self._owner
 
     @property
@@ -134,7 +134,7 @@ class LocalLine:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the peer has gone, and all that it had sent has been taken."""
+        """Whether the peer has gone, and all of its messages have been taken."""
         return self.said_bye or not self._is_open
 
     @property
@@ -149,12 +149,12 @@ class LocalLine:
 
     @property
     def silence_s(self) -> float:
-        """For how long the peer has not beaten, in seconds; 0 while it does."""
+        """The time since the peer's last beat, in seconds; 0 for a peer that beats."""
         return self._line.silence_s
 
     @property
     def descriptors(self) -> Sequence[int]:
-        """What can be read when something has come."""
+        """The descriptors that are readable when something has come."""
         if self._is_open and not self.is_closed:
             own = (self._socket.fileno(),)
         else:
@@ -164,7 +164,7 @@ class LocalLine:
         return (*own, *self._line.descriptors)
 
     def look(self) -> bool:
-        """Looks whether the peer beats, and sends what has waited.
+        """Checks whether the peer beats, and sends waiting messages.
 
         Returns:
           False: nothing has ever to be sent again.
@@ -181,7 +181,7 @@ class LocalLine:
     # ---- what goes out -----------------------------------------------------------------------------------------------
 
     def send(self, frames: Sequence[Any]) -> bool:
-        """Sends a message; what can't go out now waits.
+        """Sends a message, or as much as can go out now; the rest waits.
 
         Args:
           frames: The message's.
@@ -196,7 +196,7 @@ class LocalLine:
         return True
 
     def _flush(self) -> None:
-        """Gives the socket what it takes."""
+        """Gives the socket as many records as fit."""
         self.urgent = None
         if not self.is_up or self.is_closed or self.failure:
             return  # nothing goes out before the peer has beaten, so that it is noticed if who has sent something is silent
@@ -239,7 +239,7 @@ class LocalLine:
         kind: int,
         frames: Sequence[Any],
     ) -> list[Any] | None:
-        """A record. None if there is no room in the ring for its last frame; then it is tried again."""
+        """Makes a record; None for lack of room in the ring for its last frame, to be tried again."""
         head = [_HEAD.pack(kind, len(frames), 0)]
         inside = []
         for frame in frames:
@@ -322,7 +322,7 @@ class LocalLine:
 
 
 def _records(frames: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
-    """What the records of a message are, and their frames. A frame for the ring is the last of its record."""
+    """The kinds of the records of a message, and their frames. A frame for the ring is the last of its record."""
     record = []
     nbytes = 0
     for kind, frame in _cut(frames):
@@ -337,7 +337,7 @@ def _records(frames: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
 
 
 def _cut(frames: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """A message's frames, none too large for the ring, and what a record is that ends with each."""
+    """A message's frames, none too large for the ring, each with the kind of a record that ends with the frame."""
     for i, frame in enumerate(frames, 1):
         kind = _FRAMES if i == len(frames) else _PART
         n = len(frame)

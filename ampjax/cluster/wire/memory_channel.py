@@ -1,4 +1,4 @@
-"""A channel between two threads of one process: for hosts that are plain objects, and for tests. What it carries goes through frames too."""
+"""A channel between two threads of one process, for hosts that are plain objects and for tests. Messages go through frames here, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ampjax.errors import HostDiedError
 
 @dataclass
 class _Way:
-    """What is under way in one direction.
+    """The messages under way in one direction.
 
     Args:
       messages: The messages that have been sent and not been received.
@@ -176,7 +176,7 @@ def memory_pair(
 
 
 def closed(name: str, peer: str) -> HostDiedError:
-    """The error of one end when the other, or itself, is closed.
+    """The error of one end when the other, or the same one, is closed.
 
     Args:
       name: This end.

@@ -1,4 +1,4 @@
-"""What travels between hosts: numbers, a text and arrays, as frames of bytes. Nothing in them is ever executed.
+"""Messages between hosts: numbers, a text and arrays, as frames of bytes. Nothing in a message is ever executed.
 
 A message is a header frame and then the bytes of its arrays. The header has a magic word, the format's version, the kind, all lengths,
 the epoch and the sequence number, and each array's dtype and shape. A reader checks all of it against what has come before it makes
@@ -72,7 +72,7 @@ _SAME = (
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """One message. Nobody writes to its arrays once it is sent: they are read when the wire is free, and again if it breaks.
+    """One message. Nobody writes to its arrays after sending: the arrays are read when the wire is free, and again if the wire breaks.
 
     Args:
       kind: What it is about; the two ends agree on kinds.
@@ -106,7 +106,7 @@ def encode(
     epoch: int,
     sequence: int,
 ) -> list[bytes | memoryview]:
-    """A message as frames. Arrays are not copied, unless they are not contiguous.
+    """Encodes a message as frames, without copying arrays that are contiguous.
 
     Args:
       message: The message.
@@ -162,7 +162,7 @@ def nbytes_of(frames: Sequence[bytes | memoryview]) -> int:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """A plain array in one piece and in this machine's order of bytes; the same one if it is so."""
+    """A plain array in one piece and in this machine's order of bytes; the same array where possible."""
     array = np.asarray(array)
     if array.flags.c_contiguous and array.dtype.isnative:
         return array
@@ -267,7 +267,7 @@ def _array(
 
 
 class _Reader:
-    """Takes a header apart, and never more of it than there is.
+    """Takes a header apart, within its length.
 
     Args:
       header: The header.
@@ -279,7 +279,7 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes have not been taken."""
+        """The number of bytes that have not been taken."""
         return len(self._header) - self._at
 
     def take(self, n: int) -> bytes:

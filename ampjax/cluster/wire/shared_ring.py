@@ -1,4 +1,4 @@
-"""Memory that two processes share, one of which writes to it and the other reads: large frames go through it, past the kernel.
+"""Memory that two processes share, written by one and read by the other: large frames go through here, past the kernel.
 
 A writer never writes where something has not been read: it is told up to which position the reader has come. Who reads knows from a message
 where something is, so nothing in the memory itself says so. Both refuse positions that the other cannot have come to.
@@ -90,7 +90,7 @@ class RingReader:
 
     @property
     def is_due(self) -> bool:
-        """Whether the writer must be told of the position: a quarter of the ring has been read since it was."""
+        """Whether the writer must be told of the position: a quarter of the ring has been read since the last report."""
         return 4 * (self.position - self._reported) >= self._size
 
     def reported(self) -> None:

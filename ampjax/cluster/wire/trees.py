@@ -1,4 +1,4 @@
-"""Nested plain data as messages: what two ends have agreed on, and nothing else. No class is ever looked up by a name that came in."""
+"""Nested plain data as messages, limited to forms that two ends have agreed on. No class is ever looked up by a name that came in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN = frozenset((bool, int, float, str))
 
 
 class Form(NamedTuple):
-    """How objects of one class travel.
+    """The form in which objects of one class travel.
 
     Args:
       kind: The class.

@@ -1,4 +1,4 @@
-"""One end of a channel over a ZeroMQ socket: it carries out the link's decisions, and notices that the other end is gone.
+"""One end of a channel over a ZeroMQ socket, which carries out the link's decisions, and notices that the other end is gone.
 
 ZeroMQ's own thread beats and reads, so a host that computes, or holds Python's lock, still beats, and one that was stopped does not.
 """
@@ -52,7 +52,7 @@ _RESTORE = "What it held is lost: restore the last snapshot, and start the hosts
 
 
 class Patience(NamedTuple):
-    """How long to wait for signs of life, in seconds.
+    """Times to wait for signs of life, in seconds.
 
     Args:
       silence_s: Without a beat for that long, the other end is unreachable. With the default this is noticed within 2 s.
@@ -64,7 +64,7 @@ class Patience(NamedTuple):
 
 
 class ZmqChannel:
-    """One end; a `Wire` makes it.
+    """One end of a ZeroMQ channel, made by a `Wire`.
 
     It has more than 15 methods and twelve attributes: six are `Channel`'s, and the others answer what the other end may say or leave out, all under one lock.
 
@@ -118,7 +118,7 @@ class ZmqChannel:
 
     @property
     def address(self) -> str:
-        """Where one end listens."""
+        """The address where one end listens."""
         return self._line.address
 
     @property
@@ -207,7 +207,7 @@ class ZmqChannel:
             return [waker, *self._line.descriptors]
 
     def tend(self) -> None:
-        """Does what is due while nobody calls: answers the other end's questions, and sends again what was lost. Does not wait."""
+        """Does the due work while nobody calls: answers the other end's questions, and sends lost messages again. Does not wait."""
         if self._turn.acquire(blocking=False):
             try:
                 self._pump()
@@ -216,11 +216,11 @@ class ZmqChannel:
 
     @property
     def urgent(self) -> tuple[int, int] | None:
-        """What to wait for before `tend` is called, besides that time passes: a file descriptor and what it shall be ready for."""
+        """The event to wait for before the next `tend`, besides the passing of time: a file descriptor and the wanted readiness."""
         return self._line.urgent
 
     def finish(self) -> None:
-        """Says that nothing more will be sent, and waits until the other end has got what was, for `_LAST_WORDS_S` at most.
+        """Says that nothing more will be sent, and waits until the other end has got everything, for `_LAST_WORDS_S` at most.
 
         A process must do so before it ends: where something has come that it has not read, its end would drop what is still under way.
         """
@@ -281,7 +281,7 @@ class ZmqChannel:
         timeout_s: float | None = None,
         takes: bool = True,
     ) -> bool:
-        """Waits until something is so; False if it is not in time. One thread looks at the socket for all that wait."""
+        """Waits until a condition holds; False if time runs out. One thread looks at the socket for all waiting threads."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             self._pump()
@@ -318,7 +318,7 @@ class ZmqChannel:
             self._turn.notify_all()
 
     def _error(self, takes: bool = True) -> Exception | None:
-        """Why nothing more can come, or go; for who takes messages, only once all that came has been taken."""
+        """The reason why nothing more can come, or go; for a taker of messages, only once all arrived messages have been taken."""
         line = self._line
         where = f"{self.name}, channel to {self.peer}"
         if line.is_closed:
@@ -367,7 +367,7 @@ class ZmqChannel:
         return None
 
     def _may_still_speak(self, is_known: bool) -> bool:
-        """Whether something may still come from a process that has ended, or become known of it.
+        """Whether something may still come from a process that has ended, or become known of its end.
 
         Not once its connection has ended, which comes after all that it sent. Only how it has ended may still become known then.
         """
@@ -435,7 +435,7 @@ class ZmqChannel:
 
     @property
     def _failed(self) -> str:
-        """What has gone wrong for good; empty if nothing has."""
+        """The lasting failure; empty if there is none."""
         return self._failure or self._line.failure
 
     def _refuse(self, got: str) -> None:
@@ -450,7 +450,7 @@ class ZmqChannel:
         self._give(encode(Message(kind, numbers), self._link.epoch, 0))
 
     def _give(self, frames: Sequence[Any]) -> None:
-        """Gives the line a message, and sees to it that it goes out though nobody calls."""
+        """Gives the line a message, and makes sure that the message goes out though nobody calls."""
         self._line.send(frames)
         if self._line.urgent is not None:
             self._stir()

@@ -20,7 +20,7 @@ _SETTLE_S = 0.05
 
 
 class Line:
-    """A socket: a ROUTER where this end listens, a DEALER where it has connected. For one thread at a time.
+    """A socket: a ROUTER where this end listens, a DEALER where this end has connected. For one thread at a time.
 
     It has more than twelve attributes, since ZeroMQ tells of connections only as events: who is there, and since when, is worked out from these.
 
@@ -95,7 +95,7 @@ class Line:
 
     @property
     def silence_s(self) -> float:
-        """For how long the peer has given no sign of life, in seconds; 0 while it is there."""
+        """The time since the peer's last sign of life, in seconds; 0 for a peer that is there."""
         if self.is_up:
             return 0.0
         return time.monotonic() - self._down_since
@@ -164,7 +164,7 @@ class Line:
         return again
 
     def _asked(self) -> bool:
-        """Finds out whether a listening socket has a connection to the peer now; says whether what is unconfirmed must be sent again.
+        """Finds out whether a listening socket has a connection to the peer now; returns whether unconfirmed messages must be sent again.
 
         When a connection takes over from another one, what was sent last may have gone the old way. And it may be known to the socket only after the old one's end:
         so while nobody is there, it is asked again and again.
@@ -180,7 +180,7 @@ class Line:
         return False
 
     def _retry(self) -> None:
-        """Connects anew in time: where bytes of a handshake were damaged, ZeroMQ takes the peer for a stranger and does not try again by itself.
+        """Connects anew in time: after damaged bytes of a handshake, ZeroMQ takes the peer for a stranger and does not try again.
 
         First it gives up what may still be under way. Two connections at once could overtake each other: the older one would be the one that the peer answers, and then end.
         """
@@ -203,7 +203,7 @@ class Line:
         self._down_since = time.monotonic() - self._heartbeat_s
 
     def close(self) -> None:
-        """Closes the socket; what it has taken still goes out for a while."""
+        """Closes the socket; messages already taken still go out for a while."""
         self.is_closed = True
         self._socket.disable_monitor()
         self._monitor.close(0)

@@ -47,7 +47,7 @@ def new_keys() -> Keys:
 
 
 class Wire:
-    """Channels of one process. What goes over them is encrypted and authenticated (CURVE: Curve25519, XSalsa20, Poly1305).
+    """Channels of one process. All traffic is encrypted and authenticated (CURVE: Curve25519, XSalsa20, Poly1305).
 
     Args:
       name: This process's name among the others.
@@ -170,7 +170,7 @@ class Wire:
         return result
 
     def close(self) -> None:
-        """Closes all channels, and waits until what was sent has gone out, for two seconds at most."""
+        """Closes all channels, and waits until all messages have gone out, for two seconds at most."""
         channels = [channel for there in self._channels if (channel := there()) is not None]
         for channel in channels:
             channel.say_bye()
@@ -185,7 +185,7 @@ class Wire:
 
 
 class _Tender:
-    """Does what is due for channels whose process is in no call of them: sends what waits, and what must be sent again.
+    """Does the due work for channels that no thread is calling: sends waiting messages, and lost ones again.
 
     Args:
       channels: The channels.
@@ -208,7 +208,7 @@ class _Tender:
         self.stir()
 
     def run(self) -> None:
-        """What the thread runs."""
+        """The thread's loop."""
         while True:
             poll = select.poll()
             with (
@@ -232,7 +232,7 @@ def _let_in_only(
     context: zmq.Context[zmq.Socket[bytes]],
     keys: Keys,
 ) -> None:
-    """Answers the sockets that ask whom to let in: who has the run's secret key (ZeroMQ's authentication protocol, RFC 27)."""
+    """Answers the sockets' questions whom to let in: peers with the run's secret key (ZeroMQ's authentication protocol, RFC 27)."""
     door = context.socket(zmq.REP)
     door.linger = 0
     door.bind("inproc://zeromq.zap.01")
@@ -249,7 +249,7 @@ def _let_in_only(
 
 
 def own_address(toward: str) -> str:
-    """The address of this machine at which another one can reach it.
+    """The address of this machine for connections from another one.
 
     Args:
       toward: The other's address, `tcp://host:port`.

@@ -30,7 +30,7 @@ def n_coalesced(
     behind: Iterable[Launch | None],
     can_coalesce: Callable[[Launch, Launch], bool],
 ) -> int:
-    """How many launches can be carried out in one call.
+    """Counts the launches that can be carried out in one call.
 
     Args:
       launch: The first.

@@ -1,4 +1,4 @@
-"""Kernels that copy rows out of an arena and into one, whatever they hold."""
+"""Kernels that copy rows out of an arena and into one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def get_rows(arenas: ArenaKeys) -> Kernel:
 
 @shared
 def return_gradients(arenas: ArenaKeys, sole: bool) -> Kernel:
-    """`kernel(grads, slots, rows) -> grads`: adds cotangents to the adjoint rows of slots; for a sole consumer it writes them.
+    """`kernel(grads, slots, rows) -> grads`: adds cotangents to the adjoint rows of slots, or for a sole consumer writes the cotangents.
 
     Padding has the trash slot.
     """

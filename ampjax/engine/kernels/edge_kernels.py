@@ -87,6 +87,8 @@ def forward_train(program: ChainProgram, wiring: Wiring, residuals: Residuals) -
             program, edge_params, inputs[0], dispatch.edges, sizes, of_edges
         ).collected()
         outs: tuple[Array, ...] = (collected,)
+        # The nodes on rows read what was collected. It is recorded, as the adjoint does not send
+        # anything again for it.
         if program.rows is not None:
             outs, recorded = residuals.forward(
                 program.rows,
@@ -127,6 +129,7 @@ def backward(
         real = _real(wiring, pack)
         row_grads: tuple[Any, ...] = ()
         to_inputs: list[Any] = []
+        # From the outputs back to what was collected: directly, or through the nodes on rows.
         if program.rows is None:
             (back,) = cotangents(
                 wiring,
@@ -136,6 +139,7 @@ def backward(
                 inputs[:1],
             )
         else:
+            # Padding reads the records of the first row: the trash slot may be empty.
             slots = wiring.of_output(pack, 0)
             slots = jnp.where(real, slots, slots[0])
             collected, *rest = (r.at[slots].get(**INSIDE) for r in records)
@@ -151,9 +155,11 @@ def backward(
                 lambda: over_one_axis(lambda: pull(returned), (collected, *inputs, *outs)),
                 own,
             )
+        # From what was collected back over the edges to the senders.
         edge_grads, to_senders = _Sent(
             program, edge_params, inputs[0], dispatch.edges, sizes, of_edges
         ).pulled_back(back)
+        # A row may be a sender and an input of the nodes on rows: both gradients are its own.
         if to_senders is not None:
             to_inputs[:1] = [to_inputs[0] + to_senders if to_inputs else to_senders]
         mask = wiring.mask(pack)
@@ -192,12 +198,15 @@ class _Sent:
     seeds: Any
 
     def collected(self) -> Array:
-        """What arrives at each row, `[k, ...]`: what senders' rows become, added up in the order of types and edges."""
+        """The sums that arrive at each row, `[k, ...]`: results of senders' rows, added up in the order of types and edges."""
         sent = []
+        # Each type's bodies run once on each row that is sent.
         for number, (body, own, part) in enumerate(
             zip(self.program.edge_types, self.params, self._senders(), strict=True)
         ):
             sent.append(over_rows(body, self._seeds(body, number))(own, (part,))[0])
+        # Then each edge carries its sender's result, and receivers add up. Padding edges have a
+        # receiver out of range.
         places, receivers = self.edges.ends
         carried = jnp.concatenate(sent).at[places].get(**INSIDE)
         return (
@@ -225,10 +234,12 @@ class _Sent:
         rows = self.rows
         sizes = self.sizes
         places, receivers = edges.ends
+        # Each edge carries its receiver's cotangent back; padding edges carry zeros.
         carried = masked(
             receivers < len(rows),
             back.at[receivers].get(mode="clip"),
         )
+        # A sent row gets the sum over the edges by which it has left.
         returned = (
             jnp.zeros(
                 (len(edges.senders), *back.shape[1:]),
@@ -250,6 +261,7 @@ class _Sent:
             there,
             strict=True,
         )
+        # Type by type through the bodies, which are computed again from their senders' rows.
         for number, (body, own, part, cotangent, real) in enumerate(parts):
             _, pull = row_vjp(
                 body,
@@ -267,6 +279,7 @@ class _Sent:
                 own_grads,
             )
             sent_back += [masked(real, x) for x in to_rows]
+        # Rows that take no gradient end here.
         if not self.program.float_ports[0]:
             return weights, None
         return weights, jnp.zeros_like(rows).at[edges.senders].add(
@@ -285,7 +298,7 @@ class _Sent:
 
 
 def _parts(rows: Any, sizes: Sizes) -> list[Array]:
-    """What is sent, `[sum(sent), ...]`, type by type."""
+    """Cuts the sent rows, `[sum(sent), ...]`, into one part for each type."""
     return jnp.split(
         rows,
         np.cumsum(sizes[:-1])[:-1].tolist(),
@@ -293,7 +306,7 @@ def _parts(rows: Any, sizes: Sizes) -> list[Array]:
 
 
 def _real(wiring: Wiring, pack: Array) -> Array:
-    """Which rows of the outputs are no padding: padding goes to the trash slot."""
+    """A mask of the real rows of the outputs: padding goes to the trash slot."""
     return wiring.of_output(pack, 0) != TRASH
 
 

@@ -30,7 +30,7 @@ Sizes = tuple[int, ...]
 
 
 class PaddedEdges(NamedTuple):
-    """A dispatch's edges as kernels take them.
+    """A dispatch's edges in the layout of kernels.
 
     Args:
       senders: `[sum(sent)]`, int32: the rows that travel, each type padded with its first one (row 0 where it has none).
@@ -45,7 +45,7 @@ class PaddedEdges(NamedTuple):
 
 @dataclass(frozen=True)
 class EdgeSizes:
-    """Sent rows of each edge type, and edges, beside each row: how many there are, and how they vary.
+    """The numbers of sent rows of each edge type, and of edges, for each row: their means and deviations.
 
     Args:
       mean: `[edge types + 1]`: their number per row.
@@ -60,11 +60,13 @@ class EdgeSizes:
         cls,
         dispatches: Sequence[tuple[np.ndarray, np.ndarray]],
     ) -> EdgeSizes:
-        """What sampled messages suggest.
+        """Estimates sizes from sampled messages.
 
         Args:
           dispatches: Of some dispatches, the rows of each message `[n]` and its `Edges.loads` `[n, edge types + 1]`.
         """
+        # What comes with a message is a sum over its rows, whose variance grows with them: so both
+        # are taken per row.
         rows, loads = (np.concatenate(columns) for columns in zip(*dispatches, strict=True))
         total = max(1, int(rows.sum()))
         mean = loads.sum(axis=0) / total
@@ -108,6 +110,7 @@ class EdgeSizes:
             *edges.sent.totals.tolist(),
             len(edges.receivers),
         )
+        # More edges than usual: the next step has room for more of them.
         while any(n > room for n, room in zip(loads, self.room(step), strict=True)):
             step = ladder(step + 1)
         return step, self.room(step)
@@ -119,7 +122,7 @@ def fitted_edges(
     rows: int,
     edges: Edges,
 ) -> tuple[int, Sizes, PaddedEdges]:
-    """A dispatch's edges as kernels take them, with the sizes to which it is padded.
+    """Pads a dispatch's edges, and gives the sizes chosen for the dispatch.
 
     Args:
       expected: For how many edges there is room.
@@ -147,6 +150,7 @@ def padded_edges(edges: Edges, rows: int, sizes: Sizes) -> PaddedEdges:
     senders = np.empty(sum(of_ways), np.int32)
     places = np.empty(len(sent.senders), np.int32)
     start = first = 0
+    # Type by type: its senders, then padding up to the type's size.
     for count, size in zip(sent.totals.tolist(), of_ways, strict=True):
         own = sent.senders[first : first + count]
         senders[start : start + count] = own
@@ -154,6 +158,7 @@ def padded_edges(edges: Edges, rows: int, sizes: Sizes) -> PaddedEdges:
         places[first : first + count] = np.arange(start, start + count)
         start = start + size
         first = first + count
+    # Edges name the padded places of what they carry; padding edges have a receiver out of range.
     n = len(edges.receivers)
     ends = np.empty((2, n_edges), np.int32)
     ends[0, :n] = places[sent.of_edge]

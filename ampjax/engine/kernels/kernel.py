@@ -36,7 +36,7 @@ from ampjax.sched.decisions.packs import MOST_COALESCED
 
 
 class PerDispatch(NamedTuple):
-    """The arrays of one dispatch. Looped kernels get those of several dispatches, stacked: `[MOST_COALESCED, ...]`.
+    """The arrays of one dispatch. Looped kernels get the stacked arrays of several dispatches: `[MOST_COALESCED, ...]`.
 
     Args:
       host: The rows of each port whose payloads lie in host memory, `[k, *shape]`.
@@ -144,6 +144,8 @@ def _loop(
     ) -> tuple[Any, Any]:
         per_dispatch, donated = state
         returned = function(params, donated, read, per_dispatch)
+        # The next dispatch's arrays are taken out here, at the end of a step; after the last one
+        # any will do.
         return of_dispatch(jnp.minimum(i + 1, jnp.uint32(MOST_COALESCED - 1))), returned
 
     return jax.lax.fori_loop(jnp.uint32(0), n, step, (of_dispatch(0), donated))[1]

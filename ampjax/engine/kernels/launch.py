@@ -1,4 +1,4 @@
-"""A launch: a dispatch as an executor takes it, in plain data (integers, names and arrays), so that it can be sent to another process."""
+"""A launch: a dispatch in the form for executors, in plain data (integers, names and arrays), so that another process may get the launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of losses: the loss and its gradients in one call, and the loss alone. How they are called: `kernels.kernel`."""
+"""Kernels of losses: the loss and its gradients in one call, and the loss alone. The calling convention is in `kernels.kernel`."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def train(program: Program, wiring: Wiring, consumer: GradientConsumer) -> Kerne
         pack = dispatch.pack
         mask = wiring.mask(pack)
         inputs = gathered(wiring, arenas, dispatch.host, pack)
+        # Only ports that take a gradient are differentiated; the others are constants.
         float_inputs = []
         for x, takes in zip(inputs, program.float_ports, strict=True):
             if takes:
@@ -53,6 +54,7 @@ def train(program: Program, wiring: Wiring, consumer: GradientConsumer) -> Kerne
             return _loss_sums(program, joined, full, mask, dispatch.seeds)
 
         grad = jax.grad(total, argnums=(0, 1), has_aux=True)
+        # Integer leaves of parameters stay out of the gradient, too.
         floats = tuple(trainable(p) for p in params)
 
         def weights_first() -> Any:
@@ -98,6 +100,8 @@ def _loss_sums(
     """The summed loss of the real rows, and the line of sums that metrics are made of: rows, loss, (sum, count) of each metric."""
     loss, metrics = metric_parts(over_rows(program, seeds)(params, inputs))
     dtype = jnp.result_type(float)  # float64 in JAX's 64-bit mode
+    # A column for each number that metrics need: rows, loss, then a sum and a count for each
+    # metric.
     columns = [jnp.ones_like(mask), loss]
     for value in metrics.values():
         if isinstance(value, tuple):

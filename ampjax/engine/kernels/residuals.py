@@ -1,4 +1,4 @@
-"""Recorded activations: what a stage's forward pass keeps for its adjoint.
+"""Recorded activations: the arrays that a stage's forward pass keeps for its adjoint.
 
 AMPNet's adjoint uses the activations of the forward pass, even where the parameters have changed since ("current weights" means
 recorded activations with current parameters). `jax.vjp` makes the residuals; those that depend on parameters are kept, row by row, beside
@@ -30,7 +30,7 @@ RowTypes = tuple[tuple[tuple[int, ...], str], ...]
 
 @dataclass(frozen=True)
 class Residuals:
-    """Which residuals of a program are recorded, and which of its pullback's leaves follow from them.
+    """The residuals of a program that are recorded, and the leaves of its pullback that follow from the records.
 
     Args:
       leaves: The leaves of the pullback that are put back.
@@ -56,6 +56,7 @@ class Residuals:
         Returns:
           Its outputs, and what is to be recorded, each `[k, ...]`.
         """
+        # Outputs and records come from one trace, so what both need is computed once.
         traced = _Trace(program, params, inputs, seeds)
         if self.places is None:
             recorded = [traced.leaves[i] for i in self.leaves]
@@ -71,7 +72,7 @@ class Residuals:
         seeds: Any,
         recorded: Sequence[jax.Array],
     ) -> tuple[Any, Callable[..., Any]]:
-        """As `row_vjp`, but with the recorded activations in place of those computed anew.
+        """As `row_vjp`, but with recorded activations in place of activations computed anew.
 
         Args:
           program: The program that these residuals were found for.
@@ -86,12 +87,14 @@ class Residuals:
         if not self.leaves:
             return row_vjp(program, params, inputs, seeds)
         traced = _Trace(program, params, inputs, seeds)
+        # What was recorded lies before the leaves: these follow from it by cheap operations.
         if self.places is not None:
             recorded = traced.follow(
                 traced.at(self.places),
                 recorded,
                 [traced.leaves[i] for i in self.leaves],
             )
+        # All other leaves follow from inputs alone, and are computed anew.
         known = dict(zip(self.leaves, recorded, strict=True))
         outs, others = traced.outputs_and(
             [leaf for i, leaf in enumerate(traced.leaves) if i not in known]
@@ -161,7 +164,7 @@ class _Trace:
         values: Sequence[Any],
         wanted: Sequence[Any],
     ) -> list[Any]:
-        """The values of `wanted`, from those of a cut and with cheap operations."""
+        """Computes the values of `wanted` from the values of a cut, by cheap operations."""
         found = dict(zip(known, values, strict=True))
         steps = set[int]()
         stack = [v for v in wanted if v not in found]
@@ -171,6 +174,7 @@ class _Trace:
             for v in equation.outvars:
                 makers[v] = i
         free: dict[Any, None] = {}
+        # Backwards from what is wanted, to what is known or follows from inputs alone.
         while stack:
             var = stack.pop()
             if isinstance(var, Literal) or var in found or var in seen:
@@ -181,7 +185,9 @@ class _Trace:
                 continue
             steps.add(makers[var])
             stack.extend(self.jaxpr.eqns[makers[var]].invars)
+        # What follows from inputs is computed in one go.
         found.update(zip(free, self.values(list(free)), strict=True))
+        # Then the steps between, in the order of the jaxpr, so each finds its operands.
         for equation in (self.jaxpr.eqns[i] for i in sorted(steps)):
             made = equation.primitive.bind(
                 *(v.val if isinstance(v, Literal) else found[v] for v in equation.invars),
@@ -283,6 +289,7 @@ def find_residuals(program: Program, rows: RowTypes, params: Any) -> Residuals:
     given = jax.tree.unflatten(
         structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves]
     )
+    # Traces for three numbers of rows tell which residuals have a row for each message.
     one, few, more = (_probe(program, rows, given, k) for k in (1, 3, 5))
     chosen: list[tuple[int, Made]] = []
     for i, (var, other) in enumerate(zip(few.leaves, more.leaves, strict=True)):
@@ -290,6 +297,8 @@ def find_residuals(program: Program, rows: RowTypes, params: Any) -> Residuals:
         if leaf.record and _is_row(var, other):
             chosen.append((i, leaf))
     numbers = tuple(i for i, _ in chosen)
+    # Where a single row is traced otherwise than several, places in one jaxpr mean nothing in
+    # another: leaves themselves are recorded.
     if (
         len(
             {
@@ -303,6 +312,7 @@ def find_residuals(program: Program, rows: RowTypes, params: Any) -> Residuals:
             numbers,
             tuple((leaf.shape[1:], leaf.dtype) for _, leaf in chosen),
         )
+    # Else the smallest values from which the leaves follow.
     places = _cut(
         few,
         more,
@@ -320,7 +330,7 @@ def _cut(
     more: _Trace,
     wanted: Sequence[Any],
 ) -> tuple[tuple[int, int], ...]:
-    """Where the smallest values are made from which `wanted` follows: a minimum cut."""
+    """Finds the equations that make the smallest values from which `wanted` follows: a minimum cut."""
     places: dict[Any, tuple[int, int]] = {}
     sizes: dict[Any, int] = {}
     for i, (equation, same) in enumerate(zip(few.jaxpr.eqns, more.jaxpr.eqns, strict=True)):
@@ -341,7 +351,7 @@ def _is_row(few: Any, more: Any) -> bool:
 
 
 def find_chain_residuals(program: ChainProgram, rows: RowTypes, params: Any) -> Residuals:
-    """Finds which residuals of a chain's row-wise nodes to record; what they collect is recorded before these.
+    """Finds the residuals of a chain's row-wise nodes to record; the collected rows are recorded before the residuals.
 
     Args:
       program: The chain's program.

@@ -1,4 +1,4 @@
-"""Kernels of row-wise stages: forward, forward with records, and the adjoint. `kernels.kernel` says how they are called."""
+"""Kernels of row-wise stages: forward, forward with records, and the adjoint. The calling convention is in `kernels.kernel`."""
 
 from __future__ import annotations
 
@@ -65,12 +65,15 @@ def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Ker
         values, grads, records = donated
         pack = dispatch.pack
         inputs = gathered(wiring, (*values, *read), dispatch.host, pack)
+        # Records are written to the slots of the first output, so that the adjoint finds them by
+        # its messages' slots.
         if residuals.leaves:
             outs, recorded = residuals.forward(program, params, inputs, dispatch.seeds)
             slots = wiring.of_output(pack, 0)
             records = [set_rows(r, slots, x) for r, x in zip(records, recorded, strict=True)]
         else:
             outs = over_rows(program, dispatch.seeds)(params, inputs)
+        # Outputs, zeros for their adjoint rows, records: all in donated arrays, so in place.
         return (
             written_rows(wiring, values, pack, outs),
             new_gradients(wiring, grads, pack),
@@ -113,11 +116,15 @@ def backward(
             dispatch.seeds,
             [read_rows(r, slots) for r in records],
         )
+        # The output cotangents, without those of padding; then the pullback, whose weight gradients
+        # are sums over rows.
         returned = cotangents(wiring, grads, pack, mask, outs)
         weight_grads, *input_grads = with_wide_sums(
             lambda: over_one_axis(lambda: pull(returned), (*inputs, *outs)),
             params,
         )
+        # The consumer is shown the input cotangents, too: it must not write new parameters before
+        # these have been computed from the old ones.
         new_grads = add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads)
         return new_grads, consumer(params, states, weight_grads, dispatch.scalars, input_grads)
 

@@ -28,8 +28,10 @@ def read_rows(array: Array, slots: Array) -> Array:
     Returns:
       `[k, ...]`.
     """
+    # Several rows are gathered at once.
     if slots.shape[0] != 1:
         return array.at[slots].get(**INSIDE)
+    # A single row is read as two equal ones, of which the first is kept.
     return array[jnp.repeat(slots, 2)][:1]
 
 
@@ -46,6 +48,7 @@ def set_rows(array: Array, slots: Array, rows: Any) -> Array:
     """
     if slots.shape[0] != 1:
         return array.at[slots].set(rows, **INSIDE)
+    # A single row as a slice, which is written in place.
     row = jnp.broadcast_to(rows, (1, *array.shape[1:])).astype(array.dtype)
     return jax.lax.dynamic_update_slice_in_dim(array, row, slots[0], axis=0)
 
@@ -63,6 +66,7 @@ def add_rows(array: Array, slots: Array, rows: Array) -> Array:
     """
     if slots.shape[0] != 1:
         return array.at[slots].add(rows, **INSIDE)
+    # A single row is read, added to, and written as a slice.
     return set_rows(
         array,
         slots,

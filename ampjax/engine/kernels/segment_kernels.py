@@ -93,6 +93,7 @@ def forward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
             dispatch.ids,
             dispatch.out.shape[0],
         )
+        # A sole consumer writes the gradients, so they need not start from zero.
         if grads[0] is None or wiring.written[0]:
             grad = grads[0]
         else:
@@ -119,11 +120,14 @@ def backward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
             lambda *rows: function(rows, dispatch.ids, m),
             *_rows(wiring, arenas, dispatch),
         )
+        # Padding segments read the trash slot, whose adjoint may hold anything.
         cotangent = masked(
             jnp.arange(m) < n,
             grads[wiring.outputs[0]][dispatch.out],
         )
         new = list(grads)
+        # Each port's gradients are added at its slots. Padding rows have ids out of range and go to
+        # the trash slot.
         for place, slots, ids, gradient in zip(
             wiring.ports, dispatch.slots, dispatch.ids, pull(cotangent), strict=True
         ):

@@ -1,4 +1,4 @@
-"""Compiled kernels that equal graphs share, and how long they are kept.
+"""Compiled kernels that equal graphs share, and the time for which unused kernels are kept.
 
 A kernel is kept as long as an engine uses it. After that it is kept for the next equal graph: a notebook makes one when a cell is run again.
 Of these unused kernels the latest are kept, with at most `MOST_IDLE` executables. The bound is needed: an executable takes 1 to 4 MB and up
@@ -26,7 +26,7 @@ Functions = tuple[Any, Any]
 
 
 class SharedKernels:
-    """Kernels, by the key that they are made from.
+    """Kernels, by the keys from which kernels are made.
 
     A kernel that is no longer referenced is gone, but its compiled functions are kept, and the next kernel with the same key takes them over.
 
@@ -58,9 +58,11 @@ class SharedKernels:
         """
         with self._lock:
             found = self._held.get(key)
+            # Not in use, but perhaps kept: then its compiled functions are taken over.
             functions = self._take(key) if found is None else None
         if found is not None:
             return found
+        # Made outside the lock, so another thread may make the same one meanwhile.
         kernel = make() if functions is None else Kernel(*functions)
         weakref.finalize(kernel, self._let_go, key, (kernel.once, kernel.looped)).atexit = False
         with self._lock:
@@ -82,7 +84,7 @@ class SharedKernels:
         )
 
     def _let_go(self, key: Hashable, functions: Functions) -> None:
-        """Keeps the compiled functions of a kernel that is no longer used, and drops those that have been kept longest."""
+        """Keeps the compiled functions of a kernel that is no longer used, and drops the functions that have been kept longest."""
         n = max(
             1,
             sum(function._cache_size() for function in functions if function is not None),
@@ -91,6 +93,7 @@ class SharedKernels:
             Any
         ] = []  # destroyed after the lock is free: that takes long, and may run anything
         with self._lock:
+            # The latest stands last; those that were kept longest go first.
             dropped.append(self._take(key))
             self._idle[key] = functions, n
             self._n_idle += n
@@ -108,7 +111,7 @@ KERNELS = SharedKernels()
 
 
 def shared(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
-    """Makes a function return the same kernel for equal arguments, as long as someone keeps it, and a while longer.
+    """Makes a function return the same kernel for equal arguments, as long as someone keeps the kernel, and a while longer.
 
     Args:
       make: Makes a kernel from hashable arguments. All that the kernel depends on must be among them.

@@ -76,6 +76,7 @@ class Program:
         """
         results: list[tuple[Any, ...]] = []
         out: Any = ()
+        # Sources come first, so each call finds its inputs' values.
         for call in self.calls:
             values = []
             for ref in call.inputs:
@@ -128,12 +129,12 @@ class ChainProgram:
         self,
         params: tuple[Any, ...],
     ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
-        """The stage's parameters, shared out: those of the nodes of each edge type, and those of the nodes on rows."""
+        """Splits the stage's parameters: the ones of the nodes of each edge type, and the ones of the nodes on rows."""
         *of_edges, of_rows = [tuple(params[place] for place in own) for own in self.places]
         return of_edges, of_rows
 
     def joined(self, grads: Sequence[Any]) -> tuple[Any, ...]:
-        """The gradients of the stage's parameters, from those of the nodes of each edge type, then of those on rows."""
+        """Joins gradients of the nodes of each edge type, then of the nodes on rows, into the gradients of the stage's parameters."""
         total: dict[int, Any] = {}
         for place, grad in zip((place for own in self.places for place in own), grads, strict=True):
             if place in total:
@@ -192,7 +193,7 @@ def _places(
     stage: Stage,
     nodes: Sequence[Node],
 ) -> tuple[int, ...]:
-    """Which of a stage's parameters some nodes have, in the order of their program's."""
+    """The places of some nodes' parameters among a stage's, in the order of their program's."""
     names = dict.fromkeys(node.params_name for node in nodes if node.has_params)
     return tuple(stage.params.index(name) for name in names)
 
@@ -201,7 +202,7 @@ def _calls(
     nodes: Sequence[Node],
     entries: dict[Wire, Ref],
 ) -> tuple[Call, ...]:
-    """The calls of nodes, sources first; wires from outside that `entries` has not are added to it as they come."""
+    """The calls of nodes, sources first; wires from outside that `entries` lacks are added to `entries` as found."""
     names = [node.name for node in nodes]
     calls: list[Call] = []
     params: dict[str, int] = {}

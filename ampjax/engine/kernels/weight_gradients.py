@@ -1,4 +1,4 @@
-"""The consumers of a dispatch's weight gradients: they accumulate them for a later update, or make the update at once.
+"""The consumers of a dispatch's weight gradients, which accumulate the gradients for a later update, or make the update at once.
 
 A kernel calls such a `GradientConsumer` with the stage's parameters, the state that it keeps of each node (donated), and the sums of the
 gradient rows. Where a dispatch brings all the rows of an update, and nothing had been accumulated before, the update is part of the kernel:
@@ -48,6 +48,7 @@ class Accumulating:
             tuple(states),
             tuple(grads),
         )
+        # A dropped gradient leaves the accumulator as it is; XLA then computes nothing for it.
         result = []
         for old, new, dropped in zip(states, added, drops, strict=True):
             result.append(old if dropped else new)
@@ -90,6 +91,8 @@ class Updating:
         Returns:
           Parameters and optimizer state of each node.
         """
+        # False, but XLA can't know before `read` has been read: so new parameters are written over
+        # old ones afterwards.
         keep = false_after(scalars[0, 0] < 0, *read)
         made = []
         for (tx, gradient), old, state, grad, (count, staleness) in zip(

@@ -47,7 +47,7 @@ class Wiring:
         return pack[N_HEAD + len(self.ports) + output]
 
     def mask(self, pack: Array) -> Array:
-        """Which rows are not padding, `[k]`."""
+        """A mask of the rows that are not padding, `[k]`."""
         return jnp.arange(pack.shape[1]) < pack[N_HEAD + len(self.ports) + len(self.outputs), 0]
 
 
@@ -100,7 +100,7 @@ def new_gradients(
     grads: tuple[Any, ...],
     pack: Array,
 ) -> tuple[Any, ...]:
-    """The adjoint rows, with zeros for new outputs where consumers will add to them."""
+    """The adjoint rows, with zeros for new outputs where consumers will add gradients."""
     new = list(grads)
     for j, place in enumerate(wiring.outputs):
         if new[place] is not None and not wiring.written[j]:
@@ -154,6 +154,7 @@ def add_gradients(
     values = iter(cotangents)
     for port, place in enumerate(wiring.ports):
         if place is not None and float_ports[port]:
+            # Padding repeats a real input row; its gradient, zero, goes to the trash slot.
             slots = jnp.where(mask, wiring.of_port(pack, port), TRASH)
             out[place] = put_gradients(
                 out[place],

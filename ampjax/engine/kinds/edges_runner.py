@@ -1,4 +1,4 @@
-"""Runs `edges` stages: a distribute, the nodes on its edges, their collect, and row-wise nodes after it."""
+"""Runs `edges` stages: a distribute, the nodes on its edges, their collect, and row-wise nodes behind the collect."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EdgesRunner(StageRunner):
         self._fitted = functools.lru_cache(REMEMBERED_DISPATCHES)(fitted_edges)
 
     def forward(self, launches: Coalesced, params: Params) -> None:
-        """Computes output rows; in training it records what the adjoint needs, too."""
+        """Computes output rows; in training also records the activations that the adjoint needs."""
         (launch,) = launches
         if _is_empty(launch):
             return
@@ -104,11 +104,11 @@ class EdgesRunner(StageRunner):
 
     @property
     def n_recorded_bytes(self) -> int:
-        """Bytes of what the forward pass has recorded for the adjoint."""
+        """Bytes of the activations that the forward pass has recorded for the adjoint."""
         return self._records.n_bytes
 
     def record_row_bytes(self, params: Params) -> int:
-        """Bytes of what is recorded beside a row of the first output."""
+        """Bytes of the records beside a row of the first output."""
         return self._records.row_bytes(params)
 
     def _call(
@@ -120,6 +120,7 @@ class EdgesRunner(StageRunner):
         launch: Launch,
     ) -> Any:
         """Calls a kernel for a launch; returns `donated`, changed."""
+        # Rows and edges are padded together: the step of the ladder must have room for both.
         k, sizes, edges = self._fit(launch)
         host, pack = self._arrays.rows([launch], k, 1)
         if self._draws and launch.direction != INFER:
@@ -153,7 +154,7 @@ class EdgesRunner(StageRunner):
     def _seeds(
         self, launch: Launch, k: int, sizes: Sizes
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """The random numbers of rows, and of what is sent over each type of edges: an edge's, where its bodies are random, else none."""
+        """The random numbers of rows, and of the rows sent over each type of edges: a number for each edge, where its bodies are random, else none."""
         assert launch.edges is not None
         rows, *edges = launch.seeds
         if (
@@ -178,5 +179,5 @@ class EdgesRunner(StageRunner):
 
 
 def _is_empty(launch: Launch) -> bool:
-    """Whether a launch has no rows at all: neither any that come in nor, where it collects, any that go out."""
+    """Whether a launch has no rows at all: no input rows and, if the stage collects, no output rows."""
     return not launch.n_rows and (launch.edges is None or not launch.edges.n_rows.any())

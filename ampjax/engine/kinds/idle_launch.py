@@ -1,4 +1,4 @@
-"""Launches that read and write the trash slot only: what is run to compile kernels."""
+"""Launches that read and write the trash slot only, run to compile kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def idle_launches(
     messages: int,
     capacity: Callable[[ArenaKey], int],
 ) -> Iterator[Launch]:
-    """Launches of a stage that do nothing, one of each size up to that of the largest dispatch: run once, they compile the kernels.
+    """Launches of a stage that do nothing, one of each size up to the size of the largest dispatch: running each once compiles the kernels.
 
     Args:
       stage: The stage.
@@ -125,7 +125,7 @@ def steps(
     most: int,
     more: int = 0,
 ) -> list[int]:
-    """The steps of a ladder up to the first that holds `most`, and `more` behind it.
+    """The steps of a ladder up to the first that holds `most`, and `more` steps behind that one.
 
     >>> steps(lambda n: 4 * -(-n // 4), 9, more=1)
     [4, 8, 12, 16]

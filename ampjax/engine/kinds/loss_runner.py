@@ -1,4 +1,4 @@
-"""Runs `loss` stages: a loss with the row-wise nodes before it. Its forward dispatch computes gradients, too."""
+"""Runs `loss` stages: a loss with the row-wise nodes before the loss. The forward dispatch computes gradients, too."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LossRunner(StageRunner):
         return states
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether one call can carry out a launch and the one before it, which is of the same stage and direction."""
+        """Whether one call can carry out a launch and the launch before, which is of the same stage and direction."""
         return self._arrays.can_coalesce(before, launch)
 
     def _make_adjoint(self, consumer: GradientConsumer) -> Kernel:

@@ -57,6 +57,7 @@ class RecordedActivations:
         capacity = self._arenas.capacity[key]
         if self._capacity < capacity:
             assert self._residuals is not None
+            # As long as the output's arena, whose slots it shares; what was recorded stays.
             device = self._arenas.devices[key[0]]
             old = self.arrays or tuple(
                 zeros((0, *shape), dtype, device) for shape, dtype in self._residuals.rows

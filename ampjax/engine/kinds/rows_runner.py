@@ -44,7 +44,7 @@ class RowsRunner(StageRunner):
         self.can_update_at_once = self._needs_backward = needs_backward(stage)
 
     def forward(self, launches: Coalesced, params: Params) -> None:
-        """Computes output rows; in training it records what the adjoint needs, too."""
+        """Computes output rows; in training also records the activations that the adjoint needs."""
         if not launches[0].n_rows:
             return
         arrays = self._arrays
@@ -91,20 +91,20 @@ class RowsRunner(StageRunner):
         return states
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether one call can carry out a launch and the one before it, which is of the same stage and direction."""
+        """Whether one call can carry out a launch and the launch before, which is of the same stage and direction."""
         return self._arrays.can_coalesce(before, launch)
 
     def read(self, launch: Launch) -> Any:
-        """The rows by which a `route_by` decides: those of its second port, or of its only port."""
+        """The rows by which a `route_by` decides: the rows of its second port, or of its only port."""
         return self._arrays.read(launch, len(self.stage.ports) - 1)
 
     @property
     def n_recorded_bytes(self) -> int:
-        """Bytes of what the forward pass has recorded for the adjoint."""
+        """Bytes of the activations that the forward pass has recorded for the adjoint."""
         return self._records.n_bytes
 
     def record_row_bytes(self, params: Params) -> int:
-        """Bytes of what is recorded beside a row of the first output."""
+        """Bytes of the records beside a row of the first output."""
         return self._records.row_bytes(params)
 
     def _make_train(self, params: Params) -> Kernel:

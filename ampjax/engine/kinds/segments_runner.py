@@ -78,6 +78,7 @@ class SegmentsRunner(StageRunner):
         for i, port in enumerate(self.stage.ports):
             rows = launch.in_rows[i]
             assert launch.sizes is not None
+            # Where each row belongs: to its message, or where the topology says.
             if self._reduces:
                 places = np.repeat(
                     np.arange(len(launch.sizes)),
@@ -85,6 +86,7 @@ class SegmentsRunner(StageRunner):
                 )
             else:
                 places = launch.scatter[i]
+            # Padding reads the first row, and belongs to a segment out of range.
             slots.append(padded(rows, r, True))
             ids.append(np.concatenate([places, np.full(r - len(rows), m)]).astype(np.int32))
             if port.space == HOST:

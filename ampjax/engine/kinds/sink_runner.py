@@ -1,4 +1,4 @@
-"""Runs `sink` stages: what arrives goes to the user as it is."""
+"""Runs `sink` stages: the rows go to the user unchanged."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class StageArrays:
     # -- launches
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether one call can carry out a launch and the one before it: both have the same size, and a loop over them is faster."""
+        """Whether one call can carry out a launch and the launch before: both have the same size, and a loop over both is faster."""
         k = self.size(launch)
         return (
             k == self.size(before)
@@ -157,7 +157,7 @@ class StageArrays:
         launches: Coalesced,
         scalars: Any = None,
     ) -> Any:
-        """Calls a `@kernel` for launches: once, or looped if it can be.
+        """Calls a `@kernel` for launches: once, or looped where the kernel and the size allow.
 
         Args:
           kernel: The kernel (`kernels.kernel`).
@@ -171,6 +171,8 @@ class StageArrays:
           The changed `donated`.
         """
         k = self.size(launches[0])
+        # Small dispatches of loopable kernels always take the looped function, even one alone: else
+        # each would be compiled twice.
         if k <= self._largest_looped and kernel.looped is not None:
             host, pack = self.rows(launches, k, packs.MOST_COALESCED)
             stacked = host, pack, self._seeds(launches, k, packs.MOST_COALESCED), scalars
@@ -181,6 +183,7 @@ class StageArrays:
                 read,
                 stacked,
             )
+        # One dispatch: the stacked arrays without their first axis.
         host, pack = self.rows(launches, k, 1)
         seeds = self._seeds(launches, k, 1)
         per_dispatch = (
@@ -204,6 +207,7 @@ class StageArrays:
         Returns:
           The rows of host ports, `[most, k, *shape]` each, and the packs, int32 `[most, n_lines, k]`.
         """
+        # Slots first: rows from the host are looked up by them.
         pack = self._packs(launches, k, most)
         n = len(launches)
         host: list[np.ndarray] = []
@@ -246,7 +250,8 @@ class StageArrays:
         k: int,
         most: int,
     ) -> np.ndarray:
-        """The packs of dispatches, padded, `[most, n_lines, k]`; those that the scheduler has padded are used as it wrote them."""
+        """The packs of dispatches, padded, `[most, n_lines, k]`; packs that the scheduler has padded are used unchanged."""
+        # The scheduler has padded these already.
         if launches[0].size:
             return packs.stacked(
                 [launch.pack for launch in launches],

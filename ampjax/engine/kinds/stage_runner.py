@@ -1,4 +1,4 @@
-"""The protocol of runners: what the executor asks of a stage, whatever its kind."""
+"""The protocol of runners: the executor's calls for a stage of any kind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StageRunner(Protocol):
         states: Any,
         scalars: np.ndarray | None,
     ) -> Any:
-        """Computes the gradients of launches of direction `backward`; a loss computes them for direction `forward`, too.
+        """Computes the gradients of launches of direction `backward`; a loss does so for direction `forward`, too.
 
         Gradients of inputs go to the inputs' adjoint rows, those of weights to the consumer.
 
@@ -66,7 +66,7 @@ class StageRunner(Protocol):
         """
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether one call can carry out a launch and the one before it, which is of the same stage and direction."""
+        """Whether one call can carry out a launch and the launch before, which is of the same stage and direction."""
         del before, launch
         return False
 
@@ -75,22 +75,22 @@ class StageRunner(Protocol):
         del launch
 
     def expect_edges(self, sizes: EdgeSizes) -> None:
-        """Tells an `edges` stage, before its first launch, for how many edges it must have room."""
+        """Tells an `edges` stage, before its first launch, the number of edges for which to have room."""
         del sizes
 
     @property
     def n_recorded_bytes(self) -> int:
-        """Bytes of what the forward pass has recorded for the adjoint."""
+        """Bytes of the activations that the forward pass has recorded for the adjoint."""
         return 0
 
     def record_row_bytes(self, params: Params) -> int:
-        """Bytes of what is recorded beside a row of the first output."""
+        """Bytes of the records beside a row of the first output."""
         del params
         return 0
 
 
 def needs_backward(stage: Stage) -> bool:
-    """Whether the backward pass of a stage has anything to compute: it gets gradients, and parameters or an input need them."""
+    """Whether the backward pass of a stage has anything to compute: the stage gets gradients, and parameters or an input need some."""
     comes_in = any(out.is_float for out in stage.outputs)
     takes_one = any(port.type.is_float for port in stage.ports if port.space != HOST)
     return comes_in and (bool(stage.params) or takes_one)

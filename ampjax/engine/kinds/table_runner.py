@@ -57,6 +57,7 @@ class TableRunner(StageRunner):
             return
         slots, to = self._arrays.lines(launch)
         ids = self._ids(slots)
+        # Checked before rows are pulled: to NumPy a negative id would count from the table's end.
         self._check(launch, ids)
         rows = self._table.pull(ids.reshape(-1)).reshape(
             *ids.shape,

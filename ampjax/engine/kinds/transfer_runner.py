@@ -90,6 +90,7 @@ class TransferRunner(StageRunner):
         target = self._target
         slots, to = self._arrays.lines(launch)
         if launch.direction == BACKWARD:
+            # Gradients are added, so padding must go to the trash slot, not to the first row.
             slots = padded(launch.in_rows[0], len(slots), False)
             a.grads[source] = self._return.once(
                 a.grads[source],

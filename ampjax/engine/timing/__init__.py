@@ -1,1 +1,1 @@
-"""When launches run on their devices, though only some of them are waited for."""
+"""Times of launches on their devices, of which only some are waited for."""

@@ -1,4 +1,4 @@
-"""Works out when each launch ran on its device from those that were waited for.
+"""Works out the time of each launch on its device from the launches that were waited for.
 
 A launch that is timed starts on a device that has nothing left to do, and is waited for: it takes from when the host has issued it until
 its end. Every other one takes the median time of the timed ones of its stage, direction and size. It starts when the host has issued it and
@@ -21,7 +21,7 @@ KernelKind = tuple[int, str, bool]
 
 
 class Timing(NamedTuple):
-    """What was seen of a launch that was timed.
+    """The measurements of a launch that was timed.
 
     Args:
       idle_ns: When everything before it had ended.
@@ -60,7 +60,7 @@ class Issued(NamedTuple):
 
 
 class Costs:
-    """How long launches take, by the median of those that were timed: of two the shorter, since what disturbs a timing makes it longer.
+    """Costs of launches, by the median of the timed ones: of two the shorter, since disturbances only make a timing longer.
 
     Args:
       issues: Launches, some of them timed.
@@ -94,7 +94,7 @@ class Costs:
         )
 
     def of(self, issue: Issued) -> tuple[float, float]:
-        """What a launch costs.
+        """Estimates the cost of a launch.
 
         Args:
           issue: The launch.
@@ -105,6 +105,7 @@ class Costs:
           if its stage was never timed with (or without) changes, those without (or with); else the medians of all.
         """
         stage, direction, changes = issue.work
+        # The same kind of launch, or else the same stage and direction with (or without) changes.
         for work in (issue.work, (stage, direction, not changes)):
             if sizes := self._costs.get(work):
                 kernels, own = (
@@ -120,7 +121,7 @@ def place_in_time(
     costs: Costs,
     done_ns: int,
 ) -> list[Times]:
-    """When each launch of one worker ran.
+    """Places the launches of one worker in time.
 
     Args:
       issues: All of them, in the order of issue.
@@ -133,6 +134,8 @@ def place_in_time(
     placed: list[Times] = []
     part: list[Issued] = []
     for issue in issues:
+        # Everything before this launch had ended when it was issued: these launches are placed by
+        # that.
         if issue.timing is not None and part:
             placed += _fitted(part, costs, issue.timing.idle_ns, issue.timing.waited)
             part = []
@@ -146,7 +149,7 @@ def _fitted(
     end_ns: int,
     exact: bool,
 ) -> list[Times]:
-    """The times of some launches, the first of which may be timed, that end at `end_ns` or (not exact) before it."""
+    """The times of some launches, the first of which may be timed, that end at `end_ns` or (not exact) before."""
     factor, times, busy_ns = 1.0, *_run(part, costs, 1.0)
     for _ in range(
         4
@@ -157,6 +160,7 @@ def _fitted(
             over = 0
         if over == 0 or (over < 0 and not exact) or times[-1][3] == busy_ns:
             break
+        # Only what follows the last idle time can be stretched.
         factor *= max(end_ns - busy_ns, 0) / (times[-1][3] - busy_ns)
         times, busy_ns = _run(part, costs, factor)
     result = []
@@ -170,7 +174,7 @@ def _run(
     costs: Costs,
     factor: float,
 ) -> tuple[list[Times], int]:
-    """The times if what was not timed takes `factor` times its cost; and since when the device has been busy with that alone."""
+    """The times of launches if each untimed one takes `factor` times its cost; and the moment since when the device has run only such launches."""
     times: list[Times] = []
     free_ns = busy_ns = 0
     for issue in part:
@@ -178,14 +182,17 @@ def _run(
             kernels, changes = issue.timing.costs
         else:
             kernels, changes = (factor * cost for cost in costs.of(issue))
+        # A device runs in order, and nothing before the host has issued it.
         start = max(free_ns, issue.start_ns)
         between = start + int(kernels)
         then = max(between, issue.changes_ns)
+        # The device was idle before the changes, or before the kernels: it is busy since then.
         if then > between:
             busy_ns = then
         elif start > free_ns:
             busy_ns = start
         free_ns = then + int(changes)
+        # A timed launch takes what was measured, so it can't be stretched either.
         if issue.timing is not None:
             busy_ns = free_ns
         times.append((start, between, then, free_ns))

@@ -1,4 +1,4 @@
-"""Times launches where they are carried out, for a driver elsewhere. Keeps numbers alone."""
+"""Times launches in the process that carries launches out, for a driver elsewhere. Keeps numbers alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LaunchTimer:
         self._waits: list[int] = []
 
     def wants(self, launch: Launch) -> bool:
-        """Whether a launch may be timed, and so must be the first of those that are issued together.
+        """Whether a launch may be timed, and so must be the first of the launches that are issued together.
 
         Args:
           launch: The launch.
@@ -55,7 +55,7 @@ class LaunchTimer:
         run: Callable[[], int],
         change: Callable[[int], None],
     ) -> None:
-        """Lets launches be issued, and notes when they were.
+        """Lets launches be issued, and notes the times of issue.
 
         Args:
           launches: Launches that coalesce.
@@ -73,7 +73,7 @@ class LaunchTimer:
         launch: Launch,
         read: Callable[[], Any],
     ) -> Any:
-        """Lets rows be read back, which waits for them, and notes how long it took.
+        """Lets rows be read back, which waits for the rows, and notes the time taken.
 
         Args:
           launch: The launch, with the worker on whose device they are.
@@ -107,7 +107,7 @@ class LaunchTimer:
             self._waits += worker, begin_ns, self.clock()
 
     def collect(self) -> None:
-        """Keeps what is needed of the latest launches, so that these can be forgotten."""
+        """Keeps the needed numbers of the latest launches, which can then be forgotten."""
         for launch, start_ns, changes_ns, timing in zip(
             *[iter(self._sampler.take())] * LATEST_WIDTH, strict=True
         ):
@@ -121,7 +121,7 @@ class LaunchTimer:
                 self._rows += 1, timing.idle_ns, timing.waited, *timing.costs, timing.compiled
 
     def take(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """Takes what was measured.
+        """Takes all measurements.
 
         Returns:
           `MeasuredHost.launches`, its `waits`, by this clock, and how many launches were not kept.

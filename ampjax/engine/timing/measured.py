@@ -1,4 +1,4 @@
-"""What a process has measured of the launches that it carries out for a driver elsewhere: numbers alone, so that they can travel."""
+"""Measurements of a process that carries launches out for a driver elsewhere: numbers alone, so that another process can read all of this."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAIT_WORKER, WAIT_BEGIN, WAIT_END = range(3)
 
 
 class MeasuredHost(NamedTuple):
-    """What one host has measured during a run; all moments by the driver's clock.
+    """The measurements of one host during a run; all moments by the driver's clock.
 
     Args:
       name: The host's name.
@@ -61,7 +61,7 @@ class MeasuredHost(NamedTuple):
 
 
 class RemoteTiming(Protocol):
-    """Lets those who carry launches out time them."""
+    """Timing of launches by the processes that carry launches out."""
 
     def begin(
         self,
@@ -69,7 +69,7 @@ class RemoteTiming(Protocol):
         every: int,
         most: int,
     ) -> None:
-        """Lets them begin. Nothing is under way.
+        """Lets the processes begin to time. Nothing is under way.
 
         Args:
           clock: The driver's clock, in nanoseconds.
@@ -79,7 +79,7 @@ class RemoteTiming(Protocol):
         ...
 
     def finish(self) -> Sequence[MeasuredHost]:
-        """Takes what they have measured; waits until they have done all that was issued.
+        """Takes the measurements of all processes; waits until everything issued is done.
 
         Returns:
           What each has measured; nothing, if one of them has failed.

@@ -1,4 +1,4 @@
-"""Chooses which launches are timed, so that little time is lost by it, and notes when all of them were issued.
+"""Chooses the launches to time, so that little time is lost, and notes when all launches were issued.
 
 It is used where launches are issued: by a driver for the devices of its own process (`drivers.sampling_timer`), and by a host for its own.
 """
@@ -38,7 +38,7 @@ LaunchKind = tuple[int, str, bool, int]
 
 
 class Timed(Protocol):
-    """What a sampler must know of a launch: a `Launch` and a `Dispatch` have it."""
+    """A launch as a sampler sees one: a `Launch` and a `Dispatch` fit."""
 
     @property
     def number(self) -> int:
@@ -47,7 +47,7 @@ class Timed(Protocol):
 
     @property
     def worker(self) -> int:
-        """Who runs it."""
+        """The worker that runs the launch."""
         ...
 
     @property
@@ -72,7 +72,7 @@ class Timed(Protocol):
 
 
 class WaitedFor(Protocol):
-    """What a sampler asks and waits for (`engine.fences.Fences`)."""
+    """Questions and waits of a sampler (`engine.fences.Fences`)."""
 
     def is_idle(self, worker: int) -> bool:
         """As `Fences.is_idle`."""
@@ -123,7 +123,7 @@ class Sampler:
         self._earned_ns = 0.0  # before, what was lost has not been earned
 
     def wants(self, launch: Timed, now_ns: int) -> bool:
-        """Whether a launch may be timed, and so must be the first of those that are issued together.
+        """Whether a launch may be timed, and so must be the first of the launches that are issued together.
 
         Args:
           launch: The launch.
@@ -132,7 +132,7 @@ class Sampler:
         return self._every == 1 or (now_ns >= self._earned_ns and self._is_due(launch))
 
     def before_kernels(self, launches: Sequence[Timed]) -> None:
-        """If one is to be timed, sees whether its device is idle, or waits until it is.
+        """Before a launch that is to be timed, asks whether its device is idle, or waits for the device.
 
         Args:
           launches: They are issued next, in one call.
@@ -180,7 +180,7 @@ class Sampler:
             self.latest += launch, start_ns, changes_ns if launch.changes else start_ns, None
 
     def take(self) -> list[Any]:
-        """Takes what was noted, as `latest` describes it."""
+        """Takes the notes that `latest` describes."""
         latest = self.latest
         self.latest = []
         return latest
@@ -223,7 +223,7 @@ class Sampler:
         idle_ns: int,
         compiled: int,
     ) -> None:
-        """Waits for the changes of a launch that is timed, and counts what has been lost by all that since `asked_ns`.
+        """Waits for the changes of a launch that is timed, and counts the time lost by all steps since `asked_ns`.
 
         If the host sets the pace, that is all, unless something unusual takes long. If the device does, which goes on working meanwhile, it
         is the time in which the host issues the next launch; and that is less than passes from one to the next.
@@ -248,6 +248,6 @@ class Sampler:
         self._lose(min(spent_ns, usual_ns * (4 if is_idle else 1)))
 
     def _lose(self, ns: float) -> None:
-        """Counts time that has been lost; no launch is timed before it has been earned."""
+        """Counts time that has been lost; no launch is timed before that time has been earned."""
         self._lost_ns += ns
         self._earned_ns = self._first_ns + (self._lost_ns - CREDIT_NS) / SHARE

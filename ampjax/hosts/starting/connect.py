@@ -1,4 +1,4 @@
-"""Makes the executor of a driver whose hosts have been started: hears their hello, and checks that they are of the same run."""
+"""Makes the executor of a driver whose hosts have been started: hears their hello, and checks that all are of the same run."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def connect(
 
 
 def _greeted(plan: Plan, running: Running) -> Ready:
-    """Hears what hosts say first, and checks that they have the same plan."""
+    """Hears the first message of each host, and checks that all have the same plan."""
     names = running.names
     try:
         hellos = [

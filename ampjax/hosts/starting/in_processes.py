@@ -1,4 +1,4 @@
-"""Hosts as processes: on this machine, or wherever a launcher starts them."""
+"""Hosts as processes, on this machine or where a launcher starts processes."""
 
 from __future__ import annotations
 

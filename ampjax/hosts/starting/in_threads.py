@@ -1,4 +1,4 @@
-"""Hosts as threads of this process: what tests of everything but processes use, and what one debugs."""
+"""Hosts as threads of this process, for tests of everything but processes, and for debugging."""
 
 from __future__ import annotations
 

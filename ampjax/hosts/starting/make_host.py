@@ -1,4 +1,4 @@
-"""The data from which a host is made; it gets them once, when it starts."""
+"""The data from which a host is made, sent once, at its start."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class HostProgram:
         plan: Plan | None = None,
         devices: Sequence[Device] | None = None,
     ) -> None:
-        """Is a host until the driver says that it is over. First it says hello: which stages can update nodes, and its plan.
+        """Runs a host until the driver says that the run is over, beginning with hello: the stages that can update nodes, and the plan.
 
         Args:
           number: Its number.

@@ -46,7 +46,7 @@ def route_by(
     join: Key = None,
     name: str | None = None,
 ) -> Wire:
-    """Puts a small payload of integers into the state, so that a `cond` or `flatmap` behind it can act on it.
+    """Puts a small payload of integers into the state, so that a later `cond` or `flatmap` can act on the integers.
 
     AMPNet's control flow depends on states only. This node reads a payload back to the host, which has to wait for the device.
     No gradient flows through the choice.
@@ -75,7 +75,7 @@ def route_by(
 
 
 class PhiWire(Wire):
-    """The output of a phi; `connect` gives it its inputs."""
+    """The output of a phi; `connect` adds the phi's inputs."""
 
     def connect(self, *wires: Wire) -> PhiWire:
         """Connects all inputs.
@@ -138,7 +138,7 @@ def isu(
     name: str | None = None,
     samples: State | None = None,
 ) -> Wire:
-    """Changes the state by `function`; `inverse` undoes it. See `relabel` for changes that can't be undone.
+    """Changes the state by `function`; `inverse` undoes the change. See `relabel` for changes that can't be undone.
 
     Args:
       wire: The messages.
@@ -166,7 +166,7 @@ def relabel(
     function: Callable[[State], State],
     name: str | None = None,
 ) -> Wire:
-    """Changes the state by a function that need not have an inverse; for example, it may drop fields.
+    """Changes the state by a function that need not have an inverse; for example, a function that drops fields.
 
     Payloads and gradients pass unchanged. Two messages that get equal states stay two messages; a join that has to tell them apart raises
     an error.

@@ -28,7 +28,7 @@ from ampjax.ir.wires import Wire
 
 
 class NodeBuilder:
-    """A payload node that waits for its inputs: call it with wires (None leaves a port open)."""
+    """A payload node without inputs yet: call the builder with wires (None leaves a port open)."""
 
     def __init__(
         self,

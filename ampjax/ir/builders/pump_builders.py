@@ -98,7 +98,7 @@ def sink(name: str, wire: Wire) -> Wire:
 
 
 def discard(wire: Wire) -> None:
-    """Ends a wire that nothing needs: the gradients of its messages are zero, and `predict` does not return them.
+    """Ends a wire that no node needs: the gradients of its messages are zero, and `predict` does not return the messages.
 
     Args:
       wire: The wire.
@@ -107,7 +107,7 @@ def discard(wire: Wire) -> None:
 
 
 def _held_dtype(name: str, dtype: Any) -> np.dtype:
-    """A pump's dtype, if JAX has it as it is."""
+    """A pump's dtype, checked to be a dtype that JAX keeps unchanged."""
     where = f"pump `{name}`, dtype"
     try:
         declared = jnp.dtype(dtype)

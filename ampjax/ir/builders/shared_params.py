@@ -21,7 +21,7 @@ OWNERS = ("tx", "min_update_interval", "weights", "gradient")
 
 
 def check_sharing(name: str, params: Any, options: NodeOptions) -> None:
-    """Checks that a node which is to compute with another's parameters is not given what belongs to these.
+    """Checks that a node which computes with another's parameters is not given options that belong to the parameters.
 
     Args:
       name: The node's name.
@@ -95,7 +95,7 @@ def find_owner(
 def shared_options(
     owner: Node, name: str, options: NodeOptions, others: Iterable[Node]
 ) -> NodeOptions:
-    """The options of a node that computes with another's parameters: those of the parameters are the owner's.
+    """The options of a node that computes with another's parameters: the owner's options where these concern parameters.
 
     Args:
       owner: The node that has the parameters.
@@ -125,7 +125,7 @@ def shared_options(
 
 
 def check_no_table(name: str, body: Body, owner: Node) -> None:
-    """Checks that neither of two nodes that are to share parameters has a table in host memory: of one, any nodes may look rows up as it is.
+    """Checks that neither of two nodes that share parameters has a table in host memory, whose rows any nodes may look up anyway.
 
     Args:
       name: The name of the node that is to compute with the other's parameters.

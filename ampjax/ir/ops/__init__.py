@@ -1,1 +1,1 @@
-"""What nodes do: control nodes, which move states, and payload nodes, which move floats. `op_classes` says how to add one."""
+"""The operations of nodes: control nodes, which move states, and payload nodes, which move floats. `op_classes` has a guide to adding one."""

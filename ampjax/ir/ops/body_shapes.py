@@ -1,4 +1,4 @@
-"""What a body gives, found from shapes alone, with errors that say what came from where."""
+"""The results of bodies, found from shapes alone, with errors that name the source of each input."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def metric_parts(out: Any) -> tuple[Any, Mapping[str, Any]]:
 
 
 def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
-    """Checks what a loss's body gives, and lists its metrics.
+    """Checks the result of a loss's body, and lists its metrics.
 
     Args:
       node: The node, for errors.
@@ -144,7 +144,7 @@ def _check_features(
     body: Body,
     types: tuple[WireType, ...],
 ) -> None:
-    """Layers of `ampjax.nn` say how many features they take: the most common mistake gets the clearest message."""
+    """Checks the inputs of layers of `ampjax.nn`, which know their numbers of features: the most common mistake gets the clearest message."""
     expected = getattr(body.apply, "n_in", None)
     if expected is None or not types:
         return

@@ -1,4 +1,4 @@
-"""Keys: what makes messages belong together, at joins and in groups."""
+"""Keys: integers that are equal for messages that belong together, at joins and in groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base classes of what a node does, and how to add a node of either sort."""
+"""The base classes of nodes' operations, and a guide to adding a node of either sort."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Op(ABC):
-    """What a node does."""
+    """The operation of a node."""
 
     @abstractmethod
     def infer(
@@ -34,7 +34,7 @@ class Op(ABC):
 
 
 class ControlOp(Op):
-    """What a control node does: it reads states and never a payload.
+    """The operation of a control node, which reads states and never a payload.
 
     Before you add one, see whether those that are there do it together: one that changes states is a `relabel`, one that drops messages a `cond` and
     a `discard`, one that makes several of one a `flatmap`. `Relabel` is the smallest example. A new one needs:
@@ -65,7 +65,7 @@ class ControlOp(Op):
 
 
 class PayloadOp(Op):
-    """What a payload node does: it computes with rows.
+    """The operation of a payload node, which computes with rows.
 
     First see whether a row-wise function does it, as an `npt`: that needs no new node. `Reduce` is the smallest example. A new one needs:
 

@@ -1,4 +1,4 @@
-"""Payload nodes: what touches floats. Each is a pure function on rows, described here and run by the engine."""
+"""Payload nodes, which compute with floats: each a pure function on rows, described here and run by the engine."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _first(params: Any, payload: Any, choice: Any) -> Any:
 
 @dataclass(frozen=True)
 class RouteBy(PayloadOp):
-    """Reads small integer payloads back to the host and puts them into the state, so that control can depend on payloads.
+    """Reads small integer payloads back to the host and puts the integers into the state, so that control can depend on payloads.
 
     The payload of port 0 goes on as it is; port 1 holds what is read: one integer, or one for each name.
 
@@ -200,7 +200,7 @@ class RouteBy(PayloadOp):
 
 @dataclass(frozen=True)
 class Loss(PayloadOp):
-    """A loss: it starts the backward pass. Its body gives a scalar, or a scalar and a dictionary of metrics, per row."""
+    """A loss, which starts the backward pass. Its body gives a scalar, or a scalar and a dictionary of metrics, per row."""
 
     kind: ClassVar[str] = "Loss"
     body: Body
@@ -310,7 +310,7 @@ class Collect(PayloadOp):
 
 @dataclass(frozen=True)
 class Sink(PayloadOp):
-    """An end: what arrives is handed to the user by `predict`, and answered with a zero gradient in training."""
+    """An end: `predict` gives its rows to the user; in training the rows are answered with a zero gradient."""
 
     kind: ClassVar[str] = "Sink"
 

@@ -1,4 +1,4 @@
-"""Control nodes that make messages of several rows, or take them apart. They, too, read states and topologies only, and no payload."""
+"""Control nodes that make messages of several rows, or take such messages apart, reading states and topologies only, and no payload."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def require_topology(node: Node, port: int, wire: WireType) -> None:
 
 
 def require_ragged(node: Node, wire: WireType, ragged: bool) -> None:
-    """Checks that port 0 of a node gets messages of the sort that it takes.
+    """Checks that port 0 of a node gets messages of the right sort, ragged or not.
 
     Args:
       node: The node.

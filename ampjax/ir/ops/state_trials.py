@@ -49,7 +49,7 @@ def try_column(
     function: StateFn,
     fields: tuple[str, ...],
 ) -> np.ndarray:
-    """Tries a state function on samples and checks that it gives an integer column.
+    """Tries a state function on samples and checks that the result is an integer column.
 
     Args:
       node: The node that it belongs to.

@@ -1,1 +1,1 @@
-"""Chooses the queue that a worker takes next, by ampjax's policies and by those that users write."""
+"""The choice of the queue that a worker takes next, by policies of ampjax and of users."""

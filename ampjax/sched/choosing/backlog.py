@@ -1,4 +1,4 @@
-"""Backlogs: what waits for a worker, and which of it goes first.
+"""Backlogs: the queues in which messages wait for a worker, and the queue that goes first.
 
 A policy with ranks (`policy.Ranked`) is asked for the ranks of queues that have changed; a heap keeps the others in order, so that a worker with a
 thousand queues chooses as fast as one with ten. Queues are brought up to date only when their lines in the loops' table have changed.
@@ -101,7 +101,7 @@ class Backlog:
             heapq.heappop(self._heap)
 
     def _enter(self, policy: Ranked) -> None:
-        """Gives queues that have changed their new places; what the heap knew of them before no longer counts."""
+        """Pushes the queues that have changed onto the heap anew; older entries no longer count."""
         if len(self._heap) > 2 * len(self._since) + MOST_OLD_ENTRIES:
             self._heap = []
             self._changed = dict.fromkeys(self._since)
@@ -157,13 +157,13 @@ class WorkerQueues:
         self._backlog.decide_by(policy)
 
     def forget_all(self) -> None:
-        """Notes that all queues are empty, and that what they are counted by may begin anew."""
+        """Notes that all queues are empty, and that the counters behind their ages may begin anew."""
         self._leave(self._own.tolist())
         self._own = np.zeros(0, np.int32)
         self._seen[:] = 0
 
     def first(self) -> Queue | None:
-        """Gives the queue that a policy with ranks takes, of those that `look` has found.
+        """Gives the queue that a policy with ranks takes, among the queues that `look` has found.
 
         Returns:
           The queue; None for other policies, and if nothing waits.

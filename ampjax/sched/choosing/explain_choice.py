@@ -1,4 +1,4 @@
-"""Explanations: why a worker takes what it takes next."""
+"""Explanations of a worker's next choice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def explain(
     worker: int,
     queues: Sequence[Queue],
 ) -> list[str]:
-    """What a worker would take next and why, a line each: the choice, its queues, who waits there for something.
+    """Explains a worker's next choice, a line each: the choice, its queues, the messages that lack inputs there.
 
     Args:
       s: The scheduler's parts.
@@ -62,7 +62,7 @@ def _line(q: Queue, policy: Policy) -> str:
 
 
 def _lacking(s: Snapshot, worker: int) -> list[str]:
-    """Who waits for others at a worker's stages."""
+    """Lists the messages that lack inputs at a worker's stages."""
     found = []
     for one in find_lacking(s, InFlight(s)):
         if one.waiting.stage.worker == worker:

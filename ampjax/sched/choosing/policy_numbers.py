@@ -1,4 +1,4 @@
-"""Numbers of policies: compiled loops know ampjax's own policies by these; a user's policy is called with views of the queues (`backlog`)."""
+"""Numbers of policies: compiled loops know ampjax's own policies by number; a user's policy is called with views of the queues (`backlog`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues as policies see them. The loops keep queues as lines of a table; a policy in Python gets a `Queue` object for each."""
+"""Queues as policies see queues: the loops keep lines of a table; a policy in Python gets a `Queue` object for each line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VIEW_COLUMNS = c.UNDER_WAY, c.ITEMS, c.ITEM_ROWS, c.MAX_ROWS, c.LONGEST, c.SINCE
 
 
 class Queue:
-    """A queue as policies see it: messages of one stage that can be dispatched together in one direction. It is valid until the next event.
+    """A queue as policies see queues: messages of one stage that can be dispatched together in one direction, valid until the next event.
 
     Args:
       plan: The plan.

@@ -1,4 +1,4 @@
-"""The queues of all workers: what waits in them, and which one a policy that is asked in Python takes next."""
+"""The queues of all workers, and the choice that a policy in Python makes among the queues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_QUEUE = -1
 
 
 class ReadyQueues:
-    """The queues of all workers, and the policy that chooses among them.
+    """The queues of all workers, and the policy that chooses a queue.
 
     Args:
       plan: The plan.
@@ -65,7 +65,7 @@ class ReadyQueues:
             queues.forget_all()
 
     def decide_by(self, policy: Policy) -> None:
-        """Changes the policy, also for what waits already.
+        """Changes the policy, also for messages that wait already.
 
         Args:
           policy: The new policy.
@@ -90,7 +90,7 @@ class ReadyQueues:
         self,
         worker: int,
     ) -> tuple[list[int], list[int]]:
-        """Gives how much waits in a worker's queues that are not empty: in a tenth of the time that it takes to bring `Queue` objects up to date.
+        """Counts the messages in each of a worker's queues that are not empty, ten times as fast as `Queue` objects are brought up to date.
 
         Args:
           worker: The worker.
@@ -116,7 +116,7 @@ class ReadyQueues:
         return found
 
     def why_blocked(self, worker: int) -> str | None:
-        """Tells what keeps a worker that has no action from one.
+        """Names the reason why a worker has no action.
 
         Args:
           worker: The worker.
@@ -178,7 +178,7 @@ class ReadyQueues:
         return [queue for queue in queues if queue.number in ready]
 
     def _with_room(self, worker: int) -> np.ndarray | None:
-        """The queues of a worker that have room for what they make; None if all that are not empty have."""
+        """Lists a worker's queues that have room for their results; None if room is not limited."""
         if not self._tables.limited:
             return None
         found = np.empty(

@@ -1,4 +1,4 @@
-"""What compiled loops write about dispatches on which they have decided together."""
+"""Lines of dispatches that compiled loops have decided together."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Decisions:
 
     @property
     def n_messages(self) -> int:
-        """Messages in all of them."""
+        """Messages of all dispatches together."""
         return int(self.decided.lines[:, c.N_MESSAGES].sum())
 
     @property

@@ -1,4 +1,4 @@
-"""A dispatch: the scheduler's decision that a driver carries out. It is data (integers, names and an array), so it can be sent to another process."""
+"""A dispatch: the scheduler's decision, in plain data (integers, names and an array), so that a driver may send the dispatch to another process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Dispatch(NamedTuple):
 
     @property
     def messages(self) -> np.ndarray:
-        """`[n_messages]`: the messages, by their numbers among those in flight."""
+        """`[n_messages]`: the messages, by their numbers among all messages in flight."""
         return self.pack[: self.n_messages]
 
     @property
@@ -89,7 +89,7 @@ class Dispatch(NamedTuple):
         return rows_of(self.pack, self.n_messages, self.n_sections, self.size)
 
     def rows_at(self, stage: Stage, node: str) -> int:
-        """Counts the rows that a node of its stage works on: edges within a chain, behind a chain what it collects, else input rows.
+        """Counts the rows that a node of the dispatch's stage works on: edges within a chain, collected rows behind a chain, else input rows.
 
         Args:
           stage: Its stage.
@@ -106,7 +106,7 @@ class Dispatch(NamedTuple):
         return self.edges[edge_type]
 
     def gradient_rows(self, stage: Stage) -> dict[str, int]:
-        """The gradient rows that it brings to each of its stage's `params`, without those that are dropped."""
+        """Counts the gradient rows for each of the stage's `params`, without dropped ones."""
         rows = {name: 0 for name in stage.params if name not in self.dropped}
         for node in stage.parameterised:
             if node.params_name in rows:
@@ -114,7 +114,7 @@ class Dispatch(NamedTuple):
         return rows
 
     def after(self, n: int) -> Dispatch:
-        """Gives what is left when its kernels and some of its parameter changes have been carried out.
+        """Gives the rest of the dispatch after its kernels and some of its parameter changes have been carried out.
 
         Args:
           n: How many changes have been carried out.
@@ -128,7 +128,7 @@ class Dispatch(NamedTuple):
         return self.describe(f"stage {self.stage}")
 
     def describe(self, name: str) -> str:
-        """Tells in words what it does.
+        """Describes the dispatch in words.
 
         Args:
           name: The name of its stage.

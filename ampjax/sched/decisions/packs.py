@@ -1,4 +1,4 @@
-"""Packs: what a dispatch brings, as one array of integers, in the layout in which kernels take it.
+"""Packs: the slots and numbers of a dispatch as one array of integers, in the layout that kernels take.
 
 A pack begins with the dispatch's messages (their numbers among those in flight), their program lines and the numbers of their instances. Then come the arena slots of the rows of
 each port and each output, its *sections*. Where each message has one row, the scheduler's loops pad all of these to one size: a pack is a matrix `[n_lines, size]`, with a line for each of
@@ -182,7 +182,7 @@ def stacked(
     most: int,
     size: int,
 ) -> np.ndarray:
-    """Puts padded packs of one size into one array. No copy is made where they lie one behind the other.
+    """Puts padded packs of one size into one array, without a copy where the packs lie one behind the other.
 
     Args:
       packs: Of one length.

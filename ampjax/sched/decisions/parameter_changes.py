@@ -1,4 +1,4 @@
-"""Parameter changes: what a scheduler asks an executor for, and how replicas are kept together."""
+"""Parameter changes: the scheduler's requests to an executor, and the settings that keep replicas together."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Update:
 
     @property
     def divisor(self) -> int:
-        """What a mean divides the summed gradient by."""
+        """The divisor that turns the summed gradient into a mean."""
         return self.examples or self.count
 
 
 @dataclass(frozen=True, slots=True)
 class JointUpdate:
-    """One optimizer step of all nodes of a group, from the gradients that they have accumulated over some examples.
+    """One optimizer step of all nodes of a group, from the gradients that the nodes have accumulated over some examples.
 
     `counts` are the gradient rows of each node and `versions` the versions of its parameters that the step makes, for those who watch.
     """
@@ -65,7 +65,7 @@ class Contribute:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """All replicas of a group have handed in: each takes the mean, plus what it has learnt since it handed in."""
+    """All replicas of a group have handed in: each takes the mean, plus its own progress since then."""
 
     group: str
     nodes: tuple[str, ...]
@@ -84,7 +84,7 @@ def nodes_of(change: Change) -> tuple[str, ...]:
 
 
 def updates_in(change: Change) -> list[Update]:
-    """Gives the updates of nodes that a change consists of: none if it only keeps replicas together.
+    """Gives the updates of nodes that a change consists of: none if the change only keeps replicas together.
 
     Args:
       change: The change.
@@ -102,7 +102,7 @@ def updates_in(change: Change) -> list[Update]:
 
 @dataclass(frozen=True)
 class ReplicaSync:
-    """How replicas are kept together.
+    """The rule by which replicas are kept together.
 
     Args:
       rule: `epoch`: average at the end of each epoch (the paper's); `every_k`: all average when one has made `every` updates since

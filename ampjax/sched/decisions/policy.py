@@ -77,7 +77,7 @@ def backward_first(q: Queue) -> Rank:
 
 @Ranked
 def largest(q: Queue) -> Rank:
-    """The fullest dispatch first: the queue with most ready rows, up to those of a full dispatch; backward first among equals.
+    """The fullest dispatch first: the queue with most ready rows, up to a full dispatch; backward first among equals.
 
     Args:
       q: A queue.
@@ -127,7 +127,7 @@ def wavefront(q: Queue) -> Rank:
 
 
 def one_forward_one_backward(queues: Sequence[Queue], now: int) -> Queue | None:
-    """Backward first; a stage sends no more messages forward than there are workers to keep busy between it and the losses.
+    """Backward first; a stage sends no more messages forward than the number of workers between the stage and the losses.
 
     Further instances wait before the first stage and not halfway, where each would make the others' gradients staler. Workers are just as
     busy (the schedule of PipeDream, Narayanan et al. 2019): with 8 in flight, a perceptron of four layers on four devices has a

@@ -1,4 +1,4 @@
-"""Why nothing moves, and what there is to know about what is in flight: who waits for what, the throttle, queues, the oldest instance's story."""
+"""Deadlock reports: the messages that wait and their missing inputs, the throttle, queues, the oldest instance's story."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def standstill(s: Snapshot) -> LimitError | DeadlockError:
 
 
 def deadlock(s: Snapshot) -> DeadlockError:
-    """Makes the error that nothing can move: who waits for what, and below it what there is to know.
+    """Makes the error that nothing can move, with each waiting node and a report of everything in flight.
 
     Args:
       s: The scheduler's parts.
@@ -71,7 +71,7 @@ def deadlock(s: Snapshot) -> DeadlockError:
 
 
 def waiting(s: Snapshot) -> list[str]:
-    """Tells who waits for what.
+    """Lists the nodes that wait and the inputs that each one lacks.
 
     Args:
       s: The scheduler's parts.
@@ -89,7 +89,7 @@ def report(
     found: InFlight | None = None,
     lacking: list[Lacking] | None = None,
 ) -> list[str]:
-    """Tells what there is to know about what is in flight.
+    """Reports the state of everything in flight.
 
     Args:
       s: The scheduler's parts.
@@ -117,7 +117,7 @@ def report(
 
 
 def _for_more(s: Snapshot) -> list[Waiting]:
-    """Who waits for what is still to be pumped or chosen: no program has it yet."""
+    """Lists the nodes that wait for messages still to be pumped or chosen, which no program has yet."""
     result = []
     for u in s.unfoldings:
         for one in find_waiting(s.plan, u.workspace.joins, u.workspace.groups):
@@ -142,7 +142,7 @@ def _throttle(s: Snapshot) -> Iterator[str]:
 
 
 def _lately(s: Snapshot, found: InFlight) -> Iterator[str]:
-    """The oldest instance's story, as far as it is known, and how far it has come."""
+    """Tells the oldest instance's known story and its progress."""
     if not len(found.handles):
         return
     own = s.tables.instances[found.handles]

@@ -9,11 +9,11 @@ from typing import Generic, Protocol, TypeVar
 
 
 class HasMessages(Protocol):
-    """A dispatch, as far as it tells how large it is."""
+    """A dispatch, as far as its size matters."""
 
     @property
     def n_messages(self) -> int:
-        """Messages in it."""
+        """Messages in the dispatch."""
         ...
 
 
@@ -22,7 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class DecidedTogether(Protocol[T_co]):
-    """Dispatches that come together. They may say how many messages they hold: `n_messages`."""
+    """Dispatches that come together, perhaps with the number of their messages, `n_messages`."""
 
     def __len__(self) -> int: ...
 
@@ -34,7 +34,7 @@ MOST_MESSAGES = 1 << 15
 
 
 class DispatchLog(Generic[T]):
-    """The last dispatches, oldest first: so many, or as many as hold `messages` messages together, if those are fewer.
+    """The last dispatches, oldest first: a fixed number, or fewer that hold `messages` messages together.
 
     Args:
       n: Dispatches at most.
@@ -59,7 +59,7 @@ class DispatchLog(Generic[T]):
         self._add(dispatch.n_messages, (dispatch,))
 
     def extend(self, dispatches: DecidedTogether[T]) -> None:
-        """Remembers dispatches, and forgets the oldest ones; nobody may change them afterwards.
+        """Remembers dispatches, and forgets the oldest ones; no dispatch may be changed afterwards.
 
         Args:
           dispatches: The dispatches, in order.

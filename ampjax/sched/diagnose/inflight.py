@@ -1,4 +1,4 @@
-"""The messages of the instances in flight, and how far each of them has come: found anew from the tables, a column for each thing."""
+"""The messages of the instances in flight and the progress of each, read anew from the tables, a column for each property."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class InFlight:
 
     @functools.cached_property
     def n_missing(self) -> np.ndarray:
-        """`[m]`: inputs that are missing; -1 of what has travelled on."""
+        """`[m]`: inputs that are missing; -1 for messages that have travelled on."""
         return self.t.live[self.messages, c.N_MISSING].astype(np.int64)
 
     @functools.cached_property
@@ -166,7 +166,7 @@ class InFlight:
 
     @functools.cached_property
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All inputs, message by message: whose they are and whose rows they hold, as places here, and their numbers among the consumer's, `[e]` each."""
+        """All inputs, message by message: consumers and producers as places here, and the inputs' numbers among the consumer's, `[e]` each."""
         counts = self.t.lines[self.lines, c.N_IN].astype(np.int64)
         consumer = np.repeat(np.arange(len(self.lines)), counts)
         entries = spread(
@@ -179,5 +179,5 @@ class InFlight:
 
     @functools.cached_property
     def missing(self) -> np.ndarray:
-        """`[e]`: whether each of the inputs has yet to come: what makes it has not travelled on."""
+        """`[e]`: whether each of the inputs has yet to come, since its producer has not travelled on."""
         return np.isin(self.phase[self.inputs[1]], NOT_TRAVELLED)

@@ -1,4 +1,4 @@
-"""Laws that must hold after every event, found anew from the programs: each message lacks and is owed what it should, the throttle holds, nothing leaks."""
+"""Laws that must hold after every event, computed anew from the programs: each message's missing inputs and owed gradients, the throttle, no leaks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_MESSAGES = np.zeros(0, np.int64)
 
 
 def check(s: Snapshot) -> None:
-    """Counts anew what the tables have counted (the laws of conservation, of update intervals and of the throttle).
+    """Counts the tables' counters anew (the laws of conservation, of update intervals and of the throttle).
 
     Args:
       s: The scheduler's parts, between two events.
@@ -53,7 +53,7 @@ def check(s: Snapshot) -> None:
 
 
 def _queues(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
-    """A queue holds so many messages and rows as it says, all of its stage and none twice, and is among its worker's if it holds any."""
+    """Checks that each queue holds as many messages and rows as its counters say, of its stage only and none twice, and is among its worker's unless empty."""
     t = s.tables
     workers: dict[int, list[int]] = {}
     for worker in range(len(t.active)):
@@ -89,7 +89,7 @@ def _queues(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 
 def _inputs(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
-    """A message lacks the inputs whose messages have not travelled on; one that has done so itself says so."""
+    """Checks that each message lacks the inputs whose producers have not travelled on, and is marked when travelling on."""
     consumer, _, _ = found.inputs
     missing = np.bincount(consumer, found.missing, len(found.lines)).astype(np.int64)
     missing[(found.kind != c.ENDS) & ~np.isin(found.phase, NOT_TRAVELLED)] = c.TRAVELLED
@@ -97,7 +97,7 @@ def _inputs(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 
 def _gradients(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
-    """A message is owed a gradient by each consumer that has not answered, and for what waits for ever."""
+    """Checks that each message is owed a gradient by each consumer that has not answered, and by each message that waits for ever."""
     consumer, producer, _ = found.inputs
     answered = found.phase == LIFE_OVER
     answered |= (
@@ -109,7 +109,7 @@ def _gradients(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 
 def _alive(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
-    """An instance is in flight while messages of it are that have rows."""
+    """Checks that an instance is in flight as long as some of its messages with rows are."""
     alive = (found.kind != c.ENDS) & (found.phase != LIFE_OVER)
     counted = np.bincount(found.handle, alive, len(s.tables.instances)).astype(np.int64)
     for i in found.handles.tolist():
@@ -201,7 +201,7 @@ def _intervals(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 
 def _budgets(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
-    """A node knows how many messages that saw each of its latest versions owe it a gradient; none saw an older one."""
+    """Checks that each node knows the number of messages that owe a gradient for each of its latest versions, and that no message saw an older one."""
     t = s.tables
     budgets = s.tables.nodes[:, c.BUDGET]
     counted = s.tables.nodes[:, c.AWAITED :]
@@ -244,7 +244,7 @@ def _differing(
     got: np.ndarray,
     what: str,
 ) -> Iterator[InvariantError]:
-    """That a message's count is off, with its instance's story."""
+    """Makes errors for messages whose counters are off, with the instance's story."""
     for v in np.flatnonzero(expected != got).tolist():
         number = int(found.stage[v])
         state = found.state(v)

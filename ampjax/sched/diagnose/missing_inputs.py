@@ -26,7 +26,7 @@ MOST_STEPS = 8
 
 @dataclass(frozen=True, eq=False)
 class Lacking:
-    """A message that waits, and where what it lacks is.
+    """A message that waits, and the places of the messages whose rows the waiting message lacks.
 
     Args:
       waiting: The message in words, as they are the same wherever messages wait.
@@ -86,7 +86,7 @@ def _join(
     lacks: np.ndarray,
     has: np.ndarray,
 ) -> Waiting:
-    """That a message has come to a port, and which ports it waits for."""
+    """Describes a message that has come to a port and waits for other ports."""
     stage = s.plan.stages[found.stage[v]]
     port = int(has[0])
     missing = tuple(lacks.tolist())
@@ -106,7 +106,7 @@ def _group(
     lacks: np.ndarray,
     has: np.ndarray,
 ) -> Waiting:
-    """That some members of a group, or its opener, have come, and what it waits for."""
+    """Describes a group of which some members, or the opener, have come, and the missing ones."""
     stage = s.plan.stages[found.stage[v]]
     n = len(lacks) + len(has)
     size = int(s.tables.lines[found.lines[v], c.IN_ROWS])
@@ -129,7 +129,7 @@ def _known(
     stage: Stage,
     port: int,
 ) -> State:
-    """What is known of the state of the message at a port: all of it at port 0, at others what the key holds."""
+    """Gives the known part of the state of the message at a port: all of the state at port 0, the key's fields at others."""
     state = found.state(v)
     if port == 0:
         return state
@@ -148,7 +148,7 @@ def explain_missing(
     found: InFlight,
     one: Lacking,
 ) -> Iterator[str]:
-    """Tells for each message that one lacks where it is, and what it lacks itself.
+    """Tells for each missing message where that message is, and which inputs the missing message lacks in turn.
 
     Args:
       s: The scheduler's parts.

@@ -1,4 +1,4 @@
-"""Instances that would never end, found before they are admitted: unfolding has shown that messages of theirs wait for others that never come."""
+"""Instances that would never end, found before admission: unfolding has shown that some of their messages wait for others that never come."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST_STAGES = 5
 
 
 def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
-    """Checks that all instances of an unfolding end; to be called when nothing more is pumped or chosen for them.
+    """Checks that all instances of an unfolding end; to be called when nothing more is pumped or chosen for the instances.
 
     Args:
       plan: The plan.
@@ -59,7 +59,7 @@ def expected_sources(
     unfolding: Unfolding,
     programs: Programs,
 ) -> list[str]:
-    """Tells where what an unfolding's messages wait for should come from: what feeds the port, what of that waits elsewhere, how often it has run.
+    """Lists the expected sources of messages that an unfolding waits for: the node that feeds the port, its messages that wait elsewhere, the number of its runs.
 
     Args:
       plan: The plan.
@@ -81,7 +81,7 @@ def _listed(ids: list[int]) -> str:
 
 
 class _Report:
-    """What there is to know about who waits for ever.
+    """A report on the messages that wait for ever.
 
     Args:
       plan: The plan.
@@ -95,12 +95,12 @@ class _Report:
         self._held = list(_held(plan, unfolding))
 
     def missing(self, found: list[Waiting]) -> list[str]:
-        """Where what the first few wait for should come from, a line each, and which keys do not meet."""
+        """Lists, for the first few waiting messages, the sources of their missing inputs, a line each, and the keys that do not meet."""
         lines = dict.fromkeys(line for one in found[:MOST_EXAMINED] for line in self._missing(one))
         return [*lines, *unmatched_keys(found[:MOST_LISTED])]
 
     def _missing(self, one: Waiting) -> Iterator[str]:
-        """Where the messages that one waits for should come from, and what these nodes do."""
+        """Lists the nodes from which a waiting message's missing inputs should come, and the doings of these nodes."""
         for port in one.missing:
             for node, way in origins(one.stage, port).items():
                 by = f" by way of {', '.join(f'{n.kind} `{n.name}`' for n in way)}" if way else ""
@@ -108,7 +108,7 @@ class _Report:
                 yield f"{place} is fed by {node.kind} `{node.name}`{by}: {self._doings(node, one.state)}"
 
     def _doings(self, node: Node, of: State) -> str:
-        """What of a node's messages waits for an instance, and how often the node runs for it."""
+        """Tells which of a node's messages wait for an instance, and how often the node runs for the instance."""
         numbers = producers_of(self._plan, node)
         states = []
         for number, state in self._held:
@@ -136,7 +136,7 @@ class _Report:
         return f"{waits}; it runs {len(runs)} time(s) for it, at last with {self._state(runs[-1], of)!r}"
 
     def comes_to(self, of: State) -> Iterator[str]:
-        """How far an instance comes: the last stages that run for it."""
+        """Lists the last stages that run for an instance."""
         stages = self._programs.stage
         runs = []
         for n in self._lines(of):
@@ -168,7 +168,7 @@ class _Report:
 
 
 def _slot(state: State) -> int:
-    """The place of a message's instance among those that are unfolded."""
+    """The place of a message's instance among the unfolded ones."""
     return int(state.array[0, HANDLE])
 
 
@@ -176,7 +176,7 @@ def _held(
     plan: Plan,
     unfolding: Unfolding,
 ) -> Iterator[tuple[int, State]]:
-    """The messages that wait in joins and groups: what made each (a stage, or `-1 - p` for pump `p`), and its state."""
+    """Lists the messages that wait in joins and groups: the producer of each (a stage, or `-1 - p` for pump `p`), and its state."""
     waiting = []
     for j, join in unfolding.workspace.joins.items():
         for p, state, message in join.pending():

@@ -42,7 +42,7 @@ def origins(
 
 
 def producers_of(plan: Plan, node: Node) -> list[int]:
-    """Finds the numbers by which programs know what makes a node's messages.
+    """Finds the numbers under which programs know the producers of a node's messages.
 
     Args:
       plan: The plan.

@@ -101,7 +101,7 @@ class Snapshot:
         )
 
     def fields(self, number: int) -> tuple[str, ...]:
-        """Gives the state fields of a stage's invocations, or of what a pump pumps.
+        """Gives the state fields of a stage's invocations, or of a pump's messages.
 
         Args:
           number: The stage's number, or `-1 - p` for pump `p`.

@@ -1,4 +1,4 @@
-"""Statistics of a run, by stage and by node, from what the loops count."""
+"""Statistics of a run, by stage and by node, from the loops' counters."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ _GOES_ON = [c.NOW, c.ENTERED, c.ADMITTED]
 
 
 class RunCounts:
-    """Reads what the loops count, and starts to count anew.
+    """Reads the loops' counters, and resets the counters.
 
     Args:
       plan: The plan.
@@ -207,7 +207,7 @@ class RunCounts:
         t.clock[_OF_CLOCK] = 0
 
     def state(self) -> dict[str, Any]:
-        """Gives what another must know to go on counting, dispatches among it; JSON can hold it. Nothing may be in flight.
+        """Gives the counters that another scheduler needs to go on counting, in a form that JSON can hold. Nothing may be in flight.
 
         Returns:
           A dictionary for `resume`.

@@ -1,4 +1,4 @@
-"""The story of an instance: which dispatches held its messages lately, and how far all of them have come."""
+"""The story of an instance: the dispatches that held its messages lately, and the progress of all of its messages."""
 
 from __future__ import annotations
 

@@ -25,23 +25,31 @@ def rank(t, q, policy):
     """
     stage = q // c.N_DIRECTIONS
     direction = q % c.N_DIRECTIONS
+    # A loss turns forward messages into gradients at once, so its queue counts as one on the way
+    # back.
     back = direction == c.BACKWARD or (direction == c.FORWARD and t.stages[stage, c.KIND] == c.ENDS)
+    # More rows than one dispatch holds make a queue no more urgent.
     ready = min(
         t.queues[q, c.ITEM_ROWS],
         t.queues[q, c.MAX_ROWS],
     )
+    # Sorting by age moves the message that has waited longest from the head, so its time is kept.
     if t.queues[q, c.N_SORTED]:
         born = t.queues[q, c.SORTED_BORN]
     else:
         born = np.int64(t.live[t.queues[q, c.HEAD], c.BORN])
     second = np.int64(0 if back else 1)
+    # The first two integers are the policy's own; the lower goes first.
     if policy == c.LARGEST:
         first = -ready
+    # Each ready row outweighs some dispatches of waiting, a gradient's row more of them.
     elif policy == c.BALANCED:
         first = born - ready * (c.BACKWARD_ROW_WEIGHT if back else c.ROW_WEIGHT)
+    # Forward before backward; forward the early stages first, backward the late ones.
     elif policy == c.WAVEFRONT:
         first = 1 - second
         second = -stage if back else stage
+    # Transfers start before computations, which may then overlap them.
     else:
         first = 1 - t.stages[stage, c.IS_TRANSFER]
     return first, second, born, t.queues[q, c.SINCE]
@@ -69,8 +77,10 @@ def choose(t, worker, policy, spare):
     )
     for k in range(t.active[worker, c.N_ACTIVE]):
         q = np.int64(t.active[worker, c.QUEUES + k])
+        # First what can't run at all: a forward dispatch needs slots for its outputs.
         if not has_room(t, q, spare):
             continue
+        # Then what the policy holds back: enough messages are between this stage and the end.
         goes_forth = (
             q % c.N_DIRECTIONS == c.FORWARD and t.stages[q // c.N_DIRECTIONS, c.KIND] != c.ENDS
         )
@@ -79,8 +89,10 @@ def choose(t, worker, policy, spare):
             and goes_forth
             and t.queues[q, c.UNDER_WAY] >= t.stages[q // c.N_DIRECTIONS, c.WORKERS_AHEAD]
         ):
+            # The worker waits on purpose, unless another of its queues can go.
             best = np.int64(c.WAITS) if best < 0 else best
             continue
+        # Of what is left, the lowest rank; ranks end with a time that no two queues share.
         own = rank(t, q, policy)
         if best < 0 or own < lowest:
             best = q

@@ -1,4 +1,4 @@
-"""How functions are compiled: once, and kept on disk until any of the loops' files changes.
+"""Compilation of the loops: once, and kept on disk until any of the loops' files changes.
 
 All are compiled without Numba's reference counting (`_nrt=False`): the tables are alive as long as a call takes, and to count their references, atomically, took more than half
 of a small dispatch's time. So no loop makes an array: what it needs it gets, or it links lines of tables.
@@ -75,7 +75,7 @@ class _Cache(FunctionCache):
         )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled function for some types of arguments; None if it is not there or can't be read."""
+        """Loads the compiled function for some types of arguments; None if the file is missing or can't be read."""
         try:
             return super().load_overload(sig, target_context)
         except Exception:
@@ -108,7 +108,7 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a function into those that call it: for what is done to each message, where a call, with all the tables, would cost more than what it does.
+    """Compiles a function into its callers, for work on each message, where a call with all the tables would cost more than the work.
 
     Args:
       function: The function.

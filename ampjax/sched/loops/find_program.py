@@ -60,9 +60,13 @@ def find(numbers, ids, salt, programs, table, keys, places):
       How many have none yet.
     """
     missing = 0
+    # A key begins with what tells instances apart beside their messages: both halves, each with its
+    # own multipliers.
     for k in range(len(ids)):
         keys[k, 0] = mixed(salt, ids[k], MULTIPLIERS_A)
         keys[k, 1] = mixed(salt, ids[k], MULTIPLIERS_B)
+    # Each pumped message is mixed into its instance's key. Order counts, so messages must come in
+    # the order of the batch.
     for j in range(len(numbers)):
         k = numbers[j, POSITION]
         a = keys[k, 0]
@@ -72,6 +76,7 @@ def find(numbers, ids, salt, programs, table, keys, places):
             b = mixed(b, numbers[j, column], MULTIPLIERS_B)
         keys[k, 0] = a
         keys[k, 1] = b
+    # Keys are complete only now, for an instance's messages need not stand side by side.
     for k in range(len(ids)):
         places[k] = table[entry_of(programs, table, keys[k, 0], keys[k, 1])]
         missing += places[k] < 0
@@ -113,6 +118,7 @@ def remove(programs, places, table):
             programs[place, c.KEY],
             programs[place, c.KEY + 1],
         )
+        # The entry is marked, not freed: keys that were stored behind it must still be found.
         if table[at] == place:
             table[at] = c.DROPPED
 
@@ -132,8 +138,10 @@ def entry_of(programs, table, a, b):
     """
     mask = len(table) - 1
     at = a & mask
+    # Collisions go to the next entries. The table is never full, so the search meets a free one.
     while table[at] != c.NOBODY:
         place = table[at]
+        # A dropped entry is passed: the key may stand behind it.
         if place >= 0 and programs[place, c.KEY] == a and programs[place, c.KEY + 1] == b:
             break
         at = (at + 1) & mask

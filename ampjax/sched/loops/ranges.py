@@ -38,8 +38,10 @@ def take_live(t, length):
     """
     power = power_of(length)
     begin = np.int64(t.ranges[c.FREE_LIVE, power])
+    # A range of this length that was given back; its first line names the next one.
     if begin >= 0:
         t.ranges[c.FREE_LIVE, power] = t.live[begin, c.NEXT]
+    # None is free: the table's end moves on.
     else:
         begin = t.clock[c.LIVE_TOP]
         t.clock[c.LIVE_TOP] += 1 << power
@@ -59,8 +61,10 @@ def take_rows(t, length):
     """
     power = power_of(length)
     begin = np.int64(t.ranges[c.FREE_ROWS, power])
+    # A free range's first slot holds where the next one begins.
     if begin >= 0:
         t.ranges[c.FREE_ROWS, power] = t.slots[begin]
+    # None is free: the table's end moves on.
     else:
         begin = t.clock[c.ROWS_TOP]
         t.clock[c.ROWS_TOP] += 1 << power
@@ -97,7 +101,7 @@ def give_rows(t, begin, length):
 
 @entry
 def widen(handles, lengths, rows, moved, *tables):
-    """Makes room for longer programs: messages move to longer ranges where they must, and with them their places in queues.
+    """Makes room for longer programs: messages move to longer ranges where needed, together with their places in queues.
 
     Args:
       handles: `[n]`: their handles.
@@ -111,13 +115,17 @@ def widen(handles, lengths, rows, moved, *tables):
         i = handles[k]
         old = t.instances[i, c.FIRST_LIVE]
         n = t.instances[i, c.N_INVOCATIONS]
+        # The caller must know the old place: what it keeps by message number moves, too.
         moved[k, 0] = old
         moved[k, 1] = max(0, n)
+        # Messages move only if the program has outgrown its power of two.
         if n < 0 or power_of(lengths[k]) != power_of(n):
+            # The new range is taken before the old one is given back: they must not overlap.
             t.instances[i, c.FIRST_LIVE] = take_live(t, lengths[k])
             if n >= 0:
                 move_messages(t, old, n, t.instances[i, c.FIRST_LIVE])
                 give_live(t, old, n)
+        # The same for rows, whose slots are copied one by one.
         old = t.instances[i, c.FIRST_SLOT]
         n_rows = t.instances[i, c.N_OUT_ROWS]
         if n < 0 or power_of(rows[k]) != power_of(n_rows):
@@ -126,16 +134,18 @@ def widen(handles, lengths, rows, moved, *tables):
                 for r in range(n_rows):
                     t.slots[t.instances[i, c.FIRST_SLOT] + r] = t.slots[old + r]
                 give_rows(t, old, n_rows)
+        # From now on the instance has its new lengths, which say what to give back later.
         t.instances[i, c.N_INVOCATIONS] = lengths[k]
         t.instances[i, c.N_OUT_ROWS] = rows[k]
         moved[k, 2] = t.instances[i, c.FIRST_LIVE]
+        # The program itself has moved, so messages name their new lines.
         for v in range(max(0, n)):
             t.live[moved[k, 2] + v, c.INVOCATION] = t.instances[i, c.FIRST_LINE] + v
 
 
 @inner
 def move_messages(t, old, n, new):
-    """Moves messages to other lines of `live`, wherever they wait.
+    """Moves messages to other lines of `live`, in all queues where the messages wait.
 
     Args:
       t: The tables.
@@ -144,15 +154,20 @@ def move_messages(t, old, n, new):
       new: Their first line from now on.
     """
     for k in range(n):
+        # All of a message moves, links included: these still name old places, which the next loop
+        # mends.
         for column in range(t.live.shape[1]):
             t.live[new + k, column] = t.live[old + k, column]
+        # The old line belongs to nobody now.
         t.live[old + k, c.N_MISSING] = t.live[old + k, c.N_OWED] = 0
+    # Each queue is walked once, and links into the old range are set to the new one.
     for q in range(len(t.queues)):
         if t.queues[q, c.ITEMS] == 0:
             continue
         before = np.int64(-1)
         v = np.int64(t.queues[q, c.HEAD])
         while v >= 0:
+            # The link is read before it changes.
             follower = np.int64(t.live[v, c.NEXT])
             if old <= v < old + n:
                 v += new - old
@@ -162,6 +177,7 @@ def move_messages(t, old, n, new):
                     t.live[before, c.NEXT] = v
             before = v
             v = follower
+        # The last message may have moved, and so may the last sorted one.
         t.queues[q, c.TAIL] = before
         if t.queues[q, c.N_SORTED] and old <= t.queues[q, c.SORTED] < old + n:
             t.queues[q, c.SORTED] += new - old

@@ -1,1 +1,1 @@
-"""Programs of instances: kept for those that come again, or growing while they are in flight."""
+"""Programs of instances: kept for instances that come again, or growing while in flight."""

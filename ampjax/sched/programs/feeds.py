@@ -1,4 +1,4 @@
-"""Feeds: in which slots of host memory the payloads lie that have been pumped, and whether they fit."""
+"""Feeds: the slots in host memory for pumped payloads, and the check that payloads fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ampjax.sched.tables.scheduler_tables import SchedulerTables
 
 @dataclass(frozen=True)
 class Feed:
-    """Where pumped payloads go: arena and how many rows it has, slots `[r]`, and the payload rows; and the pump's name."""
+    """A destination of pumped payloads: the arena and its number of rows, slots `[r]`, the payload rows, and the pump's name."""
 
     pump: str
     arena: ArenaKey
@@ -26,7 +26,7 @@ class Feed:
 
 
 class Feeds:
-    """Tells where what is pumped belongs.
+    """Finds the slots of pumped payloads.
 
     Args:
       plan: The plan.
@@ -56,7 +56,7 @@ class Feeds:
         batch: Mapping[str, Messages],
         slots: np.ndarray,
     ) -> list[Feed]:
-        """Where the driver must put payloads, pump by pump.
+        """Gives the slots for payloads, pump by pump.
 
         Args:
           batch: The messages.
@@ -81,7 +81,7 @@ class Feeds:
 
 
 def check_payload(feed: Feed) -> None:
-    """Checks what has been pumped.
+    """Checks a pumped payload.
 
     Args:
       feed: What has been pumped.

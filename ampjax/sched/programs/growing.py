@@ -1,4 +1,4 @@
-"""Instances whose programs grow while they are in flight: a user-written controller pumps later, or a payload decides.
+"""Instances whose programs grow while in flight: a user-written controller pumps later, or a payload decides.
 
 Some of them are unfolded together, in one unfolding that waits for what comes. Nothing of their programs is shared or kept.
 """
@@ -93,7 +93,7 @@ class GrowingPrograms:
         handles: np.ndarray,
         batch: Mapping[str, Messages],
     ) -> np.ndarray:
-        """Adds what follows from more messages to the programs.
+        """Adds the consequences of more messages to the programs.
 
         Args:
           handles: `[n]`: the instances' handles.
@@ -123,7 +123,7 @@ class GrowingPrograms:
         return messages.astype(np.int32)
 
     def choose(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
-        """Adds what follows from choices to the programs.
+        """Adds the consequences of choices to the programs.
 
         Args:
           dispatch: A dispatch of a node that routes by payload.
@@ -174,7 +174,7 @@ class GrowingPrograms:
         self._newest.clear()
 
     def waits_on(self, worker: int) -> bool:
-        """Tells whether a message waits in a join or group of a worker for what is still to come.
+        """Tells whether a message in a join or group of a worker waits for messages still to come.
 
         Args:
           worker: The worker.

@@ -1,4 +1,4 @@
-"""Writes into the tables what has become known of programs that grow."""
+"""Writes new lines of growing programs into the tables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GrowthWriter:
         self._chains = [stage for stage in plan.stages if stage.chain is not None]
 
     def write(self, cohort: Cohort) -> Growth:
-        """Writes what a cohort's unfolding has found out since it was last written.
+        """Writes the lines that a cohort's unfolding has found since the last call.
 
         Args:
           cohort: The cohort.
@@ -83,7 +83,7 @@ class GrowthWriter:
         t.edges[t.instances[cohort.handles[there], c.PROGRAM]] = counts[there]
 
     def _widen(self, cohort: Cohort, places: np.ndarray) -> np.ndarray:
-        """Makes the ranges of instances long enough, of program lines, of messages and of slots. Gives what `loops.widen` says has moved."""
+        """Makes the ranges of instances in program lines, messages and slots long enough; gives the moves that `loops.widen` reports."""
         handles = cohort.handles[places]
         lengths = cohort.known.n_lines(places)
         rows = cohort.known.n_rows(places)
@@ -168,7 +168,7 @@ class GrowthWriter:
         )
 
     def _write_outputs(self, cohort: Cohort, growth: Growth) -> None:
-        """Adds consumptions to those that messages have already: each line's stand together, by rank."""
+        """Adds consumptions to the ones that messages have already, so that each line's consumptions stand together, by rank."""
         t = self._tables.t
         handles = cohort.handles[growth.owner_place]
         lines = t.instances[handles, c.FIRST_LINE] + growth.owner

@@ -41,7 +41,7 @@ class CacheStatistics:
 
 
 class ProgramCache:
-    """Gives instances their programs, and unfolds what is not known.
+    """Gives instances their programs, and unfolds unknown ones.
 
     Programs are found by what is pumped: states, rows, topologies. The instance's number counts only if a state function reads it.
 
@@ -82,7 +82,7 @@ class ProgramCache:
         numbers: np.ndarray,
         purpose: int,
     ) -> tuple[Tables, np.ndarray]:
-        """Finds the programs of instances, and unfolds those that are not known.
+        """Finds the programs of instances, and unfolds unknown ones.
 
         Args:
           t: The tables.
@@ -134,7 +134,7 @@ class ProgramCache:
         batches: Sequence[Mapping[str, Messages]],
         purpose: str,
     ) -> list[ArenaRows]:
-        """Counts the rows that instances need of each device arena, if nothing is freed before they have ended; for the guard of memory limits.
+        """Counts the rows that instances need of each device arena, if nothing is freed before the instances have ended; for the guard of memory limits.
 
         Args:
           ids: The instances' numbers, no two the same.
@@ -182,7 +182,7 @@ class ProgramCache:
 
     @property
     def statistics(self) -> CacheStatistics:
-        """What has become of programs so far."""
+        """Statistics of programs so far."""
         return CacheStatistics(
             self._hits,
             self.n_unfolded,
@@ -244,7 +244,7 @@ class ProgramCache:
         return t
 
     def _enter(self, places: range) -> None:
-        """Enters programs into the table, which is made anew where more than half of it has been used."""
+        """Enters programs into the hash table, and makes the table anew where more than half has been used."""
         self._entered += len(places)
         if 2 * self._entered > len(self._table):
             kept = self._table[self._table >= 0]

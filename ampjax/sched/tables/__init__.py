@@ -1,1 +1,1 @@
-"""The tables that the loops work on, and room in them."""
+"""The tables that the loops work on, and the room in the tables."""

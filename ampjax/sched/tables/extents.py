@@ -6,7 +6,7 @@ from bisect import bisect_left
 
 
 class Extents:
-    """Which lines of a table are free. The first free part that is long enough is taken; neighbours that are free become one.
+    """The free lines of a table: the first free part that is long enough is taken; neighbouring free parts become one.
 
     Attributes:
       top: Lines up to the last one that is taken, or was.

@@ -1,4 +1,4 @@
-"""The tables of a plan: made once, and made longer when they are full."""
+"""The tables of a plan: made once, and lengthened when full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST_LENGTH = 1024
 
 
 class Arenas:
-    """The arenas of a plan by number: those of stages' outputs, and in host memory those of pumps.
+    """The arenas of a plan by number: the arenas of stages' outputs, and in host memory the arenas of pumps.
 
     Args:
       plan: The plan.
@@ -135,7 +135,7 @@ def _stages(
 
 
 def _params(plan: Plan) -> tuple[np.ndarray, dict[int, int], int]:
-    """The parameterised nodes of all stages `[p, 2]`, those that share parameters side by side, where each stage's begin, and how many edge types chains have together."""
+    """The parameterised nodes of all stages `[p, 2]`, sharers of parameters side by side; the line where each stage's begin; the number of edge types of all chains."""
     numbers = {node: number for number, node in enumerate(plan.graph.parameterised)}
     rows: list[tuple[int, int]] = []
     starts = {}
@@ -225,7 +225,7 @@ def limit_queue(
     direction: int,
     most: int,
 ) -> None:
-    """Sets what one dispatch of a queue may hold, counting what makes its kernel large.
+    """Sets the limits of one dispatch of a queue: rows and messages, by the side that makes its kernel large.
 
     Args:
       queue: The queue's line, to be written.

@@ -1,4 +1,4 @@
-"""Stores programs in the tables, one wave (batch of instances) at a time; a wave's lines are freed when no instance uses it."""
+"""Stores programs in the tables, one wave (batch of instances) at a time, and frees a wave's lines when no instance uses the wave."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class ProgramStore:
         return t, number
 
     def drop(self, number: int) -> Wave:
-        """Gives a wave's lines back. Nobody may use it.
+        """Gives a wave's lines back; no instance may use the wave.
 
         Args:
           number: The wave's number.
@@ -181,7 +181,7 @@ class ProgramStore:
         return wave
 
     def charge(self, wave: Wave, nbytes: int) -> None:
-        """Counts what is kept for a wave elsewhere.
+        """Counts the bytes that others keep for a wave.
 
         Args:
           wave: The wave.

@@ -1,4 +1,4 @@
-"""The tables of a scheduler, made longer when they are full, and the slots of arenas, as far as their limits allow."""
+"""The tables of a scheduler, lengthened when full, and the slots of arenas, within their limits."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class SchedulerTables:
 
     @property
     def spare(self) -> np.ndarray:
-        """`[arenas]`: slots that each may still get beyond those that it has; empty where nothing is limited."""
+        """`[arenas]`: slots that each arena may still get beyond its present ones; empty where nothing is limited."""
         return self._limits - self.capacities if self.limited else UNLIMITED_SPARE
 
     def capacity(self, key: ArenaKey) -> int:
-        """Counts the rows that an arena must have now; they only become more.
+        """Gives the rows that an arena must have now; the number only grows.
 
         Args:
           key: The arena.
@@ -159,7 +159,7 @@ class SchedulerTables:
             self.grow_arena(arena, int(rows[arena]))
 
     def grow_arena(self, arena: int, need: int) -> None:
-        """Doubles an arena until it has enough free slots.
+        """Doubles an arena until enough of its slots are free.
 
         Args:
           arena: The arena's number.

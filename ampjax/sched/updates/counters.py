@@ -39,7 +39,7 @@ class UpdateCounters:
 
     @property
     def versions(self) -> dict[str, int]:
-        """How often each node has been updated."""
+        """The number of updates of each node so far."""
         return self._column(c.VERSION)
 
     @property
@@ -48,7 +48,7 @@ class UpdateCounters:
         return self._column(c.COUNT)
 
     def are_due_after(self, nodes: Iterable[str], rows: int) -> bool:
-        """Tells whether gradient rows make some nodes update by themselves, whatever they hold.
+        """Tells whether so many gradient rows alone make each of some nodes update.
 
         Args:
           nodes: Names of nodes; a name may be there twice.
@@ -61,7 +61,7 @@ class UpdateCounters:
         return all(0 <= intervals[node] <= n * rows for node, n in Counter(nodes).items())
 
     def state(self) -> dict[str, Any]:
-        """Gives what another must know to go on: versions, and what has been counted since the last updates. JSON can hold it.
+        """Gives the numbers that another scheduler needs to go on: versions, and counts since the last updates. JSON can hold the dictionary.
 
         What replicas have handed in for their next mean is not in it: they begin that anew.
 
@@ -93,7 +93,7 @@ class UpdateCounters:
         self.note_overdue()
 
     def take_back(self, dispatches: Iterable[Dispatch]) -> None:
-        """Uncounts gradients and updates of the latest dispatches, which were never carried out: nodes have counted what they have accumulated.
+        """Uncounts gradients and updates of the latest dispatches, which were never carried out, so that nodes count their accumulated gradients.
 
         Versions stay what they are, so that none means two things.
 

@@ -72,7 +72,7 @@ class PendingChanges:
         nodes: np.ndarray,
         examples: int = 0,
     ) -> None:
-        """Updates nodes from what they have accumulated, whatever their intervals.
+        """Updates nodes from their accumulated gradients, whether or not an interval is full.
 
         Args:
           t: The tables.

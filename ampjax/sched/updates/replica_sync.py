@@ -113,7 +113,7 @@ class ReplicaGroups:
         return result
 
     def forget_handed_in(self) -> None:
-        """Lets replicas begin their next mean anew: what they have handed in for it is no longer there. Nothing may be in flight."""
+        """Lets replicas begin their next mean anew, since the parameters handed in are lost. Nothing may be in flight."""
         for group in self._groups.values():
             group.handed_in = {}
             group.triggered = False
@@ -121,7 +121,7 @@ class ReplicaGroups:
         self._clock[[c.N_PUT_OFF, c.CLOSED]] = 0
 
     def state(self) -> dict[str, dict[str, int]]:
-        """Gives what another must know to go on.
+        """Gives the counts that another scheduler needs to go on.
 
         Returns:
           For each group, the updates of each replica since it last met the others.

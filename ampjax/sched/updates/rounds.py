@@ -14,7 +14,7 @@ from ampjax.sched.updates.replica_sync import ReplicaGroups
 
 
 class UpdateRounds:
-    """Tells when the controller updates nodes. In asynchronous training it never does: nodes update themselves.
+    """Tells when the controller updates nodes: never in asynchronous training, where nodes update alone.
 
     Args:
       plan: The plan.
@@ -65,7 +65,7 @@ class UpdateRounds:
             self.examples += n
 
     def settle(self) -> None:
-        """Once all instances have ended, updates every node if they were a full round, and lets replicas meet that have put it off."""
+        """Ends a round when all of its instances have ended: updates every node after a full round, and lets replicas meet that have put a meeting off."""
         every = self._every
         t = self._tables.t
         if t.clock[c.N_TRAIN]:
@@ -79,7 +79,7 @@ class UpdateRounds:
         self.flush()
 
     def flush(self) -> None:
-        """Updates nodes from what they have accumulated, whatever their intervals. `Scheduler.next` gives the updates.
+        """Updates nodes from their accumulated gradients, whether or not an interval is full. `Scheduler.next` gives the updates.
 
         At the end of a round also those without gradients, as one optimizer's step for all parameters does.
         """

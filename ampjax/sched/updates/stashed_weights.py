@@ -14,11 +14,11 @@ class WeightStashes:
         self._held: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def clear(self) -> None:
-        """Forgets all of them."""
+        """Forgets all messages."""
         self._held.clear()
 
     def with_versions(self, t: Tables, d: Dispatch) -> Dispatch:
-        """Adds to a dispatch the parameter versions that it uses, and those that can be dropped after it.
+        """Adds to a dispatch its parameter versions, and the versions that can be dropped after the dispatch.
 
         Args:
           t: The tables.

@@ -1,4 +1,4 @@
-"""How many versions ago messages on their way back saw parameters: where weights are estimated, and where stale gradients are dropped."""
+"""Ages: the number of versions since messages on their way back saw parameters, where weights are estimated or stale gradients are dropped."""
 
 from __future__ import annotations
 

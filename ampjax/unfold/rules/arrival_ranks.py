@@ -1,4 +1,4 @@
-"""Ranks: in which order the messages of one dispatch reach the ports that they are routed to.
+"""Ranks: the order in which the messages of one dispatch reach their ports.
 
 Messages that travel together are routed together: all of them to one port, then all to the next. So of two messages for one stage that which comes by
 an earlier route stands first there, whatever its place in the dispatch.
@@ -17,7 +17,7 @@ UNRANKED = -1
 
 
 class ArrivalRanks:
-    """The ranks of all ports, for each producer; found when they are first asked for.
+    """The ranks of all ports, for each producer, found on demand.
 
     Args:
       plan: The plan.
@@ -43,7 +43,7 @@ class ArrivalRanks:
         consumers: np.ndarray,
         ports: np.ndarray,
     ) -> np.ndarray:
-        """Gives the ranks of ports among those that producers' messages reach.
+        """Gives the ranks of ports among all ports that producers' messages reach.
 
         Args:
           producers: `[n]`: stages, or `-1 - p` for pump `p`.
@@ -56,6 +56,8 @@ class ArrivalRanks:
         lines = producers + len(self._pumps)
         columns = self._first_port[consumers] + ports
         ranks = self._table[lines, columns]
+        # Ranks are looked up first; a producer's line is filled in when one of its ports is
+        # missing.
         if ranks.min(initial=0) == UNRANKED:
             for producer in np.unique(producers[ranks == UNRANKED]).tolist():
                 self._find(producer)
@@ -76,7 +78,7 @@ class ArrivalRanks:
 
 
 def in_order(routes: Sequence[Targets]) -> dict[StagePort, int]:
-    """Numbers the ports that messages reach along some routes, in the order in which the router comes to them.
+    """Numbers the ports that messages reach along some routes, in the order in which the router reaches ports.
 
     Args:
       routes: The routes of one producer, an output after the other.
@@ -89,7 +91,9 @@ def in_order(routes: Sequence[Targets]) -> dict[StagePort, int]:
         stack = [route]
         seen = set[int]()
         while stack:
+            # Last in, first out, as `Router.route` goes: ranks must number ports in its order.
             targets = stack.pop()
+            # Routes may lead round a loop of control nodes; each is followed once.
             if id(targets) in seen:
                 continue
             seen.add(id(targets))

@@ -23,7 +23,7 @@ REMEMBERED_DISPATCHES = 8
 
 
 class SentRows(NamedTuple):
-    """What travels over some edges: a row for each type and sender, or for each edge where bodies on its type are random; type by type.
+    """The rows that travel over some edges, type by type: a row for each type and sender, or for each edge where bodies on its type are random.
 
     Args:
       senders: `[sent]`: the row of the dispatch's input that each is made of.
@@ -38,7 +38,7 @@ class SentRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """The edges of some messages, those of the first type before those of the second, and so on.
+    """The edges of some messages, the first type's edges before the second's, and so on.
 
     Args:
       senders: `[edges]`: rows of the dispatch's input.
@@ -61,13 +61,16 @@ class Edges:
 
     @cached_property
     def sent(self) -> SentRows:
-        """What travels over them."""
+        """The rows that travel over the edges."""
+        # Random bodies differ from edge to edge, so each edge's row is computed by itself.
         if self.random:
             return SentRows(
                 self.senders,
                 self.totals,
                 np.arange(len(self.senders)),
             )
+        # Else what a sender sends over a type is computed once: which pairs of type and sender
+        # there are.
         edge_type = np.repeat(
             np.arange(len(self.totals)),
             self.totals,
@@ -80,6 +83,7 @@ class Edges:
             bool,
         )
         there[edge_type, self.senders] = True
+        # Their places, type by type and then by sender.
         place = (np.cumsum(there) - 1).reshape(there.shape)
         return SentRows(
             np.nonzero(there)[1],
@@ -88,7 +92,7 @@ class Edges:
         )
 
     def loads(self, sizes: np.ndarray) -> np.ndarray:
-        """Counts what each message sends.
+        """Counts the rows and edges that each message sends.
 
         Args:
           sizes: `[messages]`: the rows of each.
@@ -154,6 +158,7 @@ class EdgeIndex:
         topologies = [*map(maps.get, handles.tolist())]
         key = (tuple(map(id, topologies)), sizes.tobytes())
         found = self._joined.get(key)  # holds the topologies, so that no others have their numbers
+        # Not seen lately: indexed and checked, then remembered in place of the oldest.
         if found is None:
             parts = [self._find(handle) for handle in handles.tolist()]
             self._check_rows(parts, sizes)
@@ -238,15 +243,18 @@ def _joined(
     counts = np.stack([part.counts for part in parts])
     n_rows = np.array([part.n_rows for part in parts], np.int64)
     ends = np.concatenate([part.ends for part in parts], axis=1)
+    # Senders and receivers count within their messages; now they count within the dispatch.
     first = np.stack([np.cumsum(sizes) - sizes, np.cumsum(n_rows) - n_rows]).astype(np.int32)
     ends += np.repeat(
         first,
         counts.sum(axis=1),
         axis=1,
     )
+    # Where each message's edges of each type go, when types stand outside and messages inside.
     by_type = counts.T.reshape(-1)
     starts = (np.cumsum(by_type) - by_type).reshape(counts.shape[::-1]).T.reshape(-1)
     own = counts.reshape(-1)
+    # From where each edge stands to where it goes.
     places = np.arange(len(ends[0])) + np.repeat(starts - (np.cumsum(own) - own), own)
     ordered = np.empty_like(ends)
     ordered[:, places] = ends

@@ -78,6 +78,7 @@ class Groups:
         Raises:
           MessageError: If a group is opened twice, gets more members than its size, or its size is negative or not agreed on.
         """
+        # Sizes come from openers, or from members where there are none.
         sizes = None
         if port == 1 or not self._op.opened:
             where = f"{self._where}, size"
@@ -89,6 +90,7 @@ class Groups:
             zip(map(tuple, keys.tolist()), messages.tolist(), strict=True)
         ):
             group = self.open.setdefault(key, OpenGroup())
+            # The opener gives the group's state; members are collected in the order of arrival.
             if port == 1:
                 if group.opener:
                     raise self._error(port, states[i], "one opener per key", "a second one")
@@ -96,6 +98,7 @@ class Groups:
                 group.state = states[i]
             else:
                 group.members.append((states[i], message))
+            # Whoever names a size must agree with those before.
             if sizes is not None:
                 if sizes[i] < 0 or (group.size not in (None, sizes[i])):
                     raise self._error(
@@ -105,6 +108,7 @@ class Groups:
                         f"{sizes[i]}" + ("" if group.size is None else f" after {group.size}"),
                     )
                 group.size = sizes[i]
+            # Checked before the group closes: one member too many would never close it.
             if group.size is not None and len(group.members) > group.size:
                 raise self._error(
                     port,
@@ -112,6 +116,7 @@ class Groups:
                     f"{group.size} members, the group's size",
                     f"{len(group.members)}",
                 )
+            # The key is free again for the next group.
             if group.size == len(group.members):
                 del self.open[key]
                 closed.append(self._close(group))
@@ -125,6 +130,8 @@ class Groups:
         states = np.array([state for state, _ in group.members], np.int64).reshape(
             len(messages), self._layout.width
         )
+        # Rows stand in the order that the user asked for, or else by state: not by arrival, which
+        # depends on the schedule.
         if self._op.order is not None and len(messages):
             where = f"{self._where}, order"
             by = column(
@@ -139,6 +146,7 @@ class Groups:
             rows = np.argsort(by, kind="stable")
         else:
             rows = np.lexsort(states.T[::-1])
+        # The state: the opener's, or the key's fields, or the first row's.
         if group.state is not None:
             state = group.state
         elif isinstance(self._op.by, tuple):

@@ -17,7 +17,7 @@ WaitingMessages = tuple[np.ndarray, np.ndarray]
 
 
 class JoinTable:
-    """What waits at one stage's ports.
+    """The messages that wait at one stage's ports.
 
     Args:
       stage: The stage.
@@ -77,8 +77,11 @@ class JoinTable:
         """
         numbers = self._numbers(port, states)
         here = self._here[port]
+        # A second message with a key that waits is an error.
         if np.count_nonzero(occupied := here.take(numbers)):
             self._refuse(port, states[occupied != 0])
+        # So are two in one batch. Places are written and read back: of two with one key the later
+        # place stands.
         if len(messages) > 1:  # by place: copies of one message share its number
             places = np.arange(len(messages), dtype=np.int32)
             here[numbers] = places
@@ -86,6 +89,7 @@ class JoinTable:
             if np.count_nonzero(double):
                 here[numbers] = 0
                 self._refuse(port, states[double])
+        # Now every new message stands at its port, and keys can be asked at all ports.
         here[numbers] = messages
         inputs = np.empty(
             (len(messages), self._n),
@@ -93,6 +97,7 @@ class JoinTable:
         )
         complete: np.ndarray | None = None
         for other in range(self._n):
+            # A key is complete if each other port holds a message.
             inputs[:, other] = found = (
                 messages if other == port else self._here[other].take(numbers)
             )
@@ -100,9 +105,11 @@ class JoinTable:
                 complete = found != 0 if complete is None else complete & (found != 0)
         assert complete is not None
         n_complete = np.count_nonzero(complete)
+        # Nothing runs yet: all wait.
         if n_complete == 0:
             self._keep(port, numbers, states, messages)
             return states[:0], inputs[:0]
+        # Those whose keys are not complete wait; the others go on.
         if n_complete < len(messages):
             waits = ~complete
             self._keep(
@@ -114,14 +121,16 @@ class JoinTable:
             states = states.compress(complete, axis=0)
             numbers = numbers[complete]
             inputs = inputs.compress(complete, axis=0)
+        # Complete keys leave all ports.
         for here in self._here:
             here[numbers] = 0
+        # A dictionary's numbers are used again. Other numbers are fixed by the key.
         if self._keys.in_dictionary:
             self._keys.forget(self._keys.values(states, self._fields[port]))
         return states if port == 0 else self._states.take(self._place.take(numbers), axis=0), inputs
 
     def pending(self) -> list[tuple[int, np.ndarray, int]]:
-        """Lists what waits.
+        """Lists the messages that wait.
 
         Returns:
           `(port, state [width], message)`, by port and key.
@@ -158,9 +167,11 @@ class JoinTable:
     ) -> None:
         """Notes messages that wait."""
         self._waiting[port].append((states, messages))
+        # Only port 0's state is needed when the key is complete, so only it is kept by place.
         if port:
             return
         end = self._n_states + len(states)
+        # The store of states doubles, so growing costs little for each message.
         if end > len(self._states):
             more = np.empty(
                 (
@@ -176,7 +187,7 @@ class JoinTable:
         self._n_states = end
 
     def _still_here(self, port: int) -> WaitingMessages:
-        """The messages that wait at a port, in the order in which they came."""
+        """The messages that wait at a port, in the order of arrival."""
         kept = [
             (
                 np.zeros((0, self._layout.width), np.int64),
@@ -206,15 +217,17 @@ class JoinTable:
         return numbers
 
     def _widen(self, values: np.ndarray) -> None:
-        """Makes room for keys outside the ranges: what waits gets new numbers."""
+        """Makes room for keys outside the ranges, and gives the keys of waiting messages new numbers."""
         waiting = [self._still_here(port) for port in range(self._n)]
         known = []
         for port, (states, _) in enumerate(waiting):
             known.append(self._keys.values(states, self._fields[port]))
+        # All keys get new numbers, waiting ones too, so the tables start from zero.
         self._keys.fit(np.concatenate([values, *known]))
         for table in (*self._here, self._place):
             table[:] = 0
         self.forget()
+        # Then what waits is put back under its new numbers.
         for port, (states, messages) in enumerate(waiting):
             if len(messages):
                 numbers = self._numbers(port, states)

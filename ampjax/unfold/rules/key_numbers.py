@@ -1,4 +1,4 @@
-"""Numbers of keys: what makes messages belong together, as small integers that index tables.
+"""Numbers of keys: small integers that index tables, equal for messages that belong together.
 
 There are three ways, from fast to general. *Direct*: the instance's handle times the ranges of the key's fields as seen so far. *Coded*: where these
 multiply beyond a bound, the combinations of fields that have come are counted (a sequence of 10 steps has 54 pairs of step and length, not 256),
@@ -94,7 +94,7 @@ class KeyColumns:
 
 
 class _Dictionary:
-    """Numbers keys one by one, however large they are."""
+    """Numbers keys of any size one by one."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, int] = {}
@@ -108,6 +108,7 @@ class _Dictionary:
             key = value.tobytes()
             number = self._known.get(key)
             if number is None:
+                # Twice as many numbers, the low ones given out first.
                 if not self._free:
                     self._free = list(range(2 * self.size - 1, self.size - 1, -1))
                     self.size *= 2
@@ -159,7 +160,7 @@ class KeyNumbers:
 
     @property
     def size(self) -> int:
-        """All numbers are below it; 0 before `fit`."""
+        """An upper bound of all numbers, exclusive; 0 before `fit`."""
         return self._size if self._dictionary is None else self._dictionary.size
 
     def values(
@@ -190,17 +191,21 @@ class KeyNumbers:
         Returns:
           `[n]` int64, below `size`; None if there is no room for a key, which `fit` makes.
         """
+        # Slowest, but takes any key.
         if self._dictionary is not None:
             return self._dictionary.numbers(values)
         if not self._size:
             return None
+        # A column outside its range has no number yet.
         shifted = values - self._low if self._negative else values
         if np.count_nonzero(shifted & self._outside):
             return None
+        # Direct: each column has a stride of its own.
         if self._codes is None:
             if shifted.shape[1] == 1:
                 return shifted[:, 0]
             return shifted @ self._strides
+        # Coded: combinations are counted as they come, and may run out.
         places = shifted @ self._strides
         codes = self._codes.take(places)
         if codes.min(initial=0) < 0:
@@ -222,6 +227,7 @@ class KeyNumbers:
         """
         low = values.min(axis=0)
         high = values.max(axis=0)
+        # Ranges only grow: what had room keeps it.
         if self._size:
             low = np.minimum(low, self._low)
             high = np.maximum(high, self._low + ~self._outside)
@@ -234,6 +240,7 @@ class KeyNumbers:
         self._low = low
         n_handles = spans[0]
         combinations = float(np.prod([float(span) for span in spans[1:]]))
+        # Too many for direct numbers: codes if few combinations come, else a dictionary, for good.
         if n_handles * combinations > self._direct_limit:
             few = (
                 combinations <= self._direct_limit
@@ -280,7 +287,7 @@ class KeyNumbers:
         return fits and 2 * self._n_codes * n_handles <= self._coded_limit
 
     def _add_codes(self, places: np.ndarray) -> bool:
-        """Gives combinations that are new their codes; False if there is no room for them."""
+        """Gives new combinations their codes; False if there is no room."""
         assert self._codes is not None
         new = np.unique(places)
         n_codes = self._n_codes + len(new)

@@ -1,4 +1,4 @@
-"""Messages while control flow is evaluated: which invocation made each, and which rows it holds.
+"""Messages while control flow is evaluated: the invocation that made each, and the rows of each.
 
 Rows are numbered as they come to be, over all instances that are unfolded together. A message holds rows in a row (those of an output), or a list of
 picks (the rows of a group, of a repeated or a distributed message); then `first` is the complement `~i` of its place in the list, a negative number.
@@ -28,7 +28,7 @@ class IntColumn:
 
     @property
     def values(self) -> np.ndarray:
-        """All of them, as a view that may be written to."""
+        """All numbers, as a view that may be written to."""
         return self._array[: self._n]
 
     def extend(
@@ -47,6 +47,7 @@ class IntColumn:
         """
         start = self._n
         end = self._n + n
+        # At least twice as long, so growing costs little for each number.
         if end > len(self._array):
             self._array = np.concatenate(
                 [
@@ -60,7 +61,7 @@ class IntColumn:
         return new
 
     def clear(self) -> None:
-        """Leaves what it began with."""
+        """Removes all but the first numbers."""
         self._n = self._least
 
 
@@ -242,13 +243,14 @@ def resolve(
         return places
     if picked.all():
         return picks[places]
+    # Both kinds: places of picks are replaced by the rows that stand there.
     listed = np.repeat(picked, sizes)
     places[listed] = picks[places[listed]]
     return places
 
 
 def spread(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Counts up from each of some numbers: `starts[0], starts[0] + 1, ...` (`sizes[0]` of them), then those from `starts[1]` on, and so forth.
+    """Counts up from each of some numbers: `starts[0], starts[0] + 1, ...` (`sizes[0]` of these numbers), then from `starts[1]`, and so forth.
 
     Args:
       starts: `[n]`: the first number of each range.

@@ -1,4 +1,4 @@
-"""What is pumped: checked against the graph's pumps, and turned into states."""
+"""Pumped messages, checked against the graph's pumps and turned into states."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pumps_of(graph: Graph) -> dict[str, tuple[int, WireType]]:
 
 
 def find_pump(pumps: Mapping[str, T], name: str) -> T:
-    """Finds what is known of a pump.
+    """Finds the entry of a pump.
 
     Args:
       pumps: What is known, by the pump's name.
@@ -119,7 +119,7 @@ def require_fields(
     fields: frozenset[str],
     messages: Messages,
 ) -> None:
-    """Checks that messages have their pump's state fields, and sizes where it is ragged.
+    """Checks that messages have their pump's state fields, and sizes if the pump is ragged.
 
     Args:
       name: The pump's name.

@@ -1,4 +1,4 @@
-"""Routing: messages pass control nodes until they reach stages. No payload is read."""
+"""Routing: messages pass control nodes up to the next stages. No payload is read."""
 
 from __future__ import annotations
 
@@ -103,11 +103,13 @@ class Router:
         stack = [(targets, batch)]
         passed = 0
         while stack:
+            # Depth first. `ArrivalRanks` numbers ports in this order, so both must go the same way.
             targets, batch = stack.pop()
             passed += 1
             if passed > MOST_CONTROL_NODES and isinstance(targets[0], ControlStep):
                 self._refuse(targets[0], batch)
             for target in targets:
+                # A stage's port ends the way; else the node's handler says where each part goes on.
                 if isinstance(target, StagePort):
                     self._deliver(target, batch)
                     continue
@@ -131,6 +133,7 @@ class Router:
         op = step.node.op
         chosen = op.choose(step.where, self._state(step, batch))
         first = int(chosen[0])
+        # All go the same way, as mostly in loops: the batch goes on as it is.
         if len(chosen) == 1 or not np.count_nonzero(chosen != first):
             return [(first, batch)]
         if op.n == 2:
@@ -155,6 +158,7 @@ class Router:
     def _repeat(self, step: ControlStep, batch: MessageBatch) -> Parts:
         of, _ = self._counted(step, batch)
         rows = self._table.row[batch.messages]
+        # One new message for each, which holds the old one's row several times.
         views = self._table.view(batch.messages, None)
         sizes = np.bincount(of, minlength=len(views))
         self._table.set_rows(views, np.repeat(rows, sizes), sizes)
@@ -162,8 +166,10 @@ class Router:
 
     def _ungroup(self, step: ControlStep, batch: MessageBatch) -> Parts:
         rows, sizes = self._table.rows_of(batch.messages)
+        # Empty messages have no rows to send on.
         if not len(rows):
             return []
+        # Each row becomes a message of its own, with its number within the old one.
         of = np.repeat(np.arange(len(sizes)), sizes)
         i = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         states = self._new_states(step, batch.states[of], i)
@@ -174,6 +180,7 @@ class Router:
         wire = node.inputs[1]
         assert wire is not None
         outputs: list[list[np.ndarray]] = [[] for _ in range(node.op.n)]
+        # Message by message: topologies have different lengths.
         for message, handle in zip(
             batch.messages.tolist(), batch.states[:, HANDLE].tolist(), strict=True
         ):
@@ -186,6 +193,7 @@ class Router:
                     f"{len(maps)}",
                     "Make the Topology with one map per wire.",
                 )
+            # Rows are picked for each edge; a topology may name only rows that are there.
             for output, picks in enumerate(maps):
                 if len(picks) and picks.max() >= len(rows):
                     raise MessageError(
@@ -196,6 +204,7 @@ class Router:
                     )
                 outputs[output].append(rows[picks])
         result = []
+        # Views come output by output, so the numbers of an output's messages stand together.
         for output, parts in enumerate(outputs):
             views = self._table.view(batch.messages, None)
             self._table.set_parts(views, parts)
@@ -263,6 +272,7 @@ class Router:
 
 def _dealt_out(batch: MessageBatch, chosen: np.ndarray) -> Parts:
     """The messages for each output that was chosen; outputs that no message has chosen cost nothing."""
+    # Sorted by output, and stable, so the messages of one output keep their order.
     order = np.argsort(chosen, kind="stable")
     chosen = chosen[order]
     starts = [
