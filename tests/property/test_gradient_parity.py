@@ -49,7 +49,7 @@ def test_a_hundred_thousand_cases(case):
     assert_parity(*case)
 
 
-@pytest.mark.full
+@pytest.mark.users
 @settings(max_examples=examples(40))
 @given(st.integers(0, min(5, GRAPHS - 1)), schedules(weights="stashed"))
 def test_stashed_weights_are_the_current_ones_while_nothing_updates(seed, schedule):

@@ -75,6 +75,7 @@ def test_programs_are_measured_in_their_own_processes(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.full
 def test_a_program_that_can_t_start_is_told() -> None:
     with pytest.raises(RuntimeError, match="program `broken`: its process ended with status 1"):
         common.compare("x", [Entry("broken", "", "experiments.bench.program:no_such_function")])
@@ -302,6 +303,7 @@ def test_the_start_is_measured_cold_and_with_a_cache(
         start_up.main(start_up.StartUpBench(epochs=0))
 
 
+@pytest.mark.full
 def test_a_mistake_in_a_process_of_its_own_is_told_like_any_other(tmp_path):
     """A missing file was two tracebacks."""
     with pytest.raises(

@@ -29,6 +29,7 @@ def test_all_experiments_are_here() -> None:
     assert {*SMALL} == {*EXPERIMENTS}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     [

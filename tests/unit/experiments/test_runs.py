@@ -101,6 +101,7 @@ def test_a_run_on_the_machines_of_a_file(
     )
 
 
+@pytest.mark.full
 def test_json_is_appended_to_and_the_folder_starts_anew(tmp_path: Path) -> None:
     for _ in range(2):
         list_reduction.main(small(tmp_path, epochs=1))
@@ -282,6 +283,7 @@ def test_every_experiment_can_be_asked_for_all_there_is(name: str) -> None:
     assert parse([name, "--full"]).full and not parse([name]).full
 
 
+@pytest.mark.full
 def test_all_there_is_means_the_papers_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, kind, hidden, keep in (
         ({}, "tai", 150, 0.5),
@@ -357,6 +359,7 @@ def test_list_reduction_learns_with_its_embedding_in_a_table(copies: int, tmp_pa
     assert hosted[-1].train["loss"] == pytest.approx(dense[-1].train["loss"], rel=0.1)
 
 
+@pytest.mark.full
 def test_few_sentences_have_no_frequent_word() -> None:
     task = wikiner.tasks(WikinerOptions(synthetic=True, n_train=1, n_valid=1))(0)
     assert amp.Trainer(task.graph).params["embed"].shape[0] == 1

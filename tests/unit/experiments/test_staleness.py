@@ -64,6 +64,7 @@ def test_momentum_does_what_numpy_does():
     )
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_transformer_sees_no_later_characters():
     params = language.init(jax.random.key(0), 7)

@@ -89,7 +89,7 @@ def break_inference(monkeypatch, kernels, name):
     )
 
 
-@pytest.mark.full
+@pytest.mark.users
 @pytest.mark.parametrize("schedule", [SINGLE, FULL], ids=["single", "full"])
 @pytest.mark.parametrize(
     ("kernels", "broken", "told"),

@@ -170,6 +170,7 @@ def gradients(kind: str, encoding: str, **options: Any):
     return params, data, loss, trainer.gradients
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("encoding", ONE_OF_THEM)
 @pytest.mark.parametrize("kind", ["regression", pytest.param("selection", marks=pytest.mark.full)])
 def test_gradients_are_those_of_a_dense_implementation(kind: str, encoding: str) -> None:
@@ -270,6 +271,7 @@ def test_replicas_learn_and_an_empty_data_set_is_refused(encoding: str) -> None:
         trainer.evaluate(instances(graphs, encoding, [])[1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("encoding", ONE_OF_THEM)
 def test_metrics_are_counted_by_hand(encoding: str) -> None:
     graphs = odd_graphs()

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 DATA = generate(12, seed=3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.full), True])
 @pytest.mark.parametrize(
     "options",
@@ -36,6 +37,7 @@ def test_gradients_of_single_sequences_are_those_of_plain_jax(
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.full), True])
 def test_gradients_of_buckets_are_those_of_plain_jax(whole: bool) -> None:
     """Each bucket gives the mean over its real sequences, so buckets of one length with three of them weigh a third."""
@@ -64,6 +66,7 @@ OF_ONE_KIND = [
 """The third has both, so these are left to the full run."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [*OF_ONE_KIND, {"copies": 2, "replicas": 2, "whole": True}])
 def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -> None:
     graph = list_reduction_rnn(HIDDEN, **options)

@@ -45,6 +45,7 @@ def sentences(table):
     return model.graph, model.data(wikiner.plain(data))
 
 
+@pytest.mark.users
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "model", [lists, *(pytest.param(model, marks=pytest.mark.full) for model in (trees, sentences))]
@@ -65,6 +66,7 @@ def test_a_table_has_the_gradients_of_the_embedding_on_a_device(model):
     assert table.version > 0 or trainers[0].gradients["embed"][1] > 0
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_a_table_that_does_not_fit_is_refused():
     small = Table(

@@ -15,6 +15,7 @@ from experiments.models.layers.inception_blocks import BLOCKS
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.users
 def test_the_papers_model_has_its_parameters() -> None:
     weights = classifiers.shapes(inception.Inception, inception.Config.full())["weights"]
     assert functional.count(weights) == 27_161_264
@@ -23,6 +24,7 @@ def test_the_papers_model_has_its_parameters() -> None:
     assert functional.count(weights) == 23_834_568
 
 
+@pytest.mark.users
 def test_the_grids_are_those_of_the_paper() -> None:
     config = inception.Config.full(False)
     assert config.auxiliary_grid == 17 and inception.Config.small().auxiliary_grid == 3

@@ -61,6 +61,7 @@ def plain_loss(params: Any, batch: Any) -> jax.Array:
     return nats
 
 
+@pytest.mark.users
 def test_the_loss_and_its_gradients_are_the_formulas() -> None:
     params = jax.tree.map(
         lambda x: x + 0.1,
@@ -85,6 +86,7 @@ def test_the_loss_and_its_gradients_are_the_formulas() -> None:
     )
 
 
+@pytest.mark.users
 def test_words_behind_a_sentences_end_do_not_count() -> None:
     """Neither with the full softmax nor with a sampled one; what they are does not matter."""
     params = lm.init(CONFIG, 1)

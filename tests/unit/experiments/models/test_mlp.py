@@ -29,6 +29,7 @@ def test_its_start_is_he_s() -> None:
     assert not params["linear2"]["b"].any()
 
 
+@pytest.mark.users
 def test_gradients_are_those_of_plain_jax() -> None:
     rng = np.random.default_rng(0)
     images = rng.normal(size=(9, 784)).astype(np.float32)

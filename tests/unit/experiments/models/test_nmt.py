@@ -129,6 +129,7 @@ def test_training_learns_a_dictionary_and_padding_does_not_matter() -> None:
     )
 
 
+@pytest.mark.users
 def test_all_gradients_of_both_architectures_are_finite_and_something() -> None:
     pairs = Pairs(
         Sentences.of([[3, 4]]),
@@ -154,6 +155,7 @@ def test_all_gradients_of_both_architectures_are_finite_and_something() -> None:
         assert jnp.isfinite(leaf).all() and jnp.abs(leaf).max() > 0, path
 
 
+@pytest.mark.users
 def test_decoding_word_by_word_is_what_training_does() -> None:
     batch = PairBatches(Pairs(Sentences.of([[3, 4]]), Sentences.of([[5, 6]])), 1, 2, 1).gather(
         np.array([0]), 2

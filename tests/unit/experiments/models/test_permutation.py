@@ -36,6 +36,7 @@ def compiled_for(n_operations, replicas=1):
     )
 
 
+@pytest.mark.users
 def test_each_instance_takes_its_own_way():
     data = generate(7, 3)
     model = compiled_for(3)
@@ -69,6 +70,7 @@ def test_replicas_are_kept_together_and_learn():
     assert history[-1].train["loss"] < 0.9 * history[0].train["loss"]
 
 
+@pytest.mark.users
 def test_the_union_of_all_paths_computes_the_same():
     data = generate(5, 3)
     model = compiled_for(3)

@@ -23,6 +23,7 @@ CONFIG = resnet.Config(
 )
 
 
+@pytest.mark.users
 def test_the_papers_model_has_its_parameters() -> None:
     shapes = classifiers.shapes(resnet.ResNet, resnet.Config.full())
     assert functional.count(shapes["weights"]) == 25_557_032

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 DATA = generate(12, seed=3)
 
 
+@pytest.mark.users
 @pytest.mark.parametrize(
     "options",
     [
@@ -38,6 +39,7 @@ def test_gradients_of_single_sequences_are_those_of_plain_jax(options: dict[str,
     )
 
 
+@pytest.mark.users
 def test_gradients_of_buckets_are_those_of_plain_jax() -> None:
     """Each bucket gives the mean over its real sequences, so buckets of one length with three of them weigh a third."""
     same = DATA.lengths == np.bincount(DATA.lengths).argmax()
@@ -68,6 +70,7 @@ OF_ONE_KIND = [
 """The third has both, so these are left to the full run."""
 
 
+@pytest.mark.users
 @pytest.mark.parametrize("options", [*OF_ONE_KIND, {"copies": 2, "replicas": 2}])
 def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -> None:
     model = list_reduction_rnn(HIDDEN, **options)
@@ -85,6 +88,7 @@ def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -
     )
 
 
+@pytest.mark.users
 def test_metrics_of_copies_are_those_of_one() -> None:
     """Two losses would add up; two copies of one loss are one."""
     found = []

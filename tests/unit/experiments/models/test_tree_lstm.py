@@ -100,6 +100,7 @@ def direct_loss(params, trees: sst.Trees, kind: str):
     return total
 
 
+@pytest.mark.users
 @pytest.mark.parametrize(
     ("kind", "replicas"),
     [
@@ -178,6 +179,7 @@ def test_an_empty_data_set_is_refused(tmp_path: Path) -> None:
         amp.Trainer(model.graph).evaluate(model.data(sst.plain(none)))
 
 
+@pytest.mark.users
 def test_root_accuracy_counts_roots(tmp_path: Path) -> None:
     trees = shapes(tmp_path)
     model = compiled(trees, Cells("fold", E, H))

@@ -104,7 +104,7 @@ def test_it_goes_down_a_quadratic_with_delayed_gradients(name):
     assert at @ HESSIAN @ at < 0.5 * START @ HESSIAN @ START
 
 
-@pytest.mark.full
+@pytest.mark.users
 @settings(max_examples=10)
 @given(STALENESS, st.floats(0, 2), st.integers(1, 6))
 @pytest.mark.slow
@@ -283,7 +283,7 @@ def rotation(angle):
     )
 
 
-@pytest.mark.full
+@pytest.mark.users
 @settings(max_examples=5)
 @given(st.floats(0, 3), st.integers(0, 9))
 @pytest.mark.slow
