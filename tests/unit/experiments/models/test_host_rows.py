@@ -47,9 +47,7 @@ def sentences(table):
 
 @pytest.mark.users
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model", [lists, *(pytest.param(model, marks=pytest.mark.full) for model in (trees, sentences))]
-)
+@pytest.mark.parametrize("model", [lists, trees, sentences])
 def test_a_table_has_the_gradients_of_the_embedding_on_a_device(model):
     dense, data = model(None)
     params = amp.Trainer(dense, optax.sgd(0.1)).params

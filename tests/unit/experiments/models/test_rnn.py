@@ -21,7 +21,7 @@ DATA = generate(12, seed=3)
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"max_active_keys": 1, "max_dispatch_size": 1}, marks=pytest.mark.full),
+        {"max_active_keys": 1, "max_dispatch_size": 1},
         {"workers": 2},
     ],
 )
@@ -70,7 +70,6 @@ OF_ONE_KIND = [
 """The third has both, so these are left to the full run."""
 
 
-@pytest.mark.users
 @pytest.mark.parametrize("options", [*OF_ONE_KIND, {"copies": 2, "replicas": 2}])
 def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -> None:
     model = list_reduction_rnn(HIDDEN, **options)

@@ -104,8 +104,8 @@ def direct_loss(params, trees: sst.Trees, kind: str):
 @pytest.mark.parametrize(
     ("kind", "replicas"),
     [
-        pytest.param("fold", 1, marks=pytest.mark.full),
-        pytest.param("tai", 1, marks=pytest.mark.full),
+        ("fold", 1),
+        ("tai", 1),
         ("fold", 2),
     ],
 )
