@@ -10,6 +10,7 @@ import ast
 import io
 import json
 import math
+import re
 import sys
 import tokenize
 from collections import Counter
@@ -32,6 +33,7 @@ HELD = {
     "dense_percent": 0.5,
     "parallel_percent": 0.1,
     "complex_functions": 1,
+    "leaning_docstrings": 5,
 }
 """The figures that may only fall, and the steps in which they do: within a step a change may raise one."""
 WHOLE = "ampjax, all of it"
@@ -55,6 +57,14 @@ _DECISIONS = (
     ast.comprehension,
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DOCUMENTED = (ast.Module, ast.ClassDef, *_FUNCTIONS)
+_LEANS = re.compile(
+    r"^(?:What|Who|Whose|Which|Where|When|How|Why|That|Those|These|It|They)\b"
+    r"|\b(?:what|whatever|whoever|those|it|they|them|itself|themselves)\b"
+    r"|\bthese(?:[,.;:]| (?:are|were|is|was|have|has|do|may|must|can)\b)"
+    r"|(?:^|[,:;] )who\b"
+)
+"""A pronoun where a noun belongs: at the beginning of a line, or as its subject or object."""
 
 
 @dataclass
@@ -69,6 +79,7 @@ class LineMeasures:
       assignments: Assignments, those to several names at once included.
       parallel: Assignments of several values to as many targets, unless they swap.
       complexities: The complexity of each function, by file and name.
+      leaning: Docstrings whose first lines lean on a pronoun.
     """
 
     lines: int = 0
@@ -78,6 +89,7 @@ class LineMeasures:
     assignments: int = 0
     parallel: int = 0
     complexities: dict[str, int] = field(default_factory=dict)
+    leaning: int = 0
 
     def add(self, text: str, name: str) -> None:
         """Counts a file.
@@ -102,6 +114,8 @@ class LineMeasures:
                 self.parallel += is_parallel(node)
             if isinstance(node, _FUNCTIONS):
                 self.complexities[f"{name}:{node.name}:{node.lineno}"] = complexity(node)
+            if isinstance(node, _DOCUMENTED):
+                self.leaning += leans(ast.get_docstring(node) or "")
 
     @property
     def figures(self) -> dict[str, float]:
@@ -114,6 +128,7 @@ class LineMeasures:
             "parallel_percent": round(100 * self.parallel / max(self.assignments, 1), 2),
             "comments_per_100": round(100 * self.comments / max(self.lines, 1), 1),
             "complex_functions": len(self.complex_functions),
+            "leaning_docstrings": self.leaning,
         }
 
     @property
@@ -150,6 +165,11 @@ def complexity(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
         if isinstance(node, ast.BoolOp):
             n += len(node.values) - 1
     return n
+
+
+def leans(docstring: str) -> bool:
+    """Whether a docstring's first line has a pronoun (what, those, it, ...) in place of a noun."""
+    return bool(_LEANS.search(docstring.partition("\n")[0]))
 
 
 def _inside(function: ast.AST) -> Iterator[ast.AST]:

@@ -10,6 +10,7 @@ from support.line_measures import (
     LineMeasures,
     complexity,
     is_parallel,
+    leans,
     lowered,
     measured,
 )
@@ -94,6 +95,27 @@ def test_complexity_counts_decisions(body, decisions):
     assert complexity(node) == 1 + decisions
 
 
+@pytest.mark.parametrize(
+    ("docstring", "leaning"),
+    [
+        ("What differs whenever rows may.", True),
+        ("Those that wait.", True),
+        ("Tells what waits for it.", True),
+        ("Kernels, and how many of them wait.", True),
+        ("Nodes of a stage: who waits.", True),
+        ("The rows and the slots of these.", True),
+        ("A version token: changes whenever a row may have changed.", False),
+        ("Lists the messages that wait for these nodes.", False),
+        ("Compiles kernels.\n\nIt may take long.", False),
+        ("", False),
+    ],
+)
+def test_first_lines_that_lean_on_pronouns_are_found(docstring, leaning):
+    assert leans(docstring) is leaning
+    function = f"def f():\n    {docstring!r}\n" if docstring else "def f(): ...\n"
+    assert counts(function).leaning == leaning
+
+
 def test_figures_are_only_lowered():
     high = dict.fromkeys(HELD, 2.0)
     low = dict.fromkeys(HELD, 1.0)
@@ -107,11 +129,13 @@ def test_figures_are_held_in_steps():
         "dense_percent": 4.1,
         "parallel_percent": 0.11,
         "complex_functions": 3,
+        "leaning_docstrings": 12,
     }
     steps = {
         "tokens_per_line": 8.2,
         "dense_percent": 4.5,
         "parallel_percent": 0.2,
         "complex_functions": 3,
+        "leaning_docstrings": 15,
     }
     assert lowered(now, {}) == steps == lowered(steps, {})
