@@ -13,7 +13,7 @@ import numpy as np
 from ampjax.drivers.cost import FlopsCost
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Subset
-from ampjax.plan.affinity import hosted
+from ampjax.plan.affinity import list_hosted
 from ampjax.simulation.simulate import Simulation, simulate
 from ampjax.trace.trace import Trace
 from ampjax.trace.trace_records import Slice
@@ -184,7 +184,7 @@ def trees(options: Figure1Options) -> Subject:
     }
     settings = {
         "workers": 4,
-        "affinity": {node.name: homes.get(node.name, 3) for node in hosted(graph)},
+        "affinity": {node.name: homes.get(node.name, 3) for node in list_hosted(graph)},
         "max_dispatch_size": 4,
         "min_update_interval": 8,
     }

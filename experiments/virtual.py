@@ -13,7 +13,7 @@ from rich.console import Console
 import ampjax as amp
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
-from ampjax.plan.affinity import hosted
+from ampjax.plan.affinity import list_hosted
 from ampjax.simulation.simulate import Simulation, simulate
 from ampjax.trace.trace import Trace
 from ampjax.utils.text_tables import compact
@@ -118,7 +118,7 @@ def placement(
     workers: int,
 ) -> dict[str, int]:
     """Each replica of `linear1` on a worker of its own, everything else on the last ones."""
-    names = [node.name for node in hosted(graph)]
+    names = [node.name for node in list_hosted(graph)]
     copies = [name for name in names if name.startswith("linear1")]
     result = {}
     for name in names:

@@ -15,7 +15,7 @@ import jax
 
 from ampjax.drivers.host_order import has_expected_order, in_expected_order
 from ampjax.drivers.hosted_timer import HostedTimer
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.sampling_timer import SamplingTimer
 from ampjax.drivers.tracer import Tracer
 from ampjax.drivers.waiting_timer import WaitingTimer
@@ -48,7 +48,7 @@ class AsyncioDriver:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: DriverLoop,
         run_ahead: int = 64,
         trace: Trace | None = None,
     ):
@@ -115,13 +115,13 @@ class AsyncioDriver:
     async def _worker(self, worker: int) -> None:
         issued = 0
         while not self._over:
-            found = self._take(worker, issued)
-            if not found:
+            dispatches = self._take(worker, issued)
+            if not dispatches:
                 self._loop.queue.carry_out()
                 if self._loop.settle():  # what has been pumped may be for a worker that is waiting
                     self._moved.set()
                     continue
-                if self._loop.finished():
+                if self._loop.is_finished():
                     self._over = True
                     self._moved.set()
                     return
@@ -131,7 +131,7 @@ class AsyncioDriver:
                         self._loop.idle(worker)
                         await self._moved.wait()
                 continue
-            last = found[-1]
+            last = dispatches[-1]
             if isinstance(self._watch, WaitingTimer):
                 self._loop.queue.carry_out()
                 await self._watch.wait(last)
@@ -144,7 +144,7 @@ class AsyncioDriver:
                 if self._trace is not None:
                     self._loop.done(last)
                 self._moved.set()
-            issued += len(found)
+            issued += len(dispatches)
             if issued % FENCE_EVERY == 0:
                 await self._keep_pace(worker, self._words(last))
 

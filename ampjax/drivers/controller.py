@@ -48,7 +48,7 @@ def batches_of(
     return [data.gather(ids)]
 
 
-class Source:
+class InstanceSource:
     """The default controller: pumps all messages of an instance on admission.
 
     Args:
@@ -131,7 +131,7 @@ class Source:
         """
         self._ids = self._ids[: -(-self._next // multiple) * multiple]
 
-    def ended(self, instances: Sequence[int]) -> None:
+    def note_ended(self, instances: Sequence[int]) -> None:
         """Notes that some instances have ended.
 
         Args:
@@ -283,7 +283,7 @@ class LoopInstances:
         return batches
 
 
-class LoopSource(Source):
+class LoopSource(InstanceSource):
     """A user-written controller: each instance's loop is a generator that yields messages to pump, step by step.
 
     Args:
@@ -347,7 +347,7 @@ def source_of(
     scheduler: Scheduler,
     data_pass: Pass,
     guard: MemoryGuard | None = None,
-) -> Source:
+) -> InstanceSource:
     """The controller of a pass: a user-written one where its data are loops.
 
     Args:
@@ -355,6 +355,6 @@ def source_of(
       data_pass: What is pumped, and what for.
       guard: Holds instances back near the memory limit.
     """
-    return (LoopSource if isinstance(data_pass.data, LoopInstances) else Source)(
+    return (LoopSource if isinstance(data_pass.data, LoopInstances) else InstanceSource)(
         scheduler, data_pass, guard
     )

@@ -18,7 +18,7 @@ from ampjax.ir.ops.body_shapes import init_shapes
 from ampjax.ir.ops.payload_nodes import Compute
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
-from ampjax.sched.columns import OF_INPUT, OF_OUTPUT, Rates
+from ampjax.sched.columns import OF_INPUT, OF_OUTPUT, DispatchRates
 from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER, Dispatch
 from ampjax.sched.decisions.parameter_changes import JointUpdate, Update, nodes_of
 from ampjax.sched.updates.counters import edge_columns
@@ -115,7 +115,7 @@ class FlopsCost:
             return sum([of_row for _, of_row in work]) * dispatch.n_rows
         return sum(of_row * dispatch.rows_at(stage, node) for node, of_row in work)
 
-    def rates(self) -> Rates:
+    def rates(self) -> DispatchRates:
         """Gives the costs as a table, from which compiled loops compute the same times to the nanosecond.
 
         Returns:
@@ -128,18 +128,18 @@ class FlopsCost:
             latency_ns, row_bytes = self._crossing(stage)
             fixed = self.other_ns + latency_ns
             for direction in DIRECTIONS[:3]:
-                own = self._terms(stage, self._work(stage, direction), columns)
+                of_stage = self._terms(stage, self._work(stage, direction), columns)
                 queues.append(
                     (
                         len(terms),
-                        len(own),
+                        len(of_stage),
                         fixed,
                         row_bytes,
                         self.overlap and self.is_between_hosts(stage),
                     )
                 )
-                terms += own
-        return Rates(
+                terms += of_stage
+        return DispatchRates(
             np.array(queues, np.float64).reshape(-1, 5),
             np.array(terms, np.float64).reshape(-1, 2),
             np.array([*self._update_sizes.values()], np.float64),
@@ -183,8 +183,8 @@ class FlopsCost:
         direction: str,
     ) -> list[tuple[str, float]]:
         """The operations of a stage's layers for one row, by node."""
-        found = self._stages.get((stage.number, direction))
-        if found is None:
+        work = self._stages.get((stage.number, direction))
+        if work is None:
             passes = {FORWARD: 1, INFER: 1, BACKWARD: 2}[direction]
             if stage.kind.starts_backward and direction == FORWARD:
                 passes = 3
@@ -192,9 +192,9 @@ class FlopsCost:
             for node in stage.nodes:
                 if node.has_params:
                     layers.append((node.name, self._layer(node)[0]))
-            found = [(name, 2.0 * passes * products) for name, products in layers if products]
-            self._stages[stage.number, direction] = found
-        return found
+            work = [(name, 2.0 * passes * products) for name, products in layers if products]
+            self._stages[stage.number, direction] = work
+        return work
 
     def _layer(self, node: Node) -> tuple[int, int]:
         """A node's multiply-adds per message, and the size of its matrices."""
@@ -329,7 +329,7 @@ def product_shapes(node: Node) -> list[tuple[int, int, int]]:
 
 
 def _products(jaxpr: Any) -> list[tuple[int, int, int]]:
-    found = []
+    products = []
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, of_right), (batched, also) = equation.params["dimension_numbers"]
@@ -339,9 +339,9 @@ def _products(jaxpr: Any) -> list[tuple[int, int, int]]:
                 size for d, size in enumerate(left) if d not in (*contracted, *batched)
             )
             n_out = math.prod(size for d, size in enumerate(right) if d not in (*of_right, *also))
-            found += [(rows, n_in, n_out)] * n_batch
+            products += [(rows, n_in, n_out)] * n_batch
         for value in equation.params.values():
             inner_jaxpr = getattr(value, "jaxpr", value)
             if hasattr(inner_jaxpr, "eqns"):
-                found += _products(inner_jaxpr)
-    return found
+                products += _products(inner_jaxpr)
+    return products

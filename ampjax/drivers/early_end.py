@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ampjax.drivers.controller import Source
+from ampjax.drivers.controller import InstanceSource
 from ampjax.trace.instruments import Instrument
 
 
@@ -26,7 +26,7 @@ class EarlyEnd(Instrument):
     ):
         self._due = due
         self._multiple = multiple
-        self.source: Source | None = None
+        self.source: InstanceSource | None = None
 
     def settled(
         self,

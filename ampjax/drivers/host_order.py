@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ampjax.drivers.cost import FlopsCost
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.plan.planner import Plan
-from ampjax.sched.virtual_time import VirtualTime
+from ampjax.sched.virtual_time import VirtualClock
 
 OPERATIONS_PER_S = 5e10
 DISPATCH_NS = 50_000
@@ -42,7 +42,7 @@ def expected_cost(plan: Plan) -> FlopsCost:
     )
 
 
-def has_expected_order(loop: Loop) -> bool:
+def has_expected_order(loop: DriverLoop) -> bool:
     """Whether a run's dispatches are decided in expected order: there are several hosts, and control waits for no payload.
 
     Args:
@@ -55,7 +55,7 @@ def has_expected_order(loop: Loop) -> bool:
     )
 
 
-def in_expected_order(loop: Loop, one_by_one: bool = False) -> Iterator[None]:
+def in_expected_order(loop: DriverLoop, one_by_one: bool = False) -> Iterator[None]:
     """Decides until everything has ended; stops now and then, so that others can do something, too.
 
     Args:
@@ -71,12 +71,12 @@ def in_expected_order(loop: Loop, one_by_one: bool = False) -> Iterator[None]:
         yield from VirtualDriver(loop, cost).steps(one_by_one=True)
         return
     loop.settle()
-    time = VirtualTime(cost.rates(), plan.workers)
+    time = VirtualClock(cost.rates(), plan.workers)
     while True:
         loop.take_changes()
         if not loop.advance(time):
             loop.queue.carry_out()
-            if loop.finished():
+            if loop.is_finished():
                 return
             time.ask_all()
         yield

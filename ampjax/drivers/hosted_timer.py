@@ -105,24 +105,24 @@ class HostedTimer(Instrument):
 
 
 def _add(
-    told: Mapping[int, tuple[Any, ...]],
+    rows: Mapping[int, tuple[Any, ...]],
     hosts: Sequence[MeasuredHost],
     begin_ns: int,
     trace: Trace,
 ) -> None:
     """Works out the times of a run's dispatches, and adds the dispatches to its trace."""
-    notes = {number: Note(*parts) for number, parts in told.items()}
-    found: list[tuple[Note, Times]] = []
+    notes = {number: Note(*parts) for number, parts in rows.items()}
+    placed: list[tuple[Note, Times]] = []
     for host in hosts:
-        own = {}
+        of_workers = {}
         for number, note in notes.items():
             if note.worker in host.workers:
-                own[number] = note
-        found += _of_host(own, host, begin_ns)
+                of_workers[number] = note
+        placed += _of_host(of_workers, host, begin_ns)
         for worker, begin, end in host.waits.tolist():
             trace.add_wait(worker, "rows", begin, end)
-    trace.drop(len(notes) - len(found))
-    add_dispatches(trace, found)
+    trace.drop(len(notes) - len(placed))
+    add_dispatches(trace, placed)
 
 
 def _of_host(
@@ -134,7 +134,7 @@ def _of_host(
     for row in host.launches.tolist():
         if (note := notes.get(row[measured.NUMBER])) is not None:
             numbers.append(row[measured.NUMBER])
-            issues.append(_issued(row, note))
+            issues.append(_make_issued(row, note))
     by_worker: dict[int, list[int]] = defaultdict(list)
     for place, number in enumerate(numbers):
         by_worker[notes[number].worker].append(place)
@@ -164,16 +164,16 @@ def _of_host(
         )
         for w in host.workers
     }
-    found = []
+    placed = []
     for number, note in notes.items():
         if number <= last:
             times = spans[number].times(ends[note.worker])
             ends[note.worker] = times[3]
-            found.append((note, times))
-    return found
+            placed.append((note, times))
+    return placed
 
 
-def _issued(row: Sequence[int], note: Note) -> Issued:
+def _make_issued(row: Sequence[int], note: Note) -> Issued:
     """A launch with a host's measurements."""
     stage = row[measured.STAGE]
     changes = bool(row[measured.CHANGES])

@@ -277,9 +277,9 @@ class IssueQueue:
             self._ran = None
             self._is_broken = False
             self.outputs.clear()
-            made = abandon(self._scheduler, self._executor, undone)
-            for hook in self._instruments.abandoned if made else ():
-                hook(made)
+            changes = abandon(self._scheduler, self._executor, undone)
+            for hook in self._instruments.abandoned if changes else ():
+                hook(changes)
 
     def _with_lost(self, undone: Sequence[Dispatch]) -> list[Dispatch]:
         """The dispatches that were not issued, behind issued ones that hosts have not carried out."""

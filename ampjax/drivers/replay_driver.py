@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.errors import ReplayError
 from ampjax.sched.choosing.queue_views import Queue
 from ampjax.sched.decisions.dispatch import Dispatch
@@ -137,7 +137,7 @@ class ReplayDriver:
       run_ahead: About how many dispatches may be issued before the devices have done them.
     """
 
-    def __init__(self, loop: Loop, follower: Follower, run_ahead: int = 64):
+    def __init__(self, loop: DriverLoop, follower: Follower, run_ahead: int = 64):
         self._loop = loop
         self._follower = follower
         self._run_ahead = run_ahead
@@ -161,7 +161,7 @@ class ReplayDriver:
                 self._step(self._follower.ahead)
                 if self._issued == self._run_ahead:
                     await self._keep_pace()
-            if not self._loop.finished():
+            if not self._loop.is_finished():
                 raise self._follower.departure(
                     f"{sum(scheduler.admission.in_flight.values())} instance(s) still in flight"
                 )
@@ -184,10 +184,10 @@ class ReplayDriver:
         elif isinstance(decision, Settle):
             self._loop.settle()
         elif isinstance(decision, DataEnds):
-            self._loop.finished()
+            self._loop.is_finished()
         elif decision is None or isinstance(decision, End):
             if isinstance(decision, End) and decision.reason == FAILED:
-                self._loop.finished()  # which raises what the recorded run did, if nothing could move
+                self._loop.is_finished()  # which raises what the recorded run did, if nothing could move
             raise RecordingEnds
         if self._follower.taken == before:
             raise self._follower.departure("nothing to be done")

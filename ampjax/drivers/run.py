@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 
-from ampjax.drivers.controller import Source
+from ampjax.drivers.controller import InstanceSource
 from ampjax.drivers.issue_queue import AHEAD, IssueQueue
 from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.make_launches import Launches
@@ -14,7 +14,7 @@ from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.diagnose.deadlock import report, standstill
 from ampjax.sched.programs.feeds import Feed, check_payload
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.virtual_time import VirtualTime
+from ampjax.sched.virtual_time import VirtualClock
 from ampjax.trace.instruments import Instrument, Instruments
 
 PATIENCE = 20_000
@@ -27,7 +27,7 @@ DECIDED_FOR_HOSTS = 64
 """The same if hosts carry them out: this process computes nothing that would push the scheduler's code out of its caches."""
 
 
-class Loop:
+class DriverLoop:
     """One run over some sources.
 
     It has more than 15 methods, since all drivers share it: each is a step that one of them takes between two awaits.
@@ -46,7 +46,7 @@ class Loop:
         self,
         scheduler: Scheduler,
         executor: AnyExecutor | None,
-        sources: Sequence[Source],
+        sources: Sequence[InstanceSource],
         instruments: Iterable[Instrument] = (),
     ):
         self.scheduler = scheduler
@@ -59,8 +59,8 @@ class Loop:
         self._asks = executor is not None and any(
             stage.route_by is not None for stage in scheduler.plan.stages
         )
-        here = CONTROL_AHEAD if executor is None else AHEAD[0]
-        self._most_ahead = here if executor is None or executor.n_hosts == 1 else DECIDED_FOR_HOSTS
+        ahead = CONTROL_AHEAD if executor is None else AHEAD[0]
+        self._most_ahead = ahead if executor is None or executor.n_hosts == 1 else DECIDED_FOR_HOSTS
         self._since_last_end = 0  # messages since an instance has ended; below 0 once it has warned
 
     def issue(self, worker: int) -> Dispatch | None:
@@ -104,18 +104,18 @@ class Loop:
           The dispatches. Each is done as soon as it is decided, but for one that reads payloads: that is the last, and `done` must follow
           for it.
         """
-        found = self.scheduler.ahead(worker, most if self._decides_ahead else 1)
-        if found:
-            last = found[-1]
+        dispatches = self.scheduler.ahead(worker, most if self._decides_ahead else 1)
+        if dispatches:
+            last = dispatches[-1]
             asks = self.scheduler.contents.reads(last)
             if self._hands_on:
-                self.queue.add(found, len(found) - asks)
-            self._since_last_end += sum([dispatch.n_messages for dispatch in found])
+                self.queue.add(dispatches, len(dispatches) - asks)
+            self._since_last_end += sum([dispatch.n_messages for dispatch in dispatches])
             if not asks:
                 self.settle()
             elif not self.reads(last):  # where only control runs nobody has to wait
                 self.done(last)
-        return found
+        return dispatches
 
     @property
     def tells_of_ends(self) -> bool:
@@ -141,7 +141,7 @@ class Loop:
             ):
                 self.done(dispatch)
 
-    def advance(self, time: VirtualTime) -> bool:
+    def advance(self, time: VirtualClock) -> bool:
         """Lets virtual time go on over some dispatches, hands the dispatches on, and admits instances as far as there is room.
 
         Args:
@@ -150,12 +150,12 @@ class Loop:
         Returns:
           Whether there was anything to do.
         """
-        found = self.scheduler.advance(time, self._most_ahead)
-        if found is None:
+        decisions = self.scheduler.advance(time, self._most_ahead)
+        if decisions is None:
             return False
         if self._hands_on:
-            self.queue.add(found)
-        self._since_last_end += found.n_messages
+            self.queue.add(decisions)
+        self._since_last_end += decisions.n_messages
         self.settle()
         return True
 
@@ -191,7 +191,7 @@ class Loop:
         if ended:
             self._since_last_end = 0
             for source in self.sources:
-                source.ended([instance for instance, train in ended if train == source.train])
+                source.note_ended([instance for instance, train in ended if train == source.train])
         elif self._since_last_end > PATIENCE and self.scheduler.admission.may_never_end:
             self._suspect()
         admitted = 0
@@ -260,7 +260,7 @@ class Loop:
             return "throttled"
         return "memory" if any(source.guarded for source in outside) else "starved"
 
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether everything is done; to be asked when no worker has anything to do.
 
         Raises:

@@ -108,20 +108,20 @@ def _in_parts(
 
 
 def _add(
-    told: Sequence[Any],
+    rows: Sequence[Any],
     done_ns: int,
     trace: Trace,
 ) -> None:
     """Works out the times of a run's dispatches, and adds the dispatches to its trace."""
     by_worker: dict[int, list[tuple[Note, Issued]]] = defaultdict(list)
-    for *parts, start_ns, changes_ns, timing in _in_parts(told, _ISSUED_WIDTH):
+    for *parts, start_ns, changes_ns, timing in _in_parts(rows, _ISSUED_WIDTH):
         note = Note(*parts)
         by_worker[note.worker].append(
             (note, Issued(note.work, note.rows, start_ns, changes_ns, timing))
         )
-    costs = Costs(issued for own in by_worker.values() for _, issued in own)
+    costs = Costs(issued for of_worker in by_worker.values() for _, issued in of_worker)
     placed = []
-    for own in by_worker.values():
-        notes, issues = zip(*own, strict=True)
+    for of_worker in by_worker.values():
+        notes, issues = zip(*of_worker, strict=True)
         placed += zip(notes, place_in_time(issues, costs, done_ns), strict=True)
     add_dispatches(trace, placed)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.engine.timing.device_times import KernelKind, Times
 from ampjax.plan.stages import Stage
 from ampjax.sched.columns import N_DIRECTIONS
@@ -78,7 +78,7 @@ class Tracer:
     def __init__(
         self,
         trace: Trace,
-        loop: Loop,
+        loop: DriverLoop,
         clock: Callable[[], int],
     ):
         self.trace = trace
@@ -219,13 +219,13 @@ def _add_queues(
         of = []
         for q in islice(rest, n):
             of.append((stages[q // N_DIRECTIONS].name, DIRECTIONS[q % N_DIRECTIONS]))
-        found = dict(zip(of, islice(rest, n), strict=True))
+        waiting = dict(zip(of, islice(rest, n), strict=True))
         if taken:
-            found[stage, direction] = found.get((stage, direction), 0) + taken
+            waiting[stage, direction] = waiting.get((stage, direction), 0) + taken
         trace.add_queues(
             worker,
             time,
-            [(*queue, n) for queue, n in found.items()],
+            [(*queue, n) for queue, n in waiting.items()],
         )
 
 

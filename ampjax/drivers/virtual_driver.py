@@ -8,11 +8,11 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from ampjax.drivers.cost import Cost, FlopsCost
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.tracer import Tracer, add_dispatch
-from ampjax.sched.columns import Rates
+from ampjax.sched.columns import DispatchRates
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.virtual_time import VirtualTime
+from ampjax.sched.virtual_time import VirtualClock
 from ampjax.trace.trace import Trace
 
 YIELD_EVERY = 16
@@ -37,7 +37,7 @@ class VirtualDriver:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: DriverLoop,
         cost: Cost,
         trace: Trace | None = None,
         now_ns: int = 0,
@@ -91,15 +91,15 @@ class VirtualDriver:
             return self._in_turn()
         return self._one_by_one()
 
-    def _by_table(self, rates: Rates) -> Iterator[None]:
+    def _by_table(self, rates: DispatchRates) -> Iterator[None]:
         """Runs with costs in a table, so that the scheduler can run over many dispatches in one call."""
-        time = VirtualTime(rates, self._loop.scheduler.plan.workers, self.now_ns)
+        time = VirtualClock(rates, self._loop.scheduler.plan.workers, self.now_ns)
         while True:
             moved = self._loop.advance(time)
             self.now_ns = time.now_ns
             if not moved:
                 self._loop.queue.carry_out()
-                if self._loop.finished():
+                if self._loop.is_finished():
                     return
                 time.ask_all()
             yield
@@ -107,13 +107,13 @@ class VirtualDriver:
     def _in_turn(self) -> Iterator[None]:
         """Runs one worker: how long its dispatches take changes nothing but the time."""
         while True:
-            found = self._loop.ahead(0, YIELD_EVERY)
-            for dispatch in found:
+            dispatches = self._loop.ahead(0, YIELD_EVERY)
+            for dispatch in dispatches:
                 self.now_ns += max(0, self._cost(dispatch))
             self._loop.queue.carry_out()
-            if found and self._loop.reads(found[-1]):
-                self._loop.done(found[-1])
-            if not found and self._loop.finished():
+            if dispatches and self._loop.reads(dispatches[-1]):
+                self._loop.done(dispatches[-1])
+            if not dispatches and self._loop.is_finished():
                 return
             yield
 
@@ -129,7 +129,7 @@ class VirtualDriver:
         for n in itertools.count(1):
             blocked = self._ask(asked, idle, under_way, tracer)
             if not under_way:
-                if self._loop.finished():
+                if self._loop.is_finished():
                     if tracer is not None:
                         tracer.finish()
                     return
@@ -140,7 +140,7 @@ class VirtualDriver:
             ended = set() if dispatch.stage in self._overlapping else {dispatch.worker}
             idle |= ended
             # A worker that had nothing to do, and for which nothing has come, need not be asked. A trace asks all, to tell why they wait.
-            woken = ended.union(blocked) | self._loop.scheduler.queues.woken()
+            woken = ended.union(blocked) | self._loop.scheduler.queues.take_woken()
             asked = sorted(woken & idle if tracer is None else idle)
             if n % YIELD_EVERY == 0:
                 yield

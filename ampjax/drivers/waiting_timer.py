@@ -69,9 +69,9 @@ class WaitingTimer(Instrument):
             changes = self._executor.fences.of_changes(dispatch.changes)
         else:
             changes = []
-        changes_ns = end_ns = await self._ended(kernels)
+        changes_ns = end_ns = await self._end_time(kernels)
         if changes:
-            end_ns = await self._ended(changes)
+            end_ns = await self._end_time(changes)
         add_dispatch(
             self._tracer.trace,
             self._tracer.note(dispatch),
@@ -81,7 +81,7 @@ class WaitingTimer(Instrument):
             end_ns,
         )
 
-    async def _ended(self, fences: list[jax.Array]) -> int:
+    async def _end_time(self, fences: list[jax.Array]) -> int:
         """The time when all fences are ready."""
         return await asyncio.get_running_loop().run_in_executor(
             None, _wait, fences, self._tracer.clock

@@ -113,7 +113,7 @@ def grow(array: jax.Array, capacity: int) -> jax.Array:
     )
 
 
-def copied(array: Any, device: Any) -> jax.Array:
+def copy_array(array: Any, device: Any) -> jax.Array:
     """Copies an array to a device, without compiling anything; the copy may be donated."""
     return jax.device_put(
         array if isinstance(array, jax.Array) else np.array(array),

@@ -137,7 +137,7 @@ class BackwardRuns:
         Every node that has such a table as its parameters does nothing with it but read a row for each message.
         """
         devices = self._arenas.devices
-        found = dict[tuple[int, str], int]()
+        port_of = dict[tuple[int, str], int]()
         for stage in stages:
             if (
                 stage.kind.runs_row_bodies
@@ -146,7 +146,7 @@ class BackwardRuns:
             ):
                 params = [self._store.params[name] for name in stage.params]
                 ports = table_ports(stage, make_program(stage), params)
-                found |= {(stage.number, node): port for node, port in ports.items()}
+                port_of |= {(stage.number, node): port for node, port in ports.items()}
         users = []
         for stage in stages:
             if stage.trains:
@@ -154,13 +154,13 @@ class BackwardRuns:
                     users.append((stage.number, node))
         read_whole = set()
         for number, node in users:
-            if (number, node.name) not in found:
+            if (number, node.name) not in port_of:
                 read_whole.add(node.params_name)
         by_row = self._store.update_by_row({node.params_name for _, node in users} - read_whole)
         tables: dict[int, list[tuple[str, int]]] = {}
         for number, node in users:
             if node.params_name in by_row:
-                tables.setdefault(number, []).append((node.params_name, found[number, node.name]))
+                tables.setdefault(number, []).append((node.params_name, port_of[number, node.name]))
         return tables
 
     def _can_update(self, runner: StageRunner) -> bool:

@@ -71,7 +71,7 @@ def _count(
 
 
 @contextmanager
-def told_of_compilations(listener: Callable[[], object]) -> Iterator[None]:
+def watch_compilations(listener: Callable[[], object]) -> Iterator[None]:
     """Calls a function after each XLA compilation of this process, as long as this is open; loads from the persistent cache count, too.
 
     Args:

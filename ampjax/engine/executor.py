@@ -89,9 +89,9 @@ class Executor:
             if stage.kind.is_dispatched and not devices.keys().isdisjoint(stage.spaces):
                 stages.append(stage)
         tables = {}
-        for node, own in training.items():
-            if own.table is not None:
-                tables[node] = own.table
+        for node, of_node in training.items():
+            if of_node.table is not None:
+                tables[node] = of_node.table
         runners = {}
         for stage in stages:
             runners[stage.number] = make_runner(
@@ -308,11 +308,11 @@ class Executor:
         for key, capacity in capacities.items():
             self.arenas.ensure(key, capacity)
         changed = [change.node for change in launch.changes if isinstance(change, Update)]
-        own = self.store.on_copies(
+        on_own_copies = self.store.on_copies(
             self.plan.stages[launch.stage].params,
             changed,
         )
-        with own, on_copies((self.losses.sums, [*self.losses.sums]), (self.readings, ())):
+        with on_own_copies, on_copies((self.losses.sums, [*self.losses.sums]), (self.readings, ())):
             self.run([launch])
 
     def can_update_at_once(self, launch: Launch) -> bool:

@@ -37,8 +37,8 @@ class AnyTable(Protocol):
         """As `TableGradients.n_new`."""
         ...
 
-    def joined(self) -> tuple[np.ndarray, np.ndarray]:
-        """As `TableGradients.joined`."""
+    def join_all(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `TableGradients.join_all`."""
         ...
 
     def dense(self) -> np.ndarray:

@@ -97,7 +97,7 @@ class Fences:
         Args:
           worker: Its number.
         """
-        return all(_is_ready(array) for array in self._written(worker))
+        return all(_is_ready(array) for array in self._list_written(worker))
 
     def wait_for(self, worker: int) -> None:
         """Blocks until a worker's device has done everything issued to the worker.
@@ -105,7 +105,7 @@ class Fences:
         Args:
           worker: Its number.
         """
-        jax.block_until_ready(list(self._written(worker)))
+        jax.block_until_ready(list(self._list_written(worker)))
 
     def wait(self) -> None:
         """Blocks until all devices have done everything that was issued."""
@@ -124,7 +124,7 @@ class Fences:
     ) -> list[jax.Array]:
         return [self._first.once(array) for array in arrays if array.size]
 
-    def _written(self, worker: int) -> Iterator[jax.Array]:
+    def _list_written(self, worker: int) -> Iterator[jax.Array]:
         """The arrays on a worker's device that kernels replace, arenas first: most kernels write to arenas, so `is_idle` ends early."""
         space = self._plan.spaces[worker]
         for of in (self._arenas.grads, self._arenas.values):

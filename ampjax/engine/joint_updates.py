@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from ampjax.devices.allreduce import Device
-from ampjax.engine.arenas import copied, zeros
+from ampjax.engine.arenas import copy_array, zeros
 from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.optim.joint.joint_transform import JointTransform
@@ -75,7 +75,7 @@ class JointUpdates:
         """
         state = self.group.transform.init(self._first(params), unread)
         return jax.tree.map(
-            lambda x: copied(x, self.device),
+            lambda x: copy_array(x, self.device),
             state,
         )
 
@@ -101,13 +101,13 @@ class JointUpdates:
         Returns:
           New parameters by node, new values of unread leaves, the new state, and accumulators of zeros.
         """
-        here = lambda tree: jax.device_put(tree, self.device)
+        to_device = lambda tree: jax.device_put(tree, self.device)
         # All of it on one device: the parameters of each role's first copy, and the gradients of
         # all copies.
-        old = here(self._first(params))
+        old = to_device(self._first(params))
         sums = {}
         for role, names in self.group.nodes.items():
-            sums[role] = [here(accumulators[name]) for name in names]
+            sums[role] = [to_device(accumulators[name]) for name in names]
         extra = {"staleness": np.float32(0)} | ({} if loss is None else {"value": np.float32(loss)})
         step = _step_of(self.group.transform).once
         # The step donates the old parameters and the optimizer's state.
@@ -125,7 +125,7 @@ class JointUpdates:
             )
             for name in others:
                 changed[name] = jax.tree.map(
-                    lambda x, name=name: copied(x, self.device_of[name]),
+                    lambda x, name=name: copy_array(x, self.device_of[name]),
                     new[role],
                 )
         return (

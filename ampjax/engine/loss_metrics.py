@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ampjax.devices.allreduce import Device
-from ampjax.engine.arenas import copied, zeros
+from ampjax.engine.arenas import copy_array, zeros
 from ampjax.ir.graph import Graph
 from ampjax.ir.nodes import Node
 from ampjax.ir.ops.body_shapes import eval_body, metric_shapes
@@ -115,15 +115,15 @@ class LossMetrics:
           stage: The loss stage, by number.
           train: Those of training, or those of inference.
         """
-        found = self.sums.get((stage, train))
-        if found is None:
+        sums = self.sums.get((stage, train))
+        if sums is None:
             device = self._devices[self._plan.stages[stage].space]
-            found = zeros(
+            sums = zeros(
                 (2 + 2 * len(self._names[stage]),),
                 float,
                 device,
             )
-        return found
+        return sums
 
     def take(self, train: bool) -> list[LossSums]:
         """Takes the sums of the losses since the last call. Waits for devices.
@@ -134,7 +134,7 @@ class LossMetrics:
         Returns:
           One entry for each loss node; the copies that replicas have of one node are added up.
         """
-        return together(self._plan, self._names, self.take_lines(train))
+        return add_replicas(self._plan, self._names, self.take_lines(train))
 
     def take_lines(self, train: bool) -> dict[int, np.ndarray]:
         """Takes the sums of this process's loss stages since the last call. Waits for devices.
@@ -153,7 +153,7 @@ class LossMetrics:
                 np.float64,
             )
         if train:
-            return added(lines, self._take_rounds())
+            return add_lines(lines, self._take_rounds())
         return lines
 
     def of_round(self, n_instances: int) -> float:
@@ -164,7 +164,7 @@ class LossMetrics:
         """
         earlier = self._take_rounds()
         lines = self.take_lines(True)
-        self._rounds = added(earlier, lines)
+        self._rounds = add_lines(earlier, lines)
         return sum(float(line[1]) for line in lines.values()) / max(n_instances, 1)
 
     def _take_rounds(self) -> dict[int, np.ndarray]:
@@ -205,7 +205,7 @@ class LossMetrics:
             if kind == ROUNDS:
                 self._rounds[number] = sums
             else:
-                self.sums[number, kind] = copied(
+                self.sums[number, kind] = copy_array(
                     sums, self._devices[self._plan.stages[number].space]
                 )
 
@@ -262,7 +262,7 @@ def metrics_of_graph(graph: Graph) -> set[str]:
     return result
 
 
-def together(
+def add_replicas(
     plan: Plan,
     names: Mapping[int, Sequence[str]],
     lines: Mapping[int, np.ndarray],
@@ -289,7 +289,7 @@ def together(
     return list(taken.values())
 
 
-def added(
+def add_lines(
     one: Mapping[int, np.ndarray],
     other: Mapping[int, np.ndarray],
 ) -> dict[int, np.ndarray]:

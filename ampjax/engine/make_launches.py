@@ -76,12 +76,12 @@ class Launches:
         if tables.n_slots != self._n_slots:
             self._n_slots = tables.n_slots
             self._capacities.clear()
-        found = self._capacities.get(stage)
-        if found is None:
-            found = self._capacities[stage] = tuple(
+        capacities = self._capacities.get(stage)
+        if capacities is None:
+            capacities = self._capacities[stage] = tuple(
                 [tables.capacity(key) for key in self._stages[stage][0].arenas]
             )
-        return found
+        return capacities
 
     def _with_contents(self, launch: Launch, stage: Stage, d: Dispatch) -> Launch:
         """Adds the fields that only some stages need."""

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from ampjax.devices.allreduce import Device, average
-from ampjax.engine.arenas import copied, zeros
+from ampjax.engine.arenas import copy_array, zeros
 from ampjax.engine.joint_updates import JointGroup, JointUpdates
 from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.residuals import shapes_of
@@ -99,16 +99,18 @@ class ParameterStore:
             **device_of,
             **homes,
         }
-        self.estimated = frozenset(node for node, own in self.training.items() if own.estimates)
+        self.estimated = frozenset(
+            node for node, of_node in self.training.items() if of_node.estimates
+        )
         self.params: dict[str, Any] = {}
         self.opt_state: dict[str, Any] = {}
         self.accumulators: dict[str, Any] = {}
         self.stash: dict[tuple[int, tuple[int, ...]], tuple[Any, ...]] = {}
         self._by_row: dict[str, TouchedRows] = {}
         tables = {}
-        for node, own in self.training.items():
-            if own.table is not None and node in params:
-                tables[node] = TableGradients(own.table, own.gradient)
+        for node, of_node in self.training.items():
+            if of_node.table is not None and node in params:
+                tables[node] = TableGradients(of_node.table, of_node.gradient)
         self.tables = tables
         self._handed_in: dict[str, dict[str, Any]] = {}
         self._updates: dict[str, Kernel] = {}
@@ -130,7 +132,7 @@ class ParameterStore:
           params: A pytree of arrays.
         """
         self.params[node] = jax.tree.map(
-            lambda x: copied(x, self._device_of[node]),
+            lambda x: copy_array(x, self._device_of[node]),
             params,
         )
 
@@ -154,7 +156,7 @@ class ParameterStore:
         if len(self.training) > 1:  # a single node draws what optax draws
             state = with_own_keys(state, node)
         self.opt_state[node] = jax.tree.map(
-            lambda x: copied(x, device),
+            lambda x: copy_array(x, device),
             state,
         )
         # Nothing is accumulated, so no row waits.
@@ -186,13 +188,17 @@ class ParameterStore:
           opt_state: Optimizer states by node.
           accumulators: Accumulated gradients by node.
         """
-        kept = (self.params, params), (self.opt_state, opt_state), (self.accumulators, accumulators)
-        for own, given in kept:
+        pairs = (
+            (self.params, params),
+            (self.opt_state, opt_state),
+            (self.accumulators, accumulators),
+        )
+        for present, restored in pairs:
             for node, device in self._device_of.items():
-                if node in own:
-                    own[node] = jax.tree.map(
-                        lambda x, to=device: copied(x, to),
-                        given[node],
+                if node in present:
+                    present[node] = jax.tree.map(
+                        lambda x, to=device: copy_array(x, to),
+                        restored[node],
                     )
         # The rows that wait for an update are those of which the accumulator holds something.
         for node, rows in self._by_row.items():
@@ -256,7 +262,7 @@ class ParameterStore:
 
         Args:
           change: The change.
-          elsewhere: What `averaged` gives for those of the nodes that are kept in other processes.
+          elsewhere: What `list_shares` gives for those of the nodes that are kept in other processes.
         """
         if isinstance(change, Update) and change.node in self.tables:
             table = self.tables[change.node]
@@ -332,13 +338,13 @@ class ParameterStore:
                     *settings,
                     shapes_of(self.params[node]),
                 )
-            made: Iterable[Any] = [step.once(*held, count, np.float32(change.mean_staleness))]
+            results: Iterable[Any] = [step.once(*held, count, np.float32(change.mean_staleness))]
         else:
-            made = self._by_row[node].update(*held, rows, count)
-        for self.params[node], self.opt_state[node], self.accumulators[node] in made:
+            results = self._by_row[node].update(*held, rows, count)
+        for self.params[node], self.opt_state[node], self.accumulators[node] in results:
             pass
 
-    def averaged(self, change: Average | Merge) -> dict[str, Any]:
+    def list_shares(self, change: Average | Merge) -> dict[str, Any]:
         """Gives this process's shares in the mean of replicas: parameters, or parameters handed in.
 
         Args:
@@ -356,18 +362,18 @@ class ParameterStore:
         trees: Mapping[str, Any],
     ) -> dict[str, Any]:
         """The mean of some nodes' trees, for each node that is kept here; computed here if any node is kept elsewhere."""
-        own = [node for node in nodes if node in self.params]
-        if len(own) == len(nodes):
+        kept_here = [node for node in nodes if node in self.params]
+        if len(kept_here) == len(nodes):
             devices = None
         else:
-            devices = [self._device_of[own[0]]] * len(nodes)
+            devices = [self._device_of[kept_here[0]]] * len(nodes)
         means = dict(zip(nodes, average([trees[node] for node in nodes], devices), strict=True))
         if devices is None:
             return means
         result = {}
-        for node in own:
+        for node in kept_here:
             result[node] = jax.tree.map(
-                partial(copied, device=self._device_of[node]),
+                partial(copy_array, device=self._device_of[node]),
                 means[node],
             )
         return result
@@ -423,14 +429,14 @@ class ParameterStore:
         Args:
           nodes: The replicas of one node.
         """
-        own = [node for node in nodes if node in self.params]
+        kept_here = [node for node in nodes if node in self.params]
         with on_copies((self.params, ()), (self._handed_in, ())):
             elsewhere = {}
             for node in nodes:
-                if node not in own:
-                    elsewhere[node] = self.params[own[0]]
+                if node not in kept_here:
+                    elsewhere[node] = self.params[kept_here[0]]
             self.change(Average("", tuple(nodes)), elsewhere)
-            for node in own:
+            for node in kept_here:
                 self.change(Contribute("", node))
             self.change(Merge("", tuple(nodes)), elsewhere)
 
@@ -456,7 +462,9 @@ class ParameterStore:
     @property
     def all_params(self) -> dict[str, Any]:
         """Parameters by node, with copies of all rows of tables in host memory."""
-        return self.params | {node: own.table.dense() for node, own in self.tables.items()}
+        return self.params | {
+            node: gradients.table.dense() for node, gradients in self.tables.items()
+        }
 
     @property
     def not_finite(self) -> list[str]:
@@ -491,8 +499,8 @@ class ParameterStore:
             for node in nodes_of(change):
                 nodes.append(node)
         handed_in = []
-        for own in self._handed_in.values():
-            for tree in own.values():
+        for of_group in self._handed_in.values():
+            for tree in of_group.values():
                 handed_in.append(tree)
         if nodes:
             return jax.tree.leaves(([self.params[node] for node in nodes], handed_in))
@@ -526,7 +534,7 @@ def on_copies(*parts: tuple[dict[Any, Any], Iterable[Any]]) -> Iterator[None]:
 def _copies(tree: Any) -> Any:
     """Copies a tree of arrays on the arrays' devices."""
     return jax.tree.map(
-        lambda x: copied(x, x.device),
+        lambda x: copy_array(x, x.device),
         tree,
     )
 

@@ -47,15 +47,15 @@ class TableGradients:
         self.n_new += ids.size
         # Many rows: those of one id are summed, so memory is bounded by the table.
         if self.n_new > MOST_ROWS:
-            self.restore(*self.summed(), 0)
+            self.restore(*self.sum_by_id(), 0)
 
-    def summed(self) -> tuple[np.ndarray, np.ndarray]:
+    def sum_by_id(self) -> tuple[np.ndarray, np.ndarray]:
         """The ids that have gradients, rising, and the sums of their gradients. Waits for the device.
 
         Returns:
           `[n]` int64, and `[n, *row]` float32.
         """
-        return sum_duplicates(*self.joined())
+        return sum_duplicates(*self.join_all())
 
     def restore(
         self,
@@ -80,7 +80,7 @@ class TableGradients:
         Args:
           count: How many gradient rows that is.
         """
-        ids, rows = self.joined()
+        ids, rows = self.join_all()
         self.table.push(
             ids,
             rows / np.float32(max(count, 1)) if self._gradient == "mean" else rows,
@@ -95,12 +95,12 @@ class TableGradients:
 
     def dense(self) -> np.ndarray:
         """The sums of all rows' gradients, zeros where there are none, `[n_rows, *row]`."""
-        ids, sums = self.summed()
+        ids, sums = self.sum_by_id()
         result = np.zeros(self.table.shape, sums.dtype)
         result[ids] = sums
         return result
 
-    def joined(self) -> tuple[np.ndarray, np.ndarray]:
+    def join_all(self) -> tuple[np.ndarray, np.ndarray]:
         """All ids and their gradients, float32, in the order of arrival. Waits for the device."""
         row = self.table.shape[1:]
         parts = [

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.engine.kernels.stage_program import Program
+from ampjax.engine.kernels.stage_program import StageProgram
 from ampjax.ir.bodies import Body
 from ampjax.jaxprs.dependence import find_dependence
 from ampjax.jaxprs.flat_program import Equation, FlatProgram, is_literal, trace
@@ -77,7 +77,7 @@ class TouchedRows:
 
 def table_ports(
     stage: Stage,
-    program: Program,
+    program: StageProgram,
     params: Sequence[Any],
 ) -> dict[str, int]:
     """Finds the nodes of a stage that read one row of a large table for each message, and the ports at which the rows' numbers are pumped.
@@ -87,7 +87,7 @@ def table_ports(
       program: Its program.
       params: Those of its parameters (`Stage.params`).
     """
-    found = {}
+    ports = {}
     for node, call in zip(stage.nodes, program.calls, strict=True):
         table = () if call.params is None else params[call.params]
         if call.body.rng or not _is_large(table):
@@ -102,8 +102,8 @@ def table_ports(
             continue
         kind, port, _ = call.inputs[place]
         if kind == "port" and stage.ports[port].space == HOST:
-            found[node.name] = port
-    return found
+            ports[node.name] = port
+    return ports
 
 
 def row_input(
@@ -124,11 +124,13 @@ def row_input(
         Exception
     ):  # a number of eight bits, for one, can't be compared with the length of such a table
         return None
-    own, *given = flat.inputs
-    readers = [equation for equation in flat.equations if own in _variables(equation.invars)]
+    table_variable, *variables = flat.inputs
+    readers = [
+        equation for equation in flat.equations if table_variable in _variables(equation.invars)
+    ]
     if (
         len(readers) != 1
-        or own in _variables(flat.outputs)
+        or table_variable in _variables(flat.outputs)
         or not _reads_one_row(readers[0], table.shape)
     ):
         return None
@@ -138,7 +140,7 @@ def row_input(
             places.append(i)
     for place in places:
         if _is_same_number(
-            flat, readers[0].invars[1], given[place], inputs[place].dtype, len(table)
+            flat, readers[0].invars[1], variables[place], inputs[place].dtype, len(table)
         ):
             return place
     return None
@@ -160,7 +162,7 @@ def _reads_one_row(equation: Equation, shape: tuple[int, ...]) -> bool:
 def _is_same_number(
     flat: FlatProgram,
     index: Any,
-    given: Any,
+    variable: Any,
     dtype: Any,
     n_rows: int,
 ) -> bool:
@@ -173,14 +175,14 @@ def _is_same_number(
     read = _variables(
         [atom for equation in index_of.equations for atom in equation.invars] + [index]
     )
-    if given not in read or any(other in read for other in flat.inputs if other is not given):
+    if variable not in read or any(other in read for other in flat.inputs if other is not variable):
         return False
     numbers = np.arange(
         min(n_rows, np.iinfo(dtype).max + 1),
         dtype=dtype,
     )
-    found = jax.vmap(lambda number: index_of({given: number})[0].reshape(()))(numbers)
-    return bool((np.asarray(found) == numbers).all())
+    indices = jax.vmap(lambda number: index_of({variable: number})[0].reshape(()))(numbers)
+    return bool((np.asarray(indices) == numbers).all())
 
 
 def _variables(atoms: Sequence[Any]) -> list[Any]:

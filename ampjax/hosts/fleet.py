@@ -115,14 +115,14 @@ class Fleet:
 
     def _needed_by(self, hosts: Sequence[int]) -> list[int]:
         """The hosts with waiting batches, among some hosts and all whose rows these hosts need."""
-        found = dict[int, None]()
+        needed = dict[int, None]()
         stack = list(hosts)
         while stack:
             host = stack.pop()
-            if host not in found and self.links[host].batch.n:
-                found[host] = None
+            if host not in needed and self.links[host].batch.n:
+                needed[host] = None
                 stack += self.links[host].needs
-        return list(found)
+        return list(needed)
 
     # -- questions
 
@@ -161,12 +161,12 @@ class Fleet:
                         ),
                     )
                 )
-            found = []
+            answers = []
             for link, number in asked:
                 link.wait_for_answer(number)
                 self.require_health()
-                found.append(link.answer(number))
-            return found
+                answers.append(link.answer(number))
+            return answers
 
     @property
     def states(self) -> list[HostState]:
@@ -212,8 +212,8 @@ class Fleet:
                 self._has_died = True
                 return []
             result = []
-            for own, carried_out in zip(unfinished, progress, strict=True):
-                for batch, place, made_for in own:
+            for operations, carried_out in zip(unfinished, progress, strict=True):
+                for batch, place, made_for in operations:
                     if made_for is not None and (batch, place) >= carried_out:
                         result.append(made_for)
             return result

@@ -37,7 +37,7 @@ now_ns = time.perf_counter_ns
 """The clock by which a host times what it carries out."""
 
 
-class Host:
+class ServingHost:
     """Carries out batches of operations.
 
     It has more than 15 methods and twelve attributes: a method for each operation that the driver may send, and what several of them need.
@@ -79,8 +79,8 @@ class Host:
         self._n_done = 0
         self._is_broken = False
         self._worker_of = {space: worker for worker, space in enumerate(executor.plan.spaces)}
-        own = layout.spaces_of(number)
-        self._workers = [self._worker_of[space] for space in own if space in self._worker_of]
+        spaces = layout.spaces_of(number)
+        self._workers = [self._worker_of[space] for space in spaces if space in self._worker_of]
         self._timer: LaunchTimer | None = None  # while the driver traces a run
         self._own_answers = {
             "clock": self._tell_clock,
@@ -287,9 +287,9 @@ class Host:
                 self._executor.take(launch),
             )
             return
-        here = launch._replace(worker=self._worker_at(launch, launch.direction == BACKWARD))
+        own_launch = launch._replace(worker=self._worker_at(launch, launch.direction == BACKWARD))
         rows = self._timer.read(
-            here,
+            own_launch,
             lambda: np.asarray(self._executor.take(launch)),
         )
         self._rows.send_later(self._sequence, peer, launch, rows)
@@ -306,15 +306,15 @@ class Host:
         if timer is None:
             self._executor.put(launch, rows)
             return
-        here = launch._replace(worker=self._worker_at(launch, launch.direction != BACKWARD))
-        timer.waited(here.worker, waited_ns)
+        own_launch = launch._replace(worker=self._worker_at(launch, launch.direction != BACKWARD))
+        timer.note_wait(own_launch.worker, waited_ns)
 
         def put() -> int:
             self._executor.put(launch, rows)
             return 0
 
-        timer.wants(here)
-        timer.carry_out([here], put, lambda n_changed: None)
+        timer.wants(own_launch)
+        timer.carry_out([own_launch], put, lambda n_changed: None)
 
     def _slots_of(self, launch: Launch) -> Iterator[Slot]:
         """The slots that a launch writes: slots of its outputs, or slots to which a transfer's gradients are added. Nobody reads the trash slot."""
@@ -353,10 +353,10 @@ class Host:
             self._change_parameters(change)
             return
         nodes = nodes_of(change)
-        own = next(node for node in nodes if self._layout.host_of_node[node] == self._number)
+        own_node = next(node for node in nodes if self._layout.host_of_node[node] == self._number)
         launch = Launch(
             number,
-            self._executor.plan.worker_of[own],
+            self._executor.plan.worker_of[own_node],
             CHANGES_ONLY,
             UPDATE,
             changes=(change,),
@@ -374,12 +374,12 @@ class Host:
         elsewhere = dict[str, Any]()
         if isinstance(change, Average | Merge):
             hosts = self._layout.of_nodes(change.nodes)
-            own = store.averaged(change)
-            leaves = leaves_of(own, list(own))
+            shares = store.list_shares(change)
+            leaves = leaves_of(shares, list(shares))
             others = [host for host in hosts if host != self._number]
             for host in others:
                 self._rows.send(host, 0, leaves)
-            like = next(iter(own.values()))  # replicas are alike
+            like = next(iter(shares.values()))  # replicas are alike
             for host in others:
                 elsewhere |= with_leaves(
                     dict.fromkeys(hosts[host], like),
@@ -401,8 +401,8 @@ class Host:
             )
 
     def _fences(self) -> list[Any]:
-        found = [self._executor.fences.of_worker(worker) for worker in self._workers]
-        return [fence for fence in found if fence is not None]
+        fences = [self._executor.fences.of_worker(worker) for worker in self._workers]
+        return [fence for fence in fences if fence is not None]
 
     # -- times
 

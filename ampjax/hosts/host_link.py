@@ -13,7 +13,7 @@ import numpy as np
 
 from ampjax.cluster import Channel, Message
 from ampjax.errors import HostDiedError, HostError
-from ampjax.hosts.hosts import HostState, Place
+from ampjax.hosts.hosts import HostPlace, HostState
 from ampjax.hosts.operations import BatchWriter, MadeFor, Names
 from ampjax.hosts.questions import question
 from ampjax.sched.decisions.dispatch import DIRECTIONS
@@ -54,7 +54,7 @@ class HostLink:
     def __init__(
         self,
         name: str,
-        place: Place,
+        place: HostPlace,
         channel: Channel,
         names: Names,
         is_alive: Callable[[], bool],
@@ -218,15 +218,15 @@ class HostLink:
         Raises:
           HostError: If the host could not answer.
         """
-        found = self._answers.pop(number)
-        if found.kind == "refused":
+        answer = self._answers.pop(number)
+        if answer.kind == "refused":
             raise HostError(
                 f"host `{self.name}`",
                 "an answer",
-                f"an error there:\n{found.text}",
+                f"an error there:\n{answer.text}",
                 "See the error above.",
             )
-        return json.loads(found.text), found.arrays
+        return json.loads(answer.text), answer.arrays
 
     def has_read(self, number: int) -> bool:
         """Whether a launch's readings have come.

@@ -202,10 +202,10 @@ class HostedExecutor:
 
     def oldest_unfinished(self) -> int | None:
         """The number of the first launch that some host has been sent, or will be, and is not known to have done; None if there is none."""
-        found = [
+        numbers = [
             number for link in self.fleet.links if (number := link.oldest_unfinished()) is not None
         ]
-        return min(found, default=None)
+        return min(numbers, default=None)
 
     def take_lost(self) -> dict[int, int | None]:
         """After an error, lets all hosts give up everything in flight, and tells which launches were not carried out.
@@ -269,12 +269,12 @@ class HostedExecutor:
         """
         self._expected |= stages
         for host in self.fleet.everyone:
-            own = {}
+            of_host = {}
             for n, s in stages.items():
                 if self.fleet.layout.host_of_stage[n] == host:
-                    own[n] = (s.mean, s.spread)
-            if own:
-                self.fleet.ask([host], "expect edges", stages=own)
+                    of_host[n] = (s.mean, s.spread)
+            if of_host:
+                self.fleet.ask([host], "expect edges", stages=of_host)
 
     def warm(
         self,

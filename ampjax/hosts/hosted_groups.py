@@ -52,7 +52,7 @@ class HostedGroups:
         for name in self._groups:
             opt_state[name] = self._updates(name).init(
                 params,
-                self._seen(name),
+                self._unread_of(name),
             )
         self.opt_state = opt_state
 
@@ -97,15 +97,15 @@ class HostedGroups:
         Returns:
           New parameters by node, for the hosts.
         """
-        given = jax.tree.map(
+        on_driver = jax.tree.map(
             on_host,
             (dict(params), dict(accumulators)),
         )
         new, unread, state, _ = self._updates(group).step(
-            given[0],
-            self._seen(group),
+            on_driver[0],
+            self._unread_of(group),
             self.opt_state[group],
-            given[1],
+            on_driver[1],
             examples,
             loss,
         )
@@ -131,9 +131,9 @@ class HostedGroups:
         self.unread = dict(unread)
 
     def _updates(self, group: str) -> JointUpdates:
-        own = self._groups[group]
-        return JointUpdates(own, dict.fromkeys(own.names, self._device))
+        of_group = self._groups[group]
+        return JointUpdates(of_group, dict.fromkeys(of_group.names, self._device))
 
-    def _seen(self, group: str) -> dict[str, Any]:
+    def _unread_of(self, group: str) -> dict[str, Any]:
         """The parameters without a node that a group's transform updates."""
         return self.unread if self._groups[group].updates_unread else {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.loss_metrics import ROUNDS, LossSums, added, metric_names, together
+from ampjax.engine.loss_metrics import ROUNDS, LossSums, add_lines, add_replicas, metric_names
 from ampjax.hosts.fleet import Fleet
 from ampjax.hosts.host_link import Ticket
 from ampjax.plan.planner import Plan
@@ -40,9 +40,9 @@ class HostedLosses:
         """
         lines = self._take_lines(train)
         if train:
-            lines = added(lines, self._rounds)
+            lines = add_lines(lines, self._rounds)
             self._rounds = {}
-        return together(self._plan, self._names, lines)
+        return add_replicas(self._plan, self._names, lines)
 
     def of_round(self, n_instances: int) -> float:
         """As `LossMetrics.of_round`. Waits for hosts.
@@ -51,7 +51,7 @@ class HostedLosses:
           n_instances: The instances since it was last asked.
         """
         lines = self._take_lines(True)
-        self._rounds = added(self._rounds, lines)
+        self._rounds = add_lines(self._rounds, lines)
         return sum(float(line[1]) for line in lines.values()) / max(n_instances, 1)
 
     def _take_lines(self, train: bool) -> dict[int, np.ndarray]:

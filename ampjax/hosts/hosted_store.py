@@ -61,32 +61,32 @@ class HostedStore:
     def params(self) -> dict[str, Any]:
         """Parameters by node, as NumPy arrays; parameters that no node reads are under `UNREAD`."""
         unread = self.groups.unread
-        return self._gathered("params") | (
-            {UNREAD: jax.tree.map(on_host, unread)} if unread else {}
-        )
+        return self._gather("params") | ({UNREAD: jax.tree.map(on_host, unread)} if unread else {})
 
     @property
     def opt_state(self) -> dict[str, Any]:
         """Optimizer states by node, and by group of nodes that are updated together."""
-        return self._gathered("opt_state") | jax.tree.map(on_host, self.groups.opt_state)
+        return self._gather("opt_state") | jax.tree.map(on_host, self.groups.opt_state)
 
     @property
     def accumulators(self) -> dict[str, Any]:
         """Accumulated gradients by node."""
-        return self._gathered("accumulators")
+        return self._gather("accumulators")
 
     @property
     def all_params(self) -> dict[str, Any]:
         """Parameters by node, with copies of all rows of tables."""
-        return self.params | {node: own.table.dense() for node, own in self.tables.items()}
+        return self.params | {
+            node: gradients.table.dense() for node, gradients in self.tables.items()
+        }
 
     @property
     def not_finite(self) -> list[str]:
         """The nodes of whose parameters some are not finite; each host looks at its own."""
-        told = self._fleet.ask(self._fleet.everyone, "not finite")
+        answers = self._fleet.ask(self._fleet.everyone, "not finite")
         result = []
-        for own, _ in told:
-            for node in own:
+        for names, _ in answers:
+            for node in names:
                 result.append(node)
         return result
 
@@ -155,12 +155,12 @@ class HostedStore:
             change.examples,
             loss,
         )
-        for host, own in nodes.items():
+        for host, names in nodes.items():
             self._fleet.ask(
                 [host],
                 "stepped",
-                {host: leaves_of(new, own)},
-                nodes=own,
+                {host: leaves_of(new, names)},
+                nodes=names,
             )
 
     def forget(self) -> None:
@@ -202,9 +202,9 @@ class HostedStore:
     def _nodes(self) -> dict[int, list[str]]:
         return self._fleet.layout.of_nodes(self._like["params"])
 
-    def _gathered(self, which: str) -> dict[str, Any]:
-        found = self._of_nodes(which, self._nodes)
-        return {node: found[node] for node in self._like["params"]}
+    def _gather(self, which: str) -> dict[str, Any]:
+        trees = self._of_nodes(which, self._nodes)
+        return {node: trees[node] for node in self._like["params"]}
 
     def _of_nodes(
         self,
@@ -212,13 +212,13 @@ class HostedStore:
         nodes: Mapping[int, list[str]],
     ) -> dict[str, Any]:
         """Trees of some nodes, which are given by host."""
-        found: dict[str, Any] = {}
-        for host, own in nodes.items():
+        trees: dict[str, Any] = {}
+        for host, names in nodes.items():
             ((_, leaves),) = self._fleet.ask(
                 [host],
                 "trees",
                 which=which,
-                nodes=own,
+                nodes=names,
             )
-            found |= with_leaves(self._like[which], own, leaves)
-        return found
+            trees |= with_leaves(self._like[which], names, leaves)
+        return trees

@@ -39,8 +39,8 @@ class HostedTable:
     def table(self) -> HostTable:
         """The driver's table, as the host's is now."""
         # Another trainer of the same graph may have brought its rows since.
-        known = self._known if self._own.contents == self._own_contents else -1
-        ((said, arrays),) = self._ask("table", known=known)
+        version = self._known if self._own.contents == self._own_contents else -1
+        ((said, arrays),) = self._ask("table", known=version)
         if said["files"]:
             self._own.take_files(dict(zip(said["files"], arrays, strict=True)))
             self._known = said["version"]
@@ -54,15 +54,15 @@ class HostedTable:
         ((n_new, _),) = self._ask("n waiting")
         return n_new
 
-    def joined(self) -> tuple[np.ndarray, np.ndarray]:
-        """As `TableGradients.joined`."""
+    def join_all(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `TableGradients.join_all`."""
         ((_, (ids, rows)),) = self._ask("waiting")
         return ids, rows
 
     def dense(self) -> np.ndarray:
         """As `TableGradients.dense`."""
         gradients = TableGradients(self._own, "sum")
-        gradients.restore(*self.joined(), 0)
+        gradients.restore(*self.join_all(), 0)
         return gradients.dense()
 
     def restore(

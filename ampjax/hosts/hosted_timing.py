@@ -60,17 +60,17 @@ class HostedTiming:
           What each has measured, by the driver's clock; nothing, if one of them has failed.
         """
         try:
-            told = self._fleet.ask(self._fleet.everyone, "times")
+            answers = self._fleet.ask(self._fleet.everyone, "times")
             ended = self._read_clocks()
         except HostError:  # the run ends with an error that tells more
             return []
         result = []
-        for host in range(len(told)):
+        for host in range(len(answers)):
             result.append(
-                self._measured(
+                self._convert(
                     host,
                     ClockMap(self._begun[host], ended[host]),
-                    *told[host],
+                    *answers[host],
                 )
             )
         return result
@@ -84,7 +84,7 @@ class HostedTiming:
             for host in self._fleet.everyone
         ]
 
-    def _measured(
+    def _convert(
         self, host: int, clocks: ClockMap, said: Any, arrays: Sequence[Any]
     ) -> MeasuredHost:
         sent, done_ns, n_dropped = said

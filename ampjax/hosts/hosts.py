@@ -165,10 +165,10 @@ class Hosts:
         Args:
           workers: The number of workers.
         """
-        found: dict[str, list[int]] = {name: [] for name in self.names}
+        result: dict[str, list[int]] = {name: [] for name in self.names}
         for worker, space in enumerate(self.space_of_workers(workers)):
-            found[self.names[self.host_of_space[space]]].append(worker)
-        return found
+            result[self.names[self.host_of_space[space]]].append(worker)
+        return result
 
 
 def _parts(resources: Resources) -> tuple[int, str, int]:
@@ -196,7 +196,7 @@ def hosts_from(hosts: int | str | Path | Mapping[str, Any] | Resources | Hosts) 
     return Hosts(hosts)  # type: ignore[arg-type]
 
 
-class Place(NamedTuple):
+class HostPlace(NamedTuple):
     """The place of a host.
 
     Args:

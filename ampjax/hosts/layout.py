@@ -88,10 +88,10 @@ class HostLayout:
         Args:
           nodes: Their names.
         """
-        found: dict[int, list[str]] = {}
+        names: dict[int, list[str]] = {}
         for node in nodes:
-            found.setdefault(self.host_of_node[node], []).append(node)
-        return found
+            names.setdefault(self.host_of_node[node], []).append(node)
+        return names
 
     def spaces_of(self, host: int) -> list[int]:
         """The memory spaces of a host.

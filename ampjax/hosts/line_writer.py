@@ -24,7 +24,7 @@ class _Operation(NamedTuple):
     peer: int
 
 
-class _Queue(NamedTuple):
+class _QueueOperations(NamedTuple):
     """The properties that all dispatches of a queue share.
 
     Args:
@@ -64,7 +64,7 @@ class LineWriter:
             number_of[name] = number
         self._updated = [number_of[name] for name in plan.graph.parameterised]
         self.latest = -1
-        self._queues: dict[int, _Queue] = {}
+        self._queues: dict[int, _QueueOperations] = {}
         for stage in plan.stages:
             if stage.kind.is_dispatched:
                 uses = Counter(number_of[node.params_name] for node in stage.parameterised)
@@ -72,7 +72,9 @@ class LineWriter:
                 for direction in range(N_DIRECTIONS):
                     operations = _operations(stage, direction == BACKWARD, layout)
                     queue = stage.number * N_DIRECTIONS + direction
-                    self._queues[queue] = _Queue(operations, stage.number, direction, *shared)
+                    self._queues[queue] = _QueueOperations(
+                        operations, stage.number, direction, *shared
+                    )
 
     def can_write(self, decided: DecidedLines) -> bool:
         """Whether lines say everything that hosts need about these dispatches, and nothing is read back.
@@ -95,7 +97,7 @@ class LineWriter:
         Returns:
           The hosts whose batches have got something.
         """
-        found = set[int]()
+        hosts = set[int]()
         packs = decided.packs
         due = decided.due.tolist()
         for (
@@ -117,9 +119,10 @@ class LineWriter:
             updates = ()
             rare = 0
             if n_due:
-                own = due[first : first + n_due]
+                own_updates = due[first : first + n_due]
                 updates = [
-                    (self._updated[node], count, stale / count) for node, count, stale, _ in own
+                    (self._updated[node], count, stale / count)
+                    for node, count, stale, _ in own_updates
                 ]
                 counts = {node: count for node, count, _ in updates}
                 rare = BRINGS_UPDATES * (
@@ -127,7 +130,7 @@ class LineWriter:
                 )
             for host, code, peer in operations:
                 if code == LAUNCH or n_rows:
-                    found.add(host)
+                    hosts.add(host)
                     numbers = code, peer, number, worker, stage, direction, *shared
                     links[host].batch.launch_numbers(
                         numbers, pack, capacities(stage), updates, rare
@@ -135,7 +138,7 @@ class LineWriter:
                     if code == PUT:
                         links[host].needs.add(peer)
             self.latest = number
-        return found
+        return hosts
 
 
 def _is_plain(stage: Stage, layout: HostLayout) -> bool:

@@ -29,7 +29,7 @@ from ampjax.sched.decisions.parameter_changes import (
     nodes_of,
 )
 from ampjax.sched.programs.feeds import Feed
-from ampjax.unfold.rules.edges import Edges
+from ampjax.unfold.rules.edges import DispatchEdges
 
 LAUNCH, TAKE, PUT, FEED, CHANGE, FORGET = range(6)
 """Operations: a launch; the halves of a transfer from or to another host; a pumped payload; a parameter change; all that is in flight is given
@@ -262,14 +262,14 @@ class BatchWriter:
     def _flags(self, launch: Launch) -> int:
         """Flags of a launch's rare fields."""
         edges = launch.edges
-        there = (
+        present = (
             launch.brings_updates,
             launch.sizes is not None,
             edges is not None,
             edges is not None and edges.random,
         )
         parts = (
-            *there,
+            *present,
             launch.versions is not None,
             launch.drop,
             launch.staleness is not None,
@@ -322,7 +322,7 @@ def _has_more(launch: Launch) -> bool:
     )
 
 
-class _Reader:
+class _BatchReader:
     """Reads the arrays of a message one after the other."""
 
     def __init__(self, arrays: Sequence[np.ndarray], memory: PackMemory):
@@ -381,7 +381,7 @@ def operations(
     Yields:
       The operations in order.
     """
-    read = _Reader(arrays, memory)
+    read = _BatchReader(arrays, memory)
     while read.more:
         (code,) = read.numbers(1)
         if code == FEED:
@@ -407,7 +407,7 @@ def operations(
             yield Operation(code, peer, _launch(read, names))
 
 
-def _change(read: _Reader, names: Names) -> Change:
+def _change(read: _BatchReader, names: Names) -> Change:
     kind, group, n = read.numbers(3)
     nodes = tuple(names.nodes[number] for number in read.numbers(n))
     if kind == 0:
@@ -417,7 +417,7 @@ def _change(read: _Reader, names: Names) -> Change:
     return (Average if _CHANGES[kind] is Average else Merge)(f"{group}", nodes)
 
 
-def _launch(read: _Reader, names: Names) -> Launch:
+def _launch(read: _BatchReader, names: Names) -> Launch:
     number, worker, stage, direction, n_messages, n_rows, n_ports, n_outputs, size, length = (
         read.numbers(10)
     )
@@ -451,7 +451,7 @@ def _launch(read: _Reader, names: Names) -> Launch:
 
 
 def _rare(
-    read: _Reader,
+    read: _BatchReader,
     flags: int,
     names: Names,
 ) -> dict[str, object]:
@@ -486,7 +486,7 @@ def _rare(
 def _edges(
     column: Callable[[], np.ndarray],
     random: bool,
-) -> Edges:
+) -> DispatchEdges:
     shape = column()
     senders, receivers, counts, n_rows = (column() for _ in range(4))
-    return Edges(senders, receivers, counts.reshape(shape), n_rows, random)
+    return DispatchEdges(senders, receivers, counts.reshape(shape), n_rows, random)

@@ -120,13 +120,15 @@ def with_leaves(
       nodes: The nodes' names.
       leaves: What `leaves_of` gave.
     """
-    found = {}
+    trees = {}
     at = 0
     for node in nodes:
-        own, structure = jax.tree.flatten(like[node])
-        found[node] = structure.unflatten(map(wrapped_like, own, leaves[at : at + len(own)]))
-        at += len(own)
-    return found
+        node_leaves, structure = jax.tree.flatten(like[node])
+        trees[node] = structure.unflatten(
+            map(wrapped_like, node_leaves, leaves[at : at + len(node_leaves)])
+        )
+        at += len(node_leaves)
+    return trees
 
 
 def _trees(
@@ -156,7 +158,7 @@ def _set_params(
     return None, ()
 
 
-def _stepped(
+def _take_step(
     executor: Executor,
     names: Names,
     arrays: Arrays,
@@ -194,7 +196,7 @@ def _table(
     node: str,
     known: int,
 ) -> Answer:
-    table = _sent(executor, node)
+    table = _sent_table(executor, node)
     files = {} if table.version == known else table.as_files()
     return {"version": table.version, "files": list(files)}, list(files.values())
 
@@ -205,7 +207,7 @@ def _waiting(
     arrays: Arrays,
     node: str,
 ) -> Answer:
-    return None, executor.store.tables[node].joined()
+    return None, executor.store.tables[node].join_all()
 
 
 def _n_waiting(
@@ -221,12 +223,12 @@ def _restore_table(
     executor: Executor, names: Names, arrays: Arrays, node: str, **said: Any
 ) -> Answer:
     ids, rows, *files = arrays
-    _sent(executor, node).take_files(dict(zip(said["files"], files, strict=True)))
+    _sent_table(executor, node).take_files(dict(zip(said["files"], files, strict=True)))
     executor.store.tables[node].restore(ids, rows, said["n_new"])
     return None, ()
 
 
-def _sent(executor: Executor, node: str) -> SentTable:
+def _sent_table(executor: Executor, node: str) -> SentTable:
     return cast(SentTable, executor.store.tables[node].table)
 
 
@@ -303,13 +305,13 @@ def _warm(
     (operation,) = operations(arrays, names, PackMemory())
     launch = operation.what
     assert isinstance(launch, Launch)
-    own = executor.arenas.devices
+    devices = executor.arenas.devices
     stage = executor.plan.stages[launch.stage]
     keys = []
     for (space, shape, dtype), n in capacities:
         keys.append(((space, tuple(shape), dtype), n))
     for key, n in (*keys, *zip(stage.arenas, launch.capacities, strict=True)):
-        if key[0] == HOST or key[0] in own:
+        if key[0] == HOST or key[0] in devices:
             executor.arenas.ensure(key, n)
     if half == "take":
         executor.take(launch)
@@ -351,7 +353,7 @@ _ANSWERS: Mapping[str, Callable[..., Answer]] = {
     "not finite": _not_finite,
     "set params": _set_params,
     "restore": _restore,
-    "stepped": _stepped,
+    "stepped": _take_step,
     "table": _table,
     "waiting": _waiting,
     "n waiting": _n_waiting,

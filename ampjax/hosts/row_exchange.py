@@ -219,8 +219,8 @@ class RowExchange:
         """
         if not self._awaited:
             return False
-        own = launch.ids.tolist()
-        if any(not awaited.instances.isdisjoint(own) for awaited in self._awaited):
+        ids = launch.ids.tolist()
+        if any(not awaited.instances.isdisjoint(ids) for awaited in self._awaited):
             return True
         slots = [*self._slots_of(launch)]
         return any(not awaited.slots.isdisjoint(slots) for awaited in self._awaited)

@@ -78,7 +78,7 @@ class _NoParams:
         return self.function(*inputs, **options)
 
 
-def parameterised(
+def make_body(
     name: str,
     body: Any,
     params: Any = None,

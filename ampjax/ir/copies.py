@@ -89,14 +89,14 @@ class CopyStack:
         """
         parts = tuple(copy.name for copy in self.around)
         if name is not None and self._parts.setdefault(name, parts) != parts:
-            here, there = (
+            place, place_of_first = (
                 f"in `{'/'.join(p)}`" if p else "outside of all copies"
                 for p in (parts, self._parts[name])
             )
             raise GraphError(
-                f"node `{name}` {here}",
+                f"node `{name}` {place}",
                 "a name that no other node has",
-                f"the name of one {there}",
+                f"the name of one {place_of_first}",
                 "Give each node its own name.",
             )
         if not self.around:

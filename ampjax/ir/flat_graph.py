@@ -86,7 +86,7 @@ def unflatten(data: Mapping[str, Any]) -> dict[str, Node]:
         Copy(name, number, tuple(wires(entries)), dealt, tuple(wires(exits)))  # type: ignore[arg-type] - none is open
         for name, number, entries, dealt, exits in data["copies"]
     ]
-    for node, (_, _, inputs, _, own) in zip(nodes, data["nodes"], strict=True):
+    for node, (_, _, inputs, _, node_fields) in zip(nodes, data["nodes"], strict=True):
         node.inputs = wires(inputs)
-        node.copies = tuple(copies[number] for number in own)
+        node.copies = tuple(copies[number] for number in node_fields)
     return {node.name: node for node in nodes}

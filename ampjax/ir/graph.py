@@ -189,7 +189,10 @@ class Graph:
         check_border(where, node, wire)
         if port >= len(node.inputs):
             raise GraphError(
-                where, f"one of the {len(node.inputs)} ports", f"port {port}", "Count ports from 0."
+                where,
+                f"one of the {len(node.inputs)} ports",
+                f"port {port}",
+                "Pass a port that the node has; ports count from 0.",
             )
         if node.inputs[port] is not None:
             raise GraphError(
@@ -247,11 +250,11 @@ class Graph:
     @property
     def users(self) -> dict[str, list[Node]]:
         """The users of each node's parameters, by the name of the node: the node first."""
-        found: dict[str, list[Node]] = {}
+        users: dict[str, list[Node]] = {}
         for node in self.nodes.values():
             if node.has_params:
-                found.setdefault(node.params_name, []).append(node)
-        return found
+                users.setdefault(node.params_name, []).append(node)
+        return users
 
     def walk(self) -> Iterator[Node]:
         """Goes through the nodes in an order in which sources come before consumers, except in loops.

@@ -61,7 +61,7 @@ class Topology:
                     f"Topology.{name}",
                     "row numbers of at least 0",
                     "a negative row number",
-                    "Rows count from 0.",
+                    "Count rows from 0, and leave out rows that go nowhere: a negative number does not count from the end.",
                 )
         if any(a.size and a.max() >= self.n_rows for a in self.scatter):
             raise DataError(
@@ -317,7 +317,7 @@ class InstanceList:
         Raises:
           MessageError: If an instance is no dictionary, or its columns do not fit each other or those of other instances.
         """
-        parts: dict[str, list[_Part]] = {}
+        parts: dict[str, list[_PumpedPart]] = {}
         for position, i in enumerate(np.asarray(ids).tolist()):
             instance = self._instances[i]
             if not isinstance(instance, Mapping):
@@ -332,11 +332,11 @@ class InstanceList:
                 parts.setdefault(pump, []).append(
                     _part(where, position, value, pump in self._ragged)
                 )
-        return {pump: _stacked(pump, of_pump) for pump, of_pump in parts.items()}
+        return {pump: _stack_parts(pump, of_pump) for pump, of_pump in parts.items()}
 
 
 @dataclass(frozen=True)
-class _Part:
+class _PumpedPart:
     """One instance's messages for one pump: `n` messages, at a position in the batch."""
 
     where: str
@@ -352,10 +352,10 @@ def _part(
     position: int,
     value: Any,
     ragged: bool,
-) -> _Part:
+) -> _PumpedPart:
     pumped = value if isinstance(value, Pumped) else Pumped(value, {})
     if isinstance(pumped.payload, Topology):
-        return _Part(
+        return _PumpedPart(
             where,
             position,
             [pumped.payload],
@@ -387,7 +387,7 @@ def _part(
             where,
             f"{rows} payload rows, as the sizes say",
             f"{len(payload)}",
-            "Make the sizes add up.",
+            "Give `sizes` one number of rows for each message; their sum is the payload's length.",
         )
     for name, column in pumped.fields.items():
         values = np.asarray(column)
@@ -405,10 +405,10 @@ def _part(
                 f"{values.dtype}",
                 "States are integers: convert them.",
             )
-    return _Part(where, position, payload, n, pumped.fields, sizes)
+    return _PumpedPart(where, position, payload, n, pumped.fields, sizes)
 
 
-def _stacked(pump: str, parts: list[_Part]) -> Messages:
+def _stack_parts(pump: str, parts: list[_PumpedPart]) -> Messages:
     first = parts[0]
     for part in parts:
         if sorted(part.fields) != sorted(first.fields):

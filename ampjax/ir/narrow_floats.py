@@ -22,11 +22,11 @@ def narrowest_floats(graph: Graph) -> np.dtype:
     Args:
       graph: A closed graph.
     """
-    found = set()
+    dtypes = set()
     for node in graph.nodes.values():
         for dtype in _dtypes(node):
-            found.add(np.dtype(dtype))
-    floats = [dtype for dtype in found if jnp.issubdtype(dtype, jnp.inexact)]
+            dtypes.add(np.dtype(dtype))
+    floats = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)]
     return max(
         floats,
         key=lambda dtype: float(jnp.finfo(dtype).eps),
@@ -55,12 +55,12 @@ def _dtypes(node: Node) -> Iterator[Any]:
         if wire and wire.type:
             inputs.append(jax.ShapeDtypeStruct(wire.type.shape, wire.type.dtype))
     options = {"key": None} if body.rng else {}
-    yield from _made(
+    yield from _computed_dtypes(
         jax.make_jaxpr(lambda p, *xs: body.apply(p, *xs, **options))(params, *inputs).jaxpr
     )
 
 
-def _made(jaxpr: Any) -> Iterator[Any]:
+def _computed_dtypes(jaxpr: Any) -> Iterator[Any]:
     """Yields the dtypes of all arrays that a jaxpr computes."""
     for equation in jaxpr.eqns:
         for variable in equation.outvars:
@@ -69,4 +69,4 @@ def _made(jaxpr: Any) -> Iterator[Any]:
             ):
                 yield dtype
         for each in inner(equation):
-            yield from _made(each)
+            yield from _computed_dtypes(each)

@@ -48,7 +48,7 @@ class Made:
     record: bool
 
 
-def made(
+def describe_results(
     function: Callable[..., Any],
     params: Any,
     *inputs: Any,
@@ -77,8 +77,10 @@ def needing_record(jaxpr: Any, n_params: int) -> dict[Any, bool]:
     """
     dependent = {var: i < n_params for i, var in enumerate(jaxpr.invars)}
     for equation in jaxpr.eqns:
-        known = any(dependent.get(v, False) for v in equation.invars if not isinstance(v, Literal))
-        dependent.update(dict.fromkeys(equation.outvars, known or _is_expensive(equation)))
+        depends = any(
+            dependent.get(v, False) for v in equation.invars if not isinstance(v, Literal)
+        )
+        dependent.update(dict.fromkeys(equation.outvars, depends or _is_expensive(equation)))
     return dependent
 
 
@@ -150,7 +152,7 @@ def records(
     )
     return any(
         array.record and array.shape[:1] == (ROWS,)
-        for array in made(pullback, params, inputs, keys)
+        for array in describe_results(pullback, params, inputs, keys)
     )
 
 

@@ -118,8 +118,8 @@ def dot(graph: Graph) -> str:
             "box",
         )
         style = "filled,rounded" if node.is_control and shape == "box" else "filled"
-        own = family(node.kind, node.is_control)
-        colours = f'fillcolor="{own.fill}", fontcolor="{own.ink}"'
+        family_of = family(node.kind, node.is_control)
+        colours = f'fillcolor="{family_of.fill}", fontcolor="{family_of.ink}"'
         lines.append(
             f'  {ids[node.name]} [label="{_dot(node.name)}\\n{_dot(_kind(node))}", shape={shape}, style="{style}", {colours}];'
         )

@@ -290,7 +290,7 @@ def apply(
             where,
             "a state function that works for every state",
             f"{type(error).__name__}: {error}, for {state!r}",
-            "Mend the function.",
+            "Let the function give a result for this state: it is called for all states that reach the node.",
         ) from error
 
 

@@ -35,13 +35,13 @@ def nodes_before_sinks(graph: Graph) -> set[str]:
     for node in graph.nodes.values():
         if isinstance(node.op, Sink):
             waiting.append(node)
-    found = {node.name for node in waiting}
+    names = {node.name for node in waiting}
     while waiting:
         for wire in waiting.pop().inputs:
-            if wire is not None and wire.source.name not in found:
-                found.add(wire.source.name)
+            if wire is not None and wire.source.name not in names:
+                names.add(wire.source.name)
                 waiting.append(wire.source)
-    return found
+    return names
 
 
 def fields_before_sinks(graph: Graph) -> dict[str, Fields]:
@@ -78,7 +78,7 @@ def _before(
 ) -> Iterator[Fields]:
     """Yields for each input the fields that decide on the outputs, of which some are needed (None: an output that leads to no sink)."""
     op = node.op
-    needed = NONE.union(*(own for own in outputs if own is not None))
+    needed = NONE.union(*(of_output for of_output in outputs if of_output is not None))
     first, *others = (_fields_of(wire) for wire in node.inputs)
     if isinstance(op, Phi | Bcast | Reduce | Sink | Distribute | Collect):
         yield needed
@@ -97,10 +97,10 @@ def _before(
         order = first if op.order is None else _read(op.order, first)
         size = _read(op.size, others[0] if op.opened else first)
         yield _key(op.by, first) | order | (NONE if op.opened else size | needed)
-        yield from (_key(op.by, own) | size | needed for own in others)
+        yield from (_key(op.by, of_output) | size | needed for of_output in others)
     elif isinstance(op, Compute | RouteBy):
         yield _key(op.join, first) | needed - {*getattr(op, "names", ())}
-        yield from (_key(op.join, own) for own in others)
+        yield from (_key(op.join, of_output) for of_output in others)
     else:
         yield from (first, *others)
 
@@ -128,7 +128,7 @@ def _read(
     fields: Fields,
 ) -> Fields:
     """The fields from which a state function's result follows."""
-    state, leaked = _watched(fields)
+    state, leaked = _watch_fields(fields)
     result = function(state)
     return _reads(result) | leaked
 
@@ -139,16 +139,16 @@ def _through(
     needed: Fields,
 ) -> Fields:
     """The fields from which the needed fields of a state function's result follow."""
-    state, leaked = _watched(fields)
+    state, leaked = _watch_fields(fields)
     after = function(state)
-    known: Mapping[str, Fields] = after.sources if isinstance(after, _Watched) else {}
+    sources: Mapping[str, Fields] = after.sources if isinstance(after, _Watched) else {}
     return NONE.union(
         leaked,
-        *(known.get(name, fields) for name in needed),
+        *(sources.get(name, fields) for name in needed),
     )
 
 
-def _watched(fields: Fields) -> tuple[_Watched, set[str]]:
+def _watch_fields(fields: Fields) -> tuple[_Watched, set[str]]:
     """A state whose columns note their consequences, and the set of fields with unknown consequences."""
     plain = sample(sorted(fields))
     leaked = set[str]()
@@ -246,7 +246,7 @@ class _Column(NDArrayOperatorsMixin):
         *inputs: Any,
         **options: Any,
     ) -> Any:
-        return self._made(getattr(ufunc, method), inputs, options)
+        return self._apply(getattr(ufunc, method), inputs, options)
 
     def __array_function__(
         self,
@@ -255,18 +255,18 @@ class _Column(NDArrayOperatorsMixin):
         args: Any,
         options: Any,
     ) -> Any:
-        return self._made(function, args, options)
+        return self._apply(function, args, options)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # ways to get at a plain array, which `__array__` notices
             raise AttributeError(name)
-        found = getattr(self.values, name)
-        if callable(found):
-            return lambda *args, **options: self._made(found, args, options)
-        return found
+        attribute = getattr(self.values, name)
+        if callable(attribute):
+            return lambda *args, **options: self._apply(attribute, args, options)
+        return attribute
 
     def __getitem__(self, key: Any) -> Any:
-        return self._made(
+        return self._apply(
             lambda k: self.values[k],
             (key,),
             {},
@@ -275,7 +275,7 @@ class _Column(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return len(self.values)
 
-    def _made(
+    def _apply(
         self,
         function: Callable[..., Any],
         args: Any,
@@ -283,11 +283,11 @@ class _Column(NDArrayOperatorsMixin):
     ) -> Any:
         """Applies a function to columns: the result follows from all of the columns."""
         reads = self.reads | _reads((args, options))
-        made = function(*_plain(args), **_plain(options))
+        result = function(*_plain(args), **_plain(options))
         wrap = lambda x: _Column(x, reads, self._leaked)
-        if isinstance(made, tuple | list):
-            return type(made)(map(wrap, made))
-        return wrap(made)
+        if isinstance(result, tuple | list):
+            return type(result)(map(wrap, result))
+        return wrap(result)
 
 
 def _reads(value: Any) -> Fields:

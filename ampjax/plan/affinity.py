@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ampjax.errors import SettingsError
-from ampjax.plan.device_packing import Memory
+from ampjax.plan.device_packing import DeviceMemory
 
 if TYPE_CHECKING:
     from ampjax.ir.graph import Graph
@@ -42,7 +42,7 @@ def assign(
     rule: Rule = "default",
     seed: int = 0,
     hops: int = 1,
-    memory: Memory | None = None,
+    memory: DeviceMemory | None = None,
     hosts: HostWorkers | None = None,
 ) -> dict[str, int]:
     """The worker of each hosted node: of every node that is neither control nor a pump.
@@ -80,7 +80,7 @@ def assign(
     _check_integer("workers", workers, 1)
     _check_integer("hops", hops, 1)
     _check_integer("seed", seed, 0)
-    nodes = hosted(graph)
+    nodes = list_hosted(graph)
     places = _Places(workers, hosts or {})
     pinned = {}
     for n in nodes:
@@ -92,7 +92,7 @@ def assign(
     if callable(rule):
         rule = rule(graph, workers)
     if isinstance(rule, Mapping):
-        placed = _given(nodes, rule, pinned, places)
+        placed = _place_by_map(nodes, rule, pinned, places)
         _check_shared(graph, placed)
     elif rule == "default":
         placed = _follow(
@@ -125,7 +125,7 @@ def assign(
     return {node.name: placed[node.name] for node in nodes}
 
 
-def hosted(graph: Graph) -> list[Node]:
+def list_hosted(graph: Graph) -> list[Node]:
     """Lists the nodes that a worker hosts: PPT, NPT, Concat, Split, Reduce, Collect, Loss and Sink.
 
     Args:
@@ -154,7 +154,7 @@ def heavy_neighbours(
     Returns:
       Name to names; symmetric. Replicas of one group are neighbours at any distance.
     """
-    return _neighbours(hosted(graph), hops)
+    return _neighbours(list_hosted(graph), hops)
 
 
 # ---- heavy nodes -----------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def _neighbours(
     hops: int,
 ) -> dict[str, list[str]]:
     heavy = {node.name: node for node in _heavy(nodes)}
-    edges = _undirected(nodes)
+    edges = _link_both_ways(nodes)
     one_hop = {
         name: _reach(name, edges, through=lambda other: other not in heavy, to=heavy)
         for name in heavy
@@ -254,7 +254,7 @@ def _count(values: Iterable[int], workers: int) -> list[int]:
 
 
 def _fitting(
-    nodes: list[Node], wanted: Placement, pinned: Placement, memory: Memory | None
+    nodes: list[Node], wanted: Placement, pinned: Placement, memory: DeviceMemory | None
 ) -> dict[str, int]:
     """Places heavy nodes on the workers that a rule names, or on others with room, together with the sharers of their parameters; and all pinned nodes."""
     heavy = {**wanted, **pinned}
@@ -300,8 +300,8 @@ def _follow(
         if node.part is not None:
             of_parts.setdefault(node.part, set()).add(placed[node.name])
     for node in nodes:
-        if node.name not in placed and len(own := of_parts.get(node.part or "", ())) == 1:
-            (placed[node.name],) = own
+        if node.name not in placed and len(of_part := of_parts.get(node.part or "", ())) == 1:
+            (placed[node.name],) = of_part
     wires.spread(placed, wires.direct)
     wires.spread(placed, wires.all)
     for node in nodes:
@@ -342,8 +342,8 @@ class _Wires:
         edges: tuple[tuple[str, str], ...],
     ) -> None:
         """Places nodes next to placed ones until nothing changes; consumers before producers, all nodes each time."""
-        consumers = _adjacent(self.names, edges)
-        producers = _adjacent(
+        consumers = _list_adjacent(self.names, edges)
+        producers = _list_adjacent(
             self.names,
             ((c, p) for p, c in edges),
         )
@@ -359,40 +359,40 @@ class _Wires:
         before = len(placed)
         progress = True
         while progress:
-            found = {
+            settled = {
                 n: placed[next(o for o in towards[n] if o in placed)]
                 for n in self.names
                 if n not in placed and any(o in placed for o in towards[n])
             }
-            placed.update(found)
-            progress = bool(found)
+            placed.update(settled)
+            progress = bool(settled)
         return len(placed) > before
 
 
 def _consumers(node: Node) -> list[str]:
     """The hosted nodes that a node's messages reach through control nodes alone."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     seen = {node.name: None}
     ahead = [node]
     while ahead:
         for consumer in (c for wire in ahead.pop(0).outputs for c, _ in wire.consumers):
             if not consumer.is_control:
-                found[consumer.name] = None
+                names[consumer.name] = None
             elif consumer.name not in seen:
                 seen[consumer.name] = None
                 ahead.append(consumer)
-    return list(found)
+    return list(names)
 
 
-def _undirected(nodes: list[Node]) -> dict[str, list[str]]:
+def _link_both_ways(nodes: list[Node]) -> dict[str, list[str]]:
     wires = _Wires.of(nodes)
-    return _adjacent(
+    return _list_adjacent(
         wires.names,
         (edge for p, c in wires.all for edge in ((p, c), (c, p))),
     )
 
 
-def _adjacent(
+def _list_adjacent(
     names: Iterable[str],
     edges: Iterable[tuple[str, str]],
 ) -> dict[str, list[str]]:
@@ -405,7 +405,7 @@ def _adjacent(
 # ---- checks ----------------------------------------------------------------------------------------------------------
 
 
-def _given(
+def _place_by_map(
     nodes: list[Node], placement: Wish, pinned: Placement, places: _Places
 ) -> dict[str, int]:
     names = [node.name for node in nodes]
@@ -478,17 +478,20 @@ class _Places:
         if name not in self.hosts:
             fix = "Choose one of these, or add the machine to the resource file."
             raise SettingsError(where, f"one of the hosts {list(self.hosts)}", f"{wish!r}", fix)
-        own = self.hosts[name]
-        if not number.isdecimal() or int(number) >= len(own):
+        workers = self.hosts[name]
+        if not number.isdecimal() or int(number) >= len(workers):
             fix = f"Choose one of these, or `{name}` for its first worker."
             raise SettingsError(
-                where, f"`{name}:0` to `{name}:{len(own) - 1}`, its workers", f"{wish!r}", fix
+                where, f"`{name}:0` to `{name}:{len(workers) - 1}`, its workers", f"{wish!r}", fix
             )
-        return own[int(number)]
+        return workers[int(number)]
 
 
 def _check_integer(name: str, value: object, least: int) -> None:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         raise SettingsError(
-            name, f"an integer of at least {least}", f"{value!r}", "Choose such a number."
+            name,
+            f"an integer of at least {least}",
+            f"{value!r}",
+            f"Pass {least} or a larger integer.",
         )

@@ -16,7 +16,7 @@ def find_sole_consumers(stages: Sequence[Stage]) -> None:
     outputs = {}
     for s in stages:
         for j, route in enumerate(s.routes):
-            outputs[(s.number, j)] = reached(route, stages)
+            outputs[(s.number, j)] = find_reached(route, stages)
     # A group has the rows of its members, which other stages may consume, too.
     good = {}
     for key, (_, once) in outputs.items():
@@ -63,18 +63,19 @@ def count_workers_ahead(stages: Sequence[Stage]) -> None:
       stages: All stages of a plan.
     """
     ahead = [
-        list(dict.fromkeys(leaf.stage for r in s.routes for leaf in reached(r)[0])) for s in stages
+        list(dict.fromkeys(leaf.stage for r in s.routes for leaf in find_reached(r)[0]))
+        for s in stages
     ]
     workers: dict[int, set[int]] = {}
     for loop in _loops(ahead):  # stages of a loop have the same ahead of them
-        found = {stages[number].worker for number in loop}
+        of_loop = {stages[number].worker for number in loop}
         beyond = {}
         for number in loop:
             for n in ahead[number]:
                 if n in workers:
                     beyond[id(workers[n])] = workers[n]
-        found.update(*beyond.values())
-        workers.update(dict.fromkeys(loop, found))
+        of_loop.update(*beyond.values())
+        workers.update(dict.fromkeys(loop, of_loop))
     for stage in stages:
         stage.workers_ahead = len(workers[stage.number])
 
@@ -118,7 +119,7 @@ def _loops(ahead: Sequence[Sequence[int]]) -> Iterator[list[int]]:
                     yield loop
 
 
-def reached(
+def find_reached(
     targets: Targets, trained: Sequence[Stage] | None = None
 ) -> tuple[dict[StagePort, None], bool]:
     """Finds the ports that a route's messages can reach.

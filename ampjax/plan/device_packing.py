@@ -21,7 +21,7 @@ MOST_NAMED = 6
 
 
 @dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """The memory of a machine's devices, and the nodes' shares in that memory.
 
     Args:
@@ -43,16 +43,16 @@ class Memory:
         Raises:
           SettingsError: If a device has no room for its nodes; names them and their bytes.
         """
-        for device, used in self._used(placed).items():
+        for device, used in self._count_used(placed).items():
             if used > self.limit:
-                here = []
+                on_device = []
                 for name, worker in placed.items():
                     if self.device_of[worker] == device:
-                        here.append(name)
+                        on_device.append(name)
                 raise SettingsError(
                     "setting `device_memory`",
                     f"nodes of at most {self.limit} bytes on device {device}, with parameters, gradients and optimizer state",
-                    f"{used} bytes: {self._named(here)}",
+                    f"{used} bytes: {self._name_largest(on_device)}",
                     "Place some of them elsewhere, or raise `device_memory`.",
                 )
 
@@ -87,19 +87,19 @@ class Memory:
                 f"{self.limit}",
                 "Raise it, or cut the node into smaller ones.",
             )
-        placed = self._moved(wanted, pinned)
+        placed = self._move_on(wanted, pinned)
         if placed is None:
-            placed = self._packed(wanted, pinned)
+            placed = self._pack_largest(wanted, pinned)
         if placed is None:
             raise SettingsError(
                 "setting `device_memory`",
-                f"room for {sum(self.sizes.get(name, 0) for name in wanted)} bytes on {len(self._used({}))} device(s): {self._named(wanted)}",
+                f"room for {sum(self.sizes.get(name, 0) for name in wanted)} bytes on {len(self._count_used({}))} device(s): {self._name_largest(wanted)}",
                 f"{self.limit} bytes on each, into which no way to put the nodes was found",
                 "Raise it, or add workers.",
             )
         return placed
 
-    def _moved(
+    def _move_on(
         self,
         wanted: Mapping[str, int],
         pinned: Mapping[str, int],
@@ -123,7 +123,7 @@ class Memory:
             free[self.device_of[worker]] -= size
         return {name: placed[name] for name in wanted}
 
-    def _packed(
+    def _pack_largest(
         self, wanted: Mapping[str, int], pinned: Mapping[str, int]
     ) -> dict[str, int] | None:
         """Places the largest nodes first, each where the least room is left, with backtracking. None if no placing fits."""
@@ -140,14 +140,14 @@ class Memory:
             choices = []
         for _ in range(max(MOST_SEARCH_STEPS // len(free), 2 * len(names))):
             if len(chosen) == len(names):
-                found = dict(
+                worker_of = dict(
                     zip(
                         names,
                         (self.device_of.index(device) for device in chosen),
                         strict=True,
                     )
                 )
-                return {name: found.get(name, wanted[name]) for name in wanted}
+                return {name: worker_of.get(name, wanted[name]) for name in wanted}
             device = next(choices[-1], None)
             if device is not None:
                 free[device] -= sizes[len(chosen)]
@@ -166,11 +166,11 @@ class Memory:
         placed: Mapping[str, int],
     ) -> dict[int, int]:
         result = {}
-        for device, used in self._used(placed).items():
+        for device, used in self._count_used(placed).items():
             result[device] = self.limit - used
         return result
 
-    def _used(
+    def _count_used(
         self,
         placed: Mapping[str, int],
     ) -> dict[int, int]:
@@ -180,7 +180,7 @@ class Memory:
             used[self.device_of[worker]] += self.sizes.get(name, 0)
         return used
 
-    def _named(
+    def _name_largest(
         self,
         names: Mapping[str, int] | Sequence[str],
     ) -> str:

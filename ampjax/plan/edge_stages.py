@@ -132,7 +132,7 @@ def _edge_type(end: Wire) -> tuple[Node, EdgeType] | None:
         node = wire.source
         if isinstance(node.op, Distribute):
             starts[wire] = None
-        elif isinstance(node.op, Compute) and _fusable(node, wire is end):
+        elif isinstance(node.op, Compute) and _is_fusable(node, wire is end):
             nodes[node] = None
             stack.extend(w for w in node.inputs if w is not None and w.source not in nodes)
         else:
@@ -143,7 +143,7 @@ def _edge_type(end: Wire) -> tuple[Node, EdgeType] | None:
     return start.source, EdgeType(start.port, _in_order(nodes), end)
 
 
-def _fusable(node: Node, last: bool) -> bool:
+def _is_fusable(node: Node, last: bool) -> bool:
     """Whether a node on an edge needs no recorded activations: a node with parameters is the last, and linear in the inputs that adjoints need."""
     if not node.has_params:
         return True
@@ -173,11 +173,11 @@ def _stays_inside(chain: Chain) -> bool:
         for node in edge_type.nodes:
             homes[node] = (i, edge_type)
     for wire in (w for node in (chain.distribute, *homes) for w in node.outputs):
-        own = homes.get(wire.source, (-1, None))[0]
+        home = homes.get(wire.source, (-1, None))[0]
         for consumer, port in wire.consumers:
             if consumer is chain.collect:
-                if own not in (-1, port):
+                if home not in (-1, port):
                     return False
-            elif consumer not in homes or own not in (-1, homes[consumer][0]):
+            elif consumer not in homes or home not in (-1, homes[consumer][0]):
                 return False
     return True

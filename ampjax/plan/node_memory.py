@@ -34,18 +34,18 @@ def kept_bytes(
       Node name to bytes.
     """
     default = tx if tx is not None else optax.adam(1e-3)
-    known: dict[tuple[int, int], int] = {}  # replicas are alike
+    bytes_of: dict[tuple[int, int], int] = {}  # replicas are alike
     sizes = {}
     for name, node in graph.parameterised.items():
         if node.table is not None:
             sizes[name] = 0
             continue
         init = node.op.body.init
-        own = (transforms or {}).get(name) or node.options.tx or default
-        key = id(init), id(own)
-        if key not in known:
-            known[key] = bytes_with(init, own)
-        sizes[name] = known[key]
+        transform = (transforms or {}).get(name) or node.options.tx or default
+        key = id(init), id(transform)
+        if key not in bytes_of:
+            bytes_of[key] = bytes_with(init, transform)
+        sizes[name] = bytes_of[key]
     return sizes
 
 

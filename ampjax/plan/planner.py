@@ -164,8 +164,8 @@ class _Planner:
         for node in fused[:-1]:
             consumers[node] = [c for wire in node.outputs for c, _ in wire.consumers]
         seen = []
-        for node, own in consumers.items():
-            if any(isinstance(c.op, Sink) for c in own):
+        for node, fed in consumers.items():
+            if any(isinstance(c.op, Sink) for c in fed):
                 seen.append(node)
         for node in seen:
             needed = [node]
@@ -235,11 +235,11 @@ class _Planner:
             if n.has_params:
                 options.append((n.options.weights, n.options.max_dispatch_size))
         # The states of the stage's outputs will be those of the chain's message: under a join, that must be `last`'s first input as it is.
-        own = (
+        wires = (
             chain.collect.outputs[0],
             chain.distribute.inputs[0],
         )
-        first = _join(last) is None or input_wire(home[0], 0) in own
+        first = _join(last) is None or input_wire(home[0], 0) in wires
         same_worker = self.worker_of[chain.collect.name] == self.worker_of[last.name]
         return same_worker and len(dict.fromkeys(options)) <= 1 and first
 
@@ -293,7 +293,7 @@ class _Planner:
         """All stage ports that a wire's messages can reach through control nodes."""
         if wire in self._reach:
             return self._reach[wire]
-        found: dict[StagePort, None] = {}
+        ports: dict[StagePort, None] = {}
         seen = {wire}
         stack = [wire]
         while stack:
@@ -303,9 +303,9 @@ class _Planner:
                     seen.update(new)
                     stack.extend(new)
                 elif not wire_type(w).topology:
-                    found.update(dict.fromkeys(self._ports(node, w)))
-        self._reach[wire] = found
-        return found
+                    ports.update(dict.fromkeys(self._ports(node, w)))
+        self._reach[wire] = ports
+        return ports
 
     def _place_groups(self) -> None:
         """Places the rows of groups, which have no kernels, in the space of their first consumer."""

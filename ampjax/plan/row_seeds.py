@@ -14,7 +14,7 @@ import numpy as np
 from ampjax.ir.state import HANDLE
 
 if TYPE_CHECKING:
-    from ampjax.unfold.rules.edges import Edges
+    from ampjax.unfold.rules.edges import DispatchEdges
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RowSeeds:
         self,
         states: np.ndarray,
         sizes: np.ndarray | None,
-        edges: Edges | None,
+        edges: DispatchEdges | None,
     ) -> list[np.ndarray]:
         """Makes the random numbers of some messages.
 
@@ -51,8 +51,8 @@ class RowSeeds:
         if edges is None:
             return [_of_rows(of_message, sizes)]
         result = []
-        for own in (edges.n_rows, *edges.counts.T):
-            result.append(_of_rows(of_message, own))
+        for counts in (edges.n_rows, *edges.counts.T):
+            result.append(_of_rows(of_message, counts))
         return result
 
     def _of_messages(self, states: np.ndarray) -> np.ndarray:

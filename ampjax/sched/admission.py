@@ -244,9 +244,9 @@ class Admission:
           worker: The worker.
         """
         t = self._tables.t
-        own = t.instances[np.setdiff1d(np.arange(len(t.instances)), t.vacant)]
-        known = own[own[:, c.N_INVOCATIONS] > 0]
-        for line, live, n in known[:, [c.FIRST_LINE, c.FIRST_LIVE, c.N_INVOCATIONS]].tolist():
+        in_flight = t.instances[np.setdiff1d(np.arange(len(t.instances)), t.vacant)]
+        pumped = in_flight[in_flight[:, c.N_INVOCATIONS] > 0]
+        for line, live, n in pumped[:, [c.FIRST_LINE, c.FIRST_LIVE, c.N_INVOCATIONS]].tolist():
             lines = t.lines[line : line + n]
             missing = t.live[live : live + n, c.N_MISSING]
             waits = (missing > 0) & (missing < lines[:, c.N_IN])

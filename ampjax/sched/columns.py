@@ -236,7 +236,7 @@ TO_ASK: A list, not by worker: the workers that are asked; the `N_BLOCKED` block
 """
 IDLE = -1
 
-# What dispatches cost in virtual time (`Rates`), float64. `queues`: a line for each queue.
+# What dispatches cost in virtual time (`DispatchRates`), float64. `queues`: a line for each queue.
 FIRST_TERM, N_TERMS, FIXED_NS, ROW_BYTES, OVERLAPS = range(5)
 """FIRST_TERM: The line of the terms where its terms begin.
 N_TERMS: How many terms it has.
@@ -340,7 +340,7 @@ RUN_LENGTHS: Scratch: how long these are.
 """
 
 
-class Rates(NamedTuple):
+class DispatchRates(NamedTuple):
     """Costs of dispatches: operations for each row and each update at a rate per second, rounded up to nanoseconds; bytes of transfers likewise; and fixed times.
 
     Args:

@@ -15,11 +15,11 @@ from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.make_dispatches import DispatchMaker
-from ampjax.sched.tables.plan_tables import lengthened
+from ampjax.sched.tables.plan_tables import lengthen_table
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.rounds import UpdateRounds
-from ampjax.sched.virtual_time import VirtualTime
+from ampjax.sched.virtual_time import VirtualClock
 
 
 class Decider:
@@ -80,12 +80,15 @@ class Decider:
             ahead = min(ahead, 1)
             if chosen == NO_QUEUE:
                 return []
-        while isinstance(found := self._run_decide(worker, chosen, ahead), int):
-            if found == c.NOTHING or (chosen := self._queues.pick_if_all_wait(worker)) == NO_QUEUE:
+        while isinstance(dispatches := self._run_decide(worker, chosen, ahead), int):
+            if (
+                dispatches == c.NOTHING
+                or (chosen := self._queues.pick_if_all_wait(worker)) == NO_QUEUE
+            ):
                 return []
-        return found
+        return dispatches
 
-    def advance(self, time: VirtualTime, most: int) -> Decisions | None:
+    def advance(self, time: VirtualClock, most: int) -> Decisions | None:
         """Lets virtual time go on until more dispatches have been decided, or instances have ended.
 
         Args:
@@ -97,12 +100,12 @@ class Decider:
         """
         chosen = NO_QUEUE
         self._time = time
-        while isinstance(found := self._run_advance(time, chosen, most), int):
-            if found == c.NOTHING:
+        while isinstance(decisions := self._run_advance(time, chosen, most), int):
+            if decisions == c.NOTHING:
                 return None
             chosen = self._queues.pick_if_all_wait(time.next_asked)
             chosen = c.WAITS if chosen == NO_QUEUE else chosen
-        return found
+        return decisions
 
     def can_move(self, worker: int) -> bool:
         """Tells whether a worker has an action.
@@ -143,7 +146,7 @@ class Decider:
         ahead: int,
     ) -> list[Dispatch] | int:
         """The next dispatches, at least one, or why there is none: `columns.NOTHING` or `WAITS`. See `loops.decide`."""
-        self._lines = lengthened(self._lines, max(1, ahead) + 1)
+        self._lines = lengthen_table(self._lines, max(1, ahead) + 1)
         while True:
             buffers = self._lines, self._pack, self._due
             how = worker, chosen, self._queues.number, ahead, self._tables.spare
@@ -154,18 +157,18 @@ class Decider:
             )
             if n:
                 self._lines[:n, c.DECIDED_FOR] = worker
-                return self._maker.make(self._decided(self._lines[:n]))
+                return self._maker.make(self._copy_lines(self._lines[:n]))
             if not self._has_made_room():
                 return int(self._lines[0, c.QUEUE])
 
     def _run_advance(
         self,
-        time: VirtualTime,
+        time: VirtualClock,
         chosen: int,
         most: int,
     ) -> Decisions | int:
         """The next dispatches in virtual time, or why there are none and never will be: `columns.NOTHING` or `WAITS`. See `loops.advance`."""
-        self._lines = lengthened(self._lines, most + 1)
+        self._lines = lengthen_table(self._lines, most + 1)
         while True:
             how = (
                 most,
@@ -192,10 +195,10 @@ class Decider:
             chosen = max(
                 chosen, NO_QUEUE
             )  # that a worker waits has been heeded; a chosen queue has not been taken yet
-        decided = self._decided(self._lines[:n].copy())
+        decided = self._copy_lines(self._lines[:n].copy())
         if self._maker.has_effects:  # these must be known before more is decided
-            made = self._maker.make(decided)
-            return Decisions(decided, lambda: made, False)
+            dispatches = self._maker.make(decided)
+            return Decisions(decided, lambda: dispatches, False)
         return Decisions(decided, lambda: self._maker.make(decided), True)
 
     def _has_made_room(self) -> bool:
@@ -208,10 +211,10 @@ class Decider:
                 need,
             )
         elif reason == c.BUFFER_FULL:
-            self._pack = lengthened(self._pack, need)
+            self._pack = lengthen_table(self._pack, need)
         return reason in (c.ARENA_FULL, c.BUFFER_FULL)
 
-    def _decided(self, lines: np.ndarray) -> DecidedLines:
+    def _copy_lines(self, lines: np.ndarray) -> DecidedLines:
         """The arrays that loops have written about some dispatches; except for `lines`, their memory is not written to again."""
         if not len(lines):
             return DecidedLines(

@@ -16,7 +16,7 @@ from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import BACKWARD, Dispatch, brings_gradients
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
-from ampjax.unfold.rules.edges import EdgeIndex, Edges
+from ampjax.unfold.rules.edges import DispatchEdges, EdgeIndex
 from ampjax.unfold.rules.routes import find_topology
 
 
@@ -98,7 +98,7 @@ class DispatchContents:
             return self._column(d, c.IN_ROWS)
         return None
 
-    def edges(self, d: Dispatch) -> Edges | None:
+    def edges(self, d: Dispatch) -> DispatchEdges | None:
         """Gives the edges of a dispatch's messages.
 
         Args:
@@ -136,7 +136,7 @@ class DispatchContents:
         t = self._tables.t
         nodes = list(self._plan.graph.parameterised)
         first, n = t.stages[d.stage, [c.PARAMS, c.N_PARAMS]].tolist()
-        found = []
+        shares = []
         for place, (node, edge_type) in enumerate(t.params[first : first + n].tolist()):
             rows = self._column(
                 d,
@@ -144,8 +144,8 @@ class DispatchContents:
             )
             if edge_type >= 0:
                 rows = t.edges[t.instances[self._handles(d), c.PROGRAM], edge_type].astype(np.int64)
-            found.append((nodes[node], t.live[d.messages, c.SEEN + place], rows))
-        return found
+            shares.append((nodes[node], t.live[d.messages, c.SEEN + place], rows))
+        return shares
 
     def scatter(self, d: Dispatch) -> list[np.ndarray]:
         """Gives the scatter maps of a collect's dispatch.

@@ -61,7 +61,7 @@ def _drain(scheduler: Scheduler) -> None:
     while moved:
         moved = False
         for worker in range(scheduler.plan.workers):
-            while found := scheduler.ahead(worker, DECIDED_TOGETHER):
+            while dispatches := scheduler.ahead(worker, DECIDED_TOGETHER):
                 moved = True
-                if scheduler.contents.reads(found[-1]):
-                    scheduler.done(found[-1])
+                if scheduler.contents.reads(dispatches[-1]):
+                    scheduler.done(dispatches[-1])

@@ -20,7 +20,7 @@ from ampjax.sched.updates.stashed_weights import WeightStashes
 from ampjax.sched.updates.weight_ages import WeightAges
 
 
-class _Queue(NamedTuple):
+class _QueueTraits(NamedTuple):
     """The properties that all dispatches of a queue share."""
 
     stage: int
@@ -64,12 +64,12 @@ class DispatchMaker:
         self._ages = WeightAges(plan, settings.estimated, settings.stalest, tables)
         special = self._edge_columns.keys() | self._stashed | self._ages.stages
         self._meets = set(np.flatnonzero(tables.t.nodes[:, c.MEETS]).tolist())
-        self._queues: list[_Queue] = []
+        self._queues: list[_QueueTraits] = []
         for stage in plan.stages:
             plain = stage.number not in special
             sections = len(stage.ports) + len(stage.outputs)
             self._queues += [
-                _Queue(stage.number, direction, sections, plain)
+                _QueueTraits(stage.number, direction, sections, plain)
                 for direction in DIRECTIONS[: c.N_DIRECTIONS]
             ]
         self.has_effects = bool(self._meets) or not all(queue.plain for queue in self._queues)
@@ -83,7 +83,7 @@ class DispatchMaker:
         Returns:
           The dispatches, in the order in which they were decided.
         """
-        found = list[Dispatch]()
+        dispatches = list[Dispatch]()
         updates = decided.due.tolist()
         packs = decided.packs
         self._ages.begin(decided.due)
@@ -94,7 +94,7 @@ class DispatchMaker:
             else:
                 changes = ()
             at += decided.start
-            own = packs[at : at + length]
+            pack = packs[at : at + length]
             dispatch = Dispatch(
                 number,
                 worker,
@@ -103,16 +103,16 @@ class DispatchMaker:
                 n,
                 rows,
                 n_sections,
-                own,
+                pack,
                 size,
                 at,
                 changes,
             )
-            found.append(dispatch if plain else self._completed(dispatch))
+            dispatches.append(dispatch if plain else self._complete(dispatch))
             self._ages.update(updates[first : first + n_due])
-        return found
+        return dispatches
 
-    def _completed(self, dispatch: Dispatch) -> Dispatch:
+    def _complete(self, dispatch: Dispatch) -> Dispatch:
         """Completes a dispatch with its edges, versions, staleness and dropped nodes."""
         stage = dispatch.stage
         if stage in self._edge_columns:

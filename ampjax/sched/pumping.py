@@ -155,11 +155,11 @@ class Pumping:
     ) -> list[Feed]:
         """Pumps more messages of instances whose programs grow."""
         tables = self._tables
-        own = self._tables.t.instances[handles]
+        instances = self._tables.t.instances[handles]
         n_rows_before = np.where(
-            own[:, c.N_INVOCATIONS] < 0,
+            instances[:, c.N_INVOCATIONS] < 0,
             0,
-            own[:, c.N_OUT_ROWS],
+            instances[:, c.N_OUT_ROWS],
         )
         messages = self._growing.pump(handles, batch)
         t = tables.t

@@ -32,7 +32,7 @@ from ampjax.sched.programs.feeds import Feed
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.sched.updates.rounds import UpdateRounds
-from ampjax.sched.virtual_time import VirtualTime
+from ampjax.sched.virtual_time import VirtualClock
 
 
 @functools.cache
@@ -220,12 +220,12 @@ class Scheduler:
         Returns:
           The action, or None if there is none now.
         """
-        found = self._decider.decide(worker, 0)
-        if not found:
+        dispatches = self._decider.decide(worker, 0)
+        if not dispatches:
             return None
-        self.admission.under_way[found[0].number] = found[0]
-        self._log.append(found[0])
-        return found[0]
+        self.admission.under_way[dispatches[0].number] = dispatches[0]
+        self._log.append(dispatches[0])
+        return dispatches[0]
 
     def ahead(self, worker: int, most: int) -> list[Dispatch]:
         """Gives a worker's next actions, each done as soon as decided.
@@ -245,12 +245,12 @@ class Scheduler:
             if not self.contents.reads(dispatch):
                 self.done(dispatch)
             return [dispatch]
-        found = self._decider.decide(worker, most)
-        if found and self.contents.reads(found[-1]):
-            self.admission.under_way[found[-1].number] = found[-1]
-        self._log.extend(tuple(found))
+        dispatches = self._decider.decide(worker, most)
+        if dispatches and self.contents.reads(dispatches[-1]):
+            self.admission.under_way[dispatches[-1].number] = dispatches[-1]
+        self._log.extend(tuple(dispatches))
         self._settle()
-        return found
+        return dispatches
 
     @property
     def foresees(self) -> bool:
@@ -262,7 +262,7 @@ class Scheduler:
         """Whether `advance` can be used, as the controller changes no parameters."""
         return self.foresees and self.settings.flush_every is None and not self.rounds.changes
 
-    def advance(self, time: VirtualTime, most: int) -> Decisions | None:
+    def advance(self, time: VirtualClock, most: int) -> Decisions | None:
         """Lets virtual time go on until more dispatches have been decided, or instances have ended. Those that have ended meanwhile are done.
 
         Args:
@@ -272,11 +272,11 @@ class Scheduler:
         Returns:
           The dispatches. None if no worker has anything to do: then `take_ended` may have more to tell, or instances can be admitted.
         """
-        found = self._decider.advance(time, most)
-        if found is not None:
-            self._log.extend(found)
+        decisions = self._decider.advance(time, most)
+        if decisions is not None:
+            self._log.extend(decisions)
         self._settle()
-        return found
+        return decisions
 
     # -- questions
 

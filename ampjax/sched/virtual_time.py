@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.sched import columns as c
-from ampjax.sched.columns import Rates, Tables
+from ampjax.sched.columns import DispatchRates, Tables
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 
 
-class VirtualTime:
+class VirtualClock:
     """Virtual time, the workers that are busy, and the transfers that are on their way; at first there are none.
 
     Args:
@@ -21,7 +21,7 @@ class VirtualTime:
       moments, workers: For loops; see `columns`.
     """
 
-    def __init__(self, rates: Rates, workers: int, now_ns: int = 0):
+    def __init__(self, rates: DispatchRates, workers: int, now_ns: int = 0):
         self.rates = rates
         self.moments = np.zeros(c.LOOKS + 1, np.int64)
         self.moments[c.NOW_NS] = now_ns
@@ -61,7 +61,7 @@ class VirtualTime:
         Returns:
           Dispatches with their messages, without rows.
         """
-        found: list[Dispatch] = []
+        dispatches: list[Dispatch] = []
         for column in np.flatnonzero(self.workers[c.END_NS] != c.IDLE).tolist():
             _, number, q, v, n = self.workers[: c.RUNS_MESSAGES + 1, column].tolist()
             worker = int(t.stages[q // c.N_DIRECTIONS, c.WORKER])
@@ -70,7 +70,7 @@ class VirtualTime:
                 messages.append(v)
                 v = int(t.live[v, c.NEXT])
             pack = np.array(messages, np.int32)
-            found.append(
+            dispatches.append(
                 Dispatch(
                     number,
                     worker,
@@ -82,7 +82,7 @@ class VirtualTime:
                     pack,
                 )
             )
-        return found
+        return dispatches
 
     @property
     def next_asked(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from ampjax.drivers.asyncio_driver import FENCE_EVERY
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.simulation.cluster_cost import ClusterCost
 from ampjax.simulation.profile_cost import HostedCost
@@ -28,7 +28,7 @@ class HostedDriver:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: DriverLoop,
         cost: HostedCost | ClusterCost,
         run_ahead: int = 64,
     ):
@@ -54,7 +54,7 @@ class HostedDriver:
             worker = turns.popleft()
             moved = self._turn(worker)
             asleep.append(worker)
-            if moved or not (turns or self._loop.finished()):
+            if moved or not (turns or self._loop.is_finished()):
                 turns.extend(asleep)
                 asleep.clear()
         while self._cores.busy:

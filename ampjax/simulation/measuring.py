@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 
 from ampjax.drivers.asyncio_driver import AsyncioDriver
-from ampjax.drivers.controller import Source
+from ampjax.drivers.controller import InstanceSource
 from ampjax.drivers.issue_queue import AHEAD
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.engine.compilation import compilations
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.coalescing import n_coalesced
@@ -38,12 +38,12 @@ from ampjax.simulation.profile import (
     update_key,
 )
 
-Measure = Callable[[Loop, Executor, bool, Calls], Measured]
+Measure = Callable[[DriverLoop, Executor, bool, Calls], Measured]
 """Runs a loop and measures those calls that are wanted; the third argument says whether kernels make the updates that they can make."""
 
 
 def measure_devices(
-    loop: Loop, executor: Executor, updates_in_kernels: bool, wanted: Calls
+    loop: DriverLoop, executor: Executor, updates_in_kernels: bool, wanted: Calls
 ) -> Measured:
     """Runs a loop to its end and waits for each call: measures the time of each (`times`), and the devices' part (`kernels`).
 
@@ -94,7 +94,7 @@ def measure_devices(
 
 
 def measure_host(
-    loop: Loop, executor: Executor, updates_in_kernels: bool, wanted: Calls
+    loop: DriverLoop, executor: Executor, updates_in_kernels: bool, wanted: Calls
 ) -> Measured:
     """Runs a loop to its end, the host some dispatches ahead of the devices: measures the host's thread (`issue` and `control`).
 
@@ -132,7 +132,7 @@ def measure_host(
     return measured
 
 
-def _decided(loop: Loop, measured: Measured) -> Iterator[list[Decided]]:
+def _decided(loop: DriverLoop, measured: Measured) -> Iterator[list[Decided]]:
     """Yields a run's dispatches in the groups in which they are decided before their issue.
 
     Each is `done` as soon as it has been decided, unless it reads payloads; its launch is made before, while its instances are known. What the
@@ -149,7 +149,7 @@ def _decided(loop: Loop, measured: Measured) -> Iterator[list[Decided]]:
             if waiting:
                 yield waiting
                 waiting = []
-            if loop.finished():
+            if loop.is_finished():
                 return
             continue
         waiting.append((dispatch, loop.launch_of(dispatch)))
@@ -182,7 +182,7 @@ Timed = Callable[[str, Sequence[int], Callable[[], object]], None]
 
 def _carry_out(
     decided: Sequence[Decided],
-    loop: Loop,
+    loop: DriverLoop,
     executor: Executor,
     timed: Timed,
     updates_in_kernels: bool,
@@ -238,7 +238,7 @@ def _waiting_ns(executor: Executor) -> float:
     return float(np.median(times))
 
 
-async def driver_ns(loop: Loop, run_ahead: int) -> float:
+async def driver_ns(loop: DriverLoop, run_ahead: int) -> float:
     """Runs a loop to its end as a trainer does, and measures the driver's thread.
 
     Args:
@@ -410,7 +410,7 @@ def loop_over(
     instances: Instances,
     purpose: str = "train",
     seed: int = 0,
-) -> Loop:
+) -> DriverLoop:
     """A run of some instances, in order.
 
     Args:
@@ -426,4 +426,4 @@ def loop_over(
         purpose,
         seeds=RowSeeds(seed),
     )
-    return Loop(scheduler, executor, [Source(scheduler, whole)])
+    return DriverLoop(scheduler, executor, [InstanceSource(scheduler, whole)])

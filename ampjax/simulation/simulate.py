@@ -12,9 +12,9 @@ import jax
 import numpy as np
 import optax
 
-from ampjax.drivers.controller import Source
+from ampjax.drivers.controller import InstanceSource
 from ampjax.drivers.cost import Cost, FlopsCost
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
 from ampjax.engine.loss_metrics import metrics_of
@@ -140,7 +140,7 @@ def simulate(
         executor = _executor(plan, s, tx, params)
     else:
         executor = None
-    loop = Loop(scheduler, executor, [Source(scheduler, whole)])
+    loop = DriverLoop(scheduler, executor, [InstanceSource(scheduler, whole)])
     seconds = _driver(loop, cost(plan), trace, s).run() / 1e9
     return Simulation(
         len(instances),
@@ -230,7 +230,7 @@ def profile(
 
 
 def _driver(
-    loop: Loop,
+    loop: DriverLoop,
     cost: Cost | HostedCost | ClusterCost,
     trace: Trace | None,
     s: Settings,

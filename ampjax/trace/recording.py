@@ -195,14 +195,14 @@ def _require_bytes(path: str | Path, n_bytes: int, checksum: int) -> None:
       ReplayError: If it does not.
     """
     if Path(path).is_file():
-        found = Path(path).stat().st_size
+        size = Path(path).stat().st_size
     else:
-        found = 0
-    if found < n_bytes or _checksum(Path(path), n_bytes) != checksum:
+        size = 0
+    if size < n_bytes or _checksum(Path(path), n_bytes) != checksum:
         raise ReplayError(
             f"recording `{path}`",
             f"the {n_bytes} bytes that were there at the snapshot",
-            f"{'others' if found >= n_bytes else found}",
+            f"{'others' if size >= n_bytes else size}",
             "Pass the file of the run that was killed, or resume without `record`.",
         )
 

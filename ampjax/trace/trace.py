@@ -301,11 +301,11 @@ class Trace:
         Args:
           worker: Its number.
         """
-        own = []
+        hosts = []
         for host in self.hosts.values():
             if worker in host.workers:
-                own.append(host.name)
-        return f"worker {worker} on {own[0]}" if own else f"worker {worker}"
+                hosts.append(host.name)
+        return f"worker {worker} on {hosts[0]}" if hosts else f"worker {worker}"
 
     @property
     def n_dropped(self) -> int:

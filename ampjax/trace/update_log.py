@@ -103,14 +103,14 @@ class UpdateLog(Instrument):
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         if versions is None or not path.exists():
-            kept = []
+            lines = []
         else:
-            kept = [*_kept(path, versions)]
+            lines = [*_lines_up_to(path, versions)]
         new = path.with_name(f"{path.name}.new")
         # Line by line, so that a run that is killed goes on behind the lines of its snapshot.
         self._file = new.open("w", buffering=1, encoding="utf-8")
         try:
-            self._file.writelines(f"{json.dumps(line)}\n" for line in (HEADER, *kept))
+            self._file.writelines(f"{json.dumps(line)}\n" for line in (HEADER, *lines))
             os.replace(new, path)
         except OSError:
             self._file.close()
@@ -230,7 +230,7 @@ def read_update_log(path: str | Path) -> list[LoggedUpdate]:
     ]
 
 
-def _kept(
+def _lines_up_to(
     path: Path,
     versions: Mapping[str, int],
 ) -> Iterator[dict[str, Any]]:

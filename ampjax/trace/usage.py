@@ -57,14 +57,14 @@ def spans(trace: Trace) -> Iterator[Span]:
     runs = sorted(trace.runs) or [(trace.start_ns, trace.start_ns + trace.span_ns)]
     for worker in sorted({*slices, *waits}):
         busy = sorted((s.start_ns, s.end_ns, s.kind) for s in slices[worker])
-        without_slices = _filled(
+        without_slices = _fill_intervals(
             [(*run, HOST) for run in runs],
             sorted(waits[worker]),
         )
-        yield from ((worker, *span) for span in _filled(without_slices, busy))
+        yield from ((worker, *span) for span in _fill_intervals(without_slices, busy))
 
 
-def _filled(
+def _fill_intervals(
     ground: list[tuple[int, int, str]],
     pieces: list[tuple[int, int, str]],
 ) -> list[tuple[int, int, str]]:

@@ -13,7 +13,7 @@ from ampjax.engine.executor import Executor
 from ampjax.errors import GraphError, SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.plan.affinity import HostWorkers, assign
-from ampjax.plan.device_packing import Memory
+from ampjax.plan.device_packing import DeviceMemory
 from ampjax.plan.node_memory import bytes_of, kept_bytes
 from ampjax.plan.planner import Plan, make_plan
 from ampjax.sched.decisions.parameter_changes import ReplicaSync
@@ -228,7 +228,7 @@ def plan_for(
     if limit is None:
         memory = None
     else:
-        memory = Memory(limit, _kept_bytes(graph, s, tx), device_of)
+        memory = DeviceMemory(limit, _kept_bytes(graph, s, tx), device_of)
     placed = assign(
         graph,
         s.workers,

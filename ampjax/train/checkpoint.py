@@ -67,7 +67,7 @@ def save(
     notes |= {} if fit is None else {"fit": fit}
     rows = {}
     for node, gradients in store.tables.items():
-        rows[node] = gradients.joined()
+        rows[node] = gradients.join_all()
     if rows:
         notes["waiting"] = {
             node: [len(rows[node][0]), own.n_new] for node, own in store.tables.items()

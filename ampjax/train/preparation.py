@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from ampjax.drivers.controller import batches_of
-from ampjax.engine.compilation import Ladder, ladders, told_of_compilations
+from ampjax.engine.compilation import Ladder, ladders, watch_compilations
 from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.ir.instances import declared_sizes
@@ -31,7 +31,7 @@ from ampjax.sched.scheduler import Scheduler
 from ampjax.train.grouping import Orders
 from ampjax.train.settings import Settings
 from ampjax.train.training_data import AnyInstances
-from ampjax.unfold.demand import ArenaRows, Needs, needs
+from ampjax.unfold.demand import ArenaRows, InstanceNeeds, needs
 from ampjax.utils.progress import AS_NEEDED, COMPILING, Reporter
 
 SAMPLED = 64
@@ -39,7 +39,7 @@ SAMPLED = 64
 
 Workload = tuple[AnyInstances, str]
 """Instances, and what they are run for: one of `passes.PURPOSES`."""
-Sample = tuple[np.ndarray, Needs]
+Sample = tuple[np.ndarray, InstanceNeeds]
 """The numbers of some sampled instances, and what they need."""
 
 
@@ -51,7 +51,7 @@ def showing_compilations(reporter: Reporter, most: int) -> Iterator[None]:
       reporter: Shows them.
       most: How many are expected, at most.
     """
-    with reporter.part(AS_NEEDED, most) as advance, told_of_compilations(advance):
+    with reporter.part(AS_NEEDED, most) as advance, watch_compilations(advance):
         yield
 
 
@@ -243,11 +243,11 @@ class Preparation:
         ids = np.concatenate([drawn, np.setdiff1d(together, drawn)])
         return ids, self._needs(workload, ids)
 
-    def _needs(self, workload: Workload, ids: np.ndarray) -> Needs:
+    def _needs(self, workload: Workload, ids: np.ndarray) -> InstanceNeeds:
         data, purpose = workload
         return needs(self._plan, batches_of(data, ids), ids, purpose)
 
-    def _size_arenas(self, samples: Sequence[Needs], n_instances: int) -> None:
+    def _size_arenas(self, samples: Sequence[InstanceNeeds], n_instances: int) -> None:
         """Sizes each arena for as many instances as can be in flight, of the most demanding ones, in training or in validation.
 
         That is at most `n_instances`, or `SAMPLED` if there are fewer, as later runs may have more instances.

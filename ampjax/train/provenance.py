@@ -64,7 +64,7 @@ def provenance(
         states[node] = own.table.opt_state
     pending = {}
     for node, own in store.tables.items():
-        pending[node] = own.joined()
+        pending[node] = own.join_all()
     return {
         **identity(plan, settings),
         "start": {

@@ -116,18 +116,18 @@ class _ByInstance:
         self.rows = columns.rows[order]
         self.sizes = columns.sizes[order]
         # Rows in the new order, numbered within each instance.
-        made = (columns.outputs * columns.sizes)[order]
+        n_rows = (columns.outputs * columns.sizes)[order]
         old_row = columns.row[order]
-        row = starts(made)
+        row = starts(n_rows)
         base = row[self.first]
         self.n_rows = np.diff(base)
         self.row = row[:-1] - base[self.place]
         # The new number of each row; a message without rows may stand behind the last one.
         self._number = np.zeros(
-            int(made.sum()) + 1,
+            int(n_rows.sum()) + 1,
             np.int64,
         )
-        self._number[spread(old_row, made)] = spread(self.row, made)
+        self._number[spread(old_row, n_rows)] = spread(self.row, n_rows)
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The input messages of all lines, one after the other, how many each line has `[n]`, and their ports."""
@@ -147,15 +147,15 @@ class _ByInstance:
         k = len(self.first) - 1
         first = table.first[entries]
         picked = np.flatnonzero(first < 0)
-        own = number[np.maximum(first, 0)]
+        in_row = number[np.maximum(first, 0)]
         if not len(picked):
-            return own, picked, np.zeros(k + 1, np.int64)
+            return in_row, picked, np.zeros(k + 1, np.int64)
         sizes = table.size[entries[picked]]
         # Picks hold rows of the unfolding, too, and count within their instance from now on.
         picks = number[resolve(first[picked], sizes, table.picks)]
         pick_first = starts(np.bincount(place[picked], sizes, k).astype(np.int64))
-        own[picked] = ~(np.cumsum(sizes) - sizes - pick_first[place[picked]])
-        return own, picks, pick_first
+        in_row[picked] = ~(np.cumsum(sizes) - sizes - pick_first[place[picked]])
+        return in_row, picks, pick_first
 
 
 class ChunkColumns:
@@ -212,16 +212,16 @@ class ChunkColumns:
         )
         return self.inputs[places], fan_in, self.ports[places]
 
-    def _fill(self, chunk: Chunk, own: slice, inputs: slice) -> None:
+    def _fill(self, chunk: Chunk, lines: slice, inputs: slice) -> None:
         """Writes a chunk's columns into their places."""
-        self.stage[own] = chunk.stage
-        self.row[own] = chunk.row
-        self.fan_in[own] = chunk.n_ports if chunk.fan_in is None else chunk.fan_in
+        self.stage[lines] = chunk.stage
+        self.row[lines] = chunk.row
+        self.fan_in[lines] = chunk.n_ports if chunk.fan_in is None else chunk.fan_in
         self.inputs[inputs] = chunk.inputs.reshape(-1)
         self.ports[inputs] = chunk.ports
         if chunk.rows is not None and chunk.sizes is not None:
-            self.rows[own] = chunk.rows
-            self.sizes[own] = chunk.sizes
+            self.rows[lines] = chunk.rows
+            self.sizes[lines] = chunk.sizes
 
 
 def stable_order(keys: np.ndarray) -> np.ndarray:

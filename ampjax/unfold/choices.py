@@ -67,9 +67,9 @@ class AwaitedChoices:
         Returns:
           The messages, with the choices in their states.
         """
-        return self._decided(
+        return self._write_choices(
             number,
-            *joined(self._parts.pop(number)),
+            *join_parts(self._parts.pop(number)),
             chosen,
         )
 
@@ -92,7 +92,7 @@ class AwaitedChoices:
         Raises:
           MessageError: As `RouteBy.assumed` does.
         """
-        states, messages = joined(self._parts.pop(number))
+        states, messages = join_parts(self._parts.pop(number))
         owners = self._table.owner[messages]
         # The messages that these invocations have made, in the invocations' order.
         order = np.argsort(owners)
@@ -103,7 +103,7 @@ class AwaitedChoices:
             self._parts[number] = [(states[left], messages[left])]
         states = states[mine]
         messages = messages[mine]
-        return self._decided(
+        return self._write_choices(
             number, states, messages, self.assumed(number, states) if chosen is None else chosen
         )
 
@@ -127,7 +127,7 @@ class AwaitedChoices:
             State(states, self._layout, stage.ports[0].type.fields),
         )
 
-    def _decided(
+    def _write_choices(
         self,
         number: int,
         states: np.ndarray,
@@ -144,7 +144,7 @@ class AwaitedChoices:
         return MessageBatch(states, messages)
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def join_parts(parts: Sequence[Part]) -> Part:
     """Joins the states and the numbers of messages.
 
     Args:

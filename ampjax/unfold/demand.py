@@ -18,13 +18,13 @@ ArenaRows = dict[ArenaKey, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Needs:
+class InstanceNeeds:
     """The needs of some instances: rows of arenas, rows of work, edges.
 
     Args:
       each: See `demand`.
       work: See `work`.
-      edges: For the stages of chains, by number: the rows of each of their messages `[m]`, and its `Edges.loads` `[m, edge types + 1]`.
+      edges: For the stages of chains, by number: the rows of each of their messages `[m]`, and its `DispatchEdges.loads` `[m, edge types + 1]`.
     """
 
     each: dict[ArenaKey, np.ndarray]
@@ -48,7 +48,7 @@ def needs(
     batches: Sequence[Mapping[str, Messages]],
     ids: Sequence[int] | np.ndarray,
     purpose: str = "train",
-) -> Needs:
+) -> InstanceNeeds:
     """Unfolds some instances, and counts their needs; payloads' choices are the ones that nodes assume.
 
     Args:
@@ -74,7 +74,7 @@ def needs(
             index = EdgeIndex(plan.stages[number], unfolding.workspace.topologies)
             edges[number] = rows, index.of(programs.instance_of[mine], rows).loads(rows)
     unfolder.give_up(unfolding)
-    return Needs(demand(plan, programs), work(plan, programs), edges)
+    return InstanceNeeds(demand(plan, programs), work(plan, programs), edges)
 
 
 def demand(
@@ -90,7 +90,7 @@ def demand(
     Returns:
       For each arena `[k]` int64.
     """
-    found: dict[ArenaKey, np.ndarray] = {}
+    rows_of: dict[ArenaKey, np.ndarray] = {}
     place = programs.instance_of
     for number in np.unique(programs.stage[programs.stage >= 0]).tolist():
         mine = programs.stage == number
@@ -98,8 +98,8 @@ def demand(
             rows = np.bincount(place[mine], programs.size[mine], programs.n_instances).astype(
                 np.int64
             )
-            found[key] = found.get(key, 0) + rows
-    return found
+            rows_of[key] = rows_of.get(key, 0) + rows
+    return rows_of
 
 
 def work(plan: Plan, programs: Programs) -> np.ndarray:
@@ -129,12 +129,12 @@ def messages(plan: Plan, programs: Programs) -> dict[str, int]:
     Returns:
       Messages by the stage's name.
     """
-    found = dict.fromkeys(
+    of_stages = dict.fromkeys(
         (stage.name for stage in plan.stages if stage.kind.is_dispatched),
         0,
     )
     counts = np.bincount(programs.stage[programs.stage >= 0], minlength=len(plan.stages)).tolist()
     for stage, n in zip(plan.stages, counts, strict=True):
         if stage.kind.is_dispatched:
-            found[stage.name] += n  # copies of one wire to several ports share a name
-    return found
+            of_stages[stage.name] += n  # copies of one wire to several ports share a name
+    return of_stages

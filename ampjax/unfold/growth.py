@@ -140,22 +140,22 @@ class KnownLines:
         # Sorted by instance, and stable, so an instance's lines keep the order of unfolding.
         order = stable_order(new.handles)
         place = new.handles[order]
-        made = (new.outputs * new.sizes)[order]
+        n_rows = (new.outputs * new.sizes)[order]
         first = starts(np.bincount(place, minlength=n_instances))
         # Lines and rows are numbered within their instances, behind those that were given before.
         number = np.arange(n) - first[place] + self._n_lines[place]
-        row_of = starts(made)
+        row_of = starts(n_rows)
         row = row_of[:-1] - row_of[first[place]] + self._n_rows[place]
         # The numbers are entered before inputs are looked up: new lines may consume each other's
         # rows.
         self._number_all(new, order, place, number)
-        self._row.extend(int(made.sum()), 0)
-        self._row.values[spread(new.row[order], made)] = spread(
+        self._row.extend(int(n_rows.sum()), 0)
+        self._row.values[spread(new.row[order], n_rows)] = spread(
             row,
-            made,
+            n_rows,
         )
         self._n_lines += np.bincount(place, minlength=n_instances)
-        self._n_rows += np.bincount(place, made, n_instances).astype(np.int64)
+        self._n_rows += np.bincount(place, n_rows, n_instances).astype(np.int64)
         # Inputs in the new order, then consumptions: the same pairs, sorted by producer and rank.
         entries, fan_in, ports = new.inputs_of(order)
         in_row, picks = self._input_rows(table, entries)

@@ -107,17 +107,17 @@ def find_waiting(
     Returns:
       Who waits, and for what.
     """
-    found = []
+    result = []
     for number, join in joins.items():
         stage = plan.stages[number]
         by_key: dict[tuple[int, ...], dict[int, np.ndarray]] = {}
         for port, state, _ in join.pending():
             by_key.setdefault(join.key(port, state), {})[port] = state
-        for there in by_key.values():
-            port = min(there)
-            missing = tuple(i for i in range(len(stage.ports)) if i not in there)
-            state = _state(plan, stage, port, there[port])
-            found.append(Waiting(stage, state, port, missing, missing_ports(stage, missing)))
+        for states in by_key.values():
+            port = min(states)
+            missing = tuple(i for i in range(len(stage.ports)) if i not in states)
+            state = _state(plan, stage, port, states[port])
+            result.append(Waiting(stage, state, port, missing, missing_ports(stage, missing)))
     for collecting in groups.values():
         stage = collecting.stage
         for group in collecting.open.values():
@@ -133,8 +133,8 @@ def find_waiting(
                 port = 1
                 array = group.state
             assert array is not None
-            found.append(Waiting(stage, _state(plan, stage, port, array), port, missing, what))
-    return found
+            result.append(Waiting(stage, _state(plan, stage, port, array), port, missing, what))
+    return result
 
 
 def _state(

@@ -102,10 +102,10 @@ def topologies_of(
     Returns:
       A list for each instance.
     """
-    found: list[list[Topology]] = [[] for _ in range(k)]
+    result: list[list[Topology]] = [[] for _ in range(k)]
     for messages in batch.values():
         if isinstance(messages.payload, list):
             for place, one in zip(messages.instance.tolist(), messages.payload, strict=True):
                 if isinstance(one, Topology):
-                    found[place].append(one)
-    return found
+                    result[place].append(one)
+    return result

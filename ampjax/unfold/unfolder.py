@@ -110,11 +110,11 @@ class Unfolder:
             # error.
             if len(ids) > 1:
                 for place in range(len(ids)):
-                    own = [
+                    alone = [
                         {pump: select_instances(m, [place]) for pump, m in batch.items()}
                         for batch in batches
                     ]
-                    self.end(self.unfold(own, [ids[place]], purpose, assume))
+                    self.end(self.unfold(alone, [ids[place]], purpose, assume))
             raise
         return unfolding
 

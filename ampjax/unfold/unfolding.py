@@ -19,7 +19,7 @@ from ampjax.plan.passes import stages_left_out
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage, StagePort, Targets
 from ampjax.unfold.assemble_programs import assemble
-from ampjax.unfold.choices import AwaitedChoices, Part, joined
+from ampjax.unfold.choices import AwaitedChoices, Part, join_parts
 from ampjax.unfold.growth import Growth, KnownLines
 from ampjax.unfold.invocations import Invocations
 from ampjax.unfold.programs import Programs
@@ -99,13 +99,13 @@ class Unfolding:
             elif len(messages.instance):
                 states = self._pumped.states(name, messages)
                 sizes = np.asarray(messages.sizes) if wire.ragged else None
-                made = self.invocations.add(
+                numbers = self.invocations.add(
                     Chunk(number, states, 0, NO_INPUTS, rows=sizes, sizes=sizes), 1
                 )
-                emitted.append((self._plan.pumps[name], MessageBatch(states, made[0])))
+                emitted.append((self._plan.pumps[name], MessageBatch(states, numbers[0])))
         # Messages travel when all are numbered, so numbers do not depend on what follows from them.
-        for route, own in emitted:
-            self._router.route(route, own)
+        for route, messages_there in emitted:
+            self._router.route(route, messages_there)
         self._advance()
 
     def extend(self, ids: Sequence[int] | np.ndarray) -> range:
@@ -227,7 +227,7 @@ class Unfolding:
             # In the order of the plan, so nothing depends on the order in which messages came.
             for number in sorted(ready):
                 parts = ready[number]
-                states, inputs = parts[0] if len(parts) == 1 else joined(parts)
+                states, inputs = parts[0] if len(parts) == 1 else join_parts(parts)
                 self._run(self._plan.stages[number], states, inputs)
             if self._round >= WARN_ROUNDS and not self._plan.graph.ends:
                 self._suspect(min(ready))

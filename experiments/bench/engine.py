@@ -16,8 +16,8 @@ import optax
 from rich.console import Console
 
 from ampjax.drivers.asyncio_driver import AsyncioDriver
-from ampjax.drivers.controller import Source
-from ampjax.drivers.run import Loop
+from ampjax.drivers.controller import InstanceSource
+from ampjax.drivers.run import DriverLoop
 from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining
 from ampjax.errors import SettingsError
@@ -221,9 +221,9 @@ class Bench:
         """The kernels of the last pass with everything, again."""
         repeat(self._issued)
 
-    def _loop(self, scheduler: Scheduler, executor: Executor | None) -> Loop:
-        source = Source(
+    def _loop(self, scheduler: Scheduler, executor: Executor | None) -> DriverLoop:
+        source = InstanceSource(
             scheduler,
             Pass(self._data, np.arange(len(self._data))),
         )
-        return Loop(scheduler, executor, [source])
+        return DriverLoop(scheduler, executor, [source])

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support.effort import examples
 from support.laws import GRAPHS, Schedule, frozen, random_one, replayed, schedules
 
-from ampjax.drivers.controller import Source
+from ampjax.drivers.controller import InstanceSource
 from ampjax.drivers.cost import FlopsCost
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.plan.affinity import assign
 from ampjax.plan.passes import Pass
@@ -73,11 +73,11 @@ def assert_the_same(seed, schedule, flops, purpose, overlap=False, capacity=256)
             replace(scheduler_settings(case.graph, s), capacity=capacity),
         )
         decided = Decided()
-        source = Source(
+        source = InstanceSource(
             scheduler,
             Pass(case.instances, np.arange(len(case.data)), purpose),
         )
-        loop = Loop(scheduler, None, [source], [decided])
+        loop = DriverLoop(scheduler, None, [source], [decided])
         driver = VirtualDriver(loop, cost, now_ns=5)
         assert loop.advances or steps != "_by_table"
         loop.settle()

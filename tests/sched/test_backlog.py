@@ -53,7 +53,7 @@ def test_the_heap_chooses_what_the_policy_chooses(steps, name, every):
         chosen = backlog.first()
         assert chosen is policy([*backlog], now)
         chosen.take(16)
-        backlog.taken(chosen)
+        backlog.note_taken(chosen)
         assert (chosen in backlog) == (chosen.items > 0) and len(backlog) == sum(
             q.items > 0 for q in queues
         )
@@ -83,11 +83,11 @@ def test_workers_for_whom_something_has_come_are_told_once():
         (0, 0),
     )
     admit(s, graphs.chain_data(2))
-    assert s.queues.woken() == {0} and s.queues.woken() == set()
+    assert s.queues.take_woken() == {0} and s.queues.take_woken() == set()
     first = s.next(0)
-    assert s.queues.woken() == set(), "what it sends on has not come yet"
+    assert s.queues.take_woken() == set(), "what it sends on has not come yet"
     s.done(first)
-    assert s.queues.woken() == {1}
+    assert s.queues.take_woken() == {1}
     assert s.next(0) is None and tell(step(s, 1)).startswith("forward f1")
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampjax.errors import SettingsError
-from ampjax.plan.device_packing import Memory
+from ampjax.plan.device_packing import DeviceMemory
 
 SIZES = st.lists(
     st.integers(0, 12),
@@ -29,7 +29,7 @@ def used(memory, placed):
 def test_nodes_fit_or_there_is_no_way(sizes, devices, limit, data):
     """Against all ways to place a few nodes, those that are pinned where they are."""
     names = [f"n{i}" for i in range(len(sizes))]
-    memory = Memory(
+    memory = DeviceMemory(
         limit,
         dict(zip(names, sizes, strict=True)),
         devices,
@@ -59,7 +59,7 @@ def test_nodes_fit_or_there_is_no_way(sizes, devices, limit, data):
 
 
 def test_a_node_moves_to_the_next_worker_with_room():
-    memory = Memory(
+    memory = DeviceMemory(
         10,
         {"a": 6, "b": 6, "c": 4},
         (0, 1, 2),
@@ -69,7 +69,7 @@ def test_a_node_moves_to_the_next_worker_with_room():
 
 
 def test_where_moving_on_leads_nowhere_all_are_packed_anew():
-    memory = Memory(
+    memory = DeviceMemory(
         10,
         {"a": 3, "b": 3, "c": 7, "d": 7},
         (0, 1),
@@ -82,7 +82,7 @@ def test_where_moving_on_leads_nowhere_all_are_packed_anew():
 
 
 def test_workers_that_share_a_device_share_its_memory():
-    memory = Memory(
+    memory = DeviceMemory(
         10,
         {"a": 6, "b": 6},
         (0, 0, 1),
@@ -92,10 +92,10 @@ def test_workers_that_share_a_device_share_its_memory():
 
 def test_a_thousand_nodes_that_fill_a_thousand_devices():
     names = [f"n{i}" for i in range(1000)]
-    memory = Memory(10, dict.fromkeys(names, 10), range(1000))
+    memory = DeviceMemory(10, dict.fromkeys(names, 10), range(1000))
     assert sorted(memory.fit(dict.fromkeys(names, 0), {}).values()) == list(range(1000))
     with pytest.raises(SettingsError, match="10010 bytes on 1000 device"):
-        Memory(10, dict.fromkeys([*names, "more"], 10), range(1000)).fit(
+        DeviceMemory(10, dict.fromkeys([*names, "more"], 10), range(1000)).fit(
             dict.fromkeys([*names, "more"], 0), {}
         )
 
@@ -104,14 +104,14 @@ def test_a_node_that_fits_nowhere_is_named():
     with pytest.raises(
         SettingsError, match=r"expected at least 12 bytes, what node `b` keeps.*got 10"
     ):
-        Memory(10, {"a": 1, "b": 12}, (0, 1)).fit(
+        DeviceMemory(10, {"a": 1, "b": 12}, (0, 1)).fit(
             {"a": 0, "b": 1},
             {},
         )
 
 
 def test_nodes_and_bytes_are_named_where_there_is_no_room():
-    memory = Memory(
+    memory = DeviceMemory(
         10,
         {"a": 6, "b": 7, "c": 8},
         (0, 1),
@@ -125,7 +125,7 @@ def test_nodes_and_bytes_are_named_where_there_is_no_room():
 
 
 def test_a_placement_by_hand_must_fit():
-    memory = Memory(
+    memory = DeviceMemory(
         10,
         {"a": 6, "b": 7},
         (0, 1),

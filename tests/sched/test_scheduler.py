@@ -959,7 +959,7 @@ def fail(s, *i):
 STATE_MISTAKES = {
     "a function that raises": (
         lambda w: ends(amp.cond(w, late(lambda s: s.t < 9, fail), name="c")),
-        r"node `c`, condition: expected a state function that works for every state, got KeyError: 'what', for State\(instance=0, t=99\)\. Mend the function\.",
+        r"node `c`, condition: expected a state function that works for every state, got KeyError: 'what', for State\(instance=0, t=99\)\. Let the function give a result for this state: it is called for all states that reach the node\.",
     ),
     "an output outside": (
         lambda w: ends(amp.cond(w, late(lambda s: s.t * 0, lambda s: s.t * 0 + 2), name="c")),
@@ -987,7 +987,7 @@ STATE_MISTAKES = {
                 )
             ]
         ),
-        r"node `m`, count: expected a count of at least 0, got -1 for State\(instance=0, t=99\)\. Mend the count function\.",
+        r"node `m`, count: expected a count of at least 0, got -1 for State\(instance=0, t=99\)\. Let `count` give 0 for messages that need no copies\.",
     ),
     "other fields": (
         lambda w: ends(

@@ -10,8 +10,8 @@ import optax
 from support.control import Shown
 
 from ampjax.drivers.asyncio_driver import AsyncioDriver
-from ampjax.drivers.controller import Source
-from ampjax.drivers.run import Loop
+from ampjax.drivers.controller import InstanceSource
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
 from ampjax.engine.loss_metrics import metrics_of
@@ -82,7 +82,7 @@ class Engine:
             "train" if train else "both",
             seeds=self.seeds,
         )
-        return [Source(self.scheduler, of, guard)]
+        return [InstanceSource(self.scheduler, of, guard)]
 
     def virtual(
         self,
@@ -96,7 +96,7 @@ class Engine:
 
     def loop(self, instances, train=True, on_dispatch=None, progress=None):
         """A run that has not begun; what sinks get in it is among what has `arrived`."""
-        loop = Loop(
+        loop = DriverLoop(
             self.scheduler,
             self.executor,
             self.sources(instances, train),

@@ -25,14 +25,14 @@ from support.engines import Told
 from support.random_graphs.random_case import random_case
 
 from ampjax.drivers.asyncio_driver import AsyncioDriver
-from ampjax.drivers.controller import Source
+from ampjax.drivers.controller import InstanceSource
 from ampjax.drivers.replay_driver import Follower, ReplayDriver
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
 from ampjax.engine.loss_metrics import loss_sum
 from ampjax.ir.instances import InstanceList
-from ampjax.plan.affinity import assign, hosted
+from ampjax.plan.affinity import assign, list_hosted
 from ampjax.plan.passes import Pass
 from ampjax.plan.planner import make_plan
 from ampjax.plan.row_seeds import RowSeeds
@@ -78,7 +78,7 @@ class Scattered:
 
     def __call__(self, graph, workers):
         rng = np.random.default_rng(self.seed)
-        nodes = hosted(graph)
+        nodes = list_hosted(graph)
         drawn = {node.name: int(rng.integers(workers)) for node in nodes}
         return {node.name: drawn[node.params_name] for node in nodes}
 
@@ -222,8 +222,8 @@ class Engine:
                     seeds=seeds,
                 )
             )
-        sources = [Source(self.scheduler, of) for of in passes]
-        loop = Loop(
+        sources = [InstanceSource(self.scheduler, of) for of in passes]
+        loop = DriverLoop(
             self.scheduler,
             self.executor,
             sources,

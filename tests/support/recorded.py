@@ -12,7 +12,7 @@ from ampjax.trace.recording import Recorder, Recording
 
 
 class ControlLoop:
-    """What a replay driver asks of `drivers.run.Loop`, over a side of `support.schedules`.
+    """What a replay driver asks of `drivers.run.DriverLoop`, over a side of `support.schedules`.
 
     Args:
       side: The scheduler and its data.
@@ -64,7 +64,7 @@ class ControlLoop:
         if ended or before > len(self._left):
             self._journal.settled(ended, before - len(self._left))
 
-    def finished(self):
+    def is_finished(self):
         if not len(self._left) and self.scheduler.rounds.end_of_data():
             self._journal.data_ended()
             return False
@@ -86,7 +86,7 @@ def in_turn(loop, workers):
                 )
                 idle.remove(worker)
         if not under_way:
-            if loop.finished():
+            if loop.is_finished():
                 return
             continue
         now, _, d = heapq.heappop(under_way)
@@ -96,7 +96,7 @@ def in_turn(loop, workers):
 
 def on_the_clock(loop, workers):
     """Up to 16 dispatches at a time, each done as it is decided."""
-    while not loop.finished():
+    while not loop.is_finished():
         for worker in range(workers):
             loop.ahead(worker, 16)
 

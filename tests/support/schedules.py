@@ -7,10 +7,10 @@ import numpy as np
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
 from ampjax.sched import columns as c
-from ampjax.sched.columns import Rates
+from ampjax.sched.columns import DispatchRates
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.virtual_time import VirtualTime
+from ampjax.sched.virtual_time import VirtualClock
 
 
 class Scheduled:
@@ -120,8 +120,8 @@ def by_table(side, n, workers=1):
         queues.append((q, 1, 3 + 2 * (q // 3) % 5, 0, 0))
     terms = np.array([(c.OF_INPUT, 1.0)] * len(queues))
     updates = np.zeros(len(s.plan.graph.parameterised))
-    time = VirtualTime(
-        Rates(
+    time = VirtualClock(
+        DispatchRates(
             np.array(queues, float),
             terms,
             updates,

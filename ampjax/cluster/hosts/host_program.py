@@ -124,7 +124,7 @@ def main() -> None:
         end_with(parent)
         job, program = (_read(stream, size) for size in sizes)
     threading.Thread(target=_wait_for_end, args=(source,), daemon=True).start()
-    sys.exit(0 if run(Job.decoded(job), program) else 1)
+    sys.exit(0 if run(Job.decode(job), program) else 1)
 
 
 def _read(stream: Any, size: int) -> bytes:

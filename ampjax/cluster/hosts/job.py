@@ -48,13 +48,13 @@ class Job:
     patience: tuple[float, float] = (2.0, 120.0)
     endpoints: Mapping[str, tuple[int, int, bool]] = field(default_factory=dict)
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """As bytes that any version can read."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def decoded(cls, text: bytes) -> Job:
-        """The job that `encoded` made bytes of.
+    def decode(cls, text: bytes) -> Job:
+        """The job that `encode` made bytes of.
 
         Args:
           text: The bytes.
@@ -120,9 +120,9 @@ def check(job: Job, hello: Hello) -> None:
     """
     where = f"{job.name} on {hello.place}"
     for package, version in own_versions().items():
-        if (there := getattr(hello, package)) != version:
+        if (version_there := getattr(hello, package)) != version:
             fix = "Install the same versions on all machines."
-            raise HostError(where, f"{package} {version}, as the driver has", there, fix)
+            raise HostError(where, f"{package} {version}, as the driver has", version_there, fix)
     if hello.digest != job.digest:
         fix = "Start all hosts from one program with one file of settings."
         raise HostError(where, f"the driver's settings, {job.digest!r}", repr(hello.digest), fix)

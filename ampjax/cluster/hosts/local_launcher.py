@@ -66,9 +66,9 @@ class LocalLauncher:
             undo.callback(_close, endpoints)
             try:
                 for job in jobs:
-                    own = dataclasses.replace(job, endpoints=endpoints[job.name])
+                    full_job = dataclasses.replace(job, endpoints=endpoints[job.name])
                     of_driver = endpoints[DRIVER].get(job.name)
-                    started.append(LocalProcess(own, main, environment, self._log, of_driver))
+                    started.append(LocalProcess(full_job, main, environment, self._log, of_driver))
                     endpoints[DRIVER].pop(job.name, None)
             except OSError as error:
                 for process in started:
@@ -110,7 +110,9 @@ def _endpoints(jobs: Sequence[Job], is_direct: bool) -> _Endpoints:
 
 
 def _close(endpoints: _Endpoints) -> None:
-    for endpoint in itertools.chain.from_iterable(own.values() for own in endpoints.values()):
+    for endpoint in itertools.chain.from_iterable(
+        of_process.values() for of_process in endpoints.values()
+    ):
         endpoint.close()
 
 
@@ -135,8 +137,8 @@ class LocalProcess:
     ):
         self._endpoint = endpoint
         descriptors = []
-        for own in job.endpoints.values():
-            for descriptor in own[:2]:
+        for of_process in job.endpoints.values():
+            for descriptor in of_process[:2]:
                 descriptors.append(descriptor)
         self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL)
         command = [sys.executable, "-c", _PROGRAM, *sys.path]
@@ -156,7 +158,7 @@ class LocalProcess:
             target=self._read, args=arguments, name=f"log of {job.name}", daemon=True
         )
         self._reader.start()
-        text = job.encoded()
+        text = job.encode()
         stdin = self._process.stdin
         assert stdin is not None
         with contextlib.suppress(

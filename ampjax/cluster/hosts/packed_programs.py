@@ -44,7 +44,7 @@ def _dumps(value: Any) -> bytes:
         return file.getvalue()
 
 
-def packed(value: Any, what: str) -> bytes:
+def pack_program(value: Any, what: str) -> bytes:
     """A function, or anything, as bytes for a host.
 
     Args:
@@ -97,8 +97,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         ]
         yield from value.keywords.items()
     elif inspect.isfunction(value):
-        found = inspect.getclosurevars(value)
-        yield from [*found.nonlocals.items(), *found.globals.items()]
+        variables = inspect.getclosurevars(value)
+        yield from [*variables.nonlocals.items(), *variables.globals.items()]
         yield from ((f"default {i}", part) for i, part in enumerate(value.__defaults__ or ()))
     elif inspect.ismethod(value):
         yield "self", value.__self__

@@ -60,15 +60,17 @@ class RayLauncher:
             except (Exception, SystemExit) as error:  # Ray ends the process where nobody answers
                 fix = "Start it there with `ray start --head`, and give the address that it names."
                 raise HostError("Ray", f"a cluster at {address!r}", f"{error}", fix) from error
-        there = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-        is_cluster = len(there) > 1 or address is not None
+        addresses = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+        is_cluster = len(addresses) > 1 or address is not None
         self.host = ray.util.get_node_ip_address() if is_cluster else LOOPBACK
         self._places = [self.host if is_here(place) else place for place in places]
         for place in self._places:
-            if place not in there | {LOOPBACK}:
+            if place not in addresses | {LOOPBACK}:
                 self.close()
                 fix = "Start it there with `ray start --address=...`, or correct the address."
-                raise HostError("Ray", f"a machine at `{place}`", f"those at {sorted(there)}", fix)
+                raise HostError(
+                    "Ray", f"a machine at `{place}`", f"those at {sorted(addresses)}", fix
+                )
 
     def start(
         self,
@@ -87,11 +89,11 @@ class RayLauncher:
                 bundle[f"node:{place}"] = 0.001  # Ray's name for a machine
         self._group = placement_group(bundles, strategy=self._strategy)
         if not self._group.wait(_PLACE_S):
-            there = ray.available_resources()
+            resources = ray.available_resources()
             self.close()
             fix = "Ask for fewer hosts or less for each, or let more machines join."
             wanted = f"room for {len(jobs)} hosts with {self._resources} each"
-            raise HostError("Ray", wanted, f"{there} in {_PLACE_S:g} s", fix)
+            raise HostError("Ray", wanted, f"{resources} in {_PLACE_S:g} s", fix)
         actor = ray.remote(RayHost)
         options = {
             "max_restarts": 0,
@@ -105,7 +107,7 @@ class RayLauncher:
         for i, job in enumerate(jobs):
             place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=i)
             handle = actor.options(scheduling_strategy=place, **options).remote(job.name)
-            result.append(RayProcess(ray, handle, handle.run.remote(job.encoded(), main)))
+            result.append(RayProcess(ray, handle, handle.run.remote(job.encode(), main)))
         return result
 
     def close(self) -> None:
@@ -168,7 +170,7 @@ class RayHost:
         """
         from ampjax.cluster.hosts import host_program
 
-        return host_program.run(Job.decoded(job), main)
+        return host_program.run(Job.decode(job), main)
 
 
 class RayProcess:

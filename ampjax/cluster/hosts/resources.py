@@ -191,7 +191,7 @@ def find_resources(info: str | Path | Mapping[str, Any] | Resources | None = Non
             "resource_info", "a file's name, a mapping, Resources or None", f"{info!r}", _EXAMPLE
         )
     where = "resource_info" if isinstance(info, Mapping) else f"resource file `{info}`"
-    listed = _listed(
+    listed = _list_machines(
         where,
         info if isinstance(info, Mapping) else _read(where, Path(info)),
     )
@@ -205,13 +205,16 @@ def _read(where: str, path: Path) -> Any:
         return yaml.safe_load(text)
     except OSError as error:
         raise SettingsError(
-            where, "a file that can be read", f"{error.strerror}", "Check its name."
+            where,
+            "a file that can be read",
+            f"{error.strerror}",
+            "Pass the path of a resource file, and check that this user may read it.",
         ) from error
     except (yaml.YAMLError, ValueError) as error:
         raise SettingsError(where, "YAML", f"{' '.join(str(error).split())}", _EXAMPLE) from error
 
 
-def _listed(where: str, content: Any) -> list[Any]:
+def _list_machines(where: str, content: Any) -> list[Any]:
     if not isinstance(content, Mapping) or set(content) != {"machines"}:
         got = (
             f"the keys {sorted(map(str, content))}"

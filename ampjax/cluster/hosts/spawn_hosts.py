@@ -15,7 +15,7 @@ from ampjax.cluster.hosts.host_context import HostContext
 from ampjax.cluster.hosts.job import DRIVER, Hello, Job, check
 from ampjax.cluster.hosts.launcher import Launcher, Started
 from ampjax.cluster.hosts.local_launcher import LocalLauncher
-from ampjax.cluster.hosts.packed_programs import packed
+from ampjax.cluster.hosts.packed_programs import pack_program
 from ampjax.cluster.wire.channel import Channel, Window, wait_any
 from ampjax.cluster.wire.message import Message
 from ampjax.cluster.wire.zmq_channel import Patience, ZmqChannel
@@ -186,7 +186,7 @@ def spawn(
         raise SettingsError(
             "hosts, names", f"{n} different names, none of them `driver`", f"{list(names)}", fix
         )
-    program = packed(main, "a host's program")
+    program = pack_program(main, "a host's program")
     launcher = launcher or LocalLauncher()
     keys = new_keys()
     wire = Wire(
@@ -250,8 +250,8 @@ def spawn(
 
 def _environment(options: HostOptions) -> dict[str, str]:
     most = max(options.devices) if isinstance(options.devices, tuple) else options.devices
-    made = {"JAX_NUM_CPU_DEVICES": str(most)} if most else {}
-    return {**made, **options.environment}
+    devices = {"JAX_NUM_CPU_DEVICES": str(most)} if most else {}
+    return {**devices, **options.environment}
 
 
 def _hellos(

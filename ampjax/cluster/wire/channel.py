@@ -77,7 +77,7 @@ class Channel(Protocol):
         """Whether `receive` would return, or raise, at once."""
         ...
 
-    def watched(self, begin: bool) -> Sequence[int]:
+    def watch(self, begin: bool) -> Sequence[int]:
         """Says that a thread begins, or ends, to wait for this channel among others (see `wait_any`).
 
         Args:
@@ -119,7 +119,7 @@ def wait_any(
         poll = select.poll()
         of_descriptor = {}
         for channel in channels:
-            for descriptor in channel.watched(True):
+            for descriptor in channel.watch(True):
                 of_descriptor[descriptor] = channel
                 poll.register(descriptor, select.POLLIN)
         try:
@@ -140,4 +140,4 @@ def wait_any(
                 asked = [c for c in channels if id(c) in stirred]
         finally:
             for channel in channels:
-                channel.watched(False)
+                channel.watch(False)

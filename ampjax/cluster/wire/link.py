@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ampjax.cluster.wire.channel import Window
 
 
-class Verdict(enum.Enum):
+class LinkVerdict(enum.Enum):
     """The fate of an arriving message."""
 
     NEXT = "it is the next one"
@@ -19,7 +19,7 @@ class Verdict(enum.Enum):
     FOREIGN = "it is of another epoch"
 
 
-class _Sent(NamedTuple):
+class _SentMessage(NamedTuple):
     sequence: int
     frames: list[Any]
     nbytes: int
@@ -36,7 +36,7 @@ class Link:
     def __init__(self, epoch: int, window: Window):
         self.epoch = epoch
         self._window = window
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_SentMessage] = deque()
         self._nbytes = 0  # of what is in `_sent`
         self._next = 1
         self.expected = 1
@@ -63,18 +63,18 @@ class Link:
         )
         return fits or not self._sent
 
-    def sent(self, frames: list[Any], nbytes: int) -> None:
+    def keep(self, frames: list[Any], nbytes: int) -> None:
         """Keeps a sent message until the other end has taken that message.
 
         Args:
           frames: Its frames, with `next_sequence` in them.
           nbytes: Bytes of its arrays.
         """
-        self._sent.append(_Sent(self._next, frames, nbytes))
+        self._sent.append(_SentMessage(self._next, frames, nbytes))
         self._nbytes += nbytes
         self._next += 1
 
-    def told(self, sequence: int) -> None:
+    def confirm(self, sequence: int) -> None:
         """The other end has taken all messages up to one.
 
         Args:
@@ -96,7 +96,7 @@ class Link:
 
     # ---- what comes in -----------------------------------------------------------------------------------------------
 
-    def judge(self, epoch: int, sequence: int) -> Verdict:
+    def judge(self, epoch: int, sequence: int) -> LinkVerdict:
         """Judges an arriving message by its number, and expects the next number after an expected one.
 
         Args:
@@ -104,13 +104,13 @@ class Link:
           sequence: Its number.
         """
         if epoch != self.epoch:
-            return Verdict.FOREIGN
+            return LinkVerdict.FOREIGN
         if sequence != self.expected:
-            return Verdict.AGAIN if sequence < self.expected else Verdict.EARLY
+            return LinkVerdict.AGAIN if sequence < self.expected else LinkVerdict.EARLY
         self.expected += 1
-        return Verdict.NEXT
+        return LinkVerdict.NEXT
 
-    def taken(self, nbytes: int) -> int | None:
+    def take_next(self, nbytes: int) -> int | None:
         """The user has taken the next message.
 
         Args:

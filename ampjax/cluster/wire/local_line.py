@@ -156,12 +156,12 @@ class LocalLine:
     def descriptors(self) -> Sequence[int]:
         """The descriptors that are readable when something has come."""
         if self._is_open and not self.is_closed:
-            own = (self._socket.fileno(),)
+            socket = (self._socket.fileno(),)
         else:
-            own = ()
+            socket = ()
         if self.was_there:
-            return own
-        return (*own, *self._line.descriptors)
+            return socket
+        return (*socket, *self._line.descriptors)
 
     def look(self) -> bool:
         """Checks whether the peer beats, and sends waiting messages.
@@ -203,7 +203,7 @@ class LocalLine:
         if self._in.is_due:
             if not self._gave([_HEAD.pack(_READ, 0, self._in.position)]):
                 return
-            self._in.reported()
+            self._in.note_report()
         while self._waiting:
             self._made = self._made or self._make(*self._waiting[0])
             if self._made is None:
@@ -226,11 +226,11 @@ class LocalLine:
         except _NOBODY:  # `take` finds that out, behind what has come
             return True
         except OSError as error:
-            self._failed(error)
+            self._note_failure(error)
             return False
         return True
 
-    def _failed(self, error: OSError) -> None:
+    def _note_failure(self, error: OSError) -> None:
         if error.errno not in _NOT_NOW:
             self.failure = f"an error of the socket: {error}"
 
@@ -266,18 +266,18 @@ class LocalLine:
             ):  # it has ended without reading everything; what it has sent can still be read
                 continue
             except OSError as error:
-                self._failed(error)
+                self._note_failure(error)
                 return None
             if not n:
                 self._is_open = False
                 return None
             try:
-                found = self._came(bytearray(memoryview(self._buffer)[:n]))
+                frames = self._came(bytearray(memoryview(self._buffer)[:n]))
             except (ValueError, struct.error) as error:
                 self.failure = f"a damaged record: {error}"
                 return None
-            if found is not None:
-                return found
+            if frames is not None:
+                return frames
         return None
 
     def _came(self, record: bytearray) -> list[Any] | None:
@@ -308,9 +308,9 @@ class LocalLine:
         self._is_cut = kind == _CUT
         if kind != _FRAMES:
             return None
-        found = self._frames
+        complete = self._frames
         self._frames = []
-        return found
+        return complete
 
     def close(self) -> None:
         """Closes both lines. What `has_unsent` tells of is lost."""

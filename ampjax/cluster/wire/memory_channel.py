@@ -100,16 +100,18 @@ class MemoryChannel:
                 )
                 self._turn.wait_for(lambda: self._has_room(copy))
             if not way.is_open:
-                raise closed(self.name, self.peer)
+                raise closed_error(self.name, self.peer)
             way.messages.append(copy)
             way.nbytes += nbytes_of(frames)
             way.waker.wake()
             self._turn.notify_all()
 
     def _has_room(self, message: Message) -> bool:
-        there = self._out.messages
-        fits = sum(other.nbytes for other in there) + message.nbytes <= self._window.nbytes
-        return not self._out.is_open or not there or (len(there) < self._window.messages and fits)
+        waiting = self._out.messages
+        fits = sum(other.nbytes for other in waiting) + message.nbytes <= self._window.nbytes
+        return (
+            not self._out.is_open or not waiting or (len(waiting) < self._window.messages and fits)
+        )
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
         """Waits for the next message.
@@ -127,7 +129,7 @@ class MemoryChannel:
             if not self._turn.wait_for(self.is_ready, timeout_s):
                 return None
             if not self._in.messages:
-                raise closed(self.name, self.peer)
+                raise closed_error(self.name, self.peer)
             message = self._in.messages.popleft()
             self._turn.notify_all()
             return message
@@ -136,8 +138,8 @@ class MemoryChannel:
         """Whether `receive` would return, or raise, at once."""
         return bool(self._in.messages) or not self._in.is_open
 
-    def watched(self, begin: bool) -> Sequence[int]:
-        """See `Channel.watched`."""
+    def watch(self, begin: bool) -> Sequence[int]:
+        """See `Channel.watch`."""
         return [self._in.waker.begin() if begin else self._in.waker.end()]
 
     def close(self) -> None:
@@ -175,7 +177,7 @@ def memory_pair(
     )
 
 
-def closed(name: str, peer: str) -> HostDiedError:
+def closed_error(name: str, peer: str) -> HostDiedError:
     """The error of one end when the other, or the same one, is closed.
 
     Args:
@@ -183,7 +185,10 @@ def closed(name: str, peer: str) -> HostDiedError:
       peer: The other.
     """
     return HostDiedError(
-        f"{name}, channel to {peer}", "both ends open", "a closed channel", "Start the hosts anew."
+        f"{name}, channel to {peer}",
+        "both ends open",
+        "a closed channel",
+        "An end is closed when its host ends or fails: see that host's error, then start the hosts anew.",
     )
 
 

@@ -141,7 +141,7 @@ def encode(
     parts = [head, kind, numbers, text]
     frames = []
     for i, array in enumerate(message.arrays):
-        parts += _described(message.kind, i, array)
+        parts += _describe_array(message.kind, i, array)
         flat = _native(array).reshape(-1).view(np.uint8).data
         if flat.nbytes <= CHUNK_BYTES:
             frames += [flat] if flat.nbytes else ()
@@ -169,7 +169,7 @@ def _native(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
-def _described(
+def _describe_array(
     kind: str,
     number: int,
     array: Any,
@@ -182,9 +182,7 @@ def _described(
             "Convert it with `np.asarray`.",
         )
     try:
-        return _described_type(array.dtype, array.ndim), _shape_format(array.ndim).pack(
-            *array.shape
-        )
+        return _describe_type(array.dtype, array.ndim), _shape_format(array.ndim).pack(*array.shape)
     except WireError as error:
         raise WireError(
             f"message {kind!r}, array {number}", error.expected, error.got, error.fix
@@ -192,13 +190,18 @@ def _described(
 
 
 @functools.cache
-def _described_type(dtype: np.dtype, ndim: int) -> bytes:
+def _describe_type(dtype: np.dtype, ndim: int) -> bytes:
     if dtype.name not in DTYPES:
         raise WireError(
             _AT, "numbers or booleans", f"dtype {dtype}", "Only plain arrays travel, no objects."
         )
     if ndim > _MOST_DIMENSIONS:
-        raise WireError(_AT, f"at most {_MOST_DIMENSIONS} dimensions", f"{ndim}", "Reshape it.")
+        raise WireError(
+            _AT,
+            f"at most {_MOST_DIMENSIONS} dimensions",
+            f"{ndim}",
+            "Merge some axes with `reshape` before it is sent, and split them after.",
+        )
     name = dtype.name.encode()
     return _ARRAY.pack(len(name), ndim) + name
 
@@ -217,7 +220,7 @@ def decode(frames: Sequence[Any]) -> tuple[Message, int, int]:
     """
     if not frames:
         raise _bad("a header", "no frame")
-    head = _Reader(bytes(frames[0]))
+    head = _HeaderReader(bytes(frames[0]))
     body = frames[1:]
     magic, version, n_arrays, n_kind, n_numbers, n_text, epoch, sequence = head.unpack(_HEADER)
     if magic != MAGIC:
@@ -231,9 +234,9 @@ def decode(frames: Sequence[Any]) -> tuple[Message, int, int]:
     if head.left:
         raise _bad("a header of the length that it says", f"{head.left} bytes more")
     wanted = sum([nbytes for _, _, nbytes in described])
-    there = sum(map(len, body))
-    if wanted != there:
-        raise _bad(f"{wanted} bytes of arrays, as the header says", f"{there}")
+    n_bytes = sum(map(len, body))
+    if wanted != n_bytes:
+        raise _bad(f"{wanted} bytes of arrays, as the header says", f"{n_bytes}")
     left = iter(body)
     arrays = tuple([_array(dtype, shape, nbytes, left) for dtype, shape, nbytes in described])
     if next(left, None) is not None:
@@ -266,7 +269,7 @@ def _array(
     )
 
 
-class _Reader:
+class _HeaderReader:
     """Takes a header apart, within its length.
 
     Args:

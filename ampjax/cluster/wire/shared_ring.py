@@ -93,7 +93,7 @@ class RingReader:
         """Whether the writer must be told of the position: a quarter of the ring has been read since the last report."""
         return 4 * (self.position - self._reported) >= self._size
 
-    def reported(self) -> None:
+    def note_report(self) -> None:
         """The writer has been told of the position."""
         self._reported = self.position
 

@@ -43,7 +43,7 @@ def by_fields(kind: type, *names: str) -> Form:
     )
 
 
-class Trees:
+class TreeForms:
     """Data to messages and back: None, booleans, numbers, text, bytes, paths, dtypes, arrays, lists, tuples, mappings, and agreed classes.
 
     Args:

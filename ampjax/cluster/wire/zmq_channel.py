@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ampjax.cluster.wire.channel import Window
-from ampjax.cluster.wire.link import Link, Verdict
+from ampjax.cluster.wire.link import Link, LinkVerdict
 from ampjax.cluster.wire.local_endpoints import LocalEndpoint
 from ampjax.cluster.wire.local_line import LocalLine
-from ampjax.cluster.wire.memory_channel import closed, waits_long
+from ampjax.cluster.wire.memory_channel import closed_error, waits_long
 from ampjax.cluster.wire.message import Message, decode, encode, nbytes_of
 from ampjax.cluster.wire.waker import Waker
 from ampjax.cluster.wire.zmq_line import Line
@@ -179,7 +179,7 @@ class ZmqChannel:
                     takes=False,
                 )
             frames = encode(message, self._link.epoch, self._link.next_sequence)
-            self._link.sent(frames if line.may_lose else [], message.nbytes)
+            self._link.keep(frames if line.may_lose else [], message.nbytes)
             self._n_sent += nbytes_of(frames)
             self._give(frames)
             self._pump()
@@ -190,8 +190,8 @@ class ZmqChannel:
             if not self._wait(lambda: bool(self._inbox), timeout_s):
                 return None
             message = self._inbox.popleft()
-            if (told := self._link.taken(message.nbytes)) is not None:
-                self._say(_TOLD, told)
+            if (confirmed := self._link.take_next(message.nbytes)) is not None:
+                self._say(_TOLD, confirmed)
             return message
 
     def is_ready(self) -> bool:
@@ -200,8 +200,8 @@ class ZmqChannel:
             self._pump()
             return self._error() is not None or bool(self._inbox)
 
-    def watched(self, begin: bool) -> Sequence[int]:
-        """See `Channel.watched`."""
+    def watch(self, begin: bool) -> Sequence[int]:
+        """See `Channel.watch`."""
         with self._turn:
             waker = self._waker.begin() if begin else self._waker.end()
             return [waker, *self._line.descriptors]
@@ -322,7 +322,7 @@ class ZmqChannel:
         line = self._line
         where = f"{self.name}, channel to {self.peer}"
         if line.is_closed:
-            return closed(self.name, self.peer)
+            return closed_error(self.name, self.peer)
         if takes and self._inbox:
             return None
         if self._failed:
@@ -404,11 +404,11 @@ class ZmqChannel:
         if sequence == 0 and epoch == self._link.epoch and message.kind.startswith("\0"):
             return self._control(message)
         verdict = self._link.judge(epoch, sequence)
-        if verdict is Verdict.NEXT:
+        if verdict is LinkVerdict.NEXT:
             self._n_bad = 0
             self._n_received += nbytes_of(frames)
             self._inbox.append(message)
-        elif verdict is Verdict.AGAIN and self._line.may_lose:
+        elif verdict is LinkVerdict.AGAIN and self._line.may_lose:
             self._repeats = True
         else:
             got = f"message {sequence} of epoch {epoch}, {verdict.value}"
@@ -420,7 +420,7 @@ class ZmqChannel:
     def _control(self, message: Message) -> None:
         match message:
             case Message(kind="\0told", numbers=(sequence,)):
-                self._link.told(sequence)
+                self._link.confirm(sequence)
                 self._turn.notify_all()
             case Message(kind="\0again", numbers=(sequence,)) if self._line.may_lose:
                 for frames in self._link.unconfirmed(sequence):

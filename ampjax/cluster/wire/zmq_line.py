@@ -156,14 +156,14 @@ class Line:
             elif self.is_up:
                 self._lost()
         if self._doubt_at is not None and time.monotonic() > self._doubt_at:
-            again = self._asked() or again
+            again = self._ask_connection() or again
         if not self._route:
             self._retry()
         if again:
             self._owes = False
         return again
 
-    def _asked(self) -> bool:
+    def _ask_connection(self) -> bool:
         """Finds out whether a listening socket has a connection to the peer now; returns whether unconfirmed messages must be sent again.
 
         When a connection takes over from another one, what was sent last may have gone the old way. And it may be known to the socket only after the old one's end:

@@ -171,7 +171,7 @@ class Wire:
 
     def close(self) -> None:
         """Closes all channels, and waits until all messages have gone out, for two seconds at most."""
-        channels = [channel for there in self._channels if (channel := there()) is not None]
+        channels = [channel for reference in self._channels if (channel := reference()) is not None]
         for channel in channels:
             channel.say_bye()
         until = time.monotonic() + LINGER_S
@@ -215,8 +215,8 @@ class _Tender:
                 self._turn
             ):  # before channels are looked at: what is urgent after that wakes the thread
                 poll.register(self._waker.begin(), select.POLLIN)
-            for there in list(self._channels):
-                if (channel := there()) is not None:
+            for reference in list(self._channels):
+                if (channel := reference()) is not None:
                     channel.tend()
                     if (urgent := channel.urgent) is not None:
                         poll.register(*urgent)

@@ -23,16 +23,16 @@ from ampjax.engine.kernels.kernel import Kernel, PerDispatch, kernel
 from ampjax.engine.kernels.residuals import Residuals, over_rows, row_vjp
 from ampjax.engine.kernels.scatter import INSIDE, set_rows
 from ampjax.engine.kernels.shared_kernels import shared
-from ampjax.engine.kernels.stage_program import ChainProgram, Program
+from ampjax.engine.kernels.stage_program import ChainProgram, StageProgram
 from ampjax.engine.kernels.weight_gradients import Accumulating
 from ampjax.engine.kernels.wiring import (
     Wiring,
     add_gradients,
     cotangents,
-    gathered,
-    masked,
+    gather_inputs,
+    mask_rows,
     new_gradients,
-    written_rows,
+    write_outputs,
 )
 from ampjax.jaxprs.axis_products import over_one_axis
 from ampjax.jaxprs.wide_sums import with_wide_sums
@@ -53,19 +53,21 @@ def forward(program: ChainProgram, wiring: Wiring) -> Kernel:
     def edges_forward(
         params: Any, values: Any, read: Any, dispatch: PerDispatch, sizes: Sizes
     ) -> Any:
-        inputs = gathered(
+        inputs = gather_inputs(
             wiring,
             (*values, *read),
             dispatch.host,
             dispatch.pack,
         )
-        edge_params, own = program.split(params)
-        collected = _Sent(program, edge_params, inputs[0], dispatch.edges, sizes, None).collected()
+        edge_params, row_params = program.split(params)
+        collected = _SentOverEdges(
+            program, edge_params, inputs[0], dispatch.edges, sizes, None
+        ).collect()
         if program.rows is None:
             outs = (collected,)
         else:
-            outs = over_rows(program.rows, None)(own, (collected, *inputs))
-        return written_rows(wiring, values, dispatch.pack, outs)
+            outs = over_rows(program.rows, None)(row_params, (collected, *inputs))
+        return write_outputs(wiring, values, dispatch.pack, outs)
 
     return edges_forward
 
@@ -80,19 +82,19 @@ def forward_train(program: ChainProgram, wiring: Wiring, residuals: Residuals) -
     ) -> Any:
         values, grads, records = donated
         pack = dispatch.pack
-        inputs = gathered(wiring, (*values, *read), dispatch.host, pack)
+        inputs = gather_inputs(wiring, (*values, *read), dispatch.host, pack)
         of_rows, of_edges = dispatch.seeds or (None, None)
-        edge_params, own = program.split(params)
-        collected = _Sent(
+        edge_params, row_params = program.split(params)
+        collected = _SentOverEdges(
             program, edge_params, inputs[0], dispatch.edges, sizes, of_edges
-        ).collected()
+        ).collect()
         outs: tuple[Array, ...] = (collected,)
         # The nodes on rows read what was collected. It is recorded, as the adjoint does not send
         # anything again for it.
         if program.rows is not None:
             outs, recorded = residuals.forward(
                 program.rows,
-                own,
+                row_params,
                 (collected, *inputs),
                 of_rows,
             )
@@ -102,7 +104,7 @@ def forward_train(program: ChainProgram, wiring: Wiring, residuals: Residuals) -
                 for r, x in zip(records, recorded, strict=True)
             ]
         return (
-            written_rows(wiring, values, pack, outs),
+            write_outputs(wiring, values, pack, outs),
             new_gradients(wiring, grads, pack),
             tuple(records),
         )
@@ -123,9 +125,9 @@ def backward(
         grads, accumulators = donated
         arenas, records = read
         pack = dispatch.pack
-        inputs = gathered(wiring, arenas, dispatch.host, pack)
+        inputs = gather_inputs(wiring, arenas, dispatch.host, pack)
         of_rows, of_edges = dispatch.seeds or (None, None)
-        edge_params, own = program.split(params)
+        edge_params, row_params = program.split(params)
         real = _real(wiring, pack)
         row_grads: tuple[Any, ...] = ()
         to_inputs: list[Any] = []
@@ -145,7 +147,7 @@ def backward(
             collected, *rest = (r.at[slots].get(**INSIDE) for r in records)
             outs, pull = residuals.backward(
                 program.rows,
-                own,
+                row_params,
                 (collected, *inputs),
                 of_rows,
                 rest,
@@ -153,12 +155,12 @@ def backward(
             returned = cotangents(wiring, grads, pack, real, outs)
             row_grads, back, *to_inputs = with_wide_sums(
                 lambda: over_one_axis(lambda: pull(returned), (collected, *inputs, *outs)),
-                own,
+                row_params,
             )
         # From what was collected back over the edges to the senders.
-        edge_grads, to_senders = _Sent(
+        edge_grads, to_senders = _SentOverEdges(
             program, edge_params, inputs[0], dispatch.edges, sizes, of_edges
-        ).pulled_back(back)
+        ).pull_back(back)
         # A row may be a sender and an input of the nodes on rows: both gradients are its own.
         if to_senders is not None:
             to_inputs[:1] = [to_inputs[0] + to_senders if to_inputs else to_senders]
@@ -168,7 +170,7 @@ def backward(
             consumer(
                 params,
                 accumulators,
-                program.joined((*edge_grads, *row_grads)),
+                program.join_gradients((*edge_grads, *row_grads)),
                 None,
                 (),
             ),
@@ -178,7 +180,7 @@ def backward(
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _SentOverEdges:
     """The rows that are sent over the edges of a chain.
 
     Args:
@@ -197,14 +199,14 @@ class _Sent:
     sizes: Sizes
     seeds: Any
 
-    def collected(self) -> Array:
+    def collect(self) -> Array:
         """The sums that arrive at each row, `[k, ...]`: results of senders' rows, added up in the order of types and edges."""
         sent = []
         # Each type's bodies run once on each row that is sent.
-        for number, (body, own, part) in enumerate(
+        for number, (body, params, part) in enumerate(
             zip(self.program.edge_types, self.params, self._senders(), strict=True)
         ):
-            sent.append(over_rows(body, self._seeds(body, number))(own, (part,))[0])
+            sent.append(over_rows(body, self._seeds(body, number))(params, (part,))[0])
         # Then each edge carries its sender's result, and receivers add up. Padding edges have a
         # receiver out of range.
         places, receivers = self.edges.ends
@@ -218,11 +220,11 @@ class _Sent:
             .add(carried, mode="drop")
         )
 
-    def pulled_back(
+    def pull_back(
         self,
         back: Array,
     ) -> tuple[list[Any], Array | None]:
-        """The adjoint of `collected`.
+        """The adjoint of `collect`.
 
         Args:
           back: `[k, ...]`: the cotangents of what arrives.
@@ -235,7 +237,7 @@ class _Sent:
         sizes = self.sizes
         places, receivers = edges.ends
         # Each edge carries its receiver's cotangent back; padding edges carry zeros.
-        carried = masked(
+        carried = mask_rows(
             receivers < len(rows),
             back.at[receivers].get(mode="clip"),
         )
@@ -248,9 +250,9 @@ class _Sent:
             .at[places]
             .add(carried, **INSIDE)
         )
-        there = []
+        masks = []
         for size, total in zip(sizes[:-1], edges.totals, strict=True):
-            there.append(jnp.arange(size) < total)
+            masks.append(jnp.arange(size) < total)
         weights: list[Any] = []
         sent_back: list[Array] = []
         parts = zip(
@@ -258,27 +260,27 @@ class _Sent:
             self.params,
             self._senders(),
             _parts(returned, sizes),
-            there,
+            masks,
             strict=True,
         )
         # Type by type through the bodies, which are computed again from their senders' rows.
-        for number, (body, own, part, cotangent, real) in enumerate(parts):
+        for number, (body, params, part, cotangent, real) in enumerate(parts):
             _, pull = row_vjp(
                 body,
-                own,
+                params,
                 (part,),
                 self._seeds(body, number),
             )
             back_over = functools.partial(
                 over_one_axis, functools.partial(pull, (cotangent,)), (part, cotangent)
             )
-            own_grads, *to_rows = with_wide_sums(back_over, own)
+            own_grads, *to_rows = with_wide_sums(back_over, params)
             # A type over which nothing is sent repeats a row that may be none of its own: what comes of that is dropped.
             weights += jax.tree.map(
                 functools.partial(_if, edges.totals[number] > 0),
                 own_grads,
             )
-            sent_back += [masked(real, x) for x in to_rows]
+            sent_back += [mask_rows(real, x) for x in to_rows]
         # Rows that take no gradient end here.
         if not self.program.float_ports[0]:
             return weights, None
@@ -293,7 +295,7 @@ class _Sent:
             result.append(self.rows.at[senders].get(**INSIDE))
         return result
 
-    def _seeds(self, body: Program, number: int) -> Array | None:
+    def _seeds(self, body: StageProgram, number: int) -> Array | None:
         return self.seeds[number] if self.seeds is not None and body.random else None
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ampjax.unfold.rules.edges import Edges
+from ampjax.unfold.rules.edges import DispatchEdges
 
 DEVIATIONS = 3.0
 """Standard deviations above the mean for which there is room."""
@@ -63,7 +63,7 @@ class EdgeSizes:
         """Estimates sizes from sampled messages.
 
         Args:
-          dispatches: Of some dispatches, the rows of each message `[n]` and its `Edges.loads` `[n, edge types + 1]`.
+          dispatches: Of some dispatches, the rows of each message `[n]` and its `DispatchEdges.loads` `[n, edge types + 1]`.
         """
         # What comes with a message is a sum over its rows, whose variance grows with them: so both
         # are taken per row.
@@ -93,7 +93,7 @@ class EdgeSizes:
         self,
         ladder: Callable[[int], int],
         rows: int,
-        edges: Edges,
+        edges: DispatchEdges,
     ) -> tuple[int, Sizes]:
         """The padded sizes of a dispatch: the first step of a ladder that has room for its rows and its edges.
 
@@ -116,11 +116,11 @@ class EdgeSizes:
         return step, self.room(step)
 
 
-def fitted_edges(
+def fit_edges(
     expected: EdgeSizes,
     ladder: Callable[[int], int],
     rows: int,
-    edges: Edges,
+    edges: DispatchEdges,
 ) -> tuple[int, Sizes, PaddedEdges]:
     """Pads a dispatch's edges, and gives the sizes chosen for the dispatch.
 
@@ -134,10 +134,10 @@ def fitted_edges(
       Its padded rows, the padded sizes of its edges, and these.
     """
     k, sizes = expected.fit(ladder, rows, edges)
-    return k, sizes, padded_edges(edges, k, sizes)
+    return k, sizes, pad_edges(edges, k, sizes)
 
 
-def padded_edges(edges: Edges, rows: int, sizes: Sizes) -> PaddedEdges:
+def pad_edges(edges: DispatchEdges, rows: int, sizes: Sizes) -> PaddedEdges:
     """A dispatch's edges, padded.
 
     Args:
@@ -152,9 +152,9 @@ def padded_edges(edges: Edges, rows: int, sizes: Sizes) -> PaddedEdges:
     start = first = 0
     # Type by type: its senders, then padding up to the type's size.
     for count, size in zip(sent.totals.tolist(), of_ways, strict=True):
-        own = sent.senders[first : first + count]
-        senders[start : start + count] = own
-        senders[start + count : start + size] = own[0] if count else 0
+        of_type = sent.senders[first : first + count]
+        senders[start : start + count] = of_type
+        senders[start + count : start + size] = of_type[0] if count else 0
         places[first : first + count] = np.arange(start, start + count)
         start = start + size
         first = first + count

@@ -9,7 +9,7 @@ import numpy as np
 
 from ampjax.sched.decisions.packs import ids_of, rows_of
 from ampjax.sched.decisions.parameter_changes import Change
-from ampjax.unfold.rules.edges import Edges
+from ampjax.unfold.rules.edges import DispatchEdges
 
 CHANGES_ONLY = -1
 """The stage of a launch that runs none."""
@@ -65,7 +65,7 @@ class Launch(NamedTuple):
     changes: Sequence[Change] = ()
     brings_updates: bool = False
     sizes: np.ndarray | None = None
-    edges: Edges | None = None
+    edges: DispatchEdges | None = None
     scatter: Sequence[np.ndarray] = ()
     seeds: Sequence[np.ndarray] = ()
     versions: tuple[int, ...] | None = None

@@ -11,9 +11,9 @@ from jax import Array
 from ampjax.engine.kernels.kernel import Kernel, PerDispatch, kernel
 from ampjax.engine.kernels.residuals import over_rows
 from ampjax.engine.kernels.shared_kernels import shared
-from ampjax.engine.kernels.stage_program import Program
+from ampjax.engine.kernels.stage_program import StageProgram
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
-from ampjax.engine.kernels.wiring import Wiring, add_gradients, gathered
+from ampjax.engine.kernels.wiring import Wiring, add_gradients, gather_inputs
 from ampjax.ir.ops.body_shapes import metric_parts
 from ampjax.jaxprs.axis_products import over_one_axis
 from ampjax.jaxprs.wide_sums import with_wide_sums
@@ -21,7 +21,7 @@ from ampjax.optim.node_update import combine, trainable
 
 
 @shared
-def train(program: Program, wiring: Wiring, consumer: GradientConsumer) -> Kernel:
+def train(program: StageProgram, wiring: Wiring, consumer: GradientConsumer) -> Kernel:
     """`kernel(params, (grads, states, sums), arenas, per_dispatch) -> (grads, states, sums)`: loss and adjoint at once.
 
     `sums` is the line of `loss_metrics.LossSums`, to which the dispatch's is added; the others are those of `rows.backward`.
@@ -37,7 +37,7 @@ def train(program: Program, wiring: Wiring, consumer: GradientConsumer) -> Kerne
         grads, states, sums = donated
         pack = dispatch.pack
         mask = wiring.mask(pack)
-        inputs = gathered(wiring, arenas, dispatch.host, pack)
+        inputs = gather_inputs(wiring, arenas, dispatch.host, pack)
         # Only ports that take a gradient are differentiated; the others are constants.
         float_inputs = []
         for x, takes in zip(inputs, program.float_ports, strict=True):
@@ -45,9 +45,9 @@ def train(program: Program, wiring: Wiring, consumer: GradientConsumer) -> Kerne
                 float_inputs.append(x)
 
         def total(floats: Any, xs: Any) -> Any:
-            given = iter(xs)
+            floats_of_ports = iter(xs)
             full = tuple(
-                next(given) if takes else x
+                next(floats_of_ports) if takes else x
                 for x, takes in zip(inputs, program.float_ports, strict=True)
             )
             joined = tuple(combine(p, f) for p, f in zip(params, floats, strict=True))
@@ -74,7 +74,7 @@ def train(program: Program, wiring: Wiring, consumer: GradientConsumer) -> Kerne
 
 
 @shared
-def infer(program: Program, wiring: Wiring) -> Kernel:
+def infer(program: StageProgram, wiring: Wiring) -> Kernel:
     """`kernel(params, sums, arenas, per_dispatch) -> sums`: the loss alone."""
 
     @kernel(loops=True)
@@ -84,14 +84,14 @@ def infer(program: Program, wiring: Wiring) -> Kernel:
         arenas: Any,
         dispatch: PerDispatch,
     ) -> Any:
-        inputs = gathered(wiring, arenas, dispatch.host, dispatch.pack)
+        inputs = gather_inputs(wiring, arenas, dispatch.host, dispatch.pack)
         return sums + _loss_sums(program, params, inputs, wiring.mask(dispatch.pack))[1]
 
     return loss_infer
 
 
 def _loss_sums(
-    program: Program,
+    program: StageProgram,
     params: Any,
     inputs: Any,
     mask: Array,

@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from ampjax.devices.random_keys import is_key
-from ampjax.engine.kernels.stage_program import ChainProgram, Program
+from ampjax.engine.kernels.stage_program import ChainProgram, StageProgram
 from ampjax.ir.parameter_dependence import Made, describe, needing_record
 from ampjax.jaxprs.min_cut import smallest_cut
 from ampjax.optim.node_update import combine, trainable
@@ -43,7 +43,7 @@ class Residuals:
     places: tuple[tuple[int, int], ...] | None = None
 
     def forward(
-        self, program: Program, params: Any, inputs: Any, seeds: Any
+        self, program: StageProgram, params: Any, inputs: Any, seeds: Any
     ) -> tuple[Any, list[jax.Array]]:
         """Computes a program over rows.
 
@@ -66,7 +66,7 @@ class Residuals:
 
     def backward(
         self,
-        program: Program,
+        program: StageProgram,
         params: Any,
         inputs: Any,
         seeds: Any,
@@ -111,7 +111,7 @@ class _Trace:
 
     def __init__(
         self,
-        program: Program,
+        program: StageProgram,
         params: Any,
         inputs: Any,
         seeds: Any,
@@ -146,9 +146,9 @@ class _Trace:
         variables: Sequence[Any],
     ) -> tuple[Any, list[Any]]:
         """The program's outputs, and the values of some variables."""
-        made = self.values([*self.outs, *variables])
+        values = self.values([*self.outs, *variables])
         n = len(self.outs)
-        return jax.tree.unflatten(self.structure, made[:n]), made[n:]
+        return jax.tree.unflatten(self.structure, values[:n]), values[n:]
 
     def values(self, variables: Sequence[Any]) -> list[Any]:
         """The values of some variables."""
@@ -165,9 +165,9 @@ class _Trace:
         wanted: Sequence[Any],
     ) -> list[Any]:
         """Computes the values of `wanted` from the values of a cut, by cheap operations."""
-        found = dict(zip(known, values, strict=True))
+        value_of = dict(zip(known, values, strict=True))
         steps = set[int]()
-        stack = [v for v in wanted if v not in found]
+        stack = [v for v in wanted if v not in value_of]
         seen = set[Any]()
         makers = {}
         for i, equation in enumerate(self.jaxpr.eqns):
@@ -177,7 +177,7 @@ class _Trace:
         # Backwards from what is wanted, to what is known or follows from inputs alone.
         while stack:
             var = stack.pop()
-            if isinstance(var, Literal) or var in found or var in seen:
+            if isinstance(var, Literal) or var in value_of or var in seen:
                 continue
             seen.add(var)
             if not self.unfree.get(var, False):
@@ -186,22 +186,22 @@ class _Trace:
             steps.add(makers[var])
             stack.extend(self.jaxpr.eqns[makers[var]].invars)
         # What follows from inputs is computed in one go.
-        found.update(zip(free, self.values(list(free)), strict=True))
+        value_of.update(zip(free, self.values(list(free)), strict=True))
         # Then the steps between, in the order of the jaxpr, so each finds its operands.
         for equation in (self.jaxpr.eqns[i] for i in sorted(steps)):
-            made = equation.primitive.bind(
-                *(v.val if isinstance(v, Literal) else found[v] for v in equation.invars),
+            results = equation.primitive.bind(
+                *(v.val if isinstance(v, Literal) else value_of[v] for v in equation.invars),
                 **equation.params,
             )
-            made = made if equation.primitive.multiple_results else [made]
-            found.update(
-                (v, x) for v, x in zip(equation.outvars, made, strict=True) if v not in found
+            results = results if equation.primitive.multiple_results else [results]
+            value_of.update(
+                (v, x) for v, x in zip(equation.outvars, results, strict=True) if v not in value_of
             )
-        return [found[v] for v in wanted]
+        return [value_of[v] for v in wanted]
 
 
 @functools.lru_cache(maxsize=256)
-def _vjp_of(program: Program) -> Any:
+def _vjp_of(program: StageProgram) -> Any:
     """`row_vjp` of a program, jitted for its traces, which JAX keeps: a stage's forward pass and its adjoint of as many rows share one."""
     return jax.jit(functools.partial(row_vjp, program))
 
@@ -214,7 +214,7 @@ def _type_of(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def over_rows(
-    program: Program,
+    program: StageProgram,
     seeds: jax.Array | None,
 ) -> Callable[..., Any]:
     """A program mapped over rows.
@@ -236,7 +236,7 @@ def over_rows(
 
 
 def row_vjp(
-    program: Program,
+    program: StageProgram,
     params: tuple[Any, ...],
     inputs: tuple[Any, ...],
     seeds: Any,
@@ -259,9 +259,9 @@ def row_vjp(
     function = over_rows(program, seeds)
 
     def of(floats: tuple[Any, ...], *xs: Any) -> Any:
-        given = iter(xs)
+        floats_of_ports = iter(xs)
         full = tuple(
-            next(given) if takes else x
+            next(floats_of_ports) if takes else x
             for x, takes in zip(inputs, program.float_ports, strict=True)
         )
         return function(
@@ -277,7 +277,7 @@ def row_vjp(
 
 
 @functools.lru_cache(maxsize=256)
-def find_residuals(program: Program, rows: RowTypes, params: Any) -> Residuals:
+def find_residuals(program: StageProgram, rows: RowTypes, params: Any) -> Residuals:
     """Finds which residuals of a program to record.
 
     Args:
@@ -286,11 +286,11 @@ def find_residuals(program: Program, rows: RowTypes, params: Any) -> Residuals:
       params: `shapes_of(params)`.
     """
     structure, leaves = params
-    given = jax.tree.unflatten(
+    shapes = jax.tree.unflatten(
         structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves]
     )
     # Traces for three numbers of rows tell which residuals have a row for each message.
-    one, few, more = (_probe(program, rows, given, k) for k in (1, 3, 5))
+    one, few, more = (_probe(program, rows, shapes, k) for k in (1, 3, 5))
     chosen: list[tuple[int, Made]] = []
     for i, (var, other) in enumerate(zip(few.leaves, more.leaves, strict=True)):
         leaf = describe(few.jaxpr, var, few.unfree)
@@ -361,17 +361,17 @@ def find_chain_residuals(program: ChainProgram, rows: RowTypes, params: Any) -> 
     if program.rows is None:
         return Residuals()
     structure, leaves = params
-    given = jax.tree.unflatten(
+    shapes = jax.tree.unflatten(
         structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves]
     )
-    of_edges, own = program.split(given)
+    of_edges, of_row_nodes = program.split(shapes)
     (sent,) = jax.eval_shape(
         program.edge_types[0],
         of_edges[0],
         (jax.ShapeDtypeStruct(*rows[0]),),
     )
     collected = (sent.shape, str(sent.dtype))
-    residuals = find_residuals(program.rows, (collected, *rows), shapes_of(own))
+    residuals = find_residuals(program.rows, (collected, *rows), shapes_of(of_row_nodes))
     return replace(residuals, rows=(collected, *residuals.rows))
 
 
@@ -390,7 +390,7 @@ def _array(leaf: Any) -> Any:
 
 
 def _probe(
-    program: Program,
+    program: StageProgram,
     rows: RowTypes,
     params: Any,
     k: int,

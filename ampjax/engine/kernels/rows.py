@@ -10,22 +10,22 @@ from ampjax.engine.kernels.kernel import Kernel, PerDispatch, kernel
 from ampjax.engine.kernels.residuals import Residuals, over_rows
 from ampjax.engine.kernels.scatter import read_rows, set_rows
 from ampjax.engine.kernels.shared_kernels import shared
-from ampjax.engine.kernels.stage_program import Program
+from ampjax.engine.kernels.stage_program import StageProgram
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kernels.wiring import (
     Wiring,
     add_gradients,
     cotangents,
-    gathered,
+    gather_inputs,
     new_gradients,
-    written_rows,
+    write_outputs,
 )
 from ampjax.jaxprs.axis_products import over_one_axis
 from ampjax.jaxprs.wide_sums import with_wide_sums
 
 
 @shared
-def forward(program: Program, wiring: Wiring) -> Kernel:
+def forward(program: StageProgram, wiring: Wiring) -> Kernel:
     """`kernel(params, values, read, per_dispatch) -> values`: a `rows` stage in inference.
 
     `values` are the arenas of the outputs, `read` those of the inputs that are not among them. `wiring.ports` are places in `(*values, *read)`.
@@ -40,15 +40,15 @@ def forward(program: Program, wiring: Wiring) -> Kernel:
     ) -> Any:
         outs = over_rows(program, None)(
             params,
-            gathered(wiring, (*values, *read), dispatch.host, dispatch.pack),
+            gather_inputs(wiring, (*values, *read), dispatch.host, dispatch.pack),
         )
-        return written_rows(wiring, values, dispatch.pack, outs)
+        return write_outputs(wiring, values, dispatch.pack, outs)
 
     return forward
 
 
 @shared
-def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Kernel:
+def forward_train(program: StageProgram, wiring: Wiring, residuals: Residuals) -> Kernel:
     """`kernel(params, (values, grads, records), read, per_dispatch) -> (values, grads, records)`: a `rows` stage in training.
 
     In addition to the output rows, it sets the adjoint rows of the new outputs to zero (if consumers will add to them), and records the
@@ -64,7 +64,7 @@ def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Ker
     ) -> Any:
         values, grads, records = donated
         pack = dispatch.pack
-        inputs = gathered(wiring, (*values, *read), dispatch.host, pack)
+        inputs = gather_inputs(wiring, (*values, *read), dispatch.host, pack)
         # Records are written to the slots of the first output, so that the adjoint finds them by
         # its messages' slots.
         if residuals.leaves:
@@ -75,7 +75,7 @@ def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Ker
             outs = over_rows(program, dispatch.seeds)(params, inputs)
         # Outputs, zeros for their adjoint rows, records: all in donated arrays, so in place.
         return (
-            written_rows(wiring, values, pack, outs),
+            write_outputs(wiring, values, pack, outs),
             new_gradients(wiring, grads, pack),
             tuple(records),
         )
@@ -85,7 +85,7 @@ def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Ker
 
 @shared
 def backward(
-    program: Program, wiring: Wiring, residuals: Residuals, consumer: GradientConsumer
+    program: StageProgram, wiring: Wiring, residuals: Residuals, consumer: GradientConsumer
 ) -> Kernel:
     """`kernel(params, (grads, states), (arenas, records), per_dispatch) -> (grads, states)`: the adjoint of a `rows` stage.
 
@@ -105,7 +105,7 @@ def backward(
         arenas, records = read
         pack = dispatch.pack
         mask = wiring.mask(pack)
-        inputs = gathered(wiring, arenas, dispatch.host, pack)
+        inputs = gather_inputs(wiring, arenas, dispatch.host, pack)
         # Padding reads the records of the first row: the trash slot may be empty, and a derivative that divides by a recorded 0 is NaN.
         slots = wiring.of_output(pack, 0)
         slots = jnp.where(mask, slots, slots[0])

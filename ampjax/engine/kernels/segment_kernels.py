@@ -1,6 +1,6 @@
 """Kernels of `reduce` and `collect` stages: rows of several messages at once, summed into segments, and the adjoint.
 
-Both have one function of the rows, `Reduction` or `Collection`, and so share all else. They have no parameters.
+Both have one function of the rows, `SegmentReduction` or `SegmentCollection`, and so share all else. They have no parameters.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from jax import Array
 from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.scatter import add_rows, set_rows
 from ampjax.engine.kernels.shared_kernels import shared
-from ampjax.engine.kernels.wiring import Wiring, masked
+from ampjax.engine.kernels.wiring import Wiring, mask_rows
 from ampjax.sched.columns import TRASH
 
 
 @dataclass(frozen=True)
-class Reduction:
+class SegmentReduction:
     """The computation of a `reduce` stage.
 
     Args:
@@ -41,7 +41,7 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class Collection:
+class SegmentCollection:
     """The computation of a `collect` stage: rows added at their places."""
 
     def __call__(
@@ -77,7 +77,7 @@ class SegmentRows(NamedTuple):
 
 
 @shared
-def forward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
+def forward(function: SegmentReduction | SegmentCollection, wiring: Wiring) -> Kernel:
     """`kernel(values, grads, read, per_dispatch) -> (values, grads)`: the rows of several messages at once, into segments."""
 
     @jitted("values", "grads")
@@ -104,7 +104,7 @@ def forward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
 
 
 @shared
-def backward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
+def backward(function: SegmentReduction | SegmentCollection, wiring: Wiring) -> Kernel:
     """`kernel(grads, arenas, per_dispatch, n) -> grads`: the adjoint; `n` is the number of real segments."""
 
     @jitted("grads")
@@ -121,7 +121,7 @@ def backward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
             *_rows(wiring, arenas, dispatch),
         )
         # Padding segments read the trash slot, whose adjoint may hold anything.
-        cotangent = masked(
+        cotangent = mask_rows(
             jnp.arange(m) < n,
             grads[wiring.outputs[0]][dispatch.out],
         )
@@ -136,7 +136,7 @@ def backward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
                 new[place] = add_rows(
                     new[place],
                     jnp.where(real, slots, TRASH),
-                    masked(real, gradient),
+                    mask_rows(real, gradient),
                 )
         return tuple(new)
 

@@ -57,11 +57,11 @@ class SharedKernels:
           make: Makes it, if there is none.
         """
         with self._lock:
-            found = self._held.get(key)
+            held = self._held.get(key)
             # Not in use, but perhaps kept: then its compiled functions are taken over.
-            functions = self._take(key) if found is None else None
-        if found is not None:
-            return found
+            functions = self._take(key) if held is None else None
+        if held is not None:
+            return held
         # Made outside the lock, so another thread may make the same one meanwhile.
         kernel = make() if functions is None else Kernel(*functions)
         weakref.finalize(kernel, self._let_go, key, (kernel.once, kernel.looped)).atexit = False

@@ -24,7 +24,7 @@ Ref = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
-class Call:
+class NodeCall:
     """One node in a program.
 
     Args:
@@ -41,7 +41,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Program:
+class StageProgram:
     """A stage's computation on one row.
 
     Args:
@@ -51,7 +51,7 @@ class Program:
       float_ports: For each port, whether it takes a gradient: floats that lie on a device.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[NodeCall, ...]
     outputs: int
     on_host: tuple[bool, ...]
     float_ports: tuple[bool, ...]
@@ -81,20 +81,20 @@ class Program:
             values = []
             for ref in call.inputs:
                 values.append(inputs[ref[1]] if ref[0] == "port" else results[ref[1]][ref[2]])
-            own = () if call.params is None else params[call.params]
+            of_node = () if call.params is None else params[call.params]
             options: dict[str, Any] = {}
             if call.body.rng:
                 options["key"] = None if seed is None else _key(call.salt, seed)
-            out = call.body.apply(own, *values, **options)
+            out = call.body.apply(of_node, *values, **options)
             results.append(tuple(out) if isinstance(out, (tuple, list)) else (out,))
         return out if self.outputs == 0 else results[-1]
 
 
-def make_program(stage: Stage) -> Program:
+def make_program(stage: Stage) -> StageProgram:
     """The program of a `rows` or `loss` stage."""
     takes = tuple(port.space != HOST and port.type.is_float for port in stage.ports)
     calls = _calls(stage.nodes, {})
-    return Program(
+    return StageProgram(
         calls,
         len(stage.outputs),
         tuple(port.space == HOST for port in stage.ports),
@@ -113,8 +113,8 @@ class ChainProgram:
       places: For the nodes of each edge type, then for those on rows: which of the stage's parameters they have.
     """
 
-    edge_types: tuple[Program, ...]
-    rows: Program | None
+    edge_types: tuple[StageProgram, ...]
+    rows: StageProgram | None
     float_ports: tuple[bool, ...]
     places: tuple[tuple[int, ...], ...]
 
@@ -130,13 +130,15 @@ class ChainProgram:
         params: tuple[Any, ...],
     ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
         """Splits the stage's parameters: the ones of the nodes of each edge type, and the ones of the nodes on rows."""
-        *of_edges, of_rows = [tuple(params[place] for place in own) for own in self.places]
+        *of_edges, of_rows = [tuple(params[place] for place in places) for places in self.places]
         return of_edges, of_rows
 
-    def joined(self, grads: Sequence[Any]) -> tuple[Any, ...]:
+    def join_gradients(self, grads: Sequence[Any]) -> tuple[Any, ...]:
         """Joins gradients of the nodes of each edge type, then of the nodes on rows, into the gradients of the stage's parameters."""
         total: dict[int, Any] = {}
-        for place, grad in zip((place for own in self.places for place in own), grads, strict=True):
+        for place, grad in zip(
+            (place for places in self.places for place in places), grads, strict=True
+        ):
             if place in total:
                 total[place] = jax.tree.map(
                     jnp.add,
@@ -162,7 +164,7 @@ def make_chain_program(stage: Stage) -> ChainProgram:
             edge_type.nodes,
             {chain.distribute.outputs[edge_type.output]: ("port", 0, 0)},
         )
-        edge_types.append(Program(calls or (PASS,), 1, on_host[:1], takes[:1]))
+        edge_types.append(StageProgram(calls or (PASS,), 1, on_host[:1], takes[:1]))
     wires = dict.fromkeys(
         (
             chain.distribute.inputs[0],
@@ -176,7 +178,7 @@ def make_chain_program(stage: Stage) -> ChainProgram:
     entries = {}
     for p, w in enumerate((chain.collect.outputs[0], *outside)):
         entries[w] = ("port", p, 0)
-    rows = Program(
+    rows = StageProgram(
         _calls(stage.row_nodes, entries),
         len(stage.outputs),
         (False, *on_host),
@@ -201,10 +203,10 @@ def _places(
 def _calls(
     nodes: Sequence[Node],
     entries: dict[Wire, Ref],
-) -> tuple[Call, ...]:
+) -> tuple[NodeCall, ...]:
     """The calls of nodes, sources first; wires from outside that `entries` lacks are added to `entries` as found."""
     names = [node.name for node in nodes]
-    calls: list[Call] = []
+    calls: list[NodeCall] = []
     params: dict[str, int] = {}
     for node in nodes:
         op = node.op
@@ -220,7 +222,7 @@ def _calls(
             place = params.setdefault(node.params_name, len(params))
         else:
             place = None
-        calls.append(Call(op.body, tuple(refs), place, _salt(node.role) if op.body.rng else 0))
+        calls.append(NodeCall(op.body, tuple(refs), place, _salt(node.role) if op.body.rng else 0))
     return tuple(calls)
 
 
@@ -228,7 +230,7 @@ def _same(params: Any, row: Any) -> Any:
     return row
 
 
-PASS = Call(
+PASS = NodeCall(
     Body(_same),
     (("port", 0, 0),),
     None,

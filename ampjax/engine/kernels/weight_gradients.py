@@ -94,14 +94,14 @@ class Updating:
         # False, but XLA can't know before `read` has been read: so new parameters are written over
         # old ones afterwards.
         keep = false_after(scalars[0, 0] < 0, *read)
-        made = []
+        updated = []
         for (tx, gradient), old, state, grad, (count, staleness) in zip(
             self.rules, params, states, grads, scalars, strict=True
         ):
             new, opt_state, _ = make_update(tx, gradient)(
                 old, state, grad, count, staleness=staleness
             )
-            made.append(
+            updated.append(
                 (
                     jax.tree.map(
                         lambda o, n: n if n is o else jnp.where(keep, o, n),
@@ -111,7 +111,7 @@ class Updating:
                     opt_state,
                 )
             )
-        return tuple(made)
+        return tuple(updated)
 
 
 GradientConsumer = Accumulating | Updating

@@ -51,7 +51,7 @@ class Wiring:
         return jnp.arange(pack.shape[1]) < pack[N_HEAD + len(self.ports) + len(self.outputs), 0]
 
 
-def masked(mask: Array, x: Array) -> Array:
+def mask_rows(mask: Array, x: Array) -> Array:
     """`x` with zeros in the rows where the mask is false."""
     return jnp.where(
         mask.reshape(mask.shape + (1,) * (x.ndim - 1)),
@@ -60,7 +60,7 @@ def masked(mask: Array, x: Array) -> Array:
     )
 
 
-def gathered(
+def gather_inputs(
     wiring: Wiring,
     arenas: tuple[Array, ...],
     host: tuple[Array, ...],
@@ -78,7 +78,7 @@ def gathered(
     return tuple(result)
 
 
-def written_rows(
+def write_outputs(
     wiring: Wiring,
     arenas: tuple[Array, ...],
     pack: Array,
@@ -120,13 +120,13 @@ def cotangents(
     outs: tuple[Array, ...],
 ) -> tuple[Array, ...]:
     """The cotangents of the outputs `outs`: their adjoint rows, without padding."""
-    found = []
+    result = []
     for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
         if grads[place] is None:
-            found.append(jnp.zeros(y.shape, jax.dtypes.float0))
+            result.append(jnp.zeros(y.shape, jax.dtypes.float0))
         else:
-            found.append(masked(mask, read_rows(grads[place], wiring.of_output(pack, j))))
-    return tuple(found)
+            result.append(mask_rows(mask, read_rows(grads[place], wiring.of_output(pack, j))))
+    return tuple(result)
 
 
 def add_gradients(
@@ -159,7 +159,7 @@ def add_gradients(
             out[place] = put_gradients(
                 out[place],
                 slots,
-                masked(mask, next(values)),
+                mask_rows(mask, next(values)),
                 wiring.sole[port],
             )
     return tuple(out)

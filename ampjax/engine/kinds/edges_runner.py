@@ -10,14 +10,14 @@ import numpy as np
 from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import edge_kernels
 from ampjax.engine.kernels.coalescing import Coalesced
-from ampjax.engine.kernels.edge_sizes import EdgeSizes, PaddedEdges, Sizes, fitted_edges
+from ampjax.engine.kernels.edge_sizes import EdgeSizes, PaddedEdges, Sizes, fit_edges
 from ampjax.engine.kernels.kernel import Kernel
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.residuals import find_chain_residuals
 from ampjax.engine.kernels.stage_program import make_chain_program
 from ampjax.engine.kernels.weight_gradients import Accumulating, GradientConsumer
 from ampjax.engine.kinds.recorded_activations import RecordedActivations
-from ampjax.engine.kinds.stage_arrays import StageArrays, padded
+from ampjax.engine.kinds.stage_arrays import StageArrays, pad_slots
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
 from ampjax.plan.stages import Stage
 from ampjax.sched.decisions.dispatch import FORWARD, INFER
@@ -48,7 +48,7 @@ class EdgesRunner(StageRunner):
         self._adjoints: dict[Accumulating, Kernel] = {}
         self._edge_sizes: EdgeSizes | None = None
         # Instances that travel together come often.
-        self._fitted = functools.lru_cache(REMEMBERED_DISPATCHES)(fitted_edges)
+        self._fitted = functools.lru_cache(REMEMBERED_DISPATCHES)(fit_edges)
 
     def forward(self, launches: Coalesced, params: Params) -> None:
         """Computes output rows; in training also records the activations that the adjoint needs."""
@@ -60,7 +60,7 @@ class EdgesRunner(StageRunner):
         values, grads, read = arrays.outputs()
         if launch.direction == FORWARD:
             kernel = self._train or self._make_train(params)
-            donated = values, grads, records.grown()
+            donated = values, grads, records.grow()
             values, grads, records.arrays = self._call(
                 kernel,
                 params,
@@ -87,7 +87,7 @@ class EdgesRunner(StageRunner):
         assert isinstance(consumer, Accumulating)
         kernel = self._adjoints.get(consumer) or self._make_adjoint(params, consumer)
         values, grads = self._arrays.everything()
-        read = values, self._records.grown()
+        read = values, self._records.grow()
         grads, states = self._call(
             kernel,
             params,
@@ -161,8 +161,8 @@ class EdgesRunner(StageRunner):
             not launch.edges.random
         ):  # nobody reads them, and what is sent may be less than the edges
             edges = [np.zeros(0, np.uint32)] * len(edges)
-        return padded(rows, k, True), tuple(
-            padded(own, n, True) for own, n in zip(edges, sizes[:-1], strict=True)
+        return pad_slots(rows, k, True), tuple(
+            pad_slots(of_type, n, True) for of_type, n in zip(edges, sizes[:-1], strict=True)
         )
 
     def _make_train(self, params: Params) -> Kernel:

@@ -10,7 +10,7 @@ from ampjax.engine.kernels.launch import Launch
 from ampjax.plan.ladders import is_padded, ladder_for, segment_ladder, segment_sizes
 from ampjax.plan.stages import ArenaKey, Stage
 from ampjax.sched.decisions import packs
-from ampjax.unfold.rules.edges import Edges
+from ampjax.unfold.rules.edges import DispatchEdges
 
 
 def idle_launches(
@@ -49,7 +49,7 @@ def _without_edges(
     nothing = np.zeros(0, np.int32)
     for n in steps(ladder_for(stage), rows, more=1):
         launch = idle_launch(stage, direction, n, n, capacity)
-        edges = Edges(
+        edges = DispatchEdges(
             nothing,
             nothing,
             np.zeros((n, n_types), np.int64),
@@ -100,9 +100,11 @@ def idle_launch(
     out = np.zeros(n_out, np.int64)
     size = n_in if is_padded(stage) else 0
     if size:
-        pack = packs.padded([rows] * len(stage.ports), [out] * len(stage.outputs), size).ravel()
+        pack = packs.make_padded(
+            [rows] * len(stage.ports), [out] * len(stage.outputs), size
+        ).ravel()
     else:
-        pack = packs.unpadded([rows] * len(stage.ports) + [out] * len(stage.outputs))
+        pack = packs.make_unpadded([rows] * len(stage.ports) + [out] * len(stage.outputs))
     return Launch(
         number=0,
         worker=stage.worker,
@@ -130,12 +132,12 @@ def steps(
     >>> steps(lambda n: 4 * -(-n // 4), 9, more=1)
     [4, 8, 12, 16]
     """
-    found = [sizes(1)]
-    while found[-1] < most:
-        found.append(sizes(found[-1] + 1))
+    result = [sizes(1)]
+    while result[-1] < most:
+        result.append(sizes(result[-1] + 1))
     for _ in range(more):
-        found.append(sizes(found[-1] + 1))
-    return found
+        result.append(sizes(result[-1] + 1))
+    return result
 
 
 def sizes_to_compile(

@@ -51,7 +51,7 @@ class RecordedActivations:
                 self._residuals = Residuals()
         return self._residuals
 
-    def grown(self) -> tuple[jax.Array, ...]:
+    def grow(self) -> tuple[jax.Array, ...]:
         """The arrays, as long as the arena of the first output; `residuals` must have been asked for."""
         key = self._stage.arenas[0]
         capacity = self._arenas.capacity[key]

@@ -52,7 +52,7 @@ class RowsRunner(StageRunner):
         values, grads, read = arrays.outputs()
         if launches[0].direction == FORWARD:
             kernel = self._train or self._make_train(params)
-            donated = values, grads, records.grown()
+            donated = values, grads, records.grow()
             values, grads, records.arrays = arrays.call(
                 kernel,
                 params,
@@ -78,7 +78,7 @@ class RowsRunner(StageRunner):
         arrays = self._arrays
         kernel = self._adjoints.get(consumer) or self._make_adjoint(params, consumer)
         values, grads = arrays.everything()
-        read = values, self._records.grown()
+        read = values, self._records.grow()
         grads, states = arrays.call(
             kernel,
             params,

@@ -10,9 +10,9 @@ from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import segment_kernels
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
-from ampjax.engine.kernels.segment_kernels import Collection, Reduction
+from ampjax.engine.kernels.segment_kernels import SegmentCollection, SegmentReduction
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
-from ampjax.engine.kinds.stage_arrays import StageArrays, padded
+from ampjax.engine.kinds.stage_arrays import StageArrays, pad_slots
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
 from ampjax.plan.ladders import segment_sizes
 from ampjax.plan.stages import HOST, Stage
@@ -33,9 +33,9 @@ class SegmentsRunner(StageRunner):
         self._reduces = stage.kind.reduces
         self._arrays = StageArrays(stage, arenas)
         if self._reduces:
-            function = Reduction(stage.nodes[0].op.function)
+            function = SegmentReduction(stage.nodes[0].op.function)
         else:
-            function = Collection()
+            function = SegmentCollection()
         self._forward = segment_kernels.forward(function, self._arrays.wiring)
         self._backward = segment_kernels.backward(function, self._arrays.wiring)
 
@@ -87,8 +87,8 @@ class SegmentsRunner(StageRunner):
             else:
                 places = launch.scatter[i]
             # Padding reads the first row, and belongs to a segment out of range.
-            slots.append(padded(rows, r, True))
+            slots.append(pad_slots(rows, r, True))
             ids.append(np.concatenate([places, np.full(r - len(rows), m)]).astype(np.int32))
             if port.space == HOST:
                 host.append(self._arenas.host[port.arena][slots[-1]])
-        return tuple(host), tuple(slots), tuple(ids), padded(out, m, False)
+        return tuple(host), tuple(slots), tuple(ids), pad_slots(out, m, False)

@@ -230,7 +230,7 @@ class StageArrays:
         """The slots of each port, then of each output, of a launch, padded to the size of its kernel: int32 `[ports + outputs, k]`.
 
         Padding repeats a port's first slot; for outputs it is the trash slot. Where gradients go to a port's rows, padding must be the trash slot,
-        too: `padded(launch.in_rows[port], k, False)`.
+        too: `pad_slots(launch.in_rows[port], k, False)`.
         """
         return self._packs([launch], self.size(launch), 1)[0, N_HEAD : N_HEAD + self._n_sections]
 
@@ -253,7 +253,7 @@ class StageArrays:
         """The packs of dispatches, padded, `[most, n_lines, k]`; packs that the scheduler has padded are used unchanged."""
         # The scheduler has padded these already.
         if launches[0].size:
-            return packs.stacked(
+            return packs.stack_packs(
                 [launch.pack for launch in launches],
                 [launch.place for launch in launches],
                 most,
@@ -264,7 +264,7 @@ class StageArrays:
             np.int32,
         )
         for pack, launch in zip(out, launches, strict=False):
-            pack[:] = packs.padded(launch.in_rows, launch.out_rows, k)
+            pack[:] = packs.make_padded(launch.in_rows, launch.out_rows, k)
         return out
 
     def _seeds(
@@ -282,7 +282,7 @@ class StageArrays:
         return seeds
 
 
-def padded(
+def pad_slots(
     slots: np.ndarray,
     k: int,
     repeat: bool,

@@ -12,7 +12,7 @@ from ampjax.engine.kernels import copy_kernels
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
-from ampjax.engine.kinds.stage_arrays import StageArrays, padded
+from ampjax.engine.kinds.stage_arrays import StageArrays, pad_slots
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
 from ampjax.plan.stages import HOST, Stage
 from ampjax.sched.decisions.dispatch import BACKWARD
@@ -91,7 +91,7 @@ class TransferRunner(StageRunner):
         slots, to = self._arrays.lines(launch)
         if launch.direction == BACKWARD:
             # Gradients are added, so padding must go to the trash slot, not to the first row.
-            slots = padded(launch.in_rows[0], len(slots), False)
+            slots = pad_slots(launch.in_rows[0], len(slots), False)
             a.grads[source] = self._return.once(
                 a.grads[source],
                 slots,

@@ -67,12 +67,12 @@ class Costs:
     """
 
     def __init__(self, issues: Iterable[Issued]):
-        found: dict[KernelKind, dict[int, list[tuple[int, int]]]] = defaultdict(
+        costs_of: dict[KernelKind, dict[int, list[tuple[int, int]]]] = defaultdict(
             lambda: defaultdict(list)
         )
         for issue in issues:
             if issue.timing is not None and not issue.timing.compiled:
-                found[issue.work][issue.size].append(issue.timing.costs)
+                costs_of[issue.work][issue.size].append(issue.timing.costs)
         self._costs = {
             work: {
                 size: (
@@ -81,10 +81,10 @@ class Costs:
                 )
                 for size, costs in sizes.items()
             }
-            for work, sizes in found.items()
+            for work, sizes in costs_of.items()
         }
         every = []
-        for sizes in found.values():
+        for sizes in costs_of.values():
             for costs in sizes.values():
                 for cost in costs:
                     every.append(cost)
@@ -108,11 +108,11 @@ class Costs:
         # The same kind of launch, or else the same stage and direction with (or without) changes.
         for work in (issue.work, (stage, direction, not changes)):
             if sizes := self._costs.get(work):
-                kernels, own = (
+                kernels, of_changes = (
                     sizes.get(issue.size)
                     or sizes[min(sizes, key=lambda size: abs(size - issue.size))]
                 )
-                return kernels, own if changes else 0.0
+                return kernels, of_changes if changes else 0.0
         return self._usual[0], self._usual[1] if changes else 0.0
 
 
@@ -137,13 +137,13 @@ def place_in_time(
         # Everything before this launch had ended when it was issued: these launches are placed by
         # that.
         if issue.timing is not None and part:
-            placed += _fitted(part, costs, issue.timing.idle_ns, issue.timing.waited)
+            placed += _fit_times(part, costs, issue.timing.idle_ns, issue.timing.waited)
             part = []
         part.append(issue)
-    return placed + _fitted(part, costs, done_ns, False)
+    return placed + _fit_times(part, costs, done_ns, False)
 
 
-def _fitted(
+def _fit_times(
     part: Sequence[Issued],
     costs: Costs,
     end_ns: int,

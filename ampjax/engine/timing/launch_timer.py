@@ -96,7 +96,7 @@ class LaunchTimer:
         self._sampler.latest += launch, begin_ns, begin_ns, timing
         return rows
 
-    def waited(self, worker: int, begin_ns: int) -> None:
+    def note_wait(self, worker: int, begin_ns: int) -> None:
         """Notes that a worker has waited for another host's rows until now.
 
         Args:

@@ -12,7 +12,7 @@ from ampjax.hosts.host_link import HostLink
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosted_groups import Together
 from ampjax.hosts.hosted_store import HostedStore
-from ampjax.hosts.hosts import Place
+from ampjax.hosts.hosts import HostPlace
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import Names
 from ampjax.hosts.starting.make_host import HostProgram
@@ -36,7 +36,7 @@ class Running(NamedTuple):
 
     names: Sequence[str]
     channels: Sequence[Channel]
-    places: Sequence[Place]
+    places: Sequence[HostPlace]
     alive: Sequence[Callable[[], bool]]
     end: Callable[[], None]
 
@@ -63,7 +63,7 @@ def connect(
     fleet = Fleet(
         plan,
         HostLayout(plan, program.host_of_space),
-        lambda: _greeted(plan, start()),
+        lambda: _hear_hellos(plan, start()),
     )
     store = HostedStore(fleet, program.params, program.training, tables, together)
     try:
@@ -74,7 +74,7 @@ def connect(
     return HostedExecutor(plan, fleet, store)
 
 
-def _greeted(plan: Plan, running: Running) -> Ready:
+def _hear_hellos(plan: Plan, running: Running) -> Ready:
     """Hears the first message of each host, and checks that all have the same plan."""
     names = running.names
     try:

@@ -10,7 +10,7 @@ import jax
 from ampjax.cluster import HostContext, HostOptions, spawn
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosted_groups import NOTHING, Together
-from ampjax.hosts.hosts import Hosts, Place
+from ampjax.hosts.hosts import HostPlace, Hosts
 from ampjax.hosts.starting.connect import Running, connect
 from ampjax.hosts.starting.make_host import BETWEEN_HOSTS, HostProgram
 from ampjax.ir.host_tables import SentTable
@@ -47,7 +47,7 @@ def start_processes(
     environment = {} if numbers else ONE_DEVICE
     options = HostOptions(
         hosts.names,
-        tuple(max(own) + 1 for own in numbers) if numbers else 0,
+        tuple(max(of_host) + 1 for of_host in numbers) if numbers else 0,
         window=BETWEEN_HOSTS,
         environment=environment,
     )
@@ -66,7 +66,7 @@ def start_processes(
 
     def start() -> Running:
         started = spawn(hosts.n, main, options, hosts.make_launcher())
-        places = [Place(host.place, host.process) for host in started]
+        places = [HostPlace(host.place, host.process) for host in started]
         alive = [lambda host=host: host.alive for host in started]
         return Running(
             hosts.names,

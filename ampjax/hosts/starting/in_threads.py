@@ -11,7 +11,7 @@ from ampjax.cluster import memory_pair
 from ampjax.devices.allreduce import Device
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosted_groups import NOTHING, Together
-from ampjax.hosts.hosts import DRIVER, Hosts, Place
+from ampjax.hosts.hosts import DRIVER, HostPlace, Hosts
 from ampjax.hosts.starting.connect import Running, connect
 from ampjax.hosts.starting.make_host import BETWEEN_HOSTS, HostProgram
 from ampjax.ir.host_tables import SentTable
@@ -70,7 +70,7 @@ def start_threads(
             for thread in threads:
                 thread.join()
 
-        places = [Place(f"thread {number} of this process", os.getpid()) for number in range(n)]
+        places = [HostPlace(f"thread {number} of this process", os.getpid()) for number in range(n)]
         return Running(
             names,
             [channel for channel, _ in drivers],

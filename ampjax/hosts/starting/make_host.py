@@ -13,7 +13,7 @@ from ampjax.devices.allreduce import Device
 from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining
 from ampjax.hosts.fleet import MOST
-from ampjax.hosts.host import Host
+from ampjax.hosts.host import ServingHost
 from ampjax.hosts.host_link import WINDOW
 from ampjax.hosts.layout import HostLayout
 from ampjax.ir.graph import Graph
@@ -71,14 +71,14 @@ class HostProgram:
         """
         plan = plan or self.plan()
         layout = HostLayout(plan, self.host_of_space)
-        own = list(devices) if devices is not None else jax.local_devices()
+        on_host = list(devices) if devices is not None else jax.local_devices()
         devices_of = {}
         for n, space in enumerate(layout.spaces_of(number)):
-            devices_of[space] = own[n % len(own)]
+            devices_of[space] = on_host[n % len(on_host)]
         params = {}
         for node, tree in self.params.items():
             if layout.host_of_node[node] == number:
                 params[node] = tree
         executor = Executor(plan, params, self.training, devices_of, self.stashed)
         driver.send(Message("hello", tuple(executor.backward_runs.updating), repr(plan)))
-        Host(number, executor, layout, driver, peers).serve()
+        ServingHost(number, executor, layout, driver, peers).serve()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.ir.bodies import Body, accepts, argument_names, parameterised, parameterless, port_names
+from ampjax.ir.bodies import Body, accepts, argument_names, make_body, parameterless, port_names
 from ampjax.ir.builders.add_node import add_with_one_output
 from ampjax.ir.builders.shared_params import (
     check_no_table,
@@ -179,7 +179,7 @@ def ppt(
     return NodeBuilder(
         name,
         "PPT",
-        parameterised(name, body, params, rng),
+        make_body(name, body, params, rng),
         options,
         outputs,
         join,
@@ -373,7 +373,10 @@ def _check_options(name: str, options: NodeOptions) -> None:
     where = f"node `{name}`"
     if options.weights not in (None, *WEIGHTS):
         raise GraphError(
-            where, f"weights one of {list(WEIGHTS)}", f"{options.weights!r}", "Choose one of these."
+            where,
+            f"weights one of {list(WEIGHTS)}",
+            f"{options.weights!r}",
+            "Pass `weights=` with one of these; without it the trainer's `weights` holds.",
         )
     if options.gradient not in (None, "mean", "sum"):
         raise GraphError(

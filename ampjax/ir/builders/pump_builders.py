@@ -58,7 +58,7 @@ def pump(
             f"pump `{name}`",
             "different field names other than `instance`, which is always there",
             f"{fields}",
-            "Rename the field.",
+            "Give each field a name of its own; `instance` need not be declared.",
         )
     return add_with_one_output(
         Pump(WireType(sizes, _held_dtype(name, dtype), fields, ragged)),
@@ -113,7 +113,10 @@ def _held_dtype(name: str, dtype: Any) -> np.dtype:
         declared = jnp.dtype(dtype)
     except TypeError:
         raise GraphError(
-            where, "a dtype, such as `float32` or `int32`", f"{dtype!r}", "Mend its name."
+            where,
+            "a dtype, such as `float32` or `int32`",
+            f"{dtype!r}",
+            "Write the name of a NumPy dtype of numbers, such as `float32`.",
         ) from None
     held = jax.dtypes.canonicalize_dtype(declared) if declared.kind in "biufcV" else None
     if held is None:

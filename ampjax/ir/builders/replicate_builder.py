@@ -49,7 +49,12 @@ def replicate(
     is_named = name is not None or isinstance(part, NodeBuilder)
     where = f"replicate `{called}`"
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise GraphError(where, "n >= 1", f"n = {n!r}", "1 is no replication.")
+        raise GraphError(
+            where,
+            "n >= 1",
+            f"n = {n!r}",
+            "Pass the number of replicas; 1 leaves the part as it is.",
+        )
     if n == 1:
         return part
     in_turn = route == "round_robin"

@@ -31,14 +31,14 @@ def check_sharing(name: str, params: Any, options: NodeOptions) -> None:
     Raises:
       GraphError: If it was given parameters, or options of theirs.
     """
-    given = ["params"] * (params is not None) + [
+    settings = ["params"] * (params is not None) + [
         o for o in OWNERS if getattr(options, o) is not None
     ]
-    if given:
+    if settings:
         raise GraphError(
             f"node `{name}`",
-            f"no `{given[0]}` beside `params_of`",
-            f"`{given[0]}`",
+            f"no `{settings[0]}` beside `params_of`",
+            f"`{settings[0]}`",
             "Give it to the node that has the parameters: they have one tree, one optimizer state and one update rule.",
         )
 
@@ -63,25 +63,25 @@ def find_owner(
     """
     where = f"node `{name}`, params_of"
     if isinstance(params_of, Wire):
-        told = params_of.source.name
+        owner_name = params_of.source.name
     else:
-        told = str(getattr(params_of, "name", params_of))
+        owner_name = str(getattr(params_of, "name", params_of))
     if isinstance(params_of, Wire):
-        found = params_of.source if graph.nodes.get(told) is params_of.source else None
+        source = params_of.source if graph.nodes.get(owner_name) is params_of.source else None
     else:
-        found = next(
-            (graph.nodes[n] for n in graph.copies.names_from_here(told) if n in graph.nodes),
+        source = next(
+            (graph.nodes[n] for n in graph.copies.names_from_here(owner_name) if n in graph.nodes),
             None,
         )
-    if found is None or not found.has_params:
+    if source is None or not source.has_params:
         owners = [f"`{owner}`" for owner in graph.parameterised]
         raise GraphError(
             where,
             f"a PPT that has been called before: {', '.join(owners) or 'there is none yet'}",
-            f"`{told}`" if found is None else f"the {found.kind} `{found.name}`",
+            f"`{owner_name}`" if source is None else f"the {source.kind} `{source.name}`",
             "Call the node that has the parameters first, and name it.",
         )
-    owner = graph.nodes[found.params_name]
+    owner = graph.nodes[source.params_name]
     if owner.copies != graph.copies.around[: len(owner.copies)]:
         raise GraphError(
             where,
@@ -166,7 +166,7 @@ def with_own_transform(
             f"node `{name}`, tx",
             "none: its layer has an optimizer of its own",
             "a transform",
-            "Leave it out.",
+            "Leave `tx` out, and give the table its optimizer when it is made.",
         )
     return options if table is not None else replace(options, tx=tx)
 
@@ -200,13 +200,13 @@ def options_at_table(
     if owner is None:
         return options
     for option in OWNERS:
-        here = getattr(options, option)
-        there = getattr(owner.options, option)
-        if here not in (None, there):
+        of_node = getattr(options, option)
+        of_owner = getattr(owner.options, option)
+        if of_node not in (None, of_owner):
             raise GraphError(
                 f"node `{name}`, {option}",
-                f"{there!r}, as at `{owner.name}`, which looks rows of the same table up",
-                f"{here!r}",
+                f"{of_owner!r}, as at `{owner.name}`, which looks rows of the same table up",
+                f"{of_node!r}",
                 "Set it at the first of these nodes only: they have one update rule.",
             )
     return shared_options(owner, name, options, graph.users[owner.name])

@@ -34,8 +34,10 @@ def eval_body(
     Raises:
       GraphError: If the body does not take these payloads; names the port where that can be told.
     """
-    if (known := getattr(getattr(body.apply, "function", body.apply), "results", None)) is not None:
-        return known  # a body that was traced for these payloads
+    if (
+        results := getattr(getattr(body.apply, "function", body.apply), "results", None)
+    ) is not None:
+        return results  # a body that was traced for these payloads
     structs = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
     _check_features(node, body, types)
     params = init_shapes(node, body)
@@ -73,7 +75,7 @@ def init_shapes(node: Node, body: Body) -> Any:
             f"node `{node.name}`, parameters",
             "an init function of a PRNG key that gives a pytree of arrays",
             f"{type(error).__name__}: {error}",
-            "Mend the init function.",
+            "Let `init(key)` run without an error and return the pytree of parameters.",
         ) from error
 
 
@@ -126,7 +128,12 @@ def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
             expected = (
                 "names for the metrics: texts, and not `loss` or `loss_sum`, which are told anyway"
             )
-            raise GraphError(f"node `{node.name}`", expected, f"{name!r}", "Rename it.")
+            raise GraphError(
+                f"node `{node.name}`",
+                expected,
+                f"{name!r}",
+                "Give the metric another name in the dictionary that the loss returns.",
+            )
         parts = value if isinstance(value, tuple) else (value,)
         if len(parts) > 2 or any(not hasattr(p, "shape") or p.shape != () for p in parts):
             raise GraphError(
@@ -195,7 +202,7 @@ def eval_shapes(
             f"node `{node.name}`",
             "payloads that its body takes",
             f"{came}; the body raised {type(error).__name__}: {text[0] if text else ''}",
-            "Mend the body, or what feeds it.",
+            "Change the body so that it takes these shapes, or the nodes that feed it so that they give others.",
         ) from error
 
 

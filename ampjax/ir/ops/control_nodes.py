@@ -109,12 +109,12 @@ class Phi(ControlOp):
         Raises:
           GraphError: If inputs carry different payloads or state fields.
         """
-        known = []
+        known_types = []
         for port, t in enumerate(types):
             if t is not None:
-                known.append((port, t))
-        first_port, first = known[0]
-        for port, other in known[1:]:
+                known_types.append((port, t))
+        first_port, first = known_types[0]
+        for port, other in known_types[1:]:
             if (other.shape, other.dtype, other.ragged, other.topology) != (
                 first.shape,
                 first.dtype,

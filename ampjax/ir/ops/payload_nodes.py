@@ -15,7 +15,7 @@ from ampjax.ir.ops.body_shapes import eval_body, eval_shapes, metric_shapes, str
 from ampjax.ir.ops.join_keys import Key, check_join
 from ampjax.ir.ops.op_classes import Op, PayloadOp
 from ampjax.ir.ops.ragged_nodes import require_topology
-from ampjax.ir.ops.state_trials import tried
+from ampjax.ir.ops.state_trials import try_on_samples
 from ampjax.ir.state import State, StateFn, apply, column, sample
 from ampjax.ir.wires import WireType
 
@@ -121,7 +121,7 @@ class RouteBy(PayloadOp):
                 where,
                 "different field names other than `instance`",
                 f"{self.names}",
-                "Name the fields.",
+                "Name the state fields behind `choice`: at least one, none twice, and not `instance`.",
             )
         if types[0].ragged:
             raise GraphError(
@@ -167,7 +167,7 @@ class RouteBy(PayloadOp):
     def _try_assume(self, where: str, states: State) -> None:
         if self.assume is None:
             return
-        value, states = tried(where, self.assume, states)
+        value, states = try_on_samples(where, self.assume, states)
         try:
             self._columns(where, value, len(states))
         except MessageError as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ampjax.ir.nodes import Node
 
 
-def tried(
+def try_on_samples(
     where: str,
     function: Callable[[State], Any],
     states: State,
@@ -64,7 +64,7 @@ def try_column(
       GraphError: If it fails, or gives something else.
     """
     where = f"node `{node.name}`, {role}"
-    value, states = tried(where, function, sample(fields))
+    value, states = try_on_samples(where, function, sample(fields))
     try:
         return column(where, value, len(states))
     except MessageError as error:
@@ -94,7 +94,7 @@ def try_states(
       GraphError: If it fails, or gives no states of the same instances.
     """
     where = f"node `{node.name}`, {role}"
-    value, states = tried(where, function, states)
+    value, states = try_on_samples(where, function, states)
     if not isinstance(value, State) or len(value) != len(states):
         raise GraphError(
             where,

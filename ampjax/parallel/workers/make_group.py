@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampjax.cluster.hosts.packed_programs import packed
+from ampjax.cluster.hosts.packed_programs import pack_program
 from ampjax.cluster.hosts.ray_launcher import launcher_for
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.errors import SettingsError
@@ -30,7 +30,7 @@ def process_group(
             raise SettingsError(
                 where, expected, "0", "A server on each machine keeps its copy of the tables."
             )
-    packed({"loss_fn": loss_fn, "tx": tx}, "the loss function and the optimizer")
+    pack_program({"loss_fn": loss_fn, "tx": tx}, "the loss function and the optimizer")
     addresses = []
     for machine in (*resources.servers, *resources.homes):
         addresses.append(resources.machines[machine].address)

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from ampjax.cluster.hosts.launcher import Launcher
-from ampjax.cluster.hosts.packed_programs import packed
+from ampjax.cluster.hosts.packed_programs import pack_program
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.cluster.hosts.spawn_hosts import HostOptions, Hosts, spawn
 from ampjax.cluster.wire.channel import wait_any
@@ -141,7 +141,7 @@ class ProcessGroup:
         Raises:
           SettingsError: If something in it can't travel.
         """
-        self._program = packed(program, "the loss function and the optimizer")
+        self._program = pack_program(program, "the loss function and the optimizer")
         self._on_question = weakref.WeakMethod(
             on_question
         )  # its object ends the processes when nobody holds it

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampjax.cluster.wire.trees import Form, Trees, by_fields
+from ampjax.cluster.wire.trees import Form, TreeForms, by_fields
 from ampjax.errors import TableError
 from ampjax.optim.row_rule import RowState, RowTypes
 from ampjax.optim.split_transform import Totals
@@ -172,7 +172,7 @@ class Answer(NamedTuple):
     value: Any
 
 
-TREES = Trees(
+TREES = TreeForms(
     *(
         by_fields(kind, *kind._fields)
         for kind in (

@@ -16,7 +16,7 @@ from ampjax.sched import columns as c
 from ampjax.sched.choosing.queue_views import VIEW_COLUMNS, Queue
 from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.policy import Policy, Rank, Ranked
-from ampjax.sched.diagnose.inflight import InFlight
+from ampjax.sched.diagnose.inflight import MessagesInFlight
 from ampjax.sched.diagnose.snapshot import Snapshot
 
 MOST_OLD_ENTRIES = 64
@@ -70,7 +70,7 @@ class Backlog:
             self._since[queue] = self._clock
         self._changed[queue] = None
 
-    def taken(self, queue: Queue) -> None:
+    def note_taken(self, queue: Queue) -> None:
         """Notes that messages have been taken from a queue.
 
         Args:
@@ -179,23 +179,23 @@ class WorkerQueues:
         Returns:
           The queues that are not empty now, in the order in which they ceased to be empty.
         """
-        own = t.active_queues(self._worker).copy()
-        lines = t.queues[own]
+        active = t.active_queues(self._worker).copy()
+        lines = t.queues[active]
         born = np.where(
             lines[:, c.N_SORTED] > 0,
             lines[:, c.SORTED_BORN],
             t.live[lines[:, c.HEAD], c.BORN],
         )
         shown = np.column_stack([lines[:, VIEW_COLUMNS], born])
-        entered = self._seen[own, VIEW_COLUMNS.index(c.SINCE)] != lines[:, c.SINCE]
-        changed = shown != self._seen[own]
+        entered = self._seen[active, VIEW_COLUMNS.index(c.SINCE)] != lines[:, c.SINCE]
+        changed = shown != self._seen[active]
         moved = changed[:, 1:].any(axis=1)
-        self._leave([*np.setdiff1d(self._own, own).tolist(), *own[entered].tolist()])
-        self._own = own
-        self._seen[own] = shown
+        self._leave([*np.setdiff1d(self._own, active).tolist(), *active[entered].tolist()])
+        self._own = active
+        self._seen[active] = shown
         order = np.argsort(lines[:, c.SINCE])
         for k in order[changed.any(axis=1)[order]].tolist():
-            view = self._view(int(own[k]))
+            view = self._view(int(active[k]))
             view.update(shown[k].tolist())
             if moved[k]:
                 self._backlog.add(view)
@@ -207,7 +207,7 @@ class WorkerQueues:
             view = self._views.get(q)
             if view is not None and view.items:
                 view.items = 0
-                self._backlog.taken(view)
+                self._backlog.note_taken(view)
 
     def _view(self, q: int) -> Queue:
         if q not in self._views:
@@ -215,5 +215,5 @@ class WorkerQueues:
         return self._views[q]
 
     def _states_of(self, q: int) -> np.ndarray:
-        found = InFlight(self._snapshot())
-        return found.states(found.place[found.queued[q]])
+        messages = MessagesInFlight(self._snapshot())
+        return messages.states(messages.place[messages.queued[q]])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ampjax.sched import columns as c
 from ampjax.sched.choosing.queue_views import Queue
 from ampjax.sched.decisions.policy import Policy, Ranked, backward_first
-from ampjax.sched.diagnose.inflight import InFlight
+from ampjax.sched.diagnose.inflight import MessagesInFlight
 from ampjax.sched.diagnose.missing_inputs import MOST_LISTED, find_lacking
 from ampjax.sched.diagnose.snapshot import Snapshot
 
@@ -63,10 +63,10 @@ def _line(q: Queue, policy: Policy) -> str:
 
 def _lacking(s: Snapshot, worker: int) -> list[str]:
     """Lists the messages that lack inputs at a worker's stages."""
-    found = []
-    for one in find_lacking(s, InFlight(s)):
+    lines = []
+    for one in find_lacking(s, MessagesInFlight(s)):
         if one.waiting.stage.worker == worker:
-            found.append(str(one.waiting))
-    return found[:MOST_LISTED] + (
-        [f"{len(found) - MOST_LISTED} more wait there"] if len(found) > MOST_LISTED else []
+            lines.append(str(one.waiting))
+    return lines[:MOST_LISTED] + (
+        [f"{len(lines) - MOST_LISTED} more wait there"] if len(lines) > MOST_LISTED else []
     )

@@ -99,21 +99,21 @@ class ReadyQueues:
           The queues' numbers, in the order in which they ceased to be empty, and the messages in each.
         """
         t = self._tables.t
-        own = t.active_queues(worker)
-        lines = t.queues[own]
+        queues = t.active_queues(worker)
+        lines = t.queues[queues]
         order = lines[:, c.SINCE].argsort()
-        return own[order].tolist(), lines[order, c.ITEMS].tolist()
+        return queues[order].tolist(), lines[order, c.ITEMS].tolist()
 
-    def woken(self) -> set[int]:
+    def take_woken(self) -> set[int]:
         """Gives the workers for whom something has come since this was last called.
 
         Returns:
           Their numbers. A worker that is not among them, had no action then, and has empty queues, has no action now.
         """
         woken = self._tables.t.clock[c.WOKEN :]
-        found = set(woken.nonzero()[0].tolist())
+        workers = set(woken.nonzero()[0].tolist())
         woken[:] = 0
-        return found
+        return workers
 
     def why_blocked(self, worker: int) -> str | None:
         """Names the reason why a worker has no action.
@@ -139,7 +139,7 @@ class ReadyQueues:
         Returns:
           The queue's number; `NO_QUEUE` if none can be dispatched, or if the policy wants to wait and something else moves.
         """
-        queues = self._dispatchable(worker)
+        queues = self._find_dispatchable(worker)
         if not queues:
             return NO_QUEUE
         choice = self._of_workers[worker].first()
@@ -157,19 +157,21 @@ class ReadyQueues:
           If nothing else moves, the queue that `backward_first` takes; else `NO_QUEUE`.
         """
         others = (
-            self._dispatchable(other) for other in range(len(self._of_workers)) if other != worker
+            self._find_dispatchable(other)
+            for other in range(len(self._of_workers))
+            if other != worker
         )
         if self._moves() or any(
             queues and self.policy(queues, self._now) is not None for queues in others
         ):
             return NO_QUEUE
-        return backward_first(self._dispatchable(worker), self._now).number
+        return backward_first(self._find_dispatchable(worker), self._now).number
 
     @property
     def _now(self) -> int:
         return int(self._tables.t.clock[c.NOW])
 
-    def _dispatchable(self, worker: int) -> list[Queue]:
+    def _find_dispatchable(self, worker: int) -> list[Queue]:
         """A worker's queues that can be dispatched."""
         queues = self.waiting_for(worker)
         ready = self._with_room(worker)
@@ -181,8 +183,8 @@ class ReadyQueues:
         """Lists a worker's queues that have room for their results; None if room is not limited."""
         if not self._tables.limited:
             return None
-        found = np.empty(
+        ready = np.empty(
             len(self._tables.t.queues),
             np.int64,
         )
-        return found[: self._loops.list_ready(worker, self._tables.spare, found, *self._tables.t)]
+        return ready[: self._loops.list_ready(worker, self._tables.spare, ready, *self._tables.t)]

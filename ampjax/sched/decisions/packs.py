@@ -60,11 +60,11 @@ def rows_of(
             for at in range(N_HEAD * size, (N_HEAD + n_sections) * size, size)
         ]
     at = N_HEAD * n_messages + n_sections
-    found = list[np.ndarray]()
+    sections = list[np.ndarray]()
     for rows in pack[at - n_sections : at].tolist():
-        found.append(pack[at : at + rows])
+        sections.append(pack[at : at + rows])
         at += rows
-    return found
+    return sections
 
 
 def ids_of(
@@ -86,7 +86,7 @@ def ids_of(
     return pack[start : start + n_messages]
 
 
-def unpadded(rows: Sequence[np.ndarray]) -> np.ndarray:
+def make_unpadded(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Makes a pack of no messages that is not padded.
 
     Args:
@@ -95,10 +95,12 @@ def unpadded(rows: Sequence[np.ndarray]) -> np.ndarray:
     Returns:
       The pack, int32.
     """
-    return np.concatenate([np.array([len(own) for own in rows], np.int32), *rows]).astype(np.int32)
+    return np.concatenate([np.array([len(section) for section in rows], np.int32), *rows]).astype(
+        np.int32
+    )
 
 
-def padded(
+def make_padded(
     in_rows: Sequence[np.ndarray],
     out_rows: Sequence[np.ndarray],
     size: int,
@@ -176,7 +178,7 @@ class PackMemory:
         return self._piece, start
 
 
-def stacked(
+def stack_packs(
     packs: Sequence[np.ndarray],
     places: Sequence[int],
     most: int,

@@ -9,7 +9,7 @@ import numpy as np
 from ampjax.errors import DeadlockError, LimitError
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
-from ampjax.sched.diagnose.inflight import InFlight
+from ampjax.sched.diagnose.inflight import MessagesInFlight
 from ampjax.sched.diagnose.missing_inputs import (
     MOST_EXAMINED,
     MOST_LISTED,
@@ -54,17 +54,17 @@ def deadlock(s: Snapshot) -> DeadlockError:
     Returns:
       The error to be raised.
     """
-    found = InFlight(s)
-    lacking = find_lacking(s, found)
+    messages = MessagesInFlight(s)
+    lacking = find_lacking(s, messages)
     who = [str(one.waiting) for one in lacking] + [str(one) for one in _for_more(s)]
     return DeadlockError(
-        f"{len(found.handles)} instance(s) in flight",
+        f"{len(messages.handles)} instance(s) in flight",
         "messages that can move",
         "none: " + (in_one_sentence(who) or "an instance whose pumping has not ended"),
         "\n  ".join(
             [
                 "Pump what the nodes wait for, or mend the conditions that route it.",
-                *report(s, found, lacking),
+                *report(s, messages, lacking),
             ]
         ),
     )
@@ -79,30 +79,30 @@ def waiting(s: Snapshot) -> list[str]:
     Returns:
       A line for each message that has some of its inputs, and for each group that has some of its members.
     """
-    return [str(one.waiting) for one in find_lacking(s, InFlight(s))] + [
+    return [str(one.waiting) for one in find_lacking(s, MessagesInFlight(s))] + [
         str(one) for one in _for_more(s)
     ]
 
 
 def report(
     s: Snapshot,
-    found: InFlight | None = None,
+    messages: MessagesInFlight | None = None,
     lacking: list[Lacking] | None = None,
 ) -> list[str]:
     """Reports the state of everything in flight.
 
     Args:
       s: The scheduler's parts.
-      found: The messages in flight, if they have been found already.
+      messages: The messages in flight, if they have been found already.
       lacking: Those that wait for others, if they have been found already.
 
     Returns:
       Lines of text.
     """
-    found = InFlight(s) if found is None else found
-    lacking = find_lacking(s, found) if lacking is None else lacking
+    messages = MessagesInFlight(s) if messages is None else messages
+    lacking = find_lacking(s, messages) if lacking is None else lacking
     lines = dict.fromkeys(
-        line for one in lacking[:MOST_EXAMINED] for line in explain_missing(s, found, one)
+        line for one in lacking[:MOST_EXAMINED] for line in explain_missing(s, messages, one)
     )
     growing = []
     for u in s.unfoldings:
@@ -112,7 +112,7 @@ def report(
         *lines,
         *growing,
         *_throttle(s),
-        *_lately(s, found),
+        *_latest_story(s, messages),
     ]
 
 
@@ -134,22 +134,22 @@ def _throttle(s: Snapshot) -> Iterator[str]:
     )
     items = s.tables.queues[:, c.ITEMS]
     held = np.flatnonzero(items).tolist()
-    found = [
+    queues = [
         f"{DIRECTIONS[q % c.N_DIRECTIONS]} of `{s.plan.stages[q // c.N_DIRECTIONS].name}` {items[q]}"
         for q in held
     ]
-    yield "queues: " + (", ".join(found[:MOST_LISTED]) if found else "empty")
+    yield "queues: " + (", ".join(queues[:MOST_LISTED]) if queues else "empty")
 
 
-def _lately(s: Snapshot, found: InFlight) -> Iterator[str]:
+def _latest_story(s: Snapshot, messages: MessagesInFlight) -> Iterator[str]:
     """Tells the oldest instance's known story and its progress."""
-    if not len(found.handles):
+    if not len(messages.handles):
         return
-    own = s.tables.instances[found.handles]
-    oldest = int(own[own[:, c.AGE].argmin(), c.ID])
+    instances = s.tables.instances[messages.handles]
+    oldest = int(instances[instances[:, c.AGE].argmin(), c.ID])
     lines = story(s, oldest, {})
     yield f"instance {oldest} is the oldest; " + (
         "lately:" if lines else "nothing of it has been dispatched lately"
     )
     yield from (f"  {line}" for line in lines[-LAST_STORY_LINES:])
-    yield from progress(s, found, oldest)
+    yield from progress(s, messages, oldest)

@@ -40,7 +40,7 @@ NOT_IN_FLIGHT = -1
 """The place of a line of `live` that holds no message."""
 
 
-class InFlight:
+class MessagesInFlight:
     """The `m` messages of all instances in flight.
 
     Args:
@@ -64,11 +64,11 @@ class InFlight:
             np.arange(len(t.instances)),
             free,
         )
-        own = t.instances[self.handles]
-        lengths = np.maximum(own[:, c.N_INVOCATIONS], 0)
-        self.messages = spread(own[:, c.FIRST_LIVE], lengths)
+        instances = t.instances[self.handles]
+        lengths = np.maximum(instances[:, c.N_INVOCATIONS], 0)
+        self.messages = spread(instances[:, c.FIRST_LIVE], lengths)
         self.handle = np.repeat(self.handles, lengths)
-        self.lines = spread(own[:, c.FIRST_LINE], lengths)
+        self.lines = spread(instances[:, c.FIRST_LINE], lengths)
         self.stage = t.lines[self.lines, c.STAGE].astype(np.int64)
         self.kind = t.stages[self.stage, c.KIND]
 
@@ -137,8 +137,8 @@ class InFlight:
         """`[m]`: how far each has come."""
         phase = np.where(self.n_owed > 0, AWAITS_GRADIENTS, LIFE_OVER)
         phase[self.n_missing > 0] = LACKS_INPUTS
-        for q, own in self.queued.items():
-            phase[self.place[own]] = (
+        for q, places in self.queued.items():
+            phase[self.place[places]] = (
                 QUEUED_BACKWARD if q % c.N_DIRECTIONS == c.BACKWARD else QUEUED_FORWARD
             )
         for d in self._s.under_way:

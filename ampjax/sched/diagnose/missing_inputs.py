@@ -10,7 +10,12 @@ import numpy as np
 from ampjax.ir.state import State
 from ampjax.plan.stages import Stage
 from ampjax.sched import columns as c
-from ampjax.sched.diagnose.inflight import QUEUED_FORWARD, RUNS_BACKWARD, RUNS_FORWARD, InFlight
+from ampjax.sched.diagnose.inflight import (
+    QUEUED_FORWARD,
+    RUNS_BACKWARD,
+    RUNS_FORWARD,
+    MessagesInFlight,
+)
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.unfold.incomplete import Waiting, missing_members, missing_ports
 
@@ -30,7 +35,7 @@ class Lacking:
 
     Args:
       waiting: The message in words, as they are the same wherever messages wait.
-      missing: Places in `InFlight` of the messages whose rows it lacks.
+      missing: Places in `MessagesInFlight` of the messages whose rows it lacks.
     """
 
     waiting: Waiting
@@ -50,27 +55,27 @@ def in_one_sentence(lines: list[str]) -> str:
     return "; ".join(lines[:MOST_LISTED]) + more
 
 
-def find_lacking(s: Snapshot, found: InFlight) -> list[Lacking]:
+def find_lacking(s: Snapshot, messages: MessagesInFlight) -> list[Lacking]:
     """Finds the messages that wait and for which something has come.
 
     Args:
       s: The scheduler's parts.
-      found: The messages in flight.
+      messages: The messages in flight.
 
     Returns:
       These messages, instance by instance.
     """
-    consumer, producer, number = found.inputs
-    some = np.bincount(consumer, ~found.missing, len(found.lines)) > 0
-    waiting = np.flatnonzero((found.n_missing > 0) & some)
+    consumer, producer, number = messages.inputs
+    some = np.bincount(consumer, ~messages.missing, len(messages.lines)) > 0
+    waiting = np.flatnonzero((messages.n_missing > 0) & some)
     starts = np.searchsorted(consumer, waiting), np.searchsorted(consumer, waiting, side="right")
     lacking = []
     for v, begin, end in zip(waiting.tolist(), *(of.tolist() for of in starts), strict=True):
-        lacks = found.missing[begin:end]
-        tell = _group if found.kind[v] == c.GROUPS else _join
+        lacks = messages.missing[begin:end]
+        tell = _group if messages.kind[v] == c.GROUPS else _join
         one = tell(
             s,
-            found,
+            messages,
             v,
             number[begin:end][lacks],
             number[begin:end][~lacks],
@@ -81,18 +86,18 @@ def find_lacking(s: Snapshot, found: InFlight) -> list[Lacking]:
 
 def _join(
     s: Snapshot,
-    found: InFlight,
+    messages: MessagesInFlight,
     v: int,
     lacks: np.ndarray,
     has: np.ndarray,
 ) -> Waiting:
     """Describes a message that has come to a port and waits for other ports."""
-    stage = s.plan.stages[found.stage[v]]
+    stage = s.plan.stages[messages.stage[v]]
     port = int(has[0])
     missing = tuple(lacks.tolist())
     return Waiting(
         stage,
-        _known(s, found, v, stage, port),
+        _known_state(s, messages, v, stage, port),
         port,
         missing,
         missing_ports(stage, missing),
@@ -101,36 +106,36 @@ def _join(
 
 def _group(
     s: Snapshot,
-    found: InFlight,
+    messages: MessagesInFlight,
     v: int,
     lacks: np.ndarray,
     has: np.ndarray,
 ) -> Waiting:
     """Describes a group of which some members, or the opener, have come, and the missing ones."""
-    stage = s.plan.stages[found.stage[v]]
+    stage = s.plan.stages[messages.stage[v]]
     n = len(lacks) + len(has)
-    size = int(s.tables.lines[found.lines[v], c.IN_ROWS])
+    size = int(s.tables.lines[messages.lines[v], c.IN_ROWS])
     opens = n > size and n - 1 in lacks  # the opener stands last
     what = missing_members(len(lacks), None if opens else size)
     port = 0 if len(has[has < size]) else 1
     return Waiting(
         stage,
-        found.state(v),
+        messages.state(v),
         port,
         (1,) if opens else (0,),
         what,
     )
 
 
-def _known(
+def _known_state(
     s: Snapshot,
-    found: InFlight,
+    messages: MessagesInFlight,
     v: int,
     stage: Stage,
     port: int,
 ) -> State:
     """Gives the known part of the state of the message at a port: all of the state at port 0, the key's fields at others."""
-    state = found.state(v)
+    state = messages.state(v)
     if port == 0:
         return state
     if isinstance(stage.join, tuple):
@@ -145,26 +150,26 @@ def _known(
 
 def explain_missing(
     s: Snapshot,
-    found: InFlight,
+    messages: MessagesInFlight,
     one: Lacking,
 ) -> Iterator[str]:
     """Tells for each missing message where that message is, and which inputs the missing message lacks in turn.
 
     Args:
       s: The scheduler's parts.
-      found: The messages in flight.
+      messages: The messages in flight.
       one: The message that waits.
 
     Yields:
       A line for each message that is missing.
     """
     for v in dict.fromkeys(one.missing):
-        yield f"what `{one.waiting.stage.name}` lacks comes from {where_is(s, found, v)}"
+        yield f"what `{one.waiting.stage.name}` lacks comes from {where_is(s, messages, v)}"
 
 
 def where_is(
     s: Snapshot,
-    found: InFlight,
+    messages: MessagesInFlight,
     v: int,
     steps: int = 0,
 ) -> str:
@@ -172,24 +177,24 @@ def where_is(
 
     Args:
       s: The scheduler's parts.
-      found: The messages in flight.
-      v: Its place in `found`.
+      messages: The messages in flight.
+      v: Its place in `messages`.
       steps: How many messages that wait for one another have been told of.
 
     Returns:
       Its state, and its queue, its dispatch, or what it lacks.
     """
-    number = int(found.stage[v])
-    who = f"{s.name(number)} with {found.state(v)!r}"
-    phase = found.phase[v]
+    number = int(messages.stage[v])
+    who = f"{s.name(number)} with {messages.state(v)!r}"
+    phase = messages.phase[v]
     if phase == QUEUED_FORWARD:
         return f"{who}, which waits in its queue"
     if phase in (RUNS_FORWARD, RUNS_BACKWARD):
         return f"{who}, which is under way"
     if steps >= MOST_STEPS:
         return f"{who}, which lacks something, too"
-    consumer, producer, _ = found.inputs
-    lacks = producer[(consumer == v) & found.missing]
+    consumer, producer, _ = messages.inputs
+    lacks = producer[(consumer == v) & messages.missing]
     if not len(lacks):
         return f"{who}, which lacks nothing"
-    return f"{who}, which lacks what comes from {where_is(s, found, int(lacks[0]), steps + 1)}"
+    return f"{who}, which lacks what comes from {where_is(s, messages, int(lacks[0]), steps + 1)}"

@@ -35,20 +35,20 @@ def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
         programs.out_to
     ):  # nobody is owed a gradient by others than consumers
         return
-    found = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
-    report = _Report(plan, unfolding, programs)
-    ids = sorted({int(one.state.instance[0]) for one in found})
+    waiting = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
+    report = _WaitingReport(plan, unfolding, programs)
+    ids = sorted({int(one.state.instance[0]) for one in waiting})
     raise DeadlockError(
-        f"before instance {_listed(ids)} is admitted"
+        f"before instance {_list_ids(ids)} is admitted"
         if len(ids) == 1
-        else f"before instances {_listed(ids)} are admitted",
+        else f"before instances {_list_ids(ids)} are admitted",
         "messages that all find their partners",
-        "some that wait for ever: " + in_one_sentence([str(one) for one in found]),
+        "some that wait for ever: " + in_one_sentence([str(one) for one in waiting]),
         "\n  ".join(
             [
                 "Pump what the nodes wait for, or mend the conditions that route it.",
-                *report.missing(found),
-                *report.comes_to(found[0].state),
+                *report.missing(waiting),
+                *report.comes_to(waiting[0].state),
             ]
         ),
     )
@@ -69,18 +69,18 @@ def expected_sources(
     Returns:
       Lines of text.
     """
-    found = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
-    if found:
-        return _Report(plan, unfolding, programs).missing(found)
+    waiting = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
+    if waiting:
+        return _WaitingReport(plan, unfolding, programs).missing(waiting)
     return []
 
 
-def _listed(ids: list[int]) -> str:
+def _list_ids(ids: list[int]) -> str:
     more = f" and {len(ids) - MOST_LISTED} more" if len(ids) > MOST_LISTED else ""
     return ", ".join(map(str, ids[:MOST_LISTED])) + more
 
 
-class _Report:
+class _WaitingReport:
     """A report on the messages that wait for ever.
 
     Args:
@@ -92,12 +92,14 @@ class _Report:
     def __init__(self, plan: Plan, unfolding: Unfolding, programs: Programs):
         self._plan = plan
         self._programs = programs
-        self._held = list(_held(plan, unfolding))
+        self._held = list(_find_held(plan, unfolding))
 
-    def missing(self, found: list[Waiting]) -> list[str]:
+    def missing(self, waiting: list[Waiting]) -> list[str]:
         """Lists, for the first few waiting messages, the sources of their missing inputs, a line each, and the keys that do not meet."""
-        lines = dict.fromkeys(line for one in found[:MOST_EXAMINED] for line in self._missing(one))
-        return [*lines, *unmatched_keys(found[:MOST_LISTED])]
+        lines = dict.fromkeys(
+            line for one in waiting[:MOST_EXAMINED] for line in self._missing(one)
+        )
+        return [*lines, *unmatched_keys(waiting[:MOST_LISTED])]
 
     def _missing(self, one: Waiting) -> Iterator[str]:
         """Lists the nodes from which a waiting message's missing inputs should come, and the doings of these nodes."""
@@ -121,15 +123,15 @@ class _Report:
         for n in numbers:
             if n >= 0:
                 kinds[n] = self._plan.stages[n].kind
-        own = []
+        stages = []
         for n in numbers:
             if n in kinds and kinds[n].is_dispatched and not kinds[n].is_transfer:
-                own.append(n)
-        if not own:
+                stages.append(n)
+        if not stages:
             return waits
         runs = []
         for line in self._lines(of):
-            if self._programs.stage[line] == own[0]:
+            if self._programs.stage[line] == stages[0]:
                 runs.append(line)
         if not runs:
             return f"{waits}; it never runs for it"
@@ -172,7 +174,7 @@ def _slot(state: State) -> int:
     return int(state.array[0, HANDLE])
 
 
-def _held(
+def _find_held(
     plan: Plan,
     unfolding: Unfolding,
 ) -> Iterator[tuple[int, State]]:

@@ -24,13 +24,13 @@ def origins(
     Returns:
       Each of them with the control nodes on the way, in the order in which messages pass these.
     """
-    found: dict[Node, tuple[Node, ...]] = {}
+    ways: dict[Node, tuple[Node, ...]] = {}
     passed: set[str] = set()
     stack = [((input_wires(stage) or stage.wires)[port].source, ())]
     while stack:
         node, way = stack.pop(0)
         if not node.is_control or isinstance(node.op, Group):
-            found.setdefault(node, way)
+            ways.setdefault(node, way)
         elif node.name not in passed:
             passed.add(node.name)
             wires = []
@@ -38,7 +38,7 @@ def origins(
                 if w is not None and w.type is not None and not w.type.topology:
                     wires.append(w)
             stack += [(w.source, (node, *way)) for w in wires]
-    return found
+    return ways
 
 
 def producers_of(plan: Plan, node: Node) -> list[int]:
@@ -53,24 +53,24 @@ def producers_of(plan: Plan, node: Node) -> list[int]:
     """
     pumps = list(plan.graph.pumps)
     if node.name in pumps:
-        own = [-1 - pumps.index(node.name)]
+        numbers = [-1 - pumps.index(node.name)]
     else:
-        own = [x.number for x in plan.stages if node in x.nodes]
-    return own + [x.number for x in plan.stages if x.kind.is_transfer and node in origins(x, 0)]
+        numbers = [x.number for x in plan.stages if node in x.nodes]
+    return numbers + [x.number for x in plan.stages if x.kind.is_transfer and node in origins(x, 0)]
 
 
-def unmatched_keys(found: list[Waiting]) -> Iterator[str]:
+def unmatched_keys(waiting: list[Waiting]) -> Iterator[str]:
     """Finds messages of one instance that wait for each other at a node and have different keys.
 
     Args:
-      found: Messages that wait.
+      waiting: Messages that wait.
 
     Yields:
       A line for each such node and instance.
     """
     first: dict[tuple[int, int], Waiting] = {}
     reported: set[tuple[int, int]] = set()
-    for one in found:
+    for one in waiting:
         place = one.stage.number, int(one.state.instance[0])
         other = first.setdefault(place, one)
         if one is not other and one.port in other.missing and place not in reported:

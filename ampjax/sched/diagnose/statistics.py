@@ -183,15 +183,15 @@ class RunCounts:
         """
         t = self._tables.t
         stages = self._plan.stages
-        found = {stage.name: StageStats() for stage in stages if stage.kind.is_dispatched}
+        of_stages = {stage.name: StageStats() for stage in stages if stage.kind.is_dispatched}
         for q in t.queues[:, c.DISPATCHES].nonzero()[0].tolist():
             _add(
-                found[stages[q // c.N_DIRECTIONS].name],
+                of_stages[stages[q // c.N_DIRECTIONS].name],
                 DIRECTIONS[q % c.N_DIRECTIONS],
                 t.queues[q].tolist(),
             )
         return Statistics(
-            found,
+            of_stages,
             {
                 node: _node(t.nodes[number])
                 for number, node in enumerate(self._plan.graph.parameterised)

@@ -15,7 +15,7 @@ from ampjax.sched.diagnose.inflight import (
     QUEUED_FORWARD,
     RUNS_BACKWARD,
     RUNS_FORWARD,
-    InFlight,
+    MessagesInFlight,
 )
 from ampjax.sched.diagnose.snapshot import Snapshot
 
@@ -53,10 +53,10 @@ def story(
     """
     lines = []
     for d in s.log:
-        own = d.ids == instance
-        if d.stage < 0 or (until is not None and d.number > until) or not own.any():
+        is_of_instance = d.ids == instance
+        if d.stage < 0 or (until is not None and d.number > until) or not is_of_instance.any():
             continue
-        mine = s.states_of(d)[own]
+        mine = s.states_of(d)[is_of_instance]
         for name, value in fields.items():
             mine = mine[mine[:, s.plan.layout.column(name)] == value]
         if len(mine):
@@ -86,22 +86,22 @@ def describe(s: Snapshot, d: Dispatch) -> str:
 
 def progress(
     s: Snapshot,
-    found: InFlight,
+    messages: MessagesInFlight,
     instance: int,
 ) -> list[str]:
     """Tells how many of an instance's messages have come how far.
 
     Args:
       s: The scheduler's parts.
-      found: The messages in flight.
+      messages: The messages in flight.
       instance: The instance's number.
 
     Returns:
       A line for each time that the instance is in flight.
     """
     lines = []
-    for handle in found.handles[s.tables.instances[found.handles, c.ID] == instance].tolist():
-        counts = Counter(found.phase[found.handle == handle].tolist())
+    for handle in messages.handles[s.tables.instances[messages.handles, c.ID] == instance].tolist():
+        counts = Counter(messages.phase[messages.handle == handle].tolist())
         if not counts:
             continue
         parts = ", ".join(

@@ -93,21 +93,21 @@ def choose(t, worker, policy, spare):
             best = np.int64(c.WAITS) if best < 0 else best
             continue
         # Of what is left, the lowest rank; ranks end with a time that no two queues share.
-        own = rank(t, q, policy)
-        if best < 0 or own < lowest:
+        ranked = rank(t, q, policy)
+        if best < 0 or ranked < lowest:
             best = q
-            lowest = own
+            lowest = ranked
     return best
 
 
 @entry
-def list_ready(worker, spare, found, *tables):
+def list_ready(worker, spare, queues, *tables):
     """The queues of a worker that can be dispatched, for users' policies.
 
     Args:
       worker: The worker.
       spare: See `decide`.
-      found: `[queues]` int64, to be written: the queues.
+      queues: `[queues]` int64, to be written: the queues.
       *tables: The tables.
 
     Returns:
@@ -117,6 +117,6 @@ def list_ready(worker, spare, found, *tables):
     n = 0
     for k in range(t.active[worker, c.N_ACTIVE]):
         if has_room(t, np.int64(t.active[worker, c.QUEUES + k]), spare):
-            found[n] = t.active[worker, c.QUEUES + k]
+            queues[n] = t.active[worker, c.QUEUES + k]
             n += 1
     return n

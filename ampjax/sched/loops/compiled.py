@@ -29,7 +29,7 @@ DIGEST = hashlib.sha256(
 ).hexdigest()
 
 
-def known(**wanted: Any) -> dict[str, Any]:
+def select_known(**wanted: Any) -> dict[str, Any]:
     """Selects the options of `njit` that this Numba knows.
 
     `_nrt` is private, so another Numba may refuse it, with a `KeyError` when the first loop is compiled. None of those that are asked for changes a result: without `_nrt` loops count
@@ -47,13 +47,13 @@ def known(**wanted: Any) -> dict[str, Any]:
 
 OPTIONS: dict[str, Any] = {
     "error_model": "numpy",
-    **known(_nrt=False),
+    **select_known(_nrt=False),
 }
-ENTRY: dict[str, Any] = known(no_cfunc_wrapper=True)
-INNER: dict[str, Any] = known(no_cfunc_wrapper=True, no_cpython_wrapper=True)
+ENTRY: dict[str, Any] = select_known(no_cfunc_wrapper=True)
+INNER: dict[str, Any] = select_known(no_cfunc_wrapper=True, no_cpython_wrapper=True)
 INLINED: dict[str, Any] = {
     **INNER,
-    **known(forceinline=True),
+    **select_known(forceinline=True),
 }
 
 
@@ -92,7 +92,7 @@ def entry(function: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
       The compiled function, which takes its arguments by position.
     """
-    return _kept(njit(**OPTIONS, **ENTRY)(function), function)
+    return _cache_on_disk(njit(**OPTIONS, **ENTRY)(function), function)
 
 
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,7 +104,7 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
       The compiled function.
     """
-    return _kept(njit(**OPTIONS, **INNER)(function), function)
+    return _cache_on_disk(njit(**OPTIONS, **INNER)(function), function)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,7 +119,7 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     return njit(**OPTIONS, **INLINED)(function)
 
 
-def _kept(
+def _cache_on_disk(
     compiled: Callable[..., Any],
     function: Callable[..., Any],
 ) -> Callable[..., Any]:

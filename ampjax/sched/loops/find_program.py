@@ -16,7 +16,7 @@ MULTIPLIERS_B = 0x1B03738712FAD5C9, 0x369DEA0F31A53F85, 0x3C6EF372FE94F82B
 
 
 @inlined
-def folded(h):
+def fold_halves(h):
     """Mixes the upper half of a number into its lower half.
 
     Args:
@@ -29,7 +29,7 @@ def folded(h):
 
 
 @inlined
-def mixed(h, x, by):
+def mix_number(h, x, by):
     """Mixes a number into half a key.
 
     Args:
@@ -40,7 +40,7 @@ def mixed(h, x, by):
     Returns:
       The new half, int64.
     """
-    return folded((h ^ folded(x * by[0]) * by[1]) * by[2])
+    return fold_halves((h ^ fold_halves(x * by[0]) * by[1]) * by[2])
 
 
 @entry
@@ -63,8 +63,8 @@ def find(numbers, ids, salt, programs, table, keys, places):
     # A key begins with what tells instances apart beside their messages: both halves, each with its
     # own multipliers.
     for k in range(len(ids)):
-        keys[k, 0] = mixed(salt, ids[k], MULTIPLIERS_A)
-        keys[k, 1] = mixed(salt, ids[k], MULTIPLIERS_B)
+        keys[k, 0] = mix_number(salt, ids[k], MULTIPLIERS_A)
+        keys[k, 1] = mix_number(salt, ids[k], MULTIPLIERS_B)
     # Each pumped message is mixed into its instance's key. Order counts, so messages must come in
     # the order of the batch.
     for j in range(len(numbers)):
@@ -72,8 +72,8 @@ def find(numbers, ids, salt, programs, table, keys, places):
         a = keys[k, 0]
         b = keys[k, 1]
         for column in range(PUMP, numbers.shape[1]):
-            a = mixed(a, numbers[j, column], MULTIPLIERS_A)
-            b = mixed(b, numbers[j, column], MULTIPLIERS_B)
+            a = mix_number(a, numbers[j, column], MULTIPLIERS_A)
+            b = mix_number(b, numbers[j, column], MULTIPLIERS_B)
         keys[k, 0] = a
         keys[k, 1] = b
     # Keys are complete only now, for an instance's messages need not stand side by side.

@@ -385,12 +385,12 @@ def put_alike_first(t, q):
         # The link is read before it changes.
         follower = np.int64(t.live[v, c.NEXT])
         alike = fits and are_alike(t, stage, v, head)
-        own = np.int64(t.lines[line_of(t, v), c.IN_ROWS])
-        if alike and rows + own <= t.queues[q, c.MAX_ROWS]:
+        more_rows = np.int64(t.lines[line_of(t, v), c.IN_ROWS])
+        if alike and rows + more_rows <= t.queues[q, c.MAX_ROWS]:
             t.live[last, c.NEXT] = v
             last = v
             n += 1
-            rows += own
+            rows += more_rows
         else:
             # After the first alike message that does not fit, none is taken: a later one must not
             # overtake it.

@@ -50,7 +50,7 @@ def travel(t, messages, direction):
     ends = not back and t.stages[t.lines[line_of(t, messages[0]), c.STAGE], c.KIND] == c.ENDS
     # Forward: consumers get their inputs.
     if not (back or ends):
-        emit(t, linked(t, messages))
+        emit(t, link_together(t, messages))
     # Inputs are answered by gradients, by a loss, or in inference at once, when their rows have
     # been read.
     if back or ends or direction == c.INFER:
@@ -59,13 +59,13 @@ def travel(t, messages, direction):
     if back:
         first = last = np.int64(-1)
         for v in messages:
-            first, last = appended(t, first, last, np.int64(v))
-        end_all(t, closed(t, first, last))
+            first, last = append_message(t, first, last, np.int64(v))
+        end_all(t, close_list(t, first, last))
     return t.clock[c.CLOSED] < was_closed
 
 
 @inlined
-def linked(t, messages):
+def link_together(t, messages):
     """Links messages to a list through `NEXT_TOGETHER`.
 
     Args:
@@ -118,7 +118,7 @@ def emit(t, head):
             emit(t, complete)
     # Last, since those that nobody reads end here, and their lines with them.
     if not consumed:
-        settle(t, unconsumed(t, head))
+        settle(t, find_unconsumed(t, head))
     return 0
 
 
@@ -152,11 +152,11 @@ def reach_consumers(t, head, rank):
         begin = np.int64(t.lines[line, c.FIRST_OUTPUT])
         # Consumptions are sorted by rank: past it, the next rank is known.
         for e in range(begin, begin + t.lines[line, c.N_OUT]):  # by rank
-            own = np.int64(t.outputs[e, c.RANK])
-            if own > rank:
-                following = min(following, own)
+            rank_of_port = np.int64(t.outputs[e, c.RANK])
+            if rank_of_port > rank:
+                following = min(following, rank_of_port)
                 break
-            if own < rank:
+            if rank_of_port < rank:
                 continue
             # The consumer misses one input less. It goes on only when it misses none.
             to = base + t.outputs[e, c.CONSUMER]
@@ -198,7 +198,7 @@ def reach_consumers(t, head, rank):
 
 
 @inlined
-def unconsumed(t, head):
+def find_unconsumed(t, head):
     """Finds the messages of a list without consumers. Others may have been answered by now: a group without consumers answers at once.
 
     Args:
@@ -214,14 +214,14 @@ def unconsumed(t, head):
     while v >= 0:
         # By the program, not by `N_OWED`, which is zero for answered ones, too.
         if t.lines[line_of(t, v), c.OWED] == 0:
-            first, last = appended(t, first, last, v)
+            first, last = append_message(t, first, last, v)
         v = np.int64(t.live[v, c.NEXT_TOGETHER])
-    return closed(t, first, last)
+    return close_list(t, first, last)
 
 
 @inlined
-def appended(t, first, last, v):
-    """Adds a message to a list of answered ones, through `NEXT`. The list must be `closed`.
+def append_message(t, first, last, v):
+    """Adds a message to a list of answered ones, through `NEXT`. The list must be `close_list`.
 
     Args:
       t: The tables.
@@ -239,7 +239,7 @@ def appended(t, first, last, v):
 
 
 @inlined
-def closed(t, first, last):
+def close_list(t, first, last):
     """Ends a list of answered messages.
 
     Args:
@@ -272,10 +272,10 @@ def answer(t, messages):
             owner = t.instances[handle_of(t, v), c.FIRST_LIVE] + t.inputs[e, c.PRODUCER]
             t.live[owner, c.N_OWED] -= 1
             if t.live[owner, c.N_OWED] == 0:
-                first, last = appended(t, first, last, owner)
+                first, last = append_message(t, first, last, owner)
         # Those that are owed none now go back together, before the next port.
         if first >= 0:
-            settle(t, closed(t, first, last))
+            settle(t, close_list(t, first, last))
 
 
 @inner
@@ -303,7 +303,7 @@ def settle(t, head):
             follower = np.int64(t.live[head, c.NEXT])
             line = line_of(t, head)
             if t.lines[line, c.STAGE] != stage:
-                others, last_other = appended(t, others, last_other, head)
+                others, last_other = append_message(t, others, last_other, head)
             else:
                 if last >= 0:
                     t.live[last, c.NEXT] = head
@@ -312,10 +312,10 @@ def settle(t, head):
                 n += 1
                 rows += t.lines[line, c.IN_ROWS]
             head = follower
-        others = closed(t, others, last_other)
+        others = close_list(t, others, last_other)
         # A group has no gradient of its own: its members' are looked at in its stead.
         if t.stages[stage, c.KIND] == c.GROUPS:
-            settle(t, members_of(t, closed(t, first, last)))
+            settle(t, members_of(t, close_list(t, first, last)))
         # A stage that trains computes its gradient next.
         elif (
             t.stages[stage, c.KIND] == c.COMPUTES and t.instances[handle_of(t, first), c.TRAIN] != 0
@@ -330,7 +330,7 @@ def settle(t, head):
             )
         # Inference, or a pump: nothing more happens to them.
         else:
-            end_all(t, closed(t, first, last))
+            end_all(t, close_list(t, first, last))
         head = others
     return 0
 
@@ -358,11 +358,11 @@ def members_of(t, head):
             owner = base + t.inputs[e, c.PRODUCER]
             t.live[owner, c.N_OWED] -= 1
             if t.live[owner, c.N_OWED] == 0:
-                first, last = appended(t, first, last, owner)
+                first, last = append_message(t, first, last, owner)
         v = np.int64(t.live[v, c.NEXT])
     # The groups end after their members have been found through their lines.
     end_all(t, head)
-    return closed(t, first, last)
+    return close_list(t, first, last)
 
 
 @inlined

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.sched import columns as c
-from ampjax.sched.columns import Rates, Tables
+from ampjax.sched.columns import DispatchRates, Tables
 from ampjax.sched.loops.build_dispatch import try_build
 from ampjax.sched.loops.choose import choose
 from ampjax.sched.loops.compiled import entry, inlined
@@ -39,10 +39,10 @@ def advance(
       most: Dispatches.
       chosen: The queue that the next worker takes; `WAITS` lets it wait, -1 lets the policy choose.
       policy: Its number.
-      queues: What dispatches cost: `Rates.queues`.
-      terms: `Rates.terms`.
-      updates: `Rates.updates`.
-      machine: `Rates.machine`.
+      queues: What dispatches cost: `DispatchRates.queues`.
+      terms: `DispatchRates.terms`.
+      updates: `DispatchRates.updates`.
+      machine: `DispatchRates.machine`.
       moments: The time, and who is asked; see `columns`.
       workers: What workers do.
       spare: See `decide`.
@@ -56,7 +56,7 @@ def advance(
       How many dispatches there are.
     """
     t = Tables(*tables)
-    rates = Rates(queues, terms, updates, machine)
+    rates = DispatchRates(queues, terms, updates, machine)
     n = 0
     at = 0
     n_due = 0

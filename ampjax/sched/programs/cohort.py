@@ -40,6 +40,6 @@ class Cohort:
         Returns:
           `[n]` truth values.
         """
-        there = np.zeros(len(self.handles), bool)
-        there[list(self.in_flight)] = True
-        return there[places]
+        in_flight = np.zeros(len(self.handles), bool)
+        in_flight[list(self.in_flight)] = True
+        return in_flight[places]

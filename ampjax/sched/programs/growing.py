@@ -79,13 +79,13 @@ class GrowingPrograms:
             (handle, (cohort, place))
             for handle, place in zip(handles.tolist(), places, strict=True)
         )
-        t, own = self._store.take_places(
+        t, new_places = self._store.take_places(
             self._tables.t,
             ids,
             cohort.parts,
         )
         self._tables.t = t
-        t.instances[handles, c.PROGRAM] = own
+        t.instances[handles, c.PROGRAM] = new_places
         t.instances[handles, c.FIRST_PICK] = 0
 
     def pump(

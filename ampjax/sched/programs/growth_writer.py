@@ -79,8 +79,8 @@ class GrowthWriter:
             [edge_counts(stage, maps, k) for stage in self._chains],
             axis=1,
         )
-        there = cohort.is_in_flight(np.arange(k))
-        t.edges[t.instances[cohort.handles[there], c.PROGRAM]] = counts[there]
+        in_flight = cohort.is_in_flight(np.arange(k))
+        t.edges[t.instances[cohort.handles[in_flight], c.PROGRAM]] = counts[in_flight]
 
     def _widen(self, cohort: Cohort, places: np.ndarray) -> np.ndarray:
         """Makes the ranges of instances in program lines, messages and slots long enough; gives the moves that `loops.widen` reports."""
@@ -172,13 +172,13 @@ class GrowthWriter:
         t = self._tables.t
         handles = cohort.handles[growth.owner_place]
         lines = t.instances[handles, c.FIRST_LINE] + growth.owner
-        different, own = np.unique(lines, return_inverse=True)
+        different, of_line = np.unique(lines, return_inverse=True)
         before = t.lines[different, c.N_OUT].astype(np.int64)
         old = spread(
             t.lines[different, c.FIRST_OUTPUT].astype(np.int64),
             before,
         )
-        of = np.concatenate([np.repeat(np.arange(len(different)), before), own])
+        of = np.concatenate([np.repeat(np.arange(len(different)), before), of_line])
         to = np.concatenate([t.outputs[old, c.CONSUMER], growth.out_to])
         ranks = np.concatenate([t.outputs[old, c.RANK], growth.out_rank])
         order = np.lexsort((ranks, of))

@@ -14,7 +14,7 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.diagnose.never_ends import require_ends
-from ampjax.sched.tables.plan_tables import Arenas
+from ampjax.sched.tables.plan_tables import PlanArenas
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.unfold.demand import ArenaRows, demand
 from ampjax.unfold.program_keys import topologies_of
@@ -59,7 +59,7 @@ class ProgramCache:
     def __init__(
         self,
         plan: Plan,
-        arenas: Arenas,
+        arenas: PlanArenas,
         most_bytes: int,
         loops: ModuleType,
     ):
@@ -147,13 +147,13 @@ class ProgramCache:
         Raises:
           MessageError: As `Unfolder.unfold` does.
         """
-        found = demand(
+        demands = demand(
             self._plan,
             self.unfolder.end(self.unfolder.unfold(batches, ids, purpose, assume=True)),
         )
         result = []
         for i in range(len(ids)):
-            result.append({key: int(rows[i]) for key, rows in found.items()})
+            result.append({key: int(rows[i]) for key, rows in demands.items()})
         return result
 
     def release_all(self) -> None:
@@ -247,14 +247,14 @@ class ProgramCache:
         """Enters programs into the hash table, and makes the table anew where more than half has been used."""
         self._entered += len(places)
         if 2 * self._entered > len(self._table):
-            kept = self._table[self._table >= 0]
-            self._entered = len(kept) + len(places)
+            entered = self._table[self._table >= 0]
+            self._entered = len(entered) + len(places)
             self._table = np.full(
                 1 << (4 * self._entered).bit_length(),
                 c.NOBODY,
                 np.int64,
             )
-            self._loops.insert(self.store.programs, kept, self._table)
+            self._loops.insert(self.store.programs, entered, self._table)
         self._loops.insert(
             self.store.programs,
             np.arange(places.start, places.stop),

@@ -17,7 +17,7 @@ FIRST_LENGTH = 1024
 """Lines that tables have at first."""
 
 
-class Arenas:
+class PlanArenas:
     """The arenas of a plan by number: the arenas of stages' outputs, and in host memory the arenas of pumps.
 
     Args:
@@ -36,13 +36,13 @@ class Arenas:
         self.of_pump = [numbers.setdefault(key, len(numbers)) for key in pumps]
         outputs = [stage.arenas if stage.kind.is_dispatched else () for stage in plan.stages]
         of_stage = []
-        for own in outputs:
-            of_stage.append([numbers.setdefault(key, len(numbers)) for key in own])
+        for of_outputs in outputs:
+            of_stage.append([numbers.setdefault(key, len(numbers)) for key in of_outputs])
         self.of_stage = of_stage
         self.keys = list(numbers)
 
 
-def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tables:
+def make_tables(plan: Plan, settings: SchedulerSettings, arenas: PlanArenas) -> Tables:
     """Makes the tables of a plan, without programs and with nothing in flight.
 
     Args:
@@ -86,19 +86,19 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
 
 
 def _stages(
-    plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Mapping[int, int]
+    plan: Plan, settings: SchedulerSettings, arenas: PlanArenas, starts: Mapping[int, int]
 ) -> np.ndarray:
     n_stages = len(plan.stages)
     n_pumps = len(arenas.of_pump)
     width = max(
-        (len(own) for own in arenas.of_stage),
+        (len(numbers) for numbers in arenas.of_stage),
         default=0,
     )
     table = np.zeros(
         (n_stages + n_pumps, c.ARENA + max(width, 1)),
         np.int64,
     )
-    for stage, own in zip(plan.stages, arenas.of_stage, strict=True):
+    for stage, numbers in zip(plan.stages, arenas.of_stage, strict=True):
         if not stage.kind.is_dispatched:
             kind = c.GROUPS
         elif stage.outputs:
@@ -109,7 +109,7 @@ def _stages(
             kind,
             stage.worker,
             len(stage.ports),
-            len(own),
+            len(numbers),
             stage.kind.is_transfer,
             stage.workers_ahead,
         )
@@ -126,7 +126,7 @@ def _stages(
             stage,
             c.N_SIZES,
         )
-        table[stage.number, c.ARENA : c.ARENA + len(own)] = own
+        table[stage.number, c.ARENA : c.ARENA + len(numbers)] = numbers
     for pump, arena in enumerate(arenas.of_pump):
         table[-1 - pump, c.KIND] = c.PUMPS
         table[-1 - pump, c.N_OUTPUTS] = 1
@@ -242,7 +242,7 @@ def limit_queue(
     queue[c.MAX_OUT] = most if makes_rows else c.UNLIMITED
 
 
-def lengthened(
+def lengthen_table(
     array: np.ndarray,
     n: int,
     axis: int = 0,

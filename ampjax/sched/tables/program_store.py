@@ -10,7 +10,7 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.tables.extents import Extents
-from ampjax.sched.tables.plan_tables import Arenas, lengthened, n_edge_types
+from ampjax.sched.tables.plan_tables import PlanArenas, lengthen_table, n_edge_types
 from ampjax.unfold.programs import Programs
 
 Parts = list[tuple[str, int, int]]
@@ -46,7 +46,7 @@ class ProgramStore:
       programs: `[places, PUMPED + arenas]`: a line for each program; see `columns`.
     """
 
-    def __init__(self, plan: Plan, arenas: Arenas):
+    def __init__(self, plan: Plan, arenas: PlanArenas):
         self._plan = plan
         self._arenas = arenas
         self.waves: dict[int, Wave] = {}
@@ -102,7 +102,7 @@ class ProgramStore:
             begin[name] = self.take(name, count, parts)
         t = self.with_room(t, programs.states.dtype)
         lines = slice(begin["lines"], begin["lines"] + n)
-        own = t.lines[lines]
+        new_lines = t.lines[lines]
         for column, values in (
             (c.STAGE, programs.stage),
             (c.ROW, programs.row),
@@ -114,7 +114,7 @@ class ProgramStore:
             (c.N_OUT, np.diff(programs.out_start)),
             (c.OWED, programs.owed),
         ):
-            own[:, column] = values
+            new_lines[:, column] = values
         inputs = t.inputs[begin["inputs"] : begin["inputs"] + e]
         inputs[:, c.PRODUCER] = programs.in_from
         inputs[:, c.FIRST_ROW] = programs.in_row
@@ -159,7 +159,7 @@ class ProgramStore:
             places,
         )
         self.waves[number] = wave
-        self.uses = lengthened(self.uses, number + 1)
+        self.uses = lengthen_table(self.uses, number + 1)
         t.clock[c.ASKED] += 1
         self.uses[number] = 0, t.clock[c.ASKED]
         self.nbytes += wave.nbytes
@@ -234,11 +234,11 @@ class ProgramStore:
         """
         start = self.take("places", len(ids), parts)
         t = self.with_room(t, self._states.dtype)
-        own = self.programs[start : start + len(ids)]
-        own[:] = 0
-        own[:, c.P_ID] = ids
-        own[:, c.WAVE] = c.NO_WAVE
-        own[:, c.P_SINCE] = t.clock[c.NOW]
+        new = self.programs[start : start + len(ids)]
+        new[:] = 0
+        new[:, c.P_ID] = ids
+        new[:, c.WAVE] = c.NO_WAVE
+        new[:, c.P_SINCE] = t.clock[c.NOW]
         t.edges[start : start + len(ids)] = 0
         return t, np.arange(start, start + len(ids))
 
@@ -350,15 +350,15 @@ class ProgramStore:
         top = {name: extents.top for name, extents in self._extents.items()}
         if states.itemsize > self._states.itemsize:
             self._states = self._states.astype(states)
-        self._states = lengthened(self._states, top["lines"])
-        self._places = lengthened(self._places, top["lines"])
-        self.programs = lengthened(self.programs, top["places"])
+        self._states = lengthen_table(self._states, top["lines"])
+        self._places = lengthen_table(self._places, top["lines"])
+        self.programs = lengthen_table(self.programs, top["places"])
         return t._replace(
-            lines=lengthened(t.lines, top["lines"]),
-            inputs=lengthened(t.inputs, top["inputs"]),
-            outputs=lengthened(t.outputs, top["outputs"]),
-            picks=lengthened(t.picks, top["picks"]),
-            edges=lengthened(t.edges, top["places"]),
+            lines=lengthen_table(t.lines, top["lines"]),
+            inputs=lengthen_table(t.inputs, top["inputs"]),
+            outputs=lengthen_table(t.outputs, top["outputs"]),
+            picks=lengthen_table(t.picks, top["picks"]),
+            edges=lengthen_table(t.edges, top["places"]),
         )
 
     def _note(
@@ -369,18 +369,18 @@ class ProgramStore:
         wave: int,
         now: int,
     ) -> None:
-        own = self.programs[places.start : places.stop]
-        own[:, c.P_LINE] = begin["lines"] + programs.first[:-1]
-        own[:, c.P_LENGTH] = np.diff(programs.first)
-        own[:, c.P_PICK] = begin["picks"] + programs.pick_first[:-1]
-        own[:, c.P_ROWS] = programs.n_rows
-        own[:, c.P_ID] = programs.ids
-        own[:, c.WAVE] = wave
-        own[:, c.P_SINCE] = now
-        own[:, c.PUMPED :] = pumped_rows(programs, self._arenas)
+        new = self.programs[places.start : places.stop]
+        new[:, c.P_LINE] = begin["lines"] + programs.first[:-1]
+        new[:, c.P_LENGTH] = np.diff(programs.first)
+        new[:, c.P_PICK] = begin["picks"] + programs.pick_first[:-1]
+        new[:, c.P_ROWS] = programs.n_rows
+        new[:, c.P_ID] = programs.ids
+        new[:, c.WAVE] = wave
+        new[:, c.P_SINCE] = now
+        new[:, c.PUMPED :] = pumped_rows(programs, self._arenas)
 
 
-def pumped_rows(programs: Programs, arenas: Arenas) -> np.ndarray:
+def pumped_rows(programs: Programs, arenas: PlanArenas) -> np.ndarray:
     """Counts the rows that are pumped for each instance into each arena.
 
     Args:

@@ -10,7 +10,13 @@ from ampjax.plan.stages import ArenaKey
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.decisions.scheduler_settings import NO_ROW_LIMIT, SchedulerSettings
-from ampjax.sched.tables.plan_tables import Arenas, lengthened, limit_queue, make_tables, most_rows
+from ampjax.sched.tables.plan_tables import (
+    PlanArenas,
+    lengthen_table,
+    limit_queue,
+    make_tables,
+    most_rows,
+)
 
 UNLIMITED_SPARE = np.zeros(0, np.int64)
 """`spare` where no arena has a limit."""
@@ -35,7 +41,7 @@ class SchedulerTables:
         self._plan = plan
         self._most = settings.max_dispatch_size
         self._caps: dict[tuple[int, int], int] = {}
-        self.arenas = Arenas(plan)
+        self.arenas = PlanArenas(plan)
         self._numbers = {key: number for number, key in enumerate(self.arenas.keys)}
         self.t = make_tables(plan, settings, self.arenas)
         self.size_arenas(settings)
@@ -47,12 +53,12 @@ class SchedulerTables:
           settings: The sizes and limits.
         """
         for stage, direction in [*self._caps]:
-            own = self._plan.stages[stage]
+            of_plan = self._plan.stages[stage]
             limit_queue(
                 self.t.queues[c.N_DIRECTIONS * stage + direction],
-                own,
+                of_plan,
                 direction,
-                most_rows(own, self._most),
+                most_rows(of_plan, self._most),
             )
         self._caps.clear()
         keys = self.arenas.keys
@@ -104,12 +110,12 @@ class SchedulerTables:
             rows,
             self._caps.get((stage, number), 0),
         )
-        own = self._plan.stages[stage]
+        of_plan = self._plan.stages[stage]
         limit_queue(
             self.t.queues[c.N_DIRECTIONS * stage + number],
-            own,
+            of_plan,
             number,
-            min(most, most_rows(own, self._most)),
+            min(most, most_rows(of_plan, self._most)),
         )
 
     def cap_of(self, stage: int, direction: str) -> int:
@@ -145,8 +151,8 @@ class SchedulerTables:
         live = int(t.clock[c.LIVE_TOP]) + int(_ranges(lengths).sum())
         slots = int(t.clock[c.ROWS_TOP]) + int(_ranges(rows).sum())
         self.t = t._replace(
-            live=lengthened(t.live, live),
-            slots=lengthened(t.slots, slots),
+            live=lengthen_table(t.live, live),
+            slots=lengthen_table(t.slots, slots),
         )
 
     def reserve_slots(self, rows: np.ndarray) -> None:
@@ -187,7 +193,7 @@ class SchedulerTables:
         t = self.t
         old = int(self.capacities[arena])
         free = int(self.t.n_free[arena])
-        table = lengthened(t.free, c.FREE + new, axis=1)
+        table = lengthen_table(t.free, c.FREE + new, axis=1)
         first = c.FREE + free
         table[arena, first : first + new - old] = np.arange(
             new,
@@ -204,9 +210,9 @@ class SchedulerTables:
         t = self.t
         old = len(self.t.instances)
         free = int(self.t.clock[c.N_VACANT])
-        instances = lengthened(t.instances, old + n)
+        instances = lengthen_table(t.instances, old + n)
         new = len(instances)
-        idle = lengthened(t.idle, new, axis=1)
+        idle = lengthen_table(t.idle, new, axis=1)
         idle[c.VACANT, free : free + new - old] = np.arange(
             new - 1,
             old - 1,

@@ -150,13 +150,13 @@ def edge_columns(plan: Plan) -> dict[int, slice]:
     Returns:
       For each stage that is a chain, by its number, a slice of columns.
     """
-    found = {}
+    columns = {}
     begin = 0
     for stage in plan.stages:
         if n_edge_types(stage):
-            found[stage.number] = slice(begin, begin + n_edge_types(stage))
+            columns[stage.number] = slice(begin, begin + n_edge_types(stage))
             begin += n_edge_types(stage)
-    return found
+    return columns
 
 
 def gradient_rows(stage: Stage, d: Dispatch) -> dict[str, int]:

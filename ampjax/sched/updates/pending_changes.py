@@ -37,8 +37,8 @@ class PendingChanges:
         self._worker_of = worker_of
         self._replicas = replicas
         group_of = {}
-        for group, own in joint.items():
-            for node in own:
+        for group, nodes_of_group in joint.items():
+            for node in nodes_of_group:
                 group_of[node] = group
         self._group_of = group_of
         self._waiting: dict[int, deque[tuple[Change, ...]]] = {}

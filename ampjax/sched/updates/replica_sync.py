@@ -42,23 +42,23 @@ class ReplicaGroups:
             if node.options.replica_of:
                 self.groups.setdefault(node.options.replica_of, []).append(node.name)
         groups = {}
-        for name, own in self.groups.items():
+        for name, replicas in self.groups.items():
             groups[name] = _Group(
-                tuple(own),
-                dict.fromkeys(own, 0),
+                tuple(replicas),
+                dict.fromkeys(replicas, 0),
             )
         self._groups = groups
         group_of = {}
-        for name, own in self.groups.items():
-            for node in own:
+        for name, replicas in self.groups.items():
+            for node in replicas:
                 group_of[node] = name
         self._group_of = group_of
         # One worker flushes those that meet at their updates: nobody may merge what another has yet to hand in.
         meeting = self.groups.values() if sync.every else ()
         flushed_by = {}
-        for own in meeting:
-            for node in own:
-                flushed_by[node] = plan.worker_of[own[0]]
+        for replicas in meeting:
+            for node in replicas:
+                flushed_by[node] = plan.worker_of[replicas[0]]
         self.flushed_by = flushed_by
 
     def after(self, node: str) -> list[Change]:

@@ -88,15 +88,15 @@ class WeightAges:
         ages = {}
         for name, number, place in self._places[d.stage]:
             ages[name] = self._now[number] - seen[:, place]
-        sums = [int(own.sum()) for own in ages.values()]
+        sums = [int(of_node.sum()) for of_node in ages.values()]
         if not any(sums):
             return d
         # All messages of a dispatch are alike in what is dropped (`loops.queues.are_alike`).
         dropped = tuple(
             [
                 name
-                for name, own in ages.items()
-                if 0 <= self._stalest.get(name, c.NO_BUDGET) < own[0]
+                for name, of_node in ages.items()
+                if 0 <= self._stalest.get(name, c.NO_BUDGET) < of_node[0]
             ]
         )
         if d.stage not in self._estimating:

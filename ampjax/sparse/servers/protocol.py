@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.core import ShapedArray
 
-from ampjax.cluster.wire.trees import Form, Trees, by_fields
+from ampjax.cluster.wire.trees import Form, TreeForms, by_fields
 from ampjax.errors import AmpError, ServerError, TableError
 from ampjax.optim.row_rule import RowState, RowTypes
 from ampjax.sparse.rows.byte_counts import ByteCounts
@@ -93,7 +93,7 @@ def _history(
     return result
 
 
-TREES = Trees(
+TREES = TreeForms(
     *(
         by_fields(kind, *kind._fields)
         for kind in (SplitKey, Request, FunctionRequest, Answer, ExportedFunction, RowTypes, Needs)

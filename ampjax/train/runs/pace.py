@@ -8,7 +8,7 @@ from typing import Protocol
 from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.cost import Cost
 from ampjax.drivers.replay_driver import Follower, ReplayDriver
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.trace.trace import Trace
 from ampjax.train.position import Position
@@ -22,7 +22,7 @@ class Pace(Protocol):
         """Tells whether no more passes can be run."""
         ...
 
-    async def drive(self, loop: Loop, trace: Trace | None) -> None:
+    async def drive(self, loop: DriverLoop, trace: Trace | None) -> None:
         """Runs a loop to its end.
 
         Args:
@@ -51,7 +51,7 @@ class RealTime:
     def __init__(self, run_ahead: int):
         self._run_ahead = run_ahead
 
-    async def drive(self, loop: Loop, trace: Trace | None) -> None:
+    async def drive(self, loop: DriverLoop, trace: Trace | None) -> None:
         """Runs a loop to its end.
 
         Args:
@@ -83,7 +83,7 @@ class VirtualTime:
         self._position = position
         position.is_virtual = True
 
-    async def drive(self, loop: Loop, trace: Trace | None) -> None:
+    async def drive(self, loop: DriverLoop, trace: Trace | None) -> None:
         """Runs a loop to its end.
 
         Args:
@@ -119,7 +119,7 @@ class Recorded:
         """Tells whether the recording holds no more passes."""
         return self._follower.over
 
-    async def drive(self, loop: Loop, trace: Trace | None) -> None:
+    async def drive(self, loop: DriverLoop, trace: Trace | None) -> None:
         """Runs a loop to its end, or to where the recording ends.
 
         Args:

@@ -10,7 +10,7 @@ from ampjax.drivers.controller import source_of
 from ampjax.drivers.early_end import EarlyEnd
 from ampjax.drivers.issue_queue import abandon
 from ampjax.drivers.replay_driver import RecordingEnds
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.engine.compilation import compilations
 from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.plan.passes import Pass
@@ -156,7 +156,7 @@ class PassRunner:
         with reporter.part(name, len(data_pass.ids), compilations) as advance:
             every = Ended(advance), self._journal, *self._watching, early
             instruments = [each for each in every if each is not None]
-            loop = Loop(self._scheduler, self._executor, [source], instruments)
+            loop = DriverLoop(self._scheduler, self._executor, [source], instruments)
             try:
                 await self._to_the_end(loop, data_pass, trace)
             except BaseException as error:
@@ -168,7 +168,7 @@ class PassRunner:
 
     async def _to_the_end(
         self,
-        loop: Loop,
+        loop: DriverLoop,
         data_pass: Pass,
         trace: Trace | None,
     ) -> None:

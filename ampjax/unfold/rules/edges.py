@@ -37,7 +37,7 @@ class SentRows(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class DispatchEdges:
     """The edges of some messages, the first type's edges before the second's, and so on.
 
     Args:
@@ -75,19 +75,19 @@ class Edges:
             np.arange(len(self.totals)),
             self.totals,
         )
-        there = np.zeros(
+        is_sent = np.zeros(
             (
                 len(self.totals),
                 int(self.senders.max(initial=-1)) + 1,
             ),
             bool,
         )
-        there[edge_type, self.senders] = True
+        is_sent[edge_type, self.senders] = True
         # Their places, type by type and then by sender.
-        place = (np.cumsum(there) - 1).reshape(there.shape)
+        place = (np.cumsum(is_sent) - 1).reshape(is_sent.shape)
         return SentRows(
-            np.nonzero(there)[1],
-            there.sum(axis=1),
+            np.nonzero(is_sent)[1],
+            is_sent.sum(axis=1),
             place[edge_type, self.senders],
         )
 
@@ -139,9 +139,11 @@ class EdgeIndex:
         self._outputs = tuple(edge_type.output for edge_type in stage.chain.edge_types)
         self._random = any(edge_type.random for edge_type in stage.chain.edge_types)
         self._known: dict[int, tuple[Topology, EdgeList]] = {}
-        self._joined: dict[tuple[tuple[int, ...], bytes], tuple[list[Topology | None], Edges]] = {}
+        self._joined: dict[
+            tuple[tuple[int, ...], bytes], tuple[list[Topology | None], DispatchEdges]
+        ] = {}
 
-    def of(self, handles: np.ndarray, sizes: np.ndarray) -> Edges:
+    def of(self, handles: np.ndarray, sizes: np.ndarray) -> DispatchEdges:
         """Finds the edges of messages.
 
         Args:
@@ -157,15 +159,15 @@ class EdgeIndex:
         maps = self._topologies.get(str(self._stage.topology), {})
         topologies = [*map(maps.get, handles.tolist())]
         key = (tuple(map(id, topologies)), sizes.tobytes())
-        found = self._joined.get(key)  # holds the topologies, so that no others have their numbers
+        entry = self._joined.get(key)  # holds the topologies, so that no others have their numbers
         # Not seen lately: indexed and checked, then remembered in place of the oldest.
-        if found is None:
+        if entry is None:
             parts = [self._find(handle) for handle in handles.tolist()]
             self._check_rows(parts, sizes)
             if len(self._joined) == REMEMBERED_DISPATCHES:
                 del self._joined[next(iter(self._joined))]
-            found = self._joined[key] = topologies, _joined(parts, sizes, self._random)
-        return found[1]
+            entry = self._joined[key] = topologies, _join_edges(parts, sizes, self._random)
+        return entry[1]
 
     def n_rows(self, handles: np.ndarray) -> np.ndarray:
         """Counts the rows that are collected for messages.
@@ -185,12 +187,12 @@ class EdgeIndex:
         topology = find_topology(
             self._distribute, str(self._stage.topology), self._topologies, handle
         )
-        known = self._known.get(handle)
-        if known is None or known[0] is not topology:
-            known = self._known[handle] = topology, self._indexed(topology)
-        return known[1]
+        entry = self._known.get(handle)
+        if entry is None or entry[0] is not topology:
+            entry = self._known[handle] = topology, self._index_topology(topology)
+        return entry[1]
 
-    def _indexed(self, topology: Topology) -> EdgeList:
+    def _index_topology(self, topology: Topology) -> EdgeList:
         """A topology's maps, checked against the graph."""
         n_outputs = len(self._distribute.outputs)
         where = f"node `{{}}`, topology `{self._stage.topology}`"
@@ -234,11 +236,11 @@ class EdgeIndex:
                 )
 
 
-def _joined(
+def _join_edges(
     parts: list[EdgeList],
     sizes: np.ndarray,
     random: bool,
-) -> Edges:
+) -> DispatchEdges:
     """The edges of several messages side by side: from message by message to type by type."""
     counts = np.stack([part.counts for part in parts])
     n_rows = np.array([part.n_rows for part in parts], np.int64)
@@ -253,9 +255,11 @@ def _joined(
     # Where each message's edges of each type go, when types stand outside and messages inside.
     by_type = counts.T.reshape(-1)
     starts = (np.cumsum(by_type) - by_type).reshape(counts.shape[::-1]).T.reshape(-1)
-    own = counts.reshape(-1)
+    by_message = counts.reshape(-1)
     # From where each edge stands to where it goes.
-    places = np.arange(len(ends[0])) + np.repeat(starts - (np.cumsum(own) - own), own)
+    places = np.arange(len(ends[0])) + np.repeat(
+        starts - (np.cumsum(by_message) - by_message), by_message
+    )
     ordered = np.empty_like(ends)
     ordered[:, places] = ends
-    return Edges(ordered[0], ordered[1], counts, n_rows, random)
+    return DispatchEdges(ordered[0], ordered[1], counts, n_rows, random)

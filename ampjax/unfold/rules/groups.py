@@ -173,5 +173,5 @@ class Groups:
             f"{self._where}, port {self.stage.ports[port].name}",
             expected,
             f"{got}, with {shown!r}",
-            "Check the group's key and size.",
+            "Let each group have a key of its own (`by`), and let its messages agree on its size.",
         )

@@ -70,8 +70,8 @@ def groups(
       The invocations.
     """
     parts = []
-    for own, opener in zip(members, openers, strict=True):
-        parts.append(np.append(own, opener) if opener else own)
+    for of_group, opener in zip(members, openers, strict=True):
+        parts.append(np.append(of_group, opener) if opener else of_group)
     fan_in = np.fromiter(
         map(len, parts),
         np.int64,

@@ -36,10 +36,10 @@ class JoinTable:
             layout,
             stage.name,
         )
-        here = []
+        of_ports = []
         for _ in range(self._n):
-            here.append(np.zeros(0, np.int32))
-        self._here = here
+            of_ports.append(np.zeros(0, np.int32))
+        self._here = of_ports
         self._place = np.zeros(
             0, np.int32
         )  # of each key: where the state of port 0's message is kept
@@ -57,7 +57,7 @@ class JoinTable:
     @property
     def waiting(self) -> int:
         """Messages that wait."""
-        return sum(int(np.count_nonzero(here)) for here in self._here)
+        return sum(int(np.count_nonzero(of_port)) for of_port in self._here)
 
     def put(
         self, port: int, states: np.ndarray, messages: np.ndarray
@@ -76,21 +76,21 @@ class JoinTable:
           MessageError: If a message with the same key waits at the port already.
         """
         numbers = self._numbers(port, states)
-        here = self._here[port]
+        of_port = self._here[port]
         # A second message with a key that waits is an error.
-        if np.count_nonzero(occupied := here.take(numbers)):
+        if np.count_nonzero(occupied := of_port.take(numbers)):
             self._refuse(port, states[occupied != 0])
         # So are two in one batch. Places are written and read back: of two with one key the later
         # place stands.
         if len(messages) > 1:  # by place: copies of one message share its number
             places = np.arange(len(messages), dtype=np.int32)
-            here[numbers] = places
-            double = here.take(numbers) != places
+            of_port[numbers] = places
+            double = of_port.take(numbers) != places
             if np.count_nonzero(double):
-                here[numbers] = 0
+                of_port[numbers] = 0
                 self._refuse(port, states[double])
         # Now every new message stands at its port, and keys can be asked at all ports.
-        here[numbers] = messages
+        of_port[numbers] = messages
         inputs = np.empty(
             (len(messages), self._n),
             np.int64,
@@ -98,11 +98,11 @@ class JoinTable:
         complete: np.ndarray | None = None
         for other in range(self._n):
             # A key is complete if each other port holds a message.
-            inputs[:, other] = found = (
+            inputs[:, other] = partners = (
                 messages if other == port else self._here[other].take(numbers)
             )
             if other != port:
-                complete = found != 0 if complete is None else complete & (found != 0)
+                complete = partners != 0 if complete is None else complete & (partners != 0)
         assert complete is not None
         n_complete = np.count_nonzero(complete)
         # Nothing runs yet: all wait.
@@ -122,8 +122,8 @@ class JoinTable:
             numbers = numbers[complete]
             inputs = inputs.compress(complete, axis=0)
         # Complete keys leave all ports.
-        for here in self._here:
-            here[numbers] = 0
+        for of_port in self._here:
+            of_port[numbers] = 0
         # A dictionary's numbers are used again. Other numbers are fixed by the key.
         if self._keys.in_dictionary:
             self._keys.forget(self._keys.values(states, self._fields[port]))
@@ -135,12 +135,12 @@ class JoinTable:
         Returns:
           `(port, state [width], message)`, by port and key.
         """
-        found = []
+        result = []
         for port in range(self._n):
             states, messages = self._still_here(port)
             order = np.lexsort(self._keys.values(states, self._fields[port]).T[::-1])
-            found += [(port, states[i], int(messages[i])) for i in order.tolist()]
-        return found
+            result += [(port, states[i], int(messages[i])) for i in order.tolist()]
+        return result
 
     def key(
         self,
@@ -188,21 +188,21 @@ class JoinTable:
 
     def _still_here(self, port: int) -> WaitingMessages:
         """The messages that wait at a port, in the order of arrival."""
-        kept = [
+        parts_of_port = [
             (
                 np.zeros((0, self._layout.width), np.int64),
                 np.zeros(0, np.int64),
             ),
             *self._waiting[port],
         ]
-        states, messages = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+        states, messages = (np.concatenate(parts) for parts in zip(*parts_of_port, strict=True))
         if not len(messages):
             return states, messages
         numbers = self._numbers(port, states)
-        here = (
+        waits = (
             self._here[port][numbers] == messages
         )  # by key: copies of one message share its number, and some may be gone
-        return states[here], messages[here]
+        return states[waits], messages[waits]
 
     def _numbers(self, port: int, states: np.ndarray) -> np.ndarray:
         """The numbers of the messages' keys, within the tables."""
@@ -219,11 +219,11 @@ class JoinTable:
     def _widen(self, values: np.ndarray) -> None:
         """Makes room for keys outside the ranges, and gives the keys of waiting messages new numbers."""
         waiting = [self._still_here(port) for port in range(self._n)]
-        known = []
+        keys = []
         for port, (states, _) in enumerate(waiting):
-            known.append(self._keys.values(states, self._fields[port]))
+            keys.append(self._keys.values(states, self._fields[port]))
         # All keys get new numbers, waiting ones too, so the tables start from zero.
-        self._keys.fit(np.concatenate([values, *known]))
+        self._keys.fit(np.concatenate([values, *keys]))
         for table in (*self._here, self._place):
             table[:] = 0
         self.forget()
@@ -237,7 +237,7 @@ class JoinTable:
     def _grow(self, size: int) -> None:
         """Makes the tables `size` lines long."""
         more = np.zeros(size - len(self._place), np.int32)
-        self._here = [np.concatenate([here, more]) for here in self._here]
+        self._here = [np.concatenate([of_port, more]) for of_port in self._here]
         self._place = np.concatenate([self._place, more])
 
     def _refuse(self, port: int, states: np.ndarray) -> None:

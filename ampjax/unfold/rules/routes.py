@@ -141,7 +141,7 @@ class Router:
             for output in range(op.n):
                 result.append((output, batch.take(chosen == output)))
             return result
-        return _dealt_out(batch, chosen)
+        return _deal_out(batch, chosen)
 
     def _change_state(self, step: ControlStep, batch: MessageBatch) -> Parts:
         after = apply(
@@ -149,14 +149,14 @@ class Router:
             step.node.op.function,
             self._state(step, batch),
         )
-        return [(0, MessageBatch(self._checked(step, after, batch.states), batch.messages))]
+        return [(0, MessageBatch(self._check_states(step, after, batch.states), batch.messages))]
 
     def _flatmap(self, step: ControlStep, batch: MessageBatch) -> Parts:
-        of, i = self._counted(step, batch)
+        of, i = self._count_copies(step, batch)
         return [(0, MessageBatch(self._new_states(step, batch.states[of], i), batch.messages[of]))]
 
     def _repeat(self, step: ControlStep, batch: MessageBatch) -> Parts:
-        of, _ = self._counted(step, batch)
+        of, _ = self._count_copies(step, batch)
         rows = self._table.row[batch.messages]
         # One new message for each, which holds the old one's row several times.
         views = self._table.view(batch.messages, None)
@@ -211,7 +211,7 @@ class Router:
             result.append((output, MessageBatch(batch.states, views)))
         return result
 
-    def _counted(
+    def _count_copies(
         self,
         step: ControlStep,
         batch: MessageBatch,
@@ -228,7 +228,7 @@ class Router:
                 where,
                 "a count of at least 0",
                 f"{int(counts.min())} for {bad!r}",
-                "Mend the count function.",
+                "Let `count` give 0 for messages that need no copies.",
             )
         of = np.repeat(np.arange(len(counts)), counts)
         return of, np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -240,7 +240,7 @@ class Router:
         i: np.ndarray,
     ) -> np.ndarray:
         before = State(states, self._layout, step.fields)
-        return self._checked(
+        return self._check_states(
             step,
             apply(
                 step.where,
@@ -250,7 +250,7 @@ class Router:
             states,
         )
 
-    def _checked(
+    def _check_states(
         self,
         step: ControlStep,
         after: State,
@@ -270,7 +270,7 @@ class Router:
         return columns_of(after)
 
 
-def _dealt_out(batch: MessageBatch, chosen: np.ndarray) -> Parts:
+def _deal_out(batch: MessageBatch, chosen: np.ndarray) -> Parts:
     """The messages for each output that was chosen; outputs that no message has chosen cost nothing."""
     # Sorted by output, and stable, so the messages of one output keep their order.
     order = np.argsort(chosen, kind="stable")
@@ -314,12 +314,12 @@ def find_topology(
     Raises:
       MessageError: If it has not been pumped.
     """
-    found = topologies.get(pump, {}).get(handle)
-    if found is None:
+    topology = topologies.get(pump, {}).get(handle)
+    if topology is None:
         raise MessageError(
             f"node `{node.name}`",
             f"a topology on pump `{pump}` before the message",
             "none for this instance",
             "Pump the topology with the instance.",
         )
-    return found
+    return topology

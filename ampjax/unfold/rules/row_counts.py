@@ -61,7 +61,7 @@ class OutputSizes:
         sizes = self._table.size[inputs]
         rows = sizes[:, 0]
         if stage.kind.collects:
-            return rows, self._collected(states, sizes)
+            return rows, self._count_collected(states, sizes)
         for port in range(1, len(stage.ports)):
             self._require_equal(states, port, sizes)
         if self._edges is not None:
@@ -93,7 +93,7 @@ class OutputSizes:
             "Give both messages the same rows.",
         )
 
-    def _collected(
+    def _count_collected(
         self,
         states: np.ndarray,
         sizes: np.ndarray,

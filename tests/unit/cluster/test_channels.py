@@ -17,7 +17,7 @@ from support.local_lines import needs_local
 from support.lossy_proxy import LossyProxy
 
 from ampjax.cluster import Keys, Message, Patience, Window, Wire, memory_pair, new_keys, wait_any
-from ampjax.cluster.wire.link import Link, Verdict
+from ampjax.cluster.wire.link import Link, LinkVerdict
 from ampjax.cluster.wire.local_endpoints import local_endpoints
 from ampjax.cluster.wire.message import encode
 from ampjax.errors import HostDiedError, HostUnreachableError, WireError
@@ -188,7 +188,7 @@ def test_a_link_gives_each_message_once_and_in_order_over_a_way_that_loses_repea
     for _ in range(20 * n):
         if next_one <= n and a.has_room(1):
             way.append(a.next_sequence)
-            a.sent([a.next_sequence], 1)
+            a.keep([a.next_sequence], 1)
             next_one += 1
         what = data.draw(st.sampled_from(["come", "lose", "repeat", "again"]))
         if what == "again" or not way:
@@ -197,27 +197,27 @@ def test_a_link_gives_each_message_once_and_in_order_over_a_way_that_loses_repea
             sequence = way[data.draw(st.integers(0, len(way) - 1))]
             if what == "come":
                 way.remove(sequence)
-            if b.judge(1, sequence) is Verdict.NEXT:
+            if b.judge(1, sequence) is LinkVerdict.NEXT:
                 got.append(sequence)
-                if (told := b.taken(1)) is not None:
-                    a.told(told)
+                if (told := b.take_next(1)) is not None:
+                    a.confirm(told)
         else:
             way.pop()
     while len(got) < n:  # the way gets better
         if next_one <= n and a.has_room(1):
-            a.sent([a.next_sequence], 1)
+            a.keep([a.next_sequence], 1)
             next_one += 1
         for (sequence,) in list(a.unconfirmed()):
-            if b.judge(1, sequence) is Verdict.NEXT:
+            if b.judge(1, sequence) is LinkVerdict.NEXT:
                 got.append(sequence)
-                if (told := b.taken(1)) is not None:
-                    a.told(told)
+                if (told := b.take_next(1)) is not None:
+                    a.confirm(told)
         assert len(list(a.unconfirmed())) <= most
     assert got == list(range(1, n + 1))
     assert (
-        b.judge(0, n + 1) is Verdict.FOREIGN
-        and b.judge(1, n + 2) is Verdict.EARLY
-        and b.judge(1, n) is Verdict.AGAIN
+        b.judge(0, n + 1) is LinkVerdict.FOREIGN
+        and b.judge(1, n + 2) is LinkVerdict.EARLY
+        and b.judge(1, n) is LinkVerdict.AGAIN
     )
 
 

@@ -69,7 +69,7 @@ def test_a_ring_that_has_been_read_has_room_for_a_quarter_of_it(sizes):
         reader.take(writer.put(bytes(n)), n)
         if reader.is_due:
             writer.was_read(reader.position)
-            reader.reported()
+            reader.note_report()
 
 
 def test_a_ring_does_not_believe_what_cannot_be():

@@ -229,7 +229,7 @@ def test_hosts_that_do_not_fit_are_refused(differs, text):
         digest="mine",
         devices=2,
     )
-    assert Job.decoded(job.encoded()) == job
+    assert Job.decode(job.encode()) == job
     fits = {**own_versions(), "digest": "mine", "devices": 2, "place": "here"}
     check(job, Hello(**fits))
     with pytest.raises(HostError, match=re.escape(text)):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.effort import examples
 
 from ampjax.cluster.wire.message import Message
-from ampjax.cluster.wire.trees import Trees, by_fields
+from ampjax.cluster.wire.trees import TreeForms, by_fields
 from ampjax.errors import WireError
 
 
@@ -24,7 +24,7 @@ class Agreed(NamedTuple):
     value: object
 
 
-TREES = Trees(by_fields(Pair, "first", "second"))
+TREES = TreeForms(by_fields(Pair, "first", "second"))
 KEYS = st.integers() | st.text() | st.none() | st.booleans()
 LEAVES = (
     KEYS

@@ -14,7 +14,7 @@ from support.engines import engine, spread
 import ampjax as amp
 from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.controller import LoopInstances, LoopSource
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.engine.compilation import compilations
 from ampjax.errors import DeadlockError, MessageError
 from ampjax.plan.passes import Pass
@@ -79,7 +79,7 @@ def test_run_ahead_changes_nothing_but_time(run_ahead):
 
 def test_training_and_inference_sources_run_at_the_same_time():
     e = engine(graphs.chain(1))
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         e.executor,
         e.sources(graphs.chain_data(4)) + e.sources(graphs.chain_data(3), train=False),
@@ -94,7 +94,7 @@ def test_training_and_inference_sources_run_at_the_same_time():
 def test_a_trace_has_every_dispatch(every):
     e = engine(graphs.chain(2), fuse=False)
     trace = Trace(every=every)
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         e.executor,
         e.sources(graphs.chain_data(3)),
@@ -161,7 +161,7 @@ def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
             np.arange(3),
         ),
     )
-    loop = Loop(e.scheduler, None, [source])
+    loop = DriverLoop(e.scheduler, None, [source])
     within(200, AsyncioDriver(loop).run())
     assert e.scheduler.idle and source.exhausted
 
@@ -197,7 +197,7 @@ def test_what_was_decided_before_a_mistake_can_be_carried_out(stops_at):
         return queues[0]
 
     e = engine(sum_of_inputs(), max_active_keys=2, policy=policy)
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         e.executor,
         e.sources([{"x": np.float32(1)}] * 40),
@@ -218,7 +218,7 @@ def test_a_dispatch_that_could_not_be_told_of_counts_as_decided(stops_at):
                 raise OSError("no space left")
 
     e = engine(sum_of_inputs(), max_active_keys=2)
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         e.executor,
         e.sources([{"x": np.float32(1)}] * 40),
@@ -233,7 +233,7 @@ def test_a_dispatch_that_could_not_be_told_of_counts_as_decided(stops_at):
 def test_nothing_is_issued_after_a_mistake():
     """The way back of what was not computed would bring what lies in its rows from before."""
     e = engine(graphs.chain(3), fuse=False, max_active_keys=2)
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         e.executor,
         e.sources(graphs.chain_data(6)),
@@ -278,7 +278,7 @@ def decided(watch_for, n=40):
     """A loop that can decide on dispatches, one after the other, and who watches it."""
     e = engine(graphs.chain(3), fuse=False)
     heads = Heads(watch_for)
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         e.executor,
         e.sources(graphs.chain_data(n)),

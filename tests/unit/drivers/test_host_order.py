@@ -12,7 +12,7 @@ from support.hosted import assert_same, trainer
 from support.models import model
 
 from ampjax.drivers.host_order import expected_cost, has_expected_order, in_expected_order
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.trace.instruments import Instrument
 
 
@@ -39,7 +39,7 @@ def decided(one_by_one=False, n=8, **settings):
         **settings,
     )
     told = Decided()
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         None,
         e.sources(graphs.chain_data(n)),

@@ -9,7 +9,7 @@ from support.control import tell
 from support.engines import Told, engine
 
 from ampjax.drivers.replay_driver import Follower, RecordingEnds, ReplayDriver
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.errors import DeadlockError, ReplayError
 from ampjax.plan.passes import Pass
@@ -42,7 +42,7 @@ def decisions(data=DATA):
     journal = Journal(made.append, e.scheduler.contents.messages_of)
     journal.begins(Pass(data, np.arange(len(data))))
     try:
-        VirtualDriver(Loop(e.scheduler, None, sources, [journal]), lambda d: 1).run()
+        VirtualDriver(DriverLoop(e.scheduler, None, sources, [journal]), lambda d: 1).run()
     finally:
         journal.ends(None)
     return made
@@ -57,7 +57,7 @@ def follow(path, made, data=DATA, reason=FINISHED, **settings):
     e, sources = chain(data, **settings)
     follower = Follower(Recording(path / "run.trace"), e.scheduler.contents.messages_of)
     said = []
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         None,
         sources,
@@ -181,7 +181,7 @@ def test_a_run_that_stood_still_does_so_again(tmp_path):
     journal = Journal(made.append, e.scheduler.contents.messages_of)
     journal.begins(Pass(data, np.arange(1)))
     with pytest.raises(DeadlockError) as first:
-        VirtualDriver(Loop(e.scheduler, None, sources, [journal]), lambda d: 1).run()
+        VirtualDriver(DriverLoop(e.scheduler, None, sources, [journal]), lambda d: 1).run()
     assert len(made) == 1  # nothing was decided but to begin
     with pytest.raises(DeadlockError) as again:
         follow(tmp_path, made, data=data, reason=FAILED)

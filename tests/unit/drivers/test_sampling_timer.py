@@ -8,7 +8,7 @@ from support import graphs
 from support.engines import engine
 
 from ampjax.drivers.asyncio_driver import AsyncioDriver
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.trace.trace import Trace
 
 
@@ -24,7 +24,7 @@ def traced(trace, n=40, **options):
     )
     asyncio.run(
         AsyncioDriver(
-            Loop(
+            DriverLoop(
                 e.scheduler,
                 e.executor,
                 e.sources(graphs.chain_data(n)),

@@ -15,9 +15,9 @@ from support.control import tell
 from support.engines import engine, spread
 from support.frozen import shortest_queue
 
-from ampjax.drivers.controller import Source
+from ampjax.drivers.controller import InstanceSource
 from ampjax.drivers.cost import FlopsCost
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.errors import DeadlockError
 from ampjax.ir.instances import InstanceList
@@ -119,10 +119,10 @@ def test_a_worker_starts_when_its_last_dispatch_has_ended():
         max_dispatch_size=1,
     )
     trace = Trace()
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         None,
-        [Source(e.scheduler, Pass(InstanceList(graphs.chain_data(4)), np.arange(4)))],
+        [InstanceSource(e.scheduler, Pass(InstanceList(graphs.chain_data(4)), np.arange(4)))],
     )
     driver = VirtualDriver(loop, lambda d: 5, trace)
     assert driver.run() == driver.now_ns
@@ -139,7 +139,7 @@ def test_an_update_has_a_slice_of_its_own():
         intervals={"f0": 3},
     )
     trace = Trace()
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         None,
         e.sources(graphs.chain_data(3)),
@@ -156,7 +156,7 @@ def test_an_update_has_a_slice_of_its_own():
 def test_time_goes_on_from_run_to_run():
     e = control_only(graphs.chain(1))
     driver = VirtualDriver(
-        Loop(e.scheduler, None, e.sources(graphs.chain_data(1))),
+        DriverLoop(e.scheduler, None, e.sources(graphs.chain_data(1))),
         lambda d: 7,
     )
     assert driver.run() == 7
@@ -214,7 +214,7 @@ def test_where_a_table_tells_costs_no_dispatch_has_a_call_of_its_own(monkeypatch
     e = engine(graphs.rnn(), check=False, max_active_keys=4)
     monkeypatch.setattr(e.scheduler, "next", None)
     monkeypatch.setattr(e.scheduler, "ahead", None)
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         None,
         e.sources(graphs.rnn_data([3, 1, 4, 1, 5])),
@@ -238,7 +238,7 @@ def test_a_policy_that_waits_does_so_in_virtual_time(policy):
             fuse=False,
         )
         e.executor = None
-        loop = Loop(
+        loop = DriverLoop(
             e.scheduler,
             None,
             e.sources(graphs.chain_data(9)),

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import ampjax as amp
-from ampjax.cluster.hosts.packed_programs import packed
+from ampjax.cluster.hosts.packed_programs import pack_program
 from ampjax.errors import GraphError, ParameterError
 from ampjax.sparse import Table
 from ampjax.sparse.table.travelling_table import TravellingTable
@@ -169,5 +169,5 @@ def test_a_table_is_the_value_of_one_key():
 def test_a_table_is_one_where_the_model_is_compiled_again():
     """Hosts compile the model for themselves; the rows come later."""
     graph = compiled(Table(ROWS, optax.sgd(0.1))).graph
-    elsewhere = cloudpickle.loads(packed(graph, "a graph")).parameterised["embed"].table
+    elsewhere = cloudpickle.loads(pack_program(graph, "a graph")).parameterised["embed"].table
     assert isinstance(elsewhere, TravellingTable) and elsewhere.shape == ROWS.shape

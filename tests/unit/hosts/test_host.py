@@ -8,7 +8,7 @@ from support import graphs
 from support.engines import engine, spread
 
 from ampjax.cluster import Message
-from ampjax.hosts.host import Host
+from ampjax.hosts.host import ServingHost
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import BatchWriter, Names
 
@@ -67,7 +67,7 @@ def happens(late, n_batches=3, fails=False):
         fences=fences,
         abandon=lambda: happened.append("operation"),
     )
-    Host(0, executor, HostLayout(plan, (0,)), Driver(batches, happened), {}).serve()
+    ServingHost(0, executor, HostLayout(plan, (0,)), Driver(batches, happened), {}).serve()
     return happened
 
 

@@ -11,7 +11,7 @@ from support import table_models as models
 from support.hosted import assert_same, trainer
 
 import ampjax as amp
-from ampjax.cluster.hosts.packed_programs import packed
+from ampjax.cluster.hosts.packed_programs import pack_program
 from ampjax.errors import GraphError, HostError, TableError
 from ampjax.sparse import ServerProcesses, Table
 from ampjax.sparse.table.travelling_table import TravellingTable
@@ -206,7 +206,7 @@ def test_a_table_is_pickled_without_its_rows():
         np.ones((100_000, 8), np.float32),
         optax.sgd(0.5),
     )
-    bytes_sent = packed(amp.nn.TableEmbed(table), "a layer")
+    bytes_sent = pack_program(amp.nn.TableEmbed(table), "a layer")
     assert len(bytes_sent) < table.shape[0]
     elsewhere = cloudpickle.loads(bytes_sent).table
     assert (elsewhere.shape, elsewhere.dtype) == (table.shape, table.dtype)

@@ -12,17 +12,17 @@ from support.models import model
 from ampjax.cluster import Message
 from ampjax.drivers import issue_queue
 from ampjax.drivers.host_order import in_expected_order
-from ampjax.drivers.run import DECIDED_FOR_HOSTS, Loop
+from ampjax.drivers.run import DECIDED_FOR_HOSTS, DriverLoop
 from ampjax.engine.make_launches import Launches
 from ampjax.hosts.fleet import Fleet, Ready
 from ampjax.hosts.host_link import HostLink
 from ampjax.hosts.hosted_executor import HostedExecutor
-from ampjax.hosts.hosts import Place
+from ampjax.hosts.hosts import HostPlace
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import FEED, LAUNCH, PUT, TAKE, Names, operations
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.trace.instruments import Instrument
-from ampjax.unfold.rules.edges import Edges
+from ampjax.unfold.rules.edges import DispatchEdges
 
 
 class Host:
@@ -61,7 +61,7 @@ def hosted(graph, data, settings, instruments=()):
     hosts = [Host(), Host()]
     names = Names.of(e.plan)
     links = [
-        HostLink(f"host{i}", Place("here", i), host, names, lambda: True)
+        HostLink(f"host{i}", HostPlace("here", i), host, names, lambda: True)
         for i, host in enumerate(hosts)
     ]
     fleet = Fleet(
@@ -70,7 +70,7 @@ def hosted(graph, data, settings, instruments=()):
         lambda: Ready(links, frozenset(), lambda: None),
     )
     return (
-        Loop(
+        DriverLoop(
             e.scheduler,
             HostedExecutor(e.plan, fleet, None),
             e.sources(data),
@@ -121,7 +121,7 @@ def told(operation):
 def plain(value):
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, Edges):
+    if isinstance(value, DispatchEdges):
         result = {}
         for name, each in vars(value).items():
             result[name] = plain(each)

@@ -17,7 +17,7 @@ from ampjax.errors import HostError
 from ampjax.hosts.fleet import Fleet, Ready
 from ampjax.hosts.host_link import HostLink, RemoteRows
 from ampjax.hosts.hosted_executor import HostedExecutor
-from ampjax.hosts.hosts import Place
+from ampjax.hosts.hosts import HostPlace
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import Names
 from ampjax.sched.decisions.parameter_changes import Update
@@ -48,7 +48,7 @@ def executor(hosts):
     links = [
         HostLink(
             f"host{i}",
-            Place("here", i),
+            HostPlace("here", i),
             host,
             Names.of(plan),
             lambda: True,

@@ -59,12 +59,12 @@ def test_a_topology_holds_flat_int64_arrays():
         (
             ([-1],),
             ([0],),
-            r"Topology\.gather: expected row numbers of at least 0, got a negative row number\. Rows count from 0\.",
+            r"Topology\.gather: expected row numbers of at least 0, got a negative row number\. Count rows from 0, and leave out rows that go nowhere: a negative number does not count from the end\.",
         ),
         (
             ([0],),
             ([-2],),
-            r"Topology\.scatter: expected row numbers of at least 0, got a negative row number\. Rows count from 0\.",
+            r"Topology\.scatter: expected row numbers of at least 0, got a negative row number\. Count rows from 0, and leave out rows that go nowhere: a negative number does not count from the end\.",
         ),
         (
             ([0],),
@@ -201,7 +201,7 @@ def test_a_pump_may_have_no_message_in_some_instances():
         ),
         (
             [{"r": messages([1, 2, 3], sizes=[1, 1])}],
-            r"pump `r`, instance 0: expected 2 payload rows, as the sizes say, got 3\. Make the sizes add up\.",
+            r"pump `r`, instance 0: expected 2 payload rows, as the sizes say, got 3\. Give `sizes` one number of rows for each message; their sum is the payload's length\.",
         ),
     ],
 )

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import ampjax as amp
 from ampjax.errors import SettingsError
-from ampjax.plan.affinity import assign, heavy_neighbours, hosted
-from ampjax.plan.device_packing import Memory
+from ampjax.plan.affinity import assign, heavy_neighbours, list_hosted
+from ampjax.plan.device_packing import DeviceMemory
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 
 LIGHT, HEAVY, BOTH, LOOSE = range(4)
@@ -116,7 +116,7 @@ def rnn(replicas=1):
 def test_every_hosted_node_gets_one_worker(steps, workers, rule, seed, hops):
     graph = random_graph(steps)
     placed = assign(graph, workers, rule, seed, hops)
-    assert list(placed) == [n.name for n in hosted(graph)]
+    assert list(placed) == [n.name for n in list_hosted(graph)]
     assert not any(
         graph.nodes[name].is_control or graph.nodes[name].kind == "Pump" for name in placed
     )
@@ -160,7 +160,7 @@ def sharing(worker=None, *, of_owner=None):
 @pytest.mark.parametrize("pins", [(None, None), (2, None), (None, 2), (2, 2)])
 def test_nodes_that_share_parameters_share_a_worker(rule, pins):
     graph = sharing(pins[0], of_owner=pins[1])
-    for memory in (None, Memory(10, {"a": 6, "b": 6, "c": 6}, (0, 1, 2))):
+    for memory in (None, DeviceMemory(10, {"a": 6, "b": 6, "c": 6}, (0, 1, 2))):
         placed = assign(graph, 3, rule, memory=memory)
         assert placed["d"] == placed["b"] and (pins == (None, None) or placed["b"] == 2)
         assert sorted(placed[name] for name in ("a", "b", "c")) == [0, 1, 2] or pins != (None, None)
@@ -390,10 +390,10 @@ def test_hops_widen_the_colouring():
 
 def test_a_users_map_and_function():
     graph = rnn()
-    by_hand = {n.name: 1 for n in hosted(graph)} | {"embed": np.int64(0)}
+    by_hand = {n.name: 1 for n in list_hosted(graph)} | {"embed": np.int64(0)}
     assert assign(graph, 2, by_hand) == by_hand
-    assert assign(graph, 2, lambda g, w: {n.name: w - 1 for n in hosted(g)}) == {
-        n.name: 1 for n in hosted(graph)
+    assert assign(graph, 2, lambda g, w: {n.name: w - 1 for n in list_hosted(g)}) == {
+        n.name: 1 for n in list_hosted(graph)
     }
 
 

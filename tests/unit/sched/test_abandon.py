@@ -15,7 +15,7 @@ from ampjax.ir.instances import InstanceList
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
-from ampjax.sched.diagnose.inflight import InFlight
+from ampjax.sched.diagnose.inflight import MessagesInFlight
 from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.diagnose.story import story
 from ampjax.sched.updates.counters import gradient_rows
@@ -80,7 +80,7 @@ def test_nothing_is_left():
         s.abandon()
         check(s.snapshot())
         assert (
-            not len(InFlight(s.snapshot()).handles)
+            not len(MessagesInFlight(s.snapshot()).handles)
             and s.tables.slots_in_use == 0
             and s.admission.take_ended() == []
         )

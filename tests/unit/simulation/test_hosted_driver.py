@@ -9,8 +9,8 @@ from support.control import assert_empty, scheduler_for
 from support.engines import Told
 
 import ampjax as amp
-from ampjax.drivers.controller import Source
-from ampjax.drivers.run import Loop
+from ampjax.drivers.controller import InstanceSource
+from ampjax.drivers.run import DriverLoop
 from ampjax.errors import DeadlockError, SettingsError
 from ampjax.ir.instances import InstanceList
 from ampjax.plan.passes import Pass
@@ -209,10 +209,10 @@ def test_a_round_that_is_not_full_is_updated_at_the_end_of_the_data(spaces):
     )
     data = InstanceList(graphs.chain_data(10))
     issued = []
-    loop = Loop(
+    loop = DriverLoop(
         s,
         None,
-        [Source(s, Pass(data, np.arange(10)))],
+        [InstanceSource(s, Pass(data, np.arange(10)))],
         [Told(s, issued.append)],
     )
     HostedDriver(loop, HostedCost(s.plan, profile(1, 1), 2)).run()

@@ -114,7 +114,7 @@ def test_a_drivers_thread_does_more_than_calls_and_decisions(run):
     """Nanoseconds of processor time, so what is sure is only that there are some."""
     scheduler, executor, data = run
     loop = loop_over(scheduler, executor, data)
-    assert asyncio.run(driver_ns(loop, 64)) > 0 and loop.finished()
+    assert asyncio.run(driver_ns(loop, 64)) > 0 and loop.is_finished()
     measured = {
         "issue": {"forward a": {1: [30.0, 50.0]}},
         "control": {"forward a": {1: [5.0, 15.0]}},

@@ -6,7 +6,7 @@ import pytest
 from support import graphs
 from support.engines import engine
 
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.trace.instruments import HOOKS, Instrument, Instruments
 
@@ -36,7 +36,7 @@ def test_what_it_is_told():
     )
     everything = All()
     VirtualDriver(
-        Loop(
+        DriverLoop(
             e.scheduler,
             e.executor,
             e.sources(graphs.chain_data(2)),
@@ -64,7 +64,7 @@ def test_where_only_control_runs_no_kernel_is_issued():
     e = engine(graphs.chain(1), fuse=False)
     everything = All()
     VirtualDriver(
-        Loop(
+        DriverLoop(
             e.scheduler,
             None,
             e.sources(graphs.chain_data(1)),

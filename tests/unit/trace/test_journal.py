@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support import graphs
 from support.engines import engine
 
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.trace.journal import (
     CHANGES_ONLY,
@@ -105,7 +105,7 @@ def journal_of(**settings):
     made = []
     e.executor = None
     VirtualDriver(
-        Loop(
+        DriverLoop(
             e.scheduler,
             None,
             e.sources(graphs.chain_data(3)),

@@ -11,7 +11,7 @@ from support.engines import engine
 
 import ampjax as amp
 from ampjax.drivers.controller import LoopInstances, LoopSource
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.plan.passes import Pass
 from ampjax.sched.decisions.policy import backward_first
@@ -100,7 +100,7 @@ def control_only(*args, **settings):
 def reasons(e, sources, cost=lambda d: 5):
     """Why each worker waited, in order of time."""
     trace = Trace()
-    VirtualDriver(Loop(e.scheduler, None, sources), cost, trace).run()
+    VirtualDriver(DriverLoop(e.scheduler, None, sources), cost, trace).run()
     result = []
     for w in trace.waits:
         result.append((w.worker, w.reason, w.start_ns, w.end_ns))

@@ -12,7 +12,7 @@ from support.engines import NEVER, engine
 
 import ampjax as amp
 from ampjax.drivers.asyncio_driver import AsyncioDriver
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.sampling_timer import SamplingTimer
 from ampjax.drivers.tracer import Tracer
 from ampjax.plan.ladders import ladder_for
@@ -86,7 +86,7 @@ def test_what_is_called_together_has_one_kernel(monkeypatch):
 
 def test_what_fails_is_undone_as_a_whole(monkeypatch):
     e = engine(graphs.rnn(), max_active_keys=2)
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         e.executor,
         e.sources(graphs.rnn_data([8, 8])),
@@ -128,7 +128,7 @@ def failing(trace=None, change_at=None, run_at=None):
         max_dispatch_size=1,
         fuse=False,
     )
-    loop = Loop(e.scheduler, e.executor, e.sources(ROWS))
+    loop = DriverLoop(e.scheduler, e.executor, e.sources(ROWS))
     change = e.executor.change
     run = e.executor.run
     counts = {"change": 0, "run": 0}
@@ -194,7 +194,7 @@ class Calls:
 def test_one_that_is_timed_is_called_alone():
     e = engine(graphs.rnn(), max_active_keys=2)
     calls = Calls()
-    loop = Loop(
+    loop = DriverLoop(
         e.scheduler,
         calls,
         e.sources(graphs.rnn_data([4, 4])),

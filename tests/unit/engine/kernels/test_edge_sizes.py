@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ampjax.engine.kernels.edge_sizes import LEAST, MULTIPLE, EdgeSizes, padded_edges
-from ampjax.unfold.rules.edges import Edges
+from ampjax.engine.kernels.edge_sizes import LEAST, MULTIPLE, EdgeSizes, pad_edges
+from ampjax.unfold.rules.edges import DispatchEdges
 
 
 def ladder(n):
@@ -15,7 +15,7 @@ def ladder(n):
 def ring(n, edges_each):
     """`n` rows of one way, each of which sends over so many edges."""
     senders = np.repeat(np.arange(n), edges_each)
-    return Edges(
+    return DispatchEdges(
         senders,
         (senders + 1) % n,
         np.array([[len(senders)]]),
@@ -46,12 +46,12 @@ def test_a_dispatch_with_more_edges_takes_the_next_step():
 
 
 def test_padding_repeats_a_sender_and_is_received_by_nobody():
-    edges = Edges(
+    edges = DispatchEdges(
         np.array([3, 1, 3, 2]),
         np.array([0, 4, 2, 5]),
         np.array([[3, 0, 0], [0, 0, 1]]),
         np.array([4, 3]),
     )
-    padded = padded_edges(edges, 16, (3, 2, 2, 5))
+    padded = pad_edges(edges, 16, (3, 2, 2, 5))
     assert padded.senders.tolist() == [1, 3, 1, 0, 0, 2, 2] and padded.totals.tolist() == [2, 0, 1]
     assert padded.ends.tolist() == [[1, 0, 1, 5, 0], [0, 4, 2, 5, 16]]

@@ -16,7 +16,7 @@ import ampjax as amp
 from ampjax.engine.compilation import compilations
 from ampjax.engine.kernels import segment_kernels
 from ampjax.engine.kernels.kernel import Kernel, jitted
-from ampjax.engine.kernels.segment_kernels import Reduction
+from ampjax.engine.kernels.segment_kernels import SegmentReduction
 from ampjax.engine.kernels.shared_kernels import KERNELS, SharedKernels
 from ampjax.engine.kernels.wiring import Wiring
 
@@ -105,10 +105,10 @@ def test_threads_share_kernels() -> None:
 
 
 def test_equal_arguments_give_one_kernel_and_others_another() -> None:
-    reduce = segment_kernels.forward(Reduction(jnp.sum), WIRING)
-    assert segment_kernels.forward(Reduction(jnp.sum), Wiring((0,), (0,))) is reduce
-    assert segment_kernels.backward(Reduction(jnp.sum), WIRING) is not reduce
-    assert segment_kernels.forward(Reduction(jnp.max), WIRING) is not reduce
+    reduce = segment_kernels.forward(SegmentReduction(jnp.sum), WIRING)
+    assert segment_kernels.forward(SegmentReduction(jnp.sum), Wiring((0,), (0,))) is reduce
+    assert segment_kernels.backward(SegmentReduction(jnp.sum), WIRING) is not reduce
+    assert segment_kernels.forward(SegmentReduction(jnp.max), WIRING) is not reduce
 
 
 def layer(features: int) -> amp.Graph:

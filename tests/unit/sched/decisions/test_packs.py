@@ -65,7 +65,7 @@ def test_the_loops_pad_as_kernels_want_it(name):
         if d.size:
             sizes.add((d.size, d.n_rows))
             n_ports = len(stage.ports)
-            wanted = packs.padded(
+            wanted = packs.make_padded(
                 d.rows[:n_ports],
                 d.rows[n_ports:],
                 d.size,
@@ -102,7 +102,7 @@ def test_packs_are_stacked_wherever_they_lie(chosen, most):
     found = [*found, *more]
     places = [*places, *behind]
     own = [found[i] for i in chosen]
-    stacked = packs.stacked(
+    stacked = packs.stack_packs(
         own,
         [places[i] for i in chosen],
         most,
@@ -118,9 +118,9 @@ def test_packs_are_stacked_wherever_they_lie(chosen, most):
 def test_neighbours_are_read_in_place():
     memory = packs.PackMemory()
     found, places = kept(memory, 0)
-    assert np.shares_memory(packs.stacked(found, places, 16, 16), found[0])
-    assert packs.stacked(found, places, 16, 16).ctypes.data % 64 == 0
-    assert not np.shares_memory(packs.stacked(found[::2], places[::2], 16, 16), found[0])
+    assert np.shares_memory(packs.stack_packs(found, places, 16, 16), found[0])
+    assert packs.stack_packs(found, places, 16, 16).ctypes.data % 64 == 0
+    assert not np.shares_memory(packs.stack_packs(found[::2], places[::2], 16, 16), found[0])
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
@@ -128,7 +128,7 @@ def test_packs_that_have_travelled_are_stacked_too(protocol):
     found, places = kept(packs.PackMemory(), 0)
     there = pickle.loads(pickle.dumps(found, protocol))
     np.testing.assert_array_equal(
-        packs.stacked(there, places, 3, 16).reshape(3, -1),
+        packs.stack_packs(there, places, 3, 16).reshape(3, -1),
         found,
     )
 

@@ -28,7 +28,7 @@ def test_an_option_that_numba_refuses_is_left_out(monkeypatch):
     monkeypatch.delattr(owner, "_nrt")
     with pytest.raises(KeyError, match="_nrt"):
         njit(_nrt=False)(twice)(3)
-    options = compiled.known(_nrt=False, no_cfunc_wrapper=True)
+    options = compiled.select_known(_nrt=False, no_cfunc_wrapper=True)
     assert options == {"no_cfunc_wrapper": True}
     assert njit(error_model="numpy", **options)(twice)(3) == 6
 

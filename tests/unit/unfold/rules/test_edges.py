@@ -8,7 +8,7 @@ from support import chains
 from support.control import plan_for
 
 from ampjax.plan.stage_kinds import EDGES
-from ampjax.unfold.rules.edges import EdgeIndex, Edges
+from ampjax.unfold.rules.edges import DispatchEdges, EdgeIndex
 
 
 @st.composite
@@ -35,7 +35,7 @@ def edges(draw):
         for m in range(len(sizes)):
             ends.append(first[m] + rng.integers(0, sizes[m], (2, counts[m, way])))
     senders, receivers = np.concatenate(ends, axis=1)
-    return Edges(senders, receivers, counts, sizes, draw(st.booleans())), sizes
+    return DispatchEdges(senders, receivers, counts, sizes, draw(st.booleans())), sizes
 
 
 def senders_of(edges, sizes):
@@ -78,7 +78,7 @@ def test_loads_are_counted_message_by_message(drawn):
 @pytest.mark.parametrize("random", [False, True])
 def test_no_edges_send_nothing(random):
     nothing = np.zeros(0, np.int32)
-    edges = Edges(
+    edges = DispatchEdges(
         nothing,
         nothing,
         np.zeros((2, 3), np.int64),

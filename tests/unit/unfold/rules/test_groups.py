@@ -170,15 +170,15 @@ def test_a_keying_function():
         ),
         (
             lambda b: (b.members(k=1, i=[0, 1]), b.open(k=[1], n=[1])),
-            r"node `group`, port opener: expected 1 members, the group's size, got 2, with State\(instance=0, n=1, k=1\)\. Check the group's key and size\.",
+            r"node `group`, port opener: expected 1 members, the group's size, got 2, with State\(instance=0, n=1, k=1\)\. Let each group have a key of its own \(`by`\), and let its messages agree on its size\.",
         ),
         (
             lambda b: b.open(k=[1, 1], n=2),
-            r"node `group`, port opener: expected one opener per key, got a second one, with State\(instance=0, n=2, k=1\)\. Check the group's key and size\.",
+            r"node `group`, port opener: expected one opener per key, got a second one, with State\(instance=0, n=2, k=1\)\. Let each group have a key of its own \(`by`\), and let its messages agree on its size\.",
         ),
         (
             lambda b: b.open(k=[1], n=[-1]),
-            r"node `group`, port opener: expected one size of at least 0 for all of a group, got -1, with State\(instance=0, n=-1, k=1\)\. Check the group's key and size\.",
+            r"node `group`, port opener: expected one size of at least 0 for all of a group, got -1, with State\(instance=0, n=-1, k=1\)\. Let each group have a key of its own \(`by`\), and let its messages agree on its size\.",
         ),
     ],
     ids=["late members", "too many members", "two openers", "negative size"],
@@ -196,13 +196,13 @@ def test_what_groups_refuse(feed, text):
 def test_members_that_do_not_agree_on_the_size():
     bench = Bench(opened=False)
     bench.members(k=1, i=[0], n=3)
-    text = r"node `group`, port x: expected one size of at least 0 for all of a group, got 2 after 3, with State\(instance=0, n=2, k=1, i=1\)\. Check the group's key and size\."
+    text = r"node `group`, port x: expected one size of at least 0 for all of a group, got 2 after 3, with State\(instance=0, n=2, k=1, i=1\)\. Let each group have a key of its own \(`by`\), and let its messages agree on its size\."
     with pytest.raises(MessageError, match=text):
         bench.members(k=1, i=[1], n=2)
 
 
 def test_a_group_of_size_0_without_an_opener_cannot_have_a_member():
-    text = r"node `group`, port x: expected 0 members, the group's size, got 1, with State\(instance=0, n=0, k=1, i=0\)\. Check the group's key and size\."
+    text = r"node `group`, port x: expected 0 members, the group's size, got 1, with State\(instance=0, n=0, k=1, i=0\)\. Let each group have a key of its own \(`by`\), and let its messages agree on its size\."
     with pytest.raises(MessageError, match=text):
         Bench(opened=False).members(
             k=1,
