@@ -95,9 +95,6 @@ class InstanceSource:
     def admit(self, put: Put) -> int:
         """Admits as many instances as there is room for now.
 
-        Args:
-          put: Gets their payloads.
-
         Returns:
           How many.
 
@@ -132,11 +129,7 @@ class InstanceSource:
         self._ids = self._ids[: -(-self._next // multiple) * multiple]
 
     def note_ended(self, instances: Sequence[int]) -> None:
-        """Notes that some instances have ended.
-
-        Args:
-          instances: Their numbers.
-        """
+        """Notes that some instances have ended."""
         if self._guard is not None and self._guard.tight:  # else no room was reserved
             for instance in instances:
                 self._guard.release(instance, self.train)
@@ -232,11 +225,7 @@ class LoopInstances:
         return getattr(self._examples, "sizes", None)
 
     def start(self, i: int) -> Iterator[Mapping[str, Any]]:
-        """The loop of an example.
-
-        Args:
-          i: Its number.
-        """
+        """The loop of an example."""
         return iter(self._loop(self._examples[i]))
 
     def columns(
@@ -314,9 +303,6 @@ class LoopSource(InstanceSource):
     def admit(self, put: Put) -> int:
         """Starts loops as far as there is room, and lets each running one pump its next messages.
 
-        Args:
-          put: Gets their payloads.
-
         Returns:
           How many loops have pumped, or ended.
         """
@@ -348,13 +334,7 @@ def source_of(
     data_pass: Pass,
     guard: MemoryGuard | None = None,
 ) -> InstanceSource:
-    """The controller of a pass: a user-written one where its data are loops.
-
-    Args:
-      scheduler: Where instances go.
-      data_pass: What is pumped, and what for.
-      guard: Holds instances back near the memory limit.
-    """
+    """The controller of a pass: a user-written one where its data are loops."""
     return (LoopSource if isinstance(data_pass.data, LoopInstances) else InstanceSource)(
         scheduler, data_pass, guard
     )

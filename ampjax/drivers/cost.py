@@ -301,9 +301,6 @@ def _layer_sizes(node: Node) -> tuple[int, int]:
 def product_shapes(node: Node) -> list[tuple[int, int, int]]:
     """Finds the matrix products in a node's body for one message; products in a loop's body count once, however long the loop.
 
-    Args:
-      node: A node of a closed graph.
-
     Returns:
       For each product `[rows, in] x [in, out]` the three sizes.
     """

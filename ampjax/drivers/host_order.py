@@ -26,11 +26,7 @@ BETWEEN_HOSTS_PER_S = 1e9
 
 
 def expected_cost(plan: Plan) -> FlopsCost:
-    """The expected costs of hosts' dispatches.
-
-    Args:
-      plan: The plan.
-    """
+    """The expected costs of hosts' dispatches."""
     return FlopsCost(
         plan,
         OPERATIONS_PER_S,
@@ -43,11 +39,7 @@ def expected_cost(plan: Plan) -> FlopsCost:
 
 
 def has_expected_order(loop: DriverLoop) -> bool:
-    """Whether a run's dispatches are decided in expected order: there are several hosts, and control waits for no payload.
-
-    Args:
-      loop: The run.
-    """
+    """Whether a run's dispatches are decided in expected order: there are several hosts, and control waits for no payload."""
     return (
         loop.executor is not None
         and loop.executor.n_hosts > 1

@@ -46,27 +46,15 @@ class HostedTimer(Instrument):
         self._begin_ns = tracer.clock()
 
     def decided(self, dispatch: Dispatch) -> None:
-        """Notes that a worker has got a dispatch.
-
-        Args:
-          dispatch: The dispatch.
-        """
+        """Notes that a worker has got a dispatch."""
         self._tracer.begin(dispatch)
 
     def after_changes(self, dispatches: Sequence[Dispatch]) -> None:
-        """Notes that dispatches have been sent to hosts.
-
-        Args:
-          dispatches: The dispatches.
-        """
+        """Notes that dispatches have been sent to hosts."""
         self._latest += dispatches
 
     def idle(self, worker: int) -> None:
-        """Notes why a worker has got nothing to do.
-
-        Args:
-          worker: Its number.
-        """
+        """Notes why a worker has got nothing to do."""
         self._tracer.idle(worker)
 
     def carried_out(self) -> None:

@@ -214,9 +214,6 @@ class IssueQueue:
 
         Once something has failed, or was interrupted, nothing more is issued: what follows may need what was not computed (see `undone`).
 
-        Args:
-          all_but: How many of the last are left.
-
         Raises:
           Exception: What a body or XLA raised, with the message and its state in a note.
         """
@@ -334,13 +331,7 @@ class IssueQueue:
     def run(
         self, executor: AnyExecutor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]
     ) -> None:
-        """Lets an executor carry out dispatches that coalesce, and keeps its progress.
-
-        Args:
-          executor: The executor.
-          dispatches: The dispatches.
-          launches: The same as the executor takes them.
-        """
+        """Lets an executor carry out dispatches that coalesce, and keeps its progress."""
         last = dispatches[-1]
         if executor.is_remote:
             self._note_issued(last.number, dispatches)

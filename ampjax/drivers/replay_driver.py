@@ -74,9 +74,6 @@ class Follower:
     def skip(self, n: int) -> None:
         """Passes over decisions that were followed before a snapshot was taken.
 
-        Args:
-          n: How many.
-
         Raises:
           ReplayError: If there are fewer.
         """
@@ -89,9 +86,6 @@ class Follower:
     def take(self, decision: Decision) -> None:
         """Compares a decision with the recorded one, and goes on to the next.
 
-        Args:
-          decision: What has just been decided.
-
         Raises:
           ReplayError: If they differ.
         """
@@ -101,11 +95,7 @@ class Follower:
         self.ahead = next(self._decisions, None)
 
     def departure(self, got: str) -> ReplayError:
-        """The error that the recorded decision could not be taken.
-
-        Args:
-          got: What came instead.
-        """
+        """The error that the recorded decision could not be taken."""
         expected = "no more decisions" if self.ahead is None else self.tell(self.ahead)
         return ReplayError(
             f"recording `{self._recording.path}`, decision {self.taken + 1}",
@@ -116,11 +106,7 @@ class Follower:
         )
 
     def tell(self, decision: Decision) -> str:
-        """A decision in words, with the stages' names.
-
-        Args:
-          decision: The decision.
-        """
+        """A decision in words, with the stages' names."""
         if isinstance(decision, Issue) and 0 <= decision.stage < len(self.names):
             return str(decision).replace(
                 f"stage {decision.stage}", f"`{self.names[decision.stage]}`", 1

@@ -66,9 +66,6 @@ class DriverLoop:
     def issue(self, worker: int) -> Dispatch | None:
         """Takes a worker's next dispatch and issues that dispatch.
 
-        Args:
-          worker: Its number.
-
         Returns:
           The dispatch, or None if there is nothing to do; `done` must follow.
         """
@@ -78,9 +75,6 @@ class DriverLoop:
 
     def decide(self, worker: int) -> Dispatch | None:
         """Takes a worker's next dispatch, which waits with others to be issued.
-
-        Args:
-          worker: Its number.
 
         Returns:
           The dispatch, or None if there is nothing to do. `done` must follow: before it has been issued, too, unless it reads payloads.
@@ -160,11 +154,7 @@ class DriverLoop:
         return True
 
     def reads(self, dispatch: Dispatch) -> bool:
-        """Whether a dispatch's messages wait until payloads have been read back.
-
-        Args:
-          dispatch: The dispatch.
-        """
+        """Whether a dispatch's messages wait until payloads have been read back."""
         return self._asks and self.scheduler.contents.reads(dispatch)
 
     def done(self, dispatch: Dispatch) -> None:
@@ -204,11 +194,7 @@ class DriverLoop:
         return admitted > 0
 
     def idle(self, worker: int) -> None:
-        """Tells instruments that a worker has asked for a dispatch and got none.
-
-        Args:
-          worker: Its number.
-        """
+        """Tells instruments that a worker has asked for a dispatch and got none."""
         for hook in self.instruments.idle:
             hook(worker)
 
@@ -245,9 +231,6 @@ class DriverLoop:
 
     def nothing_for(self, worker: int) -> str:
         """Names the reason why a worker has nothing to do.
-
-        Args:
-          worker: Its number.
 
         Returns:
           One of `trace_records.REASONS`.

@@ -40,28 +40,17 @@ class SamplingTimer(Instrument):
     def decided(self, dispatch: Dispatch) -> bool:
         """Notes that a worker has got a dispatch.
 
-        Args:
-          dispatch: The dispatch.
-
         Returns:
           Whether it may be timed, and so must be the first of those that are issued together.
         """
         return self._sampler.wants(dispatch, self._tracer.begin(dispatch))
 
     def before_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """Before a dispatch that is to be timed, asks whether its device is idle, or waits for the device.
-
-        Args:
-          dispatches: They are issued next, in one call.
-        """
+        """Before a dispatch that is to be timed, asks whether its device is idle, or waits for the device."""
         self._sampler.before_kernels(dispatches)
 
     def after_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """Notes the time; waits for one that is timed.
-
-        Args:
-          dispatches: Their kernels have been issued.
-        """
+        """Notes the time; waits for one that is timed."""
         self._sampler.after_kernels(dispatches)
 
     def after_changes(self, dispatches: Sequence[Dispatch]) -> None:
@@ -73,11 +62,7 @@ class SamplingTimer(Instrument):
         self._sampler.after_changes(dispatches)
 
     def idle(self, worker: int) -> None:
-        """Notes why a worker has got nothing to do.
-
-        Args:
-          worker: Its number.
-        """
+        """Notes why a worker has got nothing to do."""
         self._tracer.idle(worker)
 
     def carried_out(self) -> None:

@@ -102,9 +102,6 @@ class Tracer:
     ) -> tuple[int, Stage | None, str, np.ndarray, int, Sequence[Change]]:
         """The parts of a dispatch's `Note`, as a tuple: a run has many, and a tuple is made faster.
 
-        Args:
-          d: The dispatch.
-
         Returns:
           The fields of `Note`, in their order.
         """
@@ -119,18 +116,11 @@ class Tracer:
         )  # a view would keep all slots alive
 
     def note(self, d: Dispatch) -> Note:
-        """Makes a trace's notes of a dispatch.
-
-        Args:
-          d: The dispatch.
-        """
+        """Makes a trace's notes of a dispatch."""
         return Note(*self.note_parts(d))
 
     def begin(self, dispatch: Dispatch) -> int:
         """Notes that a worker has got a dispatch, and the messages that wait for the worker.
-
-        Args:
-          dispatch: The dispatch.
 
         Returns:
           The time, in nanoseconds.
@@ -144,11 +134,7 @@ class Tracer:
         return now
 
     def idle(self, worker: int) -> None:
-        """Notes that there is nothing to do for a worker, and why.
-
-        Args:
-          worker: Its number.
-        """
+        """Notes that there is nothing to do for a worker, and why."""
         reason = self._loop.nothing_for(worker)
         now = self.clock()
         open_ = self._waits.get(worker)
@@ -233,12 +219,7 @@ def add_dispatches(
     trace: Trace,
     placed: Iterable[tuple[Note, Times]],
 ) -> None:
-    """Adds dispatches to a trace: kernels and parameter changes in the order of their starts.
-
-    Args:
-      trace: The trace.
-      placed: What each was, and its times.
-    """
+    """Adds dispatches to a trace: kernels and parameter changes in the order of their starts."""
     parts = []
     for note, times in placed:
         for span, add in ((times[:2], _add_kernels), (times[2:], _add_changes)):
@@ -255,16 +236,7 @@ def add_dispatch(
     changes_ns: int,
     changed_ns: int,
 ) -> None:
-    """Adds a dispatch to a trace.
-
-    Args:
-      trace: The trace.
-      note: What it was.
-      start_ns: When its kernels started.
-      end_ns: When they ended.
-      changes_ns: When its parameter changes started.
-      changed_ns: When they ended.
-    """
+    """Adds a dispatch to a trace."""
     _add_kernels(trace, note, start_ns, end_ns)
     _add_changes(trace, note, changes_ns, changed_ns)
 

@@ -30,9 +30,6 @@ class WaitingTimer(Instrument):
     def decided(self, dispatch: Dispatch) -> bool:
         """Notes that a worker has got a dispatch; `wait` must follow before anything else is issued by this worker.
 
-        Args:
-          dispatch: The dispatch.
-
         Returns:
           True: it is issued by itself.
         """
@@ -41,28 +38,16 @@ class WaitingTimer(Instrument):
         return True
 
     def after_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """Puts fences behind their kernels.
-
-        Args:
-          dispatches: Their kernels have been issued.
-        """
+        """Puts fences behind their kernels."""
         assert self._executor is not None
         self._kernels = self._executor.fences.of_kernels(dispatches[-1])
 
     def idle(self, worker: int) -> None:
-        """Notes why a worker has got nothing to do.
-
-        Args:
-          worker: Its number.
-        """
+        """Notes why a worker has got nothing to do."""
         self._tracer.idle(worker)
 
     async def wait(self, dispatch: Dispatch) -> None:
-        """Waits for the kernels of a dispatch, then for its parameter changes, while other workers go on; adds the dispatch to the trace.
-
-        Args:
-          dispatch: The latest that was issued.
-        """
+        """Waits for the kernels of a dispatch, then for its parameter changes, while other workers go on; adds the dispatch to the trace."""
         start = self._start_ns
         kernels = self._kernels
         if self._executor is not None:

@@ -40,12 +40,7 @@ class Arenas:
         self.grown = 0
 
     def ensure(self, key: ArenaKey, capacity: int) -> None:
-        """Makes an arena at least as long as asked, and keeps its rows.
-
-        Args:
-          key: The arena.
-          capacity: How many rows it needs.
-        """
+        """Makes an arena at least as long as asked, and keeps its rows."""
         if self.capacity.get(key, 0) >= capacity:
             return
         space, shape, dtype = key

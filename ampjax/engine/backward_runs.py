@@ -63,11 +63,7 @@ class BackwardRuns:
         return launch.stage in self._updating and launch.n_rows > 0
 
     def updates_at_once(self, launch: Launch) -> bool:
-        """Whether a launch's kernel also makes its updates, which need no gradients but the launch's own.
-
-        Args:
-          launch: The launch.
-        """
+        """Whether a launch's kernel also makes its updates, which need no gradients but the launch's own."""
         return launch.brings_updates and self.can_update_at_once(launch)
 
     def run(
@@ -77,11 +73,6 @@ class BackwardRuns:
         params: tuple[Any, ...],
     ) -> int:
         """Issues the kernels of launches that compute weight gradients.
-
-        Args:
-          runner: Their stage's.
-          launches: One, or several that coalesce.
-          params: The stage's parameters, as they are now.
 
         Returns:
           How many of the last launch's parameter changes the kernels make.

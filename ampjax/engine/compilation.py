@@ -72,11 +72,7 @@ def _count(
 
 @contextmanager
 def watch_compilations(listener: Callable[[], object]) -> Iterator[None]:
-    """Calls a function after each XLA compilation of this process, as long as this is open; loads from the persistent cache count, too.
-
-    Args:
-      listener: The function.
-    """
+    """Calls a function after each XLA compilation of this process, as long as this is open; loads from the persistent cache count, too."""
     compilations()
     _listeners.append(listener)
     try:

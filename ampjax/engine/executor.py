@@ -133,12 +133,7 @@ class Executor:
             self.arenas.host[feed.arena][feed.slots] = feed.payload
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether one call of one kernel can carry out a launch together with others.
-
-        Args:
-          before: The last of the others.
-          launch: The launch.
-        """
+        """Whether one call of one kernel can carry out a launch together with others."""
         return (
             launch.stage == before.stage != CHANGES_ONLY
             and launch.size == before.size
@@ -194,11 +189,7 @@ class Executor:
         return 0
 
     def change(self, change: Change) -> None:
-        """Issues a parameter change.
-
-        Args:
-          change: The change.
-        """
+        """Issues a parameter change."""
         if isinstance(change, JointUpdate):
             wants_loss = self.store.groups[change.group].transform.wants_loss
             self.store.change_together(
@@ -209,10 +200,6 @@ class Executor:
 
     def choices(self, number: int, n_rows: int) -> np.ndarray:
         """Gives the rows that a launch has read back, once. Waits for the device.
-
-        Args:
-          number: The launch's.
-          n_rows: Its rows.
 
         Returns:
           `[n_rows, *shape]`.

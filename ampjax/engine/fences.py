@@ -44,11 +44,7 @@ class Fences:
         self._first = first_element(tuple(dict.fromkeys(keys)))
 
     def of_worker(self, worker: int) -> jax.Array | None:
-        """A fence that is ready when a worker's device has done everything issued to the worker; None before its first arena.
-
-        Args:
-          worker: Its number.
-        """
+        """A fence that is ready when a worker's device has done everything issued to the worker; None before its first arena."""
         space = self._plan.spaces[worker]
         for key, values in self._arenas.values.items():
             if key[0] == space:
@@ -56,11 +52,7 @@ class Fences:
         return None
 
     def of_kernels(self, dispatch: Dispatch) -> list[jax.Array]:
-        """Fences that are ready when the kernels of a dispatch have been done.
-
-        Args:
-          dispatch: The last one whose kernels were issued.
-        """
+        """Fences that are ready when the kernels of a dispatch have been done."""
         if dispatch.stage < 0:
             return []
         stage = self._plan.stages[dispatch.stage]
@@ -74,11 +66,7 @@ class Fences:
         return self._first_of(written)
 
     def of_changes(self, changes: Sequence[Change]) -> list[jax.Array]:
-        """Fences that are ready when parameter changes have been made.
-
-        Args:
-          changes: The last ones that were issued.
-        """
+        """Fences that are ready when parameter changes have been made."""
         return self._first_of(self._store.changed_by(changes))
 
     def warm(self) -> None:
@@ -92,19 +80,11 @@ class Fences:
         jax.block_until_ready(self._first_of([*jax.tree.leaves(everything), *self._losses.warm()]))
 
     def is_idle(self, worker: int) -> bool:
-        """Whether a worker's device has done everything issued to the worker.
-
-        Args:
-          worker: Its number.
-        """
+        """Whether a worker's device has done everything issued to the worker."""
         return all(_is_ready(array) for array in self._list_written(worker))
 
     def wait_for(self, worker: int) -> None:
-        """Blocks until a worker's device has done everything issued to the worker.
-
-        Args:
-          worker: Its number.
-        """
+        """Blocks until a worker's device has done everything issued to the worker."""
         jax.block_until_ready(list(self._list_written(worker)))
 
     def wait(self) -> None:

@@ -67,12 +67,7 @@ class JointUpdates:
         params: Mapping[str, Any],
         unread: Mapping[str, Any],
     ) -> Any:
-        """The optimizer's state at the beginning.
-
-        Args:
-          params: Parameters by node.
-          unread: Values of unread leaves, by path.
-        """
+        """The optimizer's state at the beginning."""
         state = self.group.transform.init(self._first(params), unread)
         return jax.tree.map(
             lambda x: copy_array(x, self.device),

@@ -53,11 +53,7 @@ class LossSums:
 
 
 def loss_sum(sums: Iterable[LossSums]) -> float:
-    """The summed loss of all rows of all losses: the function whose gradients are accumulated.
-
-    Args:
-      sums: Those of each loss.
-    """
+    """The summed loss of all rows of all losses: the function whose gradients are accumulated."""
     return sum(s.loss for s in sums)
 
 
@@ -109,12 +105,7 @@ class LossMetrics:
         self._rounds: dict[int, np.ndarray] = {}
 
     def of(self, stage: int, train: bool) -> jax.Array:
-        """The sums of a loss so far; zeros at first.
-
-        Args:
-          stage: The loss stage, by number.
-          train: Those of training, or those of inference.
-        """
+        """The sums of a loss so far; zeros at first."""
         sums = self.sums.get((stage, train))
         if sums is None:
             device = self._devices[self._plan.stages[stage].space]
@@ -128,9 +119,6 @@ class LossMetrics:
     def take(self, train: bool) -> list[LossSums]:
         """Takes the sums of the losses since the last call. Waits for devices.
 
-        Args:
-          train: In training, or in inference.
-
         Returns:
           One entry for each loss node; the copies that replicas have of one node are added up.
         """
@@ -138,9 +126,6 @@ class LossMetrics:
 
     def take_lines(self, train: bool) -> dict[int, np.ndarray]:
         """Takes the sums of this process's loss stages since the last call. Waits for devices.
-
-        Args:
-          train: In training, or in inference.
 
         Returns:
           For each stage, by number, the line of `LossSums`.
@@ -157,11 +142,7 @@ class LossMetrics:
         return lines
 
     def of_round(self, n_instances: int) -> float:
-        """The mean loss of training since this was last asked, or since `take`. Waits for devices.
-
-        Args:
-          n_instances: The instances since then.
-        """
+        """The mean loss of training since this was last asked, or since `take`. Waits for devices."""
         earlier = self._take_rounds()
         lines = self.take_lines(True)
         self._rounds = add_lines(earlier, lines)
@@ -236,11 +217,7 @@ class LossMetrics:
 
 
 def metric_names(plan: Plan) -> dict[int, list[str]]:
-    """The metrics that the body of each loss stage returns, by its number.
-
-    Args:
-      plan: The plan.
-    """
+    """The metrics that the body of each loss stage returns, by its number."""
     result = {}
     for s in plan.stages:
         if s.kind.starts_backward:
@@ -249,11 +226,7 @@ def metric_names(plan: Plan) -> dict[int, list[str]]:
 
 
 def metrics_of_graph(graph: Graph) -> set[str]:
-    """The metrics that the bodies of a graph's losses return.
-
-    Args:
-      graph: A closed graph.
-    """
+    """The metrics that the bodies of a graph's losses return."""
     result = set()
     for node in graph.nodes.values():
         if node.kind == "Loss":
@@ -293,12 +266,7 @@ def add_lines(
     one: Mapping[int, np.ndarray],
     other: Mapping[int, np.ndarray],
 ) -> dict[int, np.ndarray]:
-    """Adds up lines of loss stages.
-
-    Args:
-      one: The lines of some stages, by number.
-      other: Likewise.
-    """
+    """Adds up lines of loss stages."""
     both = {}
     for number in one.keys() & other.keys():
         both[number] = one[number] + other[number]

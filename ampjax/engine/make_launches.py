@@ -66,11 +66,7 @@ class Launches:
         return launch
 
     def capacities_of(self, stage: int) -> tuple[int, ...]:
-        """Gives the number of rows that the arena of each output of a stage has now.
-
-        Args:
-          stage: Its number.
-        """
+        """Gives the number of rows that the arena of each output of a stage has now."""
         tables = self._scheduler.tables
         # An arena has grown somewhere, so all are looked up again.
         if tables.n_slots != self._n_slots:

@@ -125,23 +125,14 @@ class ParameterStore:
             )
 
     def set_params(self, node: str, params: Any) -> None:
-        """Puts a copy of a node's parameters on its device.
-
-        Args:
-          node: Its name.
-          params: A pytree of arrays.
-        """
+        """Puts a copy of a node's parameters on its device."""
         self.params[node] = jax.tree.map(
             lambda x: copy_array(x, self._device_of[node]),
             params,
         )
 
     def reset_optimizer(self, node: str) -> None:
-        """Starts a node's optimizer state and accumulator anew.
-
-        Args:
-          node: Its name.
-        """
+        """Starts a node's optimizer state and accumulator anew."""
         # The table has its own optimizer state; here stands what waits for its update.
         if node in self.tables:
             self.opt_state[node] = ()
@@ -164,11 +155,7 @@ class ParameterStore:
             self._by_row[node].clear()
 
     def empty(self, node: str) -> None:
-        """Forgets the gradients that a node has accumulated.
-
-        Args:
-          node: Its name.
-        """
+        """Forgets the gradients that a node has accumulated."""
         device = self._device_of[node]
         floats = trainable(self.params[node])
         self.accumulators[node] = jax.tree.map(
@@ -181,13 +168,7 @@ class ParameterStore:
         opt_state: Mapping[str, Any],
         accumulators: Mapping[str, Any],
     ) -> None:
-        """Takes copies of every node's parameters, optimizer state and accumulated gradients.
-
-        Args:
-          params: Parameters by node.
-          opt_state: Optimizer states by node.
-          accumulators: Accumulated gradients by node.
-        """
+        """Takes copies of every node's parameters, optimizer state and accumulated gradients."""
         pairs = (
             (self.params, params),
             (self.opt_state, opt_state),
@@ -208,9 +189,6 @@ class ParameterStore:
 
     def update_by_row(self, nodes: Iterable[str]) -> set[str]:
         """Lets updates of nodes whose parameters are a table go over the rows with gradients only.
-
-        Args:
-          nodes: Their names.
 
         Returns:
           Those of them whose transforms allow it.
@@ -237,12 +215,7 @@ class ParameterStore:
         self._by_row[node].add(numbers)
 
     def params_before(self, node: str, versions: float) -> Any:
-        """Gives the parameters of a node some versions ago: an estimate for a node that has one, else the present ones.
-
-        Args:
-          node: Its name.
-          versions: How many versions ago.
-        """
+        """Gives the parameters of a node some versions ago: an estimate for a node that has one, else the present ones."""
         if node not in self.estimated or not versions:
             return self.params[node]
         return _params_before(
@@ -345,11 +318,7 @@ class ParameterStore:
             pass
 
     def list_shares(self, change: Average | Merge) -> dict[str, Any]:
-        """Gives this process's shares in the mean of replicas: parameters, or parameters handed in.
-
-        Args:
-          change: The change.
-        """
+        """Gives this process's shares in the mean of replicas: parameters, or parameters handed in."""
         if isinstance(change, Average):
             held = self.params
         else:
@@ -397,11 +366,7 @@ class ParameterStore:
     # -- compiling
 
     def warm_update(self, node: str) -> None:
-        """Compiles a node's update, and the update of a table's rows, by a run on copies.
-
-        Args:
-          node: Its name.
-        """
+        """Compiles a node's update, and the update of a table's rows, by a run on copies."""
         if node in self.tables or self.training[node].tx is None:
             return
         for rows in (None, np.zeros(1, int)) if node in self._by_row else (None,):
@@ -410,11 +375,7 @@ class ParameterStore:
         self.params_before(node, 1)
 
     def warm_group(self, name: str) -> None:
-        """Compiles the update of a group of nodes, by a run on copies.
-
-        Args:
-          name: The group's name.
-        """
+        """Compiles the update of a group of nodes, by a run on copies."""
         group = self.groups[name]
         unread = [UNREAD] if group.updates_unread else []
         loss = 0.0 if group.transform.wants_loss else None
@@ -424,11 +385,7 @@ class ParameterStore:
             self.change_together(JointUpdate(name, group.names, 1), loss)
 
     def warm_average(self, nodes: Sequence[str]) -> None:
-        """Compiles the averaging of replicas, by a run on copies.
-
-        Args:
-          nodes: The replicas of one node.
-        """
+        """Compiles the averaging of replicas, by a run on copies."""
         kept_here = [node for node in nodes if node in self.params]
         with on_copies((self.params, ()), (self._handed_in, ())):
             elsewhere = {}
@@ -489,11 +446,7 @@ class ParameterStore:
         return result
 
     def changed_by(self, changes: Iterable[Change]) -> list[jax.Array]:
-        """The arrays that parameter changes write.
-
-        Args:
-          changes: The changes.
-        """
+        """The arrays that parameter changes write."""
         nodes = []
         for change in changes:
             for node in nodes_of(change):
@@ -507,11 +460,7 @@ class ParameterStore:
         return []
 
     def arrays(self, nodes: Iterable[str]) -> list[jax.Array]:
-        """The parameters and accumulators of some nodes, where a node has any.
-
-        Args:
-          nodes: Their names.
-        """
+        """The parameters and accumulators of some nodes, where a node has any."""
         return jax.tree.leaves(
             [(self.params.get(node), self.accumulators.get(node)) for node in nodes]
         )

@@ -75,11 +75,7 @@ class TableGradients:
         self.n_new = n_new
 
     def update(self, count: int) -> None:
-        """Updates the table by the accumulated gradients, and starts anew.
-
-        Args:
-          count: How many gradient rows that is.
-        """
+        """Updates the table by the accumulated gradients, and starts anew."""
         ids, rows = self.join_all()
         self.table.push(
             ids,

@@ -82,11 +82,7 @@ class Fleet:
     # -- batches
 
     def send_if_many(self, host: int) -> None:
-        """Sends a host's batch if the batch is large.
-
-        Args:
-          host: Its number.
-        """
+        """Sends a host's batch if the batch is large."""
         link = self.links[host]
         n = link.batch.n
         if n < FEW or self._has_died:  # once a host has died, nothing more can be carried out
@@ -96,9 +92,6 @@ class Fleet:
 
     def send(self, hosts: Sequence[int]) -> None:
         """Sends the waiting batches of some hosts, together with the batches that these hosts depend on; waits while too much is under way.
-
-        Args:
-          hosts: Their numbers.
 
         Raises:
           HostError: If a host has failed.

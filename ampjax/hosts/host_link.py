@@ -136,9 +136,6 @@ class HostLink:
     def wait_until(self, come: Callable[[], bool]) -> None:
         """Receives until something has come, or any host has failed.
 
-        Args:
-          come: Whether it has.
-
         Raises:
           HostDiedError: If the process of a host has ended.
         """
@@ -229,18 +226,11 @@ class HostLink:
         return json.loads(answer.text), answer.arrays
 
     def has_read(self, number: int) -> bool:
-        """Whether a launch's readings have come.
-
-        Args:
-          number: The launch's.
-        """
+        """Whether a launch's readings have come."""
         return number in self._readings
 
     def take_reading(self, number: int) -> np.ndarray:
         """Takes a launch's readings; `has_read` must hold.
-
-        Args:
-          number: The launch's.
 
         Raises:
           HostError: If they have not come, as some host has failed, or what was in flight has been given up since.
@@ -300,12 +290,7 @@ class HostLink:
         self._channel.send(Message("end"))
 
     def state_with(self, nodes: Sequence[str], is_over: bool) -> HostState:
-        """The known state of the host.
-
-        Args:
-          nodes: Those that it keeps.
-          is_over: Whether it has been told to end.
-        """
+        """The known state of the host."""
         with suppress(HostError):  # it has died: that is what is told
             self.look()
         if is_over or not self._is_alive():

@@ -78,11 +78,7 @@ class HostedExecutor:
     # -- launches
 
     def feed(self, feeds: Sequence[Feed]) -> None:
-        """Sends pumped payloads to the hosts that read the payloads.
-
-        Args:
-          feeds: The payloads.
-        """
+        """Sends pumped payloads to the hosts that read the payloads."""
         with self.fleet.lock:
             for feed in feeds:
                 for host in self.fleet.layout.readers(feed.arena):
@@ -90,19 +86,12 @@ class HostedExecutor:
                     self.fleet.send_if_many(host)
 
     def issue(self, launches: Coalesced) -> None:
-        """Sends a launch, and its parameter changes.
-
-        Args:
-          launches: One.
-        """
+        """Sends a launch, and its parameter changes."""
         for change in launches[-1].changes[self.run(launches) :]:
             self.change(change)
 
     def run(self, launches: Coalesced) -> int:
         """Sends a launch.
-
-        Args:
-          launches: One.
 
         Returns:
           How many of its parameter changes go with it. `change` must follow for the others.
@@ -169,11 +158,7 @@ class HostedExecutor:
         return self._lines.latest
 
     def change(self, change: Change) -> None:
-        """Sends a parameter change to the hosts of its nodes; makes a change of a group of nodes, as soon as the hosts have done everything sent before.
-
-        Args:
-          change: The change.
-        """
+        """Sends a parameter change to the hosts of its nodes; makes a change of a group of nodes, as soon as the hosts have done everything sent before."""
         if isinstance(change, JointUpdate):
             wants_loss = self.store.groups.wants_loss(change.group)
             self.store.change_together(
@@ -192,12 +177,7 @@ class HostedExecutor:
                 self.fleet.send_if_many(host)
 
     def choices(self, number: int, n_rows: int) -> np.ndarray:
-        """Gives the rows that a launch has read back, once. Waits for its host.
-
-        Args:
-          number: The launch's.
-          n_rows: Its rows.
-        """
+        """Gives the rows that a launch has read back, once. Waits for its host."""
         return np.asarray(self.readings.pop(number))[:n_rows]
 
     def oldest_unfinished(self) -> int | None:

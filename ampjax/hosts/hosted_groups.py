@@ -62,19 +62,11 @@ class HostedGroups:
         return tuple(self._groups)
 
     def nodes(self, group: str) -> list[str]:
-        """The nodes of a group.
-
-        Args:
-          group: Its name.
-        """
+        """The nodes of a group."""
         return list(self._groups[group].names)
 
     def wants_loss(self, group: str) -> bool:
-        """Whether a group's transform wants the loss.
-
-        Args:
-          group: Its name.
-        """
+        """Whether a group's transform wants the loss."""
         return self._groups[group].transform.wants_loss
 
     def step(

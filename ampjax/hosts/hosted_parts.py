@@ -32,9 +32,6 @@ class HostedLosses:
     def take(self, train: bool) -> list[LossSums]:
         """Takes the sums of the losses since the last call. Waits for hosts.
 
-        Args:
-          train: In training, or in inference.
-
         Returns:
           One entry for each loss node.
         """
@@ -45,11 +42,7 @@ class HostedLosses:
         return add_replicas(self._plan, self._names, lines)
 
     def of_round(self, n_instances: int) -> float:
-        """As `LossMetrics.of_round`. Waits for hosts.
-
-        Args:
-          n_instances: The instances since it was last asked.
-        """
+        """As `LossMetrics.of_round`. Waits for hosts."""
         lines = self._take_lines(True)
         self._rounds = add_lines(self._rounds, lines)
         return sum(float(line[1]) for line in lines.values()) / max(n_instances, 1)
@@ -114,29 +107,17 @@ class HostedFences:
         self._fleet = fleet
 
     def of_worker(self, worker: int) -> Ticket:
-        """A fence that is ready when a worker's host has done everything sent before.
-
-        Args:
-          worker: Its number.
-        """
+        """A fence that is ready when a worker's host has done everything sent before."""
         return self._of_host(self._fleet.layout.of_worker(worker))
 
     def of_kernels(self, dispatch: Dispatch) -> list[Any]:
-        """Fences that are ready when the kernels of a dispatch have been done.
-
-        Args:
-          dispatch: The last one that was issued.
-        """
+        """Fences that are ready when the kernels of a dispatch have been done."""
         if dispatch.stage < 0:
             return []
         return [self._of_host(self._fleet.layout.host_of_stage[dispatch.stage])]
 
     def of_changes(self, changes: Sequence[Change]) -> list[Any]:
-        """Fences that are ready when parameter changes have been made.
-
-        Args:
-          changes: The last ones that were issued.
-        """
+        """Fences that are ready when parameter changes have been made."""
         nodes = []
         for change in changes:
             for node in nodes_of(change):
@@ -151,19 +132,11 @@ class HostedFences:
         self._fleet.ask(self._fleet.everyone, "warm fences")
 
     def is_idle(self, worker: int) -> bool:
-        """Whether a worker's host has done everything sent before.
-
-        Args:
-          worker: Its number.
-        """
+        """Whether a worker's host has done everything sent before."""
         return self.of_worker(worker).is_ready()
 
     def wait_for(self, worker: int) -> None:
-        """Blocks until a worker's host has done everything issued before.
-
-        Args:
-          worker: Its number.
-        """
+        """Blocks until a worker's host has done everything issued before."""
         self.of_worker(worker).block_until_ready()
 
     def wait(self) -> None:

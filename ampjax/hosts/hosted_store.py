@@ -96,12 +96,7 @@ class HostedStore:
             table.send()
 
     def set_params(self, node: str, params: Any) -> None:
-        """Puts a node's parameters on its host.
-
-        Args:
-          node: Its name.
-          params: A pytree of arrays.
-        """
+        """Puts a node's parameters on its host."""
         if node == UNREAD:
             self.groups.unread = dict(params)
             return
@@ -119,13 +114,7 @@ class HostedStore:
         opt_state: Mapping[str, Any],
         accumulators: Mapping[str, Any],
     ) -> None:
-        """Puts every node's parameters, optimizer state and accumulated gradients on its host.
-
-        Args:
-          params: Parameters by node.
-          opt_state: Optimizer states by node.
-          accumulators: Accumulated gradients by node.
-        """
+        """Puts every node's parameters, optimizer state and accumulated gradients on its host."""
         for host, nodes in self._nodes.items():
             leaves = []
             for trees in (params, opt_state, accumulators):
@@ -168,11 +157,7 @@ class HostedStore:
         self._fleet.ask(self._fleet.everyone, "forget")
 
     def warm_update(self, node: str) -> None:
-        """Lets a node's host compile its update.
-
-        Args:
-          node: Its name.
-        """
+        """Lets a node's host compile its update."""
         self._fleet.ask(
             [self._fleet.layout.host_of_node[node]],
             "warm update",
@@ -180,18 +165,10 @@ class HostedStore:
         )
 
     def warm_group(self, name: str) -> None:
-        """Leaves the update of a group of nodes to its first call.
-
-        Args:
-          name: The group's name.
-        """
+        """Leaves the update of a group of nodes to its first call."""
 
     def warm_average(self, nodes: Sequence[str]) -> None:
-        """Lets the hosts of replicas compile their averaging.
-
-        Args:
-          nodes: The replicas of one node.
-        """
+        """Lets the hosts of replicas compile their averaging."""
         self._fleet.ask(
             list(self._fleet.layout.of_nodes(nodes)),
             "warm average",

@@ -48,11 +48,7 @@ class HostLayout:
         self._readers = {key: tuple(hosts) for key, hosts in readers.items()}
 
     def of_worker(self, worker: int) -> int:
-        """The host of a worker.
-
-        Args:
-          worker: Its number.
-        """
+        """The host of a worker."""
         return self._host_of_worker[worker]
 
     def ends(
@@ -60,43 +56,26 @@ class HostLayout:
         stage: int,
         is_back: bool,
     ) -> tuple[int, int] | None:
-        """From which host to which the rows of a transfer stage travel, or their gradients; None for a stage that is on one host.
-
-        Args:
-          stage: Its number.
-          is_back: Whether gradients travel.
-        """
+        """From which host to which the rows of a transfer stage travel, or their gradients; None for a stage that is on one host."""
         if (crossing := self._crossings.get(stage)) is None:
             return None
         source, target = crossing
         return (target, source) if is_back else crossing
 
     def readers(self, arena: ArenaKey) -> tuple[int, ...]:
-        """The hosts that read the payloads pumped into an arena in host memory.
-
-        Args:
-          arena: The arena.
-        """
+        """The hosts that read the payloads pumped into an arena in host memory."""
         return self._readers.get(arena, ())
 
     def of_nodes(
         self,
         nodes: Iterable[str],
     ) -> dict[int, list[str]]:
-        """Some nodes, by the host that keeps their parameters.
-
-        Args:
-          nodes: Their names.
-        """
+        """Some nodes, by the host that keeps their parameters."""
         names: dict[int, list[str]] = {}
         for node in nodes:
             names.setdefault(self.host_of_node[node], []).append(node)
         return names
 
     def spaces_of(self, host: int) -> list[int]:
-        """The memory spaces of a host.
-
-        Args:
-          host: Its number.
-        """
+        """The memory spaces of a host."""
         return [space for space, owner in enumerate(self.host_of_space) if owner == host]

@@ -72,11 +72,7 @@ class Names:
 
     @classmethod
     def of(cls, plan: Plan) -> Names:
-        """The names of a plan.
-
-        Args:
-          plan: The plan.
-        """
+        """The names of a plan."""
         arenas = dict.fromkeys(
             port.arena for stage in plan.stages for port in stage.ports if port.space == HOST
         )

@@ -95,12 +95,7 @@ def leaves_of(
     trees: Mapping[str, Any],
     nodes: Sequence[str],
 ) -> list[np.ndarray]:
-    """The leaves of some nodes' trees, one after the other.
-
-    Args:
-      trees: A tree for each node.
-      nodes: The nodes' names.
-    """
+    """The leaves of some nodes' trees, one after the other."""
     result = []
     for node in nodes:
         for leaf in jax.tree.leaves(trees[node]):

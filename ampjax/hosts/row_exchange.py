@@ -109,11 +109,6 @@ class RowExchange:
     ) -> None:
         """Sends arrays to another host now, or as soon as that host can be reached.
 
-        Args:
-          peer: Its number.
-          number: The launch's that they belong to.
-          arrays: The arrays.
-
         Raises:
           GivenUp: If the driver has given up what is in flight.
           HostUnreachableError: If only this host can't reach the other one, and the driver can.
@@ -182,12 +177,7 @@ class RowExchange:
         self.send(first.peer, first.launch.number, [rows])
 
     def await_rows(self, peer: int, launch: Launch) -> None:
-        """Notes that rows of another host are to be written.
-
-        Args:
-          peer: The other host.
-          launch: The launch of the transfer.
-        """
+        """Notes that rows of another host are to be written."""
         self._awaited.append(
             _Awaited(
                 peer,
@@ -212,11 +202,7 @@ class RowExchange:
             self._write_first(self._now_ns(), rows)
 
     def needs(self, launch: Launch) -> bool:
-        """Whether rows that a launch may read, add to, or take the place of have not been written yet.
-
-        Args:
-          launch: The launch.
-        """
+        """Whether rows that a launch may read, add to, or take the place of have not been written yet."""
         if not self._awaited:
             return False
         ids = launch.ids.tolist()
@@ -227,9 +213,6 @@ class RowExchange:
 
     def write_for(self, launch: Launch) -> None:
         """Writes the rows that a launch needs, and waits for missing ones, sending rows to others meanwhile.
-
-        Args:
-          launch: The launch.
 
         Raises:
           GivenUp: If the driver has given up what is in flight.
@@ -270,10 +253,6 @@ class RowExchange:
         number: int,
     ) -> Sequence[np.ndarray]:
         """Waits for the arrays that another host sends for a launch, sending rows to others meanwhile.
-
-        Args:
-          peer: The other host.
-          number: The launch's.
 
         Raises:
           GivenUp: If the driver has given up what is in flight.
@@ -331,11 +310,7 @@ class RowExchange:
         return {peer: channel.bytes_sent for peer, channel in self._peers.items()}
 
     def give_up(self, epoch: int) -> None:
-        """Forgets everything.
-
-        Args:
-          epoch: The epoch that begins.
-        """
+        """Forgets everything."""
         self._outgoing.clear()
         self._awaited.clear()
         self.epoch = epoch

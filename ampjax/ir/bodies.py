@@ -158,10 +158,6 @@ def _nnx_body(module: Any, rng: bool) -> Body:
 def accepts(function: Callable[..., Any], n: int) -> bool:
     """Tells whether a function can be called with a number of positional arguments.
 
-    Args:
-      function: The function.
-      n: Number of arguments.
-
     Returns:
       Whether it can; True where its signature can't be read.
     """

@@ -13,11 +13,7 @@ Place = tuple[int, int]
 
 
 def flatten(nodes: Mapping[str, Node]) -> dict[str, Any]:
-    """Gives the nodes of a graph, with their wires, as data that hold no node and no wire.
-
-    Args:
-      nodes: The nodes by name.
-    """
+    """Gives the nodes of a graph, with their wires, as data that hold no node and no wire."""
     numbers = {name: number for number, name in enumerate(nodes)}
     copies = list(dict.fromkeys(copy for node in nodes.values() for copy in node.copies))
 
@@ -59,9 +55,6 @@ def flatten(nodes: Mapping[str, Node]) -> dict[str, Any]:
 
 def unflatten(data: Mapping[str, Any]) -> dict[str, Node]:
     """Makes the nodes that `flatten` has described.
-
-    Args:
-      data: What it gave.
 
     Returns:
       The nodes by name, in the same order.

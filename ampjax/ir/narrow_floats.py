@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def narrowest_floats(graph: Graph) -> np.dtype:
-    """The coarsest dtype of floats among payloads, parameters, and intermediate values of bodies; float32 for a graph without floats.
-
-    Args:
-      graph: A closed graph.
-    """
+    """The coarsest dtype of floats among payloads, parameters, and intermediate values of bodies; float32 for a graph without floats."""
     dtypes = set()
     for node in graph.nodes.values():
         for dtype in _dtypes(node):

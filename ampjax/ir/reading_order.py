@@ -45,9 +45,6 @@ def order(graph: Graph) -> list[Node]:
     A phi that heads a loop is taken only when nothing else can be, so what feeds the loop's body from outside stands before it.
     Among the nodes that could come next, the one that was built first does. Works on graphs that are not closed yet too.
 
-    Args:
-      graph: The graph.
-
     Returns:
       All nodes of the graph, each once.
     """

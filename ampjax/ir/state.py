@@ -214,11 +214,6 @@ def sample(
 ) -> State:
     """Makes states on which a state function is tried when a graph is built: small non-negative integers, the first row all zero.
 
-    Args:
-      fields: Names of the state fields.
-      n: Number of states.
-      seed: Of the random numbers.
-
     Returns:
       `n` states, whose instances are `0 ... n - 1`.
     """
@@ -235,11 +230,6 @@ def try_function(
     state: State,
 ) -> Any:
     """Runs a user's state function on sample states.
-
-    Args:
-      where: What an error calls the function.
-      function: A user's state function.
-      state: The sample states.
 
     Returns:
       What the function returns.
@@ -271,11 +261,6 @@ def apply(
     state: State,
 ) -> Any:
     """Runs a user's state function on real messages' states.
-
-    Args:
-      where: What an error calls the function.
-      function: A user's state function.
-      state: The messages' states.
 
     Returns:
       What the function returns.

@@ -26,11 +26,7 @@ NONE: Fields = frozenset()
 
 
 def nodes_before_sinks(graph: Graph) -> set[str]:
-    """The names of the nodes from which a way leads to a sink, with the sinks.
-
-    Args:
-      graph: A closed graph.
-    """
+    """The names of the nodes from which a way leads to a sink, with the sinks."""
     waiting = []
     for node in graph.nodes.values():
         if isinstance(node.op, Sink):
@@ -46,9 +42,6 @@ def nodes_before_sinks(graph: Graph) -> set[str]:
 
 def fields_before_sinks(graph: Graph) -> dict[str, Fields]:
     """The state fields of pumped messages on which sinks' results depend, without fields that only a join by the whole state reads.
-
-    Args:
-      graph: A closed graph.
 
     Returns:
       By the name of a pump from which a way leads to a sink, names of fields.

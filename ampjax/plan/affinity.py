@@ -128,9 +128,6 @@ def assign(
 def list_hosted(graph: Graph) -> list[Node]:
     """Lists the nodes that a worker hosts: PPT, NPT, Concat, Split, Reduce, Collect, Loss and Sink.
 
-    Args:
-      graph: The graph.
-
     Returns:
       The nodes, in graph order.
     """

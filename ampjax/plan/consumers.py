@@ -8,11 +8,7 @@ from ampjax.plan.stages import HOST, Stage, StagePort, Targets
 
 
 def find_sole_consumers(stages: Sequence[Stage]) -> None:
-    """Finds the outputs whose messages are each consumed exactly once (`written`), and the ports that get only such messages (`sole`).
-
-    Args:
-      stages: All stages of a plan.
-    """
+    """Finds the outputs whose messages are each consumed exactly once (`written`), and the ports that get only such messages (`sole`)."""
     outputs = {}
     for s in stages:
         for j, route in enumerate(s.routes):
@@ -57,11 +53,7 @@ def _pays(stages: Sequence[Stage], leaf: StagePort) -> bool:
 
 
 def count_workers_ahead(stages: Sequence[Stage]) -> None:
-    """Counts the workers on the way from each stage to where its messages end: fills in `workers_ahead`.
-
-    Args:
-      stages: All stages of a plan.
-    """
+    """Counts the workers on the way from each stage to where its messages end: fills in `workers_ahead`."""
     ahead = [
         list(dict.fromkeys(leaf.stage for r in s.routes for leaf in find_reached(r)[0]))
         for s in stages

@@ -37,9 +37,6 @@ class DeviceMemory:
     def check(self, placed: Mapping[str, int]) -> None:
         """Checks a placement.
 
-        Args:
-          placed: Node name to worker.
-
         Raises:
           SettingsError: If a device has no room for its nodes; names them and their bytes.
         """

@@ -14,9 +14,6 @@ from ampjax.plan.stages import Stage
 def ladder(n: int) -> int:
     """Pads to the next power of two.
 
-    Args:
-      n: Rows of a dispatch.
-
     Returns:
       The padded size.
 
@@ -28,9 +25,6 @@ def ladder(n: int) -> int:
 
 def fine_ladder(n: int) -> int:
     """Pads dispatches of very wide rows: to the next power of two or three quarters of one, so that less is wasted.
-
-    Args:
-      n: Rows of a dispatch.
 
     Returns:
       The padded size.
@@ -47,9 +41,6 @@ def wide_ladder(n: int) -> int:
 
     Small dispatches cost what their calls cost and what reading the weights does; each size costs a compilation of every kernel.
 
-    Args:
-      n: Rows of a dispatch.
-
     Returns:
       The padded size.
 
@@ -61,9 +52,6 @@ def wide_ladder(n: int) -> int:
 
 def narrow_ladder(n: int) -> int:
     """Pads dispatches of narrow rows: to 1, 4, 16, then powers of two.
-
-    Args:
-      n: Rows of a dispatch.
 
     Returns:
       The padded size.
@@ -78,9 +66,6 @@ def graph_ladder(n: int) -> int:
     """Pads dispatches of graphs: to 16, 64, then powers of two and, from 256 on, three steps between two powers.
 
     Small dispatches cost what their calls cost; large ones are most of the work, and what they pad is lost.
-
-    Args:
-      n: Rows of all graphs together.
 
     Returns:
       The padded size.
@@ -107,9 +92,6 @@ VERY_WIDE = 4096
 def ladder_for(stage: Stage) -> Callable[[int], int]:
     """Chooses the ladder of a stage's dispatch sizes.
 
-    Args:
-      stage: The stage.
-
     Returns:
       A function from the rows of a dispatch to its padded size.
     """
@@ -135,9 +117,6 @@ def ladder_for(stage: Stage) -> Callable[[int], int]:
 def is_padded(stage: Stage) -> bool:
     """Tells whether dispatches of a stage are padded when decided: dispatches of messages of one row each.
 
-    Args:
-      stage: The stage.
-
     Returns:
       False if padding waits until a dispatch is issued. A chain's size follows from its edges too.
     """
@@ -149,10 +128,6 @@ def is_padded(stage: Stage) -> bool:
 
 def padded_sizes(stage: Stage, n: int) -> list[int]:
     """Lists the sizes to which dispatches of a stage are padded when decided.
-
-    Args:
-      stage: The stage.
-      n: How many sizes are wanted.
 
     Returns:
       The first `n` sizes, in rising order; zeros behind the largest, or if dispatches are not padded.
@@ -168,9 +143,6 @@ def padded_sizes(stage: Stage, n: int) -> list[int]:
 
 def segment_ladder(n: int) -> int:
     """Pads to the next power of four.
-
-    Args:
-      n: Rows or segments of a dispatch.
 
     Returns:
       The padded size.
@@ -188,10 +160,6 @@ def segment_sizes(rows: int, segments: int) -> tuple[int, int]:
     """Pads dispatches of a `reduce` or `collect`: rows, and segments, which are as many or a quarter as many.
 
     Their kernels have two sizes. So tied to each other, they have two variants for each step of one ladder rather than a square of them.
-
-    Args:
-      rows: Rows of a dispatch.
-      segments: Its segments.
 
     Returns:
       The padded rows and the padded segments.

@@ -430,9 +430,6 @@ class _Planner:
 def input_wires(stage: Stage) -> list[Wire]:
     """Lists the wires that enter a stage from outside.
 
-    Args:
-      stage: The stage.
-
     Returns:
       The wires, each once, in the order of its ports; none for a transfer.
     """

@@ -236,9 +236,6 @@ class Stage:
 def wire_type(wire: Wire) -> WireType:
     """Gives a wire's type.
 
-    Args:
-      wire: A wire of a closed graph.
-
     Returns:
       The type.
     """

@@ -84,9 +84,6 @@ class Admission:
 
         While one is, more instances would make it larger and larger, and none of them would see what follows it.
 
-        Args:
-          train: Whether they are for training.
-
         Returns:
           How many; 0 if there is room for fewer than `min_admission`.
         """
@@ -238,11 +235,7 @@ class Admission:
         self.under_way.clear()
 
     def waits_on(self, worker: int) -> bool:
-        """Tells whether a message that a worker is to run has some of its inputs and lacks others.
-
-        Args:
-          worker: The worker.
-        """
+        """Tells whether a message that a worker is to run has some of its inputs and lacks others."""
         t = self._tables.t
         in_flight = t.instances[np.setdiff1d(np.arange(len(t.instances)), t.vacant)]
         pumped = in_flight[in_flight[:, c.N_INVOCATIONS] > 0]

@@ -416,9 +416,6 @@ class Tables(NamedTuple):
     def active_queues(self, worker: int) -> np.ndarray:
         """A worker's queues that hold messages, by number.
 
-        Args:
-          worker: The worker.
-
         Returns:
           `[n]` int32, in no order that counts.
         """

@@ -108,19 +108,11 @@ class Decider:
         return decisions
 
     def can_move(self, worker: int) -> bool:
-        """Tells whether a worker has an action.
-
-        Args:
-          worker: The worker.
-        """
+        """Tells whether a worker has an action."""
         return worker in self._pending or self._queues.pick(worker) != NO_QUEUE
 
     def travel(self, dispatch: Dispatch) -> None:
-        """Lets the messages of a dispatch travel on, or be answered.
-
-        Args:
-          dispatch: The dispatch.
-        """
+        """Lets the messages of a dispatch travel on, or be answered."""
         if dispatch.stage >= 0:
             self._loops.done(
                 dispatch.messages, DIRECTIONS.index(dispatch.direction), *self._tables.t

@@ -49,18 +49,11 @@ class DispatchContents:
         self._edges = edges
 
     def reads(self, dispatch: Dispatch) -> bool:
-        """Tells whether payloads must be read back to the host before a dispatch's messages travel on.
-
-        Args:
-          dispatch: The dispatch.
-        """
+        """Tells whether payloads must be read back to the host before a dispatch's messages travel on."""
         return dispatch.stage in self._asks and dispatch.direction != BACKWARD
 
     def messages_of(self, dispatch: Dispatch) -> tuple[int, np.ndarray]:
         """Gives the numbers under which recordings know a dispatch's messages.
-
-        Args:
-          dispatch: The dispatch.
 
         Returns:
           Its stage, and `[n, 1 + fields]` int64: the instances and state fields of its messages.
@@ -69,9 +62,6 @@ class DispatchContents:
 
     def states(self, d: Dispatch) -> np.ndarray:
         """Gives the states of a dispatch's messages.
-
-        Args:
-          d: The dispatch.
 
         Returns:
           `[n, width]` int64.
@@ -88,9 +78,6 @@ class DispatchContents:
     def sizes(self, d: Dispatch) -> np.ndarray | None:
         """Gives the rows of a dispatch's messages.
 
-        Args:
-          d: The dispatch.
-
         Returns:
           `[n]` int64; None where each message has one row.
         """
@@ -100,9 +87,6 @@ class DispatchContents:
 
     def edges(self, d: Dispatch) -> DispatchEdges | None:
         """Gives the edges of a dispatch's messages.
-
-        Args:
-          d: The dispatch.
 
         Returns:
           The edges; None if its stage is no chain.
@@ -123,9 +107,6 @@ class DispatchContents:
         d: Dispatch,
     ) -> list[tuple[str, np.ndarray, np.ndarray]]:
         """Gives the shares of each message of a dispatch in the gradients of its stage's nodes.
-
-        Args:
-          d: The dispatch.
 
         Returns:
           For each parameterised node of its stage, by the name under which its parameters are known, the versions `[n]` that the messages
@@ -149,9 +130,6 @@ class DispatchContents:
 
     def scatter(self, d: Dispatch) -> list[np.ndarray]:
         """Gives the scatter maps of a collect's dispatch.
-
-        Args:
-          d: The dispatch.
 
         Returns:
           For each port the rows `[n]`, counted through the dispatch's output rows, to which its input rows are added; none for other stages.

@@ -21,9 +21,6 @@ from ampjax.unfold.demand import ArenaRows
 def row_bytes(key: ArenaKey) -> int:
     """Counts the bytes of a row of an arena, its adjoint included.
 
-    Args:
-      key: The arena.
-
     Returns:
       How many bytes.
     """
@@ -36,10 +33,6 @@ def with_unseen(
     per_instance: Mapping[ArenaKey, float], arenas: Iterable[ArenaKey]
 ) -> dict[ArenaKey, float]:
     """The rows that an instance needs of each arena; arenas that no sampled instance touched get the largest number of any other.
-
-    Args:
-      per_instance: Rows that sampled instances need.
-      arenas: All arenas that there can be.
 
     Returns:
       Rows of each arena.
@@ -124,11 +117,6 @@ class MemoryGuard:
     def admit(self, instance: int, train: bool, need: ArenaRows) -> bool:
         """Reserves room for an instance.
 
-        Args:
-          instance: The instance's number.
-          train: Whether it is run for training.
-          need: Rows that it needs of each arena.
-
         Returns:
           Whether there was room; if not, it must wait for others to end.
 
@@ -152,12 +140,7 @@ class MemoryGuard:
         return True
 
     def release(self, instance: int, train: bool) -> None:
-        """Gives back the rows that an instance that has ended had reserved.
-
-        Args:
-          instance: The instance's number.
-          train: Whether it was run for training.
-        """
+        """Gives back the rows that an instance that has ended had reserved."""
         for key, rows in self._reserved.pop((instance, train), {}).items():
             self._total[key] -= rows
 

@@ -214,9 +214,6 @@ class Scheduler:
     def next(self, worker: int) -> Dispatch | None:
         """Gives a worker's next action, which is then under way.
 
-        Args:
-          worker: The worker.
-
         Returns:
           The action, or None if there is none now.
         """

@@ -55,9 +55,6 @@ class VirtualClock:
     def under_way(self, t: Tables) -> list[Dispatch]:
         """Gives the dispatches that have not ended, with the fields that stories read.
 
-        Args:
-          t: The tables.
-
         Returns:
           Dispatches with their messages, without rows.
         """

@@ -131,9 +131,6 @@ def pack(decision: Decision) -> bytes:
     >>> unpack(pack(Settle(3, 4)) + b"more")
     (Settle(ended=3, admitted=4), 9)
 
-    Args:
-      decision: The decision.
-
     Returns:
       30 bytes for a dispatch, fewer for others.
     """
@@ -259,11 +256,7 @@ def _checksum(integers: np.ndarray) -> int:
 
 
 def digest(trees: Any) -> bytes:
-    """Computes 16 bytes that differ if any array does, in name, dtype, shape or one bit of a value. Waits for devices.
-
-    Args:
-      trees: A pytree of arrays.
-    """
+    """Computes 16 bytes that differ if any array does, in name, dtype, shape or one bit of a value. Waits for devices."""
     checksum = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(trees):
         array = np.asarray(leaf)

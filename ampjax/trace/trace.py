@@ -411,9 +411,6 @@ class Trace:
 def in_lanes(slices: Iterable[Slice]) -> list[tuple[Slice, int]]:
     """Puts slices that overlap in time in lanes side by side.
 
-    Args:
-      slices: Slices of any workers.
-
     Returns:
       The slices by start, each with the number of its lane among its worker's, from 0.
     """

@@ -38,12 +38,7 @@ class Contents:
 
 
 def write(path: str | Path, trace: Trace) -> None:
-    """Writes a trace; folders are made.
-
-    Args:
-      path: The file.
-      trace: The trace.
-    """
+    """Writes a trace; folders are made."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:

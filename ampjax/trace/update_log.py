@@ -129,11 +129,7 @@ class UpdateLog(Instrument):
         self._file.close()
 
     def decided(self, dispatch: Dispatch) -> None:
-        """Notes the gradients and updates of a dispatch.
-
-        Args:
-          dispatch: The dispatch.
-        """
+        """Notes the gradients and updates of a dispatch."""
         brings = []
         for node, seen, rows in self._gradients(dispatch):
             epochs = [self._epoch()] * len(rows)
@@ -143,11 +139,7 @@ class UpdateLog(Instrument):
             self._decided[dispatch.number] = brings
 
     def after_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """Gradients of some dispatches are in their nodes' accumulators.
-
-        Args:
-          dispatches: The dispatches.
-        """
+        """Gradients of some dispatches are in their nodes' accumulators."""
         for dispatch in dispatches:
             for node, keys, rows in self._decided.pop(dispatch.number, ()):
                 if node in dispatch.dropped:
@@ -158,22 +150,14 @@ class UpdateLog(Instrument):
                     held[key] = held.get(key, 0) + n
 
     def after_changes(self, dispatches: Sequence[Dispatch]) -> None:
-        """Some nodes have been updated.
-
-        Args:
-          dispatches: The dispatches that the updates follow.
-        """
+        """Some nodes have been updated."""
         for dispatch in dispatches:
             for change in dispatch.changes:
                 for update in updates_in(change):
                     self._write(update)
 
     def abandoned(self, dispatches: Sequence[Dispatch]) -> None:
-        """Notes the held-back updates that were made when the run was interrupted.
-
-        Args:
-          dispatches: The updates.
-        """
+        """Notes the held-back updates that were made when the run was interrupted."""
         self.after_changes(dispatches)
 
     def _write(self, update: Update) -> None:

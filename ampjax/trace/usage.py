@@ -23,9 +23,6 @@ def usage(trace: Trace) -> dict[int, dict[str, int]]:
 
     Where slices of a worker overlap, the one that began first counts; waits count only where there is no slice.
 
-    Args:
-      trace: The trace.
-
     Returns:
       By worker, nanoseconds by what they went to (`USES`, without what took none). They add up to the time of the runs.
     """
@@ -41,9 +38,6 @@ def usage(trace: Trace) -> dict[int, dict[str, int]]:
 
 def spans(trace: Trace) -> Iterator[Span]:
     """Divides a trace's runs without gaps.
-
-    Args:
-      trace: The trace.
 
     Returns:
       For each worker, in order of time, what each moment went to.

@@ -136,13 +136,7 @@ class _ByInstance:
     def input_rows(
         self, table: MessageTable, entries: np.ndarray, place: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The first row of each input within its instance, or `~i` for picks; the picks `[p]`; and where each instance's picks begin `[k + 1]`.
-
-        Args:
-          table: The messages.
-          entries: The input messages.
-          place: The place of each one's instance.
-        """
+        """The first row of each input within its instance, or `~i` for picks; the picks `[p]`; and where each instance's picks begin `[k + 1]`."""
         number = self._number
         k = len(self.first) - 1
         first = table.first[entries]

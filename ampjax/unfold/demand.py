@@ -34,9 +34,6 @@ class InstanceNeeds:
     def largest(self, n: int) -> np.ndarray:
         """Finds the instances with the most work.
 
-        Args:
-          n: How many.
-
         Returns:
           Their positions, those with the most work first.
         """
@@ -83,10 +80,6 @@ def demand(
 ) -> dict[ArenaKey, np.ndarray]:
     """Counts the rows that instances need of each device arena if nothing is freed before the instances have ended.
 
-    Args:
-      plan: The plan.
-      programs: Their programs.
-
     Returns:
       For each arena `[k]` int64.
     """
@@ -104,10 +97,6 @@ def demand(
 
 def work(plan: Plan, programs: Programs) -> np.ndarray:
     """Counts the rows that stages take in for instances.
-
-    Args:
-      plan: The plan.
-      programs: Their programs.
 
     Returns:
       `[k]` int64.

@@ -98,10 +98,6 @@ class KnownLines:
     def invocation(self, place: int, number: int) -> int:
         """The unfolding's number of an instance's invocation, given its number within the instance.
 
-        Args:
-          place: The instance's place in the unfolding.
-          number: The line's number within the instance.
-
         Returns:
           The number.
         """
@@ -115,12 +111,6 @@ class KnownLines:
         n_instances: int,
     ) -> Growth:
         """Adds new chunks to the known lines.
-
-        Args:
-          chunks: The chunks that are new.
-          table: All messages.
-          held: The messages that wait for others.
-          n_instances: How many instances there are by now.
 
         Returns:
           The new lines.

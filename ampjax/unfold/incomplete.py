@@ -99,11 +99,6 @@ def find_waiting(
 ) -> list[Waiting]:
     """Finds the messages that wait in joins, one for each key, and the open groups.
 
-    Args:
-      plan: The plan.
-      joins: The joins, by their stages' numbers.
-      groups: The groups, by their stages' numbers.
-
     Returns:
       Who waits, and for what.
     """

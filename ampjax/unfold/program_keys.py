@@ -50,9 +50,6 @@ class PumpedNumbers:
     ) -> tuple[np.ndarray, int]:
         """Gives the numbers of a batch.
 
-        Args:
-          batch: The messages, by pump.
-
         Returns:
           `[m, columns]` int64: a line for each message, pump by pump, which hold until this is called again; and how many rows are pumped.
 
@@ -94,10 +91,6 @@ def topologies_of(
     k: int,
 ) -> list[list[Topology]]:
     """Finds the topologies that are pumped for instances.
-
-    Args:
-      batch: The messages, by pump.
-      k: How many instances.
 
     Returns:
       A list for each instance.

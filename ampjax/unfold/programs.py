@@ -97,9 +97,6 @@ class Programs:
     def input_rows(self, i: int) -> list[np.ndarray]:
         """Gives the rows of each input of an invocation.
 
-        Args:
-          i: The invocation's line.
-
         Returns:
           For each input its rows `[in_size]`, by their numbers within the instance.
         """

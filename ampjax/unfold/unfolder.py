@@ -49,9 +49,6 @@ class Unfolder:
     def programs(self, unfolding: Unfolding) -> Programs:
         """Gives the programs as far as known; later programs are longer, and begin in the same way.
 
-        Args:
-          unfolding: The unfolding.
-
         Returns:
           The programs.
         """
@@ -59,9 +56,6 @@ class Unfolder:
 
     def end(self, unfolding: Unfolding) -> Programs:
         """Ends an unfolding, which can't be used any more.
-
-        Args:
-          unfolding: The unfolding.
 
         Returns:
           Its programs.
@@ -71,11 +65,7 @@ class Unfolder:
         return programs
 
     def give_up(self, unfolding: Unfolding) -> None:
-        """Ends an unfolding whose programs are not needed.
-
-        Args:
-          unfolding: The unfolding.
-        """
+        """Ends an unfolding whose programs are not needed."""
         if unfolding.workspace.empty:
             unfolding.workspace.clear()
             self._spare.append(unfolding.workspace)

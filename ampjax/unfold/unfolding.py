@@ -173,9 +173,6 @@ class Unfolding:
     def programs(self, ranks: ArrivalRanks) -> Programs:
         """Gives the programs as far as known; later programs are longer, and begin in the same way.
 
-        Args:
-          ranks: Those of the plan.
-
         Returns:
           The programs of all instances.
         """

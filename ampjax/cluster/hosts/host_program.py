@@ -103,11 +103,7 @@ def _n_devices(job: Job) -> int:
 
 
 def end_with(parent: int) -> None:
-    """Lets Linux kill this process when the thread that started the process has ended, even if the process is stopped or busy.
-
-    Args:
-      parent: The process that started it.
-    """
+    """Lets Linux kill this process when the thread that started the process has ended, even if the process is stopped or busy."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before

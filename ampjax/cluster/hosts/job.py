@@ -111,10 +111,6 @@ def _version(package: str) -> str:
 def check(job: Job, hello: Hello) -> None:
     """Compares a host with its driver, which checks before anything of the user's travels further.
 
-    Args:
-      job: The job that the host got.
-      hello: What it says.
-
     Raises:
       HostError: If it has another version of Python, JAX or ampjax, other settings, or not enough devices.
     """

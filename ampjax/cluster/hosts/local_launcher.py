@@ -218,11 +218,7 @@ class LocalProcess:
 
 
 def host_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process on this machine: the present one, with additions.
-
-    Args:
-      more: What it needs besides.
-    """
+    """The environment of a process on this machine: the present one, with additions."""
     return {**os.environ, "PYTHONUNBUFFERED": "1", **more}
 
 

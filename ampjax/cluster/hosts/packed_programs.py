@@ -47,10 +47,6 @@ def _dumps(value: Any) -> bytes:
 def pack_program(value: Any, what: str) -> bytes:
     """A function, or anything, as bytes for a host.
 
-    Args:
-      value: The function.
-      what: What it is, for errors.
-
     Returns:
       What `cloudpickle.loads` reads at a host. It is never read from a socket or a file.
 

@@ -125,9 +125,6 @@ class RayLauncher:
 def launcher_for(addresses: Sequence[str]) -> Callable[[], Launcher]:
     """Makes who starts processes at some addresses.
 
-    Args:
-      addresses: By process.
-
     Returns:
       A function that makes a launcher: this machine's if all are here, and Ray's for any other.
     """
@@ -137,11 +134,7 @@ def launcher_for(addresses: Sequence[str]) -> Callable[[], Launcher]:
 
 
 def is_here(place: str) -> bool:
-    """Whether a name or an address is this machine's.
-
-    Args:
-      place: The name or the address.
-    """
+    """Whether a name or an address is this machine's."""
     return place in ("localhost", LOOPBACK, "::1", socket.gethostname())
 
 
@@ -160,10 +153,6 @@ class RayHost:
 
     def run(self, job: bytes, main: bytes) -> bool:
         """Runs the host until its program ends.
-
-        Args:
-          job: Its job.
-          main: What it runs, packed.
 
         Returns:
           Whether it ended without an error.

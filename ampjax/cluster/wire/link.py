@@ -86,9 +86,6 @@ class Link:
     def unconfirmed(self, since: int = 0) -> Iterator[list[Any]]:
         """The messages that may have to be sent again, in order.
 
-        Args:
-          since: The first sequence number.
-
         Yields:
           A message's frames.
         """
@@ -97,12 +94,7 @@ class Link:
     # ---- what comes in -----------------------------------------------------------------------------------------------
 
     def judge(self, epoch: int, sequence: int) -> LinkVerdict:
-        """Judges an arriving message by its number, and expects the next number after an expected one.
-
-        Args:
-          epoch: The message's epoch.
-          sequence: Its number.
-        """
+        """Judges an arriving message by its number, and expects the next number after an expected one."""
         if epoch != self.epoch:
             return LinkVerdict.FOREIGN
         if sequence != self.expected:

@@ -183,9 +183,6 @@ class LocalLine:
     def send(self, frames: Sequence[Any]) -> bool:
         """Sends a message, or as much as can go out now; the rest waits.
 
-        Args:
-          frames: The message's.
-
         Returns:
           Whether it was taken.
         """

@@ -79,9 +79,6 @@ class MemoryChannel:
     def send(self, message: Message) -> None:
         """Sends a message; waits while the window is full.
 
-        Args:
-          message: The message.
-
         Raises:
           WireError: If something in it can't travel.
           HostDiedError: If an end has been closed.
@@ -178,12 +175,7 @@ def memory_pair(
 
 
 def closed_error(name: str, peer: str) -> HostDiedError:
-    """The error of one end when the other, or the same one, is closed.
-
-    Args:
-      name: This end.
-      peer: The other.
-    """
+    """The error of one end when the other, or the same one, is closed."""
     return HostDiedError(
         f"{name}, channel to {peer}",
         "both ends open",
@@ -193,11 +185,6 @@ def closed_error(name: str, peer: str) -> HostDiedError:
 
 
 def waits_long(peer: str, window: Window) -> str:
-    """The warning of a sender that waits long.
-
-    Args:
-      peer: Who does not take messages.
-      window: The window that is full.
-    """
+    """The warning of a sender that waits long."""
     size = f"{window.messages} messages or {window.nbytes / 1e6:.0f} MB"
     return f"ampjax: {peer} has taken no message for {window.warn_after_s:g} s, and {size} are under way; still waiting"

@@ -62,10 +62,6 @@ class TreeForms:
     def pack(self, kind: str, value: Any) -> Message:
         """Data as a message.
 
-        Args:
-          kind: The message's kind.
-          value: The data.
-
         Returns:
           The message: the data's structure as its text, and all arrays.
 
@@ -123,9 +119,6 @@ class TreeForms:
 
     def unpack(self, message: Message) -> Any:
         """The data that `pack` made a message of.
-
-        Args:
-          message: The message.
 
         Returns:
           The data; arrays in it are the message's.

@@ -256,11 +256,7 @@ class ZmqChannel:
             self._turn.notify_all()
 
     def fail(self, traceback: str) -> None:
-        """Tells the other end that the program here has failed: its `receive` raises a `HostError`.
-
-        Args:
-          traceback: The error's traceback.
-        """
+        """Tells the other end that the program here has failed: its `receive` raises a `HostError`."""
         with self._turn:
             with contextlib.suppress(
                 HostError, WireError

@@ -103,9 +103,6 @@ class Line:
     def send(self, frames: Sequence[Any]) -> bool:
         """Gives a message to the socket.
 
-        Args:
-          frames: The message's.
-
         Returns:
           Whether it was taken. What was not taken must be sent again when `look` says so.
         """

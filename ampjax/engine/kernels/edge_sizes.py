@@ -79,9 +79,6 @@ class EdgeSizes:
     def room(self, rows: int) -> Sizes:
         """The edges that there is room for.
 
-        Args:
-          rows: Padded rows of a dispatch.
-
         Returns:
           The padded sizes.
         """
@@ -96,11 +93,6 @@ class EdgeSizes:
         edges: DispatchEdges,
     ) -> tuple[int, Sizes]:
         """The padded sizes of a dispatch: the first step of a ladder that has room for its rows and its edges.
-
-        Args:
-          ladder: From rows to padded rows.
-          rows: The dispatch's.
-          edges: Its edges.
 
         Returns:
           Its padded rows, and the padded sizes of its edges.
@@ -123,12 +115,6 @@ def fit_edges(
     edges: DispatchEdges,
 ) -> tuple[int, Sizes, PaddedEdges]:
     """Pads a dispatch's edges, and gives the sizes chosen for the dispatch.
-
-    Args:
-      expected: For how many edges there is room.
-      ladder: From rows to padded rows.
-      rows: The dispatch's.
-      edges: Its edges.
 
     Returns:
       Its padded rows, the padded sizes of its edges, and these.

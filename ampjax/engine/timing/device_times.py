@@ -96,9 +96,6 @@ class Costs:
     def of(self, issue: Issued) -> tuple[float, float]:
         """Estimates the cost of a launch.
 
-        Args:
-          issue: The launch.
-
         Returns:
           Nanoseconds of its kernels and of its parameter changes: the medians of its kind. If its size was never timed, those of the
             nearest size;

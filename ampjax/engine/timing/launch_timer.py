@@ -42,11 +42,7 @@ class LaunchTimer:
         self._waits: list[int] = []
 
     def wants(self, launch: Launch) -> bool:
-        """Whether a launch may be timed, and so must be the first of the launches that are issued together.
-
-        Args:
-          launch: The launch.
-        """
+        """Whether a launch may be timed, and so must be the first of the launches that are issued together."""
         return self._sampler.wants(launch, self.clock())
 
     def carry_out(
@@ -97,12 +93,7 @@ class LaunchTimer:
         return rows
 
     def note_wait(self, worker: int, begin_ns: int) -> None:
-        """Notes that a worker has waited for another host's rows until now.
-
-        Args:
-          worker: Its number.
-          begin_ns: Since when.
-        """
+        """Notes that a worker has waited for another host's rows until now."""
         if len(self._waits) < 3 * self._most:
             self._waits += worker, begin_ns, self.clock()
 

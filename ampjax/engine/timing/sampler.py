@@ -123,20 +123,11 @@ class Sampler:
         self._earned_ns = 0.0  # before, what was lost has not been earned
 
     def wants(self, launch: Timed, now_ns: int) -> bool:
-        """Whether a launch may be timed, and so must be the first of the launches that are issued together.
-
-        Args:
-          launch: The launch.
-          now_ns: The time.
-        """
+        """Whether a launch may be timed, and so must be the first of the launches that are issued together."""
         return self._every == 1 or (now_ns >= self._earned_ns and self._is_due(launch))
 
     def before_kernels(self, launches: Sequence[Timed]) -> None:
-        """Before a launch that is to be timed, asks whether its device is idle, or waits for the device.
-
-        Args:
-          launches: They are issued next, in one call.
-        """
+        """Before a launch that is to be timed, asks whether its device is idle, or waits for the device."""
         self._timing = None
         if launches[0] is not self._to_time and self._every > 1:
             return
@@ -152,11 +143,7 @@ class Sampler:
         self._timing = asked_ns, is_idle, self._clock(), compilations()
 
     def after_kernels(self, launches: Sequence[Timed]) -> None:
-        """Notes the time; waits for one that is timed.
-
-        Args:
-          launches: Their kernels have been issued.
-        """
+        """Notes the time; waits for one that is timed."""
         self._start_ns = self._end_ns = self._clock()
         if self._timing is not None:
             self._fences.wait_for(launches[0].worker)

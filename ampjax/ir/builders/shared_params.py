@@ -176,12 +176,6 @@ def options_at_table(
 ) -> NodeOptions:
     """The options of a node that looks rows of a table up. All that do so in a graph, copies included, share its parameters.
 
-    Args:
-      graph: The graph that is being built.
-      name: The node's name.
-      table: The table.
-      options: What the user set for it.
-
     Returns:
       The options; with `params_of`, if another node looks rows of this table up already.
 

@@ -23,11 +23,6 @@ def eval_body(
 ) -> Any:
     """Evaluates the shapes of a body's result for one row.
 
-    Args:
-      node: The node.
-      body: Its body.
-      types: What its inputs carry, by port.
-
     Returns:
       The result as a pytree of `jax.ShapeDtypeStruct`.
 
@@ -57,10 +52,6 @@ def eval_body(
 
 def init_shapes(node: Node, body: Body) -> Any:
     """Evaluates the shapes of a body's parameters.
-
-    Args:
-      node: The node, for errors.
-      body: Its body.
 
     Returns:
       The parameters as a pytree of `jax.ShapeDtypeStruct`; `()` where there are none.

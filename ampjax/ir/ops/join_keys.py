@@ -67,11 +67,6 @@ def check_join(
 ) -> tuple[str, ...]:
     """Checks that the inputs can be joined.
 
-    Args:
-      node: The node.
-      types: What its inputs carry, by port.
-      join: What makes messages belong together.
-
     Returns:
       The state fields of the result: those of port 0.
 

@@ -150,11 +150,6 @@ class Distribute(ControlOp):
 def require_topology(node: Node, port: int, wire: WireType) -> None:
     """Checks that a port is fed by a topology pump.
 
-    Args:
-      node: The node.
-      port: Its port.
-      wire: What the port's wire carries.
-
     Raises:
       GraphError: If not.
     """

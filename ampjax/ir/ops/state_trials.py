@@ -23,11 +23,6 @@ def try_on_samples(
 
     A state function may look up a table that is too small for the other samples.
 
-    Args:
-      where: What an error calls the function.
-      function: The state function.
-      states: The samples.
-
     Returns:
       The function's result, and the samples that it is the result of.
 
@@ -80,12 +75,6 @@ def try_states(
     node: Node, role: str, function: Callable[..., Any], states: State
 ) -> tuple[State, State]:
     """Tries a function from states to states on samples.
-
-    Args:
-      node: The node that it belongs to.
-      role: What an error calls it.
-      function: The function.
-      states: The samples.
 
     Returns:
       Its result, and the samples that it is the result of.

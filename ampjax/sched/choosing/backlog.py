@@ -40,11 +40,7 @@ class Backlog:
         self.decide_by(policy)
 
     def decide_by(self, policy: Policy) -> None:
-        """Changes the policy; its ranks are asked for anew.
-
-        Args:
-          policy: The new policy.
-        """
+        """Changes the policy; its ranks are asked for anew."""
         self._policy = policy if isinstance(policy, Ranked) else None
         self._heap: list[tuple[Rank, int, int, Queue]] = []
         self._entered: dict[Queue, int] = {}
@@ -60,11 +56,7 @@ class Backlog:
         return iter(self.queues)
 
     def add(self, queue: Queue) -> None:
-        """Notes that messages have come to a queue.
-
-        Args:
-          queue: The queue.
-        """
+        """Notes that messages have come to a queue."""
         if queue not in self._since:
             self._clock += 1
             self._since[queue] = self._clock
@@ -149,11 +141,7 @@ class WorkerQueues:
         )
 
     def decide_by(self, policy: Policy) -> None:
-        """Changes the policy.
-
-        Args:
-          policy: The new policy.
-        """
+        """Changes the policy."""
         self._backlog.decide_by(policy)
 
     def forget_all(self) -> None:
@@ -172,9 +160,6 @@ class WorkerQueues:
 
     def look(self, t: Tables) -> list[Queue]:
         """Brings the queues up to date.
-
-        Args:
-          t: The tables.
 
         Returns:
           The queues that are not empty now, in the order in which they ceased to be empty.

@@ -29,9 +29,6 @@ BY_ASKING = -1
 def number_of(policy: Policy) -> int:
     """Gives the number by which compiled loops know a policy.
 
-    Args:
-      policy: The policy.
-
     Returns:
       Its number in `NUMBERS`; `BY_ASKING` if it has none.
     """

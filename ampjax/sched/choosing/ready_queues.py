@@ -65,11 +65,7 @@ class ReadyQueues:
             queues.forget_all()
 
     def decide_by(self, policy: Policy) -> None:
-        """Changes the policy, also for messages that wait already.
-
-        Args:
-          policy: The new policy.
-        """
+        """Changes the policy, also for messages that wait already."""
         self.policy = policy
         self.number = number_of(policy)
         for queues in self._of_workers:
@@ -77,9 +73,6 @@ class ReadyQueues:
 
     def waiting_for(self, worker: int) -> list[Queue]:
         """Gives a worker's queues that are not empty.
-
-        Args:
-          worker: The worker.
 
         Returns:
           The queues, in the order in which they ceased to be empty.
@@ -91,9 +84,6 @@ class ReadyQueues:
         worker: int,
     ) -> tuple[list[int], list[int]]:
         """Counts the messages in each of a worker's queues that are not empty, ten times as fast as `Queue` objects are brought up to date.
-
-        Args:
-          worker: The worker.
 
         Returns:
           The queues' numbers, in the order in which they ceased to be empty, and the messages in each.
@@ -118,9 +108,6 @@ class ReadyQueues:
     def why_blocked(self, worker: int) -> str | None:
         """Names the reason why a worker has no action.
 
-        Args:
-          worker: The worker.
-
         Returns:
           `policy`: its policy wants to wait; `memory`: there is no room for a result; `join`: a message of it lacks a partner, or members of
           its group; None: nothing waits for it.
@@ -132,9 +119,6 @@ class ReadyQueues:
 
     def pick(self, worker: int) -> int:
         """Gives the queue that the policy takes for a worker.
-
-        Args:
-          worker: The worker.
 
         Returns:
           The queue's number; `NO_QUEUE` if none can be dispatched, or if the policy wants to wait and something else moves.
@@ -149,9 +133,6 @@ class ReadyQueues:
 
     def pick_if_all_wait(self, worker: int) -> int:
         """Gives the queue of a worker that is to wait: a policy can't let everybody wait.
-
-        Args:
-          worker: The worker.
 
         Returns:
           If nothing else moves, the queue that `backward_first` takes; else `NO_QUEUE`.

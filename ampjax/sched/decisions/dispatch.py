@@ -15,12 +15,7 @@ DIRECTIONS = FORWARD, BACKWARD, INFER, UPDATE = "forward", "backward", "infer", 
 
 
 def brings_gradients(stage: Stage, dispatch: Dispatch) -> bool:
-    """Tells whether a dispatch brings gradient rows: a backward one does, and that of a loss in training.
-
-    Args:
-      stage: Its stage, if it has one.
-      dispatch: The dispatch.
-    """
+    """Tells whether a dispatch brings gradient rows: a backward one does, and that of a loss in training."""
     return dispatch.stage >= 0 and dispatch.direction == (BACKWARD if stage.outputs else FORWARD)
 
 
@@ -91,10 +86,6 @@ class Dispatch(NamedTuple):
     def rows_at(self, stage: Stage, node: str) -> int:
         """Counts the rows that a node of the dispatch's stage works on: edges within a chain, collected rows behind a chain, else input rows.
 
-        Args:
-          stage: Its stage.
-          node: The node's name.
-
         Returns:
           How many rows.
         """
@@ -116,9 +107,6 @@ class Dispatch(NamedTuple):
     def after(self, n: int) -> Dispatch:
         """Gives the rest of the dispatch after its kernels and some of its parameter changes have been carried out.
 
-        Args:
-          n: How many changes have been carried out.
-
         Returns:
           A dispatch of parameter changes alone.
         """
@@ -129,9 +117,6 @@ class Dispatch(NamedTuple):
 
     def describe(self, name: str) -> str:
         """Describes the dispatch in words.
-
-        Args:
-          name: The name of its stage.
 
         Returns:
           One line.

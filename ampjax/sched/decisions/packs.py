@@ -24,10 +24,6 @@ PIECE_LENGTH = 1 << 16
 def n_lines(n_sections: int, size: int) -> int:
     """Counts the lines of a padded pack.
 
-    Args:
-      n_sections: Ports and outputs of the stage together.
-      size: The padded size.
-
     Returns:
       How many lines; times `size` they are a multiple of `ALIGNED`.
     """
@@ -88,9 +84,6 @@ def ids_of(
 
 def make_unpadded(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Makes a pack of no messages that is not padded.
-
-    Args:
-      rows: The slots of each section.
 
     Returns:
       The pack, int32.

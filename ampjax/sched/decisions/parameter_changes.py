@@ -75,20 +75,12 @@ Change = Update | JointUpdate | Average | Contribute | Merge
 
 
 def nodes_of(change: Change) -> tuple[str, ...]:
-    """Gives the nodes that a change concerns.
-
-    Args:
-      change: The change.
-    """
+    """Gives the nodes that a change concerns."""
     return (change.node,) if isinstance(change, Update | Contribute) else change.nodes
 
 
 def updates_in(change: Change) -> list[Update]:
-    """Gives the updates of nodes that a change consists of: none if the change only keeps replicas together.
-
-    Args:
-      change: The change.
-    """
+    """Gives the updates of nodes that a change consists of: none if the change only keeps replicas together."""
     if isinstance(change, Update):
         return [change]
     if not isinstance(change, JointUpdate):

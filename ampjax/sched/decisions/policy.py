@@ -49,10 +49,6 @@ class Ranked:
     def __call__(self, queues: Sequence[Queue], now: int) -> Queue:
         """Chooses among queues that are not empty and can be dispatched.
 
-        Args:
-          queues: The queues.
-          now: The number of the next dispatch.
-
         Returns:
           The queue of the lowest rank.
         """

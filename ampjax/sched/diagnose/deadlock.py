@@ -32,9 +32,6 @@ LAST_STORY_LINES = 5
 def standstill(s: Snapshot) -> LimitError | DeadlockError:
     """Finds out why nothing can move.
 
-    Args:
-      s: The scheduler's parts.
-
     Returns:
       The error to be raised: a `LimitError` if an arena's limit is the reason, else a `DeadlockError`.
     """
@@ -47,9 +44,6 @@ def standstill(s: Snapshot) -> LimitError | DeadlockError:
 
 def deadlock(s: Snapshot) -> DeadlockError:
     """Makes the error that nothing can move, with each waiting node and a report of everything in flight.
-
-    Args:
-      s: The scheduler's parts.
 
     Returns:
       The error to be raised.
@@ -72,9 +66,6 @@ def deadlock(s: Snapshot) -> DeadlockError:
 
 def waiting(s: Snapshot) -> list[str]:
     """Lists the nodes that wait and the inputs that each one lacks.
-
-    Args:
-      s: The scheduler's parts.
 
     Returns:
       A line for each message that has some of its inputs, and for each group that has some of its members.

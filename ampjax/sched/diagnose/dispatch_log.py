@@ -51,11 +51,7 @@ class DispatchLog(Generic[T]):
         )  # what came together goes together: a step for each chunk, not for each dispatch
 
     def append(self, dispatch: T) -> None:
-        """Remembers a dispatch, and forgets the oldest ones.
-
-        Args:
-          dispatch: The dispatch.
-        """
+        """Remembers a dispatch, and forgets the oldest ones."""
         self._add(dispatch.n_messages, (dispatch,))
 
     def extend(self, dispatches: DecidedTogether[T]) -> None:

@@ -110,9 +110,6 @@ class MessagesInFlight:
     def state(self, v: int) -> State:
         """Gives the state of a message, with its field names.
 
-        Args:
-          v: Its place here.
-
         Returns:
           One state.
         """

@@ -30,9 +30,6 @@ NO_MESSAGES = np.zeros(0, np.int64)
 def check(s: Snapshot) -> None:
     """Counts the tables' counters anew (the laws of conservation, of update intervals and of the throttle).
 
-    Args:
-      s: The scheduler's parts, between two events.
-
     Raises:
       InvariantError: If a count is off; it has the story of the message.
     """

@@ -58,10 +58,6 @@ def in_one_sentence(lines: list[str]) -> str:
 def find_lacking(s: Snapshot, messages: MessagesInFlight) -> list[Lacking]:
     """Finds the messages that wait and for which something has come.
 
-    Args:
-      s: The scheduler's parts.
-      messages: The messages in flight.
-
     Returns:
       These messages, instance by instance.
     """
@@ -154,11 +150,6 @@ def explain_missing(
     one: Lacking,
 ) -> Iterator[str]:
     """Tells for each missing message where that message is, and which inputs the missing message lacks in turn.
-
-    Args:
-      s: The scheduler's parts.
-      messages: The messages in flight.
-      one: The message that waits.
 
     Yields:
       A line for each message that is missing.

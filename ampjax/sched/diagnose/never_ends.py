@@ -23,11 +23,6 @@ LAST_STAGES = 5
 def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
     """Checks that all instances of an unfolding end; to be called when nothing more is pumped or chosen for the instances.
 
-    Args:
-      plan: The plan.
-      unfolding: The unfolding.
-      programs: Its programs.
-
     Raises:
       DeadlockError: If messages wait for others that never come: who waits for what, and what else there is to know.
     """
@@ -60,11 +55,6 @@ def expected_sources(
     programs: Programs,
 ) -> list[str]:
     """Lists the expected sources of messages that an unfolding waits for: the node that feeds the port, its messages that wait elsewhere, the number of its runs.
-
-    Args:
-      plan: The plan.
-      unfolding: The unfolding.
-      programs: Its programs.
 
     Returns:
       Lines of text.

@@ -11,10 +11,6 @@ from ampjax.sched.diagnose.snapshot import Snapshot
 def no_room(s: Snapshot, q: int) -> LimitError:
     """Makes the error that the first message of a queue has no room for its results, and nothing else can move.
 
-    Args:
-      s: The scheduler's parts.
-      q: The queue's number.
-
     Returns:
       The error to be raised.
     """

@@ -17,10 +17,6 @@ def origins(
 ) -> dict[Node, tuple[Node, ...]]:
     """Finds the pumps, payload nodes and groups whose messages can arrive at a stage's port.
 
-    Args:
-      stage: The stage.
-      port: The port's number.
-
     Returns:
       Each of them with the control nodes on the way, in the order in which messages pass these.
     """
@@ -44,10 +40,6 @@ def origins(
 def producers_of(plan: Plan, node: Node) -> list[int]:
     """Finds the numbers under which programs know the producers of a node's messages.
 
-    Args:
-      plan: The plan.
-      node: A pump, payload node or group.
-
     Returns:
       The numbers of its stages, or `-1 - p` for pump `p`, and those of the transfers that copy its messages.
     """
@@ -61,9 +53,6 @@ def producers_of(plan: Plan, node: Node) -> list[int]:
 
 def unmatched_keys(waiting: list[Waiting]) -> Iterator[str]:
     """Finds messages of one instance that wait for each other at a node and have different keys.
-
-    Args:
-      waiting: Messages that wait.
 
     Yields:
       A line for each such node and instance.

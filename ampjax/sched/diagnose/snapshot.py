@@ -71,9 +71,6 @@ class Snapshot:
     def states_of(self, d: Dispatch) -> np.ndarray:
         """Gives the states of a dispatch's messages.
 
-        Args:
-          d: The dispatch.
-
         Returns:
           `[n, width]` int64; where a message's program has been dropped since, only the instance is known, and other columns are `UNKNOWN_VALUE`.
         """

@@ -69,10 +69,6 @@ def story(
 def describe(s: Snapshot, d: Dispatch) -> str:
     """Tells where an error happened: the dispatch, and the first message with its story.
 
-    Args:
-      s: The scheduler's parts.
-      d: The dispatch.
-
     Returns:
       Some lines of text.
     """
@@ -90,11 +86,6 @@ def progress(
     instance: int,
 ) -> list[str]:
     """Tells how many of an instance's messages have come how far.
-
-    Args:
-      s: The scheduler's parts.
-      messages: The messages in flight.
-      instance: The instance's number.
 
     Returns:
       A line for each time that the instance is in flight.

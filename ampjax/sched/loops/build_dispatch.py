@@ -196,11 +196,6 @@ def try_build(t, q, spare, decision, pack, due):
 def padded_size(t, stage, n):
     """Finds the size to which a dispatch is padded.
 
-    Args:
-      t: The tables.
-      stage: The stage.
-      n: Rows of the dispatch.
-
     Returns:
       The size; 0 if padding waits until the dispatch is issued.
     """
@@ -255,14 +250,7 @@ def fit_messages(t, q, most, space, pack):
 
 @inlined
 def count_dispatch(t, q, n, rows):
-    """Counts a dispatch of a queue for statistics.
-
-    Args:
-      t: The tables.
-      q: The queue.
-      n: Messages of the dispatch.
-      rows: Its input rows.
-    """
+    """Counts a dispatch of a queue for statistics."""
     t.queues[q, c.DISPATCHES] += 1
     t.queues[q, c.TAKEN] += n
     t.queues[q, c.TAKEN_ROWS] += rows

@@ -35,9 +35,6 @@ def select_known(**wanted: Any) -> dict[str, Any]:
     `_nrt` is private, so another Numba may refuse it, with a `KeyError` when the first loop is compiled. None of those that are asked for changes a result: without `_nrt` loops count
     references and are slower, without the others they take longer to compile.
 
-    Args:
-      **wanted: Options that are asked for.
-
     Returns:
       Those of them that are known.
     """
@@ -86,9 +83,6 @@ class _Cache(FunctionCache):
 def entry(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function that Python calls. Numbers may overflow, which NumPy warns of where Numba is switched off.
 
-    Args:
-      function: The function.
-
     Returns:
       The compiled function, which takes its arguments by position.
     """
@@ -98,9 +92,6 @@ def entry(function: Callable[..., Any]) -> Callable[..., Any]:
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function that only compiled ones call: to unpack its arguments from Python would be most of its compilation.
 
-    Args:
-      function: The function.
-
     Returns:
       The compiled function.
     """
@@ -109,9 +100,6 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function into its callers, for work on each message, where a call with all the tables would cost more than the work.
-
-    Args:
-      function: The function.
 
     Returns:
       The compiled function.

@@ -12,10 +12,6 @@ from ampjax.sched.loops.compiled import inlined, inner
 def line_of(t, v):
     """Gives a message's line of `lines`, as a number that the compiler knows not to be negative, so that indexing need not count from the table's end.
 
-    Args:
-      t: The tables.
-      v: The message.
-
     Returns:
       The line, int64.
     """
@@ -26,10 +22,6 @@ def line_of(t, v):
 def handle_of(t, v):
     """Gives the handle of a message's instance.
 
-    Args:
-      t: The tables.
-      v: The message.
-
     Returns:
       The handle, int64.
     """
@@ -39,10 +31,6 @@ def handle_of(t, v):
 @inlined
 def age_of(t, v):
     """Tells when a message's instance was admitted.
-
-    Args:
-      t: The tables.
-      v: The message.
 
     Returns:
       How many instances were admitted before it, int64.
@@ -83,12 +71,7 @@ def push(t, q, first, last, n, rows):
 
 @inlined
 def activate(t, q):
-    """Adds a queue, which is no longer empty, to its worker's.
-
-    Args:
-      t: The tables.
-      q: The queue.
-    """
+    """Adds a queue, which is no longer empty, to its worker's."""
     worker = t.stages[q // c.N_DIRECTIONS, c.WORKER]
     # A number that no other queue has: it decides between equal ranks.
     t.clock[c.ENTERED] += 1
@@ -101,12 +84,7 @@ def activate(t, q):
 
 @inlined
 def deactivate(t, q):
-    """Takes a queue, which is empty, from its worker's.
-
-    Args:
-      t: The tables.
-      q: The queue.
-    """
+    """Takes a queue, which is empty, from its worker's."""
     worker = t.stages[q // c.N_DIRECTIONS, c.WORKER]
     at = t.queues[q, c.ACTIVE_AT]
     t.active[worker, c.N_ACTIVE] -= 1
@@ -160,10 +138,6 @@ def merge(t, a, b):
 @inner
 def in_order(t, head):
     """Sorts a list of messages by age, stably: runs that are in order are merged, two by two.
-
-    Args:
-      t: The tables.
-      head: The first message of the list.
 
     Returns:
       The first message of the sorted list.
@@ -297,14 +271,7 @@ def has_room(t, q, spare):
 
 @inlined
 def are_alike(t, stage, v, w):
-    """Tells whether two messages on their way back may share a dispatch of a stage that stashes weights or drops gradients.
-
-    Args:
-      t: The tables.
-      stage: The stage.
-      v: A message.
-      w: Another one.
-    """
+    """Tells whether two messages on their way back may share a dispatch of a stage that stashes weights or drops gradients."""
     alike = True
     first = t.stages[stage, c.PARAMS]
     for p in range(t.stages[stage, c.N_PARAMS]):

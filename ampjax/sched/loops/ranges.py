@@ -13,9 +13,6 @@ from ampjax.sched.loops.compiled import entry, inlined, inner
 def power_of(length):
     """Finds the power of two that a range is given out in.
 
-    Args:
-      length: The range's length.
-
     Returns:
       The least `k` with `2 ** k >= length`.
     """
@@ -145,14 +142,7 @@ def widen(handles, lengths, rows, moved, *tables):
 
 @inner
 def move_messages(t, old, n, new):
-    """Moves messages to other lines of `live`, in all queues where the messages wait.
-
-    Args:
-      t: The tables.
-      old: Their first line so far.
-      n: How many there are.
-      new: Their first line from now on.
-    """
+    """Moves messages to other lines of `live`, in all queues where the messages wait."""
     for k in range(n):
         # All of a message moves, links included: these still name old places, which the next loop
         # mends.

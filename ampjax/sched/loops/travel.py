@@ -402,12 +402,7 @@ def end_all(t, head):
 
 @inlined
 def end_instance(t, i):
-    """Ends an instance: frees its ranges for another.
-
-    Args:
-      t: The tables.
-      i: Its handle.
-    """
+    """Ends an instance: frees its ranges for another."""
     if t.instances[i, c.N_INVOCATIONS] >= 0:  # one for which nothing was ever pumped holds none
         give_live(
             t,

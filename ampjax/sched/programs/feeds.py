@@ -83,9 +83,6 @@ class Feeds:
 def check_payload(feed: Feed) -> None:
     """Checks a pumped payload.
 
-    Args:
-      feed: What has been pumped.
-
     Raises:
       MessageError: If a payload has another shape than its pump, or a dtype that does not fit.
     """

@@ -155,11 +155,7 @@ class GrowingPrograms:
             self._writer.write(cohort)
 
     def end(self, handle: int) -> None:
-        """Notes that an instance has ended.
-
-        Args:
-          handle: Its handle.
-        """
+        """Notes that an instance has ended."""
         cohort, place = self.of.pop(handle)
         cohort.in_flight.remove(place)
         is_full = len(cohort.handles) >= COHORT_SIZE
@@ -174,11 +170,7 @@ class GrowingPrograms:
         self._newest.clear()
 
     def waits_on(self, worker: int) -> bool:
-        """Tells whether a message in a join or group of a worker waits for messages still to come.
-
-        Args:
-          worker: The worker.
-        """
+        """Tells whether a message in a join or group of a worker waits for messages still to come."""
         stages = self._unfolder.plan.stages
         return any(
             table.waiting and stages[number].worker == worker

@@ -46,9 +46,6 @@ class GrowthWriter:
     def write(self, cohort: Cohort) -> Growth:
         """Writes the lines that a cohort's unfolding has found since the last call.
 
-        Args:
-          cohort: The cohort.
-
         Returns:
           What was new.
         """
@@ -65,11 +62,7 @@ class GrowthWriter:
         return growth
 
     def count_edges(self, cohort: Cohort) -> None:
-        """Counts the edges of a cohort's chains anew, by the topologies that have been pumped.
-
-        Args:
-          cohort: The cohort.
-        """
+        """Counts the edges of a cohort's chains anew, by the topologies that have been pumped."""
         if not self._chains:
             return
         t = self._tables.t

@@ -27,9 +27,6 @@ class Extents:
     def take(self, n: int) -> int:
         """Takes lines.
 
-        Args:
-          n: How many.
-
         Returns:
           Where they begin.
         """
@@ -43,12 +40,7 @@ class Extents:
         return self.top - n
 
     def give(self, start: int, n: int) -> None:
-        """Gives lines back.
-
-        Args:
-          start: Where they begin.
-          n: How many.
-        """
+        """Gives lines back."""
         if not n:
             return
         k = bisect_left(self._starts, start)

@@ -45,11 +45,6 @@ class PlanArenas:
 def make_tables(plan: Plan, settings: SchedulerSettings, arenas: PlanArenas) -> Tables:
     """Makes the tables of a plan, without programs and with nothing in flight.
 
-    Args:
-      plan: The plan.
-      settings: Intervals and sizes of dispatches.
-      arenas: The arenas by number.
-
     Returns:
       The tables.
     """
@@ -154,9 +149,6 @@ def _params(plan: Plan) -> tuple[np.ndarray, dict[int, int], int]:
 
 def n_edge_types(stage: Stage) -> int:
     """Counts the edge types of a stage's chain.
-
-    Args:
-      stage: The stage.
 
     Returns:
       How many; 0 for a stage without a chain.

@@ -168,9 +168,6 @@ class ProgramStore:
     def drop(self, number: int) -> Wave:
         """Gives a wave's lines back; no instance may use the wave.
 
-        Args:
-          number: The wave's number.
-
         Returns:
           The wave.
         """
@@ -206,11 +203,7 @@ class ProgramStore:
         return start
 
     def give(self, parts: Parts) -> None:
-        """Gives lines back.
-
-        Args:
-          parts: The lines.
-        """
+        """Gives lines back."""
         for table, start, n in parts:
             self._extents[table].give(start, n)
             if table == "lines":
@@ -382,10 +375,6 @@ class ProgramStore:
 
 def pumped_rows(programs: Programs, arenas: PlanArenas) -> np.ndarray:
     """Counts the rows that are pumped for each instance into each arena.
-
-    Args:
-      programs: The programs.
-      arenas: The arenas by number.
 
     Returns:
       `[k, arenas]` int64.

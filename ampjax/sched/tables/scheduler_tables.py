@@ -47,11 +47,7 @@ class SchedulerTables:
         self.size_arenas(settings)
 
     def size_arenas(self, settings: SchedulerSettings) -> None:
-        """Gives arenas their first sizes and their limits; nothing may be in flight. Caps are forgotten.
-
-        Args:
-          settings: The sizes and limits.
-        """
+        """Gives arenas their first sizes and their limits; nothing may be in flight. Caps are forgotten."""
         for stage, direction in [*self._caps]:
             of_plan = self._plan.stages[stage]
             limit_queue(
@@ -83,9 +79,6 @@ class SchedulerTables:
 
     def capacity(self, key: ArenaKey) -> int:
         """Gives the rows that an arena must have now; the number only grows.
-
-        Args:
-          key: The arena.
 
         Returns:
           How many rows, slot 0 included.
@@ -131,11 +124,7 @@ class SchedulerTables:
         return self._caps.get((stage, DIRECTIONS.index(direction)), 0)
 
     def reserve_instances(self, n: int) -> None:
-        """Makes sure that there are free handles.
-
-        Args:
-          n: How many.
-        """
+        """Makes sure that there are free handles."""
         vacant = int(self.t.clock[c.N_VACANT])
         if vacant < n:
             self._add_instances(n - vacant)
@@ -166,10 +155,6 @@ class SchedulerTables:
 
     def grow_arena(self, arena: int, need: int) -> None:
         """Doubles an arena until enough of its slots are free.
-
-        Args:
-          arena: The arena's number.
-          need: How many free slots.
 
         Raises:
           InvariantError: If its limit does not allow that: the scheduler asks before it takes.
@@ -224,9 +209,6 @@ class SchedulerTables:
 
 def power_of_two(n: int) -> int:
     """Rounds up to a power of two. Ranges of tables are given out in such lengths.
-
-    Args:
-      n: A length.
 
     Returns:
       The least power of two that is at least `n`, and at least 1.

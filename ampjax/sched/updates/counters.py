@@ -144,9 +144,6 @@ class UpdateCounters:
 def edge_columns(plan: Plan) -> dict[int, slice]:
     """Finds the columns of `Tables.edges` that belong to each chain.
 
-    Args:
-      plan: The plan.
-
     Returns:
       For each stage that is a chain, by its number, a slice of columns.
     """
@@ -161,10 +158,6 @@ def edge_columns(plan: Plan) -> dict[int, slice]:
 
 def gradient_rows(stage: Stage, d: Dispatch) -> dict[str, int]:
     """Counts the gradient rows that a dispatch brings. A backward dispatch does, and that of a loss in training.
-
-    Args:
-      stage: Its stage.
-      d: The dispatch.
 
     Returns:
       Rows by the node that has the parameters; none for other dispatches.

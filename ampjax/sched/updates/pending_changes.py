@@ -111,10 +111,6 @@ class PendingChanges:
     def next(self, t: Tables, worker: int) -> Dispatch:
         """Takes the oldest changes that wait for a worker.
 
-        Args:
-          t: The tables.
-          worker: The worker, for whom some wait.
-
         Returns:
           A dispatch of these changes.
         """

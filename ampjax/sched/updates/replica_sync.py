@@ -64,9 +64,6 @@ class ReplicaGroups:
     def after(self, node: str) -> list[Change]:
         """Notes that a node has been updated.
 
-        Args:
-          node: Its name.
-
         Returns:
           The changes that follow, in order; none for a node that is no replica.
         """

@@ -64,11 +64,7 @@ class WeightAges:
                 self._now[number] = version - 1
 
     def update(self, due: Sequence[Sequence[int]]) -> None:
-        """Goes on behind the updates of a dispatch.
-
-        Args:
-          due: These.
-        """
+        """Goes on behind the updates of a dispatch."""
         if self.stages:
             for number, _, _, version in due:
                 self._now[number] = version

@@ -19,9 +19,6 @@ T = TypeVar("T")
 def pumps_of(graph: Graph) -> dict[str, tuple[int, WireType]]:
     """Lists the pumps of a graph.
 
-    Args:
-      graph: The graph.
-
     Returns:
       By name, the pump's number as a producer, `-1 - p`, and the type of what it pumps.
     """
@@ -33,10 +30,6 @@ def pumps_of(graph: Graph) -> dict[str, tuple[int, WireType]]:
 
 def find_pump(pumps: Mapping[str, T], name: str) -> T:
     """Finds the entry of a pump.
-
-    Args:
-      pumps: What is known, by the pump's name.
-      name: The name.
 
     Returns:
       What is known of it.
@@ -75,9 +68,6 @@ class PumpedStates:
 
     def find(self, name: str) -> tuple[int, WireType]:
         """Finds a pump.
-
-        Args:
-          name: Its name.
 
         Returns:
           Its number as a producer, and the type of what it pumps.
@@ -120,12 +110,6 @@ def require_fields(
     messages: Messages,
 ) -> None:
     """Checks that messages have their pump's state fields, and sizes if the pump is ragged.
-
-    Args:
-      name: The pump's name.
-      wire: The type of what it pumps.
-      fields: Its state fields, as a set.
-      messages: The messages.
 
     Raises:
       MessageError: If a state field is missing or not known, or a ragged pump's sizes are missing.

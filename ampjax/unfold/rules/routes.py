@@ -93,10 +93,6 @@ class Router:
     def route(self, targets: Targets, batch: MessageBatch) -> None:
         """Sends messages along a route.
 
-        Args:
-          targets: The route.
-          batch: The messages.
-
         Raises:
           MessageError: If a state function fails or gives something unusable, a topology does not fit, or a loop of control nodes never ends.
         """
