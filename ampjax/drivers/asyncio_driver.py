@@ -117,6 +117,8 @@ class AsyncioDriver:
         while not self._over:
             dispatches = self._take(worker, issued)
             if not dispatches:
+                # Nothing to decide: what waits is issued, and then it is asked whether anything can
+                # still move.
                 self._loop.queue.carry_out()
                 if self._loop.settle():  # what has been pumped may be for a worker that is waiting
                     self._moved.set()
@@ -125,6 +127,7 @@ class AsyncioDriver:
                     self._over = True
                     self._moved.set()
                     return
+                # The event is cleared before the last look: whoever moves after it sets it again.
                 if self._loop.scheduler.plan.workers > 1 or self._readers:
                     self._moved.clear()
                     if not self._loop.scheduler.can_move(worker):
@@ -135,6 +138,8 @@ class AsyncioDriver:
             if isinstance(self._watch, WaitingTimer):
                 self._loop.queue.carry_out()
                 await self._watch.wait(last)
+            # A dispatch whose payloads decide is waited for by a task of its own; this worker goes
+            # on.
             if self._loop.executor is not None and self._loop.reads(last):
                 self._loop.queue.carry_out()
                 reader = self._group.create_task(self._read(self._loop.executor, last))
@@ -169,6 +174,7 @@ class AsyncioDriver:
 
     async def _keep_pace(self, worker: int, last: str) -> None:
         """Puts a fence into the device's queue, and waits for an old one if too many are not reached."""
+        # A fence stands behind everything that has been decided.
         self._loop.queue.carry_out()
         executor = self._loop.executor
         fences = self._fences[worker]
@@ -176,6 +182,7 @@ class AsyncioDriver:
             fence = executor.fences.of_worker(worker)
             if fence is not None:
                 fences.append((fence, last))
+        # Fences that have been reached cost nothing.
         while (
             fences and getattr(fences[0][0], "is_ready", bool)()
         ):  # jax.Array's type does not list it

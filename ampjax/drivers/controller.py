@@ -101,6 +101,7 @@ class InstanceSource:
         Raises:
           LimitError: If an instance can't fit within the memory limit.
         """
+        # What the throttle allows, then what memory allows.
         n = min(
             self._scheduler.admission.room(self.train),
             len(self._ids) - self._next,
@@ -110,6 +111,7 @@ class InstanceSource:
         if self._guard is not None and self._guard.tight:
             n = self._count_fitting(n)
         ids = self._ids[self._next : self._next + n]
+        # Counted before anything starts: an error in the middle must not start an instance twice.
         self._next += n
         if n:
             self._start(ids, put)
@@ -170,6 +172,7 @@ class InstanceSource:
 
     def _start(self, ids: np.ndarray, put: Put) -> None:
         """Lets instances in."""
+        # Programs first, many at once; then handles, messages, and the end of pumping.
         self._foresee(len(ids))
         handles = self._open(ids)
         put(self._scheduler.pump(handles, self._data.gather(ids)))
@@ -183,6 +186,8 @@ class InstanceSource:
         if self._next <= self._foreseen:
             return
         unfolded = self._scheduler.admission.programs.n_unfolded
+        # Once may be chance; twice in a row, instances of the data are new and worth unfolding
+        # ahead.
         missed = self._news
         self._news = unfolded > self._unfolded
         self._unfolded = unfolded
@@ -265,6 +270,7 @@ class LoopInstances:
         places = {i: place for place, i in enumerate(loops)}
         batches = []
         while loops:
+            # One step of each loop; loops that have ended take no part in the next batch.
             yielded = {i: next(loop, _END) for i, loop in loops.items()}
             loops = {i: loop for i, loop in loops.items() if yielded[i] is not _END}
             if loops:
@@ -306,6 +312,7 @@ class LoopSource(InstanceSource):
         Returns:
           How many loops have pumped, or ended.
         """
+        # New loops pump their first messages in the same round.
         super().admit(put)
         steps = 0
         for handle, (example, loop) in list(self._running.items()):

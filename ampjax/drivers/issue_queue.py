@@ -137,6 +137,7 @@ class IssueQueue:
           dispatches: In the order of decision.
           n_done: How many of them, from the first on, were done as soon as they were decided.
         """
+        # Lines go to hosts without an object for each dispatch, where nobody asks for objects.
         if isinstance(dispatches, Decisions):
             if self._has_handed_on(dispatches):
                 return
@@ -151,6 +152,8 @@ class IssueQueue:
             if not (self._instruments.decided or self._instruments.done):
                 self._note(dispatches)
                 return
+        # Somebody listens: dispatches are told one by one, and one that is wanted alone is issued
+        # behind all that waits.
         for place, decided in enumerate(added):
             dispatch = decided.dispatch
             for hook in self._instruments.decided:
@@ -177,7 +180,10 @@ class IssueQueue:
         ):
             return False
         if len(decisions):
+            # Noted before anything is written: if writing fails, hosts may have some of these.
             self._note_issued(decisions.last, decisions)
+            # Broken until all is written, so that an interrupt in between leaves the queue as it
+            # is.
             self._is_broken = True
             try:
                 executor.run_lines(decisions.decided, self._launch_of.capacities_of)
@@ -220,6 +226,8 @@ class IssueQueue:
         waiting = self._waiting
         executor = self._executor
         while len(waiting) > all_but and not self._is_broken and executor is not None:
+            # Broken while something is issued: after an error nothing more may run, and the entry
+            # stays in front.
             first = waiting[0]
             self._is_broken = True
             n = 1
@@ -228,6 +236,7 @@ class IssueQueue:
                 self._issue(executor, [first] if n == 1 else list(islice(waiting, n)))  # type: ignore[arg-type] - all are decided
             else:
                 executor.feed(first)
+            # Only what has been issued leaves the queue.
             for _ in range(n):
                 waiting.popleft()
             self._is_broken = False
@@ -265,8 +274,10 @@ class IssueQueue:
         """
         try:
             with suppress(Exception):
+                # After an interrupt what was decided is still issued; after an error nothing is.
                 self.carry_out()
         finally:
+            # Looked up before the queues are cleared.
             undone = self._with_lost(self.undone)
             self._waiting.clear()
             self._issued.clear()
@@ -274,6 +285,7 @@ class IssueQueue:
             self._ran = None
             self._is_broken = False
             self.outputs.clear()
+            # The scheduler takes updates of undone dispatches back, and then the due ones are made.
             changes = abandon(self._scheduler, self._executor, undone)
             for hook in self._instruments.abandoned if changes else ():
                 hook(changes)
@@ -285,6 +297,7 @@ class IssueQueue:
             d for issued in self._issued if lost for d in issued.dispatches if d.number in lost
         )
         issued = []
+        # Kernels of some have run, and only some of their changes are missing.
         for d in candidates:
             issued.append(d if lost[d.number] is None else d.after(lost[d.number] or 0))
         return [
@@ -335,6 +348,8 @@ class IssueQueue:
         last = dispatches[-1]
         if executor.is_remote:
             self._note_issued(last.number, dispatches)
+        # From here until the last change is issued, an error leaves a dispatch half done: `undone`
+        # tells how far it is.
         self._n_changed = executor.run(launches)
         self._ran = last
         for hook in self._instruments.after_kernels:
@@ -378,7 +393,9 @@ def abandon(
     Returns:
       The updates that were made.
     """
+    # Parameter changes that were due come out of the scheduler in any case.
     due = scheduler.abandon()
+    # Where something was never issued, nodes lack its gradients, so no due update may be made.
     if undone:
         scheduler.updates.take_back([*undone, *due])
         due.clear()

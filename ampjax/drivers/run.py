@@ -102,9 +102,12 @@ class DriverLoop:
         if dispatches:
             last = dispatches[-1]
             asks = self.scheduler.contents.reads(last)
+            # The queue gets dispatches before anything else is admitted: their contents are looked
+            # up now.
             if self._hands_on:
                 self.queue.add(dispatches, len(dispatches) - asks)
             self._since_last_end += sum([dispatch.n_messages for dispatch in dispatches])
+            # These are done already; one that asks is done here only if nothing is read.
             if not asks:
                 self.settle()
             elif not self.reads(last):  # where only control runs nobody has to wait
@@ -177,6 +180,7 @@ class DriverLoop:
         Returns:
           Whether any was admitted.
         """
+        # Ended instances first: their handles and their room are free for new ones.
         ended = self.scheduler.admission.take_ended()
         if ended:
             self._since_last_end = 0
@@ -184,6 +188,7 @@ class DriverLoop:
                 source.note_ended([instance for instance, train in ended if train == source.train])
         elif self._since_last_end > PATIENCE and self.scheduler.admission.may_never_end:
             self._suspect()
+        # Sources in their order; each admits as many as the throttle allows.
         admitted = 0
         for source in self.sources:
             if not source.exhausted:
@@ -250,15 +255,18 @@ class DriverLoop:
           DeadlockError: If instances are in flight and nothing can move.
           LimitError: If that is for want of memory.
         """
+        # Instances that have ended make room, so there may be more to do.
         if self.settle() or self.scheduler.can_move():
             return False
         if not all(source.exhausted for source in self.sources):
             raise standstill(self.scheduler.snapshot())
+        # The data are over: the last round is updated although it is not full.
         if self.scheduler.rounds.end_of_data():
             for hook in self.instruments.data_ended:
                 hook()
         if self.scheduler.can_move():
             return False
+        # Nothing can move, and something is in flight.
         if not self.scheduler.idle:
             raise standstill(self.scheduler.snapshot())
         return True

@@ -127,6 +127,7 @@ class VirtualDriver:
         asked: Iterable[int] = sorted(idle)
         under_way: list[tuple[int, int, Dispatch]] = []
         for n in itertools.count(1):
+            # Idle workers start first; then time goes to the next end.
             blocked = self._ask(asked, idle, under_way, tracer)
             if not under_way:
                 if self._loop.is_finished():
@@ -135,6 +136,7 @@ class VirtualDriver:
                     return
                 asked = sorted(idle)
                 continue
+            # Ends at one time are taken in the order of decision.
             self.now_ns, _, dispatch = heapq.heappop(under_way)
             self._loop.done(dispatch)
             ended = set() if dispatch.stage in self._overlapping else {dispatch.worker}
@@ -160,6 +162,7 @@ class VirtualDriver:
                 heapq.heappush(under_way, (end, dispatch.number, dispatch))
                 if tracer is not None:
                     self._note(tracer, dispatch, end)
+                # A transfer that overlaps leaves its worker idle, so the worker is asked again.
                 if dispatch.stage not in self._overlapping:
                     idle.remove(worker)
                     break

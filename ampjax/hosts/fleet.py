@@ -98,10 +98,13 @@ class Fleet:
         """
         with self.lock:
             wanted = self._needed_by(hosts)
+            # Wait for room before anything is sent: batches that need each other then go out
+            # together.
             for host in wanted:
                 link = self.links[host]
                 link.look()
                 link.wait_until(lambda link=link: link.sent - link.done < WINDOW)
+            # A host that has failed would wait for ever for what it can't carry out.
             self.require_health()
             for host in wanted:
                 self.links[host].send_batch()
@@ -143,6 +146,7 @@ class Fleet:
         with self.lock:
             self.send(hosts)
             asked = []
+            # All are asked before any answer is awaited, so they work at the same time.
             for host in hosts:
                 asked.append(
                     (
@@ -199,12 +203,14 @@ class Fleet:
                 if not any([link.has_failed for link in self.links]):
                     return []
                 self._epoch += 1
+                # All give up before progress is asked for: a host may wait for rows of another.
                 unfinished = [link.begin_anew(self._epoch) for link in self.links]
                 progress = [link.wait_for_progress() for link in self.links]
             except HostError:
                 self._has_died = True
                 return []
             result = []
+            # An operation is lost if its batch and place lie behind what its host has carried out.
             for operations, carried_out in zip(unfinished, progress, strict=True):
                 for batch, place, made_for in operations:
                     if made_for is not None and (batch, place) >= carried_out:

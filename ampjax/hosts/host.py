@@ -100,6 +100,7 @@ class ServingHost:
                 self._batch(message)
             elif message.kind == "abandon":
                 self._abandon(*message.numbers)
+            # Questions are answered behind all batches before them, rows from other hosts included.
             elif self._finishes_rows():
                 self._driver.send(answer(self._executor, self._names, message, self._own_answers))
 
@@ -122,6 +123,8 @@ class ServingHost:
         """The next message; meanwhile says which batches are done."""
         if self._inbox:
             return self._inbox.popleft()
+        # Messages first; with nothing to do, this host waits for its devices, and only then for the
+        # driver.
         message = self._driver.receive(0.0)
         if message is None and self._under_way:
             self._does(self._wait_for_oldest)
@@ -135,6 +138,7 @@ class ServingHost:
 
     def _wait_for_oldest(self) -> None:
         sequence, fences = self._under_way.popleft()
+        # Rows go out first: another host may wait for them while these devices are still at work.
         self._rows.send_all(sequence)
         jax.block_until_ready(fences)
         self._driver.send(Message("done", (self._rows.epoch, sequence)))
@@ -145,6 +149,7 @@ class ServingHost:
         epoch, sequence = message.numbers
         if epoch != self._rows.epoch or self._is_broken:
             return  # of a time before all was given up, or behind an error
+        # Batches come in order, so a gap is an error of the wire.
         if sequence != self._sequence + 1:
             self._fail(
                 sequence, None, f"batch {sequence} came after batch {self._sequence}: some are lost"
@@ -155,6 +160,7 @@ class ServingHost:
         launch = None
         try:
             waiting = list(operations(message.arrays, self._names, self._memory))
+            # Operation by operation, in the driver's order; those that coalesce in one call.
             while self._n_done < len(waiting):
                 launch = None  # a batch that turns out to have failed is an earlier one
                 self._say_what_is_done()
@@ -164,11 +170,14 @@ class ServingHost:
                     first,
                     islice(waiting, self._n_done + 1, None),
                 )
+            # Readings are awaited by the driver, so they go out before this host waits for
+            # anything.
             self._hand_in_readings()
             if self._timer is not None:
                 self._timer.collect()
             self._under_way.append((sequence, self._fences()))
             launch = None
+            # Devices may lag by a few batches, no more: memory of batches is bounded.
             while len(self._under_way) > AHEAD:
                 self._wait_for_oldest()
         except GivenUp:
@@ -222,10 +231,13 @@ class ServingHost:
         what = operation.what
         executor = self._executor
         rows = self._rows
+        # Rows that others may wait for go out as soon as they are there.
         rows.send_computed()
         if operation.code == LAUNCH:
             assert isinstance(what, Launch)
+            # The launch may read rows of another host, or overwrite slots that these are to go to.
             rows.write_for(what)
+            # A launch that is timed goes alone, so that its time is its own.
             if self._timer is not None and self._timer.wants(what):
                 behind = iter(())
             together = [what]
@@ -279,6 +291,7 @@ class ServingHost:
     def _take(self, launch: Launch, peer: int) -> None:
         """Reads a transfer's rows, which go to another host."""
         self._rows.write_for(launch)
+        # Untimed, rows are sent when they have been computed, and this host goes on.
         if self._timer is None:
             self._rows.send_later(
                 self._sequence,
@@ -288,6 +301,7 @@ class ServingHost:
             )
             return
         own_launch = launch._replace(worker=self._worker_at(launch, launch.direction == BACKWARD))
+        # Timed, the read is waited for, and so must be sent at once.
         rows = self._timer.read(
             own_launch,
             lambda: np.asarray(self._executor.take(launch)),
@@ -377,6 +391,7 @@ class ServingHost:
             shares = store.list_shares(change)
             leaves = leaves_of(shares, list(shares))
             others = [host for host in hosts if host != self._number]
+            # All send before any receives: so no two wait for each other.
             for host in others:
                 self._rows.send(host, 0, leaves)
             like = next(iter(shares.values()))  # replicas are alike
@@ -423,6 +438,7 @@ class ServingHost:
         return [self._rows.bytes_sent, now_ns(), n_dropped], (launches, waits)
 
     def _look_for_the_end(self) -> None:
+        # Messages are kept for later; only the end, or a giving up, must not wait.
         while (message := self._driver.receive(0.0)) is not None:
             self._inbox.append(message)
         if any(message.kind in ("abandon", "end") for message in self._inbox):

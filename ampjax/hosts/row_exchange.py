@@ -196,6 +196,7 @@ class RowExchange:
         """
         self._take_in()
         while self._awaited:
+            # In the order of launches: later rows may go to slots that earlier launches read.
             first = self._awaited[0]
             if (rows := self._next_rows(first.peer, first.launch.number)) is None:
                 return
@@ -206,8 +207,11 @@ class RowExchange:
         if not self._awaited:
             return False
         ids = launch.ids.tolist()
+        # The same instance: its messages may read these rows.
         if any(not awaited.instances.isdisjoint(ids) for awaited in self._awaited):
             return True
+        # Or the same slots: written before an older transfer's rows come, they would be
+        # overwritten.
         slots = [*self._slots_of(launch)]
         return any(not awaited.slots.isdisjoint(slots) for awaited in self._awaited)
 
@@ -228,6 +232,7 @@ class RowExchange:
           GivenUp: If the driver has given up what is in flight.
           RowsFailed: If computing what others may wait for has failed.
         """
+        # Sent first, so that others can go on while this host waits for theirs.
         self.send_all()
         while self._awaited:
             self._wait_for_first()
@@ -261,6 +266,8 @@ class RowExchange:
         while (rows := self._next_rows(peer, number)) is None:
             if self._outgoing:  # what has come meanwhile is used before this host waits for the next ones to be computed
                 self._send_first()
+            # Nothing is left to send: wait for the peer, and now and then look whether all was
+            # given up.
             elif (message := self._from(peer, PATIENCE_S)) is not None:
                 self._arrived[peer].append(message)
             else:

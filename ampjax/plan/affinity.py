@@ -86,6 +86,7 @@ def assign(
     for n in nodes:
         if n.options.worker is not None:
             pinned[n.name] = places.worker(f"node `{n.name}`, worker", n.options.worker)
+    # A pin of one node holds for all that share its parameters.
     for users in graph.users.values():
         pins = [pinned[user.name] for user in users if user.name in pinned]
         pinned.update(dict.fromkeys((user.name for user in users), pins[0]) if pins else {})
@@ -200,6 +201,7 @@ def _neighbours(
 ) -> dict[str, list[str]]:
     heavy = {node.name: node for node in _heavy(nodes)}
     edges = _link_both_ways(nodes)
+    # One hop leads through light nodes only; more hops are chained.
     one_hop = {
         name: _reach(name, edges, through=lambda other: other not in heavy, to=heavy)
         for name in heavy
@@ -296,6 +298,8 @@ def _follow(
     for node in _heavy(nodes):
         if node.part is not None:
             of_parts.setdefault(node.part, set()).add(placed[node.name])
+    # Copies first, so that a part stays on one worker; then along direct wires, which can be fused;
+    # then through control nodes.
     for node in nodes:
         if node.name not in placed and len(of_part := of_parts.get(node.part or "", ())) == 1:
             (placed[node.name],) = of_part
@@ -303,6 +307,8 @@ def _follow(
     wires.spread(placed, wires.all)
     for node in nodes:
         if node.name not in placed:
+            # Nothing placed reaches this one: the emptiest worker takes it, and its neighbours
+            # follow.
             load = _count(placed.values(), workers)
             placed[node.name] = load.index(min(load))
             wires.spread(placed, wires.direct)
@@ -344,6 +350,8 @@ class _Wires:
             self.names,
             ((c, p) for p, c in edges),
         )
+        # Consumers until nothing changes, only then producers once: to follow a consumer is what
+        # lets nodes be fused.
         while self._settle(placed, consumers) or self._settle(placed, producers):
             pass
 

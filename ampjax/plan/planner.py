@@ -106,6 +106,7 @@ class _Planner:
         self._reach: dict[Wire, dict[StagePort, None]] = {}
 
     def run(self) -> Plan:
+        # Groups follow their consumers, and ports follow producers; routes need both.
         self._place_groups()
         self._type_ports()
         for stage in [*self.stages]:
@@ -114,6 +115,7 @@ class _Planner:
         for name, node in self.graph.pumps.items():
             if not wire_type(node.outputs[0]).topology:
                 pumps[name] = self._route(node.outputs[0], HOST)
+        # Transfers have been added by now, so all stages are known.
         consumers.find_sole_consumers(self.stages)
         consumers.count_workers_ahead(self.stages)
         return Plan(
@@ -143,15 +145,19 @@ class _Planner:
             else:
                 home = None
             if home is None:
+                # No stage can take the node, so it begins one of its own.
                 home = []
                 groups.append(home)
             if home and home[0].name in self.chains:
+                # Nodes of a chain stay in front; a new node goes before its consumers.
                 start = len(self.chains[home[0].name].nodes)
             else:
                 start = 0
             new = chain.nodes if chain is not None else (node,)
             home[start:start] = new
             of.update((one.name, home) for one in new)
+        # Stages are numbered with sources first; those for sinks alone come last, so numbers of the
+        # others do not depend on them.
         for nodes in reversed(groups):
             self._add_stage(nodes)
         for nodes in reversed(groups):
@@ -168,6 +174,7 @@ class _Planner:
             if any(isinstance(c.op, Sink) for c in fed):
                 seen.append(node)
         for node in seen:
+            # What the node itself needs of the fused nodes, sources first.
             needed = [node]
             for before in reversed(fused[: fused.index(node)]):
                 if before not in seen and any(c in needed for c in consumers[before]):
@@ -190,6 +197,7 @@ class _Planner:
         for wire in node.outputs:
             for consumer, _ in wire.consumers:
                 consumers.append(consumer)
+        # Consumers beside sinks decide; a loss alone may be fused although sinks see its inputs.
         others = [consumer for consumer in consumers if not isinstance(consumer.op, Sink)]
         homes = []
         for consumer in others or consumers:
@@ -202,6 +210,7 @@ class _Planner:
             return None
         if chain is not None:
             return home if self._takes_chain(home, chain) else None
+        # One kernel: one worker, one choice of weights and sizes, and no join in between.
         same_worker = self.worker_of[node.name] == self.worker_of[last.name]
         same_options = (node.options.weights, node.options.max_dispatch_size) == (
             last.options.weights,
@@ -298,6 +307,7 @@ class _Planner:
         stack = [wire]
         while stack:
             for node, _ in (w := stack.pop()).consumers:
+                # Through control nodes to what they lead to, each once: routes may go round.
                 if self._routes(node):
                     new = [o for o in node.outputs if o not in seen]
                     seen.update(new)
@@ -319,6 +329,7 @@ class _Planner:
     def _type_ports(self) -> None:
         """A port lies in host memory if all its messages come from there; so does a group whose members do."""
         producers: dict[StagePort, list[Stage | None]] = {}
+        # Who feeds each port: pumps (None) and stages.
         for wire in [node.outputs[0] for node in self.graph.pumps.values()]:
             for leaf in self._leaves(wire):
                 producers.setdefault(leaf, []).append(None)
@@ -326,6 +337,8 @@ class _Planner:
             for wire in stage.wires:
                 for leaf in self._leaves(wire):
                     producers.setdefault(leaf, []).append(stage)
+        # From all ports on the host down: a port leaves it as soon as one producer does, until
+        # nothing changes.
         on_host = dict.fromkeys(producers, True)
         changed = True
         while changed:
@@ -338,6 +351,7 @@ class _Planner:
                 )
                 changed |= still != on_host[leaf]
                 on_host[leaf] = still
+        # Groups move to the host with their members, and then ports are typed.
         for stage in self.stages:
             if not stage.kind.is_dispatched and on_host.get(StagePort(stage.number, 0), True):
                 stage.space = HOST
@@ -364,8 +378,10 @@ class _Planner:
         key = (wire, space)
         if key in self._targets:
             return self._targets[key]
+        # Entered before it is filled: a loop of control nodes leads back to it.
         targets: Targets = []
         self._targets[key] = targets
+        # If all of the ports lie in one other space, rows are copied once, before they are spread.
         wanted = set()
         for leaf in self._leaves(wire):
             wanted.add(self.stages[leaf.stage].ports[leaf.port].space)
@@ -387,6 +403,7 @@ class _Planner:
                     inner.update(dict.fromkeys(self._ports(node, wire)))
             elif not any(isinstance(t, ControlStep) and t.node is node for t in targets):
                 targets.append(ControlStep(node, [self._route(out, space) for out in node.outputs]))
+        # Else each port gets the rows in its own space.
         for leaf in inner:
             port = self.stages[leaf.stage].ports[leaf.port]
             if port.space == space:

@@ -80,6 +80,7 @@ class Link:
         Args:
           sequence: The number of that one. What was never sent is not believed.
         """
+        # In order of sending: a number confirms all before it.
         while self._sent and self._sent[0].sequence <= sequence < self._next:
             self._nbytes -= self._sent.popleft().nbytes
 
@@ -95,8 +96,10 @@ class Link:
 
     def judge(self, epoch: int, sequence: int) -> LinkVerdict:
         """Judges an arriving message by its number, and expects the next number after an expected one."""
+        # Of an earlier connection, or of another run.
         if epoch != self.epoch:
             return LinkVerdict.FOREIGN
+        # Sent twice, or something before it was lost.
         if sequence != self.expected:
             return LinkVerdict.AGAIN if sequence < self.expected else LinkVerdict.EARLY
         self.expected += 1
@@ -114,6 +117,7 @@ class Link:
         self._taken += 1
         self._untold_nbytes += nbytes
         n_untold = self._taken - self._told
+        # A quarter of the window keeps the sender going, with few reports.
         if 4 * n_untold < self._window.messages and 4 * self._untold_nbytes < self._window.nbytes:
             return None
         return self.tell()

@@ -197,10 +197,12 @@ class LocalLine:
         self.urgent = None
         if not self.is_up or self.is_closed or self.failure:
             return  # nothing goes out before the peer has beaten, so that it is noticed if who has sent something is silent
+        # Room in the ring is told first: the peer may wait for it, with all of its records.
         if self._in.is_due:
             if not self._gave([_HEAD.pack(_READ, 0, self._in.position)]):
                 return
             self._in.note_report()
+        # A record that has been made stays made: its frame is in the ring already.
         while self._waiting:
             self._made = self._made or self._make(*self._waiting[0])
             if self._made is None:
@@ -242,6 +244,7 @@ class LocalLine:
         for frame in frames:
             n = len(frame)
             position = _INSIDE
+            # Small frames go through the socket, large ones through the ring.
             if n <= _INLINE_BYTES:
                 inside += [frame, bytes(-n % _PAD)]
             elif (position := self._out.put(frame)) is None:
@@ -265,6 +268,7 @@ class LocalLine:
             except OSError as error:
                 self._note_failure(error)
                 return None
+            # An end of the stream comes behind everything that was sent.
             if not n:
                 self._is_open = False
                 return None
@@ -280,6 +284,7 @@ class LocalLine:
     def _came(self, record: bytearray) -> list[Any] | None:
         """Takes a record apart; gives the frames of a whole message."""
         kind, n, position = _HEAD.unpack_from(record)
+        # The peer has read so far: there is room again.
         if kind == _READ:
             self._out.was_read(position)
             self._flush()
@@ -289,6 +294,7 @@ class LocalLine:
         if kind not in (_FRAMES, _PART, _CUT) or not n:
             raise ValueError(f"{n} frames of kind {kind}")
         frames: list[Any] = []
+        # Frames in their order, from the ring or from the record, which is padded.
         for position, nbytes in _FRAME.iter_unpack(view[_HEAD.size : at]):
             if position != _INSIDE:
                 frames.append(self._in.take(position, nbytes))
@@ -299,6 +305,7 @@ class LocalLine:
             raise ValueError(f"{len(record)} bytes, where its head tells of {at}")
         if self._in.is_due:
             self._flush()
+        # The last frame so far goes on with the first of these.
         if self._is_cut:
             frames[0] = b"".join((self._frames.pop(), frames[0]))
         self._frames += frames

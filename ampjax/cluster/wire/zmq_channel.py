@@ -163,9 +163,11 @@ class ZmqChannel:
         with self._turn:
             self._pump()
             line = self._line
+            # Asking why costs more than sending, so only a suspicion leads to it.
             doubt = line.is_closed or line.is_gone or line.silence_s or self._failed
             if doubt and (error := self._error(takes=False)):
                 raise error
+            # Room in the window first; a long wait is told once, and then goes on.
             if not self._wait(
                 lambda: self._link.has_room(message.nbytes), self._window.warn_after_s, takes=False
             ):
@@ -178,9 +180,11 @@ class ZmqChannel:
                     lambda: self._link.has_room(message.nbytes),
                     takes=False,
                 )
+            # The number is given under the lock, so messages go out in its order.
             frames = encode(message, self._link.epoch, self._link.next_sequence)
             self._link.keep(frames if line.may_lose else [], message.nbytes)
             self._n_sent += nbytes_of(frames)
+            # Sent after it is kept: it may have to be sent again at once.
             self._give(frames)
             self._pump()
 
@@ -189,6 +193,7 @@ class ZmqChannel:
         with self._turn:
             if not self._wait(lambda: bool(self._inbox), timeout_s):
                 return None
+            # Taken counts when the user has the message, not when the socket had it.
             message = self._inbox.popleft()
             if (confirmed := self._link.take_next(message.nbytes)) is not None:
                 self._say(_TOLD, confirmed)
@@ -247,6 +252,7 @@ class ZmqChannel:
         """
         self.say_bye()
         with self._turn:
+            # What has gone into the line may still be on its way.
             left_s = LINGER_S if until is None else until - time.monotonic()
             with contextlib.suppress(HostError, WireError):
                 self._wait(lambda: not self._line.has_unsent, left_s, takes=False)
@@ -280,6 +286,7 @@ class ZmqChannel:
         """Waits until a condition holds; False if time runs out. One thread looks at the socket for all waiting threads."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
+            # First what has come: it may be what is waited for, or explain an end.
             self._pump()
             if done():
                 return True
@@ -291,6 +298,7 @@ class ZmqChannel:
                 left = min(_SLICE_S, end - time.monotonic())
             if left <= 0:
                 return False
+            # Another thread looks at the socket, and wakes this one.
             if self._is_polling:
                 self._turn.wait(left)
             else:
@@ -299,11 +307,13 @@ class ZmqChannel:
     def _poll(self, timeout_s: float) -> None:
         """Lets the others have their turn until something may have come."""
         poll = select.poll()
+        # Registered under the lock, so nothing comes between the last look and the wait.
         for descriptor in (self._waker.begin(), *self._line.descriptors):
             poll.register(descriptor, select.POLLIN)
         if (urgent := self._line.urgent) is not None:
             poll.register(urgent[0], urgent[1] | select.POLLIN)
         self._is_polling = True
+        # Others may send and receive meanwhile.
         self._turn.release()
         try:
             poll.poll(timeout_s * 1e3)
@@ -319,8 +329,10 @@ class ZmqChannel:
         where = f"{self.name}, channel to {self.peer}"
         if line.is_closed:
             return closed_error(self.name, self.peer)
+        # Messages that came before the end are still to be taken.
         if takes and self._inbox:
             return None
+        # From the surest reason to the least: damage, an error there, an end, silence.
         if self._failed:
             between = (
                 "is between the two ends"
@@ -379,15 +391,18 @@ class ZmqChannel:
     def _pump(self) -> None:
         """Takes all that has come from the socket."""
         n = len(self._inbox)
+        # A new connection: what the other end has not confirmed may be lost.
         if self._line.look():
             for frames in self._link.unconfirmed():
                 self._give(frames)
             self._repeats = True
+        # Then all that has come, in order.
         while not self._failed and (frames := self._line.take()) is not None:
             self._came(frames)
         if self._repeats:  # the other end does not know what has been taken here
             self._repeats = False
             self._say(_TOLD, self._link.tell())
+        # Whoever waits for messages looks again.
         if len(self._inbox) > n:
             self._waker.wake()
             self._turn.notify_all()
@@ -397,6 +412,7 @@ class ZmqChannel:
             message, epoch, sequence = decode(frames)
         except WireError as error:
             return self._refuse(error.got)
+        # Control messages have no number: they are not sent again.
         if sequence == 0 and epoch == self._link.epoch and message.kind.startswith("\0"):
             return self._control(message)
         verdict = self._link.judge(epoch, sequence)
