@@ -109,7 +109,7 @@ class HostLink:
         self.needs.clear()
 
     def unfinished(self) -> list[tuple[int, int, MadeFor | None]]:
-        """The operations that the host may not have carried out, in order: each one's batch, its place there, and the launch that it belongs to (`MadeFor`)."""
+        """The operations that the host may not have carried out, in order: each one's batch, its place there, and its launch (`MadeFor`)."""
         batches = [*self._unfinished, (self.opened, self.batch.made_for)]
         result = []
         for batch, operations in batches:
