@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,8 @@ class Columns:
         self._noted: list[set[str]] = [set()]
         self._values: dict[str, np.ndarray] = {}
         self._sizes: dict[tuple[str, ...], tuple[str, np.ndarray]] = {}
+        self._starts: dict[tuple[str, ...], np.ndarray] = {}
+        self._dimensions = {leaf.path: leaf.dimensions for leaf in leaves}
         if labels:
             missing = []
         else:
@@ -75,6 +78,50 @@ class Columns:
 
     def __len__(self) -> int:
         return self._n
+
+    def some(self, numbers: np.ndarray) -> Columns:
+        """The columns of some instances, of which nothing is known yet but the leaves.
+
+        Args:
+          numbers: Which instances, `[n]`.
+        """
+        part = copy(self)
+        part._n = len(numbers)
+        part._known = {}
+        part._noted = [set()]
+        part._starts = {}
+        part._sizes = {}
+        rows: dict[tuple[str, ...], np.ndarray] = {(): numbers}
+        for dimensions, (path, sizes) in self._in_depth():
+            around = rows[dimensions[:-1]]
+            own = sizes[around]
+            rows[dimensions] = ranges(self._starts_of(dimensions)[around], own)
+            part._sizes[dimensions] = path, own
+        part._values = {}
+        for path, values in self._values.items():
+            part._values[path] = values[rows[self._dimensions[path]]]
+        return part
+
+    def n_elements(self) -> np.ndarray:
+        """How many elements each instance has along all dimensions of the spec, itself included, `[n]`."""
+        total = np.ones(self._n, np.int64)
+        instance: dict[tuple[str, ...], np.ndarray] = {(): np.arange(self._n)}
+        for dimensions, (_, sizes) in self._in_depth():
+            own = instance[dimensions[:-1]]
+            total += np.bincount(own, sizes, self._n).astype(np.int64)
+            instance[dimensions] = own.repeat(sizes)
+        return total
+
+    def _in_depth(self) -> list[tuple[tuple[str, ...], tuple[str, np.ndarray]]]:
+        """The sizes along each dimension, the outer ones first."""
+        return sorted(self._sizes.items(), key=lambda entry: len(entry[0]))
+
+    def _starts_of(self, dimensions: tuple[str, ...]) -> np.ndarray:
+        """Where the elements of each row begin."""
+        if dimensions not in self._starts:
+            sizes = self._sizes[dimensions][1]
+            self._starts[dimensions] = sizes.cumsum() - sizes
+        return self._starts[dimensions]
 
     def once(
         self,

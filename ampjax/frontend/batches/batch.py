@@ -50,3 +50,15 @@ class Batch:
         n_bytes = sum(leaf.nbytes for leaf in self.arrays)
         filling = f" of {self.size}" if self.size != self.n_examples else ""
         return f"Batch({self.n_examples}{filling} examples, {len(self.arrays)} arrays, {n_bytes / 1e6:.2f} MB)"
+
+
+def stacked(batches: Sequence[Batch]) -> Batch:
+    """Batches of equal shapes as one, whose arrays have an axis for them in front.
+
+    Args:
+      batches: The batches.
+    """
+    return jax.tree.map(
+        lambda *each: np.stack(each),
+        *batches,
+    )
