@@ -24,6 +24,7 @@ from ampjax.frontend.batch_rules.whole_sequences import WHOLE
 from ampjax.frontend.batches.batch import Batch, stacked
 from ampjax.frontend.batches.batch_shapes import BatchShapes, RecentShapes
 from ampjax.frontend.batches.epoch_batches import EpochBatches, epoch_groups
+from ampjax.frontend.batches.packed_data import PackedData
 from ampjax.frontend.batches.ragged_results import Reports
 from ampjax.frontend.batches.row_program import RowProgram
 from ampjax.frontend.combinators.embeddings import AnyTable
@@ -249,22 +250,57 @@ class Batched:
         given = self._listed(examples)
         self._require_room(len(given), 1, None, None)
         columns = Columns(self._leaves, given, labels)
-        program.check(columns.some(np.arange(len(columns))))
         n_elements = columns.n_elements()
         n_each = size * (parts or 1)
         key = (program, size, by_size, parts, labels)
         shapes = self._shapes.get(key, examples)
         if shapes is None:
-            drawn = epoch_groups(n_elements, n_each, 0, by_size)
             shapes = BatchShapes(program, size, parts or 1)
-            shapes.find(columns, drawn, n_elements)
             self._shapes.put(key, examples, shapes)
+            drawn = epoch_groups(n_elements, n_each, 0, by_size)
+        else:
+            drawn = None
+        packed = self._packed(program, columns, shapes, drawn, parts is not None)
+        return packed.epoch(epoch_groups(n_elements, n_each, seed, by_size))
 
-        def pack(numbers: np.ndarray) -> Batch:
-            packed = shapes.pack(columns, numbers)
-            return packed[0] if parts is None else stacked(packed)
+    def packed(
+        self,
+        columns: Columns,
+        size: int,
+        groups: Sequence[np.ndarray],
+        like: PackedData | None = None,
+    ) -> PackedData:
+        """A data set in batches, for a trainer.
 
-        return EpochBatches(epoch_groups(n_elements, n_each, seed, by_size), pack)
+        Args:
+          columns: The examples, as the compiled model of this function has them.
+          size: Rows of each batch.
+          groups: The numbers of the examples of each batch of an epoch, from which shapes are found.
+          like: Another data set, whose batches' shapes these are to have.
+
+        Raises:
+          DataError: If a number in an example is not what the model can use.
+        """
+        program = self._known("packed")
+        own = columns.as_read()
+        if like is not None:
+            return self._packed(program, own, like.shapes, None)
+        return self._packed(program, own, BatchShapes(program, size), groups)
+
+    def _packed(
+        self,
+        program: RowProgram,
+        columns: Columns,
+        shapes: BatchShapes,
+        groups: Sequence[np.ndarray] | None,
+        is_stacked: bool = False,
+    ) -> PackedData:
+        """A data set in batches: its numbers are checked, and shapes found from some groups."""
+        with jax.ensure_compile_time_eval():  # also where what calls it is traced
+            program.check(columns.as_read())
+            if groups is not None:
+                shapes.find(columns, groups, columns.n_elements())
+        return PackedData(columns, shapes, is_stacked)
 
     def _known(self, method: str) -> RowProgram:
         """The program of the latest types of parameters."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
+
+from ampjax.errors import DataError
 
 
 @jax.tree_util.register_dataclass
@@ -22,7 +24,12 @@ class Batch:
       arrays: What the program reads.
       layout: What the arrays mean: programs of one layout read the same ones.
       missing: Where labels were left out, the numbers of the arrays that they would have been in, and which leaves those are.
+
+    Attributes:
+      has_rows: False: rows of its arrays can't be cut apart, since they refer to each other.
     """
+
+    has_rows: ClassVar[bool] = False
 
     weights: Any
     arrays: Sequence[Any]
@@ -36,6 +43,21 @@ class Batch:
     def size(self) -> int:
         """How many examples there are, those included that fill the batch up."""
         return self.weights.shape[0]
+
+    @property
+    def parts(self) -> tuple[Batch, ...]:
+        """The batches of which it was made by `pack(parts=...)`: `px.Parts(batch.parts)` gives each replica of a runner its own.
+
+        Raises:
+          DataError: If it was made without.
+        """
+        if self.weights.ndim == 1:
+            fix = "Pack with `parts=`, the number of devices."
+            raise DataError("batch, parts", "a batch in parts", "one without", fix)
+        each = []
+        for i in range(len(self.weights)):
+            each.append(jax.tree.map(lambda x, i=i: x[i], self))
+        return tuple(each)
 
     @property
     def n_examples(self) -> int:

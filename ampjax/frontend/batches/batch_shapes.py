@@ -39,11 +39,13 @@ class Shape:
       sizes: The sizes of its arrays.
       n_numbers: How many numbers the arrays hold.
       n_elements: How many elements of examples a batch has for which it was made, at most.
+      numbers: The numbers of the examples of the largest of these batches.
     """
 
     sizes: Sizes
     n_numbers: int
     n_elements: int
+    numbers: np.ndarray
 
 
 class BatchShapes:
@@ -85,7 +87,9 @@ class BatchShapes:
         found = []
         for numbers in _sample(groups, n_elements):
             parts = self._parts(columns, numbers)
-            found.append((parts, self._shape(parts, {})))
+            sizes, n_numbers = self._measured(parts, {})
+            own = Shape(sizes, n_numbers, _n_elements(parts), numbers)
+            found.append((parts, own))
         found.sort(key=lambda one: -one[1].n_numbers)
         for most in COSTS:
             shapes = self._joined(found, most)
@@ -128,18 +132,18 @@ class BatchShapes:
         batches, _ = self._program.pack_in(parts, self._size, sizes)
         return batches
 
-    def _shape(
+    def _measured(
         self,
         parts: Sequence[Columns],
         least: Sizes,
-    ) -> Shape:
-        """The shape of a batch that has some sizes at least."""
+    ) -> tuple[Sizes, int]:
+        """The sizes of a batch that has some sizes at least, and how many numbers its arrays hold."""
         batches, sizes = self._program.pack_in(parts, self._size, least)
         n_numbers = 0
         for batch in batches:
             for array in batch.arrays:
                 n_numbers += array.size
-        return Shape(sizes, n_numbers, _n_elements(parts))
+        return sizes, n_numbers
 
     def _joined(
         self,
@@ -149,14 +153,16 @@ class BatchShapes:
         """Shapes for batches from large to small: each batch shares that of the one before, unless it costs too much."""
         shapes: list[Shape] = []
         for parts, own in found:
-            if shapes:
-                last = shapes[-1]
-                joined = self._shape(parts, _largest(last.sizes, own.sizes))
-                if joined.n_numbers <= most * own.n_numbers:
-                    n_elements = max(last.n_elements, own.n_elements)
-                    shapes[-1] = Shape(joined.sizes, joined.n_numbers, n_elements)
-                    continue
-            shapes.append(own)
+            if not shapes:
+                shapes.append(own)
+                continue
+            last = shapes[-1]
+            sizes, n_numbers = self._measured(parts, _largest(last.sizes, own.sizes))
+            if n_numbers > most * own.n_numbers:
+                shapes.append(own)
+                continue
+            n_elements = max(last.n_elements, own.n_elements)
+            shapes[-1] = Shape(sizes, n_numbers, n_elements, last.numbers)
         return shapes
 
 
