@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from ampjax.drivers.controller import InstanceSource
 from ampjax.trace.instruments import Instrument
+
+
+class Ends(Protocol):
+    """A source of instances that can end early (`drivers.controller.InstanceSource`)."""
+
+    @property
+    def n_admitted(self) -> int:
+        """As `InstanceSource.n_admitted`."""
+        ...
+
+    def end_early(self, multiple: int = 1) -> None:
+        """As `InstanceSource.end_early`."""
+        ...
 
 
 class EarlyEnd(Instrument):
@@ -26,7 +39,7 @@ class EarlyEnd(Instrument):
     ):
         self._due = due
         self._multiple = multiple
-        self.source: InstanceSource | None = None
+        self.source: Ends | None = None
 
     def settled(
         self,

@@ -21,7 +21,10 @@ from ampjax.frontend.batch_rules import (
     while_steps,
 )
 from ampjax.frontend.batch_rules.whole_sequences import WHOLE
-from ampjax.frontend.batches.batch import Batch
+from ampjax.frontend.batches.batch import Batch, stacked
+from ampjax.frontend.batches.batch_shapes import BatchShapes, RecentShapes
+from ampjax.frontend.batches.epoch_batches import EpochBatches, epoch_groups
+from ampjax.frontend.batches.packed_data import PackedData
 from ampjax.frontend.batches.ragged_results import Reports
 from ampjax.frontend.batches.row_program import RowProgram
 from ampjax.frontend.combinators.embeddings import AnyTable
@@ -71,6 +74,7 @@ class Batched:
         self._leaves, self._structure = parse(spec)
         self._programs: dict[Hashable, RowProgram] = {}
         self._last: RowProgram | None = None
+        self._shapes = RecentShapes()
         self._jitted = jax.jit(self._run)
         if params is not None:
             self._program(params)
@@ -192,9 +196,7 @@ class Batched:
           DataError: If there is no example, more than `size`, or one does not fit the spec.
           GraphError: If nothing has told the types of the parameters yet.
         """
-        if self._last is None:
-            fix = "Give `amp.vmap` the parameters as `params=`, or call the function once before."
-            raise GraphError(f"{self!r}, pack", "types of the parameters", "none so far", fix)
+        program = self._known("pack")
         self._require_count("size", size)
         self._require_count("parts", parts)
         given = self._listed(examples)
@@ -205,13 +207,107 @@ class Batched:
             columns = []
             for i in range(n_parts):
                 columns.append(Columns(self._leaves, given[i * least : (i + 1) * least], labels))
-            batches = self._last.pack(columns, least if size is None else size)
-        if parts is None:
-            return batches[0]
-        return jax.tree.map(
-            lambda *each: np.stack(each),
-            *batches,
-        )
+            batches = program.pack(columns, least if size is None else size)
+        return batches[0] if parts is None else stacked(batches)
+
+    def batches(
+        self,
+        examples: Sequence[Any],
+        size: int = 64,
+        seed: int | None = 0,
+        *,
+        by_size: bool = False,
+        parts: int | None = None,
+        labels: bool = True,
+    ) -> EpochBatches[Batch]:
+        """An epoch of packed batches, each of which is packed in a thread while the one before is used.
+
+        All have `size` rows: the last one is filled up with copies, whose `weights` are 0. An epoch has about four shapes at most, so few
+        programs are compiled; they are the same for every seed.
+
+        Args:
+          examples: The examples, as the spec says. They are read here, so later changes don't matter.
+          size: How many examples a batch has.
+          seed: Of the order, another one for each epoch; None takes examples in their order.
+          by_size: Whether a batch has examples of about the same size, so that fewer rows are filled up; which batch comes when is random.
+          parts: Deals each batch out to so many of equal shapes, as `pack` does; `size` is that of a part.
+          labels: As for `pack`.
+
+        Returns:
+          The batches: `for batch in batches`, and `len(batches)`. Each loop over them is the same epoch.
+
+        Raises:
+          DataError: As `pack`.
+          GraphError: As `pack`.
+        """
+        program = self._known("batches")
+        self._require_count("size", size)
+        self._require_count("parts", parts)
+        is_seed = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
+        if seed is not None and not is_seed:
+            fix = "Give the number of the epoch, or None for the order of the examples."
+            raise DataError(f"{self!r}, seed", "a whole number from 0, or None", f"{seed!r}", fix)
+        given = self._listed(examples)
+        self._require_room(len(given), 1, None, None)
+        columns = Columns(self._leaves, given, labels)
+        n_elements = columns.n_elements()
+        n_each = size * (parts or 1)
+        key = (program, size, by_size, parts, labels)
+        shapes = self._shapes.get(key, examples)
+        if shapes is None:
+            shapes = BatchShapes(program, size, parts or 1)
+            self._shapes.put(key, examples, shapes)
+            drawn = epoch_groups(n_elements, n_each, 0, by_size)
+        else:
+            drawn = None
+        packed = self._packed(program, columns, shapes, drawn, parts is not None)
+        return packed.epoch(epoch_groups(n_elements, n_each, seed, by_size))
+
+    def packed(
+        self,
+        columns: Columns,
+        size: int,
+        groups: Sequence[np.ndarray],
+        like: PackedData | None = None,
+    ) -> PackedData:
+        """A data set in batches, for a trainer.
+
+        Args:
+          columns: The examples, as the compiled model of this function has them.
+          size: Rows of each batch.
+          groups: The numbers of the examples of each batch of an epoch, from which shapes are found.
+          like: Another data set, whose batches' shapes these are to have.
+
+        Raises:
+          DataError: If a number in an example is not what the model can use.
+        """
+        program = self._known("packed")
+        own = columns.as_read()
+        if like is not None:
+            return self._packed(program, own, like.shapes, None)
+        return self._packed(program, own, BatchShapes(program, size), groups)
+
+    def _packed(
+        self,
+        program: RowProgram,
+        columns: Columns,
+        shapes: BatchShapes,
+        groups: Sequence[np.ndarray] | None,
+        is_stacked: bool = False,
+    ) -> PackedData:
+        """A data set in batches: its numbers are checked, and shapes found from some groups."""
+        with jax.ensure_compile_time_eval():  # also where what calls it is traced
+            program.check(columns.as_read())
+            if groups is not None:
+                shapes.find(columns, groups, columns.n_elements())
+        return PackedData(columns, shapes, is_stacked)
+
+    def _known(self, method: str) -> RowProgram:
+        """The program of the latest types of parameters."""
+        if self._last is None:
+            fix = "Give `amp.vmap` the parameters as `params=`, or call the function once before."
+            raise GraphError(f"{self!r}, {method}", "types of the parameters", "none so far", fix)
+        return self._last
 
     def _require_count(self, name: str, number: Any) -> None:
         """Refuses what is no whole number from 1; None is left out."""

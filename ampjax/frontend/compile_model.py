@@ -182,6 +182,7 @@ class Compiled:
         self.graph: Graph = low.draft.build(copies)
         # A traced program can't travel to another process, but the model can, and is traced there again.
         self.graph.remake = partial(_graph_of, model, params, spec, copies)
+        self.graph.batched = lambda: self.batched
 
     @cached_property
     def batched(self) -> Batched:

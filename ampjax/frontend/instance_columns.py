@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,8 @@ class Columns:
         self._noted: list[set[str]] = [set()]
         self._values: dict[str, np.ndarray] = {}
         self._sizes: dict[tuple[str, ...], tuple[str, np.ndarray]] = {}
+        self._starts: dict[tuple[str, ...], np.ndarray] = {}
+        self._dimensions = {leaf.path: leaf.dimensions for leaf in leaves}
         if labels:
             missing = []
         else:
@@ -75,6 +78,51 @@ class Columns:
 
     def __len__(self) -> int:
         return self._n
+
+    def as_read(self) -> Columns:
+        """The same columns, of which nothing is known yet but the leaves; so what is found out of them can be forgotten."""
+        same = copy(self)
+        same._known = {}
+        same._noted = [set()]
+        return same
+
+    def some(self, numbers: np.ndarray) -> Columns:
+        """The columns of some instances, of which nothing is known yet but the leaves.
+
+        Args:
+          numbers: Which instances, `[n]`.
+        """
+        part = self.as_read()
+        part._n = len(numbers)
+        part._starts = {}
+        part._sizes = {}
+        rows: dict[tuple[str, ...], np.ndarray] = {(): numbers}
+        for dimensions, (path, sizes) in _outer_first(self._sizes):
+            around = rows[dimensions[:-1]]
+            own = sizes[around]
+            rows[dimensions] = ranges(self._starts_of(dimensions)[around], own)
+            part._sizes[dimensions] = path, own
+        part._values = {}
+        for path, values in self._values.items():
+            part._values[path] = values[rows[self._dimensions[path]]]
+        return part
+
+    def n_elements(self) -> np.ndarray:
+        """How many elements each instance has along all dimensions of the spec, itself included, `[n]`."""
+        total = np.ones(self._n, np.int64)
+        instance: dict[tuple[str, ...], np.ndarray] = {(): np.arange(self._n)}
+        for dimensions, (_, sizes) in _outer_first(self._sizes):
+            own = instance[dimensions[:-1]]
+            total += np.bincount(own, sizes, self._n).astype(np.int64)
+            instance[dimensions] = own.repeat(sizes)
+        return total
+
+    def _starts_of(self, dimensions: tuple[str, ...]) -> np.ndarray:
+        """Where the elements of each row begin."""
+        if dimensions not in self._starts:
+            sizes = self._sizes[dimensions][1]
+            self._starts[dimensions] = sizes.cumsum() - sizes
+        return self._starts[dimensions]
 
     def once(
         self,
@@ -269,6 +317,7 @@ class CompiledInstances:
     Attributes:
       plans: What each pump gets.
       missing_labels: The leaves of the spec that no instance has, so that the data is for `predict` alone.
+      leaves: The instances as they are, for training by batches.
     """
 
     def __init__(
@@ -281,6 +330,7 @@ class CompiledInstances:
         self._n = len(columns)
         self.plans = plans
         self.missing_labels = columns.missing
+        self.leaves = columns.as_read()
         fed = {*plans, *topologies} if pumps is None else pumps
         result = {}
         for name, plan in topologies.items():
@@ -348,6 +398,13 @@ class CompiledInstances:
 
     def __repr__(self) -> str:
         return f"CompiledInstances({self._n} instances, {len(self._pumped)} pumps)"
+
+
+def _outer_first(
+    sizes: Mapping[tuple[str, ...], tuple[str, np.ndarray]],
+) -> list[tuple[tuple[str, ...], tuple[str, np.ndarray]]]:
+    """The sizes along each dimension, those around the others first."""
+    return sorted(sizes.items(), key=lambda entry: len(entry[0]))
 
 
 def _in_size(rows: np.ndarray, size: int, kind: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ampjax.frontend.instance_columns import CompiledInstances
+from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.ir.instances import Messages
 
 
@@ -47,6 +47,11 @@ class RedrawnInstances:
     def plans(self) -> Mapping[str, Any]:
         """The input of each pump."""
         return self._data.plans
+
+    @property
+    def leaves(self) -> Columns:
+        """The instances as they are, for training by batches."""
+        return self._data.leaves
 
     def __len__(self) -> int:
         return len(self._data)

@@ -37,6 +37,7 @@ class Graph:
       copies: The copies of parts that nodes are being added to; see `replicate`.
       remake: Makes the same graph in another process, if its nodes' functions can't be sent there, but the model that they were made from
         can; else None.
+      batched: Gives the model that the graph was compiled from as one function of a batch; None if it was not.
       form: The pytree in which users see the nodes' parameters, if it is not a dictionary of them.
       unread: The initial values of leaves of that pytree that no node reads, by path.
 
@@ -59,6 +60,7 @@ class Graph:
         self._token: Any = None
         self.copies = CopyStack()
         self.remake: Callable[[], Graph] | None = None
+        self.batched: Callable[[], Any] | None = None
         self.form: ParamsForm | None = None
         self.unread: Mapping[str, Any] = {}
 

@@ -185,7 +185,7 @@ def split_batch(
       n pytrees.
 
     Raises:
-      SettingsError: If n does not divide a leading size, leaves differ in it, there are not n parts alike, or no leaf is named so.
+      SettingsError: If n does not divide a leading size, the batch is a packed one, leaves differ in it, there are not n parts alike, or no leaf is named so.
       DataError: If there is no leaf, one is nothing that JAX takes, or replicas have unlike shared leaves.
     """
     if isinstance(batch, Parts):
@@ -194,6 +194,10 @@ def split_batch(
             n,
             shared,
         )
+    if n > 1 and not has_rows(batch):
+        expected = f"`px.Parts` of {n} batches"
+        fix = f"Pack with `parts={n}`, and pass `px.Parts(batch.parts)`."
+        raise SettingsError("batch", expected, "a packed batch, which can't be cut", fix)
     batch = _arrays(batch)
     are_cut = [not is_shared for is_shared in are_shared(batch, shared)]
     cut = {}
@@ -213,6 +217,16 @@ def split_batch(
             [_part(leaf, i, n) if own else leaf for leaf, own in zip(leaves, are_cut, strict=True)]
         )
     return tuple(jax.tree.unflatten(structure, part) for part in each)
+
+
+def has_rows(batch: Tree) -> bool:
+    """Whether a batch can be cut into rows: not if some part of it says that rows in it refer to each other, as `amp.Batch` does.
+
+    Args:
+      batch: A batch, or a part of one.
+    """
+    is_whole = lambda part: not getattr(part, "has_rows", True)
+    return not any(map(is_whole, jax.tree.leaves(batch, is_leaf=is_whole)))
 
 
 def are_shared(batch: Tree, shared: Sequence[str]) -> list[bool]:

@@ -50,7 +50,7 @@ from ampjax.train.assemble import (
     require_transform,
     scheduler_settings,
 )
-from ampjax.train.settings import Settings, settings_from
+from ampjax.train.settings import Settings, require_messages, settings_from
 from ampjax.train.training_data import as_instances
 from ampjax.utils.blocking import blocking
 
@@ -125,6 +125,7 @@ def simulate(
     require_closed("simulate", graph)
     require_transform(tx)
     s = settings_from(options)
+    require_messages("simulate", s)
     instances = as_instances(graph, data)
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler = Scheduler(plan, scheduler_settings(graph, s, tx), s.check)
@@ -183,6 +184,7 @@ def profile(
     require_closed("profile", graph)
     require_transform(tx)
     s = settings_from(options)
+    require_messages("profile", s)
     instances = as_instances(graph, data)
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler = Scheduler(plan, scheduler_settings(graph, s, tx), s.check)

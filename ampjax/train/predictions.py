@@ -24,7 +24,7 @@ class Predictions:
     Args:
       payload: `[m, *shape]`, a row per message; for a ragged wire a list of `[n, *shape]`.
       instance: `[m]`, the position of each message's instance in the data.
-      fields: The state fields, each `[m]`.
+      fields: The state fields, each `[m]`; none in batch mode.
     """
 
     payload: Any

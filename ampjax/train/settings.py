@@ -12,7 +12,7 @@ from ampjax.sched.decisions.parameter_changes import ReplicaSync
 from ampjax.sched.decisions.policy import Policy, find_policy
 from ampjax.utils.setting_checks import at_least, one_of, spelling
 
-MODES = ("async", "pipeline", "sync")
+MODES = ("async", "pipeline", "sync", "batch")
 
 STALENESS_LIMITS = ("max_staleness", "drop_staler_than", "exact_staleness")
 """Settings in versions: one for all nodes, or one for each of some."""
@@ -45,7 +45,8 @@ class Settings:
         Such a node updates as with `max_staleness=0`, so its gradients arrive fresh, and are applied so many updates later
         (`ampjax.optim.delayed`).
       mode: `async`: nodes update themselves, each with an optimizer of its own (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then
-        a step of one optimizer for all parameters (figure 1b). `sync`: one instance, then such a step (figure 1a).
+        a step of one optimizer for all parameters (figure 1b). `sync`: one instance, then such a step (figure 1a). `batch`: as `pipeline`, but each
+        round is one compiled call without messages: the plain and fastest way to train a compiled model.
       workers: Number of workers; each has a device if there are enough, else they share.
       affinity: The rule that places nodes on workers: `default`, `paper`, `coloured`, a mapping or a function (see `plan.affinity`). A
         mapping has a worker's number for each node, or the name of a host (`host1`, or `host1:1` for its second worker).
@@ -176,7 +177,8 @@ class Settings:
     @property
     def flush_every(self) -> int | None:
         """Instances between the controller's updates; None in asynchronous mode."""
-        return {"async": None, "pipeline": self.max_active_keys, "sync": 1}[self.mode]
+        rounds = {"async": None, "sync": 1}
+        return rounds.get(self.mode, self.max_active_keys)
 
     @property
     def in_flight(self) -> int:
@@ -207,6 +209,21 @@ def settings_from(
                 f"setting `{name}`", f"one of {known}", "an unknown setting", spelling(name, known)
             )
     return replace(base if base is not None else Settings(), **named)
+
+
+def require_messages(where: str, settings: Settings) -> None:
+    """Checks that a graph is run through messages.
+
+    Args:
+      where: What an error calls the caller.
+      settings: How it is run.
+
+    Raises:
+      SettingsError: If it is not.
+    """
+    if settings.mode == "batch":
+        fix = "Take `pipeline`, which makes the same updates through messages."
+        raise SettingsError(f"{where}, setting `mode`", f"one of {MODES[:-1]}", "`batch`", fix)
 
 
 def _check_versions(setting: str, value: Any) -> None:

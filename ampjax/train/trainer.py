@@ -28,6 +28,7 @@ from ampjax.sched.diagnose.story import story
 from ampjax.trace.trace import Trace
 from ampjax.train import checkpoint
 from ampjax.train.assemble import require_closed, require_transform
+from ampjax.train.batch_training.refusals import refuse_messages
 from ampjax.train.history import Epoch, History
 from ampjax.train.initial_params import check_params
 from ampjax.train.optimizers.node_optimizers import check_by_node
@@ -179,7 +180,7 @@ class Trainer:
         """The optimizers' states, in optax's form, by node; of nodes with one common optimizer once, under `all nodes`.
 
         In synchronous and pipeline mode nodes without a transform of their own are updated together wherever it matters, for example with a
-        global norm. Arrays are read-only copies. Entries of dictionaries, such as hyperparameters, can be assigned, and hold from the next
+        global norm, in batch mode always. Arrays are read-only copies. Entries of dictionaries, such as hyperparameters, can be assigned, and hold from the next
         training on, also in a callback of `fit`: `trainer.opt_state["all nodes"].hyperparams["learning_rate"] = 1e-4`. Other
         changes need an assignment: `trainer.opt_state = states`, where `states` has all or some of the names.
 
@@ -349,12 +350,12 @@ class Trainer:
           progress: Whether to show progress.
           label: What to put into each record, for example `{"experiment": "mnist"}`.
           history: A history to which epochs are added.
-          trace: Gets a record of each worker's time in training (not in validation).
+          trace: Gets a record of each worker's time in training (not in validation). In batch mode there is nothing to tell, nor for `record` and `update_log`.
           record: A file for the scheduler's decisions, about 40 bytes a dispatch, from which `amp.replay` repeats this run bit for bit.
           update_log: A file that gets, as JSON Lines, for each update of each node the instances whose gradients it contains and the
             parameter version that each one's forward pass saw (`amp.read_update_log` reads it).
           resume: Whether to continue from the newest complete snapshot, if there is one; `epochs` includes the epochs before it. Pass the
-            data that the run began with. In synchronous and pipeline mode and in virtual time (`cost`), the result has the same bits as a
+            data that the run began with. In synchronous, pipeline and batch mode and in virtual time (`cost`), the result has the same bits as a
             run with these snapshots that was not killed. In real time an asynchronous run continues with another legal schedule, and its
             recording with it.
           stop_on_nan: Whether training ends with the epoch after which parameters are not finite any more: nothing that follows would be a
@@ -380,6 +381,7 @@ class Trainer:
             fewer than two updates in an epoch, or its gradients were more than ten updates late in the mean. It says what to change.
         """
         _check_fit(epochs, trace)
+        refuse_messages(self.settings, trace=trace, record=record, update_log=update_log)
         own = [partial(self._call_back, callback) for callback in _callbacks(callbacks)]
         self._before_training()
         if history is None:
@@ -570,6 +572,7 @@ class Trainer:
           SettingsError: If there is no instance.
           Exception: As `fit_async`.
         """
+        refuse_messages(self.settings, accumulate=data, trace=trace)
         instances = self.session.instances(data)
         if update:
             self._before_training()

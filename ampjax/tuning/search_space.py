@@ -13,7 +13,7 @@ from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Subset
 from ampjax.simulation.simulate import simulate
-from ampjax.train.settings import Settings, settings_from
+from ampjax.train.settings import Settings, require_messages, settings_from
 from ampjax.tuning.candidate import Candidate
 from ampjax.utils.setting_checks import spelling
 
@@ -152,7 +152,7 @@ def candidates(
                 settings["min_admission"] = min(settings["min_admission"], most)
         if settings.get("mode", "async") != "async" and "min_update_interval" in space:
             settings["min_update_interval"] = Settings.min_update_interval
-        settings_from(settings)
+        require_messages("tune", settings_from(settings))
         found.setdefault(
             repr((sorted(settings.items(), key=str), sorted(knobs.items(), key=str))),
             Candidate(settings, knobs),

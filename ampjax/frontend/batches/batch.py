@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
+
+from ampjax.errors import DataError
 
 
 @jax.tree_util.register_dataclass
@@ -22,7 +24,12 @@ class Batch:
       arrays: What the program reads.
       layout: What the arrays mean: programs of one layout read the same ones.
       missing: Where labels were left out, the numbers of the arrays that they would have been in, and which leaves those are.
+
+    Attributes:
+      has_rows: False: rows of its arrays can't be cut apart, since they refer to each other.
     """
+
+    has_rows: ClassVar[bool] = False
 
     weights: Any
     arrays: Sequence[Any]
@@ -38,6 +45,21 @@ class Batch:
         return self.weights.shape[0]
 
     @property
+    def parts(self) -> tuple[Batch, ...]:
+        """The batches of which it was made by `pack(parts=...)`: `px.Parts(batch.parts)` gives each replica of a runner its own.
+
+        Raises:
+          DataError: If it was made without.
+        """
+        if self.weights.ndim == 1:
+            fix = "Pack with `parts=`, the number of devices."
+            raise DataError("batch, parts", "a batch in parts", "one without", fix)
+        each = []
+        for i in range(len(self.weights)):
+            each.append(jax.tree.map(lambda x, i=i: x[i], self))
+        return tuple(each)
+
+    @property
     def n_examples(self) -> int:
         """How many examples there are; known where the batch is not traced."""
         return int(np.asarray(self.weights).sum())
@@ -50,3 +72,15 @@ class Batch:
         n_bytes = sum(leaf.nbytes for leaf in self.arrays)
         filling = f" of {self.size}" if self.size != self.n_examples else ""
         return f"Batch({self.n_examples}{filling} examples, {len(self.arrays)} arrays, {n_bytes / 1e6:.2f} MB)"
+
+
+def stacked(batches: Sequence[Batch]) -> Batch:
+    """Batches of equal shapes as one, whose arrays have an axis for them in front.
+
+    Args:
+      batches: The batches.
+    """
+    return jax.tree.map(
+        lambda *each: np.stack(each),
+        *batches,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from ampjax.frontend.batches.programs_of_rows import Block, Report, Rows, Run, S
 from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
 from ampjax.frontend.batches.room_bodies import Body, element_type
 from ampjax.frontend.batches.row_lowering import RowLowering, Rule, SequenceRule, Value
-from ampjax.frontend.batches.row_tables import RowTables
+from ampjax.frontend.batches.row_tables import RowTables, Sizes
 from ampjax.frontend.combinators.tracing import trace, tracing, type_of
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
@@ -78,6 +78,18 @@ class RowProgram:
         name = getattr(function, "__qualname__", type(function).__name__)
         self.layout = hashlib.sha256(repr([name, *low.layout]).encode()).hexdigest()[:16]
 
+    def check(self, columns: Columns) -> None:
+        """Checks numbers in examples.
+
+        Args:
+          columns: The examples.
+
+        Raises:
+          DataError: If one is not what the model can use.
+        """
+        for check in self._low.host.draft.checks:
+            missing_leaves(columns, lambda check=check: check(columns))
+
     def pack(
         self,
         parts: Sequence[Columns],
@@ -93,19 +105,36 @@ class RowProgram:
           DataError: If a number in an example is not what the model can use.
         """
         for columns in parts:
-            for check in self._low.host.draft.checks:
-                missing_leaves(columns, lambda check=check, columns=columns: check(columns))
-        tables = [RowTables(columns, size) for columns in parts]
-        batches = [self._packed(each, size) for each in tables]
-        if len(parts) == 1:
-            return batches
-        sizes = {}
-        for key in tables[0].sizes:
-            sizes[key] = max(each.sizes[key] for each in tables)
-        result = []
+            self.check(columns)
+        batches, sizes = self.pack_in(parts, size, {})
+        if len(parts) > 1:
+            batches, _ = self.pack_in(parts, size, sizes)
+        return batches
+
+    def pack_in(
+        self,
+        parts: Sequence[Columns],
+        size: int,
+        least: Sizes,
+    ) -> tuple[list[Batch], Sizes]:
+        """Examples that have been checked, as arrays of given sizes at least.
+
+        Args:
+          parts: The examples of each batch.
+          size: Rows of each: as many as examples, or more.
+          least: The sizes.
+
+        Returns:
+          The batches, and the largest sizes of any. If these are `least`, all batches have its shapes.
+        """
+        batches = []
+        sizes: dict[Hashable, int] = {}
         for columns in parts:
-            result.append(self._packed(RowTables(columns, size, sizes), size))
-        return result
+            tables = RowTables(columns, size, least)
+            batches.append(self._packed(tables, size))
+            for key, own in tables.sizes.items():
+                sizes[key] = max(own, sizes.get(key, 0))
+        return batches, sizes
 
     def _packed(self, tables: RowTables, size: int) -> Batch:
         columns = tables.data

@@ -26,6 +26,10 @@ Origin = Callable[["Columns"], np.ndarray]
 """From the data to a row of some space for each row of another one; below 0 for none."""
 
 
+Sizes = Mapping[Hashable, int]
+"""How large a batch's arrays are, by what they are sizes of."""
+
+
 class Frame:
     """A way to lay rows out; see above.
 
@@ -76,7 +80,7 @@ class RowTables:
         self,
         data: Columns,
         size: int,
-        least: Mapping[Hashable, int] | None = None,
+        least: Sizes | None = None,
     ):
         self.data = data
         self._size = size

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.devices.random_keys import is_key
-from ampjax.parallel.shard import are_shared
+from ampjax.parallel.shard import are_shared, has_rows
 from ampjax.sparse.detection.loss_jaxpr import abstract
 
 Tree = Any
@@ -83,12 +83,16 @@ class JoinedBatch:
                 sizes.add(len(leaf))
         return len(sizes) <= 1
 
-    def require_same_scalars(self) -> None:
-        """Checks that all replicas have the same scalars and single keys.
+    def require_joinable(self) -> None:
+        """Checks that rows can be put together, and that all replicas have the same scalars and single keys.
 
         Raises:
-          Skipped: If they have not.
+          Skipped: If not.
         """
+        if not has_rows(self.parts[0]):
+            raise Skipped(
+                "rows of a packed batch refer to each other, so each part is a batch of its own"
+            )
         if any(varies and not own for varies, own in zip(self.varies, self.are_rows, strict=True)):
             raise Skipped(
                 "the parts differ in a scalar or in a single random key, so there is no joined batch"

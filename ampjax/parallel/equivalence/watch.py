@@ -234,7 +234,7 @@ class EquivalenceWatch:
         why = ""
         whole = None
         try:
-            batch.require_same_scalars()
+            batch.require_joinable()
             whole = shape.whole
         except Skipped as reason:
             why = str(reason)
@@ -270,7 +270,7 @@ class EquivalenceWatch:
         """Collects the findings on a later batch."""
         batch, shape = self._of(parts)
         try:
-            batch.require_same_scalars()
+            batch.require_joinable()
             if shape.verdict(batch).holds:
                 return ()
             _, error = self._compared(

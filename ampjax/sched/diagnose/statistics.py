@@ -206,6 +206,24 @@ class RunCounts:
         t.nodes[:, c.UPDATES : c.AWAITED] = 0
         t.clock[_OF_CLOCK] = 0
 
+    def add_round(self, n_instances: int, train: bool) -> None:
+        """Counts instances that were run together, without messages: in training each node has made an update.
+
+        Args:
+          n_instances: How many.
+          train: Whether they were trained on.
+        """
+        t = self._tables.t
+        t.clock[c.N_FINISHED] += n_instances
+        t.clock[c.MOST_IN_FLIGHT] = max(int(t.clock[c.MOST_IN_FLIGHT]), n_instances)
+        if train:
+            t.nodes[:, c.UPDATES] += 1
+
+    @property
+    def n_rounds(self) -> int:
+        """How many updates nodes have made at most."""
+        return int(self._tables.t.nodes[:, c.UPDATES].max(initial=0))
+
     def state(self) -> dict[str, Any]:
         """Gives the counters that another scheduler needs to go on counting, in a form that JSON can hold. Nothing may be in flight.
 

@@ -230,12 +230,16 @@ def _groups(
     elif settings.exact_staleness is not None:
         default = late(default, settings.exact_staleness)
     form = form_of(graph)
+    is_whole = settings.mode == "batch"
     is_copied = any(len(roles[role]) > 1 for role in shared)
     groups = []
-    if shared and (is_copied or graph.unread or not is_separable(default, form, shared)):
+    if shared and (
+        is_whole or is_copied or graph.unread or not is_separable(default, form, shared)
+    ):
         groups.append(_group(ALL_NODES, default, form, roles, shared, settings, dict(graph.unread)))
     for role, nodes in roles.items():
-        if role not in shared and role not in frozen and len(nodes) > 1 and nodes[0].table is None:
+        is_own = role not in shared and role not in frozen and nodes[0].table is None
+        if is_own and (is_whole or len(nodes) > 1):
             own = late(
                 nodes[0].options.tx or default,
                 delays.get(nodes[0].name, 0),

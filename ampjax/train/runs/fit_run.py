@@ -189,7 +189,7 @@ class FitRun:
             session.training_pass(self.data, order[:0]),
             "",
         )
-        return metrics_of(session.executor.losses.take(True), len(order))
+        return metrics_of(session.passes.losses.take(True), len(order))
 
     async def _piece(
         self,
@@ -251,7 +251,7 @@ class FitRun:
             session.inference_pass(self.valid, "losses"), "validate", self.reporter
         )
         metrics = metrics_of(
-            session.executor.losses.take(False),
+            session.passes.losses.take(False),
             len(self.valid),
         )
         return metrics, session.passes.now_s() - began

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 from ampjax.drivers.controller import source_of
@@ -12,7 +12,8 @@ from ampjax.drivers.issue_queue import abandon
 from ampjax.drivers.replay_driver import RecordingEnds
 from ampjax.drivers.run import DriverLoop
 from ampjax.engine.compilation import compilations
-from ampjax.engine.executor_protocol import AnyExecutor
+from ampjax.engine.executor_protocol import AnyExecutor, AnyLosses
+from ampjax.ir.nodes import Node
 from ampjax.plan.passes import Pass
 from ampjax.sched.diagnose.deadlock import report
 from ampjax.sched.memory_limits import MemoryGuard
@@ -20,7 +21,7 @@ from ampjax.sched.scheduler import Scheduler
 from ampjax.trace.instruments import Ended, Instrument
 from ampjax.trace.journal import Journal
 from ampjax.trace.trace import Trace
-from ampjax.train.predictions import Outputs
+from ampjax.train.predictions import Outputs, Predictions, gather_predictions
 from ampjax.train.runs.pace import Pace
 from ampjax.train.runs.run_statistics import RunStatistics
 from ampjax.utils.progress import SILENT, Reporter
@@ -61,6 +62,11 @@ class PassRunner:
         self._watching: list[Instrument] = []
         self.statistics = RunStatistics(scheduler)
         self.left_over: list[str] = []
+
+    @property
+    def losses(self) -> AnyLosses:
+        """The sums of losses and metrics."""
+        return self._executor.losses
 
     @property
     def over(self) -> bool:
@@ -165,6 +171,19 @@ class PassRunner:
                 loop.queue.abandon()
                 raise
             return loop.queue.outputs
+
+    def predictions(
+        self,
+        outputs: Outputs,
+        sinks: Mapping[str, Node],
+    ) -> dict[str, Predictions]:
+        """Sorts what has arrived at sinks.
+
+        Args:
+          outputs: What `run` gave.
+          sinks: The sinks by name; of copies of a sink any one.
+        """
+        return gather_predictions(self._executor.plan, outputs, sinks)
 
     async def _to_the_end(
         self,

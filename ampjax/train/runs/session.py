@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -24,8 +24,15 @@ from ampjax.plan.planner import Plan
 from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
 from ampjax.train.assemble import make_executor, plan_for, scheduler_settings
+from ampjax.train.batch_training.batch_data import BatchData
+from ampjax.train.batch_training.batch_function import BatchFunction
+from ampjax.train.batch_training.batch_passes import BatchPasses
+from ampjax.train.batch_training.batch_preparation import BatchPreparation
+from ampjax.train.batch_training.batch_programs import BatchPrograms
+from ampjax.train.batch_training.refusals import batch_function
 from ampjax.train.grouping import Orders
 from ampjax.train.hosted import start_hosts, with_workers
+from ampjax.train.optimizers.node_optimizers import form_of
 from ampjax.train.position import Position
 from ampjax.train.preparation import Preparation
 from ampjax.train.runs.pace import RealTime, VirtualTime
@@ -47,7 +54,7 @@ class Session:
       executor: Holds parameters and payloads, and computes.
       orders: Draws the order of instances.
       preparation: Sizes memory and compiles kernels before data run.
-      passes: Runs passes over data.
+      passes: Runs passes over data: through messages, or by whole batches.
       position: How far training has come.
     """
 
@@ -57,14 +64,17 @@ class Session:
     scheduler: Scheduler
     executor: AnyExecutor
     orders: Orders
-    preparation: Preparation
-    passes: PassRunner
+    preparation: Preparation | BatchPreparation
+    passes: PassRunner | BatchPasses
     position: Position
 
     @property
     def row_seeds(self) -> RowSeeds:
         """The seeds of the random numbers of bodies in this epoch."""
-        return RowSeeds(self.settings.seed, self.position.epochs)
+        return RowSeeds(
+            self.settings.seed,
+            self.position.epochs,
+        )
 
     def instances(
         self,
@@ -82,7 +92,13 @@ class Session:
         Raises:
           SettingsError: If they are neither a data set nor a sequence, are empty, or lack what losses need.
         """
-        return as_data(self.plan.graph, self.controller, data, name, labels)
+        return as_data(
+            self.plan.graph,
+            self.controller,
+            data,
+            name,
+            labels,
+        )
 
     def train_and_valid(
         self, train: Data, valid: Data | None
@@ -96,7 +112,10 @@ class Session:
         Raises:
           SettingsError: If one is neither a data set nor a sequence, or is empty.
         """
-        data = self.instances(train, "training data")
+        data = self.instances(
+            train,
+            "training data",
+        )
         return data, None if valid is None else self.instances(valid, "validation data")
 
     def training_pass(
@@ -112,7 +131,12 @@ class Session:
           ids: `[n]`: which of them, in order.
           may_update: False keeps all parameters as they are.
         """
-        return Pass(data, ids, may_update=may_update, seeds=self.row_seeds)
+        return Pass(
+            data,
+            ids,
+            may_update=may_update,
+            seeds=self.row_seeds,
+        )
 
     def inference_pass(self, data: AnyInstances, purpose: str) -> Pass:
         """Describes a pass over all instances without training.
@@ -121,7 +145,11 @@ class Session:
           data: The instances.
           purpose: `losses` or `sinks`: what is computed.
         """
-        return Pass(data, self.orders.evaluation_order(data), purpose)
+        return Pass(
+            data,
+            self.orders.evaluation_order(data),
+            purpose,
+        )
 
 
 def make_session(
@@ -159,10 +187,23 @@ def make_session(
     if cost is not None and not callable(cost):
         fix = "Pass for example `amp.FlopsCost`, or a function that makes a cost model."
         raise SettingsError("setting `cost`", "a function of the plan", type(cost).__name__, fix)
+    if settings.mode == "batch":
+        function = batch_function(
+            graph,
+            settings,
+            controller=controller,
+            cost=cost,
+            hosts=hosts,
+        )
+    else:
+        function = None
     s = settings if hosts is None else with_workers(settings, hosts)
     control = scheduler_settings(graph, s, tx)
     available = _available(devices)
     used = available[: min(s.workers, len(available))]
+    if function is not None and devices is not None and len(available) > 1:
+        fix = "Give one, or train with `mode='pipeline'`, or call `compiled.batched` under `jax.shard_map`."
+        raise SettingsError("mode='batch', `devices`", "one", f"{len(available)}", fix)
     warn_of_wrong_numbers("Trainer", used)
     executor: AnyExecutor
     if hosts is None:
@@ -172,7 +213,13 @@ def make_session(
             tx,
             [worker % len(used) for worker in range(s.workers)],
         )
-        executor = make_executor(plan, s, tx, params or {}, used)
+        executor = make_executor(
+            plan,
+            s,
+            tx,
+            params or {},
+            used,
+        )
     else:
         plan = plan_for(
             graph,
@@ -181,18 +228,37 @@ def make_session(
             hosts.space_of_workers(s.workers),
             hosts.workers_of_names(s.workers),
         )
-        executor = start_hosts(plan, s, tx, params or {}, hosts, used)
+        executor = start_hosts(
+            plan,
+            s,
+            tx,
+            params or {},
+            hosts,
+            used,
+        )
     scheduler = Scheduler(plan, control, s.check)
     orders = Orders(s.group_by_size)
     position = Position(s.seed)
     memory_limit = payload_budget(used) if s.memory_limit is None else s.memory_limit
-    preparation = Preparation(plan, s, scheduler, executor, orders, memory_limit)
+    preparation = Preparation(
+        plan,
+        s,
+        scheduler,
+        executor,
+        orders,
+        memory_limit,
+    )
     if cost is None:
         pace = RealTime(s.run_ahead)
     else:
         pace = VirtualTime(cost(plan), position)
-    passes = PassRunner(scheduler, executor, pace, preparation.guard)
-    return Session(
+    passes = PassRunner(
+        scheduler,
+        executor,
+        pace,
+        preparation.guard,
+    )
+    session = Session(
         s,
         controller,
         plan,
@@ -202,6 +268,37 @@ def make_session(
         preparation,
         passes,
         position,
+    )
+    return session if function is None else _by_batches(session, function, executor.store)
+
+
+def _by_batches(
+    session: Session,
+    function: BatchFunction,
+    store: Any,
+) -> Session:
+    """A session whose passes are computed by whole batches; what belongs to messages in it stands still."""
+    graph = session.plan.graph
+    store.accumulators.clear()  # gradients are used where they are computed
+    names = {}
+    for name, node in graph.parameterised.items():
+        names[node.role] = name
+    programs = BatchPrograms(
+        function,
+        store,
+        form_of(graph),
+        names,
+    )
+    data = BatchData(
+        function,
+        programs,
+        session.settings,
+        session.orders,
+    )
+    return replace(
+        session,
+        preparation=BatchPreparation(data),
+        passes=BatchPasses(programs, data, session.scheduler.counts, session.passes.statistics),
     )
 
 

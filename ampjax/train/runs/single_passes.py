@@ -16,7 +16,7 @@ from ampjax.engine.executor_protocol import AnyStore
 from ampjax.engine.loss_metrics import loss_sum, metrics_of
 from ampjax.errors import GraphError
 from ampjax.trace.trace import Trace
-from ampjax.train.predictions import Outputs, Predictions, gather_predictions
+from ampjax.train.predictions import Predictions
 from ampjax.train.runs.session import Session
 from ampjax.train.training_data import AnyInstances
 from ampjax.utils.progress import SILENT, Reporter
@@ -64,7 +64,7 @@ async def evaluate(
     async with session.passes.turn():
         with holding(session.executor.store, params):
             await _infer(session, data, "losses", reporter, "evaluate")
-        return metrics_of(session.executor.losses.take(False), len(data))
+        return metrics_of(session.passes.losses.take(False), len(data))
 
 
 async def predict(
@@ -98,7 +98,7 @@ async def predict(
     async with session.passes.turn():
         with holding(session.executor.store, params):
             outputs = await _infer(session, data, "sinks", reporter, "predict")
-    return gather_predictions(session.plan, outputs, sinks)
+        return session.passes.predictions(outputs, sinks)
 
 
 @contextmanager
@@ -158,13 +158,13 @@ async def accumulate(
             "train",
             trace=trace,
         )
-        sums = session.executor.losses.take(True)
+        sums = session.passes.losses.take(True)
     return {"loss_sum": loss_sum(sums), **metrics_of(sums, len(data))}
 
 
 async def _infer(
     session: Session, data: AnyInstances, purpose: str, reporter: Reporter, name: str
-) -> Outputs:
+) -> Any:
     preparation = session.preparation
     await preparation.prepare(
         data,

@@ -94,7 +94,7 @@ class Keeper:
         checkpoint.apply(saved, store, updates, position)
         session.scheduler.abandon()  # queues know dispatches by numbers, which begin again
         session.scheduler.counts.resume(fit["counts"])
-        session.executor.losses.resume(fit["losses"])
+        session.passes.losses.resume(fit["losses"])
         place = FitPlace(**fit["place"])
         history.epochs[:] = [Epoch(**epoch) for epoch in fit["epochs"]]
         history.resumed[:] = fit["resumed"]
@@ -137,7 +137,7 @@ class Keeper:
             **self._identity,
             "place": asdict(place),
             "counts": session.scheduler.counts.state(),
-            "losses": session.executor.losses.state(),
+            "losses": session.passes.losses.state(),
             "recording": None if self.recording is None else self.recording(),
             "epochs": [vars(epoch) for epoch in history.epochs],
             "resumed": history.resumed,

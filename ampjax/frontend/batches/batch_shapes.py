@@ -1,0 +1,224 @@
+"""The shapes of a data set's batches: few, so that an epoch needs few programs.
+
+They are found from some batches that are drawn for it, before any is trained on. What a batch is packed to depends on these and on its own
+examples, not on what came before: so a run that is resumed has the same arrays again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ampjax.frontend.batches.batch import Batch
+from ampjax.frontend.batches.row_program import RowProgram
+from ampjax.frontend.batches.row_tables import Sizes
+from ampjax.frontend.instance_columns import Columns
+
+MOST_SHAPES = 4
+"""How many shapes there are, at most, unless a batch fits none of them."""
+
+SAMPLED = 16
+"""How many batches shapes are found from, at most."""
+
+COSTS = (1.1, 1.25, 1.5, 2.0, float("inf"))
+"""How many times its own numbers a batch may hold in a shape that others share; the next one where there would be too many shapes."""
+
+
+KEPT = 4
+"""The shapes of how many data sets are kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """A shape of batches.
+
+    Args:
+      sizes: The sizes of its arrays.
+      n_numbers: How many numbers the arrays hold.
+      n_elements: How many elements of examples a batch has for which it was made, at most.
+      numbers: The numbers of the examples of the largest of these batches.
+    """
+
+    sizes: Sizes
+    n_numbers: int
+    n_elements: int
+    numbers: np.ndarray
+
+
+class BatchShapes:
+    """The shapes of a data set's batches.
+
+    Args:
+      program: Lays examples out.
+      size: Rows of a batch, or of each of its parts.
+      n_parts: Parts of a batch, which share a shape.
+
+    Attributes:
+      shapes: The shapes, from small to large.
+    """
+
+    def __init__(
+        self,
+        program: RowProgram,
+        size: int,
+        n_parts: int = 1,
+    ):
+        self._program = program
+        self._size = size
+        self._n_parts = n_parts
+        self.shapes: Sequence[Shape] = ()
+
+    def find(
+        self,
+        columns: Columns,
+        groups: Sequence[np.ndarray],
+        n_elements: np.ndarray,
+    ) -> None:
+        """Finds the shapes.
+
+        Args:
+          columns: The data set.
+          groups: The numbers of the examples of each batch of an epoch.
+          n_elements: How many elements each example has.
+        """
+        found = []
+        for numbers in _sample(groups, n_elements):
+            parts = self._parts(columns, numbers)
+            sizes, n_numbers = self._measured(parts, {})
+            own = Shape(sizes, n_numbers, _n_elements(parts), numbers)
+            found.append((parts, own))
+        found.sort(key=lambda one: -one[1].n_numbers)
+        for most in COSTS:
+            shapes = self._joined(found, most)
+            if len(shapes) <= MOST_SHAPES:
+                break
+        self.shapes = shapes[::-1]
+
+    def pack(self, columns: Columns, numbers: np.ndarray) -> list[Batch]:
+        """The parts of a batch in the first of the shapes that they fit; in one of their own if they fit none.
+
+        Args:
+          columns: The data set.
+          numbers: The numbers of the batch's examples.
+        """
+        parts = self._parts(columns, numbers)
+        batches = self._packed(parts)
+        for i in range(-(-len(numbers) // len(parts[0])), self._n_parts):
+            nothing = np.zeros_like(batches[i].weights)
+            batches[i] = replace(batches[i], weights=nothing)
+        return batches
+
+    def _parts(self, columns: Columns, numbers: np.ndarray) -> list[Columns]:
+        """The examples of each part; one for which there is none gets a copy of the first."""
+        least = -(-len(numbers) // self._n_parts)
+        parts = []
+        for i in range(self._n_parts):
+            own = numbers[i * least : (i + 1) * least]
+            parts.append(columns.some(own if len(own) else numbers[:1]))
+        return parts
+
+    def _packed(self, parts: Sequence[Columns]) -> list[Batch]:
+        wanted = _n_elements(parts)
+        sizes: Sizes = {}
+        for shape in self.shapes:
+            if shape.n_elements < wanted and shape is not self.shapes[-1]:
+                continue
+            batches, sizes = self._program.pack_in(parts, self._size, shape.sizes)
+            if sizes.items() <= shape.sizes.items():
+                return batches
+        batches, _ = self._program.pack_in(parts, self._size, sizes)
+        return batches
+
+    def _measured(
+        self,
+        parts: Sequence[Columns],
+        least: Sizes,
+    ) -> tuple[Sizes, int]:
+        """The sizes of a batch that has some sizes at least, and how many numbers its arrays hold."""
+        batches, sizes = self._program.pack_in(parts, self._size, least)
+        n_numbers = 0
+        for batch in batches:
+            for array in batch.arrays:
+                n_numbers += array.size
+        return sizes, n_numbers
+
+    def _joined(
+        self,
+        found: Sequence[tuple[Sequence[Columns], Shape]],
+        most: float,
+    ) -> list[Shape]:
+        """Shapes for batches from large to small: each batch shares that of the one before, unless it costs too much."""
+        shapes: list[Shape] = []
+        for parts, own in found:
+            if not shapes:
+                shapes.append(own)
+                continue
+            last = shapes[-1]
+            sizes, n_numbers = self._measured(parts, _largest(last.sizes, own.sizes))
+            if n_numbers > most * own.n_numbers:
+                shapes.append(own)
+                continue
+            n_elements = max(last.n_elements, own.n_elements)
+            shapes[-1] = Shape(sizes, n_numbers, n_elements, last.numbers)
+        return shapes
+
+
+class RecentShapes:
+    """The shapes of the data sets that were used last."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Hashable, Any, int, BatchShapes]] = []
+
+    def get(self, key: Hashable, data: Any) -> BatchShapes | None:
+        """The shapes of a data set, if it is one of these.
+
+        Args:
+          key: How it is packed.
+          data: The data set.
+        """
+        for known, own, length, shapes in self._known:
+            if known == key and own is data and length == len(data):
+                return shapes
+        return None
+
+    def put(self, key: Hashable, data: Any, shapes: BatchShapes) -> None:
+        """Keeps the shapes of a data set.
+
+        Args:
+          key: How it is packed.
+          data: The data set.
+          shapes: Its shapes.
+        """
+        self._known = [*self._known[1 - KEPT :], (key, data, len(data), shapes)]
+
+
+def _largest(one: Sizes, other: Sizes) -> Sizes:
+    """The larger of both sizes, of each."""
+    sizes = dict(one)
+    for key, size in other.items():
+        sizes[key] = max(size, sizes.get(key, 0))
+    return sizes
+
+
+def _n_elements(parts: Sequence[Columns]) -> int:
+    """How many elements the examples of the largest part have."""
+    return max(int(columns.n_elements().sum()) for columns in parts)
+
+
+def _sample(
+    groups: Sequence[np.ndarray],
+    n_elements: np.ndarray,
+) -> list[np.ndarray]:
+    """Some of an epoch's batches, of all sizes; among them the one with the largest example."""
+    totals = np.array([n_elements[numbers].sum() for numbers in groups])
+    order = np.argsort(totals, kind="stable")
+    places = np.linspace(0, len(groups) - 1, min(SAMPLED, len(groups)))
+    chosen = set(order[places.astype(int)].tolist())
+    largest = int(n_elements.argmax())
+    for number, numbers in enumerate(groups):
+        if largest in numbers:
+            chosen.add(number)
+    return [groups[number] for number in sorted(chosen)]

@@ -1,0 +1,236 @@
+"""Data sets as a trainer by batches uses them: packed, with shapes that are found once, and compiled shape by shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import SettingsError
+from ampjax.train.batch_training.batch_function import Batch, BatchFunction, PackedExamples
+from ampjax.train.batch_training.batch_programs import BatchPrograms
+from ampjax.train.grouping import Orders
+from ampjax.train.settings import Settings
+
+LEAST_EVALUATED = 64
+"""How many examples are evaluated together at least, if there are as many."""
+
+KEPT = 4
+"""How many data sets are kept packed."""
+
+
+@dataclass(frozen=True, eq=False)
+class KnownData:
+    """A data set that is packed.
+
+    Args:
+      data: The data set as users have it.
+      purpose: What it is run for, one of `passes.PURPOSES`.
+      packed: Its examples in batches.
+    """
+
+    data: Any
+    purpose: str
+    packed: PackedExamples
+
+
+class BatchData:
+    """The data sets of a trainer.
+
+    Args:
+      function: Packs examples.
+      programs: What is compiled for each shape.
+      settings: The trainer's settings.
+      orders: The orders in which examples are taken.
+    """
+
+    def __init__(
+        self,
+        function: BatchFunction,
+        programs: BatchPrograms,
+        settings: Settings,
+        orders: Orders,
+    ):
+        self._function = function
+        self._programs = programs
+        self._settings = settings
+        self._orders = orders
+        self._known: list[KnownData] = []
+        self._compiled: set[Any] = set()
+        self._is_whole: set[KnownData] = set()
+
+    def size(self, data: Any, purpose: str) -> int:
+        """How many examples a batch has.
+
+        Args:
+          data: A data set.
+          purpose: What it is run for.
+        """
+        size = self._settings.max_active_keys
+        if purpose != "train":
+            size = max(size, LEAST_EVALUATED)
+        # Of few examples powers of two, so that data sets of about one size share programs.
+        return min(
+            size,
+            1 << (len(data) - 1).bit_length(),
+        )
+
+    def is_ready(self, data: Any, purpose: str) -> bool:
+        """Whether a data set is packed, so that its shapes are known.
+
+        Args:
+          data: The data set.
+          purpose: What it is run for.
+        """
+        return self._find(data, purpose) is not None
+
+    def prepare(self, data: Any, purpose: str) -> None:
+        """Packs a data set, and finds the shapes of its batches.
+
+        Args:
+          data: The data set.
+          purpose: What it is run for.
+
+        Raises:
+          SettingsError: If it has no examples of a model.
+          DataError: If a number in an example is not what the model can use.
+        """
+        if self.is_ready(data, purpose):
+            return
+        if purpose == "train":
+            # By a generator of its own: shapes must be the same wherever training has come to.
+            order = self._orders.training_order(
+                data,
+                np.random.default_rng(0),
+            )
+        else:
+            order = self._orders.evaluation_order(data)
+        size = self.size(data, purpose)
+        packed = self._function.packed(
+            _leaves(data),
+            size,
+            in_batches(order, size),
+        )
+        self._keep(KnownData(data, purpose, packed))
+
+    def packed(self, data: Any, purpose: str) -> PackedExamples:
+        """A data set in batches; one that was drawn anew has the shapes of the one before.
+
+        Args:
+          data: The data set.
+          purpose: What it is run for.
+        """
+        found = self._find(data, purpose)
+        if found is None:
+            like = self._latest(purpose)
+            if like is None:
+                self.prepare(data, purpose)
+            else:
+                size = self.size(data, purpose)
+                packed = self._function.packed(
+                    _leaves(data),
+                    size,
+                    [],
+                    like.packed,
+                )
+                self._known.remove(like)
+                self._keep(KnownData(data, purpose, packed))
+            found = self._find(data, purpose)
+        assert found is not None
+        return found.packed
+
+    def uncompiled(self) -> list[tuple[str, Batch]]:
+        """A batch of each shape that is known and has not been compiled, and what it is run for."""
+        found: dict[Any, tuple[str, Batch]] = {}
+        for known in self._known:
+            if known in self._is_whole:
+                continue
+            before = len(found)
+            for batch in known.packed.examples():
+                key = _key(known.purpose, batch)
+                if key not in self._compiled:
+                    found[key] = known.purpose, batch
+            if len(found) == before:
+                self._is_whole.add(known)
+        return [*found.values()]
+
+    def n_shapes(self, data: Any) -> int:
+        """How many shapes the batches of a data set have in training.
+
+        Args:
+          data: The data set.
+        """
+        return len(self.packed(data, "train").examples())
+
+    def compile(self, purpose: str, batch: Batch) -> None:
+        """Compiles what runs batches of a shape. No parameter changes.
+
+        Args:
+          purpose: What they are run for.
+          batch: A batch of the shape.
+        """
+        if purpose == "train":
+            self._programs.warm_train(batch)
+        elif purpose == "sinks":
+            jax.block_until_ready(self._programs.outputs(batch))
+        else:
+            jax.block_until_ready(self._programs.losses(batch))
+        self.note(purpose, batch)
+
+    def note(self, purpose: str, batch: Batch) -> None:
+        """Notes that batches of a shape have been run.
+
+        Args:
+          purpose: What for.
+          batch: A batch of the shape.
+        """
+        self._compiled.add(_key(purpose, batch))
+
+    def _find(self, data: Any, purpose: str) -> KnownData | None:
+        for known in self._known:
+            if known.data is data and known.purpose == purpose:
+                return known
+        return None
+
+    def _latest(self, purpose: str) -> KnownData | None:
+        for known in reversed(self._known):
+            if known.purpose == purpose:
+                return known
+        return None
+
+    def _keep(self, known: KnownData) -> None:
+        self._known = [*self._known[1 - KEPT :], known]
+        self._is_whole.intersection_update(self._known)
+
+
+def in_batches(order: np.ndarray, size: int) -> list[np.ndarray]:
+    """An order cut into batches; the last one may be smaller.
+
+    Args:
+      order: `[n]`: the numbers of examples.
+      size: Examples of a batch.
+    """
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def _leaves(data: Any) -> Any:
+    """The examples of a data set, as columns.
+
+    Raises:
+      SettingsError: If it was not made of examples of a model.
+    """
+    leaves = getattr(data, "leaves", None)
+    if leaves is None:
+        expected = "what `compiled.data(examples)` gives"
+        fix = "Pass the examples through `compiled.data`."
+        raise SettingsError("mode='batch', data", expected, type(data).__name__, fix)
+    return leaves
+
+
+def _key(purpose: str, batch: Batch) -> Any:
+    kinds = []
+    for leaf in jax.tree.leaves(batch):
+        kinds.append((leaf.shape, str(leaf.dtype)))
+    return purpose, tuple(kinds)

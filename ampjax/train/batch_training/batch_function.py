@@ -1,0 +1,68 @@
+"""What training by batches needs of a compiled model; the front end has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+Batch = Any
+"""A batch of examples, a pytree of arrays: it has `weights`, `[size]`, 1 for an example and 0 for a copy that fills it up."""
+
+
+class Told(Protocol):
+    """What a model tells of a batch (`frontend.batches.ragged_results.Reports`)."""
+
+    @property
+    def result(self) -> Any:
+        """As `Reports.result`."""
+        ...
+
+    @property
+    def metrics(self) -> Mapping[str, tuple[Any, Any]]:
+        """As `Reports.metrics`."""
+        ...
+
+    @property
+    def outputs(self) -> Mapping[str, Any]:
+        """As `Reports.outputs`."""
+        ...
+
+
+class Epoch(Protocol):
+    """Batches, each of which is packed while the one before is used; what is done with an iterator is to be closed."""
+
+    def __iter__(self) -> Any:
+        """As `EpochBatches.__iter__`."""
+        ...
+
+
+class PackedExamples(Protocol):
+    """A data set in batches of few shapes (`frontend.batches.packed_data.PackedData`)."""
+
+    def epoch(self, groups: Sequence[np.ndarray]) -> Epoch:
+        """As `PackedData.epoch`."""
+        ...
+
+    def examples(self) -> list[Batch]:
+        """As `PackedData.examples`."""
+        ...
+
+
+class BatchFunction(Protocol):
+    """A model as one function of parameters and a batch (`frontend.batched.Batched`)."""
+
+    def reports(self, params: Any, examples: Batch, *, key: Any = None) -> Told:
+        """As `Batched.reports`."""
+        ...
+
+    def packed(
+        self,
+        columns: Any,
+        size: int,
+        groups: Sequence[np.ndarray],
+        like: Any = None,
+    ) -> PackedExamples:
+        """As `Batched.packed`."""
+        ...

@@ -1,0 +1,81 @@
+"""Sums of losses and metrics over batches, on the device until they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.engine.loss_metrics import LossSums
+
+Sums = Mapping[str, Any]
+"""By metric a sum and a count, `[2]`; under `LOSS` the number of examples and their summed loss."""
+
+LOSS = "loss"
+"""No metric is called so."""
+
+
+class BatchLosses:
+    """The sums of training and of inference (`engine.executor_protocol.AnyLosses`)."""
+
+    def __init__(self) -> None:
+        self._sums: dict[bool, Sums] = {}
+
+    def add(self, train: bool, sums: Sums) -> None:
+        """Adds those of a batch.
+
+        Args:
+          train: Whether it was trained on.
+          sums: Its sums.
+        """
+        before = self._sums.get(train)
+        self._sums[train] = sums if before is None else _added(before, sums)
+
+    def clear(self) -> None:
+        """Forgets all sums."""
+        self._sums.clear()
+
+    def take(self, train: bool) -> list[LossSums]:
+        """What has been added up since the last call. Waits for the device.
+
+        Args:
+          train: In training, or in inference.
+        """
+        sums = self._sums.pop(train, None)
+        if sums is None:
+            return []
+        names = [name for name in sums if name != LOSS]
+        lines = [np.asarray(sums[name], np.float64) for name in (LOSS, *names)]
+        return [LossSums(names, np.concatenate(lines))]
+
+    def state(self) -> list[list[Any]]:
+        """Gives what has been added up and not been taken; JSON can hold it. Waits for the device."""
+        result = []
+        for train, sums in self._sums.items():
+            for name, pair in sums.items():
+                held = np.asarray(pair)
+                result.append([train, name, str(held.dtype), held.tobytes().hex()])
+        return result
+
+    def resume(self, state: Sequence[Sequence[Any]]) -> None:
+        """Goes on adding up from another's `state`.
+
+        Args:
+          state: What `state` gave.
+        """
+        found: dict[bool, dict[str, Any]] = {}
+        for train, name, dtype, data in state:
+            pair = np.frombuffer(
+                bytes.fromhex(data),
+                dtype,
+            )
+            found.setdefault(train, {})[name] = jnp.asarray(pair)
+        self._sums = {**found}
+
+
+@jax.jit
+def _added(one: Sums, other: Sums) -> Sums:
+    return jax.tree.map(jnp.add, one, other)

@@ -1,0 +1,75 @@
+"""Predictions from the outputs of batches, as messages at sinks would have been."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.ir.nodes import Node
+from ampjax.train.predictions import Predictions
+
+BatchOutputs = list[tuple[np.ndarray, Mapping[str, Any]]]
+"""For each batch the numbers of its examples, and by name the rows that these have told."""
+
+
+def gathered(
+    outputs: BatchOutputs,
+    sinks: Mapping[str, Node],
+) -> dict[str, Predictions]:
+    """Puts the outputs of all batches in the order of the examples.
+
+    Args:
+      outputs: Those of each batch.
+      sinks: The sinks by name, whose types say what an output is.
+
+    Returns:
+      By name, the rows in the order of examples and of elements in them; without state fields, as there are no messages.
+
+    Raises:
+      GraphError: If an output is a sequence for each element of another one.
+    """
+    result = {}
+    for name, sink in sinks.items():
+        wire = sink.inputs[0]
+        assert wire is not None and wire.type is not None
+        if wire.type.ragged and wire.type.fields:
+            expected = "arrays, or one sequence of each example"
+            fix = "Tell the elements in a `map`, or take `compiled.batched.reports`."
+            got = "a sequence for each element of another one"
+            raise GraphError(f"predict with mode='batch', output `{name}`", expected, got, fix)
+        result[name] = _of_sink(
+            outputs,
+            name,
+            wire.type.ragged,
+        )
+    return result
+
+
+def _of_sink(outputs: BatchOutputs, name: str, is_ragged: bool) -> Predictions:
+    """The rows of one output."""
+    numbers = []
+    parts: list[np.ndarray] = []
+    for own, told in outputs:
+        numbers += own.tolist()
+        parts += _by_example(told[name])[: len(own)]
+    order = np.argsort(numbers, kind="stable")
+    parts = [parts[i] for i in order]
+    instance = np.array(numbers)[order]
+    if is_ragged:
+        return Predictions(parts, instance, {})
+    counts = [len(part) for part in parts]
+    return Predictions(
+        np.concatenate(parts),
+        instance.repeat(counts),
+        {},
+    )
+
+
+def _by_example(rows: Any) -> Sequence[np.ndarray]:
+    """The rows of each example of a batch."""
+    values = np.asarray(rows.values)[np.asarray(rows.counts)]
+    ends = np.cumsum(np.asarray(rows.lengths[0]))
+    return np.split(values, ends[:-1])
