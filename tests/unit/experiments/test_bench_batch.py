@@ -30,17 +30,35 @@ def works() -> list[Any]:
 @pytest.mark.parametrize("name", works())
 def test_both_forms_of_a_work_are_the_same(name: str) -> None:
     work = driver.WORKS[name](Amount(0.002, synthetic=True) if "chain" in name else TINY)
-    batched = amp.vmap(work.model, work.spec, params=work.params)
-    driver.require_same(name, work, driver.mean_of(batched), batched.pack(work.examples))
+    batched = amp.vmap(
+        work.model,
+        work.spec,
+        params=work.params,
+    )
+    driver.require_same(
+        name,
+        work,
+        driver.mean_of(batched),
+        batched.pack(work.examples),
+    )
 
 
 def test_works_that_differ_are_refused() -> None:
     work = driver.WORKS["chain"](Amount(0.001))
-    batched = amp.vmap(work.model, work.spec, params=work.params)
+    batched = amp.vmap(
+        work.model,
+        work.spec,
+        params=work.params,
+    )
     batch = batched.pack(work.examples)
     twice = lambda params, batch: 2 * batched(params, batch).mean()
     with jax.disable_jit(), pytest.raises(ValueError, match=r"chain\[0\]: both forms lie 1 apart"):
-        driver.require_same("chain", work, twice, batch)
+        driver.require_same(
+            "chain",
+            work,
+            twice,
+            batch,
+        )
 
 
 @pytest.mark.full
