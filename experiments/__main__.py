@@ -108,6 +108,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench unfold": Command("bench.unfold", "UnfoldOptions"),
     "bench front-end": Command("bench.front_end", "FrontEndBench"),
     "bench growth": Command("bench.growth", "GrowthBench"),
+    "bench batch": Command("bench.batch.driver", "BatchBench"),
 }
 """By what is written on the command line. `bench` compares ours with other programs, and measures the engine alone."""
 
@@ -177,7 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(given)
     command = COMMANDS[str(named(given))]
     devices = getattr(options, "devices", getattr(options, "workers", 1))
-    start_up(devices, spread_kernels=command is COMMANDS["mnist"])
+    large = command in (COMMANDS["mnist"], COMMANDS["bench batch"])
+    start_up(devices, spread_kernels=large)
     try:
         done = command.main(options)
     except (SettingsError, DataError, GraphError, LimitError, ServerError) as error:

@@ -16,6 +16,7 @@ from ampjax.frontend.batch_rules.sequence_steps import sequences
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, as_typed
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.blocks.block_reductions import block_reduction
 from ampjax.frontend.combinators.sequences import least
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.values import Elements, Static, Wanted
@@ -52,7 +53,10 @@ def reduced(
                 Wanted({0}),
             )
         else:
-            results.append(segments(body, _SEGMENTS[call.kind], xs, kind, kind))
+            found = block_reduction(body, call.kind, xs, kind, kind)
+            if found is None:
+                found = segments(body, _SEGMENTS[call.kind], xs, kind, kind)
+            results.append(found)
     return results
 
 

@@ -14,6 +14,7 @@ from ampjax.frontend.batch_rules.level_loops import as_column, loop, side_by_sid
 from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, along, as_typed, taken
 from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.blocks.block_maps import block_map
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted
@@ -36,6 +37,9 @@ def scan(
     rows: list[Value] = [x.element for x in xs]
     types = [variable.aval for variable in step.jaxpr.outvars]
     if not k:
+        blocks = block_map(body, space, step, closed, rows)
+        if blocks is not None:
+            return blocks
         inner = body.inside(space)
         results = body.guarded(
             inner.room,

@@ -237,6 +237,15 @@ class Block:
         """Whether an array is made here."""
         return rows in self._own
 
+    def sees(self, rows: Rows) -> bool:
+        """Whether an array is made here or in a block around."""
+        block: Block | None = self
+        while block is not None:
+            if block.owns(rows):
+                return True
+            block = block.outer
+        return False
+
     def give(self, rows: Sequence[Rows]) -> None:
         """Notes arrays that whoever runs the block puts there first."""
         self._own.update(rows)

@@ -35,6 +35,8 @@ from ampjax.frontend.draft.values import Constant, Elements, Static
 class Body:
     """A place in a program, where steps are added.
 
+    It has more than 15 methods: how values are read here, and how functions are run, are each in several parts.
+
     Args:
       low: The lowering.
       block: The block.
@@ -273,6 +275,45 @@ class Body:
             steps.add(equation)
         return [steps.value(atom) for atom in results]
 
+    def evaluated(
+        self,
+        equation: Equation,
+        operands: Sequence[Rows | Constant],
+    ) -> list[Rows]:
+        """Adds the step of an equation of JAX.
+
+        Args:
+          equation: The equation.
+          operands: Its operands.
+        """
+        is_each = [isinstance(each, Rows) and each.room is not None for each in operands]
+        room = self.room if any(is_each) or equation.draws else None
+        outputs = [Rows(name.aval, room) for name in equation.outputs]
+        keys = _Keys(self) if equation.draws else None
+
+        def compute(run: Run) -> list[Any]:
+            values = []
+            for each in operands:
+                values.append(each.value if isinstance(each, Constant) else run.get(each))
+            if room is None:
+                return equation.evaluate(None, values)
+            axes = [0 if each else None for each in is_each]
+            if keys is not None and run.key is not None:
+                draw = jax.vmap(equation.evaluate, in_axes=(0, axes))
+                return draw(keys.of(run), values)
+            return jax.vmap(lambda *row: equation.evaluate(None, row), in_axes=axes)(*values)
+
+        self.block.add(outputs, compute)
+        return outputs
+
+    def view(self, rows: Rows) -> View:
+        """What an equation here gives, as a value.
+
+        Args:
+          rows: The array.
+        """
+        return View(rows, self.space)
+
     def guarded(
         self,
         room: Room,
@@ -370,29 +411,9 @@ class _Equations:
         operands = []
         for atom in equation.inputs:
             operands.append(give(self.value(atom), _type_of(atom)))
-        is_each = [isinstance(each, Rows) and each.room is not None for each in operands]
-        room = body.room if any(is_each) or equation.draws else None
-        outputs = [Rows(name.aval, room) for name in equation.outputs]
-
-        keys = _Keys(body) if equation.draws else None
-
-        def compute(run: Run) -> list[Any]:
-            values = []
-            for each in operands:
-                values.append(each.value if isinstance(each, Constant) else run.get(each))
-            if room is None:
-                return equation.evaluate(None, values)
-            axes = [0 if each else None for each in is_each]
-            if keys is not None and run.key is not None:
-                draw = jax.vmap(equation.evaluate, in_axes=(0, axes))
-                return draw(keys.of(run), values)
-            return jax.vmap(lambda *row: equation.evaluate(None, row), in_axes=axes)(*values)
-
-        body.block.add(outputs, compute)
-        self._env |= {
-            name: View(rows, body.space)
-            for name, rows in zip(equation.outputs, outputs, strict=True)
-        }
+        outputs = body.evaluated(equation, operands)
+        for name, rows in zip(equation.outputs, outputs, strict=True):
+            self._env[name] = body.view(rows)
 
 
 class _Keys:

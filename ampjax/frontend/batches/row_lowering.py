@@ -38,6 +38,8 @@ SequenceRule = Callable[["Body", Equation, Sequence[Value]], "list[Value] | None
 class RowLowering:
     """Lowers the functions of one model.
 
+    It has more than twelve attributes: tables of what the functions have made so far, one for each kind of thing.
+
     Args:
       rules: How each combinator becomes steps, by kind.
       of_sequences: How operations of JAX on whole sequences do, by primitive.
@@ -48,6 +50,8 @@ class RowLowering:
       recursions: Those that are being lowered, by the object that their calls name them with.
       loops: For each frame of a loop, the loop.
       n_draws: How many places draw random numbers.
+      across: For each value of copied elements what they are copies of, in the space of these.
+      grids: The blocks of spaces of pairs, by space.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class RowLowering:
         self.recursions: dict[Any, Any] = {}
         self.loops: dict[Frame, Loop] = {}
         self.n_draws = 0
+        self.across: dict[Value, Value] = {}
+        self.grids: dict[IndexSpace, Any] = {}
         self._slots: dict[tuple[Sequence[Any], Frame], Slot] = {}
         self._copies: dict[Hashable, IndexSpace] = {}
         self._copied: dict[IndexSpace, IndexSpace] = {}
@@ -205,10 +211,14 @@ class RowLowering:
         def element_rows(data: Any) -> np.ndarray:
             return outer.starts(data)[origin(data)[inner.parents(data)]] + inner.numbers(data)
 
-        return Elements(
-            inner,
-            lambda: self.value_at(value.element, outer, inner, element_rows, (way, outer)),
-        )
+        def element() -> Value:
+            one = value.element
+            found = self.value_at(one, outer, inner, element_rows, (way, outer))
+            if original is not None and isinstance(found, View | Static):
+                self.across[found] = self.across.get(one, one)
+            return found
+
+        return Elements(inner, element)
 
     def value_at(
         self,

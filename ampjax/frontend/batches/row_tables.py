@@ -38,7 +38,12 @@ class Frame:
       space: The space whose rows the loop's levels are made of; every other space in the frame is inside of it.
       levels: From the tables to `[..., levels, rows]`: the rows of `space` at each level, -1 where none is.
       beside: The space around, if the loop's row at each place belongs to the surroundings' row at that place.
+
+    Attributes:
+      fills: From the tables to the rows of `space` with copies where none is, if these are not the first ones of each level.
     """
+
+    fills: Callable[[RowTables], np.ndarray] | None = None
 
     def __init__(
         self,
@@ -100,23 +105,37 @@ class RowTables:
         )
         return self.sizes[key]
 
-    def _once(
+    def at_least(self, key: Hashable, n: int) -> int:
+        """A size as it is, or as large as that of the batch whose shapes this one is to have.
+
+        Args:
+          key: What it is the size of.
+          n: The size.
+        """
+        self.sizes[key] = max(n, self._least.get(key, 0))
+        return self.sizes[key]
+
+    def once(
         self,
         key: Hashable,
         make: Callable[[], Any],
     ) -> Any:
+        """What is made at first use."""
         return self.data.once((self, key), make)
 
     def rows(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[..., rows]`: which row of the space lies at each place; -1 where none does."""
-        return self._once(
+        return self.once(
             (frame, space, "rows"),
             lambda: self._rows(frame, space),
         )
 
     def filled(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[..., rows]`: the same with a row that is there where none is, of the same level if that has any."""
-        return self._once(
+        fills = frame.fills
+        if fills is not None and space is frame.space:
+            return fills(self)
+        return self.once(
             (frame, space, "filled"),
             lambda: _filled(self.rows(frame, space)),
         )
@@ -172,14 +191,16 @@ class RowTables:
         return (np.maximum(at, 0) % max(n_rows, 1)).astype(np.int32)
 
     def span(self, source: Place, frame: Frame) -> int:
-        """How many rows of a place are in reach from a frame.
+        """How many rows of a place are in reach from a frame: those of all levels of loops that have ended there.
 
         Args:
           source: The place.
           frame: The frame.
         """
         frames = source[0].around()
-        n_levels = frames.index(frame) if frame in frames else 0
+        running = frame.around()
+        ended = [each for each in frames[:-1] if each not in running]
+        n_levels = len(ended)
         shape = self.rows(*source).shape
         return int(np.prod(shape[len(shape) - 1 - n_levels :]))
 
@@ -205,7 +226,7 @@ class RowTables:
             found[rows[at]] = at
             return found
 
-        return self._once((frame, space, "lies"), make)
+        return self.once((frame, space, "lies"), make)
 
     def _rows(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         if space is frame.space:

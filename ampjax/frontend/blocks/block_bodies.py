@@ -1,0 +1,125 @@
+"""What is computed of pairs in a block: each operand keeps the axes that it has, and equations run over those together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, zeros
+from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.row_lowering import RowLowering, Value
+from ampjax.frontend.blocks.grids import Grid
+from ampjax.frontend.deduction.equations import Equation
+from ampjax.frontend.draft.values import Constant, Static
+
+
+class BlockBody(Body):
+    """The pairs of a block, as a place where steps are added.
+
+    Args:
+      low: The lowering.
+      block: The block of steps.
+      grid: The block of pairs.
+    """
+
+    def __init__(self, low: RowLowering, block: Block, grid: Grid):
+        super().__init__(
+            low,
+            block,
+            grid.rooms["pax"],
+        )
+        self._grid = grid
+
+    def operand(self, value: Value, kind: Any) -> Rows | Constant:
+        """A value as equations here read it: with the axes that it has.
+
+        Args:
+          value: A value that is no sequence.
+          kind: Its type.
+        """
+        if isinstance(value, Constant):
+            return value
+        result = self._grid.results.get(value)
+        if result is not None and self.block.sees(result):
+            return result
+        axes, given = self._side(value)
+        return self.at(self._grid.rooms[axes]).operand(
+            given,
+            kind,
+        )
+
+    def _side(self, value: Static | View) -> tuple[str, Static | View]:
+        """The axes of a value, and what it is in the space of these."""
+        grid = self._grid
+        original = self.low.across.get(value)
+        if original is not None and _space(value) is grid.spaces.pairs:
+            return "px", original
+        if isinstance(value, View) and value.rows.room is grid.rooms["px"]:
+            return "px", View(value.rows, grid.spaces.across)
+        space = _space(value)
+        if space in grid.spaces.outer.around():
+            return "p", value
+        if space in grid.spaces.around.around():
+            return "pa", value
+        return "pax", value
+
+    def evaluated(
+        self,
+        equation: Equation,
+        operands: Sequence[Rows | Constant],
+    ) -> list[Rows]:
+        """Adds the step of an equation: it runs over the axes that its operands have together.
+
+        Args:
+          equation: The equation.
+          operands: Its operands.
+        """
+        grid = self._grid
+        each = [grid.axes(operand) for operand in operands]
+        axes = "".join(axis for axis in "pax" if any(axis in own for own in each))
+        room = grid.rooms[axes] if axes else None
+        outputs = [Rows(name.aval, room) for name in equation.outputs]
+
+        def compute(run: Run) -> list[Any]:
+            sizes = grid.sizes(run)
+            lead = [sizes[axis] for axis in axes]
+            n = math.prod(lead)
+            if axes and not n:
+                return [zeros((0,), name.aval) for name in equation.outputs]
+
+            def function(*row: Any) -> Any:
+                return equation.evaluate(
+                    None,
+                    row,
+                )
+
+            # the innermost axis first, so that the outermost is mapped over last
+            for axis in reversed(axes):
+                function = jax.vmap(
+                    function,
+                    [0 if axis in own else None for own in each],
+                )
+            values = function(*(grid.shaped(run, operand) for operand in operands))
+            if not axes:
+                return values
+            return [x.reshape(n, *x.shape[len(lead) :]) for x in values]
+
+        self.block.add(outputs, compute)
+        if equation.source.primitive.name == "mul":
+            grid.products[outputs[0]] = operands
+        return outputs
+
+    def view(self, rows: Rows) -> View:
+        """What an equation here gives, as a value.
+
+        Args:
+          rows: The array.
+        """
+        return self._grid.view(rows)
+
+
+def _space(value: Static | View) -> Any:
+    return value.space if isinstance(value, View) else value.column.space

@@ -1,0 +1,86 @@
+"""`map` over pairs as steps of a block, where nothing but operations of JAX is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ampjax.frontend.batches.programs_of_rows import View
+from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.blocks.block_bodies import BlockBody
+from ampjax.frontend.blocks.grids import Grid, grid_of
+from ampjax.frontend.combinators.tracing import Traced
+from ampjax.frontend.deduction.equations import Name, flatten
+from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.values import Constant, Elements, Static
+
+
+def block_map(
+    body: Body,
+    space: IndexSpace,
+    function: Traced,
+    closed: Sequence[Value],
+    rows: Sequence[Value],
+) -> list[Value] | None:
+    """What a function gives for each pair; None where pairs are to be rows.
+
+    Args:
+      body: The rows around.
+      space: The pairs' space.
+      function: The function.
+      closed: What it closes over.
+      rows: What it gets of a pair.
+    """
+    grid = block_in(body, space)
+    is_sequence = [isinstance(value, Elements) for value in (*closed, *rows)]
+    if grid is None or any(is_sequence) or not _is_plain(function):
+        return None
+    if not any(is_in_block(body, grid, value) for value in rows):
+        return None
+    inner = BlockBody(body.low, body.block, grid)
+    results = inner.run(
+        function,
+        [*closed, *rows],
+    )
+    found: list[Value] = []
+    for value, variable in zip(results, function.jaxpr.outvars, strict=True):
+        if isinstance(value, Constant):
+            value = Static(body.low.host.column(value, inner.region, variable.aval))
+        found.append(Elements(space, value))
+    return found
+
+
+def block_in(body: Body, space: IndexSpace) -> Grid | None:
+    """The block of a space of pairs that a room's rows have; None where its rows are chosen, or lie in a loop.
+
+    Args:
+      body: The rows.
+      space: The pairs' space.
+    """
+    room = body.room
+    if room.mask is not None or room.frame is not body.low.root or space.parent is not room.space:
+        return None
+    return grid_of(body.low, space)
+
+
+def is_in_block(body: Body, grid: Grid, value: Value) -> bool:
+    """Whether a value of pairs is one of the elements across, or is computed in their block.
+
+    Args:
+      body: Where it is read.
+      grid: The block.
+      value: The value.
+    """
+    if not isinstance(value, View):
+        return isinstance(value, Static) and value in body.low.across
+    return value in body.low.across or grid.axes(value.rows) != ""
+
+
+def _is_plain(function: Traced) -> bool:
+    """Whether a function has no combinator in it, and draws no numbers."""
+    names = {variable: Name(variable.aval) for variable in function.variables}
+    equations, _ = flatten(function, dict(names))
+    for equation in equations:
+        if equation.call is not None or equation.draws or equation.reads is not None:
+            return False
+    return True

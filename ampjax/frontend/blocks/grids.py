@@ -1,0 +1,171 @@
+"""Blocks of pairs in a program: where their values are, and what axes these have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, Slot, View
+from ampjax.frontend.batches.row_lowering import RowLowering
+from ampjax.frontend.batches.row_tables import Frame, RowTables
+from ampjax.frontend.blocks import grid_layouts
+from ampjax.frontend.blocks.grid_layouts import GridSpaces
+from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.values import Constant
+
+
+class GridFrame(Frame):
+    """Rows of a space as they lie in a block, one after the other.
+
+    Args:
+      space: The space.
+      find: From the tables to the rows.
+    """
+
+    def __init__(
+        self,
+        space: IndexSpace,
+        find: Callable[[RowTables], grid_layouts.Rows],
+    ):
+        super().__init__(
+            None,
+            space,
+            lambda tables: find(tables).there.ravel(),
+        )
+        self.fills = lambda tables: find(tables).filled.ravel()
+
+
+class Grid:
+    """The block of a space whose elements are, for each row around, all elements of one sequence further out.
+
+    Its axes are written `p`, `a` and `x`: the outer rows, the rows around, and the elements across. A value has those of them that it depends on.
+
+    Args:
+      low: The lowering.
+      pairs: The space.
+      across: The space of the elements of which those of `pairs` are copies.
+
+    Attributes:
+      spaces: The spaces.
+      rooms: By axes, where values are computed: `p`, `pa`, `px` and `pax`.
+      products: For each product of two arrays, these.
+      results: For what a reduction gives to the rows around, the same in the block, where it is a copy for each row that has no pairs.
+    """
+
+    def __init__(
+        self,
+        low: RowLowering,
+        pairs: IndexSpace,
+        across: IndexSpace,
+    ):
+        self.spaces = spaces = GridSpaces(low.root, pairs, across)
+        frames = {
+            "p": GridFrame(spaces.outer, lambda tables: spaces.layout(tables).outer),
+            "pa": GridFrame(spaces.around, lambda tables: spaces.layout(tables).around),
+            "px": GridFrame(across, lambda tables: spaces.layout(tables).across),
+        }
+        self.rooms: dict[str, Room] = {}
+        for axes, frame in frames.items():
+            assert frame.space is not None
+            self.rooms[axes] = low.room(frame, frame.space)
+        frame = GridFrame(pairs, spaces.pair_rows)
+        unused = Slot(frame, lambda tables: tables.is_there(frame, pairs))
+        self.rooms["pax"] = Room(frame, pairs, unused)  # its sizes are those of the sides
+        self._counts = low.slot(
+            ("counts", pairs),
+            frames["px"],
+            lambda tables: spaces.layout(tables).counts.ravel(),
+        )
+        self.products: dict[Rows, Sequence[Rows | Constant]] = {}
+        self.results: dict[View, Rows] = {}
+
+    def axes(self, operand: Rows | Constant) -> str:
+        """The axes that an operand has.
+
+        Args:
+          operand: The operand.
+        """
+        room = None if isinstance(operand, Constant) else operand.room
+        for axes, own in self.rooms.items():
+            if own is room:
+                return axes
+        return ""
+
+    def sizes(self, run: Run) -> dict[str, int]:
+        """By axis, its size in a run."""
+        n = run.size(self.rooms["p"])
+        result = {"p": n}
+        for axis in "ax":
+            size = run.size(self.rooms[f"p{axis}"])
+            result[axis] = size // max(n, 1)
+        return result
+
+    def shaped(
+        self,
+        run: Run,
+        operand: Rows | Constant,
+    ) -> Any:
+        """An operand's value with an axis for each of its own.
+
+        Args:
+          run: The run.
+          operand: The operand.
+        """
+        if isinstance(operand, Constant):
+            return operand.value
+        values = run.get(operand)
+        sizes = self.sizes(run)
+        own = [sizes[axis] for axis in self.axes(operand)]
+        return values.reshape(*own, *operand.aval.shape)
+
+    def counts(self, run: Run) -> Any:
+        """`[p, x]`: which elements across count; of an outer row that has no pairs, those that count for the one that it copies."""
+        sizes = self.sizes(run)
+        counts = run.slots[self._counts]
+        return counts.reshape(sizes["p"], sizes["x"])
+
+    def view(self, rows: Rows) -> View:
+        """An array as a value of the pairs, or of a space around them.
+
+        Args:
+          rows: The array, with any axes.
+        """
+        spaces = self.spaces
+        axes = self.axes(rows)
+        if axes == "p":
+            return View(rows, spaces.outer)
+        if axes == "pa":
+            return View(rows, spaces.around)
+        if axes == "px":
+            return View(rows, spaces.pairs, self._across)
+        return View(rows, spaces.pairs)
+
+    def _across(self, data: Any) -> np.ndarray:
+        """`[pairs]`: each pair's element across."""
+        pairs = self.spaces.pairs
+        first = pairs.rows_of(
+            data,
+            self.spaces.outer,
+            self.spaces.across.starts(data),
+        )
+        return first + pairs.numbers(data)
+
+
+def grid_of(
+    low: RowLowering,
+    pairs: IndexSpace,
+) -> Grid | None:
+    """The block of a space; None if its elements are no copies of a sequence's around.
+
+    Args:
+      low: The lowering.
+      pairs: The space.
+    """
+    across = low.original(pairs)
+    if across is pairs:
+        return None
+    if pairs not in low.grids:
+        low.grids[pairs] = Grid(low, pairs, across)
+    return low.grids[pairs]
