@@ -13,7 +13,7 @@ from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.instance_columns import CompiledInstances
 from ampjax.ir.graph import Graph
 from ampjax.simulation.simulate import simulate
-from ampjax.utils.text_tables import filled, html_table
+from ampjax.utils.text_tables import fill_table, html_table
 
 _IN_FLIGHT = 64
 
@@ -46,7 +46,7 @@ class ModelExplanation:
         with io.StringIO() as text:
             console = Console(file=text, width=120, force_jupyter=False, force_terminal=False)
             for report in self._reports():
-                table = filled(report.headers, report.rows, report.title)
+                table = fill_table(report.headers, report.rows, report.title)
                 for column in table.columns[1:] if report.is_text else ():
                     column.justify = "left"
                 console.print(table)

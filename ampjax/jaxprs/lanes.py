@@ -162,7 +162,7 @@ def find_groups(
             if len(group.places) < FEWEST_LANES or not _varies(group):
                 gone.append(group)
         if not gone:
-            return _connected(groups)
+            return _find_connected(groups)
         for group in gone:
             if not _varies(group):
                 search.note_copies(group.places)
@@ -294,7 +294,7 @@ def _varies(group: Group) -> bool:
     )
 
 
-def _connected(groups: Mapping[int, Group]) -> dict[int, Group]:
+def _find_connected(groups: Mapping[int, Group]) -> dict[int, Group]:
     """The groups that are connected with one that reads given variables."""
     neighbours: dict[int, set[int]] = {number: set() for number in groups}
     for number, group in groups.items():
@@ -375,7 +375,7 @@ class Run(NamedTuple):
         return jnp.moveaxis(parts, 0, axis).reshape(shape)
 
 
-def joined(eqn: Any, values: Sequence[Any]) -> Any:
+def join_lanes(eqn: Any, values: Sequence[Any]) -> Any:
     """The result of a concatenation or a stack of lanes, without an operand for each.
 
     Args:
@@ -406,7 +406,7 @@ def joined(eqn: Any, values: Sequence[Any]) -> Any:
     return None
 
 
-def computed(group: Group, operands: Sequence[Any]) -> list[Any]:
+def compute_group(group: Group, operands: Sequence[Any]) -> list[Any]:
     """The results of equal equations, `[n, ...]` each.
 
     Args:

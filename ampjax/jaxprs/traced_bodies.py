@@ -77,7 +77,7 @@ class TracedBody:
         return self._hash
 
 
-def traced(
+def trace_body(
     function: Callable[..., Any],
     types: Sequence[Any],
     draws: bool,

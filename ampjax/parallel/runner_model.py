@@ -112,7 +112,7 @@ class InitialModel:
         return steps
 
     def _read(self, checkpoint: Path) -> tuple[Tree, Tree]:
-        return runner_files.whole(checkpoint, self.first, self.tx)
+        return runner_files.read_whole(checkpoint, self.first, self.tx)
 
 
 @dataclass(frozen=True)
@@ -387,7 +387,7 @@ def with_tables_of(
         setup.tx,
         tables,
     )
-    runner_files.whole(path, first, setup.tx)  # before anything is replaced
+    runner_files.read_whole(path, first, setup.tx)  # before anything is replaced
     if setup.group is not None:
         setup.group.end()  # workers have the old program
     other = BuiltModel(

@@ -37,7 +37,7 @@ from ampjax.parallel.report import StepTotals
 from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
 from ampjax.parallel.runner_model import BuiltModel, InitialModel, with_tables_of
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
-from ampjax.parallel.steps.step_outcome import Metrics, fetched
+from ampjax.parallel.steps.step_outcome import Metrics, select_fetched
 from ampjax.parallel.steps.synchronous_steps import Dropped
 from ampjax.parallel.workers.recovered_losses import RecoveredLosses
 from ampjax.parallel.workers.recovery import Recoverer
@@ -126,11 +126,11 @@ class Training:
         if isinstance(self.model, BuiltModel):
             return
         self.checkpoints.begin()
-        self.model = self._built(self.model, parts)
+        self.model = self._build_model(self.model, parts)
         for error in self.model.watch.found.errors:
             warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
 
-    def _built(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
+    def _build_model(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
         setup = self.setup
         first = initial.first
         tables = None if initial.checkpoint is None else runner_files.tables_of(initial.checkpoint)
@@ -225,7 +225,7 @@ class Training:
     ) -> tuple[Metrics, Sequence[Dropped]]:
         """Takes a step; also returns the dropped gradients, for a warning to the user after the step."""
         searches = self.searches
-        if searches is not None and (next_split := searches.wanted()) is not None:
+        if searches is not None and (next_split := searches.next_request()) is not None:
             model.resplit(*next_split)
         before = self.setup.wire.traffic()
         start = self._clock()
@@ -247,7 +247,7 @@ class Training:
                 self._count({}, parts)
             raise
         if wanted:
-            read = fetched(wanted, model.readable(outcome.gradients()))
+            read = select_fetched(wanted, model.readable(outcome.gradients()))
         else:
             read = {}
         self._count(outcome.alpha, parts)

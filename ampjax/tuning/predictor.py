@@ -102,7 +102,7 @@ class Predictor:
           OutOfTime: If the budget ends before.
           SettingsError, MessageError: As `Trainer` and `Trainer.fit`.
         """
-        sized = self._sized(choices)
+        sized = self._make_largest(choices)
         train, valid = sized.session.train_and_valid(self.train, self.valid)
         blocking(sized.session.preparation.prepare(train, valid, SILENT, warm=False))
         rows = max(
@@ -129,9 +129,9 @@ class Predictor:
         Args:
           choices: Choices with the same `plan_key`.
         """
-        return _stages_of(self._sized(choices)) in self._compiled
+        return _stages_of(self._make_largest(choices)) in self._compiled
 
-    def _sized(self, choices: Sequence[Candidate]) -> Trainer:
+    def _make_largest(self, choices: Sequence[Candidate]) -> Trainer:
         """A trainer of the largest of some choices, for which nothing is compiled."""
         return Trainer(
             self.graphs.of(choices[0].knobs),

@@ -203,7 +203,7 @@ def _draw(
     row: float | None,
 ) -> None:
     """A run's boxes, name and, where the height of a row is given, labels; lengths in points."""
-    boxes = _placed(run, per_unit)
+    boxes = _place_slices(run, per_unit)
     _boxes(axes, boxes, points)
     if row is not None:
         _labels(
@@ -308,7 +308,7 @@ Box = tuple[Slice, float, float, float, float]
 """A slice and where it is drawn: left and right in the axis' unit, top and bottom in rows."""
 
 
-def _placed(run: _Run, per_unit: float) -> list[Box]:
+def _place_slices(run: _Run, per_unit: float) -> list[Box]:
     """Slices that overlap get lanes of their own, all of one height in a worker's row."""
     chosen = in_lanes(run.slices)
     lanes: dict[int, int] = {}
@@ -358,7 +358,7 @@ def _labels(
         width = (x1 - x0) * points - 3
         height = (y1 - y0) * row - 3
         if width > 3:
-            fit = _fitting(s, width, height, named)
+            fit = _fit_label(s, width, height, named)
         else:
             fit = None
         if fit is not None:
@@ -379,7 +379,7 @@ def _labels(
             )
 
 
-def _fitting(
+def _fit_label(
     s: Slice,
     width: float,
     height: float,

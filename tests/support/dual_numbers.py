@@ -12,7 +12,7 @@ import numpy as np
 from jax.extend import core as jex
 
 from ampjax.jaxprs.primitives import bind, jvp_rule, opened
-from ampjax.jaxprs.traced_bodies import Program, traced
+from ampjax.jaxprs.traced_bodies import Program, trace_body
 
 
 class Dual:
@@ -329,7 +329,7 @@ def reduction(function, shape, dtype):
       dtype: Their dtype.
     """
     segments = np.zeros(shape[0], np.int32)
-    return traced(
+    return trace_body(
         lambda rows: function(rows, segments, 1)[0],
         [jax.ShapeDtypeStruct(shape, dtype)],
         draws=False,

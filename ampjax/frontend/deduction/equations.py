@@ -223,10 +223,10 @@ def flatten(
     Raises:
       GraphError: If a combinator is inside a transformation of JAX, such as `jax.vmap`, or a loop of `jax.lax`.
     """
-    return _flattened(function.jaxpr, operands, Place(function.line))
+    return _flatten(function.jaxpr, operands, Place(function.line))
 
 
-def _flattened(
+def _flatten(
     jaxpr: Any, operands: Mapping[Any, Atom], place: Place
 ) -> tuple[list[Equation], list[Atom]]:
     known = dict(operands)
@@ -246,7 +246,7 @@ def _flattened(
                     strict=True,
                 )
             )
-            inside, results = _flattened(body, given, place.within(source))
+            inside, results = _flatten(body, given, place.within(source))
             equations += inside
             known |= dict(zip(source.outvars, results, strict=True))
             continue

@@ -71,7 +71,7 @@ def recurse(
             f"{name}/result",
             call.line,
         )
-        flow = payload_notes.fresh(low.draft, flow, f"{name}/result", call.line)
+        flow = payload_notes.refresh_states(low.draft, flow, f"{name}/result", call.line)
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
         for place in recursion.places:
             place.connect(low, flow, number)
@@ -203,7 +203,10 @@ class _Place:
                 is_fresh=True,
             )
             self._loops.append(
-                (flow, payload_notes.fresh(low.draft, first, f"{self.name}/init", self.line))
+                (
+                    flow,
+                    payload_notes.refresh_states(low.draft, first, f"{self.name}/init", self.line),
+                )
             )
             found |= {i: Computed(flow, part) for part, i in enumerate(group)}
         return [found[i] for i in range(len(init))]
@@ -213,7 +216,7 @@ class _Place:
             return value
         field = self._note_has()
         guard = self._guards[0]
-        fresh = payload_notes.fresh(
+        fresh = payload_notes.refresh_states(
             low.draft,
             value.flow,
             self.name,

@@ -116,7 +116,7 @@ def group_variables(
                 f"partitioner `{part.pattern}`",
                 f"a name in one of {list(known)}",
                 "none",
-                "Check the name.",
+                "Write names of one of these paths, for example its last one.",
             )
         named = [path for path in n_rows if part.names(path)]
         for path in named:

@@ -166,13 +166,13 @@ def _uses_by(
             return _first_uses(jaxpr, eqn.outvars[number], part, outside)
 
         return _first_uses(inner, inner.invars[place], part, handed_out)
-    moved = _moved(eqn, part) if place == 0 else None
+    moved = _moved_part(eqn, part) if place == 0 else None
     if moved is None:
         return {_all(eqn.invars[place].aval.dtype, part)}
     return _first_uses(jaxpr, eqn.outvars[0], moved, outside)
 
 
-def _moved(eqn: Any, part: _Part) -> _Part | None:
+def _moved_part(eqn: Any, part: _Part) -> _Part | None:
     """The part that the result of an equation holds, if the equation only casts or moves numbers; None for any other."""
     name = eqn.primitive.name
     params = eqn.params
@@ -186,7 +186,7 @@ def _moved(eqn: Any, part: _Part) -> _Part | None:
                 return None
             return dataclasses.replace(part, is_cast=True)
         case "slice":
-            return _cut(
+            return _sliced_part(
                 part,
                 params["start_indices"][-1:],
                 params["limit_indices"][-1:],
@@ -225,7 +225,7 @@ def _gathers_whole(
     )
 
 
-def _cut(
+def _sliced_part(
     part: _Part,
     start: tuple[int, ...],
     limit: tuple[int, ...],

@@ -15,7 +15,7 @@ import numpy as np
 
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.devices.loss_collectives import AXIS
-from ampjax.devices.mapped import mapped
+from ampjax.devices.mapped import map_over_devices
 from ampjax.devices.per_replica import replica_entry, replicate, shard_of, spread
 from ampjax.devices.random_keys import copy_leaf, data_of, wrapped_like
 from ampjax.optim.split_transform import Split, Totals
@@ -99,7 +99,7 @@ class DenseOnDevices:
     ):
         self._split = split
         self._devices = list(devices)
-        self._update = mapped(split.update, self._devices, AXIS)
+        self._update = map_over_devices(split.update, self._devices, AXIS)
         self.write(params, split.init(params))
 
     def write(self, params: Tree, state: Tree) -> None:

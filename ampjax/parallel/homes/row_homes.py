@@ -271,7 +271,7 @@ class RowsAtServers:
         Returns:
           `[k, *row]` in the table's dtype.
         """
-        return self._counted(
+        return self._call_and_count(
             machine,
             lambda: self.table.pull(ids, reading.dtype, reading.columns),
         )
@@ -296,7 +296,7 @@ class RowsAtServers:
         """
         ids = pulled.unique.ids
         columns = pulled.reading.columns
-        return self._counted(
+        return self._call_and_count(
             machine,
             lambda: self.table.aggregate(ids, grads, into, columns, copy=False),
         )
@@ -314,13 +314,13 @@ class RowsAtServers:
           Ids of touched rows `[k]`, and their gradients `[k, *row]`.
         """
         for machine in range(1, len(self._resources.machines)):
-            self._counted(machine, pending[0].gradients)
-        return self._counted(0, pending[0].gradients)
+            self._call_and_count(machine, pending[0].gradients)
+        return self._call_and_count(0, pending[0].gradients)
 
     def _clients(self) -> list[tuple[int, list[int]]]:
         return self._resources.clients(self._together)
 
-    def _counted(
+    def _call_and_count(
         self,
         machine: int,
         call: Callable[[], Any],

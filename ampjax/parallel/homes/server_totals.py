@@ -99,7 +99,7 @@ class ServerTotals:
                     SCALARS,
                 )
             return
-        for partition, (_, grads) in pending.merged().items():
+        for partition, (_, grads) in pending.read_sums().items():
             if self.resources.servers[home.table.placement[partition]] == machine:
                 self.wire.send(
                     self.chief,

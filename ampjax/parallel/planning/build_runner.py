@@ -98,7 +98,7 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree) -> Step:
     dense, rows = plan.program.split(params)
     values = {}
     for name, paths in plan.program.members.items():
-        values[name] = _stacked(paths, rows)
+        values[name] = _stack_rows(paths, rows)
     if setup.group is not None and setup.processes is not None:
         setup.group.carry(
             _worker_program(setup, plan, reduction),
@@ -174,14 +174,14 @@ def restart_step(
     dense, rows = plan.program.split(params)
     values = {}
     for name, paths in plan.program.members.items():
-        values[name] = _stacked(paths, rows)
+        values[name] = _stack_rows(paths, rows)
     tables = {}
     for name, copies in step.tables.items():
         tables[name] = [Table(values[name], table.rule, **table.settings) for table in copies]
     step.write(dense, step.homes.split.init(dense), tables)
 
 
-def _stacked(
+def _stack_rows(
     paths: Sequence[str],
     rows: Mapping[str, Any],
 ) -> Any:

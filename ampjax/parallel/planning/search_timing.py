@@ -39,7 +39,7 @@ class Searches:
         notes: Mapping[str, Any] | None = None,
     ):
         ended = notes["samples"] if notes and notes.get("start") == start else {}
-        known = {group.label: _known(group, ended) for group in groups}
+        known = {group.label: _known_samples(group, ended) for group in groups}
         self.results: list[SearchResult] = [
             search_result(label, samples) for label, samples in known.items() if samples
         ]
@@ -62,7 +62,7 @@ class Searches:
         """Tells whether all groups have their number."""
         return not self._groups
 
-    def wanted(self) -> tuple[Group, int] | None:
+    def next_request(self) -> tuple[Group, int] | None:
         """The group and the number of partitions that the next step should have; None where nothing is asked for."""
         if self.is_over:
             return None
@@ -80,7 +80,7 @@ class Searches:
         Raises:
           SettingsError: If a time is not above 0.
         """
-        group, count = self._groups[0], self.wanted()[1]  # type: ignore[index] # asked only while a search goes on
+        group, count = self._groups[0], self.next_request()[1]  # type: ignore[index] # asked only while a search goes on
         self._times.append(seconds)
         if len(self._times) < self._sample.iterations:
             return None
@@ -95,7 +95,7 @@ class Searches:
         return group, self.results[-1].partitions
 
 
-def _known(
+def _known_samples(
     group: Group,
     ended: Mapping[str, Sequence[Any]],
 ) -> Samples:

@@ -328,7 +328,7 @@ def _check_patterns(
                 f"setting `keep_dense`, `{pattern}`",
                 f"a name in one of {list(text.values())}",
                 "no match",
-                "Correct it.",
+                "Write names of one of these paths, or leave the pattern out.",
             )
 
 

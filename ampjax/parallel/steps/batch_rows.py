@@ -37,7 +37,7 @@ class Inputs(NamedTuple):
     ids: dict[str, np.ndarray]
 
 
-def owned(part: Tree) -> Tree:
+def copy_part(part: Tree) -> Tree:
     """A part of a batch that is read after the user has got control back, and may write new numbers into the arrays that were given.
 
     What is copied here lies so that XLA can take it as it is: there is one copy, as there is of most NumPy arrays anyway.

@@ -176,7 +176,7 @@ class DenseStep:
           ParameterError: If a gradient is not finite; nothing has changed.
         """
         if not self.check_finite:  # nobody waits for it
-            parts = [batch_rows.owned(part) for part in parts]
+            parts = [batch_rows.copy_part(part) for part in parts]
         arguments = (self.params, self.state, spread_inputs(parts, self.devices))
         self.last_shapes = self.last_shapes or shapes_of(arguments)
         self.params, self.state, result = issue_collective(

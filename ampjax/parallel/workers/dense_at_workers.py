@@ -57,7 +57,7 @@ class DenseAtWorkers:
             if self.take_adoption():
                 self._group.tell(Adopt())
             params, state = self._group.ask(lambda number: Question(number, "read"))
-        return self._made(0, params), self._made(1, state)
+        return self._make_tree(0, params), self._make_tree(1, state)
 
     def like(self) -> tuple[Tree, Tree]:
         """Builds trees of the parameters' and the shared state's structure, whatever has become of the workers."""
@@ -140,12 +140,12 @@ class DenseAtWorkers:
           A pytree of host arrays.
         """
         del grads
-        return self._made(
+        return self._make_tree(
             0,
             self._group.ask(lambda number: Question(number, "gradients")),
         )
 
-    def _made(
+    def _make_tree(
         self,
         which: int,
         leaves: Sequence[np.ndarray],

@@ -36,7 +36,7 @@ class ReplicaProgram(NamedTuple):
     entry: Callable[[Any], np.ndarray]
 
 
-def together(
+def compile_together(
     loss: SparseProgram,
     has_aux: bool,
     here: Device,
@@ -67,7 +67,7 @@ def together(
     )
 
 
-def alone(loss: SparseProgram, has_aux: bool, here: Device) -> ReplicaProgram:
+def compile_alone(loss: SparseProgram, has_aux: bool, here: Device) -> ReplicaProgram:
     """A program of its own; nothing is reduced.
 
     Args:

@@ -155,11 +155,11 @@ def read_rows(
     for stop in view.stops:
         passes = jnp.take(
             stop.mask,
-            _counted(stop, _index(eqn, operands[1:]), _last(eqn))[0],
+            _number_rows(stop, _index(eqn, operands[1:]), _last_indices(eqn))[0],
             mode="clip",
         )
         rows = _where(passes, rows, _without_gradient(rows, view))
-    return _arranged(eqn, _outside(eqn, view, rows, inside), number.ndim)
+    return _arrange_axes(eqn, _outside(eqn, view, rows, inside), number.ndim)
 
 
 def is_plain(view: View) -> bool:
@@ -187,7 +187,7 @@ class LaneReads:
     ):
         self._eqn = eqns[0]
         self._views = views
-        last = [_last(eqn) for eqn in eqns]
+        last = [_last_indices(eqn) for eqn in eqns]
         bounds = {}
         for a in last[0]:
             bounds[a] = np.array([of_one[a] for of_one in last])
@@ -196,7 +196,7 @@ class LaneReads:
             bounds: Mapping[int, Any],
             *indices: Any,
         ) -> tuple[jax.Array, jax.Array]:
-            return _counted(views[0], _index(eqns[0], indices), bounds)
+            return _number_rows(views[0], _index(eqns[0], indices), bounds)
 
         count = jax.vmap(
             numbers,
@@ -234,7 +234,9 @@ class LaneReads:
             mode="clip",
         )
         rows = _outside(self._eqn, view, rows, self._inside)
-        return jax.vmap(lambda of_one: _arranged(self._eqn, of_one, self._number.ndim - 1))(rows)
+        return jax.vmap(lambda of_one: _arrange_axes(self._eqn, of_one, self._number.ndim - 1))(
+            rows
+        )
 
 
 def _without_gradient(rows: Any, view: View) -> Any:
@@ -285,10 +287,10 @@ def _numbers(
     operands: Sequence[Any],
 ) -> tuple[jax.Array, jax.Array]:
     """Maps ids to numbers of rows in the row space, int32, clipped for ids outside; and to flags: inside or not."""
-    return _counted(
+    return _number_rows(
         operands[0],
         _index(eqn, operands[1:]),
-        _last(eqn),
+        _last_indices(eqn),
     )
 
 
@@ -302,7 +304,7 @@ def index_of(
       eqn: A read.
       operands: Its operands' values; the first is a view.
     """
-    last = _last(eqn)
+    last = _last_indices(eqn)
     result = {}
     for a, start in _index(eqn, operands[1:]).items():
         result[a] = (jnp.asarray(start), last[a])
@@ -327,7 +329,7 @@ def _index(
             return result
 
 
-def _last(eqn: Any) -> dict[int, int]:
+def _last_indices(eqn: Any) -> dict[int, int]:
     """By axis of a read's operand the last index that is inside."""
     is_slice = eqn.primitive is prim.slice_p
     if is_slice:
@@ -345,7 +347,7 @@ def _last(eqn: Any) -> dict[int, int]:
     return {a: shape[a] - sizes[a] for a in axes}
 
 
-def _counted(
+def _number_rows(
     numbering: View | Stop,
     starts: Mapping[int, Any],
     last: Mapping[int, Any],
@@ -357,7 +359,7 @@ def _counted(
         stride = numbering.strides[a]
         start = jnp.asarray(start)
         if stride is not None:
-            number = number + stride * _clipped(start, last[a])
+            number = number + stride * _clip_ids(start, last[a])
         inside = inside & _in_range(start, last[a])
     return jnp.broadcast_arrays(number, inside)  # pyright: ignore[reportReturnType]
 
@@ -382,7 +384,7 @@ def _starts(
     return starts or {0: jnp.zeros(indices.shape[:-1], jnp.int32)}
 
 
-def _clipped(ids: jax.Array, last: Any) -> jax.Array:
+def _clip_ids(ids: jax.Array, last: Any) -> jax.Array:
     return jnp.clip(ids, 0, _bound(ids, last)).astype(jnp.int32)
 
 
@@ -449,7 +451,7 @@ def _fill_value(eqn: Any, dtype: Any) -> Any:
     return jnp.nan if given is None and jnp.issubdtype(dtype, jnp.inexact) else given
 
 
-def _arranged(
+def _arrange_axes(
     eqn: Any,
     rows: jax.Array,
     n_id_axes: int,
@@ -490,7 +492,7 @@ def _write(
     numbers = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
     starts = _starts(indices, numbers.scatter_dims_to_operand_dims, numbers)
-    number, inside = _counted(
+    number, inside = _number_rows(
         view,
         starts,
         {a: shape[a] - windows[a] for a in starts},

@@ -82,7 +82,7 @@ class TableFlow:
             made.update(dict.fromkeys(eqn.outvars, eqn))
         return [value(v) for v in body.outvars]
 
-    def used(self, value: Value, how: str) -> Deps:
+    def note_use(self, value: Value, how: str) -> Deps:
         """Notes that tables are used as wholes.
 
         Args:
@@ -198,7 +198,7 @@ class TableFlow:
         text = (
             f"`{eqn.primitive.name}`" + (f", {how}" if how else "") + (f" ({line})" if line else "")
         )
-        return union([self.used(v, text) for v in values])
+        return union([self.note_use(v, text) for v in values])
 
     # ---- calls and branches ------------------------------------------------------------------------------------------
 
@@ -360,8 +360,10 @@ class TableFlow:
         for i in range(len(init)):
             same.append(primitives.carried_unchanged(body, n_consts, i))
         carry = []
+        # A table that the body may change is used as a whole, once and for all.
         for v, unchanged in zip(init, same, strict=True):
             carry.append(v if unchanged else used(v))
+        # Origins only grow, and there are finitely many, so this ends.
         while True:
             pairs = zip(
                 carry,

@@ -179,7 +179,7 @@ def views_of_results(
       operands: What stands for its operands, at least one of them a view.
     """
     if eqn.primitive.name in ("concatenate", "stack"):
-        result = _joined(eqn, operands)
+        result = _join_views(eqn, operands)
         return None if result is None else [result]
     view, *others = operands
     if not isinstance(view, View) or any(isinstance(other, View) for other in others):
@@ -188,7 +188,7 @@ def views_of_results(
         parts = [part for part in _split(eqn, view) if part is not None]
         return parts if len(parts) == len(eqn.outvars) else None
     if eqn.primitive in _KEEP:
-        return [_within(view, lambda rows: eqn.primitive.bind(rows, **eqn.params))]
+        return [_change_rows(view, lambda rows: eqn.primitive.bind(rows, **eqn.params))]
     rule = _RULES.get(eqn.primitive)
     if rule:
         result = rule(eqn, view, *others)
@@ -200,7 +200,7 @@ def views_of_results(
 # ---- one array -------------------------------------------------------------------------------------------------------
 
 
-def _within(
+def _change_rows(
     view: View,
     change: Callable[[Any], Any],
     **fields: Any,
@@ -215,7 +215,7 @@ def _within(
     return dataclasses.replace(view, segments=segments, writes=writes, **fields)
 
 
-def _moved(
+def _move_axes(
     view: View,
     numbers: Callable[[strides.Numbers], strides.Numbers | None],
     change: Callable[[Any], Any],
@@ -228,7 +228,7 @@ def _moved(
         return None
     (first, offset), *others = [line for line in lines if line is not None]
     stops = tuple(Stop(stop.mask, *line) for stop, line in zip(view.stops, others, strict=True))
-    return _within(view, change, strides=first, offset=offset, stops=stops)
+    return _change_rows(view, change, strides=first, offset=offset, stops=stops)
 
 
 def with_stop(view: View, stop: Stop) -> View:
@@ -244,7 +244,7 @@ def _places(view: View) -> dict[int, int]:
     }
 
 
-def _unchanged(eqn: Any, view: View) -> View:
+def _keep_view(eqn: Any, view: View) -> View:
     """A table's sharding says nothing of its rows."""
     del eqn
     return view
@@ -257,23 +257,23 @@ def _transpose(eqn: Any, view: View) -> View | None:
         0,
         *(place[a] for a in order if a in place),
     ]
-    return _moved(
+    return _move_axes(
         view,
-        lambda numbers: strides.transposed(numbers, order),
+        lambda numbers: strides.transpose(numbers, order),
         lambda rows: rows.transpose(within),
     )
 
 
 def _squeeze(eqn: Any, view: View) -> View | None:
-    return _without(view, eqn.params["dimensions"])
+    return _drop_axes(view, eqn.params["dimensions"])
 
 
-def _without(view: View, gone: Sequence[int]) -> View | None:
+def _drop_axes(view: View, gone: Sequence[int]) -> View | None:
     """The view without some axes of one."""
     place = [place for a, place in _places(view).items() if a in gone]
-    return _moved(
+    return _move_axes(
         view,
-        lambda numbers: strides.without(numbers, gone),
+        lambda numbers: strides.drop_axes(numbers, gone),
         lambda rows: jax.lax.squeeze(rows, place),
     )
 
@@ -283,7 +283,7 @@ def _broadcast(eqn: Any, view: View) -> View | None:
     shapes = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     target = eqn.params["broadcast_dimensions"]
     row = [shapes[1][target[a]] for a in _places(view)]
-    return _moved(
+    return _move_axes(
         view,
         lambda numbers: strides.broadcast(numbers, *shapes, target),
         lambda rows: jnp.broadcast_to(rows, (rows.shape[0], *row)),
@@ -311,14 +311,14 @@ def _split(eqn: Any, view: View) -> list[View | None]:
     for span in spans:
         parts.append(_cut(view, [*every[:axis], span, *every[axis + 1 :]]))
     if eqn.primitive.name == "unstack":
-        return [part and _without(part, [axis]) for part in parts]
+        return [part and _drop_axes(part, [axis]) for part in parts]
     return parts
 
 
 def _cut(view: View, spans: Sequence[slice]) -> View | None:
     """A part of a view, by axis from where to where and in which steps."""
     row = [spans[a] for a in _places(view)]
-    return _moved(
+    return _move_axes(
         view,
         lambda numbers: strides.cut(numbers, spans),
         lambda rows: rows[:, *row],
@@ -329,9 +329,9 @@ def _rev(eqn: Any, view: View) -> View | None:
     turned = eqn.params["dimensions"]
     shape = eqn.invars[0].aval.shape
     within = [place for a, place in _places(view).items() if a in turned]
-    return _moved(
+    return _move_axes(
         view,
-        lambda numbers: strides.reversed_along(numbers, shape, turned),
+        lambda numbers: strides.reverse_axes(numbers, shape, turned),
         lambda rows: jnp.flip(rows, within),
     )
 
@@ -342,7 +342,7 @@ def _reshape(eqn: Any, view: View) -> View | None:
     new = eqn.outvars[0].aval.shape
     if eqn.params["dimensions"] is not None or 0 in old:
         return None
-    row = strides.reshaped((view.strides, view.offset), old, new)
+    row = strides.reshape((view.strides, view.offset), old, new)
     if row is None:
         sizes = []
     else:
@@ -350,9 +350,9 @@ def _reshape(eqn: Any, view: View) -> View | None:
         for n, stride in zip(new, row[0], strict=True):
             if stride is None:
                 sizes.append(n)
-    return _moved(
+    return _move_axes(
         view,
-        lambda numbers: strides.reshaped(numbers, old, new),
+        lambda numbers: strides.reshape(numbers, old, new),
         lambda rows: rows.reshape(rows.shape[0], *sizes),
     )
 
@@ -360,7 +360,7 @@ def _reshape(eqn: Any, view: View) -> View | None:
 # ---- several arrays --------------------------------------------------------------------------------------------------
 
 
-def _joined(eqn: Any, operands: Sequence[Any]) -> View | None:
+def _join_views(eqn: Any, operands: Sequence[Any]) -> View | None:
     """Joins views, and ordinary arrays among them, along the rows' outermost axis, which a stack adds."""
     parts = []
     for value, v in zip(operands, eqn.invars, strict=True):
@@ -469,7 +469,7 @@ def _line(view: View, shape: Sequence[int]) -> Line | None:
                 value,
             )
         )
-    return tuple(segments), tuple(_shifted(w, start, stop, -start) for w in view.writes)
+    return tuple(segments), tuple(_shift_write(w, start, stop, -start) for w in view.writes)
 
 
 def _array(
@@ -507,7 +507,7 @@ def _in_one_line(
             return None
         stop = sum(segment.n_rows for segment in part[0])
         segments += part[0]
-        writes += [_shifted(w, 0, stop, start) for w in part[1]]
+        writes += [_shift_write(w, 0, stop, start) for w in part[1]]
         start += stop
     return View(
         tuple(segments),
@@ -516,7 +516,7 @@ def _in_one_line(
     )
 
 
-def _shifted(
+def _shift_write(
     write: Write,
     start: int,
     stop: int,
@@ -541,7 +541,7 @@ _KEEP = (
 )
 
 _RULES: dict[Any, Callable[..., View | None]] = {
-    prim.sharding_constraint_p: _unchanged,
+    prim.sharding_constraint_p: _keep_view,
     prim.transpose_p: _transpose,
     prim.squeeze_p: _squeeze,
     prim.broadcast_in_dim_p: _broadcast,

@@ -20,9 +20,9 @@ from ampjax.jaxprs.lanes import (
     Of,
     Run,
     Same,
-    computed,
+    compute_group,
     find_groups,
-    joined,
+    join_lanes,
     places_of,
 )
 from ampjax.sparse.detection.gradient_stops import whole_of
@@ -136,7 +136,7 @@ def walk_lanes(
         if i not in places:
             walk.one(eqn, i)
         elif places[i].places[0] == i:
-            walk.together(body, places[i])
+            walk.evaluate_group(body, places[i])
     return [walk.value(v) for v in body.outvars], walk.found
 
 
@@ -168,25 +168,25 @@ class _Walk:
 
     def value(self, atom: Any) -> Any:
         """The value of an operand by itself."""
-        return whole_of(self._alone(atom))
+        return whole_of(self._read_whole(atom))
 
-    def _alone(self, atom: Any) -> Any:
-        value = self._held(atom)
+    def _read_whole(self, atom: Any) -> Any:
+        value = self._get(atom)
         return value.whole() if isinstance(value, Run) else value
 
-    def _held(self, atom: Any) -> Any:
+    def _get(self, atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else self._env[atom]
 
     def one(self, eqn: Any, place: int) -> None:
         """Does one equation."""
-        whole = joined(
+        whole = join_lanes(
             eqn,
-            [self._held(atom) for atom in eqn.invars],
+            [self._get(atom) for atom in eqn.invars],
         )
         if whole is not None:
             self._env[eqn.outvars[0]] = whole
             return
-        operands = [self._alone(atom) for atom in eqn.invars]
+        operands = [self._read_whole(atom) for atom in eqn.invars]
         outs, more = self._interpreter.step(
             eqn,
             operands,
@@ -198,11 +198,11 @@ class _Walk:
         self._made.update(dict.fromkeys(eqn.outvars, eqn))
         self.found.update(more)
 
-    def together(self, body: Any, group: Group) -> None:
+    def evaluate_group(self, body: Any, group: Group) -> None:
         """Does equal equations."""
         eqns = [body.eqns[place] for place in group.places]
         if not group.given:
-            results = computed(
+            results = compute_group(
                 group,
                 [self._operand(o) for o in group.operands],
             )

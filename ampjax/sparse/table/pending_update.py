@@ -131,7 +131,7 @@ class PendingUpdate:
                 grads.append(rows)
         return np.concatenate(ids), np.concatenate(grads)
 
-    def merged(self) -> Mapping[int, Rows]:
+    def read_sums(self) -> Mapping[int, Rows]:
         """Reads the numbers of rows and the sums of their gradients from the servers, by partition; not counted as traffic.
 
         Raises:

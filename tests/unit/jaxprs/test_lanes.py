@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ampjax.jaxprs.inlining import inlined
+from ampjax.jaxprs.inlining import inline_calls
 from ampjax.jaxprs.lanes import Batch, Given, Inputs, Numbers, Of, Run, Same, find_groups
 from ampjax.jaxprs.primitives import opened
 
@@ -14,7 +14,7 @@ IDS = jnp.zeros((4, N), jnp.int32)
 
 def groups_of(function, *args):
     """The groups around reads of the first N arguments, by primitive, and the open jaxpr."""
-    jaxpr = inlined(opened(jax.make_jaxpr(function)(*args))[0])
+    jaxpr = inline_calls(opened(jax.make_jaxpr(function)(*args))[0])
     given = dict.fromkeys(jaxpr.invars[:N], "table")
     reads = []
     for i, eqn in enumerate(jaxpr.eqns):

@@ -15,7 +15,7 @@ from ampjax.sparse.rows.gradient_buffer import GradientBuffer
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
 from ampjax.sparse.rows.server_part import Needs, PartSettings
 from ampjax.sparse.rows.shared_history import SharedHistory
-from ampjax.sparse.servers.exports import exported
+from ampjax.sparse.servers.exports import export_function
 from ampjax.sparse.servers.protocol import TREES, Request
 from ampjax.sparse.servers.serving import Service, serve
 
@@ -152,7 +152,7 @@ def test_requests_that_come_before_a_function_are_done_after_it():
     here.send(
         TREES.pack(
             "export",
-            exported(
+            export_function(
                 rule,
                 "init",
                 (jax.ShapeDtypeStruct(rows.shape, rows.dtype),),
