@@ -26,7 +26,7 @@ from ampjax.train.settings import Settings
 from ampjax.train.training_data import n_examples
 from ampjax.tuning import Candidate
 from ampjax.tuning.budget import Budget
-from ampjax.tuning.built_graphs import Graphs
+from ampjax.tuning.built_graphs import BuiltGraphs
 from ampjax.tuning.candidate import plain_values
 from ampjax.tuning.predictor import Predictor, Prepared
 from ampjax.tuning.search_space import candidates, full_space
@@ -89,7 +89,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         work = self.work
-        graphs = Graphs(self.work.graph)
+        graphs = BuiltGraphs(self.work.graph)
         fixed = {**work.settings, "seed": self.seed}
         knobs = {}
         for name, vs in work.space.items():

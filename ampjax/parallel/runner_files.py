@@ -40,7 +40,7 @@ _PARAMS = "params/"
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedRunner:
     """A checkpoint, read and checked.
 
     Args:
@@ -327,7 +327,7 @@ def load(
     state: Tree,
     like: Mapping[str, Sequence[Like]],
     axes: Axes | None = None,
-) -> Saved:
+) -> SavedRunner:
     """Reads a whole checkpoint and checks it against the model; changes nothing.
 
     Args:
@@ -387,7 +387,7 @@ def load(
         map(random_keys.wrapped_like, first, leaves),
     )
     table_files.sweep(folder / _DENSE)
-    return Saved(
+    return SavedRunner(
         facts["step"],
         dense,
         shared,

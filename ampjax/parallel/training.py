@@ -26,7 +26,7 @@ from ampjax.errors import (
 from ampjax.optim.staleness_state import keep_staleness_if_used
 from ampjax.parallel import runner_files
 from ampjax.parallel.assigned_state import AssignableState, leaves_of
-from ampjax.parallel.config.partitioner import Group, Partitioner
+from ampjax.parallel.config.partitioner import Partitioner, PartitionGroup
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.watch import EquivalenceWatch
 from ampjax.parallel.not_finite import with_cause
@@ -82,7 +82,7 @@ class Training:
         self._partitioners = list(partitioners)
         self._clock = clock
         self.searches: Searches | None = None
-        self._found: tuple[Group, int] | None = (
+        self._found: tuple[PartitionGroup, int] | None = (
             None  # how a search that has just ended wants tables to be split
         )
         self.totals = StepTotals()
@@ -151,7 +151,7 @@ class Training:
         self, model: BuiltModel, notes: Mapping[str, Any] | None
     ) -> Searches | None:
         """Begins the partition searches. Searches that an earlier run ended on as many machines are not repeated, but their results used. None if no search is wanted."""
-        groups: Sequence[Group] = model.plan.groups
+        groups: Sequence[PartitionGroup] = model.plan.groups
         if not (self.setup.config.search_partitions and groups):
             return None
         searches = Searches(

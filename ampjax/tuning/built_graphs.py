@@ -14,7 +14,7 @@ from ampjax.tuning.search_space import GraphOrBuilder
 
 
 @dataclass(frozen=True)
-class Graphs:
+class BuiltGraphs:
     """Builds graphs from knobs.
 
     Args:

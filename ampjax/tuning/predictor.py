@@ -31,7 +31,7 @@ from ampjax.simulation.simulate import simulate
 from ampjax.train.settings import Settings
 from ampjax.train.trainer import Trainer
 from ampjax.tuning.budget import Budget
-from ampjax.tuning.built_graphs import Graphs
+from ampjax.tuning.built_graphs import BuiltGraphs
 from ampjax.tuning.candidate import Candidate, Figures
 from ampjax.tuning.trial import Goal, Trial
 from ampjax.utils.blocking import blocking
@@ -83,7 +83,7 @@ class Predictor:
       reporter: Shows compilations.
     """
 
-    graphs: Graphs
+    graphs: BuiltGraphs
     tx: optax.GradientTransformation | None
     train: Instances
     valid: Instances

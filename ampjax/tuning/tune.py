@@ -20,7 +20,7 @@ from ampjax.train.assemble import require_transform
 from ampjax.train.settings import Settings
 from ampjax.train.training_data import Data, as_instances, n_examples
 from ampjax.tuning.budget import Budget
-from ampjax.tuning.built_graphs import Graphs
+from ampjax.tuning.built_graphs import BuiltGraphs
 from ampjax.tuning.predictor import Predictor, cores_here
 from ampjax.tuning.search import Search
 from ampjax.tuning.search_space import GraphOrBuilder, Space, candidates, check_space, full_space
@@ -108,7 +108,7 @@ def tune(
     space = _rename_settings(space or {})
     check_space(graph, space, options)
     budget = Budget(budget_s)
-    graphs = Graphs(graph)
+    graphs = BuiltGraphs(graph)
     some = graphs.of(
         {
             name: values[0]

@@ -23,7 +23,7 @@ from ampjax.frontend.draft.values import (
     Elements,
     Flow,
     LossTerm,
-    Source,
+    SequenceSource,
     Static,
     Value,
     Wanted,
@@ -365,7 +365,7 @@ class Lowering:
             rows = origin
         else:
             rows = lambda data: known.rows(data)[origin(data)]
-        source = Source(value if known is None else known.elements, rows)
+        source = SequenceSource(value if known is None else known.elements, rows)
         return Elements(
             inner, lambda: self._copied_element(value, region, inner, origin, line), source
         )

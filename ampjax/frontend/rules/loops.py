@@ -103,7 +103,7 @@ def group_carry(
     return list(found.values())
 
 
-class Loop:
+class CarryLoop:
     """One wire of a carry: its way around the loop.
 
     It has more than twelve attributes: the wires of the stations on this way, which different steps of the scan's rule make.

@@ -114,7 +114,7 @@ def recall(
             call.line, "the number of an element, known from the instance", "a computed number", fix
         )
     kind = jax.ShapeDtypeStruct((), np.int32)
-    place = _Place(
+    place = _AskingPlace(
         recursion,
         region,
         low.column(number, region, kind),
@@ -139,7 +139,7 @@ class _Recursion:
     region: Region
     groups: Sequence[Sequence[int]]
     types: Sequence[Any]
-    places: list[_Place] = field(default_factory=list)
+    places: list[_AskingPlace] = field(default_factory=list)
 
     @property
     def space(self) -> IndexSpace:
@@ -147,7 +147,7 @@ class _Recursion:
         return self.region.space
 
 
-class _Place:
+class _AskingPlace:
     """A place in the function that asks for an element's result, for each row of a region.
 
     Args:

@@ -15,7 +15,7 @@ from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Static, Value, Wanted
 from ampjax.frontend.rules.first_rounds import begun_apart, first_round
 from ampjax.frontend.rules.foresight import Foresight
-from ampjax.frontend.rules.loops import Loop, group_carry
+from ampjax.frontend.rules.loops import CarryLoop, group_carry
 
 
 def scan(
@@ -76,7 +76,7 @@ def scan(
     ahead = Foresight(region.space, space, call.options["reverse"])
     loops = []
     for own in group_carry(init, types):
-        loops.append(Loop(low, own, region, space, call, ahead))
+        loops.append(CarryLoop(low, own, region, space, call, ahead))
     carry: dict[int, Value] = {}
     for loop in loops:
         carry |= loop.carry

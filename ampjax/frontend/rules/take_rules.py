@@ -21,7 +21,7 @@ from ampjax.frontend.draft.values import (
     Constant,
     Elements,
     Flow,
-    Source,
+    SequenceSource,
     Static,
     Value,
     Wanted,
@@ -227,7 +227,7 @@ def _number_in(
 
 def _row_in(
     space: IndexSpace,
-    source: Source | None,
+    source: SequenceSource | None,
     number: Callable[[Any], np.ndarray],
 ) -> Callable[[Any], np.ndarray]:
     """Makes a function for the row that each row takes, `[rows]`, in the space of its own sequence, or of the sequence of which this is a copy."""

@@ -149,7 +149,7 @@ class Comparison:
         assert first is not None
         return first, None
 
-    def _inputs(self, step: Step, batch: JoinedBatch) -> _Run:
+    def _inputs(self, step: Step, batch: JoinedBatch) -> _LossRun:
         """The arguments of both programs."""
         parts = batch.parts
         joined = batch.whole
@@ -175,7 +175,7 @@ class Comparison:
             first,
             *spread_inputs([joined_input], self._devices[:1]),
         )
-        return _Run(
+        return _LossRun(
             self._mapped,
             (one, (dense, *together(part_inputs))),
         )
@@ -214,7 +214,7 @@ class Comparison:
         return causes.find_mixing(part.jaxpr, whole.jaxpr)
 
 
-class _Run(NamedTuple):
+class _LossRun(NamedTuple):
     """The losses of one batch.
 
     Args:

@@ -17,7 +17,7 @@ from ampjax.errors import EquivalenceError
 from ampjax.parallel.equivalence import causes
 from ampjax.parallel.equivalence.compare import HERE, NEARBY, Comparison
 from ampjax.parallel.equivalence.joined_batch import JoinedBatch, Skipped
-from ampjax.parallel.equivalence.proof import Proof, Verdict, uneven_divisors
+from ampjax.parallel.equivalence.proof import Proof, ProofVerdict, uneven_divisors
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss, abstract, signature, trace_loss
@@ -138,7 +138,7 @@ class _Shape:
         part, whole = self.without_chance
         return Comparison(self.setup, self.plan, whole, part)
 
-    def verdict(self, batch: JoinedBatch) -> Verdict:
+    def verdict(self, batch: JoinedBatch) -> ProofVerdict:
         """Returns the proof's verdict on a batch.
 
         Raises:
@@ -150,7 +150,7 @@ class _Shape:
         except (
             Exception
         ) as error:  # a program with something in it that nobody foresaw shall train all the same
-            return Verdict(False, f"{type(error).__name__}: {error}")
+            return ProofVerdict(False, f"{type(error).__name__}: {error}")
 
 
 class EquivalenceWatch:
@@ -330,7 +330,7 @@ class EquivalenceWatch:
         return losses, causes.explain_divisors(lines, len(batch.parts), which)
 
 
-def _of_later(verdict: Verdict) -> str:
+def _of_later(verdict: ProofVerdict) -> str:
     """Describes the checks of later batches, for the explanation."""
     if verdict.holds:
         return "proved for all batches like it"

@@ -22,7 +22,7 @@ from ampjax.optim.split_transform import Split, Totals
 from ampjax.optim.split_update import Proposal, SharedPart
 from ampjax.optim.staleness_state import set_staleness
 from ampjax.parallel.config.leaf_paths import path_text
-from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.homes.wire import MachineWire
 
 Tree = Any
 
@@ -219,7 +219,7 @@ class DenseAtServers:
         params: Tree,
         resources: Resources,
         servers: Mapping[str, int],
-        wire: Wire,
+        wire: MachineWire,
         local_aggregation: bool,
     ):
         self._split = split

@@ -14,7 +14,7 @@ import numpy as np
 
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.parallel.homes.local_aggregation import share_ids
-from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.homes.wire import MachineWire
 from ampjax.sparse.detection.loss_jaxpr import Leaf
 from ampjax.sparse.rewrite.unique_ids import UniqueRows
 from ampjax.sparse.rows import row_blocks
@@ -173,7 +173,7 @@ class RowsAtServers:
         path: str,
         table: Table,
         resources: Resources,
-        wire: Wire,
+        wire: MachineWire,
         local_aggregation: bool,
         is_alone: bool = True,
     ):

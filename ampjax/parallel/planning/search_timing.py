@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampjax.parallel.config.config import SampleTimes
-from ampjax.parallel.config.partitioner import Group
+from ampjax.parallel.config.partitioner import PartitionGroup
 from ampjax.parallel.planning.partition_search import (
     Samples,
     SearchResult,
@@ -33,7 +33,7 @@ class Searches:
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[PartitionGroup],
         start: int,
         sample: SampleTimes,
         notes: Mapping[str, Any] | None = None,
@@ -62,7 +62,7 @@ class Searches:
         """Tells whether all groups have their number."""
         return not self._groups
 
-    def next_request(self) -> tuple[Group, int] | None:
+    def next_request(self) -> tuple[PartitionGroup, int] | None:
         """The group and the number of partitions that the next step should have; None where nothing is asked for."""
         if self.is_over:
             return None
@@ -71,7 +71,7 @@ class Searches:
         assert count is not None  # `tell` goes on to the next group when there is none
         return group, count
 
-    def record(self, seconds: float) -> tuple[Group, int] | None:
+    def record(self, seconds: float) -> tuple[PartitionGroup, int] | None:
         """Takes one step's time, with the partitions that were wanted.
 
         Returns:
@@ -96,7 +96,7 @@ class Searches:
 
 
 def _known_samples(
-    group: Group,
+    group: PartitionGroup,
     ended: Mapping[str, Sequence[Any]],
 ) -> Samples:
     """Returns the samples of a search that has ended, if the group may still have all of these numbers."""

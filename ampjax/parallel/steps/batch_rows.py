@@ -23,7 +23,7 @@ ReplicaRows = dict[str, list[UniqueRows]]
 """By table, the distinct rows that each replica reads."""
 
 
-class Inputs(NamedTuple):
+class ReplicaInputs(NamedTuple):
     """One replica's share of the inputs of a program on pulled rows.
 
     Args:
@@ -178,7 +178,7 @@ def inputs(
     program: SparseProgram,
     pulled: Mapping[str, Sequence[PulledRows]],
     sizes: PaddedSizes,
-) -> list[Inputs]:
+) -> list[ReplicaInputs]:
     """The inputs of all replicas' programs, of equal shapes.
 
     Args:
@@ -190,7 +190,7 @@ def inputs(
     Returns:
       One entry for each replica.
     """
-    result = [Inputs({}, {}, {}) for _ in range(n)]
+    result = [ReplicaInputs({}, {}, {}) for _ in range(n)]
 
     def pad(path: str) -> None:
         each = pulled[path]

@@ -45,7 +45,7 @@ class GradientResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reduction:
+class GradientReduction:
     """The reduction of the replicas' results.
 
     Args:
@@ -105,7 +105,7 @@ def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., GradientRe
 
 
 def mapped_gradients(
-    program: SparseProgram, has_aux: bool, devices: Sequence[Device], reduction: Reduction
+    program: SparseProgram, has_aux: bool, devices: Sequence[Device], reduction: GradientReduction
 ) -> Any:
     """`gradients` of all replicas, mapped: `(dense_params, rows, inverse, ids, batch) -> GradientResult`.
 
@@ -158,7 +158,7 @@ def mapped_step(
     has_aux: bool,
     tx: optax.GradientTransformation,
     devices: Sequence[Device],
-    reduction: Reduction,
+    reduction: GradientReduction,
     *,
     check_finite: bool,
     keep: bool,
@@ -221,7 +221,7 @@ def mapped_step(
 def reduce_over_replicas(
     loss: jax.Array,
     grads: Tree,
-    reduction: Reduction,
+    reduction: GradientReduction,
 ) -> tuple[jax.Array, Tree]:
     """Reduces the loss and the gradients over replicas, by one AllReduce for each leaf, or for all, in float32 at least.
 
@@ -274,7 +274,7 @@ def _summed_at_once(tree: Tree) -> Tree:
     return jax.tree.unflatten(structure, result)
 
 
-def _divide_grads(grads: Tree, reduction: Reduction) -> Tree:
+def _divide_grads(grads: Tree, reduction: GradientReduction) -> Tree:
     """Divides gradients to each variable's share of a sum over replicas that is made elsewhere."""
     return tree_map_with_path(
         lambda path, leaf: _share(leaf, reduction.n, reduction.kind_of(path)),

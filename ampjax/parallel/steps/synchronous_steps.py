@@ -31,9 +31,9 @@ from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
 from ampjax.parallel.steps.step_programs import (
+    GradientReduction,
     GradientResult,
     LossFn,
-    Reduction,
     mapped_gradients,
     mapped_step,
 )
@@ -96,7 +96,7 @@ class DenseStep:
     has_aux: bool
     tx: optax.GradientTransformation
     devices: Sequence[Device]
-    reduction: Reduction
+    reduction: GradientReduction
     check_finite: bool
     params: Tree = None
     state: Tree = None
@@ -276,7 +276,7 @@ class SparseStep(HomedStep):
     """
 
     devices: Sequence[Device]
-    reduction: Reduction
+    reduction: GradientReduction
     check_finite: bool
     last_shapes: Any = None
     _sizes: batch_rows.PaddedSizes = field(default_factory=batch_rows.PaddedSizes)
@@ -380,7 +380,7 @@ class SparseStep(HomedStep):
         )
 
 
-def _loss(result: GradientResult, reduction: Reduction) -> np.ndarray:
+def _loss(result: GradientResult, reduction: GradientReduction) -> np.ndarray:
     """Reads the loss, or the replicas' losses where these were not reduced."""
     if reduction.across:
         return shard_of(result.loss, 0)

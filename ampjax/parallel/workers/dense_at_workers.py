@@ -14,7 +14,7 @@ from ampjax.optim.split_transform import Split, Totals
 from ampjax.optim.split_update import Proposal
 from ampjax.parallel.workers.process_group import ProcessGroup
 from ampjax.parallel.workers.worker import tree_of
-from ampjax.parallel.workers.worker_messages import Adopt, Propose, Question, Write
+from ampjax.parallel.workers.worker_messages import Adopt, Propose, Question, WriteVariables
 
 Tree = Any
 
@@ -49,7 +49,7 @@ class DenseAtWorkers:
         leaves = []
         for tree in (params, state):
             leaves.append([data_of(leaf) for leaf in jax.tree.leaves(tree)])
-        self._group.tell(Write(*leaves))
+        self._group.tell(WriteVariables(*leaves))
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""

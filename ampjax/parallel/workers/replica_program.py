@@ -10,10 +10,10 @@ import numpy as np
 
 from ampjax.devices.allreduce import issue_collective
 from ampjax.devices.per_replica import Device, shard_of, spread_inputs
-from ampjax.parallel.steps.batch_rows import Inputs
+from ampjax.parallel.steps.batch_rows import ReplicaInputs
 from ampjax.parallel.steps.step_programs import (
+    GradientReduction,
     GradientResult,
-    Reduction,
     gradients,
     mapped_gradients,
 )
@@ -32,7 +32,7 @@ class ReplicaProgram(NamedTuple):
     """
 
     placed: Callable[[Tree], Tree]
-    run: Callable[[Tree, Inputs, Tree], GradientResult]
+    run: Callable[[Tree, ReplicaInputs, Tree], GradientResult]
     entry: Callable[[Any], np.ndarray]
 
 
@@ -41,7 +41,7 @@ def compile_together(
     has_aux: bool,
     here: Device,
     everywhere: Sequence[Device],
-    reduction: Reduction,
+    reduction: GradientReduction,
 ) -> ReplicaProgram:
     """Compiles a program that is one with the programs of all replicas.
 
@@ -54,7 +54,7 @@ def compile_together(
     """
     program = mapped_gradients(loss, has_aux, everywhere, reduction)
 
-    def run(dense: Tree, given: Inputs, batch: Tree) -> GradientResult:
+    def run(dense: Tree, given: ReplicaInputs, batch: Tree) -> GradientResult:
         if not reduction.gather:  # only an AllGatherv sends ids
             given = given._replace(ids={})
         inputs = spread_inputs([(*given, batch)], [here])
@@ -77,7 +77,7 @@ def compile_alone(loss: SparseProgram, has_aux: bool, here: Device) -> ReplicaPr
     """
     program = jax.jit(gradients(loss, has_aux))
 
-    def run(dense: Tree, given: Inputs, batch: Tree) -> GradientResult:
+    def run(dense: Tree, given: ReplicaInputs, batch: Tree) -> GradientResult:
         return program(*jax.device_put((dense, given.rows, given.inverse, batch), here))
 
     return ReplicaProgram(lambda params: params, run, np.asarray)

@@ -28,14 +28,14 @@ from ampjax.parallel.workers.worker_messages import (
     TREES,
     Adopt,
     Ahead,
-    Answer,
     Go,
     Places,
     Propose,
     Question,
     StepDone,
     StepWork,
-    Write,
+    WorkerAnswer,
+    WriteVariables,
 )
 from ampjax.parallel.workers.worker_program import WorkerProgram
 from ampjax.sparse.rows.byte_counts import ByteCounts
@@ -147,7 +147,7 @@ class Worker:
         self,
         what: Any,
         heard: Callable[[], Any],
-    ) -> Answer | StepDone | None:
+    ) -> WorkerAnswer | StepDone | None:
         """Carries out one message of the runner, and returns the answer. `heard` waits for the next message."""
         match what:
             case Go():
@@ -174,7 +174,7 @@ class Worker:
                 )
             case Places(tables):
                 self._places.update(tables)
-            case Write(params, state):
+            case WriteVariables(params, state):
                 self._write(params, state)
         return None
 
@@ -187,8 +187,8 @@ class Worker:
         assert self._dense is not None
         return self._dense
 
-    def _answer(self, number: int, value: Any) -> Answer | None:
-        return Answer(number, value) if self._replica == 0 else None
+    def _answer(self, number: int, value: Any) -> WorkerAnswer | None:
+        return WorkerAnswer(number, value) if self._replica == 0 else None
 
     def _write(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ampjax.jaxprs import primitives
-from ampjax.sparse.detection.findings import Cause, Deps, Place, Read, Value
+from ampjax.sparse.detection.findings import Cause, Deps, EquationPlace, Read, Value
 from ampjax.sparse.detection.loss_jaxpr import Leaf, LossFn, MappedAxes, TracedLoss, trace_loss
 from ampjax.sparse.detection.read_forms import describe_form
 from ampjax.sparse.detection.row_axes import LEADING
@@ -148,7 +148,7 @@ def follow(traced: TracedLoss, axes: Mapping[int, Axes]) -> TableFlow:
     for i, leaf in enumerate(traced.leaves):
         params.append(_start(i, leaf, axes))
     others: list[Value] = [frozenset()] * (len(traced.jaxpr.invars) - len(params))
-    for out in flow.run(traced.jaxpr, [*params, *others], Place()):
+    for out in flow.run(traced.jaxpr, [*params, *others], EquationPlace()):
         flow.note_use(out, "the result of the loss function")
     return flow
 
@@ -163,7 +163,7 @@ def analyse(traced: TracedLoss, min_rows: int) -> tuple[Variable, ...]:
     Returns:
       One entry for each leaf, in their order.
     """
-    search = _Search(traced, max(min_rows, 2))
+    search = _TableSearch(traced, max(min_rows, 2))
     search.run()
     result = []
     for i, leaf in enumerate(traced.leaves):
@@ -220,7 +220,7 @@ def look_again(
     return flow, tuple(variables)
 
 
-class _Search:
+class _TableSearch:
     """Looks for the axes along which each leaf's rows can be counted.
 
     Args:

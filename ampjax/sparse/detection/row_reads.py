@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import primitives as prim
 
-from ampjax.sparse.detection.table_views import Stop, View, Write
+from ampjax.sparse.detection.table_views import Overwrite, Stop, TableView
 
 GatherMode = jax.lax.GatherScatterMode
 
@@ -33,7 +33,7 @@ MAX_WRITTEN = 256
 """Rows that may be overwritten in a view: each id that is read is compared with each of them."""
 
 
-def is_read(eqn: Any, view: View) -> bool:
+def is_read(eqn: Any, view: TableView) -> bool:
     """Tells whether an equation reads whole rows of its first operand: a gather by row ids, or a slice of one row.
 
     A slice of several rows is none: that is how a matrix is cut in parts, and each step would read the same rows.
@@ -162,7 +162,7 @@ def read_rows(
     return _arrange_axes(eqn, _outside(eqn, view, rows, inside), number.ndim)
 
 
-def is_plain(view: View) -> bool:
+def is_plain(view: TableView) -> bool:
     """Tells whether a view is a whole table without overwritten rows: reads of several such tables can be made at once."""
     is_whole = len(view.segments) == 1 and view.segments[0].leaf is not None and not view.offset
     return is_whole and not view.writes and not view.stops
@@ -181,7 +181,7 @@ class LaneReads:
     def __init__(
         self,
         eqns: Sequence[Any],
-        views: Sequence[View],
+        views: Sequence[TableView],
         indices: Sequence[Any],
         axes: Sequence[int | None],
     ):
@@ -239,12 +239,12 @@ class LaneReads:
         )
 
 
-def _without_gradient(rows: Any, view: View) -> Any:
+def _without_gradient(rows: Any, view: TableView) -> Any:
     """Rows through which no gradient comes. A tangent only counts in its transpose, where a zero drops the gradient."""
     return jnp.zeros_like(rows) if view.is_tangent else jax.lax.stop_gradient(rows)
 
 
-def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
+def write_rows(eqn: Any, operands: Sequence[Any]) -> TableView | None:
     """Builds the view of a scatter's result, if the scatter overwrites a few whole rows of its first operand; else None.
 
     Args:
@@ -256,7 +256,7 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
     """
     if (
         eqn.primitive is not prim.scatter_p
-        or not isinstance(operands[0], View)
+        or not isinstance(operands[0], TableView)
         or operands[0].stops
     ):
         return None
@@ -273,7 +273,7 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
     ):
         return None
     if isinstance(numbers, frozenset):
-        write = Write(numbers, values)
+        write = Overwrite(numbers, values)
     else:
         write = _write(eqn, view, numbers, values, windows)
     return dataclasses.replace(view, writes=(*view.writes, write))
@@ -348,7 +348,7 @@ def _last_indices(eqn: Any) -> dict[int, int]:
 
 
 def _number_rows(
-    numbering: View | Stop,
+    numbering: TableView | Stop,
     starts: Mapping[int, Any],
     last: Mapping[int, Any],
 ) -> tuple[jax.Array, jax.Array]:
@@ -400,7 +400,7 @@ def _bound(ids: jax.Array, last: Any) -> Any:
     return min(int(last), most)
 
 
-def _hits(number: jax.Array, write: Write) -> jax.Array:
+def _hits(number: jax.Array, write: Overwrite) -> jax.Array:
     """Marks which writes meet which rows, `[*ids, k]`."""
     return (number[..., None] == write.rows) & (write.rows >= 0)
 
@@ -410,7 +410,7 @@ def _hits(number: jax.Array, write: Write) -> jax.Array:
 
 def _outside(
     eqn: Any,
-    view: View,
+    view: TableView,
     rows: jax.Array,
     inside: jax.Array,
 ) -> jax.Array:
@@ -483,11 +483,11 @@ def _windows(eqn: Any) -> list[int]:
 
 def _write(
     eqn: Any,
-    view: View,
+    view: TableView,
     indices: Any,
     values: Any,
     windows: Sequence[int],
-) -> Write:
+) -> Overwrite:
     """Collects the rows that a scatter overwrites, and their new values."""
     numbers = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
@@ -524,7 +524,7 @@ def _write(
             *row,
         ],
     )
-    return Write(
+    return Overwrite(
         number.ravel(),
         values.reshape(
             number.size,

@@ -1,6 +1,6 @@
 """Calls, branches and loops around reads: each is built again, with rows and positions in place of tables.
 
-A table in JAX's control flow is a `View`, which is a pytree and can stand wherever arrays do. Each rule has one form for both kinds of
+A table in JAX's control flow is a `TableView`, which is a pytree and can stand wherever arrays do. Each rule has one form for both kinds of
 walk: positions go in with the operands, ids come out with the results.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
-from ampjax.sparse.detection.table_views import View
+from ampjax.sparse.detection.table_views import TableView
 
 if TYPE_CHECKING:
     from ampjax.sparse.rewrite.evaluate import FoundIds, Positions, RowInterpreter
@@ -64,7 +64,7 @@ def _custom_jvp(
 ) -> Result:
     """A new `custom_jvp` on rows. The user's rule is interpreted in the same way as the function."""
     inner = (*path, 1)
-    if any(isinstance(v, View) for v in ins):
+    if any(isinstance(v, TableView) for v in ins):
         rule, consts, zeros = primitives.jvp_rule(eqn)
     else:
         rule = None
@@ -82,7 +82,7 @@ def _custom_jvp(
         tangents = []
         for p, t, is_float in each:
             if is_float:
-                tangents.append(p.tangent(t) if isinstance(p, View) else t)
+                tangents.append(p.tangent(t) if isinstance(p, TableView) else t)
         return interpreter.run(
             (rule, consts),
             [*primals[skip:], *tangents],
@@ -249,9 +249,9 @@ def _split_carry(carry: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[An
 
     def whole(moving: Sequence[Any]) -> list[Any]:
         rest = iter(moving)
-        return [v if isinstance(v, View) else next(rest) for v in carry]
+        return [v if isinstance(v, TableView) else next(rest) for v in carry]
 
-    return [v for v in carry if not isinstance(v, View)], whole
+    return [v for v in carry if not isinstance(v, TableView)], whole
 
 
 RULES: dict[str, Callable[[Any, Any, list[Any], Any, Path], Result]] = {

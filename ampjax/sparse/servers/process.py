@@ -21,7 +21,7 @@ from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.servers.exports import ExportedFunction, export_function
-from ampjax.sparse.servers.protocol import TREES, Answer, FunctionRequest, Request
+from ampjax.sparse.servers.protocol import TREES, FunctionRequest, Request, ServerAnswer
 from ampjax.sparse.servers.serving import serve
 
 _WATCH_S = 0.2
@@ -189,7 +189,7 @@ class ServerProcess:
     def _export(self, rules: Sequence[RowRule], request: FunctionRequest) -> None:
         self._host.channel.send(TREES.pack("export", _export(rules[request.rule], request)))
 
-    def _receive(self, method: str) -> FunctionRequest | Answer:
+    def _receive(self, method: str) -> FunctionRequest | ServerAnswer:
         """Waits for the server's next message."""
         while True:
             begun = self._begun

@@ -18,7 +18,7 @@ from ampjax.errors import AmpError, HostError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
-from ampjax.sparse.rows.server_part import Needs, PartSettings
+from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds
 from ampjax.sparse.servers.all_servers import Call
 from ampjax.sparse.servers.process import CLOSED, Begun, ServerProcess, start_alone
 from ampjax.sparse.servers.protocol import Request
@@ -135,7 +135,7 @@ class ServerProcesses:
         key: SplitKey,
         calls: Mapping[int, Call],
         nbytes: int = 0,
-        needs: Mapping[int, Needs] | None = None,
+        needs: Mapping[int, ServerNeeds] | None = None,
     ) -> dict[int, Any]:
         """Calls parts of a table; the servers work at the same time.
 
