@@ -26,8 +26,8 @@ from ampjax.train.settings import Settings
 from ampjax.train.training_data import n_examples
 from ampjax.tuning import Candidate
 from ampjax.tuning.budget import Budget
-from ampjax.tuning.built_graphs import Graphs
-from ampjax.tuning.candidate import plain
+from ampjax.tuning.built_graphs import BuiltGraphs
+from ampjax.tuning.candidate import plain_values
 from ampjax.tuning.predictor import Predictor, Prepared
 from ampjax.tuning.search_space import candidates, full_space
 from ampjax.tuning.trial import Goal, Trial
@@ -89,7 +89,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         work = self.work
-        graphs = Graphs(self.work.graph)
+        graphs = BuiltGraphs(self.work.graph)
         fixed = {**work.settings, "seed": self.seed}
         knobs = {}
         for name, vs in work.space.items():
@@ -353,13 +353,13 @@ def _is_of(choice: Candidate, record: Mapping[str, Any]) -> bool:
     """Whether a record is of a choice."""
     return all(
         record.get(name) == value
-        for name, value in plain({**choice.settings, **choice.knobs}).items()
+        for name, value in plain_values({**choice.settings, **choice.knobs}).items()
     )
 
 
 def _varied(choices: Sequence[Candidate]) -> tuple[str, ...]:
     """The settings and knobs that are not the same in all choices."""
-    every = [plain({**c.settings, **c.knobs}) for c in choices]
+    every = [plain_values({**c.settings, **c.knobs}) for c in choices]
     result = []
     for name in every[0]:
         if len({repr(values[name]) for values in every}) > 1:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ampjax.devices.mapped import mapped
+from ampjax.devices.mapped import map_over_devices
 from ampjax.errors import ParameterError, SettingsError
 
 Tree = Any
@@ -187,7 +187,7 @@ def issue_collective(
 @functools.lru_cache(maxsize=64)
 def _psum(devices: tuple[Device, ...]) -> Callable[[Tree], Tree]:
     """Makes the mapped function of a tuple of devices, once: the function holds the compilations."""
-    return mapped(
+    return map_over_devices(
         lambda tree: jax.lax.psum(tree, _AXIS),
         devices,
         _AXIS,
@@ -205,7 +205,7 @@ def _local_sum(*trees: Tree) -> Tree:
         is_float = jnp.issubdtype(first.dtype, jnp.inexact)
         return functools.reduce(
             jnp.add,
-            map(_wide, (first, *rest)) if is_float else (first, *rest),
+            map(_widen, (first, *rest)) if is_float else (first, *rest),
         )[None]
 
     return jax.tree.map(add, *trees)
@@ -224,7 +224,8 @@ def _minus(
     """Subtracts the leaves of replica 0 from a replica's leaves, in float32 at least."""
     result = []
     for leaf, base in zip(own, first, strict=True):
-        result.append(jnp.where(leaf == base, 0, _wide(leaf) - _wide(base)))
+        # Equal numbers differ by 0, infinities included, whose difference would be NaN.
+        result.append(jnp.where(leaf == base, 0, _widen(leaf) - _widen(base)))
     return result
 
 
@@ -237,14 +238,16 @@ def _plus_mean(
     """Computes the mean of n replicas, from the leaves of replica 0 and the sum of all differences from these leaves; differences of 0 keep the leaves."""
     means = []
     for base, leaf in zip(first, total, strict=True):
-        means.append((_wide(base) + leaf / n).astype(base.dtype))
+        # Add the mean difference to replica 0's number, in float32 at least.
+        means.append((_widen(base) + leaf / n).astype(base.dtype))
     result = []
     for base, leaf, mean in zip(first, total, means, strict=True):
+        # A number without a difference keeps its bits.
         result.append(jnp.where(leaf == 0, base, mean))
     return result
 
 
-def _wide(leaf: jax.Array) -> jax.Array:
+def _widen(leaf: jax.Array) -> jax.Array:
     return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
 
@@ -290,7 +293,7 @@ def _flatten(replicas: Sequence[Tree]) -> tuple[list[str], list[list[Any]], Any]
 
 
 def _mismatch(number: int, first: Tree, replica: Tree) -> ParameterError:
-    wanted, given = (_described(tree) for tree in (first, replica))
+    wanted, given = (_describe_leaves(tree) for tree in (first, replica))
     for path in [*wanted, *given]:
         if wanted.get(path) != given.get(path):
             expected = wanted.get(path, "no such leaf")
@@ -310,7 +313,7 @@ def _mismatch(number: int, first: Tree, replica: Tree) -> ParameterError:
     )
 
 
-def _described(tree: Tree) -> dict[str, str]:
+def _describe_leaves(tree: Tree) -> dict[str, str]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     result = {}
     for path, leaf in leaves:

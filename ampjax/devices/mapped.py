@@ -14,7 +14,7 @@ import jax
 Device = Any  # jax.Device, which type checkers do not take for a type
 
 
-def mapped(
+def map_over_devices(
     function: Callable[..., Any],
     devices: Sequence[Device],
     axis_name: str | None,

@@ -22,7 +22,7 @@ from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.table_gradients import TableGradients
 from ampjax.engine.touched_rows import TouchedRows
 from ampjax.ir.host_tables import HostTable
-from ampjax.jaxprs.wide_sums import wide
+from ampjax.jaxprs.wide_sums import sum_dtype
 from ampjax.optim.joint.params_form import UNREAD
 from ampjax.optim.node_keys import with_own_keys
 from ampjax.optim.node_update import make_update, trainable
@@ -159,7 +159,7 @@ class ParameterStore:
         device = self._device_of[node]
         floats = trainable(self.params[node])
         self.accumulators[node] = jax.tree.map(
-            lambda x: zeros(x.shape, wide(x.dtype), device), floats
+            lambda x: zeros(x.shape, sum_dtype(x.dtype), device), floats
         )
 
     def restore(

@@ -31,7 +31,7 @@ from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import type_of
 from ampjax.frontend.instance_columns import Columns
-from ampjax.frontend.instance_spec import listed, parse
+from ampjax.frontend.instance_spec import list_once, parse
 from ampjax.frontend.redrawn_instances import PlainSource
 
 _RULES = {
@@ -348,7 +348,7 @@ class Batched:
             raise DataError(
                 f"{self!r}, examples", "a list of examples", f"one {type(examples).__name__}", fix
             )
-        return listed(examples)
+        return list_once(examples)
 
     def _program(self, params: Any) -> RowProgram:
         """The program for parameters of these types; made at first use."""

@@ -66,7 +66,7 @@ class SpaceMessages:
           ids: `[n]`: which instances.
         """
         n = len(ids)
-        return self._chosen(
+        return self._choose(
             np.arange(n),
             ids,
             {},
@@ -92,9 +92,9 @@ class SpaceMessages:
         for name, values in outer.fields.items():
             fields[name] = values.repeat(n)
         fields[self._index] = numbers
-        return self._chosen(outer.instance.repeat(n), rows, fields, start)
+        return self._choose(outer.instance.repeat(n), rows, fields, start)
 
-    def _chosen(
+    def _choose(
         self,
         instance: np.ndarray,
         rows: np.ndarray,

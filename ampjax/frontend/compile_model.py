@@ -41,7 +41,7 @@ from ampjax.frontend.draft.values import (
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.gradient_parity import verify_gradients
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
-from ampjax.frontend.instance_spec import LeafSpec, listed, parse, part_finder
+from ampjax.frontend.instance_spec import LeafSpec, list_once, parse, part_finder
 from ampjax.frontend.missing_labels import missing_leaves, require_for_sinks
 from ampjax.frontend.parameter_checks import refuse_state, require_float
 from ampjax.frontend.redrawn_instances import PlainSource, RedrawnInstances
@@ -226,7 +226,7 @@ class Compiled:
             if labels and hasattr(instances, "reshuffle"):
                 return RedrawnInstances(instances, self.data)
             instances = instances.plain()
-        columns = Columns(self._leaves, listed(instances), labels)
+        columns = Columns(self._leaves, list_once(instances), labels)
         for check in self._draft.checks:
             missing_leaves(columns, lambda check=check: check(columns))
         if columns.missing:
@@ -336,7 +336,7 @@ class Compiled:
           ParameterError: If the parameters do not fit.
         """
         _require_some("verify", examples)
-        examples = listed(examples)
+        examples = list_once(examples)
         values = self.initial_params if params is None else params
         _require_names("verify", values, "compiled.params(trainer.params)")
         values = {
@@ -378,13 +378,15 @@ class Compiled:
         _require_some("loss", instances)
         _require_names("loss", params, "compiled.params(trainer.params)")
         losses = []
-        for number, one in enumerate(listed(instances)):
-            losses.append(self._model(params, self._typed(one, number)))
+        for number, one in enumerate(list_once(instances)):
+            losses.append(self._model(params, self._type_instance(one, number)))
         return jnp.sum(jnp.stack([loss[0] if isinstance(loss, tuple) else loss for loss in losses]))
 
-    def _typed(self, instance: Any, number: int) -> Any:
+    def _type_instance(self, instance: Any, number: int) -> Any:
         """An instance with types as the spec says."""
-        return self._structure.unflatten([leaf.typed(instance, number) for leaf in self._leaves])
+        return self._structure.unflatten(
+            [leaf.cast_leaf(instance, number) for leaf in self._leaves]
+        )
 
 
 def compile(

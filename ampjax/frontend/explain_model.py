@@ -13,13 +13,13 @@ from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.instance_columns import CompiledInstances
 from ampjax.ir.graph import Graph
 from ampjax.simulation.simulate import simulate
-from ampjax.utils.text_tables import filled, html_table
+from ampjax.utils.text_tables import fill_table, html_table
 
 _IN_FLIGHT = 64
 
 
 @dataclass(frozen=True)
-class _Report:
+class _ModelReport:
     title: str
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -46,7 +46,7 @@ class ModelExplanation:
         with io.StringIO() as text:
             console = Console(file=text, width=120, force_jupyter=False, force_terminal=False)
             for report in self._reports():
-                table = filled(report.headers, report.rows, report.title)
+                table = fill_table(report.headers, report.rows, report.title)
                 for column in table.columns[1:] if report.is_text else ():
                     column.justify = "left"
                 console.print(table)
@@ -60,9 +60,9 @@ class ModelExplanation:
             html_table(report.headers, report.rows, report.title) for report in self._reports()
         )
 
-    def _reports(self) -> Iterator[_Report]:
-        yield _Report("Nodes", ("node", "kind", "one message for", "from"), self.nodes)
-        yield _Report("State fields", ("field", "what it says", "in messages of"), self.fields)
+    def _reports(self) -> Iterator[_ModelReport]:
+        yield _ModelReport("Nodes", ("node", "kind", "one message for", "from"), self.nodes)
+        yield _ModelReport("State fields", ("field", "what it says", "in messages of"), self.fields)
         if self.dispatches:
             rows = []
             for name, n, calls, mean in self.dispatches:
@@ -70,7 +70,7 @@ class ModelExplanation:
             title = f"Computed together, with {_IN_FLIGHT} instances in flight"
             if self.assumes:
                 title += ", where each `amp.read` gives what it assumes"
-            yield _Report(
+            yield _ModelReport(
                 title, ("stage", "messages", "dispatches", "messages\na dispatch"), rows, False
             )
 

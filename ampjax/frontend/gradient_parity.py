@@ -15,8 +15,14 @@ from ampjax.errors import DataError, NumericsError
 from ampjax.frontend.combinators.draw_places import counting
 from ampjax.frontend.drawn_keys import DrawnKeys
 from ampjax.numerics.array_writes import advice_on_moved_rows
-from ampjax.numerics.differences import Difference, Verification, compare, difference_table, wide
-from ampjax.numerics.double_precision import operation_by_operation, widened
+from ampjax.numerics.differences import (
+    Difference,
+    Verification,
+    compare,
+    difference_table,
+    widen_leaf,
+)
+from ampjax.numerics.double_precision import operation_by_operation, widen_tree
 from ampjax.numerics.product_precision import advice_on_rounded_products
 from ampjax.train.preparation import showing_compilations
 from ampjax.train.settings import Settings
@@ -128,18 +134,18 @@ def _by_jax(
 ) -> tuple[dict[str, Any], str]:
     """Computes the function's own loss and gradients, and names the way of this computation."""
     if compiled.draws:  # keys give other numbers in float64
-        summed = _summed(compiled, instances, dict(params), reporter, drawn)
+        summed = _sum_runs(compiled, instances, dict(params), reporter, drawn)
         return summed, "in its own precision, with the random numbers that the engine drew"
     try:
         with operation_by_operation():
-            return _summed(
-                compiled, instances, widened(dict(params)), reporter
+            return _sum_runs(
+                compiled, instances, widen_tree(dict(params)), reporter
             ), "operation by operation in float64"
     except Exception:  # a function that names a dtype need not fit together in float64
-        return _summed(compiled, instances, dict(params), reporter), "in its own precision"
+        return _sum_runs(compiled, instances, dict(params), reporter), "in its own precision"
 
 
-def _summed(
+def _sum_runs(
     compiled: Compiled,
     instances: Sequence[Any],
     params: Any,
@@ -152,7 +158,7 @@ def _summed(
         for i in range(len(instances)):
             with nullcontext() if drawn is None else counting(partial(drawn.key, i)):
                 one = jax.tree.map(
-                    wide,
+                    widen_leaf,
                     function(params, [instances[i]]),
                 )
             if total is None:

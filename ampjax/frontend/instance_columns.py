@@ -353,7 +353,9 @@ class CompiledInstances:
                 )
                 self._regions += [region] if len(region) else []
             if len(region):  # a pump that no instance has messages for is left out
-                self._pumped.append((name, self._regions.index(region), _pumped(plan, columns)))
+                self._pumped.append(
+                    (name, self._regions.index(region), _pump_payloads(plan, columns))
+                )
         self._chosen = [
             (region.space, None if region.is_whole else region) for region in self._regions
         ]
@@ -413,7 +415,7 @@ def _in_size(rows: np.ndarray, size: int, kind: Any) -> Any:
     return from_raw(padded.astype(raw_type(kind).dtype), kind.dtype)
 
 
-def _pumped(plan: PumpPlan, columns: Columns) -> _Pumped:
+def _pump_payloads(plan: PumpPlan, columns: Columns) -> _Pumped:
     """A pump's payloads for a whole data set."""
     space = plan.region.space
     n = space.n_rows(columns)

@@ -101,9 +101,9 @@ class LeafSpec:
             if is_last:
                 break
             values = [row for value in values for row in _rows(value)]
-        return self._stacked(values), sizes
+        return self._stack_rows(values), sizes
 
-    def typed(self, instance: Any, number: int = 0) -> Any:
+    def cast_leaf(self, instance: Any, number: int = 0) -> Any:
         """Casts the leaf of one instance to the spec's dtype and shape, which the data do not tell for an empty sequence.
 
         Returns:
@@ -177,7 +177,7 @@ class LeafSpec:
             )
         return self._cast(np.asarray(column)), sizes
 
-    def _stacked(self, values: list[Any]) -> np.ndarray:
+    def _stack_rows(self, values: list[Any]) -> np.ndarray:
         """Stacks all rows of all values to one array."""
         where = f"instances, `{self.path}`"
         wanted = self.shape
@@ -304,7 +304,7 @@ def parse(spec: Any) -> tuple[list[LeafSpec], Any]:
         is_leaf=lambda part: isinstance(part, Edges),
     )
     found, structure = jax.tree_util.tree_flatten_with_path(spec)
-    leaves = [_parsed(path, text) for path, text in found]
+    leaves = [_parse(path, text) for path, text in found]
     parts = jax.tree.leaves(
         spec,
         is_leaf=lambda part: isinstance(part, Edges),
@@ -363,7 +363,7 @@ def _of_nodes(leaf: LeafSpec, nodes: set[str]) -> LeafSpec:
     return replace(leaf, is_of_nodes=bool(own))
 
 
-def _parsed(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
+def _parse(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
     path = jax.tree_util.keystr(keys_of)
     where = f"spec, `{path}`"
     fix = 'Write `"int32[t]"` for a sequence, `"float32[n,11]"` for one of vectors, `"int32[]"` for a number.'
@@ -377,7 +377,7 @@ def _parsed(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
     )
     if of_keys is not None:
         numbers = raw_type(of_keys)
-        plain = _parsed(keys_of, f"{numbers.dtype}[{match[2]}]")
+        plain = _parse(keys_of, f"{numbers.dtype}[{match[2]}]")
         return replace(
             plain,
             shape=(*plain.shape, *numbers.shape),
@@ -423,7 +423,7 @@ def _parsed(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
     )
 
 
-def listed(instances: Sequence[Any]) -> Sequence[Any]:
+def list_once(instances: Sequence[Any]) -> Sequence[Any]:
     """Wraps instances in a list that asks for each only once, since a lazy source would make several of one.
 
     Args:
@@ -458,7 +458,7 @@ def part_finder(
             if _part(instance, keys) is part:
                 whole: Any = structure.unflatten(leaves)
                 return jax.tree.map(
-                    lambda leaf: leaf.typed(instance),
+                    lambda leaf: leaf.cast_leaf(instance),
                     _part(whole, keys),
                 )
         return None

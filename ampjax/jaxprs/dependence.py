@@ -32,7 +32,7 @@ class RowInput:
 
 
 @dataclass(frozen=True)
-class Reduction:
+class RowReduction:
     """A reduction over all rows of a table, of a function of its gradient: the sum in a norm, for example.
 
     Args:
@@ -68,7 +68,7 @@ class Dependence:
     uniform: set[Var] = field(default_factory=set)
     stateful: set[Var] = field(default_factory=set)
     transposed: set[str] = field(default_factory=set)
-    reductions: list[Reduction] = field(default_factory=list)
+    reductions: list[RowReduction] = field(default_factory=list)
     producer: dict[Var, Equation] = field(default_factory=dict)
 
     def is_aligned(self, atom: Any, table: str) -> bool:
@@ -134,7 +134,7 @@ def _follow_equation(
                 equation,
                 "folds all rows of its parameters or states, not only of its gradient",
             )
-        dependence.reductions.append(Reduction(table, equation, turn))
+        dependence.reductions.append(RowReduction(table, equation, turn))
         return True
     if not is_rowwise(equation, [dependence.is_aligned(atom, table) for atom in equation.invars]):
         _refuse(table, equation, _why(equation, table, dependence))

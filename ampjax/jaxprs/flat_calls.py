@@ -48,14 +48,14 @@ def without_calls(
         return primitives.needed(jaxpr, n_results), constants
 
     def function(*args: Any) -> list[Any]:
-        return _evaluated(jaxpr, constants, args, None)[:n_results]
+        return _evaluate(jaxpr, constants, args, None)[:n_results]
 
     avals = [v.aval for v in jaxpr.invars]
     flat, values = primitives.opened(jax.make_jaxpr(function, axis_env=list(mapped))(*avals))
     return primitives.needed(flat), values
 
 
-def _evaluated(
+def _evaluate(
     jaxpr: Any,
     constants: Sequence[Any],
     args: Sequence[Any],
@@ -66,7 +66,7 @@ def _evaluated(
     def results(eqn: Any, operands: list[Any]) -> list[Any]:
         line = eqn.source_info.traceback if primitives.source_line(eqn) else around
         if eqn.primitive.name in CALLS:
-            return _evaluated(*primitives.opened(primitives.called(eqn)), operands, line)
+            return _evaluate(*primitives.opened(primitives.called(eqn)), operands, line)
         return primitives.bind(eqn, operands, line)
 
     return primitives.evaluate(jaxpr, constants, args, results)

@@ -13,7 +13,7 @@ import jax
 import optax
 from jax.extend.core import Literal
 
-from ampjax.jaxprs.inlining import inlined
+from ampjax.jaxprs.inlining import inline_calls
 from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED, bind, called, evaluate, needed, opened
 
 Tree = Any
@@ -65,7 +65,7 @@ def trace(function: Callable[..., Tree], *args: Tree) -> FlatProgram:
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     flat, values = opened(closed)
-    flat = inlined(flat)
+    flat = inline_calls(flat)
     if any(
         eqn.primitive.name in (*_INLINED, "cond") for eqn in flat.eqns
     ):  # a trace of hundreds of tables takes long

@@ -15,7 +15,7 @@ MOST_EQUATIONS = 16
 """Equations of a call that is inlined. Larger ones are lowered once, however often they are called."""
 
 
-def inlined(jaxpr: Any) -> Any:
+def inline_calls(jaxpr: Any) -> Any:
     """An open jaxpr without small calls.
 
     Returns:

@@ -78,7 +78,7 @@ class Given(NamedTuple):
     atoms: tuple[Any, ...]
 
 
-class Inputs(NamedTuple):
+class LaneInputs(NamedTuple):
     """An operand that is an input.
 
     Args:
@@ -102,11 +102,11 @@ class Of(NamedTuple):
     lanes: tuple[int, ...]
 
 
-Operand = Same | Numbers | Given | Inputs | Of
+Operand = Same | Numbers | Given | LaneInputs | Of
 
 
 @dataclass(frozen=True)
-class Group:
+class LaneGroup:
     """Equal equations.
 
     Args:
@@ -134,7 +134,7 @@ def find_groups(
     given: Mapping[Any, Hashable],
     reads: Collection[int],
     inputs: Collection[Any] = (),
-) -> dict[int, Group]:
+) -> dict[int, LaneGroup]:
     """Finds groups of equal equations around reads of some given variables.
 
     Args:
@@ -154,7 +154,7 @@ def find_groups(
             and (i in reads or not _uses(eqn, given))
         ):
             keys[i] = _settings(eqn)
-    search = _Search(jaxpr, given, {*inputs})
+    search = _GroupSearch(jaxpr, given, {*inputs})
     while True:
         groups = search.groups(keys)
         gone = []
@@ -162,7 +162,7 @@ def find_groups(
             if len(group.places) < FEWEST_LANES or not _varies(group):
                 gone.append(group)
         if not gone:
-            return _connected(groups)
+            return _find_connected(groups)
         for group in gone:
             if not _varies(group):
                 search.note_copies(group.places)
@@ -194,7 +194,7 @@ def _may_start_anywhere(eqn: Any) -> bool:
     return eqn.primitive.name == "slice" and set(eqn.params["strides"] or (1,)) == {1}
 
 
-class _Search:
+class _GroupSearch:
     """Puts equations together by all that has to be equal.
 
     Args:
@@ -224,7 +224,7 @@ class _Search:
     def groups(
         self,
         keys: Mapping[int, Hashable],
-    ) -> dict[int, Group]:
+    ) -> dict[int, LaneGroup]:
         """Equal equations, by number.
 
         Args:
@@ -256,14 +256,14 @@ class _Search:
             return ("result", *self._made[atom][:2])
         return self._copy_of.get(atom, atom)
 
-    def _group(self, places: Sequence[int]) -> Group:
+    def _group(self, places: Sequence[int]) -> LaneGroup:
         eqns = [self._jaxpr.eqns[i] for i in places]
         operands = tuple(map(self._operand, zip(*(eqn.invars for eqn in eqns), strict=True)))
         starts = None
         if _may_start_anywhere(eqns[0]):
             each = np.array([eqn.params["start_indices"] for eqn in eqns])
             starts = each if (each != each[0]).any() else None
-        return Group(tuple(places), eqns[0], operands, starts)
+        return LaneGroup(tuple(places), eqns[0], operands, starts)
 
     def _operand(self, atoms: Sequence[Any]) -> Operand:
         first = atoms[0]
@@ -276,7 +276,7 @@ class _Search:
         if first in self._given:
             return Given(tuple(atoms))
         if first in self._inputs and any(atom is not first for atom in atoms):
-            return Inputs(tuple(atoms))
+            return LaneInputs(tuple(atoms))
         if first in self._made:
             group, out, _ = self._made[first]
             return Of(
@@ -287,14 +287,14 @@ class _Search:
         return Same(self._copy_of.get(first, first))
 
 
-def _varies(group: Group) -> bool:
+def _varies(group: LaneGroup) -> bool:
     """Tells whether lanes do different things, and not one thing several times."""
     return group.starts is not None or any(
         not isinstance(operand, Same) for operand in group.operands
     )
 
 
-def _connected(groups: Mapping[int, Group]) -> dict[int, Group]:
+def _find_connected(groups: Mapping[int, LaneGroup]) -> dict[int, LaneGroup]:
     """The groups that are connected with one that reads given variables."""
     neighbours: dict[int, set[int]] = {number: set() for number in groups}
     for number, group in groups.items():
@@ -314,7 +314,7 @@ def _connected(groups: Mapping[int, Group]) -> dict[int, Group]:
 # ---- lanes of one array ------------------------------------------------------------------------------------------------
 
 
-class Batch:
+class LaneBatch:
     """The results of equal equations: lanes of one array.
 
     Args:
@@ -351,7 +351,7 @@ class Batch:
         return self.array[np.array(lanes)]
 
 
-class Run(NamedTuple):
+class LaneRun(NamedTuple):
     """Consecutive lanes along one of their axes: the value of a concatenation of them.
 
     Args:
@@ -360,7 +360,7 @@ class Run(NamedTuple):
       axis: The axis; None for a single one.
     """
 
-    batch: Batch
+    batch: LaneBatch
     lanes: tuple[int, ...]
     axis: int | None = None
 
@@ -375,17 +375,17 @@ class Run(NamedTuple):
         return jnp.moveaxis(parts, 0, axis).reshape(shape)
 
 
-def joined(eqn: Any, values: Sequence[Any]) -> Any:
+def join_lanes(eqn: Any, values: Sequence[Any]) -> Any:
     """The result of a concatenation or a stack of lanes, without an operand for each.
 
     Args:
       eqn: Any equation.
-      values: The values of its operands; a `Run` in the place of lanes.
+      values: The values of its operands; a `LaneRun` in the place of lanes.
 
     Returns:
-      A `Run`, or an array; None if the equation does something else.
+      A `LaneRun`, or an array; None if the equation does something else.
     """
-    runs = [value for value in values if isinstance(value, Run)]
+    runs = [value for value in values if isinstance(value, LaneRun)]
     if (
         eqn.primitive.name not in ("concatenate", "stack")
         or len(runs) < len(values)
@@ -402,11 +402,11 @@ def joined(eqn: Any, values: Sequence[Any]) -> Any:
             return jnp.moveaxis(batch.take(lanes), 0, axis)
         return None
     if all(run.axis in (None, axis) for run in runs):
-        return Run(batch, lanes, axis)
+        return LaneRun(batch, lanes, axis)
     return None
 
 
-def computed(group: Group, operands: Sequence[Any]) -> list[Any]:
+def compute_group(group: LaneGroup, operands: Sequence[Any]) -> list[Any]:
     """The results of equal equations, `[n, ...]` each.
 
     Args:
@@ -422,7 +422,7 @@ def computed(group: Group, operands: Sequence[Any]) -> list[Any]:
     )
 
 
-def _slices(group: Group, value: Any) -> Any:
+def _slices(group: LaneGroup, value: Any) -> Any:
     """Slices of one array, or of lanes, each from another place."""
     starts = group.starts
     shape = group.equation.outvars[0].aval.shape
@@ -449,7 +449,7 @@ def _slices(group: Group, value: Any) -> Any:
     return slices(value, jnp.asarray(starts, jnp.int32))
 
 
-def places_of(groups: Iterable[Group]) -> dict[int, Group]:
+def places_of(groups: Iterable[LaneGroup]) -> dict[int, LaneGroup]:
     """By number of an equation its group."""
     result = {}
     for group in groups:

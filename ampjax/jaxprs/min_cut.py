@@ -43,6 +43,7 @@ def smallest_cut(
     """
     capacity: dict[Hashable, dict[Hashable, float]] = defaultdict(lambda: defaultdict(float))
     order: list[Any] = []
+    # Each variable is an edge from its `in` to its `out`, as wide as a row of it: cutting the edge records the variable.
     for equation in equations:
         known = []
         for v in equation.invars:
@@ -55,16 +56,21 @@ def smallest_cut(
                 var,
                 math.inf,
             )
+            # A cheap equation can be computed again from its inputs; any other result comes from the source, so it must be recorded.
             for source in [("out", v) for v in known] if cheap else [SOURCE]:
                 capacity[source]["in", var] = math.inf
+    # The backward pass reads these.
     for var in wanted:
         capacity["out", var][SINK] = math.inf
+    # Fill shortest paths until none is left (Edmonds and Karp): then the full edges hold a minimum cut.
     while (path := _path(capacity)) is not None:
         flow = min(capacity[a][b] for a, b in path)
         for a, b in path:
             capacity[a][b] -= flow
+            # A later path may take flow back.
             capacity[b][a] += flow
-    after = _reaching(capacity)
+    # Of all minimum cuts, take the one nearest to the sink.
+    after = _find_reaching(capacity)
     result = []
     for var in order:
         if ("out", var) in after and ("in", var) not in after:
@@ -78,6 +84,7 @@ def _path(
     """A shortest path with capacity left, from the source to the sink."""
     previous: dict[Hashable, Hashable] = {SOURCE: SOURCE}
     queue = deque([SOURCE])
+    # Breadth first, so that the path is a shortest one.
     while queue and SINK not in previous:
         here = queue.popleft()
         for there in [t for t, left in capacity[here].items() if left > 0 and t not in previous]:
@@ -87,13 +94,14 @@ def _path(
         return None
     path: list[tuple[Hashable, Hashable]] = []
     here: Hashable = SINK
+    # Walk back from the sink.
     while here != SOURCE:
         path.append((previous[here], here))
         here = previous[here]
     return path
 
 
-def _reaching(capacity: Mapping[Hashable, Mapping[Hashable, float]]) -> set[Hashable]:
+def _find_reaching(capacity: Mapping[Hashable, Mapping[Hashable, float]]) -> set[Hashable]:
     """The vertices from which a path with capacity left leads to the sink."""
     back: dict[Hashable, list[Hashable]] = defaultdict(list)
     for here, ways in capacity.items():

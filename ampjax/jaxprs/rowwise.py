@@ -227,12 +227,12 @@ def reduce_rows(
             ),
         )
     if groups is None:
-        return _folded(name, rows, axes)[None]
+        return _fold_rows(name, rows, axes)[None]
     within = tuple(axis for axis in axes if axis)
-    return _GROUPED[name](_folded(name, rows, within), *groups)
+    return _GROUPED[name](_fold_rows(name, rows, within), *groups)
 
 
-def _folded(
+def _fold_rows(
     name: str,
     rows: jax.Array,
     axes: Sequence[int],

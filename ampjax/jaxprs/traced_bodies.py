@@ -15,7 +15,7 @@ from ampjax.jaxprs.primitives import bind, evaluate
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class TracedProgram:
     """A traced function of flat arguments.
 
     Args:
@@ -48,7 +48,7 @@ class TracedBody:
       results: Types of its results, in their structure.
     """
 
-    def __init__(self, plain: Program, drawing: Program | None, results: Any):
+    def __init__(self, plain: TracedProgram, drawing: TracedProgram | None, results: Any):
         self.plain = plain
         self.drawing = drawing
         self.results = results
@@ -77,7 +77,7 @@ class TracedBody:
         return self._hash
 
 
-def traced(
+def trace_body(
     function: Callable[..., Any],
     types: Sequence[Any],
     draws: bool,
@@ -105,8 +105,8 @@ def traced(
     )
 
 
-def _program(closed: Any) -> Program:
-    return Program(closed.jaxpr, closed.consts)
+def _program(closed: Any) -> TracedProgram:
+    return TracedProgram(closed.jaxpr, closed.consts)
 
 
 def _as(x: Any, dtype: Any) -> Any:

@@ -67,8 +67,8 @@ def with_wide_sums(
     if not any(is_low(jnp.result_type(leaf)) for leaf in jax.tree.leaves(params)):
         return function()
     whole, shapes = jax.make_jaxpr(function, return_shape=True)()
-    flat = jax.make_jaxpr(lambda: _opened(whole.jaxpr, whole.consts, ()))()
-    results = _evaluated(
+    flat = jax.make_jaxpr(lambda: _evaluate(whole.jaxpr, whole.consts, ()))()
+    results = _evaluate_wide(
         flat.jaxpr,
         flat.consts,
         len(jax.tree.leaves(shapes[0])),
@@ -85,7 +85,7 @@ def is_low(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
-def wide(dtype: Any) -> Any:
+def sum_dtype(dtype: Any) -> Any:
     """The dtype in which sums of a dtype's numbers are formed: float32 at least.
 
     Args:
@@ -94,7 +94,7 @@ def wide(dtype: Any) -> Any:
     return jnp.promote_types(dtype, WIDE)
 
 
-def _opened(
+def _evaluate(
     jaxpr: Any,
     constants: Sequence[Any],
     args: Sequence[Any],
@@ -103,19 +103,19 @@ def _opened(
 
     def results(equation: Any, operands: list[Any]) -> list[Any]:
         if equation.primitive.name in _CALLS:
-            return _opened(*opened(called(equation)), operands)
+            return _evaluate(*opened(called(equation)), operands)
         return bind(equation, operands)
 
     return evaluate(jaxpr, constants, args, results)
 
 
-def _evaluated(
+def _evaluate_wide(
     jaxpr: Any,
     constants: Sequence[Any],
     n: int,
 ) -> list[Any]:
     """The jaxpr's outputs, of which the first n are widened."""
-    widened = _widened(jaxpr, n)
+    widened = _find_wide(jaxpr, n)
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
     for equation in jaxpr.eqns:
         if not widened.isdisjoint(equation.outvars):
@@ -135,7 +135,7 @@ def _evaluated(
     ]
 
 
-def _widened(jaxpr: Any, n: int) -> set[Any]:
+def _find_wide(jaxpr: Any, n: int) -> set[Any]:
     """Finds the variables to compute in float32: all their readers do so, or they are only among the first n outputs."""
     wanted = set()
     for v in jaxpr.outvars[:n]:

@@ -42,16 +42,17 @@ def moved_rows() -> Iterator[Moved]:
         moved[:, None],
     )
     yield "h.at[1:].add(h[:-1])[None]", lambda h: h.at[1:].add(h[:-1])[None], h, summed[None]
-    yield "a scan whose state is the register, flat", _scanned, h.ravel(), shifted.ravel()
+    yield "a scan whose state is the register, flat", _carry_in_scan, h.ravel(), shifted.ravel()
 
 
-def _scanned(flat: jax.Array) -> jax.Array:
+def _carry_in_scan(flat: jax.Array) -> jax.Array:
     """A register that a scan carries as one axis, after five rows of zeros."""
 
     def step(
         flat: jax.Array,
         _: None,
     ) -> tuple[jax.Array, None]:
+        # Rows move on by one and row 0 becomes zero: XLA may write a row before it was read.
         h = flat.reshape(8, 4)
         return h.at[1:].set(h[:-1]).at[0].set(0).reshape(-1), None
 
@@ -92,12 +93,14 @@ def _seconds(size: int) -> float:
     """The time of a loop that writes single numbers into an array of this size; the array itself is made beforehand."""
 
     def write(i: jax.Array, array: jax.Array) -> jax.Array:
+        # Each write depends on the one before, so that XLA can't join them.
         return array.at[i].set(array[i - 1] + 1)
 
     program = jax.jit(
         lambda array: jax.lax.fori_loop(1, _STEPS, write, array),
         donate_argnums=0,
     )
+    # Compile first, so that only the loop is timed.
     array = jax.block_until_ready(program(jnp.zeros(size)))
     times = []
     for _ in range(5):

@@ -66,8 +66,8 @@ def compare(
                 "Compare the same pytrees.",
             )
         for (path, w), g in zip(wanted, given, strict=True):
-            w = wide(w)
-            g = wide(g)
+            w = widen_leaf(w)
+            g = widen_leaf(g)
             if w.shape != g.shape:
                 raise ParameterError(
                     f"compare, node `{node}`{jax.tree_util.keystr(path)}",
@@ -87,7 +87,7 @@ def compare(
     return result
 
 
-def wide(leaf: Any) -> np.ndarray:
+def widen_leaf(leaf: Any) -> np.ndarray:
     """Widens a leaf to double precision; a complex one stays complex."""
     return np.asarray(
         leaf,

@@ -22,11 +22,11 @@ def operation_by_operation() -> Iterator[None]:
         yield
 
 
-def widened(tree: Any) -> Any:
+def widen_tree(tree: Any) -> Any:
     """The same values; single precision leaves in double precision, as NumPy arrays."""
-    return jax.tree.map(_widened, tree)
+    return jax.tree.map(_widen_leaf, tree)
 
 
-def _widened(leaf: Any) -> Any:
+def _widen_leaf(leaf: Any) -> Any:
     wide = _WIDER.get(getattr(leaf, "dtype", None))
     return leaf if wide is None else np.asarray(leaf, wide)

@@ -38,7 +38,7 @@ Source = Literal["guard", "environment", "unneeded", "unknown"]
 
 
 @dataclass(frozen=True)
-class Guard:
+class FlagGuard:
     """The effect of importing ampjax on the flag.
 
     Args:
@@ -67,7 +67,7 @@ class Guard:
         return flag_value(_flags()) != self.value
 
 
-def set_flag() -> Guard:
+def set_flag() -> FlagGuard:
     """Adds the flag to `XLA_FLAGS` where needed. Present flags stay.
 
     Returns:
@@ -77,15 +77,15 @@ def set_flag() -> Guard:
     flags = _flags()
     value = flag_value(flags)
     if value is not None:
-        return Guard("environment", value, in_time)
+        return FlagGuard("environment", value, in_time)
     if not _known_to_xla():
-        return Guard("unknown", None, in_time)
+        return FlagGuard("unknown", None, in_time)
     if right_without_flag():
-        return Guard("unneeded", None, in_time)
+        return FlagGuard("unneeded", None, in_time)
     os.environ["XLA_FLAGS"] = with_flag(
         flags, VALUE
     )  # child processes inherit it, also where it is too late for this one
-    return Guard("guard", VALUE, in_time)
+    return FlagGuard("guard", VALUE, in_time)
 
 
 def flag_value(flags: str) -> str | None:

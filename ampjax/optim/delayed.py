@@ -64,7 +64,7 @@ class RandomDelay:
         Returns:
           The distribution.
         """
-        return cls((1.0,) * (_checked(most) + 1), seed)
+        return cls((1.0,) * (_check_delay(most) + 1), seed)
 
     @property
     def most(self) -> int:
@@ -136,21 +136,21 @@ def delayed(
     -1.0
     -10.0
     """
-    sync = _checked(sync_updates, "delayed, `sync_updates`")
+    sync = _check_delay(sync_updates, "delayed, `sync_updates`")
     if isinstance(delay, RandomDelay) or not isinstance(delay, (Mapping, list, tuple)):
-        return _delayed(
+        return _make_delayed(
             tx,
-            delay if isinstance(delay, RandomDelay) else _checked(delay),
+            delay if isinstance(delay, RandomDelay) else _check_delay(delay),
             sync,
         )
-    delays = jax.tree.map(_checked, delay)
+    delays = jax.tree.map(_check_delay, delay)
     if not jax.tree.leaves(delays):
         raise SettingsError(
             "delayed, `delay`", "whole numbers of at least 0", f"{delay!r}", _ONE_FOR_EACH
         )
     each: dict[Any, Any] = {}
     for one in sorted(set(jax.tree.leaves(delays))):
-        each[str(one)] = _delayed(tx, one, sync)
+        each[str(one)] = _make_delayed(tx, one, sync)
 
     def labels(params: Tree) -> Tree:
         try:
@@ -167,7 +167,7 @@ def delayed(
     return optax.with_extra_args_support(optax.partition(each, labels))
 
 
-def late(tx: optax.GradientTransformation, delay: int) -> optax.GradientTransformation:
+def delay_node(tx: optax.GradientTransformation, delay: int) -> optax.GradientTransformation:
     """Makes the transform of a node whose gradients are applied some updates later; without delay, returns the transform itself.
 
     Args:
@@ -195,7 +195,7 @@ def stage_delays(stages: Sequence[str]) -> dict[str, int]:
     return result
 
 
-def _delayed(
+def _make_delayed(
     tx: optax.GradientTransformation,
     delay: int | RandomDelay,
     sync: int,
@@ -300,7 +300,7 @@ def _draw(
     return key, jax.random.categorical(jax.random.fold_in(key, step), logits).astype(jnp.int32)
 
 
-def _checked(delay: Any, where: str = "delayed, `delay`") -> int:
+def _check_delay(delay: Any, where: str = "delayed, `delay`") -> int:
     if isinstance(delay, bool) or not hasattr(delay, "__index__") or int(delay) < 0:
         fix = "Give 0 for none; `RandomDelay` draws delays."
         raise SettingsError(where, "whole numbers of at least 0", f"{delay!r}", fix)

@@ -108,7 +108,7 @@ def make_update(
         updates, opt_state = step.update(grads, opt_state, old, **extra)
         new = optax.apply_updates(old, updates)
         empty = jax.tree.map(
-            lambda a, p: _emptied(a, p, jnp.asarray(count) < 0),
+            lambda a, p: _empty(a, p, jnp.asarray(count) < 0),
             accumulator,
             new,
         )
@@ -145,7 +145,7 @@ def gradient_of(
     )
 
 
-def _emptied(
+def _empty(
     accumulator: jax.Array,
     new: jax.Array,
     never: jax.Array,

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.jaxprs.dependence import Reduction
+from ampjax.jaxprs.dependence import RowReduction
 from ampjax.jaxprs.flat_program import Var
 from ampjax.jaxprs.program_slices import RowSlice
 from ampjax.jaxprs.rowwise import combine, reduce_rows
@@ -85,7 +85,7 @@ class RowRule:
     dtype: np.dtype
     state: tuple[RowState, ...]
     first: tuple[Var, RowSlice]
-    rounds: tuple[tuple[tuple[tuple[Reduction, ...], ...], RowSlice], ...]
+    rounds: tuple[tuple[tuple[tuple[RowReduction, ...], ...], RowSlice], ...]
     step: RowSlice
     variables: tuple[Var, Var, tuple[Var, ...]]
     parameters: tuple[str, ...]

@@ -67,12 +67,14 @@ class RowUpdate:
         shared, by_table = state.split(opt_state)
         of_rows = by_table.get(ALONE, [])
         n_calls = max(1, -(-len(rows) // CHUNK))
+        # Fill up with row 0: twice in one call it gets the same new value twice, and in a later call its gradient is zero.
         all_rows = np.zeros(n_calls * CHUNK, np.int32)
         all_rows[: len(rows)] = rows
         for chunk in all_rows.reshape(n_calls, CHUNK):
             table, of_rows, accumulator, new_shared = self._step(
                 table, of_rows, accumulator, shared, chunk, count
             )
+            # Every call begins with the same shared state; only the last one may hand out the new one.
             n_calls -= 1
             leaves = jax.tree.leaves(shared if n_calls else new_shared)
             yield table, state.fill(leaves, {ALONE: of_rows} if of_rows else None), accumulator
@@ -93,6 +95,7 @@ class RowUpdate:
             [],
         )
 
+        # Read all rows before any is written, since the arrays are donated.
         old, totals, *states = (array[rows] for array in (table, accumulator, *of_rows))
         grads = gradient_of(old, totals, count, self._gradient)
         new, changed = self._rule.update(
@@ -101,6 +104,7 @@ class RowUpdate:
             states,
             grads,
         )
+        # Clear the sums with the rows, so that a row's gradient is used once.
         values = new, changed, jnp.zeros_like(totals)
         return *_put((table, of_rows, accumulator), rows, values), new_shared
 
@@ -113,6 +117,7 @@ def _put(arrays: Any, rows: Any, values: Any) -> Any:
     """
 
     def step(i: Any, arrays: Any) -> Any:
+        # Write row i of each array in place; a row that comes twice has the same value both times.
         return jax.tree.map(
             lambda a, v: jax.lax.dynamic_update_slice_in_dim(
                 a,

@@ -94,7 +94,7 @@ def split_rows(
     )
     _check_outputs(programs[0], states)
     _check_outputs(programs[1], owners, states)
-    stacks = _stacked(_Treatments(owners, states, *programs), alike)
+    stacks = _stack_tables(_Treatments(owners, states, *programs), alike)
     n_rows = {}
     for t in tables:
         n_rows[t] = _table(params, owners, t).shape[0]
@@ -294,7 +294,7 @@ def _tables(leaves: TableLeaves) -> list[str]:
     return [t for t in leaves.table_of if t is not None]
 
 
-def _stacked(
+def _stack_tables(
     treatments: _Treatments, alike: Mapping[str, Hashable] | None
 ) -> dict[str, tuple[str, ...]]:
     """Groups the tables that share a rule, by rule."""
@@ -364,18 +364,18 @@ def _assemble(
         state=states,
         members=dict(stacks),
         _init=(
-            _shared(first[0].inputs, params),
-            shared_slice(*first, _shared(first[0].outputs, states)),
+            _select_shared(first[0].inputs, params),
+            shared_slice(*first, _select_shared(first[0].outputs, states)),
         ),
-        _inputs=_shared(flat.inputs, params, states, params),
+        _inputs=_select_shared(flat.inputs, params, states, params),
         _rounds=tuple(shared_slice(flat, dependence, needed) for needed in rounds),
         _update=shared_slice(
-            flat, dependence, [*_shared(flat.outputs, params, states), *for_rules]
+            flat, dependence, [*_select_shared(flat.outputs, params, states), *for_rules]
         ),
     )
 
 
-def _shared(
+def _select_shared(
     atoms: Sequence[Any],
     *leaves: TableLeaves,
 ) -> tuple[Any, ...]:

@@ -99,14 +99,14 @@ class AssignableState:
           ParameterError: If it does not fit; then the state is as before.
         """
         try:
-            if leaves := self._assigned():
+            if leaves := self._find_assignments():
                 self._assign(_checked_leaves(leaves_of(self._model().state_like()), leaves))
                 self.accept()
         except ParameterError:
             self._undo()
             raise
 
-    def _assigned(self) -> dict[str, Any]:
+    def _find_assignments(self) -> dict[str, Any]:
         """Collects the user's assignments to leaves since `accept`, by path; a `ParameterError` if there are other leaves than before."""
         result: dict[str, Any] = {}
         for name, scalars in self._scalars.items():

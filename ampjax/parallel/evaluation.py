@@ -21,7 +21,7 @@ from ampjax.parallel.config.leaf_paths import by_path, names
 from ampjax.parallel.homes.dense_homes import DenseOnDevices
 from ampjax.parallel.homes.row_homes import RowGrads
 from ampjax.parallel.runner_model import BuiltModel
-from ampjax.parallel.steps.batch_rows import PaddedSizes, owned
+from ampjax.parallel.steps.batch_rows import PaddedSizes, copy_part
 from ampjax.parallel.steps.synchronous_steps import DenseStep
 from ampjax.sparse.detection.detect import look_again
 from ampjax.sparse.detection.loss_jaxpr import signature, trace_loss
@@ -84,7 +84,7 @@ class Evaluator:
           The loss and the second result.
         """
         loss_fn = self.model.setup.loss_fn
-        out, _ = self._computed(loss_fn, scalar(loss_fn), batch, False)
+        out, _ = self._compute(loss_fn, scalar(loss_fn), batch, False)
         loss, aux = out if self.model.plan.has_aux else (out, None)
         return Evaluation(float(loss), aux)
 
@@ -102,7 +102,7 @@ class Evaluator:
         def as_aux(params: Tree, batch: Tree) -> tuple[Any, Tree]:
             return jnp.float32(0), function(params, batch)
 
-        return self._computed(function, as_aux, batch, False)[0][1]
+        return self._compute(function, as_aux, batch, False)[0][1]
 
     def gradients(self, batch: Tree) -> dict[str, Any]:
         """The gradients of a batch's loss.
@@ -111,7 +111,7 @@ class Evaluator:
           By variable an array, or `RowGrads`.
         """
         loss_fn = self.model.setup.loss_fn
-        _, (dense, rows) = self._computed(
+        _, (dense, rows) = self._compute(
             loss_fn,
             scalar(loss_fn),
             batch,
@@ -162,7 +162,7 @@ class Evaluator:
 
     # ---- programs ----------------------------------------------------------------------------------------------------
 
-    def _computed(
+    def _compute(
         self,
         function: Any,
         loss: Callable[..., Any],
@@ -173,7 +173,7 @@ class Evaluator:
         step = self.model.settle()
         stacks = self.model.plan.program.stacks
         program = self._program(function, loss, batch)
-        batch = owned(batch)
+        batch = copy_part(batch)
         dense = self._dense(program)
         found = program.ids(dense, batch)
         unique = {}
@@ -212,10 +212,10 @@ class Evaluator:
         if key not in self._programs:
             if len(self._programs) >= MOST_FUNCTIONS:
                 del self._programs[next(iter(self._programs))]
-            self._programs[key] = self._made(function, loss, batch)
+            self._programs[key] = self._make_program(function, loss, batch)
         return self._programs[key]
 
-    def _made(
+    def _make_program(
         self,
         function: Any,
         loss: Callable[..., Any],
@@ -231,7 +231,7 @@ class Evaluator:
         used = {traced.leaves[leaf].path for leaf in flow.uses}
         split = make_split_loss(traced, by_rows, program.stacks)
         whole = [path for path in program.axes if path in used | read and path not in by_rows]
-        ids = jax.jit(lambda dense, batch: split.ids(_inputs(split, _unstacked(dense), batch)))
+        ids = jax.jit(lambda dense, batch: split.ids(_inputs(split, _unstack(dense), batch)))
         return _Program(function, split, whole, ids if by_rows else lambda *_: {})
 
     def _dense(self, program: _Program) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def _on_first(tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
 
 
-def _unstacked(dense: dict[str, Any]) -> dict[str, Any]:
+def _unstack(dense: dict[str, Any]) -> dict[str, Any]:
     return {path: leaf[0] for path, leaf in dense.items()}
 
 
@@ -291,7 +291,7 @@ def _result(split: SplitLoss, differentiate: bool) -> Callable[..., Any]:
         inverse: Any,
         batch: Tree,
     ) -> tuple[Any, Any]:
-        dense = _unstacked(dense)
+        dense = _unstack(dense)
         floats = {}
         for path, x in dense.items():
             if not is_key(x) and is_inexact(jnp.result_type(x)):

@@ -15,7 +15,7 @@ from ampjax.errors import SettingsError
 from ampjax.numerics.check import warn_of_wrong_numbers
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.partitioner import Partitioner
-from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.homes.wire import MachineWire
 from ampjax.parallel.planning.build_runner import RunnerSetup
 from ampjax.parallel.runner import Runner
 from ampjax.parallel.steps.step_programs import LossFn
@@ -127,7 +127,7 @@ def get_runner(
         tx,
         resources,
         config,
-        Wire(len(resources.machines)),
+        MachineWire(len(resources.machines)),
         processes,
         group,
     )

@@ -243,7 +243,7 @@ class Runner:
         Warns:
           IdWarning: If an id is outside of its table, as `run` does.
         """
-        return self._evaluator.evaluate(self._joined(batch))
+        return self._evaluator.evaluate(self._join_batch(batch))
 
     def gradients(self, batch: Tree) -> dict[str, Any]:
         """Computes the gradients of a batch's loss without a step, as `evaluate` computes the loss.
@@ -261,7 +261,7 @@ class Runner:
         Warns:
           IdWarning: As `evaluate`.
         """
-        return self._evaluator.gradients(self._joined(batch))
+        return self._evaluator.gradients(self._join_batch(batch))
 
     def apply(
         self,
@@ -306,7 +306,7 @@ class Runner:
         """
         return self._evaluator.rows(name, ids)
 
-    def _joined(self, batch: Tree) -> Tree:
+    def _join_batch(self, batch: Tree) -> Tree:
         """A batch of the loss function as one; the user is told of ids outside of their tables."""
         joined = joined_batch(batch, self.setup.config.shared)
         if told := self._training.built.ids.look([joined]):

@@ -40,7 +40,7 @@ _PARAMS = "params/"
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedRunner:
     """A checkpoint, read and checked.
 
     Args:
@@ -107,19 +107,19 @@ def save(
     sweep(folder)
     try:
         with leftovers.saving(folder.parent, f"{folder.name}.") as token:
-            fresh = _beside(folder, token, "new")
+            fresh = _folders_beside(folder, token, "new")
             for number, table in enumerate(tables.values()):
                 table.save(fresh / _table(number))
             leaves = [random_keys.data_of(leaf) for leaf in jax.tree.leaves((params, state))]
             facts = {
                 "step": step,
                 "tables": list(tables),
-                "leaves": _described(params, state),
+                "leaves": _describe_leaves(params, state),
                 "notes": notes,
             }
-            facts["axes"] = _listed(axes or {})
+            facts["axes"] = _list_axes(axes or {})
             table_files.save(fresh / _DENSE, facts, iter([]), leaves)
-            _replace(folder, fresh, _beside(folder, token, "old"))
+            _replace(folder, fresh, _folders_beside(folder, token, "old"))
     finally:
         sweep(folder)
 
@@ -206,7 +206,7 @@ def tables_of(folder: str | Path) -> SavedTables:
     return SavedTables(f"`{folder}`", axes)
 
 
-def whole(
+def read_whole(
     folder: str | Path,
     params: Tree,
     tx: optax.GradientTransformation,
@@ -327,7 +327,7 @@ def load(
     state: Tree,
     like: Mapping[str, Sequence[Like]],
     axes: Axes | None = None,
-) -> Saved:
+) -> SavedRunner:
     """Reads a whole checkpoint and checks it against the model; changes nothing.
 
     Args:
@@ -364,7 +364,7 @@ def load(
         _readable_axes(facts["axes"]),
     )
     _check_dtypes(folder, facts, params, dtypes)
-    _check(folder, "dense leaves", _described(params, state), facts["leaves"])
+    _check(folder, "dense leaves", _describe_leaves(params, state), facts["leaves"])
     _, leaves = table_files.read_arrays(folder / _DENSE, facts)
     on_disk = []
     for leaf in leaves:
@@ -387,7 +387,7 @@ def load(
         map(random_keys.wrapped_like, first, leaves),
     )
     table_files.sweep(folder / _DENSE)
-    return Saved(
+    return SavedRunner(
         facts["step"],
         dense,
         shared,
@@ -435,13 +435,13 @@ def _are_axes(axes: Any, tables: Sequence[str]) -> bool:
     )
 
 
-def _listed(axes: Axes) -> dict[str, list[int]]:
+def _list_axes(axes: Axes) -> dict[str, list[int]]:
     """Axes as lists, which JSON knows."""
     return {path: list(leaf_axes) for path, leaf_axes in axes.items()}
 
 
 def _readable_axes(axes: Axes) -> list[tuple[str, list[int]]]:
-    return sorted((readable(path), leaf_axes) for path, leaf_axes in _listed(axes).items())
+    return sorted((readable(path), leaf_axes) for path, leaf_axes in _list_axes(axes).items())
 
 
 def _check_axes(
@@ -477,7 +477,7 @@ def _load_table(folders: Mapping[str, Path], like: Like) -> Table:
     )
 
 
-def _described(params: Tree, state: Tree) -> list[list[Any]]:
+def _describe_leaves(params: Tree, state: Tree) -> list[list[Any]]:
     """Describes every leaf by path, dtype and shape, in JSON's types."""
     leaves = by_path(jax.tree.map(random_keys.data_of, {"params": params, "state": state}))
     result = []
@@ -596,7 +596,7 @@ def _whole_one(folder: str | Path) -> Path:
     sweep(folder)
     if _has_manifest(folder):
         return folder
-    before = [path for path in _replaced(folder) if _has_manifest(path)]
+    before = [path for path in _replaced_folders(folder) if _has_manifest(path)]
     whole = [path for path in before if _is_whole(path)]
     return max(whole or before, key=_saved_at, default=folder)
 
@@ -609,14 +609,14 @@ def sweep(folder: Path) -> None:
     """
 
     def remove(token: str) -> None:
-        shutil.rmtree(_beside(folder, token, "new"), ignore_errors=True)
+        shutil.rmtree(_folders_beside(folder, token, "new"), ignore_errors=True)
         if _is_whole(folder):
-            shutil.rmtree(_beside(folder, token, "old"), ignore_errors=True)
+            shutil.rmtree(_folders_beside(folder, token, "old"), ignore_errors=True)
 
     leftovers.sweep(folder.parent, f"{folder.name}.", remove)
 
 
-def _replaced(folder: Path) -> list[Path]:
+def _replaced_folders(folder: Path) -> list[Path]:
     """Folders that were in this folder's place before."""
     name = re.compile(re.escape(folder.name) + r"\.[0-9a-f]{8}\.old")
     result = []
@@ -656,7 +656,7 @@ def _saved_at(folder: Path) -> int:
     return (folder / _DENSE / table_files.MANIFEST).stat().st_mtime_ns
 
 
-def _beside(folder: Path, token: str, ending: str) -> Path:
+def _folders_beside(folder: Path, token: str, ending: str) -> Path:
     return folder.with_name(f"{folder.name}.{token}.{ending}")
 
 

@@ -21,13 +21,13 @@ from ampjax.optim.state_parts import parts_of
 from ampjax.parallel import runner_files
 from ampjax.parallel.assigned_state import leaves_of
 from ampjax.parallel.config.leaf_paths import names
-from ampjax.parallel.config.partitioner import Group, Partitioner
+from ampjax.parallel.config.partitioner import Partitioner, PartitionGroup
 from ampjax.parallel.config.trainable_params import check_like, checked_params
 from ampjax.parallel.equivalence.watch import EquivalenceWatch
 from ampjax.parallel.id_watch import IdWatch
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step, build_step, restart_step
 from ampjax.parallel.planning.variable_plan import VariablePlan, plan_again
-from ampjax.parallel.runner_files import Like, Saved
+from ampjax.parallel.runner_files import Like, SavedRunner
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.synchronous_steps import DenseStep
 from ampjax.sparse.detection.row_axes import LEADING, to_table
@@ -112,7 +112,7 @@ class InitialModel:
         return steps
 
     def _read(self, checkpoint: Path) -> tuple[Tree, Tree]:
-        return runner_files.whole(checkpoint, self.first, self.tx)
+        return runner_files.read_whole(checkpoint, self.first, self.tx)
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class BuiltModel:
         check_like(params, self.plan.program.params)
         restart_step(self.setup, self.plan, self._ready_for_tables(), params)
 
-    def resplit(self, group: Group, count: int) -> None:
+    def resplit(self, group: PartitionGroup, count: int) -> None:
         """Gives a group of tables its number of partitions, if that number has changed.
 
         Args:
@@ -288,7 +288,7 @@ class BuiltModel:
             axes=self.plan.program.transposed,
         )
 
-    def restore(self, path: str | Path) -> Saved:
+    def restore(self, path: str | Path) -> SavedRunner:
         """Reads a checkpoint into the homes, after a check of the whole checkpoint. Gradients under way are dropped.
 
         Args:
@@ -352,7 +352,7 @@ class BuiltModel:
 
 def with_tables_of(
     path: str | Path, model: BuiltModel, partitioners: Sequence[Partitioner]
-) -> tuple[BuiltModel, Saved] | None:
+) -> tuple[BuiltModel, SavedRunner] | None:
     """Goes on from a checkpoint of a model in which other variables are tables.
 
     Args:
@@ -387,7 +387,7 @@ def with_tables_of(
         setup.tx,
         tables,
     )
-    runner_files.whole(path, first, setup.tx)  # before anything is replaced
+    runner_files.read_whole(path, first, setup.tx)  # before anything is replaced
     if setup.group is not None:
         setup.group.end()  # workers have the old program
     other = BuiltModel(

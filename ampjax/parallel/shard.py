@@ -189,7 +189,7 @@ def split_batch(
       DataError: If there is no leaf, one is nothing that JAX takes, or replicas have unlike shared leaves.
     """
     if isinstance(batch, Parts):
-        return _checked(
+        return _check_parts(
             Parts(tuple(_arrays(part) for part in batch.batches)),
             n,
             shared,
@@ -246,7 +246,10 @@ def are_shared(batch: Tree, shared: Sequence[str]) -> list[bool]:
         if not any(matches(pattern, path) for path in paths):
             where = f"setting `shared`, `{pattern}`"
             raise SettingsError(
-                where, f"a leaf of the batch, one of {paths}", "no match", "Correct it."
+                where,
+                f"a leaf of the batch, one of {paths}",
+                "no match",
+                "Write one of these paths, or leave it out.",
             )
     return [any(matches(pattern, path) for pattern in shared) for path in paths]
 
@@ -335,7 +338,7 @@ def _check_leaf(path: str, leaf: Any, n: int) -> None:
         )
 
 
-def _checked(
+def _check_parts(
     parts: Parts,
     n: int,
     shared: Sequence[str],

@@ -26,7 +26,7 @@ from ampjax.errors import (
 from ampjax.optim.staleness_state import keep_staleness_if_used
 from ampjax.parallel import runner_files
 from ampjax.parallel.assigned_state import AssignableState, leaves_of
-from ampjax.parallel.config.partitioner import Group, Partitioner
+from ampjax.parallel.config.partitioner import Partitioner, PartitionGroup
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.watch import EquivalenceWatch
 from ampjax.parallel.not_finite import with_cause
@@ -37,7 +37,7 @@ from ampjax.parallel.report import StepTotals
 from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
 from ampjax.parallel.runner_model import BuiltModel, InitialModel, with_tables_of
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
-from ampjax.parallel.steps.step_outcome import Metrics, fetched
+from ampjax.parallel.steps.step_outcome import Metrics, select_fetched
 from ampjax.parallel.steps.synchronous_steps import Dropped
 from ampjax.parallel.workers.recovered_losses import RecoveredLosses
 from ampjax.parallel.workers.recovery import Recoverer
@@ -82,7 +82,7 @@ class Training:
         self._partitioners = list(partitioners)
         self._clock = clock
         self.searches: Searches | None = None
-        self._found: tuple[Group, int] | None = (
+        self._found: tuple[PartitionGroup, int] | None = (
             None  # how a search that has just ended wants tables to be split
         )
         self.totals = StepTotals()
@@ -126,11 +126,11 @@ class Training:
         if isinstance(self.model, BuiltModel):
             return
         self.checkpoints.begin()
-        self.model = self._built(self.model, parts)
+        self.model = self._build_model(self.model, parts)
         for error in self.model.watch.found.errors:
             warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
 
-    def _built(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
+    def _build_model(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
         setup = self.setup
         first = initial.first
         tables = None if initial.checkpoint is None else runner_files.tables_of(initial.checkpoint)
@@ -151,7 +151,7 @@ class Training:
         self, model: BuiltModel, notes: Mapping[str, Any] | None
     ) -> Searches | None:
         """Begins the partition searches. Searches that an earlier run ended on as many machines are not repeated, but their results used. None if no search is wanted."""
-        groups: Sequence[Group] = model.plan.groups
+        groups: Sequence[PartitionGroup] = model.plan.groups
         if not (self.setup.config.search_partitions and groups):
             return None
         searches = Searches(
@@ -225,7 +225,7 @@ class Training:
     ) -> tuple[Metrics, Sequence[Dropped]]:
         """Takes a step; also returns the dropped gradients, for a warning to the user after the step."""
         searches = self.searches
-        if searches is not None and (next_split := searches.wanted()) is not None:
+        if searches is not None and (next_split := searches.next_request()) is not None:
             model.resplit(*next_split)
         before = self.setup.wire.traffic()
         start = self._clock()
@@ -247,7 +247,7 @@ class Training:
                 self._count({}, parts)
             raise
         if wanted:
-            read = fetched(wanted, model.readable(outcome.gradients()))
+            read = select_fetched(wanted, model.readable(outcome.gradients()))
         else:
             read = {}
         self._count(outcome.alpha, parts)

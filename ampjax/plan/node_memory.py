@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.ir.graph import Graph
-from ampjax.jaxprs.wide_sums import wide
+from ampjax.jaxprs.wide_sums import sum_dtype
 from ampjax.optim.node_update import trainable
 
 
@@ -66,7 +66,7 @@ def bytes_with(
     def start(key: jax.Array) -> Any:
         params = init(key)
         sums = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, wide(x.dtype)),
+            lambda x: jnp.zeros(x.shape, sum_dtype(x.dtype)),
             trainable(params),
         )
         return params, sums, tx.init(trainable(params))

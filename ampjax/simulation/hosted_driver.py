@@ -70,7 +70,7 @@ class HostedDriver:
             self._cores.work(self._cost.host_ns(dispatch))
             self._queue(dispatch)
             self._loop.done(dispatch)
-        while self._cores.queued(self._spaces[worker]) > self._run_ahead:
+        while self._cores.count_jobs(self._spaces[worker]) > self._run_ahead:
             self._cores.wait()
         return True
 

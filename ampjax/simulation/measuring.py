@@ -88,7 +88,7 @@ def measure_devices(
             max(0.0, total - host_ns) if is_clean else None,
         )
 
-    for decided in _decided(loop, {}):
+    for decided in _group_decided(loop, {}):
         _carry_out(decided, loop, executor, timed, updates_in_kernels, wanted)
     return measured
 
@@ -126,13 +126,13 @@ def measure_host(
         host_ns = time.thread_time_ns() - start
         note(measured, "issue", key, rows, host_ns if compilations() == before else None)
 
-    for decided in _decided(loop, measured):
+    for decided in _group_decided(loop, measured):
         _carry_out(decided, loop, executor, timed, updates_in_kernels, wanted)
         executor.fences.wait()
     return measured
 
 
-def _decided(loop: DriverLoop, measured: Measured) -> Iterator[list[Decided]]:
+def _group_decided(loop: DriverLoop, measured: Measured) -> Iterator[list[Decided]]:
     """Yields a run's dispatches in the groups in which they are decided before their issue.
 
     Each is `done` as soon as it has been decided, unless it reads payloads; its launch is made before, while its instances are known. What the

@@ -193,7 +193,9 @@ def update_key(change: Change) -> str:
 
 def medians(passes: Sequence[Measured]) -> Profile:
     """Makes a profile of the medians of some passes' measurements."""
-    return Profile(**{part: _of_sizes(times, np.median) for part, times in _joined(passes).items()})
+    return Profile(
+        **{part: _of_sizes(times, np.median) for part, times in _join_passes(passes).items()}
+    )
 
 
 def quickest(passes: Sequence[Measured]) -> Profile:
@@ -202,17 +204,17 @@ def quickest(passes: Sequence[Measured]) -> Profile:
     Other programs on the machine only add to a time, so a few passes beside them tell more by their least times than by their medians.
     """
     least = {}
-    for part, times in _joined(passes).items():
+    for part, times in _join_passes(passes).items():
         least[part] = _of_sizes(times, np.min)
     return Profile(
         **{
-            part: {key: _rising(times) for key, times in table.items()}
+            part: {key: _make_rising(times) for key, times in table.items()}
             for part, table in least.items()
         }
     )
 
 
-def _joined(passes: Sequence[Measured]) -> Measured:
+def _join_passes(passes: Sequence[Measured]) -> Measured:
     joined: Measured = {part: {} for part in PARTS}
     for part, table in ((part, table) for tables in passes for part, table in tables.items()):
         for key, sizes in table.items():
@@ -232,7 +234,7 @@ def _of_sizes(
     return result
 
 
-def _rising(times: Mapping[int, float]) -> dict[int, float]:
+def _make_rising(times: Mapping[int, float]) -> dict[int, float]:
     """Lowers times so that they never fall with the number of rows: each to the least of the times with more rows."""
     rows = sorted(times)
     least = np.minimum.accumulate([times[n] for n in reversed(rows)])[::-1]

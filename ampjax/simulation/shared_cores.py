@@ -29,7 +29,7 @@ class Cores:
         self._issued = [0] * n_devices
         self._ended = [0] * n_devices
 
-    def queued(self, device: int) -> int:
+    def count_jobs(self, device: int) -> int:
         """Counts the jobs that a device has not ended."""
         return len(self._queues[device])
 

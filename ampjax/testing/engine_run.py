@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from ampjax.ir.graph import Graph
-from ampjax.numerics.differences import Difference, compare, wide
+from ampjax.numerics.differences import Difference, compare, widen_leaf
 from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.testing.message_states import StateDict
 from ampjax.testing.reference import Reference
@@ -156,8 +156,8 @@ def outputs_apart(
         [got.instance, *got.fields.values()],
         axis=1,
     )
-    rows = [wide(row) for row in got.payload]
-    wanted = [wide(payload) for _, payload in ordered]
+    rows = [widen_leaf(row) for row in got.payload]
+    wanted = [widen_leaf(payload) for _, payload in ordered]
     if states.tolist() != [[state[name] for name in fields] for state, _ in ordered]:
         return math.inf
     if [row.shape for row in rows] != [row.shape for row in wanted]:
@@ -194,7 +194,7 @@ def _metrics(
 
 
 def _norm(grads: Mapping[str, Any]) -> float:
-    leaves = [wide(leaf) for leaf in jax.tree.leaves(dict(grads))]
+    leaves = [widen_leaf(leaf) for leaf in jax.tree.leaves(dict(grads))]
     return float(np.sqrt(sum(float(np.sum(np.square(np.abs(leaf)))) for leaf in leaves)))
 
 

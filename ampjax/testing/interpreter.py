@@ -76,7 +76,7 @@ class Results:
             self.metrics.append((name, *value) if isinstance(value, tuple) else (name, value, 1))
 
 
-class Run:
+class InstanceRun:
     """One instance's run: a queue of messages, and dictionaries of the messages that wait.
 
     Args:

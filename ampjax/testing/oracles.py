@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from ampjax.errors import AmpError, GraphError
 from ampjax.ir.bodies import Body
-from ampjax.numerics.double_precision import operation_by_operation, widened
+from ampjax.numerics.double_precision import operation_by_operation, widen_tree
 from ampjax.utils.setting_checks import one_of
 
 
@@ -58,7 +58,7 @@ class Eager:
 
     def cast(self, tree: Any) -> Any:
         """The same values; single precision leaves in double precision, as NumPy arrays."""
-        return widened(tree)
+        return widen_tree(tree)
 
     def body(
         self,
@@ -107,7 +107,7 @@ class Jitted:
         Returns:
           `call(params, key, *inputs)`.
         """
-        compiled = _compiled if isinstance(body.apply, Hashable) else _compiled.__wrapped__
+        compiled = _compile if isinstance(body.apply, Hashable) else _compile.__wrapped__
         return compiled(body.apply, body.rng)
 
 
@@ -154,7 +154,7 @@ def _evaluable_throughout() -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(
+def _compile(
     apply_: Callable[..., Any],
     rng: bool,
 ) -> Callable[..., Any]:

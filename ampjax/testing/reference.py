@@ -22,7 +22,7 @@ from ampjax.ir.instances import InstanceList, Instances, Messages
 from ampjax.ir.nodes import Node
 from ampjax.ir.ops.payload_nodes import Sink
 from ampjax.optim.joint.params_form import UNREAD
-from ampjax.testing.interpreter import KeyFn, Results, Run, stack_rows
+from ampjax.testing.interpreter import InstanceRun, KeyFn, Results, stack_rows
 from ampjax.testing.message_states import StateDict
 from ampjax.testing.oracles import find_oracle
 
@@ -109,7 +109,7 @@ def reference(
         """Computes the summed loss; and the other results with a value, since these are tracers here."""
         results.clear()
         for messages in pumped:
-            run = Run(graph, params, keys, evaluator)
+            run = InstanceRun(graph, params, keys, evaluator)
             run.run([(node, evaluator.cast(payload), state) for node, payload, state in messages])
             results.append(run.results)
             ended()

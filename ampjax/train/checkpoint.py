@@ -32,7 +32,7 @@ class Saved:
       fit: The notes of a fit whose snapshot it is; None if it is none.
     """
 
-    files: runner_files.Saved
+    files: runner_files.SavedRunner
     notes: Mapping[str, Any]
     fit: Mapping[str, Any] | None
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from ampjax.utils.counted import counted
-from ampjax.utils.text_tables import filled, html_table
+from ampjax.utils.text_tables import fill_table, html_table
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class History:
         Returns:
           A `rich` table.
         """
-        return filled(*self._cells())
+        return fill_table(*self._cells())
 
     def _repr_html_(self) -> str:
         headers, rows = self._cells()

@@ -14,7 +14,7 @@ from ampjax.tuning.search_space import GraphOrBuilder
 
 
 @dataclass(frozen=True)
-class Graphs:
+class BuiltGraphs:
     """Builds graphs from knobs.
 
     Args:
@@ -35,7 +35,7 @@ class Graphs:
           SettingsError: If the function does not take these knobs.
         """
         if isinstance(self.source, Graph) or not callable(self.source):
-            return _checked(self.source)
+            return _check_graph(self.source)
         key = repr(sorted(knobs.items()))
         if key not in self._built:
             _require_knobs(self.source, knobs)
@@ -48,7 +48,7 @@ class Graphs:
                     type(graph).__name__,
                     fix,
                 )
-            self._built[key] = _checked(graph)
+            self._built[key] = _check_graph(graph)
         return self._built[key]
 
 
@@ -73,7 +73,7 @@ def _require_knobs(
         raise SettingsError("tune, `space`", expected, got, "Check their spelling.") from None
 
 
-def _checked(graph: Graph) -> Graph:
+def _check_graph(graph: Graph) -> Graph:
     """A graph of which there can be several trainers.
 
     Raises:

@@ -98,7 +98,7 @@ class Candidate:
           A short text.
         """
         values = {**self.settings, **self.knobs}
-        return ", ".join(f"{name} {shown(values[name])}" for name in names)
+        return ", ".join(f"{name} {show_value(values[name])}" for name in names)
 
     def record(self) -> dict[str, Any]:
         """Gives the choice as a dictionary of plain values, for JSON.
@@ -117,22 +117,22 @@ class Candidate:
         if self.tried is not None:
             tried["tried_per_s"] = self.tried.per_s
         return {
-            **plain(self.settings),
-            **plain(self.knobs),
+            **plain_values(self.settings),
+            **plain_values(self.knobs),
             **simulated,
             "is_on_front": self.is_on_front,
             **tried,
         }
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A setting's value as text: of a function its name."""
     return getattr(value, "__name__", None) or str(value)
 
 
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Converts values to JSON's types."""
     result = {}
     for name, value in values.items():
-        result[name] = value if isinstance(value, bool | int | float | str) else shown(value)
+        result[name] = value if isinstance(value, bool | int | float | str) else show_value(value)
     return result

@@ -31,7 +31,7 @@ from ampjax.simulation.simulate import simulate
 from ampjax.train.settings import Settings
 from ampjax.train.trainer import Trainer
 from ampjax.tuning.budget import Budget
-from ampjax.tuning.built_graphs import Graphs
+from ampjax.tuning.built_graphs import BuiltGraphs
 from ampjax.tuning.candidate import Candidate, Figures
 from ampjax.tuning.trial import Goal, Trial
 from ampjax.utils.blocking import blocking
@@ -83,7 +83,7 @@ class Predictor:
       reporter: Shows compilations.
     """
 
-    graphs: Graphs
+    graphs: BuiltGraphs
     tx: optax.GradientTransformation | None
     train: Instances
     valid: Instances
@@ -102,7 +102,7 @@ class Predictor:
           OutOfTime: If the budget ends before.
           SettingsError, MessageError: As `Trainer` and `Trainer.fit`.
         """
-        sized = self._sized(choices)
+        sized = self._make_largest(choices)
         train, valid = sized.session.train_and_valid(self.train, self.valid)
         blocking(sized.session.preparation.prepare(train, valid, SILENT, warm=False))
         rows = max(
@@ -129,9 +129,9 @@ class Predictor:
         Args:
           choices: Choices with the same `plan_key`.
         """
-        return _stages_of(self._sized(choices)) in self._compiled
+        return _stages_of(self._make_largest(choices)) in self._compiled
 
-    def _sized(self, choices: Sequence[Candidate]) -> Trainer:
+    def _make_largest(self, choices: Sequence[Candidate]) -> Trainer:
         """A trainer of the largest of some choices, for which nothing is compiled."""
         return Trainer(
             self.graphs.of(choices[0].knobs),

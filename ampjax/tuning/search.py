@@ -78,10 +78,10 @@ class Search:
             self._simulate()
             left = Clock(self.budget, int(self.budget.spent_s))
             with self.reporter.part("tuning, seconds", max(1, left.total)) as left.advance:
-                trials = self._begin(self._first(), left)
+                trials = self._begin(self._choose_first(), left)
                 trials = contest(
                     trials,
-                    lambda so_far: self._begin(self._next(so_far), left),
+                    lambda so_far: self._begin(self._choose_next(so_far), left),
                     self.budget,
                     left,
                 )
@@ -96,7 +96,7 @@ class Search:
                 f"{self.budget.seconds:g} s, spent after {len(self.prepared)} plans were compiled and {sum(c.simulated is not None for c in self.choices)} choices simulated",
                 "Give several times that, or fewer values in `space`: kernels are compiled for the largest of them.",
             )
-        return self._tuned(trials, seed)
+        return self._make_result(trials, seed)
 
     def _require_training(self, trials: Sequence[Trial]) -> None:
         """Checks that the target is not met by the parameters with which trials begin: then there is nothing to choose by.
@@ -177,7 +177,7 @@ class Search:
         finally:
             self.predictor.budget = self.budget
 
-    def _first(self) -> list[Candidate]:
+    def _choose_first(self) -> list[Candidate]:
         """Selects choices of the front to begin with: the best under different laws of staleness and updates.
 
         They are so few that a piece of each takes `FIRST_PIECES` of the time that is left; half a piece's time is allowed for its validation.
@@ -195,7 +195,7 @@ class Search:
             result.append(front[i])
         return result
 
-    def _next(self, trials: Sequence[Trial]) -> list[Candidate]:
+    def _choose_next(self, trials: Sequence[Trial]) -> list[Candidate]:
         """Selects choices of the front that look more promising, after the trials so far, than all tried ones."""
         tried = [trial.choice.simulated for trial in trials if trial.choice.simulated is not None]
         best_s = min(predicted_seconds(tried, trials), default=math.inf)
@@ -208,7 +208,7 @@ class Search:
         ):
             return []
         taken = [trial.choice for trial in trials]
-        left = [c for c in self._ranked(trials) if c not in taken][:LATER_TRIALS]
+        left = [c for c in self._rank_front(trials) if c not in taken][:LATER_TRIALS]
         seconds = predicted_seconds([c.simulated for c in left if c.simulated], trials)
         result = []
         for c, s in zip(left, seconds, strict=True):
@@ -216,7 +216,7 @@ class Search:
                 result.append(c)
         return result
 
-    def _ranked(self, trials: Sequence[Trial]) -> list[Candidate]:
+    def _rank_front(self, trials: Sequence[Trial]) -> list[Candidate]:
         """The front, the most promising first, after some trials."""
         front = self._front()
         seconds = predicted_seconds([c.simulated for c in front if c.simulated], trials)
@@ -280,7 +280,7 @@ class Search:
             trials[-1].warm_up(self.budget)
         return trials
 
-    def _tuned(self, trials: Sequence[Trial], seed: int) -> Tuned:
+    def _make_result(self, trials: Sequence[Trial], seed: int) -> Tuned:
         tried = []
         for trial in trials:
             if trial.pieces:

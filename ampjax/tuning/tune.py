@@ -20,7 +20,7 @@ from ampjax.train.assemble import require_transform
 from ampjax.train.settings import Settings
 from ampjax.train.training_data import Data, as_instances, n_examples
 from ampjax.tuning.budget import Budget
-from ampjax.tuning.built_graphs import Graphs
+from ampjax.tuning.built_graphs import BuiltGraphs
 from ampjax.tuning.predictor import Predictor, cores_here
 from ampjax.tuning.search import Search
 from ampjax.tuning.search_space import GraphOrBuilder, Space, candidates, check_space, full_space
@@ -104,11 +104,11 @@ def tune(
     if space is not None and not isinstance(space, Mapping):
         fix = 'Write for example `space={"workers": (1, 2)}`.'
         raise SettingsError("tune, `space`", "values by name, or None", f"{space!r}", fix)
-    options = {**_renamed(options), "seed": seed}
-    space = _renamed(space or {})
+    options = {**_rename_settings(options), "seed": seed}
+    space = _rename_settings(space or {})
     check_space(graph, space, options)
     budget = Budget(budget_s)
-    graphs = Graphs(graph)
+    graphs = BuiltGraphs(graph)
     some = graphs.of(
         {
             name: values[0]
@@ -148,7 +148,7 @@ def tune(
     return tuned
 
 
-def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by the names that `Settings` has: the arXiv version's `min_update_frequency` is an interval."""
     result = {}
     for name, v in settings.items():

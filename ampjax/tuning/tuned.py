@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ampjax.ir.graph import Graph
-from ampjax.tuning.candidate import Candidate, plain, shown
-from ampjax.utils.text_tables import filled, html_table
+from ampjax.tuning.candidate import Candidate, plain_values, show_value
+from ampjax.utils.text_tables import fill_table, html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,7 +82,7 @@ class Tuned:
         """The settings and knobs that are not the same in all choices."""
         every = []
         for c in self.candidates:
-            every.append({**plain(c.settings), **plain(c.knobs)})
+            every.append({**plain_values(c.settings), **plain_values(c.knobs)})
         result = []
         for name in every[0]:
             if len({repr(values[name]) for values in every}) > 1:
@@ -95,7 +95,7 @@ class Tuned:
         Returns:
           A `rich` table.
         """
-        return filled(*self._cells())
+        return fill_table(*self._cells())
 
     def picture(self, path: str | Path | None = None) -> Figure:
         """Draws simulated staleness over throughput: all choices, the front, the choices that were tried, and the best one.
@@ -221,9 +221,9 @@ class Tuned:
             rows.append(
                 [
                     mark,
-                    *(shown(values[name]) for name in names),
-                    *_simulated(c),
-                    *_tried(c),
+                    *(show_value(values[name]) for name in names),
+                    *_simulated_cells(c),
+                    *_tried_cells(c),
                 ]
             )
         return headers, rows
@@ -233,12 +233,12 @@ def _rate(choice: Candidate) -> float:
     return choice.simulated.per_s if choice.simulated is not None else 0.0
 
 
-def _simulated(choice: Candidate) -> list[str]:
+def _simulated_cells(choice: Candidate) -> list[str]:
     figures = choice.simulated
     return ["", ""] if figures is None else [f"{figures.per_s:,.0f}", f"{figures.staleness:.1f}"]
 
 
-def _tried(choice: Candidate) -> list[str]:
+def _tried_cells(choice: Candidate) -> list[str]:
     tried = choice.tried
     if tried is None:
         return [""] * 4

@@ -25,11 +25,11 @@ def at_least(name: str, value: Any, least: int) -> None:
     """
     if isinstance(value, int) and value > MOST:
         raise SettingsError(
-            f"setting `{name}`", "an integer below 2^63", f"{value}"[:60], "Change the setting."
+            f"setting `{name}`", "an integer below 2^63", f"{value}"[:60], "Pass a smaller integer."
         )
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         fix = (
-            "Change the setting."
+            f"Pass `{name}={least}`, or more."
             if isinstance(value, int) or not isinstance(value, Integral)
             else "Convert it with `int`."
         )
@@ -135,7 +135,10 @@ def one_interval(name: str, count: Any, every_seconds: Any) -> None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise SettingsError(
-            "setting `every_seconds`", "a number above 0", f"{seconds!r}", "Change the setting."
+            "setting `every_seconds`",
+            "a number above 0",
+            f"{seconds!r}",
+            "Pass for example `every_seconds=60`.",
         )
     if count is not None:
         raise SettingsError(

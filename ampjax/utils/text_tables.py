@@ -30,7 +30,7 @@ def compact(*headers: str, title: str | None = None) -> Table:
     )
 
 
-def filled(
+def fill_table(
     headers: Sequence[str],
     rows: Iterable[Sequence[str]],
     title: str | None = None,
@@ -70,7 +70,7 @@ def text_table(
     """
     with io.StringIO() as text:
         console = Console(file=text, width=140, force_jupyter=False, force_terminal=False)
-        console.print(filled(headers, rows, title))
+        console.print(fill_table(headers, rows, title))
         return text.getvalue() + "".join(f"{note}\n" for note in notes)
 
 

@@ -38,12 +38,15 @@ def blocks(key: Array, counts: Array) -> tuple[Array, Array]:
     """
     key_0, key_1 = jax.random.key_data(key)
     keys = key_0, key_1, key_0 ^ key_1 ^ np.uint32(PARITY)
+    # The block is (0, count); key words 0 and 1 are added before the first round.
     x = jnp.zeros_like(counts) + key_0
     y = counts + key_1
     for i in range(5):
         for by in ROTATIONS[i % 2]:
+            # A round: add, rotate, exclusive or.
             x = x + y
             y = ((y << np.uint32(by)) | (y >> np.uint32(32 - by))) ^ x
+        # After four rounds two key words and a counter are added, in turn.
         x = x + keys[(i + 1) % 3]
         y = y + keys[(i + 2) % 3] + np.uint32(i + 1)
     return x, y

@@ -64,7 +64,7 @@ def convergence(
     )
     for (label, epochs), colour, marker, style in runs:
         values = [float(e[metric]) for e in epochs]
-        text = label if target is None else f"{label}: {_reached(epochs, metric, target)}"
+        text = label if target is None else f"{label}: {_describe_reach(epochs, metric, target)}"
         for axes, x in ((by_epoch, "epoch"), (by_time, "seconds")):
             places = [scales[x] * float(e[x]) for e in epochs]
             axes.plot(
@@ -133,7 +133,7 @@ def _columns(histories: Histories, target: float | None) -> int:
     )
 
 
-def _reached(
+def _describe_reach(
     epochs: Sequence[Mapping[str, Any]],
     metric: str,
     target: float,

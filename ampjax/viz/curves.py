@@ -107,11 +107,11 @@ def _logarithmic(axes: Axes, xs: Sequence[float]) -> None:
     axes.set_yscale("log")
     axes.set_xticks(xs, [f"{x:g}" for x in xs])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.yaxis.set_major_formatter(FuncFormatter(_write_plain))
     axes.yaxis.set_minor_formatter(_Between())
 
 
-def _plain(value: float, at: int | None = None) -> str:
+def _write_plain(value: float, at: int | None = None) -> str:
     return f"{value:,.10g}"
 
 
@@ -119,4 +119,4 @@ class _Between(LogFormatter):
     """Labels between the powers of ten as plain numbers, on an axis so short that it needs some."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
-        return _plain(x) if super().__call__(x, pos) else ""
+        return _write_plain(x) if super().__call__(x, pos) else ""

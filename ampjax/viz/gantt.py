@@ -93,7 +93,7 @@ def gantts(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _DrawnRun:
     """A run, the row of each worker, and the rows of each host, if there are hosts."""
 
     name: str
@@ -109,7 +109,7 @@ class _Run:
         name: str,
         events: Iterable[Slice],
         slices: list[Slice],
-    ) -> _Run:
+    ) -> _DrawnRun:
         start = min(s.start_ns for s in slices)
         workers = sorted({s.worker for s in slices})
         if isinstance(events, Trace):
@@ -153,7 +153,7 @@ def _chart(
     _check(slices, width)
     runs = []
     for name, own in events.items():
-        runs.append(_Run.of(name, own, slices[name]))
+        runs.append(_DrawnRun.of(name, own, slices[name]))
     n_rows = sum(len(run.rows) for run in runs)
     row = max(min(0.5, 10 / n_rows), 0.1)  # a thousand workers still make a picture
     top = 0.5 if title else 0.15
@@ -197,13 +197,13 @@ def _chart(
 
 def _draw(
     axes: Axes,
-    run: _Run,
+    run: _DrawnRun,
     per_unit: float,
     points: float,
     row: float | None,
 ) -> None:
     """A run's boxes, name and, where the height of a row is given, labels; lengths in points."""
-    boxes = _placed(run, per_unit)
+    boxes = _place_slices(run, per_unit)
     _boxes(axes, boxes, points)
     if row is not None:
         _labels(
@@ -308,7 +308,7 @@ Box = tuple[Slice, float, float, float, float]
 """A slice and where it is drawn: left and right in the axis' unit, top and bottom in rows."""
 
 
-def _placed(run: _Run, per_unit: float) -> list[Box]:
+def _place_slices(run: _DrawnRun, per_unit: float) -> list[Box]:
     """Slices that overlap get lanes of their own, all of one height in a worker's row."""
     chosen = in_lanes(run.slices)
     lanes: dict[int, int] = {}
@@ -358,7 +358,7 @@ def _labels(
         width = (x1 - x0) * points - 3
         height = (y1 - y0) * row - 3
         if width > 3:
-            fit = _fitting(s, width, height, named)
+            fit = _fit_label(s, width, height, named)
         else:
             fit = None
         if fit is not None:
@@ -379,7 +379,7 @@ def _labels(
             )
 
 
-def _fitting(
+def _fit_label(
     s: Slice,
     width: float,
     height: float,

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ampjax.parallel.planning.cluster_model import Rates
+from ampjax.parallel.planning.cluster_model import ClusterRates
 from ampjax.utils.text_tables import compact
 from experiments.parallax import paper
 from experiments.parallax.measure import Timing, short
@@ -59,7 +59,7 @@ def on_cluster(
     models: Sequence[str],
     ways: Sequence[str],
     published: Published,
-    rates: Rates,
+    rates: ClusterRates,
 ) -> list[Figure]:
     """Predictions for the paper's cluster.
 

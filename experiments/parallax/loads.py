@@ -22,7 +22,7 @@ from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.homes.row_copies import RowsOnEveryMachine
 from ampjax.parallel.homes.row_homes import RowsAtServers
 from ampjax.parallel.homes.server_totals import ServerTotals
-from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.homes.wire import MachineWire
 from ampjax.parallel.planning.cluster_model import Load
 from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, unique_rows
@@ -231,7 +231,7 @@ class Counted:
         As in the papers, a row travels as often as a worker reads it: duplicates are not summed before.
         """
         rows = self.step.tables[name]
-        wire = Wire(self.machines)
+        wire = MachineWire(self.machines)
         tables = [self._table(rows) for _ in range(self.machines)]
         servers = [(0,)] * self.machines
         home = RowsOnEveryMachine(name, tables, self._resources, wire, servers)
@@ -271,7 +271,7 @@ class Counted:
         among: bool,
     ) -> tuple[float, float, float]:
         rows = self.step.tables[name]
-        wire = Wire(self.machines)
+        wire = MachineWire(self.machines)
         home = RowsAtServers(
             name,
             self._table(rows),

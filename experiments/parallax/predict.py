@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.optimize import least_squares
 
-from ampjax.parallel.planning.cluster_model import Load, Rates, step_seconds
+from ampjax.parallel.planning.cluster_model import ClusterRates, Load, step_seconds
 from experiments.parallax import paper
 from experiments.parallax.loads import WAYS, Counted, Step, paper_step
 
@@ -76,7 +76,7 @@ def compute_seconds(model: str) -> float:
 def throughput(
     model: str,
     way: str,
-    rates: Rates,
+    rates: ClusterRates,
     machines: int = paper.MACHINES,
     each: int = paper.GPUS_A_MACHINE,
 ) -> float:
@@ -90,7 +90,7 @@ def throughput(
 
 
 @lru_cache(maxsize=4)
-def fitted(cells: Sequence[Cell] = CELLS) -> Rates:
+def fitted(cells: Sequence[Cell] = CELLS) -> ClusterRates:
     """The four rates with which predictions come nearest to published cells.
 
     Args:
@@ -107,8 +107,8 @@ def fitted(cells: Sequence[Cell] = CELLS) -> Rates:
     return _rates(least_squares(errors, np.log([5e9, 1e9, 1e9, 1e9])).x)
 
 
-def _rates(logs: np.ndarray) -> Rates:
-    return Rates(
+def _rates(logs: np.ndarray) -> ClusterRates:
+    return ClusterRates(
         *(float(rate) for rate in np.exp(logs)),
         link=paper.LINK_BYTES_PER_S,
     )

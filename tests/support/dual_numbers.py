@@ -12,7 +12,7 @@ import numpy as np
 from jax.extend import core as jex
 
 from ampjax.jaxprs.primitives import bind, jvp_rule, opened
-from ampjax.jaxprs.traced_bodies import Program, traced
+from ampjax.jaxprs.traced_bodies import TracedProgram, trace_body
 
 
 class Dual:
@@ -106,13 +106,13 @@ def _by_its_own_rule(equation, operands, moving):
     """What a `jax.custom_jvp` gives: by its function, or by the rule for tangents that it has."""
     values = [value_of(x) for x in operands]
     if not moving:
-        return run(Program(*opened(equation.params["call_jaxpr"])), values)
+        return run(TracedProgram(*opened(equation.params["call_jaxpr"])), values)
     rule, constants, is_zero = jvp_rule(equation)
     tangents = []
     for x, value in zip(operands, values, strict=True):
         if value.dtype.kind == "f":
             tangents.append(tangent_of(x))
-    results = run(Program(rule, constants), [*values, *tangents])
+    results = run(TracedProgram(rule, constants), [*values, *tangents])
     moved = iter(results[len(is_zero) :])
     n = len(is_zero)
     result = []
@@ -329,7 +329,7 @@ def reduction(function, shape, dtype):
       dtype: Their dtype.
     """
     segments = np.zeros(shape[0], np.int32)
-    return traced(
+    return trace_body(
         lambda rows: function(rows, segments, 1)[0],
         [jax.ShapeDtypeStruct(shape, dtype)],
         draws=False,

@@ -19,7 +19,7 @@ from ampjax.frontend.draft.graph_draft import GraphDraft
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.ir.ops.payload_nodes import Reduce
 from ampjax.jaxprs.traced_bodies import TracedBody
-from ampjax.testing.interpreter import Run
+from ampjax.testing.interpreter import InstanceRun
 from ampjax.testing.oracles import find_oracle
 from ampjax.testing.reference import _unpack as messages_of
 from ampjax.testing.reference import reference
@@ -76,7 +76,7 @@ class Compiled64:
             if seen is not None:
                 run = _Noting(graph, own, None, oracle, seen)
             else:
-                run = Run(graph, own, None, oracle)
+                run = InstanceRun(graph, own, None, oracle)
             run.run(messages)
             losses += run.results.losses
         return sum(losses, start=jnp.zeros(()))
@@ -210,7 +210,7 @@ def _facts(space, columns):
     return found
 
 
-class _Noting(Run):
+class _Noting(InstanceRun):
     """Notes the states of all messages, by wire."""
 
     def __init__(self, graph, params, keys, oracle, seen):

@@ -96,7 +96,12 @@ class Columns(amp.InstanceList):
         return self.messages
 
 
-def setting(name, value, expected, fix="Change the setting."):
+def setting(name, value, expected, fix=None):
+    if fix is None and expected == "an integer below 2^63":
+        fix = "Pass a smaller integer."
+    elif fix is None:
+        least = expected.rsplit(maxsplit=1)[-1]
+        fix = f"Pass `{name}={least}`, or more."
     return (
         lambda: trainer(**{name: value}),
         SettingsError,
@@ -278,7 +283,7 @@ MISTAKES = {
     "hosts as text": (
         lambda: trainer(hosts="2"),
         SettingsError,
-        "setting `hosts`: expected an integer of at least 1, got '2'. Change the setting.",
+        "setting `hosts`: expected an integer of at least 1, got '2'. Pass `hosts=1`, or more.",
     ),
     "a compiled model to verify": (
         lambda: amp.verify(compiled(), [GOOD]),

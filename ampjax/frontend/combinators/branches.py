@@ -73,7 +73,7 @@ def cond(pred: Any, *rest: Any, **options: Any) -> Any:
     use = Use()
     pred = _one_number("cond", pred)
     if _is_known(pred):
-        return _chosen(use, bool(pred), [false, true], operands)
+        return _run_branch(use, bool(pred), [false, true], operands)
     return _choice(
         jnp.asarray(pred, bool).astype(jnp.int32),
         [false, true],
@@ -110,7 +110,7 @@ def switch(
     use = Use()
     index = _one_number("switch", index)
     if _is_known(index):
-        return _chosen(
+        return _run_branch(
             use,
             min(max(int(index), 0), len(branches) - 1),
             branches,
@@ -196,7 +196,7 @@ def while_loop(
     init = as_arrays("to begin with", init)
     use = Use()
     if dimensions() is None:
-        return _looped(use, test, body, init, most)
+        return _run_loop(use, test, body, init, most)
     leaves, structure = jax.tree.flatten(init)
     types = [type_of(leaf) for leaf in leaves]
     asked, asked_closed, answer = trace(
@@ -242,7 +242,7 @@ def while_loop(
     return structure.unflatten(bind(call, [*asked_closed, *turn_closed, *leaves]))
 
 
-def _looped(
+def _run_loop(
     use: Use,
     test: Callable[[Any], Any],
     body: Callable[[Any], Any],
@@ -293,7 +293,7 @@ def _is_known(value: Any) -> bool:
     return dimensions() is None or not isinstance(value, Tracer)
 
 
-def _chosen(
+def _run_branch(
     use: Use,
     number: int,
     branches: Sequence[Callable[..., Any]],

@@ -140,7 +140,7 @@ def propagate(
             [types for types, _ in sent],
             line,
         )
-        return _sent(
+        return _send(
             functions,
             edges,
             structure.unflatten(leaves),
@@ -209,7 +209,7 @@ def wrong_edge(
     return None
 
 
-def _sent(
+def _send(
     functions: list[Any],
     edges: Edges,
     h: Any,

@@ -19,7 +19,7 @@ from ampjax.frontend.combinators.tracing import (
     as_arrays,
     bind,
     bodies,
-    called,
+    call_user,
     dimensions,
     require_same,
     require_structure,
@@ -92,12 +92,12 @@ def stochastic(
     types = structure.unflatten([type_of(leaf) for leaf in leaves])
     key_type = jax.eval_shape(lambda: jax.random.key(0))
     first, first_closed, results = trace(
-        lambda key, args: called(f, key, *args),
+        lambda key, args: call_user(f, key, *args),
         key_type,
         types,
     )
     second, second_closed, others = trace(
-        lambda args: called(otherwise, *args),
+        lambda args: call_user(otherwise, *args),
         types,
     )
     for function in (first, second):

@@ -26,7 +26,7 @@ from ampjax.frontend.combinators.tracing import (
     along,
     as_arrays,
     bind,
-    called,
+    call_user,
     require_same,
     require_structure,
     trace,
@@ -73,7 +73,7 @@ def recurse(
     init = as_arrays("to begin with", init)
     use = Use()
     if not is_symbolic(leaves):
-        return _recursed(f, init, leaves, structure, use)
+        return _run_recursion(f, init, leaves, structure, use)
     line = user_line()
     dimension = dimension_of("recurse", leaves)
     first, tree = jax.tree.flatten(init)
@@ -90,7 +90,7 @@ def recurse(
         return tree.unflatten(bind(call, [jnp.asarray(j), *first]))
 
     each, closed, results = trace(
-        lambda *elements: called(f, recur, *elements),
+        lambda *elements: call_user(f, recur, *elements),
         *structure.unflatten([row_type(x) for x in leaves]),
         inside=use.inside(0, EACH),
     )
@@ -110,7 +110,7 @@ class _TooDeep(Exception):
     """An element has to be done first, from a stack of its own: Python's is not deep enough for a long chain."""
 
 
-def _recursed(
+def _run_recursion(
     f: Callable[..., Any],
     init: Any,
     leaves: Sequence[Any],

@@ -21,7 +21,7 @@ from ampjax.frontend.combinators.structures import (
     has_values,
     is_rows,
     stack,
-    transposed,
+    transpose_structures,
 )
 from ampjax.frontend.combinators.tracing import (
     Call,
@@ -29,7 +29,7 @@ from ampjax.frontend.combinators.tracing import (
     as_array,
     as_arrays,
     bind,
-    called,
+    call_user,
     dimensions,
     require_same,
     structure_text,
@@ -190,7 +190,7 @@ def fori_loop(
       GraphError: If `n` depends on parameters, or the carry changes its shape or dtype.
     """
     steps = count(n)
-    return scan(lambda carry, i: (called(body, i, carry), ()), init, steps)[0]
+    return scan(lambda carry, i: (call_user(body, i, carry), ()), init, steps)[0]
 
 
 def count(n: Any) -> Any:
@@ -265,7 +265,7 @@ def sum(xs: Any) -> Any:
       What one element looks like: arrays of its shapes, `[...]` from `[n, ...]`, and of its dtypes; truth values and short integers are
       counted in int32.
     """
-    return _reduced(
+    return _reduce(
         "sum",
         xs,
         lambda x: jnp.sum(jnp.asarray(x), 0),
@@ -281,7 +281,7 @@ def max(xs: Any) -> Any:
     Returns:
       What one element looks like, of its dtypes; for an empty sequence of integers the least that there is.
     """
-    return _reduced(
+    return _reduce(
         "max",
         xs,
         lambda x: jnp.max(
@@ -301,7 +301,7 @@ def logsumexp(xs: Any) -> Any:
     Returns:
       What one element looks like: of its float dtypes, float32 for integers.
     """
-    return _reduced(
+    return _reduce(
         "logsumexp",
         xs,
         lambda x: (
@@ -391,7 +391,7 @@ def take(xs: Any, at: Any) -> Any:
     )
 
 
-def _reduced(
+def _reduce(
     kind: str,
     xs: Any,
     eager: Callable[[Any], Any],
@@ -508,7 +508,7 @@ def _sequence(part: Any) -> Any:
     if is_bare and dimensions() is None and (found := as_specified(part)) is not None:
         return found
     if isinstance(part, list):
-        return jax.tree.map(as_sequence, transposed(part), is_leaf=is_rows)
+        return jax.tree.map(as_sequence, transpose_structures(part), is_leaf=is_rows)
     is_number = not isinstance(part, Ragged) and not jnp.ndim(part)
     # What stands for an element of an empty list may be a number where the model expects a sequence.
     if learns_types() and is_number:

@@ -306,7 +306,7 @@ def _in_one(rows: Sequence[Any]) -> Ragged:
 
 def _end_to_end(rows: Sequence[Any]) -> Any:
     """The elements of sequences, one after the other: an array, or a `Ragged` where elements are rows of different lengths."""
-    parts = [part for row in rows if (part := _typed(row)) is not None]
+    parts = [part for row in rows if (part := _type_row(row)) is not None]
     filled = [part for part in parts if len(part)]
     if not filled:
         known = max(
@@ -323,7 +323,7 @@ def _end_to_end(rows: Sequence[Any]) -> Any:
     return _in_one([part[i] for part in filled for i in range(len(part))])
 
 
-def _typed(row: Any) -> Any:
+def _type_row(row: Any) -> Any:
     """A sequence as an array or a `Ragged`; None for an empty list, of whose elements nothing is known."""
     if not isinstance(row, list | tuple):
         return row
@@ -360,7 +360,7 @@ def has_values(value: Any) -> bool:
     return np.size(value) > 0
 
 
-def transposed(rows: Any) -> Any:
+def transpose_structures(rows: Any) -> Any:
     """Turns a list of structures, such as trees, into a structure of lists; returns anything else unchanged."""
     if not isinstance(rows, list) or not rows or isinstance(rows[0], list | tuple | Ragged):
         return rows
@@ -380,7 +380,7 @@ def as_sequence(value: Any) -> Any:
     """Turns a list into an array, or into a `Ragged` for a list of rows; returns anything else unchanged."""
     if not isinstance(value, list):
         return value
-    typed = _typed(value)
+    typed = _type_row(value)
     # floats could not be indices, integers can be either
     if typed is None:
         return np.zeros(0, np.int32)

@@ -204,7 +204,7 @@ def as_array(what: str, value: Any) -> Any:
     return as_arrays(what, value)
 
 
-def called(
+def call_user(
     function: Callable[..., Any],
     *args: Any,
     fix: str = "Mend its arguments.",
@@ -254,14 +254,14 @@ def trace(
 
     def flat(*values: Any) -> list[Any]:
         with inside or nullcontext():
-            returned = called(function, *structure.unflatten(values), fix=fix)
+            returned = call_user(function, *structure.unflatten(values), fix=fix)
         out, tree = jax.tree.flatten(as_arrays("from a function", returned))
         result[:] = [tree]
         return out
 
     closed = jax.make_jaxpr(flat)(*leaves)
     return (
-        Traced(closed.jaxpr, result[0], user_line(), _called(function)),
+        Traced(closed.jaxpr, result[0], user_line(), _name_of(function)),
         list(closed.consts),
         list(closed.out_avals),
     )
@@ -370,7 +370,7 @@ def require_same(
         )
 
 
-def _called(function: Callable[..., Any]) -> str:
+def _name_of(function: Callable[..., Any]) -> str:
     frame = _user_frame()
     name = getattr(function, "__name__", "<none>")
     return (frame and assigned_name(frame)) or ("" if name.startswith("<") else name.strip("_"))

@@ -25,12 +25,16 @@ def assigned_name(frame: FrameType) -> str:
     instructions = dis.get_instructions(frame.f_code)
     following = dropwhile(lambda each: each.offset <= frame.f_lasti, instructions)
     return next(
-        (name for name in _stored(following) if name.isidentifier() and not name.startswith("_")),
+        (
+            name
+            for name in _stored_names(following)
+            if name.isidentifier() and not name.startswith("_")
+        ),
         "",
     )
 
 
-def _stored(instructions: Iterator[Any]) -> Iterator[str]:
+def _stored_names(instructions: Iterator[Any]) -> Iterator[str]:
     """Yields the names of variables, as long as instructions do nothing but store values."""
     for each in instructions:
         if each.opname.startswith("STORE_FAST") and "LOAD" not in each.opname:

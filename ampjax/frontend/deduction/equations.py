@@ -52,7 +52,7 @@ Atom = Name | Known
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class CodePlace:
     """The place of an equation: JAX keeps source lines only up to the innermost function that was traced by itself.
 
     Args:
@@ -63,9 +63,9 @@ class Place:
     line: str
     callers: tuple[Any, ...] = ()
 
-    def within(self, caller: Any) -> Place:
+    def within(self, caller: Any) -> CodePlace:
         """The place inside of a function under `jax.jit`."""
-        return Place(self.line, (caller, *self.callers))
+        return CodePlace(self.line, (caller, *self.callers))
 
     def lines(self, source: Any) -> Iterator[str]:
         """Yields the user's lines that lead to an equation, the innermost first; at least one."""
@@ -92,7 +92,7 @@ class Equation:
     source: Any
     inputs: tuple[Atom, ...]
     outputs: tuple[Name, ...]
-    place: Place
+    place: CodePlace
 
     @property
     def call(self) -> Call | None:
@@ -223,11 +223,11 @@ def flatten(
     Raises:
       GraphError: If a combinator is inside a transformation of JAX, such as `jax.vmap`, or a loop of `jax.lax`.
     """
-    return _flattened(function.jaxpr, operands, Place(function.line))
+    return _flatten(function.jaxpr, operands, CodePlace(function.line))
 
 
-def _flattened(
-    jaxpr: Any, operands: Mapping[Any, Atom], place: Place
+def _flatten(
+    jaxpr: Any, operands: Mapping[Any, Atom], place: CodePlace
 ) -> tuple[list[Equation], list[Atom]]:
     known = dict(operands)
     equations: list[Equation] = []
@@ -246,7 +246,7 @@ def _flattened(
                     strict=True,
                 )
             )
-            inside, results = _flattened(body, given, place.within(source))
+            inside, results = _flatten(body, given, place.within(source))
             equations += inside
             known |= dict(zip(source.outvars, results, strict=True))
             continue

@@ -17,7 +17,7 @@ from ampjax.frontend.deduction.equations import (
     needed,
     places_of,
 )
-from ampjax.frontend.deduction.joined_calls import joined, numbers_of
+from ampjax.frontend.deduction.joined_calls import join_calls, numbers_of
 from ampjax.frontend.deduction.known_values import KnownValues
 from ampjax.frontend.deduction.loss_terms import LossTerms
 from ampjax.frontend.deduction.opened_functions import Opened
@@ -74,7 +74,7 @@ class FunctionLowering:
             *self.losses.weights,
             *(atom for atom in self.metrics if isinstance(atom, Name)),
         }
-        kept = joined(
+        kept = join_calls(
             needed(late, [*outside, *self.losses.element_weights]),
             self.known.is_computed,
         )
@@ -214,7 +214,7 @@ class FunctionLowering:
             if name in self.losses.element_weights and i not in losses
         }
         names = [equation.outputs[i] for i in sorted(read)]
-        bundles = together(
+        bundles = group_results(
             names,
             lambda name: set(readers.get(name, ())) or {name},
         )
@@ -272,7 +272,7 @@ class FunctionLowering:
         names: list[list[Name]] = [list(b) for b in bundles]  # type: ignore[arg-type]
         rest = [name for name in own if not any(name in bundle for bundle in names)]
         reads = self._reads(steps)
-        names += together(
+        names += group_results(
             rest,
             lambda name: {self.choosers.get(name, name)} if name in reads else readers_of(name),
         )
@@ -365,7 +365,7 @@ class FunctionLowering:
         return (reads or cluster.equations[-1:])[0]
 
 
-def together(
+def group_results(
     names: Sequence[Name],
     readers: Callable[[Name], set[Any]],
 ) -> list[list[Name]]:

@@ -28,7 +28,7 @@ class _Joined:
     primitive: Any = COMBINATOR
 
 
-def joined(
+def join_calls(
     equations: Sequence[Equation],
     is_computed: Callable[[Atom], bool],
 ) -> list[Equation]:
@@ -142,12 +142,12 @@ def _independent(
     """Selects equations that are independent of one another, beginning with the first."""
     found = [group[0]]
     for equation in group[1:]:
-        if equation not in _after(found, equations):
+        if equation not in _find_readers(found, equations):
             found.append(equation)
     return found
 
 
-def _after(
+def _find_readers(
     group: Sequence[Equation],
     equations: Sequence[Equation],
 ) -> list[Equation]:
@@ -168,7 +168,7 @@ def _in_one_place(
     equations: Sequence[Equation], group: Sequence[Equation], one: Equation
 ) -> list[Equation]:
     """Replaces a group of equations by one call; equations that need its results follow after it."""
-    later = _after(group, equations)
+    later = _find_readers(group, equations)
     last = max(map(equations.index, group))
     before = []
     for each in equations[:last]:

@@ -109,7 +109,7 @@ class KnownValues:
         )
         if is_computed or (leaves and any(isinstance(value, Static) for value in values)):
             return False
-        self._early(equation, values, leaves)
+        self._compute_early(equation, values, leaves)
         return True
 
     def _check_indices(self, equation: Equation) -> None:
@@ -135,11 +135,11 @@ class KnownValues:
                 least,
                 index.n,
                 equation.line,
-                self._allowed(index, least),
+                self._describe_allowed(index, least),
             )
             self._lowering.draft.checks.append(lambda data, one=one: check(data, *one))
 
-    def _allowed(self, index: Index, least: int | None) -> str:
+    def _describe_allowed(self, index: Index, least: int | None) -> str:
         """Describes the numbers that may index an axis, in words."""
         if index.operand is None:
             return f"a class below {index.n}, as many as `one_hot` has"
@@ -183,7 +183,7 @@ class KnownValues:
             else f"`{word}`"
         )
 
-    def _early(
+    def _compute_early(
         self,
         equation: Equation,
         values: Sequence[Any],

@@ -67,7 +67,7 @@ def _note(
 
     values = []
     for term in terms:
-        values.append(_plain(low, term.value, region, kind, term.line))
+        values.append(_make_plain(low, term.value, region, kind, term.line))
     summands = []
     for value, term in zip(values, terms, strict=True):
         if term.metric is None:
@@ -133,7 +133,7 @@ def _note(
 _Source = tuple[int | None, int]
 
 
-def _plain(
+def _make_plain(
     low: Lowering,
     value: Value,
     region: Region,
@@ -143,7 +143,7 @@ def _plain(
     """A value that a node without parameters can read."""
     if not isinstance(value, OfParams):
         return value
-    return low.packed([value], [kind], region, "loss", line)[0]
+    return low.pack_values([value], [kind], region, "loss", line)[0]
 
 
 def _is_same_part(one: Value, other: Value) -> bool:

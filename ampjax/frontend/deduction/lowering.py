@@ -11,7 +11,7 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.deduction.function_lowering import FunctionLowering
-from ampjax.frontend.deduction.opened_functions import Opened, opened
+from ampjax.frontend.deduction.opened_functions import Opened, open_function
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import GraphDraft
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
@@ -23,7 +23,7 @@ from ampjax.frontend.draft.values import (
     Elements,
     Flow,
     LossTerm,
-    Source,
+    SequenceSource,
     Static,
     Value,
     Wanted,
@@ -94,7 +94,7 @@ class Lowering:
         Returns:
           What each result is; None where it is not wanted.
         """
-        return self.run_opened(opened(function, values), region, wanted)
+        return self.run_opened(open_function(function, values), region, wanted)
 
     def run_opened(
         self,
@@ -159,7 +159,7 @@ class Lowering:
             )
         if isinstance(value, Elements):
             outer = region.space
-            return self._copied(
+            return self._copy_sequence(
                 value,
                 region,
                 space,
@@ -215,7 +215,7 @@ class Lowering:
             )
         return self.lengths[dimension]
 
-    def packed(
+    def pack_values(
         self,
         values: Sequence[Value],
         types: Sequence[Any],
@@ -264,7 +264,7 @@ class Lowering:
           name: What new nodes are called after.
           line: The user's line.
         """
-        values = [self.draft.carried(value, region) for value in values]
+        values = [self.draft.find_carried(value, region) for value in values]
         first = values[0]
         if isinstance(first, Computed) and len(first.flow.types) == len(values):
             flow = first.flow
@@ -334,7 +334,7 @@ class Lowering:
         """
         return self.once(key, lambda: Column(space, compute))
 
-    def _copied(
+    def _copy_sequence(
         self,
         value: Elements,
         region: Region,
@@ -365,7 +365,7 @@ class Lowering:
             rows = origin
         else:
             rows = lambda data: known.rows(data)[origin(data)]
-        source = Source(value if known is None else known.elements, rows)
+        source = SequenceSource(value if known is None else known.elements, rows)
         return Elements(
             inner, lambda: self._copied_element(value, region, inner, origin, line), source
         )
@@ -410,7 +410,7 @@ class Lowering:
                 sent = payload_notes.send_in(self.draft, element.flow, around, outer.dimension)
                 sent.region = region.within(inner)
                 return Computed(sent, element.part)
-            flow = payload_notes.fresh(self.draft, element.flow, outer.dimension, line)
+            flow = payload_notes.refresh_states(self.draft, element.flow, outer.dimension, line)
             name = self.draft.name(f"{outer.dimension}/each")
             pairs = self.draft.pair(
                 flow,
@@ -420,7 +420,7 @@ class Lowering:
             )
             return Computed(pairs, element.part)
         assert isinstance(element, Elements)
-        return self._copied(element, region, inner, origin_of_elements, line)
+        return self._copy_sequence(element, region, inner, origin_of_elements, line)
 
 
 def by_dtype(types: Sequence[Any]) -> list[list[int]]:

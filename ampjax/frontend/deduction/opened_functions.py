@@ -43,7 +43,7 @@ class Opened:
             isinstance(self.values.get(atom), OfParams) for atom in read if isinstance(atom, Name)
         )
 
-    def folded(self) -> Opened:
+    def fold_constants(self) -> Opened:
         """Folds constants: results that follow from constants become constants, and additions of zero are left out.
 
         A product with zeros is zero here, also where the other factor is not finite. Functions made with `amp.node` are equations like others.
@@ -67,7 +67,7 @@ class Opened:
                     )
                     fold(inside)
                     known.update(zip(equation.outputs, map(read, results), strict=True))
-                elif (folded := _folded(equation, inputs)) is None:
+                elif (folded := _fold(equation, inputs)) is None:
                     left.append(replace(equation, inputs=inputs))
                 else:
                     known.update(zip(equation.outputs, folded, strict=True))
@@ -80,7 +80,7 @@ class Opened:
         )
 
 
-def opened(function: Traced, values: Sequence[Value]) -> Opened:
+def open_function(function: Traced, values: Sequence[Value]) -> Opened:
     """A function's equations."""
     atoms = {variable: Name(variable.aval) for variable in function.variables}
     equations, results = flatten(function, atoms)
@@ -101,7 +101,7 @@ def constant_results(source: Any, values: Sequence[Any]) -> list[Any]:
     return [result if is_key(result) else np.asarray(result) for result in results]
 
 
-def _folded(
+def _fold(
     equation: Equation,
     inputs: Sequence[Atom],
 ) -> list[Atom] | None:

@@ -28,11 +28,11 @@ def summands(
             if isinstance(value := values[factor], Constant | Static):
                 return [(equation.inputs[other], value)]
     if name == "div" and isinstance(value := values[1], Constant | Static):
-        return [(equation.inputs[0], inverted(value))]
+        return [(equation.inputs[0], invert(value))]
     return []
 
 
-def inverted(value: Value) -> Value:
+def invert(value: Value) -> Value:
     """`1 / value` of a constant or static number."""
     if isinstance(value, Constant):
         return Constant(1 / np.asarray(value.value))

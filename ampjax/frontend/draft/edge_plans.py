@@ -78,7 +78,7 @@ class EdgePlan:
         )
 
 
-def noted(draft: GraphDraft, plan: EdgePlan) -> EdgePlan:
+def note_edges(draft: GraphDraft, plan: EdgePlan) -> EdgePlan:
     """Notes a topology pump; one serves all rounds that send over the same edges.
 
     Returns:

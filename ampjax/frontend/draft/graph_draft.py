@@ -226,7 +226,7 @@ class GraphDraft:
         """
         self._carried[region, column.outer] = value
 
-    def carried(self, value: Value, region: Region) -> Value:
+    def find_carried(self, value: Value, region: Region) -> Value:
         """Replaces a value of the instance by the part of a message that carries it, if there is one; returns other values unchanged."""
         if isinstance(value, Static):
             return self._carried.get((region, value.column.outer), value)
@@ -272,7 +272,7 @@ class GraphDraft:
         return self.control(
             region,
             flow.types,
-            lambda: control_builders.relabel(built(flow), change, name=called),
+            lambda: control_builders.relabel(built_wire(flow), change, name=called),
             is_fresh,
         )
 
@@ -304,7 +304,7 @@ class GraphDraft:
         def step() -> None:
             for out, wire in zip(
                 flows,
-                control_builders.cond(built(flow), choose, len(flows), name=called),
+                control_builders.cond(built_wire(flow), choose, len(flows), name=called),
                 strict=True,
             ):
                 out.wire = wire
@@ -328,7 +328,7 @@ class GraphDraft:
         called = self.name(name)
 
         def make():
-            return control_builders.phi(called, *(built(flow) for flow in flows))
+            return control_builders.phi(called, *(built_wire(flow) for flow in flows))
 
         merged = self.control(
             region,
@@ -373,9 +373,9 @@ class GraphDraft:
         """Notes the inputs of a loop's Phi."""
 
         def step() -> None:
-            wire = built(loop)
+            wire = built_wire(loop)
             assert isinstance(wire, control_builders.PhiWire)
-            wire.connect(*(built(flow) for flow in flows))
+            wire.connect(*(built_wire(flow) for flow in flows))
 
         self.then(step)
 
@@ -408,7 +408,7 @@ class GraphDraft:
                 "Rename it.",
             )
         self._sinks.add(name)
-        self.then(lambda: (pump_builders.sink(name, built(flow)), None)[1])
+        self.then(lambda: (pump_builders.sink(name, built_wire(flow)), None)[1])
 
     def pair(
         self,
@@ -445,7 +445,7 @@ class GraphDraft:
 
         def make():
             return ragged_builders.flatmap(
-                built(flow), lambda s: getattr(s, size), change, name=name
+                built_wire(flow), lambda s: getattr(s, size), change, name=name
             )
 
         pairs = self.control(region, flow.types, make, is_fresh=False)
@@ -495,7 +495,7 @@ class GraphDraft:
         flow.wire = self.enter(name, make)
 
 
-def built(flow: Flow) -> Wire:
+def built_wire(flow: Flow) -> Wire:
     """Returns a flow's wire, once the wire is built."""
     assert flow.wire is not None
     return flow.wire

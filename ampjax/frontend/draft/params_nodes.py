@@ -209,7 +209,7 @@ class ParamsNodes:
         """
         unread = nodes.get(UNREAD, {})
         mean = lambda copies: np.asarray(average(copies)[0])
-        found = self._restored(
+        found = self._restore(
             nodes,
             mean,
             lambda leaf, value: unread.get(self.leaf_name(leaf), value),
@@ -228,13 +228,13 @@ class ParamsNodes:
         Raises:
           ParameterError: If those of a node are missing, or do not fit.
         """
-        return self._restored(
+        return self._restore(
             nodes,
             lambda copies: np.sum(copies, axis=0),
             lambda leaf, value: np.zeros_like(value),
         )
 
-    def _restored(
+    def _restore(
         self,
         nodes: Mapping[str, Any],
         together: Callable[[Any], Any],

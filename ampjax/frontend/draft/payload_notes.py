@@ -13,14 +13,14 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import type_of
 from ampjax.frontend.draft.carried_columns import from_carried
-from ampjax.frontend.draft.graph_draft import Drawing, GraphDraft, Origin, built
+from ampjax.frontend.draft.graph_draft import Drawing, GraphDraft, Origin, built_wire
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import NodeNote, PackedBody, as_it_is, unpack
 from ampjax.frontend.draft.values import Computed, Flow, OfParams, Static, Value
 from ampjax.ir.builders import payload_builders, ragged_builders
 from ampjax.ir.builders.replicate_builder import replicate
 from ampjax.ir.wires import Wire
-from ampjax.jaxprs.traced_bodies import traced
+from ampjax.jaxprs.traced_bodies import trace_body
 from ampjax.nn import TableEmbed
 from ampjax.sparse import Table
 
@@ -31,7 +31,7 @@ _MOST_COPIED = 16
 """Entries of a value of an outer space that are pumped anew for each element at most; larger ones are pumped once and sent to each."""
 
 
-def fresh(
+def refresh_states(
     draft: GraphDraft,
     flow: Flow,
     name: str,
@@ -78,7 +78,7 @@ def compute(draft: GraphDraft, note: NodeNote) -> list[Flow]:
         builder = _table_builder(note.table)
     else:
         builder = _params_builder(draft, note) if note.leaves else _plain_builder(note.replicas)
-    _noted(draft, note, builder, connect)
+    _note_node(draft, note, builder, connect)
     return flows
 
 
@@ -103,10 +103,10 @@ def loss(
             }
 
         return payload_builders.loss(
-            name, traced(with_metrics, body.payloads, draws=False), join=join
+            name, trace_body(with_metrics, body.payloads, draws=False), join=join
         )
 
-    _noted(draft, note, builder, lambda _: None)
+    _note_node(draft, note, builder, lambda _: None)
 
 
 def place(
@@ -119,7 +119,7 @@ def place(
     there = draft.anchors.get(region)
     if there is not None and there.is_fresh:
         return there
-    return pumped(
+    return pump_values(
         draft,
         f"{name}/place",
         region,
@@ -129,7 +129,7 @@ def place(
     )
 
 
-def pumped(
+def pump_values(
     draft: GraphDraft,
     name: str,
     region: Region,
@@ -154,7 +154,7 @@ def pumped(
     columns = [column.outer for column in payload]
     spaces = {column.space for column in columns}
     start = spaces.pop() if len(spaces) == 1 else region.space.known
-    return _brought(
+    return _bring(
         draft,
         lambda there: draft.pump(name, there, columns, types, line, origin),
         region,
@@ -163,7 +163,7 @@ def pumped(
     )
 
 
-def _brought(
+def _bring(
     draft: GraphDraft,
     make: Callable[[Region], Flow],
     region: Region,
@@ -184,12 +184,12 @@ def _brought(
     for kind, step in steps:
         key = flow.region, id(flow), step
         if key not in draft.brought:
-            draft.brought[key] = flow, _stepped(draft, flow, kind, step, where)
+            draft.brought[key] = flow, _take_step(draft, flow, kind, step, where)
         flow = draft.brought[key][1]
     return flow
 
 
-def _stepped(
+def _take_step(
     draft: GraphDraft,
     flow: Flow,
     kind: str,
@@ -204,7 +204,7 @@ def _stepped(
     if step.decision is not None:
         return step.decision.send(flow)[step.decision.guards.index(step)]
     field = step.column.space.fact(step.field, step.column, f"where it is ({line})")
-    known = fresh(draft, flow, name, line)
+    known = refresh_states(draft, flow, name, line)
     holds = lambda s: getattr(s, field) == step.value
     return draft.split(known, holds, [flow.region.where(step), flow.region], f"{name}/where")[0]
 
@@ -263,7 +263,7 @@ def _levels(region: Region, chain: Sequence[IndexSpace]) -> list[int]:
 def _plain_builder(replicas: int) -> Callable[..., Any]:
     def builder(name: str, body: PackedBody, join: Any) -> Any:
         draws = bool(body.note.draws)
-        one = traced(body, body.payloads, draws)
+        one = trace_body(body, body.payloads, draws)
         made = payload_builders.npt(
             name,
             one,
@@ -295,7 +295,7 @@ def _params_builder(draft: GraphDraft, note: NodeNote) -> Callable[..., Any]:
     def builder(name: str, body: PackedBody, join: Any) -> Any:
         tree, leaves = draft.params.of(owner)
         own = replace(body, leaves=leaves)
-        one = traced(
+        one = trace_body(
             own,
             [jax.tree.map(type_of, tree), *body.payloads],
             bool(note.draws),
@@ -323,7 +323,7 @@ def _params_builder(draft: GraphDraft, note: NodeNote) -> Callable[..., Any]:
     return builder
 
 
-def _noted(
+def _note_node(
     draft: GraphDraft,
     note: NodeNote,
     builder: Callable[..., Any],
@@ -333,7 +333,7 @@ def _noted(
     if draft.has_loops:
         _refuse_underivable(note)
     if not region.is_known:
-        note = from_carried(note, lambda value: draft.carried(value, region))
+        note = from_carried(note, lambda value: draft.find_carried(value, region))
     if note.leaves:
         wanted = next(
             iter({key for key, _ in note.leaves}),
@@ -364,7 +364,7 @@ def _noted(
     for members in static.values():
         types = [note.types[i] for i, _ in members]
         columns = [column for _, column in members]
-        flow = pumped(
+        flow = pump_values(
             draft,
             f"{name}/in",
             region,
@@ -408,7 +408,7 @@ def _noted(
             join = None
         else:
             join = region.space.key or ("instance",)
-        connect(builder(name, body, join)(*(built(flow) for flow in entries)))
+        connect(builder(name, body, join)(*(built_wire(flow) for flow in entries)))
 
     draft.then(step)
 
@@ -491,7 +491,7 @@ def _sent_in(
             note.line,
         )
 
-    return Computed(_brought(draft, make, region, value.column.space, (note.name, note.line)))
+    return Computed(_bring(draft, make, region, value.column.space, (note.name, note.line)))
 
 
 def send_in(
@@ -501,7 +501,7 @@ def send_in(
     name: str,
 ) -> Flow:
     """Notes copies of each message for the elements of a sequence that its row has."""
-    flow = fresh(draft, flow, name, "")
+    flow = refresh_states(draft, flow, name, "")
     size = space.size
     index = space.index
     called = draft.name(f"{name}/each")
@@ -510,7 +510,7 @@ def send_in(
 
         def repeat():
             return ragged_builders.repeat(
-                built(flow),
+                built_wire(flow),
                 lambda s: getattr(s, size),
                 called,
             )
@@ -520,7 +520,7 @@ def send_in(
     def make() -> Wire:
         facts = dict.fromkeys(space.facts, 0)
         return ragged_builders.flatmap(
-            built(flow),
+            built_wire(flow),
             lambda s: getattr(s, size),
             lambda s, i: s.replace(**{index: i}, **facts),
             name=called,

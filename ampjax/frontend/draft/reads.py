@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampjax.frontend.draft import payload_notes
-from ampjax.frontend.draft.graph_draft import built
+from ampjax.frontend.draft.graph_draft import built_wire
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import second
 from ampjax.frontend.draft.values import Flow
@@ -78,10 +78,10 @@ class Reads:
 
         def make() -> Any:
             copies = ragged_builders.flatmap(
-                built(flow), lambda s: getattr(s, count), numbered, name=sent
+                built_wire(flow), lambda s: getattr(s, count), numbered, name=sent
             )
             return payload_builders.npt(met, second, join=(number,))(
-                built(reader),
+                built_wire(reader),
                 copies,
             )
 
@@ -139,9 +139,9 @@ def as_messages(
         )
 
     def make():
-        return ragged_builders.ungroup(built(flow), state=alone, name=called)
+        return ragged_builders.ungroup(built_wire(flow), state=alone, name=called)
 
-    return payload_notes.fresh(
+    return payload_notes.refresh_states(
         draft,
         draft.control(
             flow.region.within(each),

@@ -98,7 +98,7 @@ class Computed:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class SequenceSource:
     """The source of the elements of a copied sequence.
 
     Args:
@@ -123,7 +123,7 @@ class Elements:
         self,
         space: IndexSpace,
         element: Value | Callable[[], Value],
-        source: Source | None = None,
+        source: SequenceSource | None = None,
     ):
         self.space = space
         self.source = source

@@ -26,16 +26,20 @@ def waiting_levels(
     [0, 1, 2, -1, -1]
     """
     levels = np.full(n, -1)
+    # Sorted by awaited row, the rows that wait for row r are at first[r]:first[r + 1].
     order = np.argsort(awaited, kind="stable")
     first = np.searchsorted(awaited[order], np.arange(n + 1))
+    # Rows that wait for nothing begin; `left` counts what the others still wait for.
     left = np.bincount(waiting, minlength=n)
     ready = np.flatnonzero(left == 0)
     level = 0
     while len(ready):
         levels[ready] = level
         level += 1
+        # One wait ends for each edge from a ready row, counted once per edge.
         freed = waiting[order[ranges(first[ready], first[ready + 1] - first[ready])]]
         np.subtract.at(left, freed, 1)
+        # A row is ready after its last wait; rows in a circle never are, and keep -1.
         above = np.unique(freed)
         ready = above[left[above] == 0]
     return levels

@@ -13,7 +13,7 @@ from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.decisions import Decision
-from ampjax.frontend.draft.graph_draft import built
+from ampjax.frontend.draft.graph_draft import built_wire
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is, second
 from ampjax.frontend.draft.payload_types import raw_type
@@ -57,7 +57,7 @@ def switch(
         guards = [Guard(field, i, column) for i in range(len(given))]
         if region in low.draft.anchors:
             _route_anchor(low, region, guards, call)
-        inputs = routed(
+        inputs = route_values(
             low,
             call.functions,
             given,
@@ -81,7 +81,7 @@ def switch(
                 Wanted(wanted.values, groups=wanted.groups),
             )
         )
-    return merged(
+    return merge_results(
         low,
         call.results,
         call.options["word"],
@@ -101,7 +101,7 @@ def unread(call: Call) -> GraphError:
     )
 
 
-def routed(
+def route_values(
     low: Lowering,
     functions: Sequence[Traced],
     given: Sequence[Sequence[Value]],
@@ -130,7 +130,7 @@ def routed(
         if flow.foresees is not None and column.space is flow.region.space:
             flow.foresees(field, column, len(guards))
         else:
-            flow = payload_notes.fresh(low.draft, flow, name, line)
+            flow = payload_notes.refresh_states(low.draft, flow, name, line)
         return split_by(low, flow, field, guards, name)
 
     return split_between(functions, given, split)
@@ -203,7 +203,7 @@ def choice_by_value(
     region.space.fact(field, None, f"which function is chosen ({call.line})")
     asked = Asked(
         low,
-        alone(low, [index], region, call),
+        only_read(low, [index], region, call),
         [field],
         lambda s: np.full(len(s), index.was_read or 0),
         call,
@@ -262,7 +262,9 @@ def sent_along(
             word,
             call.line,
         )
-        outputs = decision.send(payload_notes.fresh(low.draft, flow, word, call.line))[: len(given)]
+        outputs = decision.send(payload_notes.refresh_states(low.draft, flow, word, call.line))[
+            : len(given)
+        ]
         low.draft.anchors |= {out.region: out for out in outputs}
         places |= {
             id(needed[i]): [Computed(out, part) for out in outputs] for part, i in enumerate(group)
@@ -349,8 +351,8 @@ class Asked:
 
         def make():
             return payload_builders.npt(met, second, join=key)(
-                built(told),
-                built(flow),
+                built_wire(told),
+                built_wire(flow),
             )
 
         return low.draft.control(flow.region, flow.types, make)
@@ -378,7 +380,7 @@ def _route_anchor(
     column = guards[0].column
     assert column is not None
     field = column.space.fact(guards[0].field, column, f"which function is chosen ({call.line})")
-    flow = payload_notes.fresh(
+    flow = payload_notes.refresh_states(
         low.draft,
         low.draft.anchors[region],
         call.options["word"],
@@ -405,7 +407,7 @@ def split_by(
     )
 
 
-def alone(
+def only_read(
     low: Lowering,
     values: Sequence[Computed],
     region: Region,
@@ -461,8 +463,8 @@ def route_by(
 
     def make():
         return control_builders.route_by(
-            built(flow),
-            built(choice),
+            built_wire(flow),
+            built_wire(choice),
             *fields,
             assume=assume,
             join=join,
@@ -477,7 +479,7 @@ def route_by(
     )
 
 
-def merged(
+def merge_results(
     low: Lowering,
     types: Sequence[Any],
     name: str,

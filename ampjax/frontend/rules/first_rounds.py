@@ -13,7 +13,7 @@ import numpy as np
 
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.deduction.opened_functions import Opened, opened
+from ampjax.frontend.deduction.opened_functions import Opened, open_function
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.index_spaces import Guard, IndexSpace, Region
 from ampjax.frontend.draft.values import (
@@ -25,8 +25,8 @@ from ampjax.frontend.draft.values import (
     Wanted,
     read_of_all,
 )
-from ampjax.frontend.rules.branch_rules import merged, split_between
-from ampjax.frontend.rules.loops import Carried, Order, carried, leave
+from ampjax.frontend.rules.branch_rules import merge_results, split_between
+from ampjax.frontend.rules.loops import Carried, Order, group_carry, leave
 from ampjax.ir.state import State
 
 
@@ -54,14 +54,14 @@ def first_round(
         or not all(isinstance(value, Constant) for value in init)
     ):
         return None
-    body = opened(step, [*closed, *init, *rows])
+    body = open_function(step, [*closed, *init, *rows])
     needed = [*range(len(init)), *wanted.values]
     kinds = set()
     for equation in body.equations:
         kinds.add("read" if equation.reads is not None else equation.call and equation.call.kind)
     if not kinds <= {None, "node"} or not body.needs_params(needed):
         return None
-    first = body.folded()
+    first = body.fold_constants()
     return None if first.needs_params(needed) else first
 
 
@@ -103,11 +103,11 @@ def begun_apart(
     at_first, at_others = split_between([step, step], [values, values], split)
     init = values[n_closed : n_closed + k]
     wires = []
-    for own in carried(init, types[:k]):
+    for own in group_carry(init, types[:k]):
         wires.append(_Wire(low, own, inner, guards, order, call))
     carry = {}
     for wire in wires:
-        for i, value in wire.named(wire.before).items():
+        for i, value in wire.name_parts(wire.before).items():
             carry[i] = value
     at_others = [
         *at_others[:n_closed],
@@ -130,9 +130,9 @@ def begun_apart(
     states: dict[int, Value] = {}
     for wire in wires:
         wire.close(low, results)
-        states |= wire.named(wire.states)
+        states |= wire.name_parts(wire.states)
         if wanted.values & set(wire.own.members):
-            found |= wire.named(wire.last(low, region, space))
+            found |= wire.name_parts(wire.last(low, region, space))
     given = {}
     for i in wanted.values:
         if i >= k:
@@ -142,7 +142,7 @@ def begun_apart(
         rest,
         groups=[[i for i in group if i in rest] for group in wanted.groups],
     )
-    ys = merged(
+    ys = merge_results(
         low,
         types,
         name,
@@ -208,9 +208,9 @@ class _Wire:
         )
         self.before.is_late = True
 
-    def named(self, flow: Flow) -> dict[int, Value]:
+    def name_parts(self, flow: Flow) -> dict[int, Value]:
         """Names the parts of a wire by their number in the carry."""
-        return self.own.named(flow, None)
+        return self.own.name_parts(flow, None)
 
     def close(
         self,
@@ -233,7 +233,7 @@ class _Wire:
                 name,
                 self._line,
             )
-            flows.append(payload_notes.fresh(low.draft, flow, name, self._line))
+            flows.append(payload_notes.refresh_states(low.draft, flow, name, self._line))
         low.draft.close_loop(self.states, *flows)
 
     def last(self, low: Lowering, region: Region, space: IndexSpace) -> Flow:
@@ -294,7 +294,7 @@ def _split_at_first(
     if flow.is_fresh or flow.knows_outer:
         known = flow
     else:
-        known = payload_notes.fresh(low.draft, flow, name, line)
+        known = payload_notes.refresh_states(low.draft, flow, name, line)
     return low.draft.split(
         known,
         order.begins,

@@ -28,7 +28,7 @@ def propagate(
     n_ends = call.options["n_ends"]
     rows = operands[n_closed + n_ends :]
     nodes = elements_space(rows, call)
-    plan = edge_plans.noted(
+    plan = edge_plans.note_edges(
         low.draft, _edge_plan(operands[n_closed : n_closed + n_ends], nodes, call)
     )
     low.draft.origins.setdefault(
@@ -70,7 +70,7 @@ def propagate(
             *(own[i] for i in range(len(rows))),
         ]
         sent.append(low.run(function, inputs, there, Wanted(wanted.values, groups=together)))
-    return _received(
+    return _sum_at_nodes(
         low,
         call,
         sent,
@@ -80,7 +80,7 @@ def propagate(
     )
 
 
-def _received(
+def _sum_at_nodes(
     low: Lowering,
     call: Call,
     sent: Sequence[Sequence[Any]],
@@ -105,7 +105,9 @@ def _received(
                 there.space.dimension,
                 call.line,
             )
-            flows.append(payload_notes.fresh(low.draft, flow, there.space.dimension, call.line))
+            flows.append(
+                payload_notes.refresh_states(low.draft, flow, there.space.dimension, call.line)
+            )
         total = edge_plans.collect(low.draft, flows, plan, nodes, f"{plan.name}/receivers")
         for part, i in enumerate(own):
             out[i] = Elements(nodes.space, Computed(total, part))

@@ -12,10 +12,10 @@ from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.deduction.numpy_equations import select
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.decisions import Decision
-from ampjax.frontend.draft.graph_draft import built
+from ampjax.frontend.draft.graph_draft import built_wire
 from ampjax.frontend.draft.index_spaces import Region
 from ampjax.frontend.draft.values import Computed, Flow, Value, Wanted, read_of
-from ampjax.frontend.rules.branch_rules import Asked, alone, merged, sent_along, unread
+from ampjax.frontend.rules.branch_rules import Asked, merge_results, only_read, sent_along, unread
 from ampjax.frontend.rules.loops import leave
 from ampjax.ir.builders import ragged_builders
 from ampjax.ir.state import State
@@ -68,7 +68,7 @@ def switches(
 
     asked = Asked(
         low,
-        alone(low, read, region, call),
+        only_read(low, read, region, call),
         fields,
         assume,
         call,
@@ -85,7 +85,7 @@ def switches(
                 return s.replace(**facts, **{index: i})
 
             return ragged_builders.flatmap(
-                built(sent),
+                built_wire(sent),
                 lambda s: k,
                 turn,
                 name=called,
@@ -110,7 +110,7 @@ def switches(
     for function, values, guard in zip(call.functions, inputs, guards, strict=True):
         results.append(low.run(function, values, places.where(guard), of_each))
     out: list[Any] = [None] * len(call.results)
-    together = merged(
+    together = merge_results(
         low,
         types,
         word,
@@ -129,7 +129,7 @@ def switches(
             word,
             call.line,
         )
-        flow = payload_notes.fresh(low.draft, flow, word, call.line)
+        flow = payload_notes.refresh_states(low.draft, flow, word, call.line)
         ways = low.draft.split(
             flow,
             lambda s: getattr(s, index),

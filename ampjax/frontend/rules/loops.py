@@ -31,7 +31,7 @@ class Carried:
     types: list[Any]
     nodes: IndexSpace | None
 
-    def named(
+    def name_parts(
         self,
         flow: Flow,
         nodes: IndexSpace | None,
@@ -83,7 +83,7 @@ class Order:
         return getattr(s, self.index) + (-1 if self.back else 1)
 
 
-def carried(
+def group_carry(
     init: Sequence[Value],
     types: Sequence[Any],
 ) -> list[Carried]:
@@ -103,7 +103,7 @@ def carried(
     return list(found.values())
 
 
-class Loop:
+class CarryLoop:
     """One wire of a carry: its way around the loop.
 
     It has more than twelve attributes: the wires of the stations on this way, which different steps of the scan's rule make.
@@ -164,7 +164,7 @@ class Loop:
             f"{name}/init",
             call.line,
         )
-        start = payload_notes.fresh(low.draft, start, f"{name}/init", call.line)
+        start = payload_notes.refresh_states(low.draft, start, f"{name}/init", call.line)
         some, self._none = low.draft.split(
             start,
             lambda s: getattr(s, size) > 0,
@@ -190,7 +190,7 @@ class Loop:
         self._state.kept = ahead.fields
         if self._nodes is None and region.is_known:
             self._state.foresees = ahead.note
-        self.carry = own.named(self._state, self._nodes)
+        self.carry = own.name_parts(self._state, self._nodes)
 
     def close(self, results: Sequence[Any]) -> dict[int, Value]:
         """Sends the body's results on to the next element, or out.
@@ -217,7 +217,7 @@ class Loop:
         )
         is_kept = after.is_fresh or after.kept is self._ahead.fields
         if not after.knows_outer or (self._ahead.fields and not is_kept):
-            after = payload_notes.fresh(draft, after, f"{name}/carry", self._call.line)
+            after = payload_notes.refresh_states(draft, after, f"{name}/carry", self._call.line)
         last, more = draft.split(
             after,
             self._order.ends,
@@ -251,7 +251,7 @@ class Loop:
         # Whoever chooses among the carries from now on comes too late: the way to the next word is built.
         self._state.foresees = None
         left = leave(self._low, last, space, self._outer, f"{name}/leave")
-        return self.own.named(
+        return self.own.name_parts(
             draft.merge(self._outer, [left, self._none], f"{name}/result"),
             self.own.nodes,
         )

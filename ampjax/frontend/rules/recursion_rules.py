@@ -71,7 +71,7 @@ def recurse(
             f"{name}/result",
             call.line,
         )
-        flow = payload_notes.fresh(low.draft, flow, f"{name}/result", call.line)
+        flow = payload_notes.refresh_states(low.draft, flow, f"{name}/result", call.line)
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
         for place in recursion.places:
             place.connect(low, flow, number)
@@ -114,7 +114,7 @@ def recall(
             call.line, "the number of an element, known from the instance", "a computed number", fix
         )
     kind = jax.ShapeDtypeStruct((), np.int32)
-    place = _Place(
+    place = _AskingPlace(
         recursion,
         region,
         low.column(number, region, kind),
@@ -139,7 +139,7 @@ class _Recursion:
     region: Region
     groups: Sequence[Sequence[int]]
     types: Sequence[Any]
-    places: list[_Place] = field(default_factory=list)
+    places: list[_AskingPlace] = field(default_factory=list)
 
     @property
     def space(self) -> IndexSpace:
@@ -147,7 +147,7 @@ class _Recursion:
         return self.region.space
 
 
-class _Place:
+class _AskingPlace:
     """A place in the function that asks for an element's result, for each row of a region.
 
     Args:
@@ -203,7 +203,10 @@ class _Place:
                 is_fresh=True,
             )
             self._loops.append(
-                (flow, payload_notes.fresh(low.draft, first, f"{self.name}/init", self.line))
+                (
+                    flow,
+                    payload_notes.refresh_states(low.draft, first, f"{self.name}/init", self.line),
+                )
             )
             found |= {i: Computed(flow, part) for part, i in enumerate(group)}
         return [found[i] for i in range(len(init))]
@@ -213,7 +216,7 @@ class _Place:
             return value
         field = self._note_has()
         guard = self._guards[0]
-        fresh = payload_notes.fresh(
+        fresh = payload_notes.refresh_states(
             low.draft,
             value.flow,
             self.name,

@@ -15,7 +15,7 @@ from ampjax.frontend.combinators.sequences import least
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.draft import payload_notes
-from ampjax.frontend.draft.graph_draft import built
+from ampjax.frontend.draft.graph_draft import built_wire
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import pack, unpack
 from ampjax.frontend.draft.values import Computed, Elements, Flow, Static, Value, Wanted
@@ -30,7 +30,7 @@ def total(
     wanted: Wanted,
 ) -> list[Any]:
     """Lowers a sum: a group of all elements, and a node that adds them up."""
-    return _reduced(low, call, operands, region, segment_sum, _column_sum)
+    return _reduce(low, call, operands, region, segment_sum, _column_sum)
 
 
 def largest(
@@ -41,7 +41,7 @@ def largest(
     wanted: Wanted,
 ) -> list[Any]:
     """Lowers a maximum: a group of all elements, and a node that compares them."""
-    return _reduced(low, call, operands, region, _segment_max, _column_max)
+    return _reduce(low, call, operands, region, _segment_max, _column_max)
 
 
 def log_sum_exp(
@@ -52,10 +52,10 @@ def log_sum_exp(
     wanted: Wanted,
 ) -> list[Any]:
     """Lowers a log-sum-exp: a group of all elements, and a node that computes the logarithm of the sum of exponentials."""
-    return _reduced(low, call, operands, region, _segment_log_sum_exp, _column_log_sum_exp)
+    return _reduce(low, call, operands, region, _segment_log_sum_exp, _column_log_sum_exp)
 
 
-def _reduced(
+def _reduce(
     low: Lowering,
     call: Call,
     operands: Sequence[Value],
@@ -210,7 +210,7 @@ def group_and_reduce(
         return low.draft.control(
             region,
             results,
-            lambda: ragged_builders.reduce(reduced, segments, built(flow)),
+            lambda: ragged_builders.reduce(reduced, segments, built_wire(flow)),
             flow.is_fresh,
         )
     size = space.size
@@ -220,11 +220,11 @@ def group_and_reduce(
 
     def make() -> Any:
         rows = ragged_builders.group(
-            built(flow),
+            built_wire(flow),
             by=region.space.key,
             size=lambda s: getattr(s, size),
             order=lambda s: getattr(s, index),
-            opener=built(place),
+            opener=built_wire(place),
             name=together,
         )
         return ragged_builders.reduce(reduced, segments, rows)

@@ -12,7 +12,7 @@ from ampjax.frontend.deduction.known_values import KnownValues
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.deduction.opened_functions import Opened
 from ampjax.frontend.draft import payload_notes
-from ampjax.frontend.draft.graph_draft import built
+from ampjax.frontend.draft.graph_draft import built_wire
 from ampjax.frontend.draft.index_spaces import Region
 from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
 from ampjax.frontend.draft.values import Computed, Elements, LossTerm, Value, Wanted, leaves_of
@@ -77,13 +77,13 @@ def output(
             leaves_of([value]),
         )
         (flow,) = payload_notes.compute(low.draft, note)
-    flow = payload_notes.fresh(low.draft, flow, f"{name}/value", call.line)
+    flow = payload_notes.refresh_states(low.draft, flow, f"{name}/value", call.line)
     if region.space.is_ragged:  # a row for each node, too, in a message of its own
         called = low.draft.name(f"{name}/rows")
         index = region.space.index
 
         def rows():
-            return ragged_builders.ungroup(built(whole), index, name=called)
+            return ragged_builders.ungroup(built_wire(whole), index, name=called)
 
         whole = flow
         flow = low.draft.control(region, flow.types, rows)

@@ -15,7 +15,7 @@ from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Static, Value, Wanted
 from ampjax.frontend.rules.first_rounds import begun_apart, first_round
 from ampjax.frontend.rules.foresight import Foresight
-from ampjax.frontend.rules.loops import Loop, carried
+from ampjax.frontend.rules.loops import CarryLoop, group_carry
 
 
 def scan(
@@ -75,8 +75,8 @@ def scan(
     types = [variable.aval for variable in step.jaxpr.outvars[:k]]
     ahead = Foresight(region.space, space, call.options["reverse"])
     loops = []
-    for own in carried(init, types):
-        loops.append(Loop(low, own, region, space, call, ahead))
+    for own in group_carry(init, types):
+        loops.append(CarryLoop(low, own, region, space, call, ahead))
     carry: dict[int, Value] = {}
     for loop in loops:
         carry |= loop.carry
@@ -157,7 +157,7 @@ def length(
             call.line,
             "a length that follows from the instance",
             "one that the run tells",
-            "Count in it.",
+            "Carry a counter through the loop, and add 1 in each round.",
         )
     return [
         Static(Column(sizes.space, lambda data: np.maximum(sizes.of(data), 0).astype(np.int32)))
@@ -195,7 +195,9 @@ def as_elements(
     if value is None:
         return None
     if not isinstance(value, Static | Computed | Elements):
-        value = low.packed([value], [variable.aval], inner, inner.space.dimension, call.line)[0]
+        value = low.pack_values([value], [variable.aval], inner, inner.space.dimension, call.line)[
+            0
+        ]
     return Elements(inner.space, value)
 
 

@@ -21,7 +21,7 @@ from ampjax.frontend.draft.values import (
     Constant,
     Elements,
     Flow,
-    Source,
+    SequenceSource,
     Static,
     Value,
     Wanted,
@@ -117,7 +117,7 @@ def _read(
     """Copies an element for each row that reads the element."""
     flow = low.once(
         (flow, "alone"),
-        lambda: _alone(low, flow, call),
+        lambda: _message_each(low, flow, call),
     )
     reads = Reads(
         region,
@@ -129,11 +129,11 @@ def _read(
     return reads.copies(low.draft, flow)
 
 
-def _alone(low: Lowering, flow: Flow, call: Call) -> Flow:
+def _message_each(low: Lowering, flow: Flow, call: Call) -> Flow:
     """A message for each element, with the state of its place."""
     if flow.region.space.is_ragged:
         return as_messages(low.draft, flow, "take", call.line)
-    return payload_notes.fresh(low.draft, flow, "take", call.line)
+    return payload_notes.refresh_states(low.draft, flow, "take", call.line)
 
 
 def _of_region(
@@ -164,7 +164,7 @@ def _taken_out(
     inner = region.within(space)
     flow = low.once(
         (flow, "alone"),
-        lambda: _alone(low, flow, call),
+        lambda: _message_each(low, flow, call),
     )
     chosen, _ = low.draft.split(
         flow,
@@ -227,7 +227,7 @@ def _number_in(
 
 def _row_in(
     space: IndexSpace,
-    source: Source | None,
+    source: SequenceSource | None,
     number: Callable[[Any], np.ndarray],
 ) -> Callable[[Any], np.ndarray]:
     """Makes a function for the row that each row takes, `[rows]`, in the space of its own sequence, or of the sequence of which this is a copy."""

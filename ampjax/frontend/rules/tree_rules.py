@@ -12,11 +12,11 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.combinators.tree_combinators import wrong_arity
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
-from ampjax.frontend.draft.graph_draft import built
+from ampjax.frontend.draft.graph_draft import built_wire
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import second
 from ampjax.frontend.draft.values import Computed, Elements, Flow, Static, Value, Wanted
-from ampjax.frontend.rules.branch_rules import routed
+from ampjax.frontend.rules.branch_rules import route_values
 from ampjax.frontend.rules.loops import leave
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.ir.builders import payload_builders, ragged_builders
@@ -165,7 +165,7 @@ def fold(
         [*closed[n_leaf:], *rows],
         [*closed[:n_leaf], *rows],
     ]
-    for_branch, for_leaf = routed(
+    for_branch, for_leaf = route_values(
         low,
         [branch, leaf],
         given,
@@ -223,7 +223,7 @@ def fold(
             [of_branch[i] for i in group], kinds, at_branch, f"{name}/branch", call.line
         )
         low.draft.close_loop(
-            node, first, payload_notes.fresh(low.draft, flow, f"{name}/branch", call.line)
+            node, first, payload_notes.refresh_states(low.draft, flow, f"{name}/branch", call.line)
         )
         states |= {i: Computed(node, part) for part, i in enumerate(group)}
         if any(n + i in wanted.values for i in group):
@@ -271,7 +271,7 @@ def scan(
     loops: list[tuple[Flow, Flow, Flow]] = []
     for group in groups:
         kinds = [types[i] for i in group]
-        start = payload_notes.fresh(
+        start = payload_notes.refresh_states(
             low.draft,
             low.pack(
                 [init[i] for i in group],
@@ -313,7 +313,7 @@ def scan(
             f"{name}/below",
             call.line,
         )
-        flow = payload_notes.fresh(low.draft, flow, f"{name}/below", call.line)
+        flow = payload_notes.refresh_states(low.draft, flow, f"{name}/below", call.line)
         low.draft.close_loop(
             above,
             first,
@@ -417,10 +417,10 @@ def _to_other_roots(
             return s.replace(**dict.fromkeys(space.facts, 0), **{at: 0}).replace(**{side: -2 - i})
 
         copies = ragged_builders.flatmap(
-            built(start), lambda s: getattr(s, n_others), to_each, name=sent
+            built_wire(start), lambda s: getattr(s, n_others), to_each, name=sent
         )
         return payload_builders.npt(met, second, join=key)(
-            built(place),
+            built_wire(place),
             copies,
         )
 
@@ -464,10 +464,10 @@ def _to_children(
             return s.replace(**{up: getattr(s, at), side: i, at: 0})
 
         copies = ragged_builders.flatmap(
-            built(flow), lambda s: getattr(s, n_children), to_each, name=sent
+            built_wire(flow), lambda s: getattr(s, n_children), to_each, name=sent
         )
         return payload_builders.npt(met, second, join=key)(
-            built(place),
+            built_wire(place),
             copies,
         )
 

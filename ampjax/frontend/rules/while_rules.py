@@ -17,7 +17,13 @@ from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.decisions import Decision
 from ampjax.frontend.draft.index_spaces import Region
 from ampjax.frontend.draft.values import Computed, Constant, Flow, Static, Value, Wanted
-from ampjax.frontend.rules.branch_rules import Asked, alone, choice_by_value, merged, sent_along
+from ampjax.frontend.rules.branch_rules import (
+    Asked,
+    choice_by_value,
+    merge_results,
+    only_read,
+    sent_along,
+)
 from ampjax.frontend.rules.loops import leave
 from ampjax.ir.state import State
 
@@ -71,7 +77,7 @@ def while_loop(
         region.where(decision.guards[1]),
         wanted,
     )
-    return merged(
+    return merge_results(
         low,
         call.results,
         "while",
@@ -108,7 +114,7 @@ def _around(
         [kept[i] for i in group] for group in by_dtype([variables[i].aval for i in kept])
     ]:
         kinds = [variables[i].aval for i in group]
-        flow = rounds.started(
+        flow = rounds.start(
             [closed[i] for i in group],
             kinds,
             region,
@@ -136,7 +142,7 @@ def _around(
     ]
     loops = []
     for group in groups:
-        flow = rounds.started(
+        flow = rounds.start(
             [carry[i] for i in group],
             [variables[k + i].aval for i in group],
             region,
@@ -166,7 +172,7 @@ def _around(
         out = rounds.end(
             first,
             loop,
-            payload_notes.fresh(low.draft, flow, name, call.line),
+            payload_notes.refresh_states(low.draft, flow, name, call.line),
         )
         left = leave(low, out, inner.space, region, f"{name}/leave")
         final |= {i: Computed(left, part) for part, i in enumerate(group)}
@@ -202,7 +208,7 @@ class _Rounds:
         )
         self._waiting: list[tuple[Flow, Flow]] = []
 
-    def started(
+    def start(
         self,
         values: Sequence[Value],
         types: Sequence[Any],
@@ -217,7 +223,7 @@ class _Rounds:
         """
         name = f"{self.name}/init"
         line = self._call.line
-        return payload_notes.fresh(
+        return payload_notes.refresh_states(
             self._low.draft,
             self._low.pack(values, types, region, name, line),
             name,
@@ -257,7 +263,7 @@ class _Rounds:
           answer: A number that was read.
           inner: Where a round is.
         """
-        choice = alone(self._low, [answer], inner, self._call)
+        choice = only_read(self._low, [answer], inner, self._call)
 
         def assume(s):
             return self._may_go_on(s).astype(np.int64)
@@ -338,7 +344,7 @@ def _read_answer(
     """Reads the test's answer as a number. One round's answer may follow from the instance, or be constant, while other rounds' do not."""
     reads = any(used.kind == "read" for used in calls(call.functions[0].jaxpr))
     if reads and isinstance(answer, Static | Constant):
-        (known,) = low.packed(
+        (known,) = low.pack_values(
             [answer],
             [call.functions[0].jaxpr.outvars[0].aval],
             region,

@@ -42,7 +42,7 @@ class ControlOp(Op):
     1. A frozen dataclass in `ir/ops/control_nodes.py` or `ragged_nodes.py`, with state functions and numbers as its fields, and `infer`, whose result
        says which state fields there are.
     2. A handler in `Router.handlers` (`unfold/rules/routes.py`): what it does to columns of messages. `Parts` there is the contract.
-    3. A case in `Run._consume` (`testing/interpreter.py`): what it means for a single message. (Only
+    3. A case in `InstanceRun._consume` (`testing/interpreter.py`): what it means for a single message. (Only
        for the paper's Cond, Bcast, Isu and Phi it is in `Run._step`, with another case in `testing/way_back.py`.)
     4. A builder in `ir/builders`, exported there and in `ampjax/__init__.py`; with a line in `docs/reference/graphs.md`, in the table of
        `docs/concepts/messages.md` and in the pinned names of `tests/docs/test_exports.py`.
@@ -72,6 +72,6 @@ class PayloadOp(Op):
     1. A frozen dataclass in `ir/ops/payload_nodes.py` with `infer`, a `kind` as control nodes have it, and `join` (`join_keys.Key`) if what makes the
        messages of several ports belong together is not their whole state.
     2. A kind of stage that runs it: `plan/stage_kinds.py` says how to add one; `KIND_OF` (`plan/planner.py`) maps the class to it.
-    3. A case in `Run._consume` (`testing/interpreter.py`), or in `_join` there if it has several ports: what it means for a single message.
+    3. A case in `InstanceRun._consume` (`testing/interpreter.py`), or in `_join` there if it has several ports: what it means for a single message.
     4. A builder and an entry in `KINDS`, as for a control node (4. and 5. there). It looks like an `npt` unless `utils/colours.py` has its kind.
     """

@@ -93,7 +93,7 @@ class JointTransform:
         for role, kind in self.gradients:
             grads[role] = gradient_of(
                 old[role],
-                reduce(_added, sums[role]),
+                reduce(_add_trees, sums[role]),
                 examples,
                 kind,
             )
@@ -115,5 +115,5 @@ class JointTransform:
         )
 
 
-def _added(one: Tree, other: Tree) -> Tree:
+def _add_trees(one: Tree, other: Tree) -> Tree:
     return jax.tree.map(jnp.add, one, other)

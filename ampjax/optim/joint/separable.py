@@ -62,7 +62,7 @@ def _is_separable(
         return result
 
     together = jax.make_jaxpr(by_node)(*[nodes] * (1 + STEPS))
-    alone = functools.lru_cache(maxsize=None)(functools.partial(_alone, tx))
+    alone = functools.lru_cache(maxsize=None)(functools.partial(_describe_alone, tx))
     n = len(leaves)
     first = 0
     for own in nodes.values():
@@ -79,7 +79,7 @@ def _is_separable(
     return True
 
 
-def _alone(
+def _describe_alone(
     tx: Any,
     structure: Any,
     shapes: Sequence[Any],

@@ -70,7 +70,7 @@ def scale_by_rotated_adam(
             "scale_by_rotated_adam",
             "decays in [0, 1), `eps` > 0, `every` >= 1",
             got,
-            "Change them.",
+            "Pass values in these ranges, or leave them out.",
         )
 
     def init(params: Tree) -> RotationState:
@@ -98,12 +98,12 @@ def scale_by_rotated_adam(
         ):
             used = jnp.where(n_steps > 0, g, 0)
             mean = b1 * m + (1 - b1) * used
-            square = b2 * v + (1 - b2) * _rotated(sides, used) ** 2
-            step = (_rotated(sides, mean) / corrections[0]) / (
+            square = b2 * v + (1 - b2) * _rotate(sides, used) ** 2
+            step = (_rotate(sides, mean) / corrections[0]) / (
                 jnp.sqrt(square / corrections[1]) + eps
             )
-            update = _rotated(sides, step, back=True).astype(g.dtype)
-            made.append((update, mean, square, _renewed(sides, g, b2, n_steps % every == 0)))
+            update = _rotate(sides, step, back=True).astype(g.dtype)
+            made.append((update, mean, square, _renew(sides, g, b2, n_steps % every == 0)))
         updates, mu, nu = (structure.unflatten([parts[i] for parts in made]) for i in range(3))
         return updates, RotationState(count, mu, nu, [parts[3] for parts in made])
 
@@ -119,7 +119,7 @@ def _no_sides(param: jax.Array) -> Any:
     return tuple(result)
 
 
-def _renewed(
+def _renew(
     sides: Any,
     g: jax.Array,
     decay: float,
@@ -146,7 +146,7 @@ def _renewed(
     )
 
 
-def _rotated(
+def _rotate(
     sides: Any,
     x: jax.Array,
     back: bool = False,

@@ -66,7 +66,10 @@ def compensate_delay(
     if scale < 0 or most < 0 or not 0 <= decay < 1:
         expected = "`scale` and `most` of at least 0, `decay` in [0, 1)"
         raise SettingsError(
-            "compensate_delay", expected, f"{scale}, {most}, {decay}", "Change the setting."
+            "compensate_delay",
+            expected,
+            f"{scale}, {most}, {decay}",
+            "Pass values in these ranges, or leave them out.",
         )
 
     def init(params: Tree) -> CompensationState:

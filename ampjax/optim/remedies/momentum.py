@@ -117,7 +117,7 @@ def scale_by_discounted_nadam(
             "scale_by_discounted_nadam",
             "`b1`, `b2` in [0, 1), `discount` >= 0",
             got,
-            "Change them.",
+            "Pass values in these ranges, or leave them out.",
         )
 
     def coefficient(step: jax.Array) -> jax.Array:

@@ -39,7 +39,7 @@ def scale_by_staleness(exponent: float = 1.0) -> optax.GradientTransformationExt
     -2.0
     """
     _require("scale_by_staleness, `exponent`", "at least 0", exponent, exponent >= 0)
-    return _scaled("scale_by_staleness", lambda staleness: (1 + staleness) ** -exponent)
+    return _scale_updates("scale_by_staleness", lambda staleness: (1 + staleness) ** -exponent)
 
 
 def anneal_by_staleness(n_updates: int) -> optax.GradientTransformationExtraArgs:
@@ -109,10 +109,10 @@ def damp_by_staleness(
         cosine = jnp.cos(jnp.pi / 2 * jnp.minimum(staleness / cutoff, 1.0))
         return jnp.where(staleness >= cutoff, 0.0, cosine**2) * jnp.exp(-rate * staleness)
 
-    return _scaled("damp_by_staleness", scale)
+    return _scale_updates("damp_by_staleness", scale)
 
 
-def _scaled(
+def _scale_updates(
     name: str, scale: Callable[[jax.Array], jax.Array]
 ) -> optax.GradientTransformationExtraArgs:
     """Updates times a function of staleness."""

@@ -203,7 +203,8 @@ _SWITCHES = (
 def _instance(name: str, value: Any, kind: Any) -> None:
     if not isinstance(value, kind):
         wanted = kind.__name__ if isinstance(kind, type) else "Checkpoints or None"
-        raise SettingsError(f"setting `{name}`", f"a {wanted}", f"{value!r}", "Change the setting.")
+        fix = f"Pass a {wanted}, or leave `{name}` out."
+        raise SettingsError(f"setting `{name}`", f"a {wanted}", f"{value!r}", fix)
 
 
 def _patterns(name: str, value: Any) -> None:

@@ -74,7 +74,7 @@ def partitioner(
 
 
 @dataclass(frozen=True)
-class Group:
+class PartitionGroup:
     """Sparse variables that have one number of partitions.
 
     Args:
@@ -94,7 +94,7 @@ def group_variables(
     partitioners: Sequence[Partitioner],
     n_rows: dict[str, int],
     known: Sequence[str],
-) -> list[Group]:
+) -> list[PartitionGroup]:
     """Groups the variables that are split alike. Variables that no partitioner names are one group, labelled `others`.
 
     Args:
@@ -116,7 +116,7 @@ def group_variables(
                 f"partitioner `{part.pattern}`",
                 f"a name in one of {list(known)}",
                 "none",
-                "Check the name.",
+                "Write names of one of these paths, for example its last one.",
             )
         named = [path for path in n_rows if part.names(path)]
         for path in named:
@@ -138,7 +138,7 @@ def _group(
     paths: list[str],
     n_rows: dict[str, int],
     label: str | None = None,
-) -> Group:
+) -> PartitionGroup:
     smallest = min(paths, key=lambda path: n_rows[path])
     if part.min_partitions > n_rows[smallest]:
         raise SettingsError(
@@ -151,4 +151,4 @@ def _group(
         high = n_rows[smallest]
     else:
         high = min(part.max_partitions, n_rows[smallest])
-    return Group(label or part.pattern, tuple(paths), part.min_partitions, high)
+    return PartitionGroup(label or part.pattern, tuple(paths), part.min_partitions, high)

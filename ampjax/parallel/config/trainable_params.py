@@ -58,7 +58,8 @@ def check_like(params: Tree, first: Tree) -> None:
       ParameterError: If a leaf differs in path, shape or dtype; it names the first.
     """
     wanted, given = (
-        {path: _described(leaf) for path, leaf in by_path(tree).items()} for tree in (first, params)
+        {path: _describe_leaf(leaf) for path, leaf in by_path(tree).items()}
+        for tree in (first, params)
     )
     for path in [*wanted, *given]:
         if wanted.get(path) != given.get(path):
@@ -70,5 +71,5 @@ def check_like(params: Tree, first: Tree) -> None:
             )
 
 
-def _described(leaf: Any) -> str:
+def _describe_leaf(leaf: Any) -> str:
     return f"{leaf.dtype}{list(leaf.shape)}"

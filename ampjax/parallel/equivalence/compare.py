@@ -19,7 +19,7 @@ import numpy as np
 
 from ampjax.devices.allreduce import issue_collective
 from ampjax.devices.loss_collectives import AXIS
-from ampjax.devices.mapped import mapped
+from ampjax.devices.mapped import map_over_devices
 from ampjax.devices.per_replica import Device, spread, spread_inputs
 from ampjax.errors import EquivalenceError
 from ampjax.jaxprs import primitives
@@ -74,8 +74,8 @@ class Comparison:
             raise Skipped(f"{type(error).__name__}: {error}") from error
         axis = AXIS if setup.config.sync else None
         self._mapped = [
-            _mapped(self._programs[0], self._devices[:1], axis),
-            _mapped(self._programs[1], self._devices, axis),
+            _map_loss(self._programs[0], self._devices[:1], axis),
+            _map_loss(self._programs[1], self._devices, axis),
         ]
         self._ids = [_ids_of(program) for program in self._programs]
         self._sizes = PaddedSizes()
@@ -116,7 +116,7 @@ class Comparison:
         config = self._setup.config
         first = None
         for place in places:
-            one = run.joined(place)
+            one = run.joined_loss(place)
             each = run.replicas(place)
             total = math.fsum(each)
             over = self._n if config.average_dense == "mean" else 1
@@ -136,7 +136,7 @@ class Comparison:
             if first is not None and not all(is_finite):
                 break
             if not pair.agree:
-                noise = MARGIN * abs(run.joined(place, self._eps) - one)
+                noise = MARGIN * abs(run.joined_loss(place, self._eps) - one)
                 pair = dataclasses.replace(
                     pair, rounding=pair.rounding + (noise if math.isfinite(noise) else 0.0)
                 )
@@ -149,7 +149,7 @@ class Comparison:
         assert first is not None
         return first, None
 
-    def _inputs(self, step: Step, batch: JoinedBatch) -> _Run:
+    def _inputs(self, step: Step, batch: JoinedBatch) -> _LossRun:
         """The arguments of both programs."""
         parts = batch.parts
         joined = batch.whole
@@ -170,12 +170,12 @@ class Comparison:
         if is_here:
             together = functools.partial(spread_inputs, devices=self._devices)
         else:
-            together = _stacked
+            together = _stack_trees
         one = (
             first,
             *spread_inputs([joined_input], self._devices[:1]),
         )
-        return _Run(
+        return _LossRun(
             self._mapped,
             (one, (dense, *together(part_inputs))),
         )
@@ -214,7 +214,7 @@ class Comparison:
         return causes.find_mixing(part.jaxpr, whole.jaxpr)
 
 
-class _Run(NamedTuple):
+class _LossRun(NamedTuple):
     """The losses of one batch.
 
     Args:
@@ -225,7 +225,7 @@ class _Run(NamedTuple):
     programs: Sequence[Callable[..., Any]]
     arguments: tuple[tuple[Any, ...], tuple[Any, ...]]
 
-    def joined(
+    def joined_loss(
         self,
         place: tuple[float, float],
         more: float = 0.0,
@@ -252,7 +252,7 @@ def _ids_of(program: SplitLoss) -> Callable[[Tree], dict[str, np.ndarray]]:
     return lambda batch: {table: np.asarray(array) for table, array in compiled(batch).items()}
 
 
-def _mapped(
+def _map_loss(
     program: SplitLoss,
     devices: Sequence[Device],
     axis: str | None,
@@ -268,7 +268,7 @@ def _mapped(
         absolute: Any,
     ) -> jax.Array:
         dense, rows = jax.tree.map(
-            lambda leaf: _moved(leaf, relative, absolute),
+            lambda leaf: _move_numbers(leaf, relative, absolute),
             (dense, rows),
         )
         leaves = program.traced.params_tree.flatten_up_to(dense)
@@ -282,7 +282,7 @@ def _mapped(
     in_axes = (0, 0, 0, 0, None, None)
     if devices[0] is None:
         return jax.jit(jax.vmap(loss, in_axes=in_axes, axis_name=axis))
-    return mapped(loss, devices, axis, in_axes=in_axes)
+    return map_over_devices(loss, devices, axis, in_axes=in_axes)
 
 
 def _run(program: Callable[..., Any], *args: Any) -> Any:
@@ -292,7 +292,7 @@ def _run(program: Callable[..., Any], *args: Any) -> Any:
         raise Skipped(f"it could not be computed: {str(error).splitlines()[0]}") from error
 
 
-def _moved(
+def _move_numbers(
     leaf: jax.Array,
     relative: Any,
     absolute: Any,
@@ -314,11 +314,11 @@ def _dense(setup: RunnerSetup, step: Step) -> Tree:
     params, _ = step.homes.dense.read()
     devices = setup.resources.devices
     if setup.group is not None:
-        return _stacked([params] * len(devices))
+        return _stack_trees([params] * len(devices))
     return spread([params] * len(devices), devices)
 
 
-def _stacked(trees: Sequence[Tree]) -> Tree:
+def _stack_trees(trees: Sequence[Tree]) -> Tree:
     """Trees with a leading axis for replicas, on one device."""
     return jax.tree.map(
         lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]),

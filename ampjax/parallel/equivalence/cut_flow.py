@@ -33,7 +33,7 @@ from ampjax.parallel.equivalence.cuts import (
     cut_of,
     elementwise,
     grown_axis,
-    moved,
+    move_cut,
 )
 
 Ask = Callable[[Any, Any], Value]
@@ -84,7 +84,7 @@ class CutFlow:
           of_batch: By input, whether it follows from the batch alone; nothing is asked where this is not given.
         """
         (part, constants), (whole, others) = map(
-            _opened,
+            _open_jaxpr,
             (part, whole),
         )
         if len(part.eqns) != len(whole.eqns) or len(constants) != len(others):
@@ -108,7 +108,7 @@ class CutFlow:
                 asked = []
                 for (v, w), cut in zip(operands, ins, strict=True):
                     asked.append(
-                        self._asked(v, w, cut) if not _is_literal(v) and v in alone else cut
+                        self._ask_about(v, w, cut) if not _is_literal(v) and v in alone else cut
                     )
                 if asked != ins:
                     outs = self._results(small, large, asked)
@@ -151,7 +151,7 @@ class CutFlow:
             return dataclasses.replace(cut, number=0.0)
         return cut
 
-    def _asked(self, part: Any, whole: Any, cut: Value) -> Value:
+    def _ask_about(self, part: Any, whole: Any, cut: Value) -> Value:
         is_settled = cut is not None and cut.kind != "total"
         if is_settled or jnp.issubdtype(part.aval.dtype, jax.dtypes.extended):
             return cut
@@ -180,7 +180,7 @@ class CutFlow:
         elif name in _LOOPS:
             found = _LOOPS[name](self, part, whole, ins)
         else:
-            found = self._applied(part, whole, ins)
+            found = self._apply_rule(part, whole, ins)
         if isinstance(found, list):
             each = found
         else:
@@ -188,10 +188,10 @@ class CutFlow:
         variables = zip(each, part.outvars, whole.outvars, strict=True)
         result = []
         for cut, v, w in variables:
-            result.append(self._checked(cut, v.aval.shape, w.aval.shape))
+            result.append(self._check_shapes(cut, v.aval.shape, w.aval.shape))
         return result
 
-    def _applied(
+    def _apply_rule(
         self,
         part: Any,
         whole: Any,
@@ -205,7 +205,7 @@ class CutFlow:
             return rule(Pair(part, whole, ins, self.n))
         return elementwise(ins) if name in ELEMENTWISE or name in _MORE else None
 
-    def _checked(
+    def _check_shapes(
         self,
         cut: Value,
         part: Sequence[int],
@@ -245,7 +245,7 @@ class CutFlow:
             strict=True,
         )
         each = [self._inside(*pair, operands) for pair in branches]
-        return [_agreed(cuts) for cuts in zip(*each, strict=True)]
+        return [_agree_cuts(cuts) for cuts in zip(*each, strict=True)]
 
     def _scan(
         self,
@@ -255,15 +255,15 @@ class CutFlow:
     ) -> list[Value]:
         consts, carry, xs = primitives.scan_parts(part, ins)
         if part.params["length"] != whole.params["length"]:
-            return _mapped(part, whole, consts, carry, xs)
+            return _map_cuts(part, whole, consts, carry, xs)
         items = [_item(cut) for cut in xs]
         bodies = part.params["jaxpr"], whole.params["jaxpr"]
-        carry = self._settled(
+        carry = self._settle_carry(
             carry,
             lambda carry: self._inside(*bodies, [*consts, *carry, *items])[: len(carry)],
         )
         ys = self._inside(*bodies, [*consts, *carry, *items])[len(carry) :]
-        return [*carry, *map(_stacked, ys)]
+        return [*carry, *map(_stack_cut, ys)]
 
     def _while(
         self,
@@ -273,7 +273,7 @@ class CutFlow:
     ) -> list[Value]:
         test_consts, consts, init = primitives.while_parts(part, ins)
         bodies = part.params["body_jaxpr"], whole.params["body_jaxpr"]
-        carry = self._settled(
+        carry = self._settle_carry(
             init,
             lambda carry: self._inside(*bodies, [*consts, *carry]),
         )
@@ -282,7 +282,7 @@ class CutFlow:
         is_same = goes_on is not None and goes_on.kind == "same" and goes_on.is_plain
         return carry if is_same else [None] * len(carry)
 
-    def _settled(
+    def _settle_carry(
         self,
         carry: list[Value],
         step: Callable[[list[Value]], list[Value]],
@@ -291,7 +291,7 @@ class CutFlow:
         while True:
             new = []
             for pair in zip(carry, step(carry), strict=True):
-                new.append(_agreed(pair))
+                new.append(_agree_cuts(pair))
             if new == carry:
                 return carry
             carry = new
@@ -325,7 +325,7 @@ _OF_REPLICAS = ("axis_size", "length")
 """Parameters that tell of the number of replicas, which is one for the joined batch, or of examples in a loop over them."""
 
 
-def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+def _open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return jaxpr if isinstance(jaxpr, tuple) else primitives.opened(jaxpr)
 
 
@@ -333,7 +333,7 @@ def _is_literal(atom: Any) -> bool:
     return isinstance(atom, Literal)
 
 
-def _agreed(cuts: Sequence[Value]) -> Value:
+def _agree_cuts(cuts: Sequence[Value]) -> Value:
     """The cut of a value that comes from one of several places."""
     known = [cut for cut in cuts if cut is not None]
     kinds = {dataclasses.replace(cut, number=None) for cut in known}
@@ -347,11 +347,11 @@ def _item(cut: Value) -> Value:
     if cut is None or cut.kind in ("same", "total"):
         return cut
     if cut.kind == "rows" and cut.axis:
-        return moved(cut, cut.axis - 1)
+        return move_cut(cut, cut.axis - 1)
     return None
 
 
-def _mapped(
+def _map_cuts(
     part: Any,
     whole: Any,
     consts: list[Value],
@@ -373,12 +373,12 @@ def _counts(array: np.ndarray) -> bool:
     return np.array_equal(array.ravel(), np.arange(array.size))
 
 
-def _stacked(cut: Value) -> Value:
+def _stack_cut(cut: Value) -> Value:
     """The cut of all of a scan's items."""
     if cut is None or cut.kind in ("same", "total"):
         return cut and dataclasses.replace(cut, number=None)
     if cut.kind == "rows":
-        return moved(cut, cut.axis + 1)
+        return move_cut(cut, cut.axis + 1)
     return None
 
 

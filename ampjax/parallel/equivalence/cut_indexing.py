@@ -112,12 +112,12 @@ def _scatter(pair: Pair) -> Value:
             and updates.kind == "rows"
             and updates.axis == outer[axis]
         )
-        return _written(operand, updates) if fits else None
+        return _write_rows(operand, updates) if fits else None
     if operand.axis in numbers.scatter_dims_to_operand_dims:
         axis = _own_place(indices, list(numbers.scatter_dims_to_operand_dims).index(operand.axis))
         fits = axis is not None and updates.kind == "rows" and updates.axis == outer[axis]
         return (
-            _written(operand, updates)
+            _write_rows(operand, updates)
             if fits and operand.axis in numbers.inserted_window_dims
             else None
         )
@@ -131,7 +131,7 @@ def _scatter(pair: Pair) -> Value:
         own = -1
     fits = indices.kind == "same" and updates.kind == "rows" and updates.axis == own
     if fits and written[own] == pair.shape()[operand.axis]:
-        return _written(operand, updates)
+        return _write_rows(operand, updates)
     return None
 
 
@@ -154,7 +154,7 @@ def _into_one(
     return None
 
 
-def _written(operand: Cut, updates: Cut) -> Value:
+def _write_rows(operand: Cut, updates: Cut) -> Value:
     """Rows of which some numbers are others now."""
     if operand.scale == updates.scale or operand.number == 0:
         return Cut("rows", operand.scale, operand.axis)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ampjax.parallel.equivalence.cut_rules import Pair
-from ampjax.parallel.equivalence.cuts import Cut, Value, moved, multiply
+from ampjax.parallel.equivalence.cuts import Cut, Value, move_cut, multiply
 
 
 def _dot(pair: Pair) -> Value:
@@ -58,7 +58,7 @@ def _convolve(pair: Pair) -> Value:
     if product is None or product.kind != "rows":
         return product
     if images.axis == numbers.lhs_spec[0]:
-        return moved(product, numbers.out_spec[0])
+        return move_cut(product, numbers.out_spec[0])
     return None
 
 

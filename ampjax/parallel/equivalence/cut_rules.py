@@ -23,9 +23,9 @@ from ampjax.parallel.equivalence.cuts import (
     divide,
     elementwise,
     grown_axis,
-    moved,
+    move_cut,
     multiply,
-    scaled,
+    scale_cut,
 )
 
 Shape = tuple[int, ...]
@@ -106,7 +106,7 @@ def _divide(pair: Pair) -> Value:
 def _power(pair: Pair) -> Value:
     (cut,) = pair.cuts
     times = pair.params.get("y", 2)
-    return scaled(cut, cut.scale**times)
+    return scale_cut(cut, cut.scale**times)
 
 
 def _largest(pair: Pair) -> Value:
@@ -117,7 +117,7 @@ def _largest(pair: Pair) -> Value:
     return None
 
 
-def _below(pair: Pair) -> Value:
+def _compare(pair: Pair) -> Value:
     """A comparison. JAX compares indices with zero before reading."""
     first, second = pair.cuts
     if first.kind == "place" and second.number == 0:
@@ -197,7 +197,7 @@ def _broadcast(pair: Pair) -> Value:
     if cut.kind == "columns" or (cut.kind == "total" and pair.grown is not None):
         return None
     if cut.kind in ("rows", "place"):
-        return moved(cut, int(target[cut.axis]))
+        return move_cut(cut, int(target[cut.axis]))
     if pair.grown is None:
         return cut
     return dataclasses.replace(cut, kind="rows", axis=pair.grown)
@@ -215,7 +215,7 @@ def _reshape(pair: Pair) -> Value:
         return None
     is_place = cut.kind == "place" and pair.out[axis] == pair.shape()[cut.axis]
     is_whole = cut.kind == "rows" and _fits(cut.order, pair.out[axis])
-    return moved(cut, axis) if is_whole or is_place else None
+    return move_cut(cut, axis) if is_whole or is_place else None
 
 
 def _fits(order: Any, length: int) -> bool:
@@ -234,19 +234,19 @@ def _squeeze(pair: Pair) -> Value:
         if a not in gone:
             left.append(a)
     if cut.kind in ("rows", "place"):
-        return moved(cut, left.index(cut.axis))
-    return _kept(cut)
+        return move_cut(cut, left.index(cut.axis))
+    return _keep_cut(cut)
 
 
 def _transpose(pair: Pair) -> Value:
     (cut,) = pair.cuts
     order = list(pair.params["permutation"])
     if cut.kind in ("rows", "place"):
-        return moved(cut, order.index(cut.axis))
-    return _kept(cut)
+        return move_cut(cut, order.index(cut.axis))
+    return _keep_cut(cut)
 
 
-def _kept(cut: Cut) -> Value:
+def _keep_cut(cut: Cut) -> Value:
     return cut if cut.kind in ("same", "total") else None
 
 
@@ -254,7 +254,7 @@ def _slice(pair: Pair) -> Value:
     """A part of other axes than the examples', or a piece of a concatenation along the examples' axis."""
     (cut,) = pair.cuts
     if cut.kind != "rows":
-        return _kept(cut)
+        return _keep_cut(cut)
     start = pair.params["start_indices"][cut.axis]
     stop = pair.params["limit_indices"][cut.axis]
     starts = pair.whole.params["start_indices"][cut.axis]
@@ -286,7 +286,7 @@ def _split(pair: Pair) -> Any:
     (cut,) = pair.cuts
     axis = pair.params["axis"]
     if cut.kind != "rows" or cut.axis != axis:
-        return cut if cut.kind == "rows" else _kept(cut)
+        return cut if cut.kind == "rows" else _keep_cut(cut)
     stops = list(itertools.accumulate(pair.params["sizes"]))
     result = []
     for start, stop in itertools.pairwise([0, *stops]):
@@ -298,9 +298,9 @@ def _unstack(pair: Pair) -> Value:
     (cut,) = pair.cuts
     axis = pair.params["axis"]
     if cut.kind != "rows":
-        return _kept(cut)
+        return _keep_cut(cut)
     if axis != cut.axis:
-        return moved(cut, cut.axis - (axis < cut.axis))
+        return move_cut(cut, cut.axis - (axis < cut.axis))
     return None
 
 
@@ -308,7 +308,7 @@ def _stack(pair: Pair) -> Value:
     cut = add(pair.cuts, pair.n)
     axis = pair.params["axis"]
     if cut is not None and cut.kind == "rows":
-        return moved(cut, cut.axis + (axis <= cut.axis))
+        return move_cut(cut, cut.axis + (axis <= cut.axis))
     return cut
 
 
@@ -321,7 +321,7 @@ def _tile(pair: Pair) -> Value:
 def _reverse(pair: Pair) -> Value:
     (cut,) = pair.cuts
     is_kept = cut.kind == "rows" and cut.axis not in pair.params["dimensions"]
-    return cut if is_kept else _kept(cut)
+    return cut if is_kept else _keep_cut(cut)
 
 
 def _pad(pair: Pair) -> Value:
@@ -410,7 +410,7 @@ RULES: dict[str, Callable[[Pair], Any]] = {
     ),
     "mul": _multiply,
     "div": _divide,
-    "lt": _below,
+    "lt": _compare,
     "select_n": _select,
     "convert_element_type": _convert,
     "sort": _along("dimension"),

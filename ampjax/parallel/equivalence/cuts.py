@@ -165,7 +165,7 @@ def add(cuts: Sequence[Value], n: int) -> Value:
         return None
     scale = scales.pop()
     if not totals:
-        return _joined(known, scale)
+        return _join_cuts(known, scale)
     # What all parts have is the mean of what they have.
     others = [cut for cut in some if cut.kind != "total"]
     fits = all(cut.kind == "same" and cut.scale == ONE for cut in others) and (
@@ -183,7 +183,7 @@ def multiply(first: Value, second: Value) -> Value:
         if other.kind == "same":
             return Cut("total", total.scale * other.scale)
         return None
-    return _joined([first, second], first.scale * second.scale)
+    return _join_cuts([first, second], first.scale * second.scale)
 
 
 def divide(first: Value, second: Value) -> Value:
@@ -194,10 +194,10 @@ def divide(first: Value, second: Value) -> Value:
         if second.kind == "same":
             return Cut("total", first.scale / second.scale)
         return None
-    return _joined([first, second], first.scale / second.scale)
+    return _join_cuts([first, second], first.scale / second.scale)
 
 
-def scaled(cut: Value, scale: Fraction) -> Value:
+def scale_cut(cut: Value, scale: Fraction) -> Value:
     """The cut of a function that only multiplies each number by itself some times, or turns its sign."""
     if cut is None or cut.kind not in ("same", "rows"):
         return None
@@ -207,10 +207,10 @@ def scaled(cut: Value, scale: Fraction) -> Value:
 def elementwise(cuts: Sequence[Value]) -> Value:
     """The cut of any function that goes number by number."""
     known = [cut for cut in cuts if cut is not None and cut.is_plain]
-    return _joined(known, ONE) if len(known) == len(cuts) else None
+    return _join_cuts(known, ONE) if len(known) == len(cuts) else None
 
 
-def _joined(cuts: Sequence[Cut], scale: Fraction) -> Value:
+def _join_cuts(cuts: Sequence[Cut], scale: Fraction) -> Value:
     """The cut of a result whose operands lie in one way."""
     if any(cut.kind not in ("same", "rows") for cut in cuts):
         return None
@@ -229,7 +229,7 @@ def _joined(cuts: Sequence[Cut], scale: Fraction) -> Value:
     )
 
 
-def moved(cut: Value, axis: int) -> Value:
+def move_cut(cut: Value, axis: int) -> Value:
     """The same cut along another axis.
 
     Args:

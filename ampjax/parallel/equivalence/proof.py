@@ -23,7 +23,7 @@ from ampjax.sparse.detection.loss_jaxpr import TracedLoss
 Leaf = Any
 
 
-class Verdict(NamedTuple):
+class ProofVerdict(NamedTuple):
     """The state of the proof for a batch.
 
     Args:
@@ -61,14 +61,14 @@ class Proof:
         leaves = [Cut("rows") if own else SAME for own in are_rows]
         self._cuts = [*[SAME] * self._n_params, *leaves]
         self._asked: list[tuple[Any, Any]] = []
-        self._verdicts: dict[tuple[Value, ...], Verdict] = {}
+        self._verdicts: dict[tuple[Value, ...], ProofVerdict] = {}
         self._values: tuple[Values, Values] | None = None
 
     def verdict(
         self,
         parts: Sequence[Sequence[Leaf]],
         joined: Callable[[int], Leaf],
-    ) -> Verdict:
+    ) -> ProofVerdict:
         """Returns the verdict on a batch.
 
         Args:
@@ -90,7 +90,7 @@ class Proof:
     def _follow(
         self,
         known: dict[Any, Value],
-    ) -> tuple[Verdict, list[tuple[Any, Any]]]:
+    ) -> tuple[ProofVerdict, list[tuple[Any, Any]]]:
         """Follows the program with some answers; returns a verdict, and the questions that are still open."""
         new: dict[Any, Any] = {}
 
@@ -104,9 +104,9 @@ class Proof:
         (loss,) = flow.run(*self._programs, self._cuts, of_batch)
         holds = loss is not None and self._is_whole(loss)
         if holds or flow.mixing is None:
-            return Verdict(holds), list(new.items())
+            return ProofVerdict(holds), list(new.items())
         line = primitives.source_line(flow.mixing)
-        return Verdict(
+        return ProofVerdict(
             holds, f"`{flow.mixing.primitive.name}`" + (f" ({line})" if line else "")
         ), list(new.items())
 

@@ -17,7 +17,7 @@ from ampjax.errors import EquivalenceError
 from ampjax.parallel.equivalence import causes
 from ampjax.parallel.equivalence.compare import HERE, NEARBY, Comparison
 from ampjax.parallel.equivalence.joined_batch import JoinedBatch, Skipped
-from ampjax.parallel.equivalence.proof import Proof, Verdict, uneven_divisors
+from ampjax.parallel.equivalence.proof import Proof, ProofVerdict, uneven_divisors
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss, abstract, signature, trace_loss
@@ -138,7 +138,7 @@ class _Shape:
         part, whole = self.without_chance
         return Comparison(self.setup, self.plan, whole, part)
 
-    def verdict(self, batch: JoinedBatch) -> Verdict:
+    def verdict(self, batch: JoinedBatch) -> ProofVerdict:
         """Returns the proof's verdict on a batch.
 
         Raises:
@@ -150,7 +150,7 @@ class _Shape:
         except (
             Exception
         ) as error:  # a program with something in it that nobody foresaw shall train all the same
-            return Verdict(False, f"{type(error).__name__}: {error}")
+            return ProofVerdict(False, f"{type(error).__name__}: {error}")
 
 
 class EquivalenceWatch:
@@ -188,7 +188,7 @@ class EquivalenceWatch:
         Raises:
           EquivalenceError: If something is found, and that is to be an error.
         """
-        self.found = self._first(step, parts)
+        self.found = self._compare_first(step, parts)
         self._require_allowed(self.found.errors)
         self._seen = parts
 
@@ -218,13 +218,13 @@ class EquivalenceWatch:
             or (self.is_told and self._only_warns)
         ):
             return ()
-        errors = self._later(f"the batch of step {number}", step, parts)
+        errors = self._compare_later(f"the batch of step {number}", step, parts)
         self.is_told = self.is_told or bool(errors)
         self._require_allowed(errors)
         self._seen = parts
         return errors
 
-    def _first(self, step: Step, parts: Sequence[Tree]) -> Equivalence:
+    def _compare_first(self, step: Step, parts: Sequence[Tree]) -> Equivalence:
         """Compares the first batch's losses, or gives the reason why there is no comparison."""
         if self._is_off:
             return Equivalence(skipped='`check_equivalence="off"`')
@@ -244,7 +244,7 @@ class EquivalenceWatch:
         if whole is None:
             return Equivalence(skipped=why, errors=shared)
         try:
-            losses, error = self._compared(
+            losses, error = self._compare_losses(
                 step,
                 batch,
                 shape,
@@ -261,7 +261,7 @@ class EquivalenceWatch:
             later=_of_later(shape.verdict(batch)),
         )
 
-    def _later(
+    def _compare_later(
         self,
         which: str,
         step: Step,
@@ -273,7 +273,7 @@ class EquivalenceWatch:
             batch.require_joinable()
             if shape.verdict(batch).holds:
                 return ()
-            _, error = self._compared(
+            _, error = self._compare_losses(
                 step,
                 batch,
                 shape,
@@ -312,7 +312,7 @@ class EquivalenceWatch:
             )
         return batch, self._shapes[key]
 
-    def _compared(
+    def _compare_losses(
         self,
         step: Step,
         batch: JoinedBatch,
@@ -330,7 +330,7 @@ class EquivalenceWatch:
         return losses, causes.explain_divisors(lines, len(batch.parts), which)
 
 
-def _of_later(verdict: Verdict) -> str:
+def _of_later(verdict: ProofVerdict) -> str:
     """Describes the checks of later batches, for the explanation."""
     if verdict.holds:
         return "proved for all batches like it"

@@ -67,7 +67,7 @@ class Readings:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class _RowPart:
     """The columns of a table's rows in a value.
 
     Args:
@@ -83,7 +83,7 @@ class _Part:
     is_cast: bool = False
 
 
-Outside = Callable[[int, _Part], set[Use]]
+Outside = Callable[[int, _RowPart], set[Use]]
 """Gives the uses of a jaxpr's output, by its number."""
 
 
@@ -109,7 +109,7 @@ def reading(program: SparseProgram, path: str, batch: Tree) -> Reading:
     uses = _first_uses(
         jaxpr,
         jaxpr.invars[place],
-        _Part(0, width, is_last),
+        _RowPart(0, width, is_last),
         lambda number, part: {_all(table.dtype, part)},
     )
     dtypes = {dtype for dtype, _, _ in uses}
@@ -131,14 +131,14 @@ def reading(program: SparseProgram, path: str, batch: Tree) -> Reading:
     )
 
 
-def _all(dtype: Any, part: _Part) -> Use:
+def _all(dtype: Any, part: _RowPart) -> Use:
     return np.dtype(dtype), part.first, part.end
 
 
 def _first_uses(
     jaxpr: Any,
     var: Any,
-    part: _Part,
+    part: _RowPart,
     outside: Outside,
 ) -> set[Use]:
     """Finds the first uses of a value. `outside` gives the uses of a jaxpr's outputs."""
@@ -155,24 +155,24 @@ def _uses_by(
     eqn: Any,
     place: int,
     jaxpr: Any,
-    part: _Part,
+    part: _RowPart,
     outside: Outside,
 ) -> set[Use]:
     """Finds the uses of one operand by one equation."""
     if eqn.primitive.name in (*CALLS, *REMATERIALIZED):
         inner, _ = opened(called(eqn))
 
-        def handed_out(number: int, part: _Part) -> set[Use]:
+        def handed_out(number: int, part: _RowPart) -> set[Use]:
             return _first_uses(jaxpr, eqn.outvars[number], part, outside)
 
         return _first_uses(inner, inner.invars[place], part, handed_out)
-    moved = _moved(eqn, part) if place == 0 else None
+    moved = _moved_part(eqn, part) if place == 0 else None
     if moved is None:
         return {_all(eqn.invars[place].aval.dtype, part)}
     return _first_uses(jaxpr, eqn.outvars[0], moved, outside)
 
 
-def _moved(eqn: Any, part: _Part) -> _Part | None:
+def _moved_part(eqn: Any, part: _RowPart) -> _RowPart | None:
     """The part that the result of an equation holds, if the equation only casts or moves numbers; None for any other."""
     name = eqn.primitive.name
     params = eqn.params
@@ -186,7 +186,7 @@ def _moved(eqn: Any, part: _Part) -> _Part | None:
                 return None
             return dataclasses.replace(part, is_cast=True)
         case "slice":
-            return _cut(
+            return _sliced_part(
                 part,
                 params["start_indices"][-1:],
                 params["limit_indices"][-1:],
@@ -225,12 +225,12 @@ def _gathers_whole(
     )
 
 
-def _cut(
-    part: _Part,
+def _sliced_part(
+    part: _RowPart,
     start: tuple[int, ...],
     limit: tuple[int, ...],
     strides: tuple[int, ...] | None,
-) -> _Part:
+) -> _RowPart:
     """The part that a slice of a value holds."""
     if not part.is_last:
         return part

@@ -15,14 +15,14 @@ import numpy as np
 
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.devices.loss_collectives import AXIS
-from ampjax.devices.mapped import mapped
+from ampjax.devices.mapped import map_over_devices
 from ampjax.devices.per_replica import replica_entry, replicate, shard_of, spread
 from ampjax.devices.random_keys import copy_leaf, data_of, wrapped_like
 from ampjax.optim.split_transform import Split, Totals
 from ampjax.optim.split_update import Proposal, SharedPart
 from ampjax.optim.staleness_state import set_staleness
 from ampjax.parallel.config.leaf_paths import path_text
-from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.homes.wire import MachineWire
 
 Tree = Any
 
@@ -99,7 +99,7 @@ class DenseOnDevices:
     ):
         self._split = split
         self._devices = list(devices)
-        self._update = mapped(split.update, self._devices, AXIS)
+        self._update = map_over_devices(split.update, self._devices, AXIS)
         self.write(params, split.init(params))
 
     def write(self, params: Tree, state: Tree) -> None:
@@ -219,7 +219,7 @@ class DenseAtServers:
         params: Tree,
         resources: Resources,
         servers: Mapping[str, int],
-        wire: Wire,
+        wire: MachineWire,
         local_aggregation: bool,
     ):
         self._split = split

@@ -13,7 +13,7 @@ import numpy as np
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.parallel.homes.placement import in_turn
 from ampjax.parallel.homes.row_homes import WHOLE, Grads, PulledRows, Reading, row_bytes
-from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.homes.wire import MachineWire
 from ampjax.sparse.rewrite.unique_ids import UniqueRows
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.table.pending_update import PendingUpdate
@@ -41,7 +41,7 @@ class RowsOnEveryMachine:
         path: str,
         tables: Sequence[Table],
         resources: Resources,
-        wire: Wire,
+        wire: MachineWire,
         servers: Sequence[Sequence[int]],
     ):
         self.tables = list(tables)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.parallel.homes.local_aggregation import share_ids
-from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.homes.wire import MachineWire
 from ampjax.sparse.detection.loss_jaxpr import Leaf
 from ampjax.sparse.rewrite.unique_ids import UniqueRows
 from ampjax.sparse.rows import row_blocks
@@ -173,7 +173,7 @@ class RowsAtServers:
         path: str,
         table: Table,
         resources: Resources,
-        wire: Wire,
+        wire: MachineWire,
         local_aggregation: bool,
         is_alone: bool = True,
     ):
@@ -271,7 +271,7 @@ class RowsAtServers:
         Returns:
           `[k, *row]` in the table's dtype.
         """
-        return self._counted(
+        return self._call_and_count(
             machine,
             lambda: self.table.pull(ids, reading.dtype, reading.columns),
         )
@@ -296,7 +296,7 @@ class RowsAtServers:
         """
         ids = pulled.unique.ids
         columns = pulled.reading.columns
-        return self._counted(
+        return self._call_and_count(
             machine,
             lambda: self.table.aggregate(ids, grads, into, columns, copy=False),
         )
@@ -314,13 +314,13 @@ class RowsAtServers:
           Ids of touched rows `[k]`, and their gradients `[k, *row]`.
         """
         for machine in range(1, len(self._resources.machines)):
-            self._counted(machine, pending[0].gradients)
-        return self._counted(0, pending[0].gradients)
+            self._call_and_count(machine, pending[0].gradients)
+        return self._call_and_count(0, pending[0].gradients)
 
     def _clients(self) -> list[tuple[int, list[int]]]:
         return self._resources.clients(self._together)
 
-    def _counted(
+    def _call_and_count(
         self,
         machine: int,
         call: Callable[[], Any],

@@ -15,7 +15,7 @@ import numpy as np
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.optim.row_rule import Values
 from ampjax.parallel.homes.row_homes import RowHome
-from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.homes.wire import MachineWire
 from ampjax.sparse.table.pending_update import PendingUpdate
 
 SCALARS = "scalars"
@@ -33,7 +33,7 @@ class ServerTotals:
     """
 
     resources: Resources
-    wire: Wire
+    wire: MachineWire
     among_servers: bool
 
     @property
@@ -99,7 +99,7 @@ class ServerTotals:
                     SCALARS,
                 )
             return
-        for partition, (_, grads) in pending.merged().items():
+        for partition, (_, grads) in pending.read_sums().items():
             if self.resources.servers[home.table.placement[partition]] == machine:
                 self.wire.send(
                     self.chief,

@@ -20,7 +20,7 @@ End = tuple[str, int, str]
 
 
 @dataclass
-class Wire:
+class MachineWire:
     """The connections of all machines, with counters. Arrays that stay on their machine do not travel and are not counted.
 
     Args:

@@ -21,12 +21,12 @@ from ampjax.parallel.homes.placement import in_turn
 from ampjax.parallel.homes.row_copies import RowsOnEveryMachine
 from ampjax.parallel.homes.row_homes import RowHome, RowsAtServers
 from ampjax.parallel.homes.server_totals import ServerTotals
-from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.homes.wire import MachineWire
 from ampjax.parallel.planning.stacking import split_optimizer
 from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.replicas_here import ReplicasHere
-from ampjax.parallel.steps.step_programs import LossFn, Reduction
+from ampjax.parallel.steps.step_programs import GradientReduction, LossFn
 from ampjax.parallel.steps.synchronous_steps import DenseStep, SparseStep
 from ampjax.parallel.workers.asynchronous_workers import ReplicasAtWorkers
 from ampjax.parallel.workers.dense_at_workers import DenseAtWorkers
@@ -60,7 +60,7 @@ class RunnerSetup:
     tx: optax.GradientTransformation
     resources: Resources
     config: ParallaxConfig
-    wire: Wire
+    wire: MachineWire
     processes: ServerProcesses | None = None
     group: ProcessGroup | None = None
 
@@ -98,7 +98,7 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree) -> Step:
     dense, rows = plan.program.split(params)
     values = {}
     for name, paths in plan.program.members.items():
-        values[name] = _stacked(paths, rows)
+        values[name] = _stack_rows(paths, rows)
     if setup.group is not None and setup.processes is not None:
         setup.group.carry(
             _worker_program(setup, plan, reduction),
@@ -133,7 +133,9 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree) -> Step:
     return SparseStep(*shared, resources.devices, reduction, config.check_finite)
 
 
-def _worker_program(setup: RunnerSetup, plan: VariablePlan, reduction: Reduction) -> WorkerProgram:
+def _worker_program(
+    setup: RunnerSetup, plan: VariablePlan, reduction: GradientReduction
+) -> WorkerProgram:
     program = plan.program
     shared = (
         program.params,
@@ -174,14 +176,14 @@ def restart_step(
     dense, rows = plan.program.split(params)
     values = {}
     for name, paths in plan.program.members.items():
-        values[name] = _stacked(paths, rows)
+        values[name] = _stack_rows(paths, rows)
     tables = {}
     for name, copies in step.tables.items():
         tables[name] = [Table(values[name], table.rule, **table.settings) for table in copies]
     step.write(dense, step.homes.split.init(dense), tables)
 
 
-def _stacked(
+def _stack_rows(
     paths: Sequence[str],
     rows: Mapping[str, Any],
 ) -> Any:
@@ -191,9 +193,9 @@ def _stacked(
     return StackedValues([rows[path] for path in paths])
 
 
-def _reduction(setup: RunnerSetup, plan: VariablePlan) -> Reduction:
+def _reduction(setup: RunnerSetup, plan: VariablePlan) -> GradientReduction:
     config = setup.config
-    return Reduction(
+    return GradientReduction(
         n=len(setup.resources.devices),
         dense=config.average_dense,
         sparse=config.average_sparse,

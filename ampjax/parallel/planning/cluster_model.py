@@ -36,7 +36,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Rates:
+class ClusterRates:
     """Bytes per second of each way.
 
     Args:
@@ -67,7 +67,7 @@ class Rates:
                 )
 
 
-def step_seconds(load: Load, rates: Rates, compute: float) -> float:
+def step_seconds(load: Load, rates: ClusterRates, compute: float) -> float:
     """The seconds of a step: the computation, then one way after the other, and not less than the network card takes for all bytes.
 
     Args:

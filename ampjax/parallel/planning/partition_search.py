@@ -105,22 +105,22 @@ def next_count(
         return up[-1]
     if len(up) > 2 or (len(up) == 2 and samples[up[1]] < samples[first]):
         return None
-    return _halved(samples, first, low)
+    return _halve(samples, first, low)
 
 
-def _halved(samples: Samples, first: int, low: int) -> int | None:
+def _halve(samples: Samples, first: int, low: int) -> int | None:
     down = first
     while down > low:
         smaller = max(down // 2, low)
         if smaller not in samples:
-            return None if down < first and _bracketed(samples) else smaller
+            return None if down < first and _is_bracketed(samples) else smaller
         if samples[smaller] >= samples[down]:
             return None
         down = smaller
     return None
 
 
-def _bracketed(samples: Samples) -> bool:
+def _is_bracketed(samples: Samples) -> bool:
     """Tells whether the model's minimum lies among the numbers tried, so that a smaller one would only confirm the minimum."""
     model = fit(samples)
     return model is not None and model.minimum is not None and model.minimum >= min(samples)

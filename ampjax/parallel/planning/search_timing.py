@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampjax.parallel.config.config import SampleTimes
-from ampjax.parallel.config.partitioner import Group
+from ampjax.parallel.config.partitioner import PartitionGroup
 from ampjax.parallel.planning.partition_search import (
     Samples,
     SearchResult,
@@ -33,13 +33,13 @@ class Searches:
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[PartitionGroup],
         start: int,
         sample: SampleTimes,
         notes: Mapping[str, Any] | None = None,
     ):
         ended = notes["samples"] if notes and notes.get("start") == start else {}
-        known = {group.label: _known(group, ended) for group in groups}
+        known = {group.label: _known_samples(group, ended) for group in groups}
         self.results: list[SearchResult] = [
             search_result(label, samples) for label, samples in known.items() if samples
         ]
@@ -62,7 +62,7 @@ class Searches:
         """Tells whether all groups have their number."""
         return not self._groups
 
-    def wanted(self) -> tuple[Group, int] | None:
+    def next_request(self) -> tuple[PartitionGroup, int] | None:
         """The group and the number of partitions that the next step should have; None where nothing is asked for."""
         if self.is_over:
             return None
@@ -71,7 +71,7 @@ class Searches:
         assert count is not None  # `tell` goes on to the next group when there is none
         return group, count
 
-    def record(self, seconds: float) -> tuple[Group, int] | None:
+    def record(self, seconds: float) -> tuple[PartitionGroup, int] | None:
         """Takes one step's time, with the partitions that were wanted.
 
         Returns:
@@ -80,7 +80,7 @@ class Searches:
         Raises:
           SettingsError: If a time is not above 0.
         """
-        group, count = self._groups[0], self.wanted()[1]  # type: ignore[index] # asked only while a search goes on
+        group, count = self._groups[0], self.next_request()[1]  # type: ignore[index] # asked only while a search goes on
         self._times.append(seconds)
         if len(self._times) < self._sample.iterations:
             return None
@@ -95,8 +95,8 @@ class Searches:
         return group, self.results[-1].partitions
 
 
-def _known(
-    group: Group,
+def _known_samples(
+    group: PartitionGroup,
     ended: Mapping[str, Sequence[Any]],
 ) -> Samples:
     """Returns the samples of a search that has ended, if the group may still have all of these numbers."""

@@ -16,7 +16,7 @@ from ampjax.optim.split_rows import FEWEST_STACKED, split_rows, stack_name
 from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import names, readable
-from ampjax.parallel.config.partitioner import Group
+from ampjax.parallel.config.partitioner import PartitionGroup
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.sparse.detection.detect import Analysis
 from ampjax.sparse.detection.row_axes import table_shape
@@ -59,7 +59,7 @@ def split_and_stack(
     analysis: Analysis,
     params: Tree,
     batch: Tree,
-    groups: Mapping[Group, int],
+    groups: Mapping[PartitionGroup, int],
     resources: Resources,
     config: ParallaxConfig,
 ) -> Split:

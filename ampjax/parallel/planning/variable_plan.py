@@ -21,7 +21,7 @@ from ampjax.errors import ParameterError, SettingsError
 from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import matches, names
-from ampjax.parallel.config.partitioner import Group, Partitioner, group_variables
+from ampjax.parallel.config.partitioner import Partitioner, PartitionGroup, group_variables
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.homes.row_homes import row_bytes
 from ampjax.parallel.planning.saved_tables import AS_SAVED, SavedTables
@@ -64,7 +64,7 @@ class VariablePlan:
     has_aux: bool
     alpha: Mapping[str, float]
     choice: Mapping[str, str]
-    groups: Sequence[Group]
+    groups: Sequence[PartitionGroup]
     partitions: Mapping[str, int]
     servers: Mapping[str, tuple[int, ...]]
 
@@ -328,7 +328,7 @@ def _check_patterns(
                 f"setting `keep_dense`, `{pattern}`",
                 f"a name in one of {list(text.values())}",
                 "no match",
-                "Correct it.",
+                "Write names of one of these paths, or leave the pattern out.",
             )
 
 
@@ -375,7 +375,7 @@ def _groups(
     partitioners: Sequence[Partitioner],
     n_rows: Mapping[str, int],
     text: Mapping[str, str],
-) -> list[Group]:
+) -> list[PartitionGroup]:
     """The groups of tables; partitioners know short paths."""
     full = {short: path for path, short in text.items()}
     groups = group_variables(
@@ -386,7 +386,7 @@ def _groups(
     result = []
     for group in groups:
         result.append(
-            Group(
+            PartitionGroup(
                 group.label,
                 tuple(full[name] for name in group.paths),
                 group.low,
@@ -396,7 +396,7 @@ def _groups(
     return result
 
 
-def _start(group: Group, resources: Resources, config: ParallaxConfig) -> int:
+def _start(group: PartitionGroup, resources: Resources, config: ParallaxConfig) -> int:
     wanted = len(resources.machines) if config.partitions is None else config.partitions
     return min(max(wanted, group.low), group.high)
 

@@ -77,7 +77,7 @@ class Replicas(Protocol):
 
 
 @dataclass(frozen=True)
-class InFlight:
+class ShareInFlight:
     """Gradients that have not been applied.
 
     Args:
@@ -108,7 +108,7 @@ class AsyncStep(HomedStep):
     replicas: Replicas
     max_staleness: int
     version: int = 0
-    _underway: collections.deque[InFlight] = field(default_factory=collections.deque)
+    _underway: collections.deque[ShareInFlight] = field(default_factory=collections.deque)
 
     def __call__(
         self,
@@ -134,7 +134,7 @@ class AsyncStep(HomedStep):
         for replica, part in enumerate(parts):
             staleness += self._make_room(replica, dropped)
             share: Share = self.replicas.begin(replica, part)
-            self._underway.append(InFlight(number, replica, self.version, share, part))
+            self._underway.append(ShareInFlight(number, replica, self.version, share, part))
             shares.append(share)
             alpha.update({path: value / len(parts) for path, value in share.alpha.items()})
         aux = jax.tree.map(

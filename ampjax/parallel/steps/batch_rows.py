@@ -23,7 +23,7 @@ ReplicaRows = dict[str, list[UniqueRows]]
 """By table, the distinct rows that each replica reads."""
 
 
-class Inputs(NamedTuple):
+class ReplicaInputs(NamedTuple):
     """One replica's share of the inputs of a program on pulled rows.
 
     Args:
@@ -37,7 +37,7 @@ class Inputs(NamedTuple):
     ids: dict[str, np.ndarray]
 
 
-def owned(part: Tree) -> Tree:
+def copy_part(part: Tree) -> Tree:
     """A part of a batch that is read after the user has got control back, and may write new numbers into the arrays that were given.
 
     What is copied here lies so that XLA can take it as it is: there is one copy, as there is of most NumPy arrays anyway.
@@ -178,7 +178,7 @@ def inputs(
     program: SparseProgram,
     pulled: Mapping[str, Sequence[PulledRows]],
     sizes: PaddedSizes,
-) -> list[Inputs]:
+) -> list[ReplicaInputs]:
     """The inputs of all replicas' programs, of equal shapes.
 
     Args:
@@ -190,7 +190,7 @@ def inputs(
     Returns:
       One entry for each replica.
     """
-    result = [Inputs({}, {}, {}) for _ in range(n)]
+    result = [ReplicaInputs({}, {}, {}) for _ in range(n)]
 
     def pad(path: str) -> None:
         each = pulled[path]

@@ -88,14 +88,14 @@ class ReplicasHere:
         """
         device = self.resources.devices[replica]
         machine = self.resources.homes[replica]
-        batch = jax.device_put(batch_rows.owned(part), device)
+        batch = jax.device_put(batch_rows.copy_part(part), device)
         workers = batch_rows.rows_of_replicas(self.loss, [self._ids(batch)])
         readings = self.readings.for_batch(part)
         pulled = {}
         for path, (unique,) in workers.items():
             pulled[path] = PulledRows(
                 unique,
-                self._served(path).pull_for(machine, unique.ids, readings[path]),
+                self._served_home(path).pull_for(machine, unique.ids, readings[path]),
                 readings[path],
             )
         (given,) = batch_rows.inputs(
@@ -135,7 +135,7 @@ class ReplicasHere:
         waiting = {}
         for path, rows in share.pulled.items():
             grads = np.asarray(share.result.rows[path])[: len(rows.unique.ids)]
-            served = self._served(path)
+            served = self._served_home(path)
             waiting[path] = [
                 naming_variable(
                     path,
@@ -165,7 +165,7 @@ class ReplicasHere:
         assert isinstance(self.homes.dense, DenseAtServers)
         return self.homes.dense
 
-    def _served(self, path: str) -> RowsAtServers:
+    def _served_home(self, path: str) -> RowsAtServers:
         home = self.homes.rows[path]
         assert isinstance(home, RowsAtServers)
         return home

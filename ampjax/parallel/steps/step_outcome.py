@@ -115,7 +115,7 @@ def norms(grads: Mapping[str, Any]) -> dict[str, float]:
     return result
 
 
-def fetched(
+def select_fetched(
     names: Sequence[str],
     grads: Mapping[str, Any],
 ) -> dict[str, Any]:

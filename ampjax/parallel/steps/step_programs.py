@@ -17,7 +17,7 @@ import optax
 from jax.tree_util import tree_map_with_path
 
 from ampjax.devices.loss_collectives import AXIS, scalar
-from ampjax.devices.mapped import mapped
+from ampjax.devices.mapped import map_over_devices
 from ampjax.devices.per_replica import Device
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 
@@ -45,7 +45,7 @@ class GradientResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reduction:
+class GradientReduction:
     """The reduction of the replicas' results.
 
     Args:
@@ -105,7 +105,7 @@ def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., GradientRe
 
 
 def mapped_gradients(
-    program: SparseProgram, has_aux: bool, devices: Sequence[Device], reduction: Reduction
+    program: SparseProgram, has_aux: bool, devices: Sequence[Device], reduction: GradientReduction
 ) -> Any:
     """`gradients` of all replicas, mapped: `(dense_params, rows, inverse, ids, batch) -> GradientResult`.
 
@@ -135,14 +135,14 @@ def mapped_gradients(
         for path, leaf in result.rows.items():
             row_grads[path] = _share(leaf, reduction.n, reduction.sparse)
         if reduction.across:
-            loss, grads = reduced(result.loss, result.grads, reduction)
+            loss, grads = reduce_over_replicas(result.loss, result.grads, reduction)
             result = result._replace(
                 loss=loss,
                 grads=grads,
                 finite=_finite(loss, grads),
             )
         else:
-            result = result._replace(grads=_divided(result.grads, reduction))
+            result = result._replace(grads=_divide_grads(result.grads, reduction))
         if reduction.gather:
             row_grads = {
                 path: jax.lax.all_gather((ids[path], leaf), AXIS)
@@ -150,7 +150,7 @@ def mapped_gradients(
             }
         return result._replace(rows=row_grads)
 
-    return mapped(step, devices, AXIS)
+    return map_over_devices(step, devices, AXIS)
 
 
 def mapped_step(
@@ -158,7 +158,7 @@ def mapped_step(
     has_aux: bool,
     tx: optax.GradientTransformation,
     devices: Sequence[Device],
-    reduction: Reduction,
+    reduction: GradientReduction,
     *,
     check_finite: bool,
     keep: bool,
@@ -192,7 +192,7 @@ def mapped_step(
             batch,
         )
         loss, aux = out if has_aux else (out, None)
-        loss, grads = reduced(loss, grads, reduction)
+        loss, grads = reduce_over_replicas(loss, grads, reduction)
         finite = _finite(loss, grads)
 
         def updated(params: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -215,13 +215,13 @@ def mapped_step(
             params, state = updated(params, state)
         return params, state, GradientResult(loss, aux, finite, grads if keep else None, {})
 
-    return mapped(step, devices, AXIS, donate_argnums=(0, 1))
+    return map_over_devices(step, devices, AXIS, donate_argnums=(0, 1))
 
 
-def reduced(
+def reduce_over_replicas(
     loss: jax.Array,
     grads: Tree,
-    reduction: Reduction,
+    reduction: GradientReduction,
 ) -> tuple[jax.Array, Tree]:
     """Reduces the loss and the gradients over replicas, by one AllReduce for each leaf, or for all, in float32 at least.
 
@@ -274,7 +274,7 @@ def _summed_at_once(tree: Tree) -> Tree:
     return jax.tree.unflatten(structure, result)
 
 
-def _divided(grads: Tree, reduction: Reduction) -> Tree:
+def _divide_grads(grads: Tree, reduction: GradientReduction) -> Tree:
     """Divides gradients to each variable's share of a sum over replicas that is made elsewhere."""
     return tree_map_with_path(
         lambda path, leaf: _share(leaf, reduction.n, reduction.kind_of(path)),

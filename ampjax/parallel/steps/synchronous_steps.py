@@ -31,9 +31,9 @@ from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
 from ampjax.parallel.steps.step_programs import (
+    GradientReduction,
     GradientResult,
     LossFn,
-    Reduction,
     mapped_gradients,
     mapped_step,
 )
@@ -96,7 +96,7 @@ class DenseStep:
     has_aux: bool
     tx: optax.GradientTransformation
     devices: Sequence[Device]
-    reduction: Reduction
+    reduction: GradientReduction
     check_finite: bool
     params: Tree = None
     state: Tree = None
@@ -176,7 +176,7 @@ class DenseStep:
           ParameterError: If a gradient is not finite; nothing has changed.
         """
         if not self.check_finite:  # nobody waits for it
-            parts = [batch_rows.owned(part) for part in parts]
+            parts = [batch_rows.copy_part(part) for part in parts]
         arguments = (self.params, self.state, spread_inputs(parts, self.devices))
         self.last_shapes = self.last_shapes or shapes_of(arguments)
         self.params, self.state, result = issue_collective(
@@ -276,7 +276,7 @@ class SparseStep(HomedStep):
     """
 
     devices: Sequence[Device]
-    reduction: Reduction
+    reduction: GradientReduction
     check_finite: bool
     last_shapes: Any = None
     _sizes: batch_rows.PaddedSizes = field(default_factory=batch_rows.PaddedSizes)
@@ -380,7 +380,7 @@ class SparseStep(HomedStep):
         )
 
 
-def _loss(result: GradientResult, reduction: Reduction) -> np.ndarray:
+def _loss(result: GradientResult, reduction: GradientReduction) -> np.ndarray:
     """Reads the loss, or the replicas' losses where these were not reduced."""
     if reduction.across:
         return shard_of(result.loss, 0)

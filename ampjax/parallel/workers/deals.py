@@ -140,12 +140,12 @@ class Dealer:
             if after is None:
                 touched = None
             else:
-                touched = _touched(home, after.rows[path])
+                touched = _touched_rows(home, after.rows[path])
             reading = readings[path] if home.is_served else WHOLE
             for replica, unique in zip(own, each, strict=True):
                 update, seen = self._target(replica, home, updates[path])
                 seen = seen + (after is not None)
-                early = _early(home, unique, touched)
+                early = _early_rows(home, unique, touched)
                 tables[replica][path] = RowWork(
                     unique,
                     size,
@@ -228,7 +228,7 @@ class Dealer:
             deal.updates[path][copy].note_pushes(clients)
 
 
-def _touched(
+def _touched_rows(
     home: RowHome,
     rows: Sequence[UniqueRows],
 ) -> np.ndarray | None:
@@ -238,7 +238,7 @@ def _touched(
     return None
 
 
-def _early(
+def _early_rows(
     home: RowHome,
     unique: UniqueRows,
     touched: np.ndarray | None,

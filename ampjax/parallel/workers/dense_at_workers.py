@@ -14,7 +14,7 @@ from ampjax.optim.split_transform import Split, Totals
 from ampjax.optim.split_update import Proposal
 from ampjax.parallel.workers.process_group import ProcessGroup
 from ampjax.parallel.workers.worker import tree_of
-from ampjax.parallel.workers.worker_messages import Adopt, Propose, Question, Write
+from ampjax.parallel.workers.worker_messages import Adopt, Propose, Question, WriteVariables
 
 Tree = Any
 
@@ -49,7 +49,7 @@ class DenseAtWorkers:
         leaves = []
         for tree in (params, state):
             leaves.append([data_of(leaf) for leaf in jax.tree.leaves(tree)])
-        self._group.tell(Write(*leaves))
+        self._group.tell(WriteVariables(*leaves))
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
@@ -57,7 +57,7 @@ class DenseAtWorkers:
             if self.take_adoption():
                 self._group.tell(Adopt())
             params, state = self._group.ask(lambda number: Question(number, "read"))
-        return self._made(0, params), self._made(1, state)
+        return self._make_tree(0, params), self._make_tree(1, state)
 
     def like(self) -> tuple[Tree, Tree]:
         """Builds trees of the parameters' and the shared state's structure, whatever has become of the workers."""
@@ -140,12 +140,12 @@ class DenseAtWorkers:
           A pytree of host arrays.
         """
         del grads
-        return self._made(
+        return self._make_tree(
             0,
             self._group.ask(lambda number: Question(number, "gradients")),
         )
 
-    def _made(
+    def _make_tree(
         self,
         which: int,
         leaves: Sequence[np.ndarray],

@@ -10,10 +10,10 @@ import numpy as np
 
 from ampjax.devices.allreduce import issue_collective
 from ampjax.devices.per_replica import Device, shard_of, spread_inputs
-from ampjax.parallel.steps.batch_rows import Inputs
+from ampjax.parallel.steps.batch_rows import ReplicaInputs
 from ampjax.parallel.steps.step_programs import (
+    GradientReduction,
     GradientResult,
-    Reduction,
     gradients,
     mapped_gradients,
 )
@@ -32,16 +32,16 @@ class ReplicaProgram(NamedTuple):
     """
 
     placed: Callable[[Tree], Tree]
-    run: Callable[[Tree, Inputs, Tree], GradientResult]
+    run: Callable[[Tree, ReplicaInputs, Tree], GradientResult]
     entry: Callable[[Any], np.ndarray]
 
 
-def together(
+def compile_together(
     loss: SparseProgram,
     has_aux: bool,
     here: Device,
     everywhere: Sequence[Device],
-    reduction: Reduction,
+    reduction: GradientReduction,
 ) -> ReplicaProgram:
     """Compiles a program that is one with the programs of all replicas.
 
@@ -54,7 +54,7 @@ def together(
     """
     program = mapped_gradients(loss, has_aux, everywhere, reduction)
 
-    def run(dense: Tree, given: Inputs, batch: Tree) -> GradientResult:
+    def run(dense: Tree, given: ReplicaInputs, batch: Tree) -> GradientResult:
         if not reduction.gather:  # only an AllGatherv sends ids
             given = given._replace(ids={})
         inputs = spread_inputs([(*given, batch)], [here])
@@ -67,7 +67,7 @@ def together(
     )
 
 
-def alone(loss: SparseProgram, has_aux: bool, here: Device) -> ReplicaProgram:
+def compile_alone(loss: SparseProgram, has_aux: bool, here: Device) -> ReplicaProgram:
     """A program of its own; nothing is reduced.
 
     Args:
@@ -77,7 +77,7 @@ def alone(loss: SparseProgram, has_aux: bool, here: Device) -> ReplicaProgram:
     """
     program = jax.jit(gradients(loss, has_aux))
 
-    def run(dense: Tree, given: Inputs, batch: Tree) -> GradientResult:
+    def run(dense: Tree, given: ReplicaInputs, batch: Tree) -> GradientResult:
         return program(*jax.device_put((dense, given.rows, given.inverse, batch), here))
 
     return ReplicaProgram(lambda params: params, run, np.asarray)

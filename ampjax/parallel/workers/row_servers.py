@@ -9,7 +9,7 @@ from typing import Any
 from ampjax.cluster.wire.channel import Channel, Window
 from ampjax.errors import AmpError, InvariantError
 from ampjax.sparse.rows.partition_layout import SplitKey
-from ampjax.sparse.rows.server_part import Needs
+from ampjax.sparse.rows.server_part import ServerNeeds
 from ampjax.sparse.servers import protocol
 from ampjax.sparse.servers.protocol import Request
 
@@ -34,7 +34,7 @@ class RowServers:
         self._channels = channels
         self._n_requests = [0] * len(channels)
         self._answers: dict[
-            Asked, protocol.Answer | None
+            Asked, protocol.ServerAnswer | None
         ] = {}  # to requests under way; None where it has not come
         self._unwanted: set[Asked] = set()
         self._nbytes: dict[
@@ -61,7 +61,7 @@ class RowServers:
           HostError: If one has ended.
         """
         for server, call in calls.items():
-            self._send(server, key, call, Needs(), is_silent=True)
+            self._send(server, key, call, ServerNeeds(), is_silent=True)
         return {}
 
     def has_room(
@@ -104,7 +104,7 @@ class RowServers:
         """
         asked = []
         for server, call in calls.items():
-            asked.append(self._send(server, key, call, Needs(updates)))
+            asked.append(self._send(server, key, call, ServerNeeds(updates)))
         self._answers.update(dict.fromkeys(asked))
         for request in asked:
             self._nbytes[request] = nbytes[request[0]]
@@ -148,7 +148,7 @@ class RowServers:
         server: int,
         key: SplitKey,
         call: Any,
-        needs: Needs,
+        needs: ServerNeeds,
         is_silent: bool = False,
     ) -> Asked:
         self._n_requests[server] += 1
@@ -158,7 +158,7 @@ class RowServers:
         self._channels[server].send(protocol.TREES.pack("request", request))
         return server, number
 
-    def _answer(self, request: Asked) -> protocol.Answer:
+    def _answer(self, request: Asked) -> protocol.ServerAnswer:
         server, _ = request
         while (found := self._answers[request]) is None:
             message = self._channels[server].receive()

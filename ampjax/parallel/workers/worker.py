@@ -22,20 +22,20 @@ from ampjax.parallel.homes.all_homes import naming_variable
 from ampjax.parallel.homes.dense_homes import DenseOnDevices
 from ampjax.parallel.homes.row_homes import PulledRows
 from ampjax.parallel.steps import batch_rows
-from ampjax.parallel.workers.replica_program import alone, together
+from ampjax.parallel.workers.replica_program import compile_alone, compile_together
 from ampjax.parallel.workers.row_servers import Asked, RowServers
 from ampjax.parallel.workers.worker_messages import (
     TREES,
     Adopt,
     Ahead,
-    Answer,
     Go,
     Places,
     Propose,
     Question,
     StepDone,
     StepWork,
-    Write,
+    WorkerAnswer,
+    WriteVariables,
 )
 from ampjax.parallel.workers.worker_program import WorkerProgram
 from ampjax.sparse.rows.byte_counts import ByteCounts
@@ -119,11 +119,11 @@ class Worker:
         self._split = program.split(self._loss)
         self._shapes = program.shapes(self._loss, self._split)
         if program.is_sync:
-            self._program = together(
+            self._program = compile_together(
                 self._loss, program.has_aux, here, everywhere, program.reduction
             )
         else:
-            self._program = alone(self._loss, program.has_aux, here)
+            self._program = compile_alone(self._loss, program.has_aux, here)
         self._places: dict[str, SplitPlace] = {}
         self._dense: DenseOnDevices | None = None
         self._grads: Tree = None
@@ -147,7 +147,7 @@ class Worker:
         self,
         what: Any,
         heard: Callable[[], Any],
-    ) -> Answer | StepDone | None:
+    ) -> WorkerAnswer | StepDone | None:
         """Carries out one message of the runner, and returns the answer. `heard` waits for the next message."""
         match what:
             case Go():
@@ -174,7 +174,7 @@ class Worker:
                 )
             case Places(tables):
                 self._places.update(tables)
-            case Write(params, state):
+            case WriteVariables(params, state):
                 self._write(params, state)
         return None
 
@@ -187,8 +187,8 @@ class Worker:
         assert self._dense is not None
         return self._dense
 
-    def _answer(self, number: int, value: Any) -> Answer | None:
-        return Answer(number, value) if self._replica == 0 else None
+    def _answer(self, number: int, value: Any) -> WorkerAnswer | None:
+        return WorkerAnswer(number, value) if self._replica == 0 else None
 
     def _write(
         self,
@@ -217,7 +217,7 @@ class Worker:
         work = share.work
         traffic = share.traffic
         pushes = {path: {} for path in share.work.tables}
-        pulled = {path: self._pulled(path, share) for path in work.tables}
+        pulled = {path: self._collect_rows(path, share) for path in work.tables}
         sizes = _Agreed({path: of_table.size for path, of_table in work.tables.items()})
         (given,) = batch_rows.inputs(
             1,
@@ -345,7 +345,7 @@ class Worker:
                 nbytes = place.bytes_at_servers(ids[places], dtype, columns)
             yield _Pull(places, self._servers.begin(place.key, calls, updates, nbytes), rows_of)
 
-    def _pulled(self, path: str, share: _Share) -> PulledRows:
+    def _collect_rows(self, path: str, share: _Share) -> PulledRows:
         self._ask(share, path)
         work = share.work.tables[path]
         pulls = share.pulls[path]

@@ -116,7 +116,7 @@ class Places(NamedTuple):
     tables: Mapping[str, SplitPlace]
 
 
-class Write(NamedTuple):
+class WriteVariables(NamedTuple):
     """Other dense variables.
 
     Args:
@@ -160,7 +160,7 @@ class Adopt(NamedTuple):
     """Makes the update that was proposed in the last step. Nobody answers."""
 
 
-class Answer(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """The first worker's answer.
 
     Args:
@@ -182,11 +182,11 @@ TREES = TreeForms(
             Ahead,
             StepDone,
             Places,
-            Write,
+            WriteVariables,
             Question,
             Propose,
             Adopt,
-            Answer,
+            WorkerAnswer,
             Reading,
             SplitPlace,
             SplitKey,

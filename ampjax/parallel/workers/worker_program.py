@@ -11,7 +11,7 @@ import optax
 
 from ampjax.optim.split_rows import split_rows
 from ampjax.optim.split_transform import Split
-from ampjax.parallel.steps.step_programs import LossFn, Reduction
+from ampjax.parallel.steps.step_programs import GradientReduction, LossFn
 from ampjax.sparse.detection.loss_jaxpr import MappedAxes
 from ampjax.sparse.rewrite.pulled_step import SparseProgram, rewrite
 
@@ -45,7 +45,7 @@ class WorkerProgram:
     members: Mapping[str, tuple[str, ...]]
     mapped: MappedAxes
     has_aux: bool
-    reduction: Reduction
+    reduction: GradientReduction
     check_finite: bool
     is_sync: bool
     jax_settings: Mapping[str, Any]

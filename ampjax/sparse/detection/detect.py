@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ampjax.jaxprs import primitives
-from ampjax.sparse.detection.findings import Cause, Deps, Place, Read, Value
+from ampjax.sparse.detection.findings import Cause, Deps, EquationPlace, Read, Value
 from ampjax.sparse.detection.loss_jaxpr import Leaf, LossFn, MappedAxes, TracedLoss, trace_loss
 from ampjax.sparse.detection.read_forms import describe_form
 from ampjax.sparse.detection.row_axes import LEADING
@@ -148,8 +148,8 @@ def follow(traced: TracedLoss, axes: Mapping[int, Axes]) -> TableFlow:
     for i, leaf in enumerate(traced.leaves):
         params.append(_start(i, leaf, axes))
     others: list[Value] = [frozenset()] * (len(traced.jaxpr.invars) - len(params))
-    for out in flow.run(traced.jaxpr, [*params, *others], Place()):
-        flow.used(out, "the result of the loss function")
+    for out in flow.run(traced.jaxpr, [*params, *others], EquationPlace()):
+        flow.note_use(out, "the result of the loss function")
     return flow
 
 
@@ -163,7 +163,7 @@ def analyse(traced: TracedLoss, min_rows: int) -> tuple[Variable, ...]:
     Returns:
       One entry for each leaf, in their order.
     """
-    search = _Search(traced, max(min_rows, 2))
+    search = _TableSearch(traced, max(min_rows, 2))
     search.run()
     result = []
     for i, leaf in enumerate(traced.leaves):
@@ -220,7 +220,7 @@ def look_again(
     return flow, tuple(variables)
 
 
-class _Search:
+class _TableSearch:
     """Looks for the axes along which each leaf's rows can be counted.
 
     Args:
@@ -280,7 +280,7 @@ class _Search:
         barred = {
             i: why
             for i, leaf_axes in axes.items()
-            if (why := _barred(self._traced.leaves[i], leaf_axes, self._min_rows))
+            if (why := _find_obstacle(self._traced.leaves[i], leaf_axes, self._min_rows))
         }
         flow = follow(
             self._traced,
@@ -338,7 +338,7 @@ def _n_rows(shape: tuple[int, ...], axes: Axes) -> int:
     return math.prod(shape[a] for a in axes)
 
 
-def _barred(leaf: Leaf, axes: Axes, min_rows: int) -> str:
+def _find_obstacle(leaf: Leaf, axes: Axes, min_rows: int) -> str:
     """Gives the reason why a leaf can't be sparse, whatever the program does with the leaf; empty if there is none."""
     if not primitives.is_inexact(leaf.dtype):
         return f"{leaf.dtype} has no gradient"
@@ -371,7 +371,7 @@ def _judge(
     reads = _reads_of(index, flow)
     if index in flow.uses:
         return False, f"used by {flow.uses[index]}" + (
-            f", beside {_counted(reads)}" if reads else ""
+            f", beside {_count_reads(reads)}" if reads else ""
         )
     unknown = next((read for read in reads if read.deps), None)
     if unknown is not None:
@@ -384,7 +384,7 @@ def _judge(
     places = ", ".join(dict.fromkeys(_read_text(read) for read in reads))
     return True, "; ".join(
         [
-            f"{_counted(reads)}: {places}",
+            f"{_count_reads(reads)}: {places}",
             *describe_form(leaves, index, axes, [read.view for read in reads]),
         ]
     )
@@ -394,7 +394,7 @@ def _reads_of(index: int, flow: TableFlow) -> list[Read]:
     return [read for read in flow.reads.values() if read.leaf == index]
 
 
-def _counted(reads: list[Read]) -> str:
+def _count_reads(reads: list[Read]) -> str:
     return f"{len(reads)} read" + ("s" if len(reads) != 1 else "")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
-from ampjax.sparse.detection.table_views import View
+from ampjax.sparse.detection.table_views import TableView
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ Origin = int | Cause
 """What a value depends on: a float parameter leaf, or a cause."""
 
 Deps = frozenset[Origin]
-Value = View | Deps
+Value = TableView | Deps
 NOTHING: Deps = frozenset()
 
 
@@ -50,7 +50,7 @@ class Read:
     mode: str
     primitive: str
     line: str
-    view: View
+    view: TableView
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Draw:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class EquationPlace:
     """The place of an equation or a jaxpr.
 
     Args:
@@ -82,7 +82,7 @@ class Place:
     control: Deps = NOTHING
     line: str = ""
 
-    def __truediv__(self, number: int) -> Place:
+    def __truediv__(self, number: int) -> EquationPlace:
         return dataclasses.replace(self, path=(*self.path, number))
 
     def line_of(self, eqn: Any) -> str:
@@ -99,12 +99,12 @@ def union(values: Iterable[Any]) -> Deps:
     return NOTHING.union(*values)
 
 
-def origins_of_rows(view: View) -> Deps:
+def origins_of_rows(view: TableView) -> Deps:
     """Collects the origins of a view's rows: the tables, and the origins of arrays among them."""
     arrays = (s.value for s in view.segments if s.leaf is None)
     return union([view.leaves, *arrays, *(write.values for write in view.writes)])
 
 
-def origins_of_choice(view: View) -> Deps:
+def origins_of_choice(view: TableView) -> Deps:
     """Collects the origins of the choice which rows of a view are read: overwritten rows need no read."""
     return union(write.rows for write in view.writes)

@@ -15,7 +15,7 @@ from jax.extend.core import primitives as prim
 
 from ampjax.jaxprs import primitives
 from ampjax.sparse.detection import strides
-from ampjax.sparse.detection.table_views import Stop, View, with_stop
+from ampjax.sparse.detection.table_views import Stop, TableView, with_stop
 
 _MOVES = (
     prim.broadcast_in_dim_p,
@@ -73,14 +73,18 @@ def chosen_value(
     Returns:
       A view for a table, the operand for integers; None for any other equation.
     """
-    if eqn.primitive is not prim.select_n_p or len(operands) != 3 or isinstance(operands[0], View):
+    if (
+        eqn.primitive is not prim.select_n_p
+        or len(operands) != 3
+        or isinstance(operands[0], TableView)
+    ):
         return None
     which, *cases = eqn.invars
     stopped = _stopped_case(cases[0], cases[1], made)
     if stopped is None:
         return None
     value = operands[2 - stopped]
-    if not isinstance(value, View):
+    if not isinstance(value, TableView):
         return None if primitives.is_inexact(cases[0].aval.dtype) else value
     varies = _varying_axes(which, made)
     if any(value.strides[a] is None for a in varies):

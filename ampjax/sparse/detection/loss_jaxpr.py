@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ampjax.devices.loss_collectives import is_weighted, scalar
 from ampjax.errors import DataError, ParameterError, SettingsError
 from ampjax.jaxprs import primitives
-from ampjax.jaxprs.inlining import inlined
+from ampjax.jaxprs.inlining import inline_calls
 
 Tree = Any
 LossFn = Callable[[Tree, Tree], Any]
@@ -94,18 +94,18 @@ def trace_loss(
     _check_batch(batch)
     weighted = False
 
-    def traced(*args: Any) -> Any:
+    def trace(*args: Any) -> Any:
         nonlocal weighted
         out = loss_fn(*args)
         weighted = is_weighted(out)
         return scalar(lambda: out)()
 
-    closed, out = jax.make_jaxpr(traced, axis_env=list(mapped), return_shape=True)(
+    closed, out = jax.make_jaxpr(trace, axis_env=list(mapped), return_shape=True)(
         abstract(params), abstract(batch)
     )
     has_aux = _has_aux(out)
     jaxpr, consts = primitives.opened(closed)
-    jaxpr = inlined(primitives.needed(jaxpr))
+    jaxpr = inline_calls(primitives.needed(jaxpr))
     params_tree, batch_tree, out_tree = (jax.tree.structure(tree) for tree in (params, batch, out))
     return TracedLoss(
         jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux, weighted, mapped

@@ -17,7 +17,7 @@ from jax.extend.core import primitives as prim
 
 from ampjax.errors import SettingsError
 from ampjax.jaxprs import primitives
-from ampjax.sparse.detection.findings import NOTHING, Draw, Place, Value
+from ampjax.sparse.detection.findings import NOTHING, Draw, EquationPlace, Value
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss
 from ampjax.sparse.detection.table_flow import TableFlow
 
@@ -40,7 +40,7 @@ def draws_of(traced: TracedLoss) -> list[Draw]:
     flow.run(
         traced.jaxpr,
         [*[NOTHING] * n_params, *batch],
-        Place(),
+        EquationPlace(),
     )
     return [draw for _, draw in sorted(flow.draws.items())]
 

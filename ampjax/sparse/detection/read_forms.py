@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from ampjax.sparse.detection.loss_jaxpr import Leaf
 from ampjax.sparse.detection.row_axes import LEADING, table_shape
-from ampjax.sparse.detection.table_views import View
+from ampjax.sparse.detection.table_views import TableView
 
 
 def describe_form(
     leaves: Sequence[Leaf],
     leaf: int,
     axes: tuple[int, ...],
-    read: Sequence[View],
+    read: Sequence[TableView],
 ) -> list[str]:
     """Describes the form in which a table is read, where the read is not simply `table[ids]`.
 

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import primitives as prim
 
-from ampjax.sparse.detection.table_views import Stop, View, Write
+from ampjax.sparse.detection.table_views import Overwrite, Stop, TableView
 
 GatherMode = jax.lax.GatherScatterMode
 
@@ -33,7 +33,7 @@ MAX_WRITTEN = 256
 """Rows that may be overwritten in a view: each id that is read is compared with each of them."""
 
 
-def is_read(eqn: Any, view: View) -> bool:
+def is_read(eqn: Any, view: TableView) -> bool:
     """Tells whether an equation reads whole rows of its first operand: a gather by row ids, or a slice of one row.
 
     A slice of several rows is none: that is how a matrix is cut in parts, and each step would read the same rows.
@@ -155,14 +155,14 @@ def read_rows(
     for stop in view.stops:
         passes = jnp.take(
             stop.mask,
-            _counted(stop, _index(eqn, operands[1:]), _last(eqn))[0],
+            _number_rows(stop, _index(eqn, operands[1:]), _last_indices(eqn))[0],
             mode="clip",
         )
         rows = _where(passes, rows, _without_gradient(rows, view))
-    return _arranged(eqn, _outside(eqn, view, rows, inside), number.ndim)
+    return _arrange_axes(eqn, _outside(eqn, view, rows, inside), number.ndim)
 
 
-def is_plain(view: View) -> bool:
+def is_plain(view: TableView) -> bool:
     """Tells whether a view is a whole table without overwritten rows: reads of several such tables can be made at once."""
     is_whole = len(view.segments) == 1 and view.segments[0].leaf is not None and not view.offset
     return is_whole and not view.writes and not view.stops
@@ -181,13 +181,13 @@ class LaneReads:
     def __init__(
         self,
         eqns: Sequence[Any],
-        views: Sequence[View],
+        views: Sequence[TableView],
         indices: Sequence[Any],
         axes: Sequence[int | None],
     ):
         self._eqn = eqns[0]
         self._views = views
-        last = [_last(eqn) for eqn in eqns]
+        last = [_last_indices(eqn) for eqn in eqns]
         bounds = {}
         for a in last[0]:
             bounds[a] = np.array([of_one[a] for of_one in last])
@@ -196,7 +196,7 @@ class LaneReads:
             bounds: Mapping[int, Any],
             *indices: Any,
         ) -> tuple[jax.Array, jax.Array]:
-            return _counted(views[0], _index(eqns[0], indices), bounds)
+            return _number_rows(views[0], _index(eqns[0], indices), bounds)
 
         count = jax.vmap(
             numbers,
@@ -234,15 +234,17 @@ class LaneReads:
             mode="clip",
         )
         rows = _outside(self._eqn, view, rows, self._inside)
-        return jax.vmap(lambda of_one: _arranged(self._eqn, of_one, self._number.ndim - 1))(rows)
+        return jax.vmap(lambda of_one: _arrange_axes(self._eqn, of_one, self._number.ndim - 1))(
+            rows
+        )
 
 
-def _without_gradient(rows: Any, view: View) -> Any:
+def _without_gradient(rows: Any, view: TableView) -> Any:
     """Rows through which no gradient comes. A tangent only counts in its transpose, where a zero drops the gradient."""
     return jnp.zeros_like(rows) if view.is_tangent else jax.lax.stop_gradient(rows)
 
 
-def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
+def write_rows(eqn: Any, operands: Sequence[Any]) -> TableView | None:
     """Builds the view of a scatter's result, if the scatter overwrites a few whole rows of its first operand; else None.
 
     Args:
@@ -254,7 +256,7 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
     """
     if (
         eqn.primitive is not prim.scatter_p
-        or not isinstance(operands[0], View)
+        or not isinstance(operands[0], TableView)
         or operands[0].stops
     ):
         return None
@@ -271,7 +273,7 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
     ):
         return None
     if isinstance(numbers, frozenset):
-        write = Write(numbers, values)
+        write = Overwrite(numbers, values)
     else:
         write = _write(eqn, view, numbers, values, windows)
     return dataclasses.replace(view, writes=(*view.writes, write))
@@ -285,10 +287,10 @@ def _numbers(
     operands: Sequence[Any],
 ) -> tuple[jax.Array, jax.Array]:
     """Maps ids to numbers of rows in the row space, int32, clipped for ids outside; and to flags: inside or not."""
-    return _counted(
+    return _number_rows(
         operands[0],
         _index(eqn, operands[1:]),
-        _last(eqn),
+        _last_indices(eqn),
     )
 
 
@@ -302,7 +304,7 @@ def index_of(
       eqn: A read.
       operands: Its operands' values; the first is a view.
     """
-    last = _last(eqn)
+    last = _last_indices(eqn)
     result = {}
     for a, start in _index(eqn, operands[1:]).items():
         result[a] = (jnp.asarray(start), last[a])
@@ -327,7 +329,7 @@ def _index(
             return result
 
 
-def _last(eqn: Any) -> dict[int, int]:
+def _last_indices(eqn: Any) -> dict[int, int]:
     """By axis of a read's operand the last index that is inside."""
     is_slice = eqn.primitive is prim.slice_p
     if is_slice:
@@ -345,8 +347,8 @@ def _last(eqn: Any) -> dict[int, int]:
     return {a: shape[a] - sizes[a] for a in axes}
 
 
-def _counted(
-    numbering: View | Stop,
+def _number_rows(
+    numbering: TableView | Stop,
     starts: Mapping[int, Any],
     last: Mapping[int, Any],
 ) -> tuple[jax.Array, jax.Array]:
@@ -357,7 +359,7 @@ def _counted(
         stride = numbering.strides[a]
         start = jnp.asarray(start)
         if stride is not None:
-            number = number + stride * _clipped(start, last[a])
+            number = number + stride * _clip_ids(start, last[a])
         inside = inside & _in_range(start, last[a])
     return jnp.broadcast_arrays(number, inside)  # pyright: ignore[reportReturnType]
 
@@ -382,7 +384,7 @@ def _starts(
     return starts or {0: jnp.zeros(indices.shape[:-1], jnp.int32)}
 
 
-def _clipped(ids: jax.Array, last: Any) -> jax.Array:
+def _clip_ids(ids: jax.Array, last: Any) -> jax.Array:
     return jnp.clip(ids, 0, _bound(ids, last)).astype(jnp.int32)
 
 
@@ -398,7 +400,7 @@ def _bound(ids: jax.Array, last: Any) -> Any:
     return min(int(last), most)
 
 
-def _hits(number: jax.Array, write: Write) -> jax.Array:
+def _hits(number: jax.Array, write: Overwrite) -> jax.Array:
     """Marks which writes meet which rows, `[*ids, k]`."""
     return (number[..., None] == write.rows) & (write.rows >= 0)
 
@@ -408,7 +410,7 @@ def _hits(number: jax.Array, write: Write) -> jax.Array:
 
 def _outside(
     eqn: Any,
-    view: View,
+    view: TableView,
     rows: jax.Array,
     inside: jax.Array,
 ) -> jax.Array:
@@ -449,7 +451,7 @@ def _fill_value(eqn: Any, dtype: Any) -> Any:
     return jnp.nan if given is None and jnp.issubdtype(dtype, jnp.inexact) else given
 
 
-def _arranged(
+def _arrange_axes(
     eqn: Any,
     rows: jax.Array,
     n_id_axes: int,
@@ -481,16 +483,16 @@ def _windows(eqn: Any) -> list[int]:
 
 def _write(
     eqn: Any,
-    view: View,
+    view: TableView,
     indices: Any,
     values: Any,
     windows: Sequence[int],
-) -> Write:
+) -> Overwrite:
     """Collects the rows that a scatter overwrites, and their new values."""
     numbers = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
     starts = _starts(indices, numbers.scatter_dims_to_operand_dims, numbers)
-    number, inside = _counted(
+    number, inside = _number_rows(
         view,
         starts,
         {a: shape[a] - windows[a] for a in starts},
@@ -522,7 +524,7 @@ def _write(
             *row,
         ],
     )
-    return Write(
+    return Overwrite(
         number.ravel(),
         values.reshape(
             number.size,

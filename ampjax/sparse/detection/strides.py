@@ -46,7 +46,7 @@ def is_one_line(
     return True
 
 
-def transposed(numbers: Numbers, order: Sequence[int]) -> Numbers:
+def transpose(numbers: Numbers, order: Sequence[int]) -> Numbers:
     """The numbers after axes have been put into another order.
 
     Args:
@@ -57,7 +57,7 @@ def transposed(numbers: Numbers, order: Sequence[int]) -> Numbers:
     return tuple(strides[a] for a in order), offset
 
 
-def without(numbers: Numbers, gone: Sequence[int]) -> Numbers:
+def drop_axes(numbers: Numbers, gone: Sequence[int]) -> Numbers:
     """The numbers without some axes of one.
 
     Args:
@@ -102,7 +102,7 @@ def cut(numbers: Numbers, spans: Sequence[slice]) -> Numbers:
     return tuple(None if s is None else s * spans[a].step for a, s in enumerate(strides)), offset
 
 
-def reversed_along(
+def reverse_axes(
     numbers: Numbers,
     shape: Sequence[int],
     turned: Sequence[int],
@@ -119,7 +119,7 @@ def reversed_along(
     return tuple(-s if s is not None and a in turned else s for a, s in enumerate(strides)), offset
 
 
-def reshaped(
+def reshape(
     numbers: Numbers,
     old: Sequence[int],
     new: Sequence[int],

@@ -1,6 +1,6 @@
 """Follows tables and floats through a jaxpr: reads of rows, other uses of a table, and the origins of row ids.
 
-An abstract interpretation: each variable is a `View` of a table, or the set of what its value depends on. Loops are followed until
+An abstract interpretation: each variable is a `TableView` of a table, or the set of what its value depends on. Loops are followed until
 another step adds nothing. Knows reads and jaxprs; nothing of leaves' names, batches or rewriting.
 """
 
@@ -22,7 +22,7 @@ from ampjax.sparse.detection.findings import (
     Cause,
     Deps,
     Draw,
-    Place,
+    EquationPlace,
     Read,
     Value,
     origins_of_choice,
@@ -30,7 +30,7 @@ from ampjax.sparse.detection.findings import (
     union,
 )
 from ampjax.sparse.detection.gradient_stops import chosen_value
-from ampjax.sparse.detection.table_views import View
+from ampjax.sparse.detection.table_views import TableView
 
 
 @dataclasses.dataclass
@@ -51,7 +51,7 @@ class TableFlow:
         self,
         jaxpr: Any,
         args: Sequence[Value],
-        place: Place,
+        place: EquationPlace,
     ) -> list[Value]:
         """Follows values through a jaxpr.
 
@@ -82,7 +82,7 @@ class TableFlow:
             made.update(dict.fromkeys(eqn.outvars, eqn))
         return [value(v) for v in body.outvars]
 
-    def used(self, value: Value, how: str) -> Deps:
+    def note_use(self, value: Value, how: str) -> Deps:
         """Notes that tables are used as wholes.
 
         Args:
@@ -92,7 +92,7 @@ class TableFlow:
         Returns:
           What the value depends on.
         """
-        if not isinstance(value, View):
+        if not isinstance(value, TableView):
             return value
         for leaf in value.leaves:
             self.uses.setdefault(leaf, how)
@@ -102,7 +102,7 @@ class TableFlow:
         self,
         eqn: Any,
         ins: list[Value],
-        place: Place,
+        place: EquationPlace,
         made: Mapping[Any, Any],
     ) -> list[Value]:
         rule = _RULES.get(eqn.primitive.name)
@@ -121,13 +121,13 @@ class TableFlow:
             )
         if (chosen := chosen_value(eqn, ins, made)) is not None:
             return [chosen]
-        if not any(isinstance(v, View) for v in ins):
+        if not any(isinstance(v, TableView) for v in ins):
             return self._opaque(eqn, ins, place)
         view, *others = ins
-        if isinstance(view, View) and reads.is_read(eqn, view):
+        if isinstance(view, TableView) and reads.is_read(eqn, view):
             return [self._read(eqn, view, [self._all_used([v], eqn, place) for v in others], place)]
         moved = table_views.views_of_results(eqn, ins)
-        if moved is None and isinstance(view, View) and eqn.primitive is prim.scatter_p:
+        if moved is None and isinstance(view, TableView) and eqn.primitive is prim.scatter_p:
             written = reads.write_rows(
                 eqn,
                 [
@@ -148,9 +148,9 @@ class TableFlow:
     def _read(
         self,
         eqn: Any,
-        view: View,
+        view: TableView,
         indices: list[Value],
-        place: Place,
+        place: EquationPlace,
     ) -> Deps:
         deps = union(indices) | place.control | origins_of_choice(view)
         mode = reads.read_mode(eqn)
@@ -172,7 +172,7 @@ class TableFlow:
         self,
         eqn: Any,
         ins: Sequence[Value],
-        place: Place,
+        place: EquationPlace,
         how: str = "",
     ) -> list[Value]:
         """An equation that is not known: each result may depend on all operands."""
@@ -188,17 +188,17 @@ class TableFlow:
         self,
         values: Sequence[Value],
         eqn: Any,
-        place: Place,
+        place: EquationPlace,
         how: str = "",
     ) -> Deps:
         """Unites the origins of values, and notes that the equation uses the tables among them."""
-        if not any(isinstance(v, View) for v in values):
+        if not any(isinstance(v, TableView) for v in values):
             return union(values)
         line = place.line_of(eqn)
         text = (
             f"`{eqn.primitive.name}`" + (f", {how}" if how else "") + (f" ({line})" if line else "")
         )
-        return union([self.used(v, text) for v in values])
+        return union([self.note_use(v, text) for v in values])
 
     # ---- calls and branches ------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class TableFlow:
         self,
         eqn: Any,
         ins: list[Value],
-        place: Place,
+        place: EquationPlace,
     ) -> list[Value]:
         return self.run(primitives.called(eqn), ins, place / 0)
 
@@ -214,9 +214,9 @@ class TableFlow:
         self,
         eqn: Any,
         ins: list[Value],
-        place: Place,
+        place: EquationPlace,
     ) -> list[Value]:
-        if eqn.effects or any(isinstance(v, View) for v in ins):
+        if eqn.effects or any(isinstance(v, TableView) for v in ins):
             return self._opaque(
                 eqn, ins, place, "whose backward rule gives a gradient for the whole table"
             )
@@ -226,10 +226,10 @@ class TableFlow:
         self,
         eqn: Any,
         ins: list[Value],
-        place: Place,
+        place: EquationPlace,
     ) -> list[Value]:
         outs = self._call(eqn, ins, place)
-        if any(isinstance(v, View) for v in ins):
+        if any(isinstance(v, TableView) for v in ins):
             outs = [self._all_used([v], eqn, place, "which returns the table") for v in outs]
             self._jvp_rule(eqn, ins, place)
         return list(outs)
@@ -238,7 +238,7 @@ class TableFlow:
         self,
         eqn: Any,
         ins: list[Value],
-        place: Place,
+        place: EquationPlace,
     ) -> None:
         """Follows the user's rule, which must only read rows, of the table and of its tangent."""
         primals = list(zip(ins, eqn.invars, strict=True))[eqn.params["num_consts"] :]
@@ -259,7 +259,7 @@ class TableFlow:
         self,
         eqn: Any,
         ins: list[Value],
-        place: Place,
+        place: EquationPlace,
     ) -> list[Value]:
         which = self._all_used(ins[:1], eqn, place)
         inside = dataclasses.replace(place, control=place.control | which)
@@ -277,7 +277,7 @@ class TableFlow:
         self,
         eqn: Any,
         ins: list[Value],
-        place: Place,
+        place: EquationPlace,
     ) -> list[Value]:
         consts, init, xs = primitives.scan_parts(eqn, ins)
         items = [self._all_used([v], eqn, place, "which runs over the table's rows") for v in xs]
@@ -308,7 +308,7 @@ class TableFlow:
         self,
         eqn: Any,
         ins: list[Value],
-        place: Place,
+        place: EquationPlace,
     ) -> list[Value]:
         test_consts, consts, init = primitives.while_parts(eqn, ins)
         body, _ = primitives.opened(eqn.params["body_jaxpr"])
@@ -320,7 +320,7 @@ class TableFlow:
         def once(carry: list[Value]) -> list[Value]:
             return self.run(body, [*consts, *carry], place / 1)
 
-        moving = [v if isinstance(v, View) else v | steps for v in init]
+        moving = [v if isinstance(v, TableView) else v | steps for v in init]
         carry = self._settle(
             eqn,
             place,
@@ -337,13 +337,13 @@ class TableFlow:
         decides = self._all_used(test, eqn, place)
         result = []
         for v in carry:
-            result.append(v if isinstance(v, View) else (v | decides) - steps)
+            result.append(v if isinstance(v, TableView) else (v | decides) - steps)
         return result
 
     def _settle(
         self,
         eqn: Any,
-        place: Place,
+        place: EquationPlace,
         body: Any,
         n_consts: int,
         init: Sequence[Value],
@@ -360,8 +360,10 @@ class TableFlow:
         for i in range(len(init)):
             same.append(primitives.carried_unchanged(body, n_consts, i))
         carry = []
+        # A table that the body may change is used as a whole, once and for all.
         for v, unchanged in zip(init, same, strict=True):
             carry.append(v if unchanged else used(v))
+        # Origins only grow, and there are finitely many, so this ends.
         while True:
             pairs = zip(
                 carry,
@@ -370,7 +372,7 @@ class TableFlow:
             )
             new = []
             for old, out in pairs:
-                new.append(old if isinstance(old, View) else old | used(out))
+                new.append(old if isinstance(old, TableView) else old | used(out))
             if new == carry:
                 return carry
             carry = new
@@ -386,7 +388,7 @@ _BROKEN = {
 }
 """Equations that can work on rows, and the reason that is given if one does not."""
 
-Rule = Callable[[TableFlow, Any, list[Value], Place], list[Value]]
+Rule = Callable[[TableFlow, Any, list[Value], EquationPlace], list[Value]]
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys((*primitives.CALLS, *primitives.REMATERIALIZED), TableFlow._call),

@@ -1,6 +1,6 @@
 """Views of tables, for operations on a table before its rows are read: transposes, stacks, parts, concatenations, overwrites.
 
-A `View` stands for such an array and never holds it. Its rows are numbered in one line, the *row space*, a segment after the
+A `TableView` stands for such an array and never holds it. Its rows are numbered in one line, the *row space*, a segment after the
 other; strides say which number stands where in the array, as NumPy's say where an element is. Each equation that only moves
 numbers changes strides, segments, or what lies within each row. Knows equations; nothing of reads and programs.
 """
@@ -48,7 +48,7 @@ class Segment:
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["rows", "values"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
-class Write:
+class Overwrite:
     """Rows that were overwritten.
 
     Args:
@@ -84,7 +84,7 @@ class Stop:
     meta_fields=["strides", "offset", "is_tangent"],
 )
 @dataclasses.dataclass(frozen=True)
-class View:
+class TableView:
     """Stands for an array of whole rows of tables.
 
     Args:
@@ -97,7 +97,7 @@ class View:
     """
 
     segments: tuple[Segment, ...]
-    writes: tuple[Write, ...]
+    writes: tuple[Overwrite, ...]
     strides: Strides
     offset: int = 0
     is_tangent: bool = False
@@ -121,14 +121,14 @@ class View:
             initial=0,
         )
 
-    def tangent(self, tangents: View) -> View:
+    def tangent(self, tangents: TableView) -> TableView:
         """Builds the view for tangents of these rows. Row numbers have no tangents, so this view's are kept.
 
         Args:
           tangents: The view that stands for the tangents.
         """
         writes = tuple(
-            Write(write.rows, t.values)
+            Overwrite(write.rows, t.values)
             for write, t in zip(self.writes, tangents.writes, strict=True)
         )
         return dataclasses.replace(
@@ -145,7 +145,7 @@ def whole_table(
     axes: Sequence[int],
     rows: Any = None,
     first: int = 0,
-) -> View:
+) -> TableView:
     """Builds the view of a parameter that nothing has been done to.
 
     Args:
@@ -161,7 +161,7 @@ def whole_table(
             rows.shape[0],
             *(n for a, n in enumerate(shape) if a not in axes),
         )
-    return View(
+    return TableView(
         (Segment(leaf, first, math.prod(shape[a] for a in axes), rows),),
         (),
         strides.in_one_line(sizes),
@@ -171,7 +171,7 @@ def whole_table(
 def views_of_results(
     eqn: Any,
     operands: Sequence[Any],
-) -> list[View] | None:
+) -> list[TableView] | None:
     """The views of an equation's results, if the equation keeps every row of its views whole; else None.
 
     Args:
@@ -179,16 +179,16 @@ def views_of_results(
       operands: What stands for its operands, at least one of them a view.
     """
     if eqn.primitive.name in ("concatenate", "stack"):
-        result = _joined(eqn, operands)
+        result = _join_views(eqn, operands)
         return None if result is None else [result]
     view, *others = operands
-    if not isinstance(view, View) or any(isinstance(other, View) for other in others):
+    if not isinstance(view, TableView) or any(isinstance(other, TableView) for other in others):
         return None
     if eqn.primitive.name in ("split", "unstack"):
         parts = [part for part in _split(eqn, view) if part is not None]
         return parts if len(parts) == len(eqn.outvars) else None
     if eqn.primitive in _KEEP:
-        return [_within(view, lambda rows: eqn.primitive.bind(rows, **eqn.params))]
+        return [_change_rows(view, lambda rows: eqn.primitive.bind(rows, **eqn.params))]
     rule = _RULES.get(eqn.primitive)
     if rule:
         result = rule(eqn, view, *others)
@@ -200,26 +200,26 @@ def views_of_results(
 # ---- one array -------------------------------------------------------------------------------------------------------
 
 
-def _within(
-    view: View,
+def _change_rows(
+    view: TableView,
     change: Callable[[Any], Any],
     **fields: Any,
-) -> View:
+) -> TableView:
     """The view with something done to each of its rows, and other fields."""
 
     def changed(rows: Any) -> Any:
         return rows if rows is None or isinstance(rows, frozenset) else change(rows)
 
     segments = tuple(dataclasses.replace(s, value=changed(s.value)) for s in view.segments)
-    writes = tuple(Write(w.rows, changed(w.values)) for w in view.writes)
+    writes = tuple(Overwrite(w.rows, changed(w.values)) for w in view.writes)
     return dataclasses.replace(view, segments=segments, writes=writes, **fields)
 
 
-def _moved(
-    view: View,
+def _move_axes(
+    view: TableView,
     numbers: Callable[[strides.Numbers], strides.Numbers | None],
     change: Callable[[Any], Any],
-) -> View | None:
+) -> TableView | None:
     """The view with something done to each of its rows, and its axes moved."""
     lines = []
     for each in (view, *view.stops):
@@ -228,15 +228,15 @@ def _moved(
         return None
     (first, offset), *others = [line for line in lines if line is not None]
     stops = tuple(Stop(stop.mask, *line) for stop, line in zip(view.stops, others, strict=True))
-    return _within(view, change, strides=first, offset=offset, stops=stops)
+    return _change_rows(view, change, strides=first, offset=offset, stops=stops)
 
 
-def with_stop(view: View, stop: Stop) -> View:
+def with_stop(view: TableView, stop: Stop) -> TableView:
     """The view with gradients stopped for some reads."""
     return dataclasses.replace(view, stops=(*view.stops, stop))
 
 
-def _places(view: View) -> dict[int, int]:
+def _places(view: TableView) -> dict[int, int]:
     """For each axis within rows, its place in an array of rows `[m, *row]`."""
     return {
         a: place
@@ -244,53 +244,53 @@ def _places(view: View) -> dict[int, int]:
     }
 
 
-def _unchanged(eqn: Any, view: View) -> View:
+def _keep_view(eqn: Any, view: TableView) -> TableView:
     """A table's sharding says nothing of its rows."""
     del eqn
     return view
 
 
-def _transpose(eqn: Any, view: View) -> View | None:
+def _transpose(eqn: Any, view: TableView) -> TableView | None:
     order = eqn.params["permutation"]
     place = _places(view)
     within = [
         0,
         *(place[a] for a in order if a in place),
     ]
-    return _moved(
+    return _move_axes(
         view,
-        lambda numbers: strides.transposed(numbers, order),
+        lambda numbers: strides.transpose(numbers, order),
         lambda rows: rows.transpose(within),
     )
 
 
-def _squeeze(eqn: Any, view: View) -> View | None:
-    return _without(view, eqn.params["dimensions"])
+def _squeeze(eqn: Any, view: TableView) -> TableView | None:
+    return _drop_axes(view, eqn.params["dimensions"])
 
 
-def _without(view: View, gone: Sequence[int]) -> View | None:
+def _drop_axes(view: TableView, gone: Sequence[int]) -> TableView | None:
     """The view without some axes of one."""
     place = [place for a, place in _places(view).items() if a in gone]
-    return _moved(
+    return _move_axes(
         view,
-        lambda numbers: strides.without(numbers, gone),
+        lambda numbers: strides.drop_axes(numbers, gone),
         lambda rows: jax.lax.squeeze(rows, place),
     )
 
 
-def _broadcast(eqn: Any, view: View) -> View | None:
+def _broadcast(eqn: Any, view: TableView) -> TableView | None:
     """New axes, and rows along axes of one, only repeat rows."""
     shapes = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     target = eqn.params["broadcast_dimensions"]
     row = [shapes[1][target[a]] for a in _places(view)]
-    return _moved(
+    return _move_axes(
         view,
         lambda numbers: strides.broadcast(numbers, *shapes, target),
         lambda rows: jnp.broadcast_to(rows, (rows.shape[0], *row)),
     )
 
 
-def _slice(eqn: Any, view: View) -> View | None:
+def _slice(eqn: Any, view: TableView) -> TableView | None:
     start, limit, step = (
         eqn.params[name] for name in ("start_indices", "limit_indices", "strides")
     )
@@ -300,7 +300,7 @@ def _slice(eqn: Any, view: View) -> View | None:
     )
 
 
-def _split(eqn: Any, view: View) -> list[View | None]:
+def _split(eqn: Any, view: TableView) -> list[TableView | None]:
     """Several parts along one axis; of one each, without that axis, if the array is unstacked."""
     shape = eqn.invars[0].aval.shape
     axis = eqn.params["axis"]
@@ -311,38 +311,38 @@ def _split(eqn: Any, view: View) -> list[View | None]:
     for span in spans:
         parts.append(_cut(view, [*every[:axis], span, *every[axis + 1 :]]))
     if eqn.primitive.name == "unstack":
-        return [part and _without(part, [axis]) for part in parts]
+        return [part and _drop_axes(part, [axis]) for part in parts]
     return parts
 
 
-def _cut(view: View, spans: Sequence[slice]) -> View | None:
+def _cut(view: TableView, spans: Sequence[slice]) -> TableView | None:
     """A part of a view, by axis from where to where and in which steps."""
     row = [spans[a] for a in _places(view)]
-    return _moved(
+    return _move_axes(
         view,
         lambda numbers: strides.cut(numbers, spans),
         lambda rows: rows[:, *row],
     )
 
 
-def _rev(eqn: Any, view: View) -> View | None:
+def _rev(eqn: Any, view: TableView) -> TableView | None:
     turned = eqn.params["dimensions"]
     shape = eqn.invars[0].aval.shape
     within = [place for a, place in _places(view).items() if a in turned]
-    return _moved(
+    return _move_axes(
         view,
-        lambda numbers: strides.reversed_along(numbers, shape, turned),
+        lambda numbers: strides.reverse_axes(numbers, shape, turned),
         lambda rows: jnp.flip(rows, within),
     )
 
 
-def _reshape(eqn: Any, view: View) -> View | None:
+def _reshape(eqn: Any, view: TableView) -> TableView | None:
     """Rows' axes may be joined and cut, and so may axes within rows, but not one kind with the other."""
     old = eqn.invars[0].aval.shape
     new = eqn.outvars[0].aval.shape
     if eqn.params["dimensions"] is not None or 0 in old:
         return None
-    row = strides.reshaped((view.strides, view.offset), old, new)
+    row = strides.reshape((view.strides, view.offset), old, new)
     if row is None:
         sizes = []
     else:
@@ -350,9 +350,9 @@ def _reshape(eqn: Any, view: View) -> View | None:
         for n, stride in zip(new, row[0], strict=True):
             if stride is None:
                 sizes.append(n)
-    return _moved(
+    return _move_axes(
         view,
-        lambda numbers: strides.reshaped(numbers, old, new),
+        lambda numbers: strides.reshape(numbers, old, new),
         lambda rows: rows.reshape(rows.shape[0], *sizes),
     )
 
@@ -360,7 +360,7 @@ def _reshape(eqn: Any, view: View) -> View | None:
 # ---- several arrays --------------------------------------------------------------------------------------------------
 
 
-def _joined(eqn: Any, operands: Sequence[Any]) -> View | None:
+def _join_views(eqn: Any, operands: Sequence[Any]) -> TableView | None:
     """Joins views, and ordinary arrays among them, along the rows' outermost axis, which a stack adds."""
     parts = []
     for value, v in zip(operands, eqn.invars, strict=True):
@@ -369,12 +369,12 @@ def _joined(eqn: Any, operands: Sequence[Any]) -> View | None:
     axis = eqn.params.get("dimension", eqn.params.get("axis"))
     if eqn.primitive.name == "stack":
         parts = [_with_axis(*part, axis) for part in parts]
-    axes, *others = {v.row_axes for v, _ in parts if isinstance(v, View)} or {()}
+    axes, *others = {v.row_axes for v, _ in parts if isinstance(v, TableView)} or {()}
     if others or axis not in axes:
         return None
     lines = []
     for v, shape in parts:
-        lines.append(_line(v, shape) if isinstance(v, View) else _array(v, shape, axes))
+        lines.append(_line(v, shape) if isinstance(v, TableView) else _array(v, shape, axes))
     return _in_one_line(lines, eqn, axes, axis)
 
 
@@ -384,7 +384,7 @@ def _with_axis(
     axis: int,
 ) -> tuple[Any, tuple[int, ...]]:
     """A value with one more axis of one, and its shape."""
-    if isinstance(value, View):
+    if isinstance(value, TableView):
         value = dataclasses.replace(
             value,
             strides=(
@@ -398,7 +398,7 @@ def _with_axis(
     return value, (*shape[:axis], 1, *shape[axis:])
 
 
-def _pad(eqn: Any, view: View, value: Any) -> View | None:
+def _pad(eqn: Any, view: TableView, value: Any) -> TableView | None:
     """Rows that are all equal, before and after the others."""
     axes = view.row_axes
     config = eqn.params["padding_config"]
@@ -436,11 +436,11 @@ def _pad(eqn: Any, view: View, value: Any) -> View | None:
     )
 
 
-Line = tuple[tuple[Segment, ...], tuple[Write, ...]]
+Line = tuple[tuple[Segment, ...], tuple[Overwrite, ...]]
 """A row space."""
 
 
-def _line(view: View, shape: Sequence[int]) -> Line | None:
+def _line(view: TableView, shape: Sequence[int]) -> Line | None:
     """Describes the row space of a view's own rows, if they lie in one line; None if not."""
     rows = []
     for a in view.row_axes:
@@ -469,7 +469,7 @@ def _line(view: View, shape: Sequence[int]) -> Line | None:
                 value,
             )
         )
-    return tuple(segments), tuple(_shifted(w, start, stop, -start) for w in view.writes)
+    return tuple(segments), tuple(_shift_write(w, start, stop, -start) for w in view.writes)
 
 
 def _array(
@@ -493,7 +493,7 @@ def _in_one_line(
     eqn: Any,
     axes: Sequence[int],
     axis: int,
-) -> View | None:
+) -> TableView | None:
     """The view of row spaces one after the other, if `axis` is the outermost of the rows' axes."""
     shape = eqn.outvars[0].aval.shape
     n_rows = math.prod(shape[a] for a in axes)
@@ -507,26 +507,26 @@ def _in_one_line(
             return None
         stop = sum(segment.n_rows for segment in part[0])
         segments += part[0]
-        writes += [_shifted(w, 0, stop, start) for w in part[1]]
+        writes += [_shift_write(w, 0, stop, start) for w in part[1]]
         start += stop
-    return View(
+    return TableView(
         tuple(segments),
         tuple(writes),
         strides.in_one_line([n if a in axes else None for a, n in enumerate(shape)]),
     )
 
 
-def _shifted(
-    write: Write,
+def _shift_write(
+    write: Overwrite,
     start: int,
     stop: int,
     shift: int,
-) -> Write:
+) -> Overwrite:
     """Cuts a write down to rows from start to stop, and renumbers its rows."""
     if isinstance(write.rows, frozenset):
         return write
     inside = (write.rows >= start) & (write.rows < stop)
-    return Write(
+    return Overwrite(
         jnp.where(inside, write.rows + shift, -1),
         write.values,
     )
@@ -540,8 +540,8 @@ _KEEP = (
     prim.name_p,
 )
 
-_RULES: dict[Any, Callable[..., View | None]] = {
-    prim.sharding_constraint_p: _unchanged,
+_RULES: dict[Any, Callable[..., TableView | None]] = {
+    prim.sharding_constraint_p: _keep_view,
     prim.transpose_p: _transpose,
     prim.squeeze_p: _squeeze,
     prim.broadcast_in_dim_p: _broadcast,

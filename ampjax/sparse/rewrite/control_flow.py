@@ -1,6 +1,6 @@
 """Calls, branches and loops around reads: each is built again, with rows and positions in place of tables.
 
-A table in JAX's control flow is a `View`, which is a pytree and can stand wherever arrays do. Each rule has one form for both kinds of
+A table in JAX's control flow is a `TableView`, which is a pytree and can stand wherever arrays do. Each rule has one form for both kinds of
 walk: positions go in with the operands, ids come out with the results.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
-from ampjax.sparse.detection.table_views import View
+from ampjax.sparse.detection.table_views import TableView
 
 if TYPE_CHECKING:
     from ampjax.sparse.rewrite.evaluate import FoundIds, Positions, RowInterpreter
@@ -64,7 +64,7 @@ def _custom_jvp(
 ) -> Result:
     """A new `custom_jvp` on rows. The user's rule is interpreted in the same way as the function."""
     inner = (*path, 1)
-    if any(isinstance(v, View) for v in ins):
+    if any(isinstance(v, TableView) for v in ins):
         rule, consts, zeros = primitives.jvp_rule(eqn)
     else:
         rule = None
@@ -82,7 +82,7 @@ def _custom_jvp(
         tangents = []
         for p, t, is_float in each:
             if is_float:
-                tangents.append(p.tangent(t) if isinstance(p, View) else t)
+                tangents.append(p.tangent(t) if isinstance(p, TableView) else t)
         return interpreter.run(
             (rule, consts),
             [*primals[skip:], *tangents],
@@ -180,21 +180,24 @@ def _scan(
 ) -> Result:
     """Positions are scanned over, ids are stacked."""
     consts, init, xs = primitives.scan_parts(eqn, ins)
-    start, whole = _moving(init)
+    start, whole = _split_carry(init)
 
     def step(
         carry: list[Any],
         x: tuple[list[Any], Positions],
     ) -> tuple[list[Any], Result]:
+        # Tables go back into the carry, and this step's positions stand for its reads.
         outs, ids = interpreter.run(
             eqn.params["jaxpr"],
             [*consts, *whole(carry), *x[0]],
             x[1],
             (*path, 0),
         )
-        return _moving(outs[: len(init)])[0], (outs[len(init) :], ids)
+        # Tables leave the carry again: they are not arrays, and a step passes them on unchanged.
+        return _split_carry(outs[: len(init)])[0], (outs[len(init) :], ids)
 
     options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    # Positions are scanned over like other inputs, and the ids of all steps are stacked.
     carry, (ys, ids) = jax.lax.scan(
         step,
         start,
@@ -213,7 +216,7 @@ def _while(
 ) -> Result:
     """Reads ids of a `while` loop from the first step, since they are the same in every step."""
     test_consts, consts, init = primitives.while_parts(eqn, ins)
-    start, whole = _moving(init)
+    start, whole = _split_carry(init)
 
     def test(carry: list[Any]) -> Result:
         return interpreter.run(
@@ -231,22 +234,24 @@ def _while(
             (*path, 1),
         )
 
+    # Run the loop without its ids, which can't leave it.
     carry = jax.lax.while_loop(
         lambda c: test(c)[0][0],
-        lambda c: _moving(step(c)[0])[0],
+        lambda c: _split_carry(step(c)[0])[0],
         start,
     )
+    # The first step's ids, computed from the initial carry, serve for all steps.
     return whole(carry), (test(start)[1] | step(start)[1] if interpreter.collecting else {})
 
 
-def _moving(carry: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
+def _split_carry(carry: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
     """Splits a loop's carry: the values without tables, which stay unchanged, and the function that puts the tables back."""
 
     def whole(moving: Sequence[Any]) -> list[Any]:
         rest = iter(moving)
-        return [v if isinstance(v, View) else next(rest) for v in carry]
+        return [v if isinstance(v, TableView) else next(rest) for v in carry]
 
-    return [v for v in carry if not isinstance(v, View)], whole
+    return [v for v in carry if not isinstance(v, TableView)], whole
 
 
 RULES: dict[str, Callable[[Any, Any, list[Any], Any, Path], Result]] = {

@@ -15,7 +15,7 @@ from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
 from ampjax.sparse.detection import row_reads, table_views
 from ampjax.sparse.detection.gradient_stops import Repeated, chosen_value, is_repeated, whole_of
-from ampjax.sparse.detection.table_views import View
+from ampjax.sparse.detection.table_views import TableView
 from ampjax.sparse.rewrite import control_flow
 from ampjax.sparse.rewrite.lane_walk import Lanes, walk_lanes
 
@@ -53,7 +53,7 @@ class RowInterpreter:
 
         Args:
           jaxpr: A closed jaxpr, or a pair of a jaxpr and its constants.
-          args: Values of its inputs; a `View` for each table.
+          args: Values of its inputs; a `TableView` for each table.
           known: Positions of the reads in it, empty where ids are collected.
           path: Where the jaxpr stands.
 
@@ -115,7 +115,7 @@ class RowInterpreter:
         if (chosen := chosen_value(eqn, ins, made)) is not None:
             return [chosen], {}
         ins = [whole_of(v) for v in ins]
-        touched = any(isinstance(v, View) for v in ins)
+        touched = any(isinstance(v, TableView) for v in ins)
         rule = control_flow.RULES.get(eqn.primitive.name)
         if rule is not None and (touched or (self.collecting and eqn.effects)):
             inside = {}
@@ -130,7 +130,7 @@ class RowInterpreter:
             return [primitives.blank(v.aval) for v in eqn.outvars] if silent else primitives.bind(
                 eqn, ins
             ), {}
-        if isinstance(ins[0], View) and row_reads.is_read(eqn, ins[0]):
+        if isinstance(ins[0], TableView) and row_reads.is_read(eqn, ins[0]):
             return self._read(eqn, ins, known, path)
         outs = table_views.views_of_results(eqn, ins) or [row_reads.write_rows(eqn, ins)]
         if outs[0] is None:

@@ -13,16 +13,16 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from ampjax.jaxprs.lanes import (
-    Batch,
-    Group,
-    Inputs,
+    LaneBatch,
+    LaneGroup,
+    LaneInputs,
+    LaneRun,
     Numbers,
     Of,
-    Run,
     Same,
-    computed,
+    compute_group,
     find_groups,
-    joined,
+    join_lanes,
     places_of,
 )
 from ampjax.sparse.detection.gradient_stops import whole_of
@@ -46,7 +46,7 @@ class Lanes:
       casts: Equations that cast a stacked table, which are done first.
     """
 
-    groups: Mapping[int, Group] = dataclasses.field(default_factory=dict)
+    groups: Mapping[int, LaneGroup] = dataclasses.field(default_factory=dict)
     casts: tuple[int, ...] = ()
 
     @property
@@ -114,7 +114,7 @@ def walk_lanes(
       interpreter: What does single equations.
       lanes: What is done at once.
       jaxpr: The jaxpr and its constants.
-      args: Values of its inputs; a `View` for each table.
+      args: Values of its inputs; a `TableView` for each table.
       known: Positions of the reads in it, empty where ids are collected. Reads that are done at once have theirs at the first.
 
     Returns:
@@ -136,7 +136,7 @@ def walk_lanes(
         if i not in places:
             walk.one(eqn, i)
         elif places[i].places[0] == i:
-            walk.together(body, places[i])
+            walk.evaluate_group(body, places[i])
     return [walk.value(v) for v in body.outvars], walk.found
 
 
@@ -147,7 +147,7 @@ class _Walk:
       interpreter: What does single equations.
       lanes: What is done at once.
       known: Positions of reads.
-      env: Values by variable; a `Run` in the place of a lane.
+      env: Values by variable; a `LaneRun` in the place of a lane.
     """
 
     def __init__(
@@ -161,32 +161,32 @@ class _Walk:
         self._lanes = lanes
         self._known = known
         self._env = env
-        self._batches: dict[tuple[int, int], Batch] = {}
+        self._batches: dict[tuple[int, int], LaneBatch] = {}
         self._numbers = {id(group): number for number, group in lanes.groups.items()}
         self._made: dict[Any, Any] = {}
         self.found: FoundIds = {}
 
     def value(self, atom: Any) -> Any:
         """The value of an operand by itself."""
-        return whole_of(self._alone(atom))
+        return whole_of(self._read_whole(atom))
 
-    def _alone(self, atom: Any) -> Any:
-        value = self._held(atom)
-        return value.whole() if isinstance(value, Run) else value
+    def _read_whole(self, atom: Any) -> Any:
+        value = self._get(atom)
+        return value.whole() if isinstance(value, LaneRun) else value
 
-    def _held(self, atom: Any) -> Any:
+    def _get(self, atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else self._env[atom]
 
     def one(self, eqn: Any, place: int) -> None:
         """Does one equation."""
-        whole = joined(
+        whole = join_lanes(
             eqn,
-            [self._held(atom) for atom in eqn.invars],
+            [self._get(atom) for atom in eqn.invars],
         )
         if whole is not None:
             self._env[eqn.outvars[0]] = whole
             return
-        operands = [self._alone(atom) for atom in eqn.invars]
+        operands = [self._read_whole(atom) for atom in eqn.invars]
         outs, more = self._interpreter.step(
             eqn,
             operands,
@@ -198,20 +198,20 @@ class _Walk:
         self._made.update(dict.fromkeys(eqn.outvars, eqn))
         self.found.update(more)
 
-    def together(self, body: Any, group: Group) -> None:
+    def evaluate_group(self, body: Any, group: LaneGroup) -> None:
         """Does equal equations."""
         eqns = [body.eqns[place] for place in group.places]
         if not group.given:
-            results = computed(
+            results = compute_group(
                 group,
                 [self._operand(o) for o in group.operands],
             )
         else:
             results = [self._read(eqns, group)]
         for out, result in enumerate(results):
-            batch = self._batches[self._numbers[id(group)], out] = Batch(result)
+            batch = self._batches[self._numbers[id(group)], out] = LaneBatch(result)
             for lane, eqn in enumerate(eqns):
-                self._env[eqn.outvars[out]] = Run(
+                self._env[eqn.outvars[out]] = LaneRun(
                     batch,
                     (lane,),
                 )
@@ -223,12 +223,12 @@ class _Walk:
                 return self._batches[number, out].take(lanes)
             case Numbers(values):
                 return jnp.asarray(values)
-            case Inputs(atoms):
+            case LaneInputs(atoms):
                 return jnp.stack([self.value(atom) for atom in atoms])
             case _:
                 return self.value(operand.atom)
 
-    def _read(self, eqns: Sequence[Any], group: Group) -> Any:
+    def _read(self, eqns: Sequence[Any], group: LaneGroup) -> Any:
         views = [self._env[var] for var in group.given]
         others = group.operands[1:]
         axes = [None if isinstance(operand, Same) else 0 for operand in others]

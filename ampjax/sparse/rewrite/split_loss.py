@@ -21,7 +21,7 @@ from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
 from ampjax.sparse.detection.detect import Variable, analyse, follow, look_again
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss
-from ampjax.sparse.detection.table_views import View, whole_table
+from ampjax.sparse.detection.table_views import TableView, whole_table
 from ampjax.sparse.rewrite.evaluate import FoundIds, RowInterpreter
 from ampjax.sparse.rewrite.lane_walk import Lanes, find_lanes
 from ampjax.sparse.rewrite.stacks import Stack
@@ -223,7 +223,7 @@ def make_split_loss(
     )
 
 
-class _Place(NamedTuple):
+class _LeafPlace(NamedTuple):
     """The place of a leaf's rows.
 
     Args:
@@ -242,7 +242,7 @@ class _Place(NamedTuple):
         leaf: int,
         axes: Mapping[int, tuple[int, ...]],
         rows: Any = None,
-    ) -> View:
+    ) -> TableView:
         return whole_table(
             leaf,
             traced.leaves[leaf].shape,
@@ -255,24 +255,24 @@ class _Place(NamedTuple):
 def _places(
     traced: TracedLoss,
     stacks: Mapping[str, Stack],
-) -> dict[int, _Place]:
+) -> dict[int, _LeafPlace]:
     """By sparse leaf where its rows are."""
     numbers = {leaf.path: i for i, leaf in enumerate(traced.leaves)}
     result = {}
     for table, stack in stacks.items():
         for path, first in zip(stack.paths, stack.starts, strict=True):
-            result[numbers[path]] = _Place(table, first, stack.n_rows)
+            result[numbers[path]] = _LeafPlace(table, first, stack.n_rows)
     return result
 
 
-def _n_rows(places: Mapping[int, _Place]) -> dict[int, int]:
+def _n_rows(places: Mapping[int, _LeafPlace]) -> dict[int, int]:
     return {leaf: place.n_rows for leaf, place in places.items()}
 
 
 def _ids_program(
     traced: TracedLoss,
     axes: Mapping[int, tuple[int, ...]],
-    places: Mapping[int, _Place],
+    places: Mapping[int, _LeafPlace],
     interpreter: RowInterpreter,
 ) -> tuple[Any, Sequence[Any], dict[Path, tuple[int, ...]]]:
     """The walk that collects ids, as a jaxpr of the leaves of parameters and batch; and the ids' shapes."""

@@ -57,7 +57,7 @@ def unique_rows(
             "Take them from the program's `ids`.",
         )
     if n_rows <= MARKED_ROWS * ids.size:
-        distinct, inverse = _marked(ids, n_rows)
+        distinct, inverse = _mark_ids(ids, n_rows)
     else:
         distinct, inverse = np.unique(ids, return_inverse=True)
     if distinct.size and distinct[-1] == n_rows:
@@ -68,7 +68,7 @@ def unique_rows(
     )
 
 
-def _marked(
+def _mark_ids(
     ids: np.ndarray,
     n_rows: int,
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -71,9 +71,10 @@ class CatchUp:
             first = self._partitions[0]
             self._run(
                 Selection(((first, np.zeros(1, np.int64)),)),
-                _seen(first)[:1],
+                _get_seen(first)[:1],
             )
             self._is_compiled = True
+        # Make room before the update appends to the history.
         if history.is_full:
             self._forget(history.version - history.max_lag)
         turn, rest = divmod(self._n_updates, self._interval)
@@ -138,24 +139,28 @@ class CatchUp:
     def _forget(self, version: int) -> None:
         """Forgets updates that all rows have seen. Rows have mostly had their turn since, unless they came from another split."""
         for part in self._partitions if self._history.length else ():
+            # In blocks, so that a large table's counts are not compared all at once.
             for start in range(0, part.n_rows, READ_ROWS):
-                late = start + np.flatnonzero(_seen(part)[start : start + READ_ROWS] < version)
+                late = start + np.flatnonzero(_get_seen(part)[start : start + READ_ROWS] < version)
                 self.rows(Selection(((part, late),)))
+        # Only now: the rows above needed these entries.
         self._history.forget(version)
 
     def _run(self, rows: Selection, seen: np.ndarray) -> None:
         history = self._history
         first = np.full(self._size, history.length, np.int32)
+        # Padding begins at the end of the history, so it misses nothing.
         first[: len(rows)] = seen - history.base
         old, *state = rows.take(self._size)
         new = self._kernels.catch_up(
             history.values, first, history.length, history.base, old, state
         )
+        # Rows and their counts change together, or an interrupt would let a row catch up twice.
         with uninterrupted():
             rows.write(new, history.version)
 
 
-def _seen(part: Partition) -> np.ndarray:
+def _get_seen(part: Partition) -> np.ndarray:
     assert part.seen is not None  # its rows catch up
     return part.seen
 

@@ -193,12 +193,15 @@ def _missed_updates(
 
     def update(i: Any, carry: Any) -> Any:
         rows, state = carry
+        # The rule sees update i's shared values and no gradient, for all rows at once.
         new = rule.update(
             [values[i] for values in history],
             rows,
             state,
             zeros,
         )
+        # Keep the result only in rows that missed update i: the others have made it already,
+        # and places before `first` or after `stop` only fill a turn.
         missed = (first <= i) & (i < stop)
         return jax.tree.map(
             lambda n, o: jnp.where(
@@ -218,6 +221,7 @@ def _missed_updates(
             carry = update(start + turn * UNROLLED + place, carry)
         return carry
 
+    # Turns in order, since each update begins with the state that the one before left.
     return jax.lax.fori_loop(
         0,
         -((start - stop) // UNROLLED),

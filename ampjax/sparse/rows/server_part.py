@@ -47,7 +47,7 @@ class PartSettings:
     folder: Path | None = None
 
 
-class Needs(NamedTuple):
+class ServerNeeds(NamedTuple):
     """The messages that a part awaits before a call, where its clients do not wait for one another.
 
     Args:
@@ -104,7 +104,7 @@ class ServerPart:
         self._buffers: dict[int, GradientBuffer] = {}
         self._prepared: dict[int, Callable[[], None]] = {}
 
-    def is_ready(self, needs: Needs) -> bool:
+    def is_ready(self, needs: ServerNeeds) -> bool:
         """Tells whether all messages that a call needs have come, by whatever way."""
         if needs.update in self._buffers:
             pushed = self._buffers[needs.update].n_clients

@@ -12,7 +12,7 @@ from ampjax.sparse.rows import parallel_calls
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.row_kernels import kernels_for
-from ampjax.sparse.rows.server_part import Needs, PartSettings
+from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds
 from ampjax.sparse.servers.server import Server
 
 unique_numbers = itertools.count()
@@ -45,7 +45,7 @@ class Servers(Protocol):
         key: SplitKey,
         calls: Mapping[int, Call],
         nbytes: int = 0,
-        needs: Mapping[int, Needs] | None = None,
+        needs: Mapping[int, ServerNeeds] | None = None,
     ) -> dict[int, Any]:
         """Asks parts, all at the same time.
 
@@ -118,7 +118,7 @@ class LocalServers:
         key: SplitKey,
         calls: Mapping[int, Call],
         nbytes: int = 0,
-        needs: Mapping[int, Needs] | None = None,
+        needs: Mapping[int, ServerNeeds] | None = None,
     ) -> dict[int, Any]:
         """Asks parts; in threads where there is much to do.
 

@@ -40,7 +40,7 @@ class ExportedFunction(NamedTuple):
 _TREES = "in_tree", "out_tree"
 
 
-def exported(rule: RowRule, name: str, shapes: Shapes) -> ExportedFunction:
+def export_function(rule: RowRule, name: str, shapes: Shapes) -> ExportedFunction:
     """One of a rule's functions for arguments of some shapes, as plain data.
 
     Args:
@@ -51,7 +51,7 @@ def exported(rule: RowRule, name: str, shapes: Shapes) -> ExportedFunction:
     Returns:
       What `ImportedFunctions` reads: the program and JAX's settings.
     """
-    return _exported(rule, name, shapes, tuple(jax_settings().items()))
+    return _export_function(rule, name, shapes, tuple(jax_settings().items()))
 
 
 def jax_settings() -> dict[str, Any]:
@@ -60,7 +60,7 @@ def jax_settings() -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=256)
-def _exported(
+def _export_function(
     rule: RowRule,
     name: str,
     shapes: Shapes,

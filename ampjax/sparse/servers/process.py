@@ -20,8 +20,8 @@ from ampjax.errors import AmpError, HostError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
-from ampjax.sparse.servers.exports import ExportedFunction, exported
-from ampjax.sparse.servers.protocol import TREES, Answer, FunctionRequest, Request
+from ampjax.sparse.servers.exports import ExportedFunction, export_function
+from ampjax.sparse.servers.protocol import TREES, FunctionRequest, Request, ServerAnswer
 from ampjax.sparse.servers.serving import serve
 
 _WATCH_S = 0.2
@@ -134,9 +134,9 @@ class ServerProcess:
             raise ServerError(self._name, f"an answer to `{request.method}`", self._state, fix)
         self._n_requests += 1
         gone = {
-            "dropped": _drained(self.dropped),
-            "closed": _drained(self.closed),
-            "forgotten": _drained(self.forgotten),
+            "dropped": _drain(self.dropped),
+            "closed": _drain(self.closed),
+            "forgotten": _drain(self.forgotten),
         }
         request = request._replace(number=self._n_requests, **gone)
         for table in request.forgotten:
@@ -144,7 +144,7 @@ class ServerProcess:
         try:
             self._host.channel.send(TREES.pack("request", request))
         except HostError as error:
-            raise self._ended(request.method, error) from None
+            raise self._end_with_error(request.method, error) from None
 
     def receive(self, rules: Sequence[RowRule], request: Request) -> Any:
         """Waits for the result of a request, and meanwhile sends the optimizers' functions that the server asks for.
@@ -164,9 +164,9 @@ class ServerProcess:
             try:
                 self._export(rules, answer)
             except HostError as error:
-                raise self._ended(request.method, error) from None
+                raise self._end_with_error(request.method, error) from None
         if answer.number != self._n_requests:  # an answer that an interrupt left unread
-            raise self._ended(request.method)
+            raise self._end_with_error(request.method)
         self.traffic[request.key.table] = answer.traffic
         if answer.error is not None:
             raise self._with_name(answer.error, answer.notes)
@@ -189,7 +189,7 @@ class ServerProcess:
     def _export(self, rules: Sequence[RowRule], request: FunctionRequest) -> None:
         self._host.channel.send(TREES.pack("export", _export(rules[request.rule], request)))
 
-    def _receive(self, method: str) -> FunctionRequest | Answer:
+    def _receive(self, method: str) -> FunctionRequest | ServerAnswer:
         """Waits for the server's next message."""
         while True:
             begun = self._begun
@@ -197,7 +197,7 @@ class ServerProcess:
             try:
                 message = begun.host.channel.receive(_WATCH_S)
             except HostError as error:
-                raise self._ended(method, error) from None
+                raise self._end_with_error(method, error) from None
             if message is not None:
                 return TREES.unpack(message)
             begun.watch()
@@ -229,7 +229,7 @@ class ServerProcess:
     def _name(self) -> str:
         return f"server {self.number}" + (f" (process {self.id})" if self.is_running else "")
 
-    def _ended(self, method: str, error: HostError | None = None) -> ServerError:
+    def _end_with_error(self, method: str, error: HostError | None = None) -> ServerError:
         """Ends the rest of a process that has ended or hangs, and returns the error about the end."""
         name = self._name
         host = self._host
@@ -247,7 +247,7 @@ class ServerProcess:
 def _export(rule: RowRule, request: FunctionRequest) -> ExportedFunction | AmpError:
     """A function that a server asks for, as plain data; or the error that its answer shall say, if the function can't travel."""
     try:
-        return exported(rule, request.name, request.shapes)
+        return export_function(rule, request.name, request.shapes)
     except Exception as error:
         got = f"{type(error).__name__}: {error}"
         fix = "Keep servers in this process."
@@ -256,7 +256,7 @@ def _export(rule: RowRule, request: FunctionRequest) -> ExportedFunction | AmpEr
         )
 
 
-def _drained(queue: collections.deque[Any]) -> list[Any]:
+def _drain(queue: collections.deque[Any]) -> list[Any]:
     """Takes everything out of a queue to which others may append meanwhile."""
     return [queue.popleft() for _ in range(len(queue))]
 

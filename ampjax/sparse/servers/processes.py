@@ -18,7 +18,7 @@ from ampjax.errors import AmpError, HostError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
-from ampjax.sparse.rows.server_part import Needs, PartSettings
+from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds
 from ampjax.sparse.servers.all_servers import Call
 from ampjax.sparse.servers.process import CLOSED, Begun, ServerProcess, start_alone
 from ampjax.sparse.servers.protocol import Request
@@ -135,7 +135,7 @@ class ServerProcesses:
         key: SplitKey,
         calls: Mapping[int, Call],
         nbytes: int = 0,
-        needs: Mapping[int, Needs] | None = None,
+        needs: Mapping[int, ServerNeeds] | None = None,
     ) -> dict[int, Any]:
         """Calls parts of a table; the servers work at the same time.
 
@@ -198,7 +198,7 @@ class ServerProcesses:
           key: The table and split.
           update: The update's number.
         """
-        for server in self._running(self._on.get(key, ())):
+        for server in self._running_processes(self._on.get(key, ())):
             server.dropped.append((key, update))
 
     def close_parts(self, key: SplitKey) -> None:
@@ -207,7 +207,7 @@ class ServerProcesses:
         Args:
           key: The table and split.
         """
-        for server in self._running(self._on.pop(key, ())):
+        for server in self._running_processes(self._on.pop(key, ())):
             server.closed.append(key)
 
     def forget_table(self, table: int) -> None:
@@ -216,10 +216,10 @@ class ServerProcesses:
         Args:
           table: The table's number.
         """
-        for server in self._running(range(len(self._servers))):
+        for server in self._running_processes(range(len(self._servers))):
             server.forgotten.append(table)
 
-    def _running(self, numbers: Iterable[int]) -> list[ServerProcess]:
+    def _running_processes(self, numbers: Iterable[int]) -> list[ServerProcess]:
         """Selects the servers that have a process; the others hold nothing to forget."""
         result = []
         for number in numbers:

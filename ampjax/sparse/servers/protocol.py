@@ -14,7 +14,7 @@ from ampjax.errors import AmpError, ServerError, TableError
 from ampjax.optim.row_rule import RowState, RowTypes
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
-from ampjax.sparse.rows.server_part import Needs, PartSettings
+from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds
 from ampjax.sparse.rows.shared_history import SharedHistory
 from ampjax.sparse.servers.exports import ExportedFunction, Shapes
 
@@ -41,7 +41,7 @@ class Request(NamedTuple):
     dropped: Sequence[tuple[SplitKey, int]] = ()
     closed: Sequence[SplitKey] = ()
     forgotten: Sequence[int] = ()
-    needs: Needs | None = None
+    needs: ServerNeeds | None = None
     is_silent: bool = False
 
 
@@ -59,7 +59,7 @@ class FunctionRequest(NamedTuple):
     shapes: Shapes
 
 
-class Answer(NamedTuple):
+class ServerAnswer(NamedTuple):
     """A server's answer.
 
     Args:
@@ -96,7 +96,15 @@ def _history(
 TREES = TreeForms(
     *(
         by_fields(kind, *kind._fields)
-        for kind in (SplitKey, Request, FunctionRequest, Answer, ExportedFunction, RowTypes, Needs)
+        for kind in (
+            SplitKey,
+            Request,
+            FunctionRequest,
+            ServerAnswer,
+            ExportedFunction,
+            RowTypes,
+            ServerNeeds,
+        )
     ),
     by_fields(PartSettings, "layout", "partitions", "types", "history", "n_servers", "folder"),
     by_fields(PartitionLayout, "n_rows", "n_partitions"),

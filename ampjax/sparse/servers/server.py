@@ -12,7 +12,7 @@ from ampjax.errors import ServerError
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.row_kernels import RowKernels
-from ampjax.sparse.rows.server_part import Needs, PartSettings, ServerPart
+from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds, ServerPart
 
 
 class Server:
@@ -60,7 +60,7 @@ class Server:
             )
         return getattr(self._parts[key], method)(*args)
 
-    def is_ready(self, key: SplitKey, needs: Needs | None) -> bool:
+    def is_ready(self, key: SplitKey, needs: ServerNeeds | None) -> bool:
         """Tells whether all messages that a call needs have come to its part.
 
         Args:

@@ -20,7 +20,7 @@ from ampjax.errors import AmpError, HostError, ServerError, TableError
 from ampjax.optim.row_rule import RowTypes
 from ampjax.sparse.rows.row_kernels import RowKernels
 from ampjax.sparse.servers.exports import ExportedFunction, ImportedFunctions, Shapes
-from ampjax.sparse.servers.protocol import TREES, Answer, FunctionRequest, Request
+from ampjax.sparse.servers.protocol import TREES, FunctionRequest, Request, ServerAnswer
 from ampjax.sparse.servers.server import Server
 
 
@@ -40,7 +40,7 @@ class Service:
         self._server = server or Server()
         self._imports: dict[int, ImportedFunctions] = {}
         self._fetching = threading.Lock()  # a part's threads share the channel
-        self._last: Answer | None = None
+        self._last: ServerAnswer | None = None
         self.early: list[Request] = []
 
     def is_ready(self, request: Request) -> bool:
@@ -59,7 +59,7 @@ class Service:
         elif answer.error is not None:
             raise answer.error
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> ServerAnswer:
         """Carries out a request; an error becomes part of the answer.
 
         Returns:
@@ -70,7 +70,7 @@ class Service:
         self._last = self._answer(request)
         return self._last
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: Request) -> ServerAnswer:
         for key, update in request.dropped:
             self._server.drop_update(key, update)
         for key in request.closed:
@@ -93,7 +93,7 @@ class Service:
                 "Look at the notes of this error.",
             )
             notes = f"At the server:\n{traceback.format_exc()}"
-        return Answer(
+        return ServerAnswer(
             request.number,
             result,
             error,

@@ -58,7 +58,7 @@ def sweep(
     with suppress(OSError):
         tokens = {match[1] for name in os.listdir(folder) if (match := pattern.match(name))}
         for token in sorted(tokens):
-            with _ended(folder / f"{stem}{token}{_LOCK}") as has_ended, suppress(OSError):
+            with _hold_ended_lock(folder / f"{stem}{token}{_LOCK}") as has_ended, suppress(OSError):
                 if has_ended:
                     remove(token)
 
@@ -83,7 +83,7 @@ def _new_lock(folder: Path, stem: str) -> tuple[str, int]:
 
 
 @contextmanager
-def _ended(path: Path) -> Iterator[bool]:
+def _hold_ended_lock(path: Path) -> Iterator[bool]:
     """Tells whether a lock's save has ended. If so, the lock is held until the `with` ends, and then deleted."""
     try:
         lock = os.open(path, os.O_RDWR)

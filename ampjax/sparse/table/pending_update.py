@@ -16,7 +16,7 @@ from ampjax.errors import TableError
 from ampjax.optim.row_rule import Values
 from ampjax.sparse.rows.byte_counts import Columns, cut
 from ampjax.sparse.rows.gradient_buffer import Rows
-from ampjax.sparse.rows.server_part import Needs
+from ampjax.sparse.rows.server_part import ServerNeeds
 from ampjax.sparse.table.shards import Shards
 from ampjax.utils.interrupts import uninterrupted
 
@@ -131,7 +131,7 @@ class PendingUpdate:
                 grads.append(rows)
         return np.concatenate(ids), np.concatenate(grads)
 
-    def merged(self) -> Mapping[int, Rows]:
+    def read_sums(self) -> Mapping[int, Rows]:
         """Reads the numbers of rows and the sums of their gradients from the servers, by partition; not counted as traffic.
 
         Raises:
@@ -206,12 +206,12 @@ class PendingUpdate:
         return commit
 
     @property
-    def _needs(self) -> dict[int, Needs]:
+    def _needs(self) -> dict[int, ServerNeeds]:
         """The clients for which each server waits, by server."""
         servers = self._clients.keys() | self._pulls.keys()
         result = {}
         for s in servers:
-            result[s] = Needs(
+            result[s] = ServerNeeds(
                 0,
                 self.number,
                 self._clients[s],

@@ -392,7 +392,7 @@ class Table:
 
     @property
     def n_updates(self) -> int:
-        """The number of updates since the present split: clients elsewhere wait for this number (`Needs`)."""
+        """The number of updates since the present split: clients elsewhere wait for this number (`ServerNeeds`)."""
         return self._shards.n_updates
 
     @property

@@ -21,7 +21,7 @@ from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
 from ampjax.sparse.rows.row_blocks import Block
-from ampjax.sparse.rows.server_part import Needs, PartSettings
+from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds
 from ampjax.sparse.rows.shared_history import SharedHistory
 from ampjax.sparse.servers.all_servers import Servers, unique_numbers
 from ampjax.sparse.table.row_client import RowClient, SplitPlace
@@ -242,7 +242,7 @@ class Shards:
         method: str,
         *args: Any,
         nbytes: int = 0,
-        needs: Mapping[int, Needs] | None = None,
+        needs: Mapping[int, ServerNeeds] | None = None,
     ) -> dict[int, Any]:
         """Asks all servers that hold rows for the same.
 
@@ -265,7 +265,7 @@ class Shards:
         self,
         calls: Mapping[int, Any],
         nbytes: int = 0,
-        needs: Mapping[int, Needs] | None = None,
+        needs: Mapping[int, ServerNeeds] | None = None,
     ) -> dict[int, Any]:
         """Asks some servers.
 

@@ -20,7 +20,7 @@ from ampjax.engine.parameters import NodeTraining
 from ampjax.errors import SettingsError, SettingsWarning
 from ampjax.ir.graph import Graph
 from ampjax.ir.nodes import Node
-from ampjax.optim.delayed import late
+from ampjax.optim.delayed import delay_node
 from ampjax.optim.joint.joint_transform import JointTransform
 from ampjax.optim.joint.params_form import ParamsForm
 from ampjax.optim.joint.separable import is_separable
@@ -110,7 +110,7 @@ def optimizers_of(
         estimates = name in estimated
         key = id(own), delay, estimates
         if key not in known:
-            known[key] = late(own, delay)
+            known[key] = delay_node(own, delay)
             if estimates:
                 known[key] = track_velocity(known[key], settings.velocity_decay)
             if node.table is None:
@@ -228,7 +228,7 @@ def _groups(
             if not any(node.name in delays for node in roles[role])
         }
     elif settings.exact_staleness is not None:
-        default = late(default, settings.exact_staleness)
+        default = delay_node(default, settings.exact_staleness)
     form = form_of(graph)
     is_whole = settings.mode == "batch"
     is_copied = any(len(roles[role]) > 1 for role in shared)
@@ -240,7 +240,7 @@ def _groups(
     for role, nodes in roles.items():
         is_own = role not in shared and role not in frozen and nodes[0].table is None
         if is_own and (is_whole or len(nodes) > 1):
-            own = late(
+            own = delay_node(
                 nodes[0].options.tx or default,
                 delays.get(nodes[0].name, 0),
             )

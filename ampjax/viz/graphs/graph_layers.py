@@ -21,7 +21,7 @@ _POLISHED = 250
 
 
 @dataclass(eq=False)
-class Place:
+class PicturePlace:
     """A box, a label, or an empty place that an arrow passes through; `x`, `y` is its centre, y grows downwards.
 
     Args:
@@ -39,7 +39,7 @@ class Place:
     text: tuple[str, ...] = ()
     x: float = 0.0
     y: float = 0.0
-    near: list[tuple[Place, float]] = field(default_factory=list)
+    near: list[tuple[PicturePlace, float]] = field(default_factory=list)
 
     @property
     def top(self) -> float:
@@ -52,12 +52,12 @@ class Place:
         return self.y + self.height / 2
 
 
-Arrow = tuple[list[Place], bool]
+Arrow = tuple[list[PicturePlace], bool]
 """The places that an arrow passes, and whether it is a loop's way back."""
 
 
 def sort(
-    layers: list[list[Place]],
+    layers: list[list[PicturePlace]],
     arrows: list[Arrow],
     sweeps: int = 16,
 ) -> None:
@@ -93,7 +93,7 @@ def sort(
 
 
 def _polish(
-    layers: list[list[Place]],
+    layers: list[list[PicturePlace]],
     arrows: list[Arrow],
     best: int,
 ) -> None:
@@ -117,8 +117,8 @@ def _polish(
 
 
 def _keep_better(
-    layers: list[list[Place]],
-    old: list[list[Place]],
+    layers: list[list[PicturePlace]],
+    old: list[list[PicturePlace]],
     arrows: list[Arrow],
     best: int,
 ) -> int:
@@ -130,13 +130,13 @@ def _keep_better(
     return best
 
 
-def _number(row: list[Place]) -> None:
+def _number(row: list[PicturePlace]) -> None:
     for i, place in enumerate(row):
         place.x = float(i)
 
 
 def _crossings(
-    layers: list[list[Place]],
+    layers: list[list[PicturePlace]],
     arrows: list[Arrow],
 ) -> int:
     """Counts crossings of arrows: between layers, and where a way back turns above its phi or below its label."""
@@ -160,7 +160,7 @@ def _crossings(
 
 
 def spread(
-    layers: list[list[Place]],
+    layers: list[list[PicturePlace]],
     rounds: int = 300,
     step: float = 1.9,
 ) -> None:
@@ -193,7 +193,7 @@ def spread(
 
 
 def _project(
-    row: list[Place],
+    row: list[PicturePlace],
     wanted: np.ndarray,
     weights: np.ndarray,
 ) -> None:

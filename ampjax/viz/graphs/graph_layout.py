@@ -15,7 +15,7 @@ from ampjax.ir.nodes import Node
 from ampjax.ir.printing import count_params, wire_text
 from ampjax.ir.reading_order import Edge, edges, order
 from ampjax.ir.wires import Wire
-from ampjax.viz.graphs.graph_layers import SPACE, Arrow, Place, sort, spread
+from ampjax.viz.graphs.graph_layers import SPACE, Arrow, PicturePlace, sort, spread
 from ampjax.viz.graphs.message_flow import Notes
 
 Measure = Callable[[str, float], float]
@@ -40,17 +40,17 @@ class Route:
       end_x: Where it enters the last.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[PicturePlace, ...]
     back: bool = False
     start_x: float = 0.0
     end_x: float = 0.0
 
 
 @dataclass(frozen=True)
-class Layout:
+class PictureLayout:
     """A finished layout, `width` by `height` points."""
 
-    places: list[Place]
+    places: list[PicturePlace]
     routes: list[Route]
     width: float
     height: float
@@ -60,7 +60,7 @@ def layout(
     graph: Graph,
     measure: Measure,
     notes: Notes | None = None,
-) -> Layout:
+) -> PictureLayout:
     """Arranges a graph.
 
     Args:
@@ -83,8 +83,8 @@ def layout(
             measure,
             notes,
         )
-    labels: dict[tuple[str, int], Place] = {}
-    layers: list[list[Place]] = []
+    labels: dict[tuple[str, int], PicturePlace] = {}
+    layers: list[list[PicturePlace]] = []
     for _ in range(2 * max(rank.values(), default=0) + 2):
         layers.append([])
     for box in boxes.values():
@@ -107,7 +107,7 @@ def layout(
             between = range(start.layer, end.layer - 1, -1)
         else:
             between = range(start.layer + 1, end.layer)
-        empty = [Place(i) for i in between]
+        empty = [PicturePlace(i) for i in between]
         for place in empty:
             layers[place.layer].append(place)
         arrows.append(([start, *empty, end], edge.back))
@@ -131,7 +131,7 @@ def layout(
         default=0.0,
     )
     deepest = max((places[0].bottom for places, back in arrows if back), default=0.0) + SPACE
-    return Layout(
+    return PictureLayout(
         [p for row in layers for p in row],
         _ends(arrows),
         right + SPACE,
@@ -171,7 +171,7 @@ def _box(
     layer: int,
     measure: Measure,
     notes: Notes,
-) -> Place:
+) -> PicturePlace:
     lines = notes.nodes.get(node.name, ())
     texts = [
         (node.name, NAME_SIZE),
@@ -180,7 +180,7 @@ def _box(
     ]
     width = max(measure(*text) for text in texts) + (34 if node.kind == "Cond" else 20)
     height = 30.0 + NOTE_HEIGHT * len(lines) + BAR_HEIGHT * (node.name in notes.shares)
-    return Place(
+    return PicturePlace(
         layer,
         max(width, 54.0),
         height,
@@ -194,12 +194,12 @@ def _label(
     layer: int,
     measure: Measure,
     messages: int | None,
-) -> Place:
+) -> PicturePlace:
     payload, _, fields = wire_text(wire).partition(" {")
     text = (payload, "{" + fields) if fields else (payload,)
     if messages is not None:
         text = (*text, f"{messages:,} message{'s' * (messages != 1)}")
-    return Place(
+    return PicturePlace(
         layer,
         max(measure(line, LABEL_SIZE) for line in text) + 4,
         9.0 * len(text),
@@ -207,7 +207,7 @@ def _label(
     )
 
 
-def _attract(places: list[Place]) -> None:
+def _attract(places: list[PicturePlace]) -> None:
     """Neighbours on adjacent layers pull at each other; empty places pull hardest, which keeps long arrows straight."""
     for a, b in itertools.pairwise(places):
         if a.layer == b.layer:  # a way back leaves its label sideways, and enters its phi so
@@ -222,7 +222,7 @@ def _attract(places: list[Place]) -> None:
 
 
 def _stack(
-    layers: list[list[Place]],
+    layers: list[list[PicturePlace]],
     arrows: list[Arrow],
 ) -> None:
     """Heights: where arrows go far sideways, the gap between two layers is higher."""
@@ -272,7 +272,7 @@ def _ends(arrows: list[Arrow]) -> list[Route]:
 
 
 def _share(
-    place: Place,
+    place: PicturePlace,
     arrows: list[tuple[float, int]],
     this: tuple[float, int],
 ) -> float:

@@ -25,7 +25,7 @@ from ampjax.viz.graphs.graph_layout import (
     LABEL_SIZE,
     NAME_SIZE,
     NOTE_HEIGHT,
-    Layout,
+    PictureLayout,
     Place,
     Route,
     kind_text,
@@ -311,7 +311,7 @@ def _legend(
         )
 
 
-def _entries(plan: Layout, notes: Notes | None) -> list[Entry]:
+def _entries(plan: PictureLayout, notes: Notes | None) -> list[Entry]:
     """Lists the colours of the present kinds, and their meaning; and the colours of times, if there are any."""
     nodes = [place.node for place in plan.places if place.node]
     families = {node.kind: family(node.kind, node.is_control) for node in nodes}

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import ampjax
-from ampjax.devices.mapped import mapped
+from ampjax.devices.mapped import map_over_devices
 
 AXIS = "replica"
 RNG = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def by_hand(tree, shared):
 
 @pytest.fixture(scope="module")
 def program():
-    return mapped(step, devices(3), AXIS, in_axes=(0, None))
+    return map_over_devices(step, devices(3), AXIS, in_axes=(0, None))
 
 
 def test_entries_are_those_of_a_mapping_by_hand(program):
@@ -94,7 +94,7 @@ def test_entry_i_lies_on_device_i(program):
 
 
 def test_donated_buffers_are_gone_and_others_stay():
-    add = mapped(
+    add = map_over_devices(
         lambda a, b: a + b,
         devices(2),
         None,

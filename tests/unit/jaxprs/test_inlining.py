@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.jaxprs.inlining import MOST_EQUATIONS, inlined
+from ampjax.jaxprs.inlining import MOST_EQUATIONS, inline_calls
 from ampjax.jaxprs.primitives import opened
 
 
@@ -20,7 +20,7 @@ def large(x):
 def checked(function, *args):
     """The names of the primitives in a function's inlined jaxpr, which is checked to compute the same."""
     jaxpr, constants = opened(jax.make_jaxpr(function)(*args))
-    short = inlined(jaxpr)
+    short = inline_calls(jaxpr)
     got = jax.core.eval_jaxpr(short, constants, *args)
     jax.tree.map(
         np.testing.assert_array_equal,
@@ -68,12 +68,12 @@ def test_outputs_that_are_inputs_or_numbers():
 
 def test_nothing_to_do():
     jaxpr, _ = opened(jax.make_jaxpr(lambda x: x + 1)(X))
-    assert inlined(jaxpr) is jaxpr
+    assert inline_calls(jaxpr) is jaxpr
 
 
 def test_a_number_that_a_call_casts_is_cast():
     closed = jax.make_jaxpr(lambda x: jnp.clip(x, -0.1, 0.1))(jnp.ones(3))
-    flat = inlined(closed.jaxpr)
+    flat = inline_calls(closed.jaxpr)
     assert [eqn.primitive.name for eqn in flat.eqns] == ["max", "min"]
     x = jnp.array([-1.0, 0.05, 1.0])
     np.testing.assert_array_equal(

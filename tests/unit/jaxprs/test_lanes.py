@@ -3,8 +3,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ampjax.jaxprs.inlining import inlined
-from ampjax.jaxprs.lanes import Batch, Given, Inputs, Numbers, Of, Run, Same, find_groups
+from ampjax.jaxprs.inlining import inline_calls
+from ampjax.jaxprs.lanes import (
+    Given,
+    LaneBatch,
+    LaneInputs,
+    LaneRun,
+    Numbers,
+    Of,
+    Same,
+    find_groups,
+)
 from ampjax.jaxprs.primitives import opened
 
 N = 5
@@ -14,7 +23,7 @@ IDS = jnp.zeros((4, N), jnp.int32)
 
 def groups_of(function, *args):
     """The groups around reads of the first N arguments, by primitive, and the open jaxpr."""
-    jaxpr = inlined(opened(jax.make_jaxpr(function)(*args))[0])
+    jaxpr = inline_calls(opened(jax.make_jaxpr(function)(*args))[0])
     given = dict.fromkeys(jaxpr.invars[:N], "table")
     reads = []
     for i, eqn in enumerate(jaxpr.eqns):
@@ -68,7 +77,7 @@ def test_inputs_of_one_kind_are_lanes():
         *TABLES,
         *[IDS[:, 0]] * N,
     )
-    assert isinstance(groups["lt"][0].operands[0], Inputs)
+    assert isinstance(groups["lt"][0].operands[0], LaneInputs)
 
 
 def test_what_is_computed_several_times_is_one_thing():
@@ -106,7 +115,7 @@ def test_matrix_products_are_not_made_at_once():
 
 
 def test_lanes_of_a_batch():
-    batch = Batch(jnp.arange(24.0).reshape(4, 2, 3))
+    batch = LaneBatch(jnp.arange(24.0).reshape(4, 2, 3))
     np.testing.assert_array_equal(batch.lane(2), batch.array[2])
     assert batch.take((0, 1, 2, 3)) is batch.array
     for lanes in [(1, 2), (3, 0, 2), (2,)]:
@@ -120,6 +129,6 @@ def test_lanes_of_a_batch():
             axis,
         )
         np.testing.assert_array_equal(
-            Run(batch, (2, 3, 0), axis).whole(),
+            LaneRun(batch, (2, 3, 0), axis).whole(),
             wanted,
         )

@@ -11,7 +11,7 @@ import ampjax as amp
 from ampjax.errors import NumericsError, NumericsWarning
 from ampjax.numerics import array_writes, check, patterns
 from ampjax.numerics.check import warn_of_wrong_numbers
-from ampjax.numerics.guard import Guard, with_flag
+from ampjax.numerics.guard import FlagGuard, with_flag
 
 pytestmark = pytest.mark.users
 
@@ -56,7 +56,7 @@ def wrong(monkeypatch):
         "jax",
         SimpleNamespace(**{**vars(jax), "jit": jit}),
     )
-    monkeypatch.setattr(check, "GUARD", Guard("guard", "-reduce", in_time=False))
+    monkeypatch.setattr(check, "GUARD", FlagGuard("guard", "-reduce", in_time=False))
     monkeypatch.setattr(check, "_asked", [])
     return compiled
 
@@ -90,9 +90,9 @@ def test_the_warning_comes_once_in_a_process(wrong):
 @pytest.mark.parametrize(
     "guard, platform",
     [
-        (Guard("guard", "-reduce", in_time=True), "cpu"),
-        (Guard("unneeded", None, in_time=True), "cpu"),
-        (Guard("guard", "-reduce", in_time=False), "gpu"),
+        (FlagGuard("guard", "-reduce", in_time=True), "cpu"),
+        (FlagGuard("unneeded", None, in_time=True), "cpu"),
+        (FlagGuard("guard", "-reduce", in_time=False), "gpu"),
     ],
     ids=["in time", "not needed", "no CPU"],
 )
@@ -109,11 +109,11 @@ def test_nothing_is_compiled_where_numbers_are_known_to_be_right(
     "guard, advice",
     [
         (
-            Guard("environment", "-dot", in_time=True),
+            FlagGuard("environment", "-dot", in_time=True),
             "XLA_FLAGS sets --xla_cpu_experimental_ynn_fusion_type=-dot; take it out",
         ),
-        (Guard("environment", "-reduce", in_time=False), "JAX had started before"),
-        (Guard("unknown", None, in_time=True), "install another version of jaxlib"),
+        (FlagGuard("environment", "-reduce", in_time=False), "JAX had started before"),
+        (FlagGuard("unknown", None, in_time=True), "install another version of jaxlib"),
     ],
     ids=["the user's value", "set too late", "no such flag"],
 )
@@ -125,7 +125,7 @@ def test_the_advice_fits_the_cause(guard, advice, wrong, monkeypatch):
 
 
 def test_the_advice_where_flags_were_overwritten_after_the_import(wrong, monkeypatch):
-    monkeypatch.setattr(check, "GUARD", Guard("guard", "-reduce", in_time=True))
+    monkeypatch.setattr(check, "GUARD", FlagGuard("guard", "-reduce", in_time=True))
     set_value(None, monkeypatch)
     with pytest.raises(NumericsError, match="XLA_FLAGS was changed after ampjax was imported"):
         amp.check_numerics()

@@ -9,7 +9,7 @@ from support.laws import run_python
 
 from ampjax.cluster.hosts.local_launcher import host_environment
 from ampjax.numerics import guard
-from ampjax.numerics.guard import FLAG, VALUE, Guard, flag_value, set_flag, with_flag
+from ampjax.numerics.guard import FLAG, VALUE, FlagGuard, flag_value, set_flag, with_flag
 from experiments.bench.program import Entry
 
 OURS = f"--{FLAG}={VALUE}"
@@ -26,7 +26,7 @@ def apart(tmp_path, monkeypatch):
 
 
 def test_the_flag_is_set():
-    assert set_flag() == Guard("guard", VALUE, in_time=True)
+    assert set_flag() == FlagGuard("guard", VALUE, in_time=True)
     assert os.environ["XLA_FLAGS"] == OURS
 
 
@@ -42,13 +42,13 @@ def test_other_flags_of_the_user_stay(monkeypatch):
 def test_the_user_s_own_value_stays_and_is_not_vouched_for(value, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=/tmp/x --{FLAG}={value}")
     found = set_flag()
-    assert found == Guard("environment", value, in_time=True) and not found.certain
+    assert found == FlagGuard("environment", value, in_time=True) and not found.certain
     assert os.environ["XLA_FLAGS"] == f"--xla_dump_to=/tmp/x --{FLAG}={value}"
 
 
 def test_a_child_process_inherits_the_flag_and_need_not_check(monkeypatch):
     set_flag()
-    assert set_flag() == Guard("environment", VALUE, in_time=True) and set_flag().certain
+    assert set_flag() == FlagGuard("environment", VALUE, in_time=True) and set_flag().certain
     assert os.environ["XLA_FLAGS"] == OURS
 
 
@@ -75,14 +75,14 @@ def test_a_value_takes_the_place_of_another():
 def test_where_the_backend_has_started_the_flag_is_for_child_processes(monkeypatch):
     monkeypatch.setattr(guard, "_backend_has_started", lambda: True)
     found = set_flag()
-    assert found == Guard("guard", VALUE, in_time=False) and not found.certain
+    assert found == FlagGuard("guard", VALUE, in_time=False) and not found.certain
     assert os.environ["XLA_FLAGS"] == OURS
 
 
 def test_a_jaxlib_that_does_not_know_the_flag_is_left_alone(monkeypatch):
     monkeypatch.setattr(guard, "FLAG", "xla_no_such_flag")
     found = set_flag()
-    assert found == Guard("unknown", None, in_time=True) and not found.certain
+    assert found == FlagGuard("unknown", None, in_time=True) and not found.certain
     assert "XLA_FLAGS" not in os.environ
 
 
@@ -90,7 +90,7 @@ def test_where_the_patterns_are_right_nothing_is_set_and_the_answer_is_kept(monk
     asked = []
     monkeypatch.setattr(guard, "_wrong_without_flag", lambda: asked.append("once") or [])
     for _ in range(2):
-        assert set_flag() == Guard("unneeded", None, in_time=True) and set_flag().certain
+        assert set_flag() == FlagGuard("unneeded", None, in_time=True) and set_flag().certain
     assert asked == ["once"] and "XLA_FLAGS" not in os.environ
 
 

@@ -12,7 +12,7 @@ import pytest
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import DataError, ParameterError, TableError
-from ampjax.parallel.runner_files import whole
+from ampjax.parallel.runner_files import read_whole
 from ampjax.sparse.table import table_files
 
 pytestmark = pytest.mark.slow
@@ -201,7 +201,7 @@ def test_axes_of_rows_that_no_runner_wrote_are_told(tmp_path, axes):
     for read in (
         make().restore,
         trained().restore,
-        functools.partial(whole, params=FIRST, tx=optax.adam(0.1)),
+        functools.partial(read_whole, params=FIRST, tx=optax.adam(0.1)),
     ):
         with pytest.raises(
             TableError, match=r"expected names of tables, axes of their rows.*, got something else"
@@ -216,7 +216,7 @@ def test_axes_of_rows_of_another_table_are_told(tmp_path, axes):
     for read in (
         make().restore,
         trained().restore,
-        functools.partial(whole, params=FIRST, tx=optax.adam(0.1)),
+        functools.partial(read_whole, params=FIRST, tx=optax.adam(0.1)),
     ):
         with pytest.raises(DataError, match=r"(?s)table|axes of rows"):
             read(tmp_path / "c")

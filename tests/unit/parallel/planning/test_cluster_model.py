@@ -3,9 +3,9 @@
 import pytest
 
 from ampjax.errors import SettingsError
-from ampjax.parallel.planning.cluster_model import Load, Rates, step_seconds
+from ampjax.parallel.planning.cluster_model import ClusterRates, Load, step_seconds
 
-RATES = Rates(
+RATES = ClusterRates(
     reduce=4.0,
     gather=2.0,
     stream=1.0,
@@ -32,7 +32,7 @@ def test_the_network_card_is_a_bound() -> None:
 
 def test_a_rate_is_above_zero() -> None:
     with pytest.raises(SettingsError, match="rate `merge`"):
-        Rates(
+        ClusterRates(
             reduce=4.0,
             gather=2.0,
             stream=1.0,

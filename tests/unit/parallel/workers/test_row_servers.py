@@ -18,7 +18,7 @@ from ampjax.sparse import Table
 from ampjax.sparse.rewrite.unique_ids import UniqueRows
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
-from ampjax.sparse.servers.protocol import TREES, Answer
+from ampjax.sparse.servers.protocol import TREES, ServerAnswer
 
 KEY = SplitKey(1, 2)
 
@@ -35,7 +35,7 @@ def asked(there):
 
 
 def answer(there, number, result=None, error=None):
-    there.send(TREES.pack("answer", Answer(number, result, error, ByteCounts())))
+    there.send(TREES.pack("answer", ServerAnswer(number, result, error, ByteCounts())))
 
 
 def test_answers_find_their_requests_in_any_order(ends):

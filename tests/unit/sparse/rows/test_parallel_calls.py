@@ -14,7 +14,7 @@ import pytest
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import TableError
-from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.homes.wire import MachineWire
 from ampjax.sparse.rows import parallel_calls
 from ampjax.sparse.rows.parallel_calls import PARALLEL_BYTES, all_of
 from ampjax.sparse.table.pending_update import PendingUpdate
@@ -65,7 +65,7 @@ class Yielding(collections.Counter):
 
 
 def test_threads_count_bytes_that_go_over_the_wire_together():
-    wire = Wire(2, Yielding())
+    wire = MachineWire(2, Yielding())
 
     def count():
         result = []

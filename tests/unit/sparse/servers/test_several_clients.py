@@ -13,9 +13,9 @@ from ampjax.optim.row_rule import RowTypes
 from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.sparse.rows.gradient_buffer import GradientBuffer
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
-from ampjax.sparse.rows.server_part import Needs, PartSettings
+from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds
 from ampjax.sparse.rows.shared_history import SharedHistory
-from ampjax.sparse.servers.exports import exported
+from ampjax.sparse.servers.exports import export_function
 from ampjax.sparse.servers.protocol import TREES, Request
 from ampjax.sparse.servers.serving import Service, serve
 
@@ -85,7 +85,7 @@ def test_a_request_waits_for_all_pushes_and_each_counts_once(clients):
     driver, first, second = clients
     driver.send(OPEN)
     assert driver.answer().error is None
-    driver.send(Request(KEY, "rows", (5,), number=2, needs=Needs(update=5, clients=2)))
+    driver.send(Request(KEY, "rows", (5,), number=2, needs=ServerNeeds(update=5, clients=2)))
     second.send(push(2.0, 1, 1))
     second.send(push(2.0, 1, 2))  # once more, as another request
     second.send(Request(KEY, "history", (), number=3))
@@ -100,7 +100,7 @@ def test_a_pull_waits_for_an_update(clients):
     driver, first, _ = clients
     driver.send(OPEN)
     driver.answer()
-    first.send(Request(KEY, "history", (), number=1, needs=Needs(updates=1)))
+    first.send(Request(KEY, "history", (), number=1, needs=ServerNeeds(updates=1)))
     first.send(Request(KEY, "history", (), number=2))
     assert first.answer().number == 2
     assert first.answer(0.0) is None
@@ -113,14 +113,14 @@ def pull(number, updates=0, announced=False):
         None,
         announced,
     )
-    return Request(KEY, "pull", args, number, needs=Needs(updates=updates))
+    return Request(KEY, "pull", args, number, needs=ServerNeeds(updates=updates))
 
 
 def test_an_update_waits_for_pulls_that_were_announced(clients):
     driver, first, second = clients
     driver.send(OPEN)
     driver.answer()
-    driver.send(Request(KEY, "history", (), number=2, needs=Needs(pulls=2)))
+    driver.send(Request(KEY, "history", (), number=2, needs=ServerNeeds(pulls=2)))
     first.send(pull(1, announced=True))
     second.send(pull(1))  # one of which nobody was told
     assert [first.answer().number, second.answer().number] == [1, 1]
@@ -152,7 +152,7 @@ def test_requests_that_come_before_a_function_are_done_after_it():
     here.send(
         TREES.pack(
             "export",
-            exported(
+            export_function(
                 rule,
                 "init",
                 (jax.ShapeDtypeStruct(rows.shape, rows.dtype),),
