@@ -20,7 +20,7 @@ from ampjax.frontend.batch_rules import (
     tree_steps,
     while_steps,
 )
-from ampjax.frontend.batch_rules.whole_sequences import WHOLE
+from ampjax.frontend.batch_rules.whole_sequences import of_sequences
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.ragged_results import Reports
 from ampjax.frontend.batches.row_program import RowProgram
@@ -270,7 +270,7 @@ class Batched:
         )
         if key not in self._programs:
             self._programs[key] = RowProgram(
-                self._function, types, self._leaves, self._structure, _RULES, WHOLE
+                self._function, types, self._leaves, self._structure, _RULES, of_sequences
             )
         self._last = self._programs[key]
         return self._last
