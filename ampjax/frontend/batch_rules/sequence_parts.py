@@ -301,12 +301,12 @@ def padded(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """A sequence with a number before its elements, behind them, or with fewer of them; None along another axis, or in between."""
-    first, *others = equation.source.params["padding_config"]
+    """A sequence with a number before its elements, behind them, or with fewer of them; None where there is none of these."""
+    first = equation.source.params["padding_config"][0]
     before, behind, between = first
     xs, number = values
     kind = equation.outputs[0].aval
-    if between or any(map(any, others)) or isinstance(number, Elements):
+    if between or not any(first) or isinstance(number, Elements):
         return None
     line = equation.line
     given = [(xs, equation.inputs[0].aval)]  # type: ignore[union-attr]

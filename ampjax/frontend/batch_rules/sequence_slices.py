@@ -266,7 +266,8 @@ def _cut(
     out = Rows(kind, body.room)
 
     def one(array: Any, *own: Any) -> Any:
-        return jax.lax.dynamic_slice(array, (jnp.int32(0), *own), kind.shape)
+        starts = [jnp.asarray(start, jnp.int32) for start in (0, *own)]
+        return jax.lax.dynamic_slice(array, starts, kind.shape)
 
     def compute(run: Run) -> list[Any]:
         own = [run.get(place) for place in places]

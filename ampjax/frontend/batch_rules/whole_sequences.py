@@ -233,6 +233,23 @@ def _and(values: Any, ids: Any, n: int) -> Any:
     return ~_or(~values, ids, n)
 
 
+def padded(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """A padded sequence, of elements that may be padded themselves."""
+    xs, number = values
+    source = equation.source
+    first, *others = source.params["padding_config"]
+    if any(first) and any(map(any, others)):
+        each = source.replace(params={"padding_config": tuple(others)})
+        one, kind = map(type_of_atom, equation.inputs)
+        traced = trace(lambda *operands: bind(each, operands), element_type(one), kind)[0]
+        (xs,) = _mapped(body, xs.space, traced, [xs.element, number])
+    return sequence_parts.padded(body, equation, [xs, number])
+
+
 def contracted(
     body: Body,
     equation: Equation,
@@ -275,7 +292,7 @@ _RULES: Mapping[str, SequenceRule] = {
     "gather": sequence_slices.gathered,
     "dynamic_slice": sequence_slices.sliced_where_told,
     "concatenate": sequence_parts.concatenated,
-    "pad": sequence_parts.padded,
+    "pad": padded,
     "dot_general": contracted,
     **dict.fromkeys(_SEGMENTS, reduced),
     **dict.fromkeys(_ACCUMULATED, accumulated),

@@ -57,7 +57,7 @@ class RowLowering:
         rules: Mapping[str, Rule],
         of_sequences: SequenceRule,
     ):
-        self.host = Lowering({}, {})
+        self.host = Lowering({}, {}, of_rows=True)
         self.rules = rules
         self.of_sequences = of_sequences
         self.root = Frame()
