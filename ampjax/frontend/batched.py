@@ -20,7 +20,7 @@ from ampjax.frontend.batch_rules import (
     tree_steps,
     while_steps,
 )
-from ampjax.frontend.batch_rules.whole_sequences import WHOLE
+from ampjax.frontend.batch_rules.whole_sequences import of_sequences
 from ampjax.frontend.batches.batch import Batch, stacked
 from ampjax.frontend.batches.batch_shapes import BatchShapes, RecentShapes
 from ampjax.frontend.batches.epoch_batches import EpochBatches, epoch_groups
@@ -366,7 +366,7 @@ class Batched:
         )
         if key not in self._programs:
             self._programs[key] = RowProgram(
-                self._function, types, self._leaves, self._structure, _RULES, WHOLE
+                self._function, types, self._leaves, self._structure, _RULES, of_sequences
             )
         self._last = self._programs[key]
         return self._last

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.batches.length_uses import LengthUses
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
     Room,
@@ -273,6 +274,7 @@ class Body:
         steps = _Equations(self, host, env)
         for equation in needed(equations, results):
             steps.add(equation)
+        steps.end(results)
         return [steps.value(atom) for atom in results]
 
     def evaluated(
@@ -360,6 +362,9 @@ class _Equations:
         self._body = body
         self._host = host
         self._env = env
+        self._lengths = LengthUses(body.low, body.space)
+        for name, value in env.items():
+            self._note(name, value)
 
     def value(self, atom: Atom) -> Value:
         """What an atom stands for."""
@@ -375,17 +380,31 @@ class _Equations:
             self._combine(equation, call)
         elif not self._of_sequence(equation) and not self._host.take_early(equation):
             self._compute(equation)
+        self._lengths.see(equation, [self.value(name) for name in equation.outputs])
+
+    def end(self, results: Sequence[Atom]) -> None:
+        """Notes what the function gives."""
+        self._lengths.end(results)
+
+    def _note(self, name: Name, value: Value) -> None:
+        """Notes what a variable stands for."""
+        self._env[name] = value
+        if _is_known(value):
+            self._host.env[name] = value
+        if isinstance(value, Elements):
+            self._body.low.lengths.note(value.space, str(name.aval.shape[0]))
 
     def _of_sequence(self, equation: Equation) -> bool:
-        """Adds the steps of an operation of JAX on a whole sequence, if it is one of those that can be."""
-        rule = self._body.low.of_sequences.get(equation.source.primitive.name)
+        """Adds the steps of an operation of JAX on or to a whole sequence, if it is one of those that can be."""
         values = [self.value(atom) for atom in equation.inputs]
-        if rule and isinstance(values[0], Elements):
-            results = rule(self._body, equation, values)
-        else:
-            results = None
-        if results is not None:
-            self._env |= zip(equation.outputs, results, strict=True)
+        is_one = any(isinstance(value, Elements) for value in values)
+        is_one |= any(is_sequence(name.aval) for name in equation.outputs)
+        is_one |= equation.source.primitive.name == "dim_as_value"
+        if not is_one or equation.draws:
+            return False
+        results = self._body.low.of_sequences(self._body, equation, values)
+        for name, value in zip(equation.outputs, results or (), strict=results is not None):
+            self._note(name, value)
         return results is not None
 
     def _combine(self, equation: Equation, call: Call) -> None:
@@ -401,16 +420,14 @@ class _Equations:
             [self.value(atom) for atom in equation.inputs],
         )
         for name, value in zip(equation.outputs, results, strict=True):
-            self._env[name] = value
-            if _is_known(value):
-                self._host.env[name] = value
+            self._note(name, value)
 
     def _compute(self, equation: Equation) -> None:
         body = self._body
         give = body.rows if equation.draws else body.operand
         operands = []
         for atom in equation.inputs:
-            operands.append(give(self.value(atom), _type_of(atom)))
+            operands.append(give(self.value(atom), type_of_atom(atom)))
         outputs = body.evaluated(equation, operands)
         for name, rows in zip(equation.outputs, outputs, strict=True):
             self._env[name] = body.view(rows)
@@ -447,13 +464,19 @@ class _Keys:
         )
 
 
-def _type_of(atom: Atom) -> Any:
+def type_of_atom(atom: Atom) -> Any:
+    """The type of what an atom stands for."""
     return atom.aval if isinstance(atom, Name) else type_of(atom.value)
 
 
 def element_type(kind: Any) -> Any:
     """The type of a sequence's element."""
     return jax.ShapeDtypeStruct(kind.shape[1:], kind.dtype)
+
+
+def is_sequence(kind: Any) -> bool:
+    """Whether a type is that of a sequence whose length is each example's own."""
+    return bool(kind.shape) and not isinstance(kind.shape[0], int)
 
 
 def is_static(value: Value) -> bool:

@@ -15,6 +15,7 @@ from ampjax.frontend.batches.programs_of_rows import (
     View,
 )
 from ampjax.frontend.batches.row_tables import Frame, Origin, Place, RowTables
+from ampjax.frontend.batches.symbolic_lengths import SymbolicLengths
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.deduction.lowering import Lowering
@@ -42,13 +43,14 @@ class RowLowering:
 
     Args:
       rules: How each combinator becomes steps, by kind.
-      of_sequences: How operations of JAX on whole sequences do, by primitive.
+      of_sequences: How operations of JAX on whole sequences do.
 
     Attributes:
       host: Finds out what follows from the examples, and collects the checks of their numbers.
       slots: The arrays of a batch.
       recursions: Those that are being lowered, by the object that their calls name them with.
       loops: For each frame of a loop, the loop.
+      lengths: The index spaces of sequences whose length is an expression.
       n_draws: How many places draw random numbers.
       across: For each value of copied elements what they are copies of, in the space of these.
       grids: The blocks of spaces of pairs, by space.
@@ -57,14 +59,15 @@ class RowLowering:
     def __init__(
         self,
         rules: Mapping[str, Rule],
-        of_sequences: Mapping[str, SequenceRule],
+        of_sequences: SequenceRule,
     ):
-        self.host = Lowering({}, {})
+        self.host = Lowering({}, {}, of_rows=True)
         self.rules = rules
         self.of_sequences = of_sequences
         self.root = Frame()
         self.recursions: dict[Any, Any] = {}
         self.loops: dict[Frame, Loop] = {}
+        self.lengths = SymbolicLengths(self)
         self.n_draws = 0
         self.across: dict[Value, Value] = {}
         self.grids: dict[IndexSpace, Any] = {}

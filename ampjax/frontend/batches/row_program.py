@@ -46,7 +46,7 @@ class RowProgram:
         leaves: Sequence[LeafSpec],
         structure: Any,
         rules: Mapping[str, Rule],
-        of_sequences: Mapping[str, SequenceRule],
+        of_sequences: SequenceRule,
     ):
         self._leaves = leaves
         self._low = low = RowLowering(rules, of_sequences)

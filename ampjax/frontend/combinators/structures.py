@@ -79,7 +79,9 @@ class Ragged:
         """An outer row; or, for a slice, several."""
         ends = self._ends
         if isinstance(at, slice):
-            start, stop, _ = at.indices(len(self))
+            start, stop, step = at.indices(len(self))
+            if step != 1:
+                return _picked(self, range(start, stop, step))
             if start >= stop:
                 return Ragged(
                     self.values[0:0],
@@ -98,6 +100,14 @@ class Ragged:
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} rows of {int(np.sum(self.sizes))})"
+
+
+def _picked(rows: Ragged, numbers: Sequence[int]) -> Ragged:
+    """Some outer rows, in any order."""
+    picked = [rows[number] for number in numbers]
+    if not picked:
+        return rows[0:0]
+    return _in_one(picked)
 
 
 def _require_length(where: str, value: Any) -> None:

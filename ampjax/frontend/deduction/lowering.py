@@ -41,6 +41,7 @@ class Lowering:
     Args:
       params: The model's parameters, a dictionary.
       rules: How each combinator becomes nodes, by kind.
+      of_rows: Whether it finds out what a batch as one function reads, and makes no graph.
 
     Attributes:
       draft: The graph to be.
@@ -52,7 +53,9 @@ class Lowering:
         self,
         params: Mapping[str, Any],
         rules: Mapping[str, Rule],
+        of_rows: bool = False,
     ):
+        self.of_rows = of_rows
         self.draft = GraphDraft(params)
         self.terms: list[LossTerm] = []
         self.lengths: dict[str, Column] = {}

@@ -291,14 +291,14 @@ def switch_branch_args(p, s):
 
 
 @mistake(
-    ": expected operations on one element, got `integer_pow` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
+    ": expected operations on one element, got `integer_pow` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations."
 )
 def plain_on_sequence(p, s):
     return jnp.sum(embedded(p, s) ** 2)  # <-
 
 
 @mistake(
-    ": expected operations on one element, got `iota` on a whole sequence, whose length is each instance's own. Put the elements' numbers into the example: `np.arange` of its length."
+    ": expected operations on one element, got `iota` on a whole sequence, whose length is each instance's own. Put the elements' numbers into the example: `np.arange` of its length. `amp.vmap` takes most such operations."
 )
 def positions(p, s):
     return amp.sum(
@@ -311,21 +311,21 @@ def positions(p, s):
 
 
 @mistake(
-    ": expected operations on one element, got `dot_general` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
+    ": expected operations on one element, got `dot_general` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations."
 )
 def matmul_on_sequence(p, s):
     return amp.sum(amp.map(loss, embedded(p, s) @ p["a"]["w"]))  # <-
 
 
 @mistake(
-    ": expected operations on one element, got `dynamic_slice` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
+    ": expected operations on one element, got `dynamic_slice` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations."
 )
 def index_sequence(p, s):
     return loss(embedded(p, s)[0])  # <-
 
 
 @mistake(
-    ": expected operations on one element, got `reduce_sum` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
+    ": expected operations on one element, got `reduce_sum` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations."
 )
 def fold_kids_plain(p, s):
     return loss(
@@ -334,7 +334,7 @@ def fold_kids_plain(p, s):
 
 
 @mistake(
-    ": expected operations on one element, got indexing (`gather`) on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
+    ": expected operations on one element, got indexing (`gather`) on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations."
 )
 def nested_as_array(p, s):
     return amp.sum(amp.map(lambda c: loss(p["e"][c]), s["ch"]))  # <-

@@ -1,0 +1,353 @@
+"""Slices, concatenation and padding of whole sequences: sequences of other index spaces, whose elements are read by numbers that the host knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import DataError
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, taken
+from ampjax.frontend.batches.room_bodies import (
+    Body,
+    element_type,
+    is_static,
+    type_of_atom,
+)
+from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.batches.row_tables import Origin
+from ampjax.frontend.deduction.equations import Equation
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.payload_types import raw_type
+from ampjax.frontend.draft.values import Constant, Elements, Static
+
+_FIX = "Do it only where the sequence is long enough, in `amp.cond` of `amp.length`."
+
+
+def length_of(
+    body: Body,
+    dimension: Any,
+    sequences: Sequence[tuple[Value, Any]],
+    line: str,
+) -> Callable[[Any], np.ndarray]:
+    """`[rows]`: the value of a number or a symbolic dimension for each row of a room's space.
+
+    Args:
+      body: The room.
+      dimension: The number or dimension.
+      sequences: Sequences that it comes from, and their types.
+      line: The user's line.
+    """
+    space = body.space
+    if isinstance(dimension, int | np.integer):
+        return lambda data: np.full(space.n_rows(data), int(dimension))
+    column = body.low.lengths.values(str(dimension), space, sized(sequences), line)
+    return column.inside(space).of
+
+
+def sized(sequences: Sequence[tuple[Value, Any]]) -> list[tuple[IndexSpace, str]]:
+    """The spaces and dimensions of those values that are sequences.
+
+    Args:
+      sequences: Values and their types.
+    """
+    result = []
+    for value, kind in sequences:
+        if isinstance(value, Elements):
+            result.append((value.space, str(kind.shape[0])))
+    return result
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements of a sequence, or the first elements of an array's axis, that go into another sequence.
+
+    Args:
+      value: An element.
+      space: The space that has it.
+      sizes: From the data to `[rows around]`: how many there are.
+      start: From the data to `[rows around]`: the row of the first one in `space`.
+      is_repeated: Whether all of them are that first row.
+    """
+
+    value: Value
+    space: IndexSpace
+    sizes: Callable[[Any], np.ndarray]
+    start: Callable[[Any], np.ndarray]
+    is_repeated: bool = False
+
+
+def one_after_the_other(
+    body: Body,
+    parts: Sequence[Part],
+    kind: Any,
+    sequences: Sequence[tuple[Value, Any]],
+    line: str,
+) -> Elements:
+    """A sequence of the elements of several, one after the other.
+
+    Args:
+      body: Where.
+      parts: The parts.
+      kind: The sequence's type.
+      sequences: The sequences that its length comes from.
+      line: The user's line.
+    """
+    low = body.low
+    space = low.lengths.space(str(kind.shape[0]), body.space, sized(sequences), line)
+
+    def ends(data: Any) -> np.ndarray:
+        return np.cumsum([part.sizes(data) for part in parts], 0)
+
+    low.host.draft.checks.append(lambda data: _check_sum(data, space, ends(data)[-1], line))
+
+    def which(data: Any) -> np.ndarray:
+        own = ends(data)[:-1, space.parents(data)]
+        return (space.numbers(data) >= own).sum(0).astype(np.int32)
+
+    found = []
+    for i, part in enumerate(parts):
+        found.append((part.value, part.space, _rows_of_part(space, parts, i)))
+    chosen = Column(space, which)
+    return Elements(space, _merged(body.inside(space), found, chosen, element_type(kind)))
+
+
+def _rows_of_part(space: IndexSpace, parts: Sequence[Part], i: int) -> Origin:
+    """For each row of a space made of parts, its row in one of them; where it is of another one, the next row there is."""
+    part = parts[i]
+
+    def rows(data: Any) -> np.ndarray:
+        around = space.parents(data)
+        if part.is_repeated:
+            return part.start(data)[around]
+        sizes = part.sizes(data)
+        before = sum((each.sizes(data) for each in parts[:i]), np.zeros_like(sizes))
+        number = space.numbers(data) - before[around]
+        return part.start(data)[around] + np.clip(number, 0, np.maximum(sizes - 1, 0)[around])
+
+    return rows
+
+
+def _check_sum(data: Any, space: IndexSpace, total: np.ndarray, line: str) -> None:
+    """Checks that parts are as long together as the model was traced to have them."""
+    wrong = np.flatnonzero(total != space.lengths(data))
+    for row in wrong[:1].tolist():
+        assert space.parent is not None
+        raise DataError(
+            f"{line}, instance {space.parent.instances(data)[row]}",
+            f"parts of `{space.dimension}` elements together, which holds where no sequence is empty",
+            f"{total[row]} elements",
+            _FIX,
+        )
+
+
+def _merged(
+    inner: Body,
+    parts: Sequence[tuple[Value, IndexSpace, Origin]],
+    which: Column,
+    kind: Any,
+) -> Value:
+    """For each row a value of one of several spaces.
+
+    Args:
+      inner: The rows.
+      parts: Values, the spaces that have them, and for each row the row there.
+      which: Which of them each row has.
+      kind: The type.
+    """
+    low = inner.low
+    space = inner.space
+    if len(parts) == 1:
+        ((value, outer, origin),) = parts
+        return low.value_at(value, outer, space, origin, ("only", which))
+    values = []
+    for number, (value, outer, origin) in enumerate(parts):
+        values.append(low.value_at(value, outer, space, origin, ("part", which, number)))
+    if any(isinstance(value, Elements) for value in values):
+        return _merged_sequences(inner, values, which, kind)
+    if all(is_static(value) for value in values):
+        columns = [low.host.column(value, inner.region, kind) for value in values]
+
+        def selected(data: Any) -> np.ndarray:
+            result = columns[0].of(data).copy()
+            for number, column in enumerate(columns[1:], 1):
+                own = which.of(data) == number
+                result[own] = column.of(data)[own]
+            return result
+
+        return Static(Column(space, selected))
+    rows = [inner.rows(value, kind) for value in values]
+    choice = inner.rows(Static(which), jax.ShapeDtypeStruct((), np.int32))
+    out = Rows(kind, inner.room)
+
+    def compute(run: Run) -> list[Any]:
+        result = run.get(rows[0])
+        own = run.get(choice)
+        own = own.reshape(-1, *[1] * (result.ndim - 1))
+        for number, each in enumerate(rows[1:], 1):
+            result = jnp.where(own == number, run.get(each), result)
+        return [result]
+
+    inner.block.add([out], compute)
+    return View(out, space)
+
+
+def _merged_sequences(
+    inner: Body,
+    values: Sequence[Any],
+    which: Column,
+    kind: Any,
+) -> Elements:
+    """For each row one of several sequences that each row has."""
+    low = inner.low
+    spaces = [value.space for value in values]
+
+    def sizes(data: Any) -> np.ndarray:
+        every = np.stack([space.lengths(data) for space in spaces])
+        return np.take_along_axis(every, which.of(data)[None].astype(np.int64), 0)[0]
+
+    key = ("merged", *spaces, which)
+    space = low.host.once(
+        key, lambda: IndexSpace(inner.space, spaces[0].dimension, Column(inner.space, sizes))
+    )
+    chosen = which.inside(space)
+
+    def origin(own: IndexSpace) -> Origin:
+        return lambda data: own.starts(data)[space.parents(data)] + space.numbers(data)
+
+    parts = []
+    for value in values:
+        parts.append((value.element, value.space, origin(value.space)))
+    return Elements(space, _merged(inner.inside(space), parts, chosen, element_type(kind)))
+
+
+def whole(body: Body, value: Value, kind: Any) -> Part:
+    """A sequence, or an array of fixed length, as a part.
+
+    Args:
+      body: Where.
+      value: The sequence or array.
+      kind: Its type.
+    """
+    xs = value if isinstance(value, Elements) else _of_array(body, value, kind)
+    return Part(xs.element, xs.space, xs.space.lengths, xs.space.starts)
+
+
+def _of_array(body: Body, value: Value, kind: Any) -> Elements:
+    """An array of each row as a sequence, all of one length."""
+    low = body.low
+    around = body.space
+    n = kind.shape[0]
+    space = low.host.once(
+        ("array", around, n),
+        lambda: IndexSpace(
+            around,
+            f"array{n}",
+            Column(around, lambda data: np.full(around.n_rows(data), n)),
+        ),
+    )
+    if is_static(value):
+        column = low.host.column(value, body.region, kind)
+        raw = raw_type(element_type(kind)).shape
+        return Elements(
+            space,
+            Static(Column(space, lambda data: column.of(data).reshape(-1, *raw))),
+        )
+    rows = body.rows(value, kind)
+    frame = body.room.frame
+    inner = low.room(frame, space)
+    around_rows = low.reads((frame, around), inner.place, space.parents, "array")
+    numbers = low.slot(
+        ("numbers in an array", space),
+        frame,
+        lambda tables: tables.column(frame, space, space.numbers(tables.data).astype(np.int32)),
+    )
+    out = Rows(element_type(kind), inner)
+
+    def compute(run: Run) -> list[Any]:
+        every = run.get(rows)
+        at = run.slots[around_rows] * n + run.slots[numbers]
+        return [taken(every.reshape(-1, *every.shape[2:]), at)]
+
+    body.block.add([out], compute)
+    found: Value = View(out, space)
+    return Elements(space, found)
+
+
+def concatenated(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """Sequences and arrays one after the other; None along another axis."""
+    if equation.source.params["dimension"]:
+        return None
+    kinds = [type_of_atom(atom) for atom in equation.inputs]
+    parts = []
+    for value, kind in zip(values, kinds, strict=True):
+        if kind.shape[0] != 0:
+            parts.append(whole(body, value, kind))
+    given = [*zip(values, kinds, strict=True)]
+    kind = equation.outputs[0].aval
+    return [one_after_the_other(body, parts, kind, given, equation.line)]
+
+
+def padded(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """A sequence with a number before its elements, behind them, or with fewer of them; None where there is none of these."""
+    first = equation.source.params["padding_config"][0]
+    before, behind, between = first
+    xs, number = values
+    kind = equation.outputs[0].aval
+    if between or not any(first) or isinstance(number, Elements):
+        return None
+    line = equation.line
+    given = [(xs, equation.inputs[0].aval)]  # type: ignore[union-attr]
+    first_one = length_of(body, before, given, line)
+    last_one = length_of(body, behind, given, line)
+    space = xs.space
+    blank = _filled(body, number, element_type(kind))
+    around = body.space
+
+    def padding(size: Callable[[Any], np.ndarray]) -> Part:
+        return Part(
+            blank,
+            around,
+            lambda data: np.maximum(size(data), 0),
+            lambda data: np.arange(around.n_rows(data)),
+            is_repeated=True,
+        )
+
+    def cut(data: Any) -> np.ndarray:
+        return np.maximum(-first_one(data), 0)
+
+    def left(data: Any) -> np.ndarray:
+        behind = np.maximum(-last_one(data), 0)
+        return np.maximum(space.lengths(data) - cut(data) - behind, 0)
+
+    middle = Part(xs.element, space, left, lambda data: space.starts(data) + cut(data))
+    parts = [padding(first_one), middle, padding(last_one)]
+    return [one_after_the_other(body, parts, kind, given, line)]
+
+
+def _filled(body: Body, number: Value, kind: Any) -> Value:
+    """An element all of whose entries are one number."""
+    if isinstance(number, Constant):
+        return Constant(np.full(kind.shape, number.value, kind.dtype))
+    rows = body.rows(number, jax.ShapeDtypeStruct((), kind.dtype))
+    out = Rows(kind, rows.room)
+
+    def compute(run: Run) -> list[Any]:
+        each = run.get(rows)
+        wide = each.reshape(-1, *[1] * len(kind.shape))
+        return [jnp.broadcast_to(wide, (len(each), *kind.shape))]
+
+    body.block.add([out], compute)
+    return View(out, body.space)

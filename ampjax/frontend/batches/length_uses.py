@@ -1,0 +1,91 @@
+"""Where a model computes with expressions of lengths: JAX simplifies them as if no sequence were empty, so the data are checked there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ampjax.errors import DataError
+from ampjax.frontend.deduction.equations import Atom, Equation, Name
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.values import Elements, Static
+
+if TYPE_CHECKING:
+    from ampjax.frontend.batches.row_lowering import RowLowering, Value
+
+_PASSING = ("convert_element_type", "copy", "broadcast_in_dim", "reshape", "squeeze")
+"""Operations that leave a number what it is."""
+
+
+class LengthUses:
+    """The uses of expressions of lengths in a function: one below 0 is an error where a value comes from it.
+
+    As the start of a slice that is empty it is none.
+
+    Args:
+      low: The lowering.
+      space: Where the function is computed.
+    """
+
+    def __init__(self, low: RowLowering, space: IndexSpace):
+        self._low = low
+        self._space = space
+        self._lengths: dict[Atom, Equation] = {}
+        self._columns: dict[Atom, Column] = {}
+
+    def see(self, equation: Equation, results: Sequence[Value]) -> None:
+        """Notes an equation, and checks that it needs.
+
+        Args:
+          equation: The equation.
+          results: What it gives.
+        """
+        source = equation.source
+        if source.primitive.name == "dim_as_value" and isinstance(results[0], Static):
+            if not str(source.params["dim"]).isidentifier():
+                self._note(equation.outputs[0], equation, results[0].column)
+            return
+        is_passing = source.primitive.name in _PASSING and not isinstance(results[0], Elements)
+        for atom in equation.inputs:
+            if atom in self._lengths and is_passing:
+                self._note(equation.outputs[0], self._lengths[atom], self._columns[atom])
+            elif atom in self._lengths:
+                is_sequence = equation.call is None and isinstance(results[0], Elements)
+                self._require(atom, results[0].space if is_sequence else None)
+
+    def end(self, results: Sequence[Atom]) -> None:
+        """Notes what the function gives, which somebody may compute with.
+
+        Args:
+          results: Its results.
+        """
+        for atom in results:
+            if atom in self._lengths:
+                self._require(atom, None)
+
+    def _note(self, name: Name, equation: Equation, column: Column) -> None:
+        self._lengths[name] = equation
+        self._columns[name] = column
+
+    def _require(self, atom: Atom, inner: IndexSpace | None) -> None:
+        """Has a length checked, wherever a sequence that it goes into has elements."""
+        column = self._columns[atom].inside(self._space)
+        equation = self._lengths[atom]
+        self._low.host.draft.checks.append(lambda data: _check(data, column, inner, equation))
+
+
+def _check(data: Any, column: Column, inner: IndexSpace | None, equation: Equation) -> None:
+    """Checks that an expression of lengths is not below 0."""
+    sizes = column.of(data)
+    is_wrong = sizes < 0
+    if inner is not None:
+        is_wrong = is_wrong & (inner.lengths(data) > 0)
+    for row in np.flatnonzero(is_wrong)[:1].tolist():
+        raise DataError(
+            f"{equation.line}, instance {column.space.instances(data)[row]}",
+            f"a length `{equation.source.params['dim']}` from 0",
+            f"{sizes[row]}",
+            "Use it only where the sequence is long enough, in `amp.cond` of `amp.length`; or use `amp.length` of what was cut.",
+        )
