@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.engine.arenas import copied
+from ampjax.engine.arenas import copy_array
 from ampjax.engine.joint_updates import JointGroup
 from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.shared_kernels import shared
@@ -70,7 +70,7 @@ class BatchPrograms:
           batch: A batch of the shape.
         """
         copies = jax.tree.map(
-            lambda x: copied(x, x.device),
+            lambda x: copy_array(x, x.device),
             self._held,
         )
         place = np.zeros(2, np.uint32)
