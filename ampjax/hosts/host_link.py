@@ -140,11 +140,13 @@ class HostLink:
           HostDiedError: If the process of a host has ended.
         """
         while not come() and self.failure is None:
+            # One thread receives for all; the others look again when it has.
             if self._receiving.acquire(timeout=_TURN_S):
                 try:
                     is_quiet = not come() and not self._receive(_RECEIVE_S)
                 finally:
                     self._receiving.release()
+                # Silence is looked into only when nothing has come.
                 if is_quiet and not come():
                     self._require_life()
                     if any(peer.has_failed for peer in self.peers):
@@ -263,6 +265,8 @@ class HostLink:
         with (
             self._receiving
         ):  # else a thread that still waits could take what has come for something of this epoch
+            # Taken before it is cleared. The epoch is set under the same lock: older messages are
+            # dropped from now on.
             unfinished = self.unfinished()
             self._unfinished.clear()
             self.batch.take()
@@ -314,11 +318,13 @@ class HostLink:
             return False
         kind = message.kind
         numbers = message.numbers
+        # Answers have numbers of their own and hold in any epoch.
         if kind in ("answer", "refused"):
             self._answers[numbers[0]] = message
         elif numbers[0] != self.epoch:
             return True  # of what has been given up
         elif kind == "done":
+            # Batches are done in order, so all before this one are, too.
             self.done = max(self.done, numbers[1])
             while self._unfinished and self._unfinished[0][0] <= self.done:
                 self._unfinished.popleft()
@@ -356,6 +362,7 @@ class Ticket:
 
     def block_until_ready(self) -> Ticket:
         """Waits for the batch."""
+        # The batch may still wait here to be sent.
         if self._link.sent < self._batch and self._link.epoch == self._epoch:
             self._send()
         self._link.wait_until(self._is_done)

@@ -327,6 +327,8 @@ class InstanceList:
                     f"{type(instance).__name__}",
                     'Give each instance as `{pump: payload, ...}`: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.',
                 )
+            # Part by part first, with errors that name the instance; then columns of all instances,
+            # pump by pump.
             for pump, value in instance.items():
                 where = f"pump `{pump}`, instance {i}"
                 parts.setdefault(pump, []).append(
@@ -371,6 +373,7 @@ def _part(
             "a scalar",
             "Give an array whose first axis counts rows.",
         )
+    # A plain payload is one message; rows of `Pumped` are messages of their own.
     if not isinstance(value, Pumped) and not ragged:
         payload = payload[None]
     sizes = None
@@ -446,6 +449,7 @@ def _stack_parts(pump: str, parts: list[_PumpedPart]) -> Messages:
             [part.payload for part in parts if len(part.payload)] or [first.payload]
         )  # [] would make floats
     )
+    # Each message names the place of its instance in the batch.
     instance = np.repeat(
         np.array([part.position for part in parts], dtype=np.int64),
         [part.n for part in parts],

@@ -54,7 +54,10 @@ def order(graph: Graph) -> list[Node]:
     ready = [i for i, count in enumerate(waits) if not count]
     placed: dict[int, Node] = {}
     while len(placed) < len(nodes):
+        # In the order of building, as long as some node has all of its inputs; else a loop is
+        # entered.
         head = heapq.heappop(ready) if ready else _loop_head(nodes, number, placed)
+        # A loop's phi has been taken before its last input came.
         if head in placed:
             continue
         placed[head] = nodes[head]
@@ -117,6 +120,7 @@ def _reaches_itself(
         for i in _consumers(nodes[stack.pop()], number):
             if i == start:
                 return True
+            # Only through nodes that are still to come: the rest is behind.
             if i not in placed and i not in seen:
                 seen.add(i)
                 stack.append(i)

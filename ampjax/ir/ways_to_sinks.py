@@ -50,6 +50,7 @@ def fields_before_sinks(graph: Graph) -> dict[str, Fields]:
     waiting = [node for node in graph.nodes.values() if isinstance(node.op, Sink)]
     while waiting:
         node = waiting.pop()
+        # Backwards from the sinks, until nothing is added: loops may come by several times.
         outputs = [needed.get(wire) for wire in node.outputs]
         for wire, fields in zip(node.inputs, _before(node, outputs), strict=False):
             if wire is not None and needed.get(wire) != (

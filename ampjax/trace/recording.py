@@ -59,6 +59,7 @@ class Recorder:
 
     def place(self) -> dict[str, Any]:
         """Gives the position in the recording, once all additions so far are on the disk; JSON can hold the result."""
+        # On the disk first: a snapshot must not name bytes that a crash could lose.
         self._file.flush()
         os.fsync(self._file.fileno())
         return {
@@ -125,14 +126,17 @@ class Recording:
             ended = False
             while True:
                 more = file.read(BUFFER)
+                # What is left of the last buffer is the beginning of a decision.
                 data = data[at:] + more
                 at = 0
                 while at < len(data):
+                    # Where in the file it is, for errors.
                     place = file.tell() - len(data) + at
                     try:
                         decision, at = unpack(data, at)
                     except ValueError as error:
                         raise self._foreign(f"byte {place}, where {error}") from None
+                    # Cut off by the buffer's end: more is read.
                     if decision is None:
                         break
                     if ended:
@@ -145,6 +149,7 @@ class Recording:
                     yield decision
                 if not more:
                     break
+            # A file with an end must be whole up to it.
             if self.end is not None and (not ended or at < len(data)):
                 raise self._foreign(
                     f"byte {file.tell() - len(data) + at}, where no whole decision is"

@@ -51,6 +51,7 @@ def spans(trace: Trace) -> Iterator[Span]:
     runs = sorted(trace.runs) or [(trace.start_ns, trace.start_ns + trace.span_ns)]
     for worker in sorted({*slices, *waits}):
         busy = sorted((s.start_ns, s.end_ns, s.kind) for s in slices[worker])
+        # Three layers: the run itself is the host's, waits lie over it, and slices over both.
         without_slices = _fill_intervals(
             [(*run, HOST) for run in runs],
             sorted(waits[worker]),
@@ -68,12 +69,14 @@ def _fill_intervals(
     for start, end, ground_use in ground:
         at = start
         while i < len(pieces) and pieces[i][0] < end:
+            # What has been filled already stays: the first of two pieces that overlap counts.
             begin = max(pieces[i][0], at)
             until = min(pieces[i][1], end)
             use = pieces[i][2]
             if until > begin:
                 result += [(at, begin, ground_use)] * (begin > at) + [(begin, until, use)]
                 at = until
+            # The piece goes on in the next interval, so it is looked at again.
             if pieces[i][1] > end:
                 break
             i += 1

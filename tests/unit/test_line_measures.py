@@ -117,8 +117,8 @@ def test_first_lines_that_lean_on_pronouns_are_found(docstring, leaning):
 
 
 def test_figures_are_only_lowered():
-    high = dict.fromkeys(HELD, 2.0)
-    low = dict.fromkeys(HELD, 1.0)
+    high = dict.fromkeys(HELD, 10.0)
+    low = dict.fromkeys(HELD, 5.0)
     assert lowered(high, low) == low == lowered(low, high)
     assert lowered(high, {}) == high
 

@@ -342,7 +342,7 @@ MISTAKES = {
             [{"x": amp.messages(np.zeros(3, np.float32), sizes=[1, 1])}]
         ),
         MessageError,
-        "pump `x`, instance 0: expected 2 payload rows, as the sizes say, got 3. Make the sizes add up.",
+        "pump `x`, instance 0: expected 2 payload rows, as the sizes say, got 3. Give `sizes` one number of rows for each message; their sum is the payload's length.",
     ),
     "a payload of another shape": (
         lambda: trainer(pump_graph(shape=(4,))).predict([{"x": np.zeros(5, np.float32)}]),
@@ -414,7 +414,7 @@ MISTAKES = {
         lambda: fit([at(99)], stateful(late(lambda s: s.u))),
         MessageError,
         "node `way`, condition: expected a state function that works for every state, got AttributeError: no state field `u`; "
-        "there are ('instance', 't'), for State(instance=0, t=99). Mend the function.",
+        "there are ('instance', 't'), for State(instance=0, t=99). Let the function give a result for this state: it is called for all states that reach the node.",
     ),
     "a condition outside its outputs": (
         lambda: fit([at(99)], stateful(late(lambda s: s.t))),

@@ -506,7 +506,7 @@ def test_of_many_the_one_at_fault_is_named():
             at(98),
         ],
     )
-    text = r"node `c`, condition: expected a state function that works for every state, got KeyError: 'what', for State\(instance=30, t=99\)\. Mend the function\."
+    text = r"node `c`, condition: expected a state function that works for every state, got KeyError: 'what', for State\(instance=30, t=99\)\. Let the function give a result for this state: it is called for all states that reach the node\."
     with pytest.raises(MessageError, match=text):
         Unfolder(plan_for(graph)).unfold(
             [data],
