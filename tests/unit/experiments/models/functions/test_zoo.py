@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
 from support.parity import assert_equal, ours
 
@@ -80,6 +81,45 @@ def test_a_model_is_one_function_of_a_batch(name: str) -> None:
     compiled = amp.compile(model, params, module.SPEC)
     want = jax.value_and_grad(lambda p: compiled.loss(p, instances))(params)
     assert_equal(jax.jit(jax.value_and_grad(weighted))(params), want)
+
+
+@pytest.mark.slow
+@EVERY_MODEL
+def test_a_model_trains_by_batches(name: str) -> None:
+    """Two steps from both instances are those of plain optax on the mean of the function; evaluation is the function's."""
+    module, model, instances = case(name)
+    params = module.init(KEY, 6)
+    compiled = amp.compile(model, params, module.SPEC)
+    tx = optax.chain(
+        optax.clip_by_global_norm(0.5),
+        optax.sgd(0.1),
+    )
+    trainer = amp.Trainer(
+        compiled.graph,
+        tx,
+        params=compiled.node_params(params),
+        mode="batch",
+        max_active_keys=N_INSTANCES,
+    )
+    data = compiled.data(instances)
+
+    def mean(p: Any) -> jax.Array:
+        with amp.training(KEY):
+            return compiled.loss(p, instances) / N_INSTANCES
+
+    want = params
+    state = tx.init(params)
+    for _ in range(2):
+        changes, state = tx.update(jax.grad(mean)(want), state, want)
+        want = optax.apply_updates(want, changes)
+    trainer.fit(data, epochs=2, progress=False)
+    found = compiled.params(trainer.params)
+    evaluated = trainer.evaluate(data)["loss"]
+    own = float(compiled.loss(found, instances))
+    assert_equal(
+        (evaluated, found),
+        (own / N_INSTANCES, want),
+    )
 
 
 @pytest.mark.full
