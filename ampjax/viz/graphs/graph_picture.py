@@ -26,7 +26,7 @@ from ampjax.viz.graphs.graph_layout import (
     NAME_SIZE,
     NOTE_HEIGHT,
     PictureLayout,
-    Place,
+    PicturePlace,
     Route,
     kind_text,
     layout,
@@ -122,7 +122,7 @@ def _measure(text: str, size: float) -> float:
     return TextToPath().get_text_width_height_descent(text.replace("$", "S"), font, False)[0]
 
 
-def _box(axes: Axes, place: Place, node: Node) -> None:
+def _box(axes: Axes, place: PicturePlace, node: Node) -> None:
     colours = family(node.kind, node.is_control)
     style = {
         "facecolor": colours.fill,
@@ -196,7 +196,7 @@ def _box(axes: Axes, place: Place, node: Node) -> None:
 
 def _bar(
     axes: Axes,
-    place: Place,
+    place: PicturePlace,
     shares: tuple[float, float],
 ) -> None:
     """Draws a bar at the bottom of a box: its stage's part of all busy time, forward and backward; the whole width is all busy time."""
