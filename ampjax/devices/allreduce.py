@@ -61,14 +61,14 @@ def average(
     for i, dtype in enumerate(dtypes):
         if jnp.issubdtype(dtype, jnp.inexact):
             floats.append(i)
-    own = []
+    trees = []
     for replica, home in zip(leaves, homes, strict=True):
-        own.append(_put([replica[i] for i in floats], home))
+        trees.append(_put([replica[i] for i in floats], home))
     first = {}
     for home in dict.fromkeys(homes):
-        first[home] = _put(own[0], home)
+        first[home] = _put(trees[0], home)
     sums = all_reduce_sum(
-        [_minus(each, first[home]) for each, home in zip(own, homes, strict=True)],
+        [_minus(each, first[home]) for each, home in zip(trees, homes, strict=True)],
         homes,
     )
     result = []
@@ -218,12 +218,12 @@ def _drop_axis(tree: Tree) -> Tree:
 
 @jax.jit
 def _minus(
-    own: list[jax.Array],
+    leaves: list[jax.Array],
     first: list[jax.Array],
 ) -> list[jax.Array]:
     """Subtracts the leaves of replica 0 from a replica's leaves, in float32 at least."""
     result = []
-    for leaf, base in zip(own, first, strict=True):
+    for leaf, base in zip(leaves, first, strict=True):
         # Equal numbers differ by 0, infinities included, whose difference would be NaN.
         result.append(jnp.where(leaf == base, 0, _widen(leaf) - _widen(base)))
     return result
@@ -293,11 +293,11 @@ def _flatten(replicas: Sequence[Tree]) -> tuple[list[str], list[list[Any]], Any]
 
 
 def _mismatch(number: int, first: Tree, replica: Tree) -> ParameterError:
-    wanted, given = (_describe_leaves(tree) for tree in (first, replica))
-    for path in [*wanted, *given]:
-        if wanted.get(path) != given.get(path):
+    wanted, actual = (_describe_leaves(tree) for tree in (first, replica))
+    for path in [*wanted, *actual]:
+        if wanted.get(path) != actual.get(path):
             expected = wanted.get(path, "no such leaf")
-            got = given.get(path, "no such leaf")
+            got = actual.get(path, "no such leaf")
             return ParameterError(
                 f"replica {number}, parameter `{path}`",
                 f"{expected}, as in replica 0",

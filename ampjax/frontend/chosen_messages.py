@@ -162,10 +162,10 @@ class RegionMessages:
         """Selects the region's messages among a space's."""
         if self._holds is None:
             return messages
-        own = self._holds.take(messages.rows).nonzero()[0]
-        rows = messages.rows.take(own)
+        numbers = self._holds.take(messages.rows).nonzero()[0]
+        rows = messages.rows.take(numbers)
         fields = {}
         for name, values in messages.fields.items():
-            fields[name] = values.take(own)
+            fields[name] = values.take(numbers)
         fields |= {name: values.take(rows) for name, values in self._told.items()}
-        return ChosenMessages(messages.instance.take(own), rows, fields)
+        return ChosenMessages(messages.instance.take(numbers), rows, fields)

@@ -457,13 +457,13 @@ def compile(
     compiled = Compiled(model, params, spec, copies)
     for line in compiled.shared_draws[:1]:
         fix = "Fold a number of the example into the key, or draw in `amp.stochastic`, which has a key for each message."
-        told = GraphError(
+        error = GraphError(
             line,
             "a key of each example's own",
             "one that is the same for all, which draw the same numbers",
             fix,
         )
-        warnings.warn(str(told), SameNumbersWarning, stacklevel=2)
+        warnings.warn(str(error), SameNumbersWarning, stacklevel=2)
     return compiled
 
 

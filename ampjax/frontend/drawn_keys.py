@@ -98,12 +98,12 @@ class DrawnKeys(Instrument):
         columns = [states[message, layout.column(space.index)] for space in spaces]
         numbers = np.stack([states[message, INSTANCE], row, seeds, *columns], axis=1).tolist()
         for instance, own, seed, *elements in numbers:
-            there = dict(zip(spaces, elements, strict=True))
+            number_in = dict(zip(spaces, elements, strict=True))
             uses = []
-            for space, number in there.items():
+            for space, number in number_in.items():
                 if space.uses:
                     uses.append(space.uses[number].path)
-            each = [number for space, number in there.items() if not space.uses] + (
+            each = [number for space, number in number_in.items() if not space.uses] + (
                 [] if sizes is None else [own]
             )
             for step, place in drawing.places:

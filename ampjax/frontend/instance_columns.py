@@ -390,13 +390,13 @@ class CompiledInstances:
         chosen = []
         for space, region in self._chosen:
             chosen.append(whole[space] if region is None else region.of(whole[space]))
-        found = {}
+        values = {}
         for name, region, pumped in self._pumped:
-            found[name] = pumped.of(chosen[region])
+            values[name] = pumped.of(chosen[region])
         if self._topologies:
             each = np.arange(len(ids))
-            found |= {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}
-        return found
+            values |= {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}
+        return values
 
     def __repr__(self) -> str:
         return f"CompiledInstances({self._n} instances, {len(self._pumped)} pumps)"

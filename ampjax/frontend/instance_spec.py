@@ -268,9 +268,9 @@ class LeafSpec:
             return value
         if self.of_keys != value.dtype:
             where = f"instances, `{self.path}`"
-            own = "keys of its type" if self.of_keys is not None else "numbers"
+            wanted = "keys of its type" if self.of_keys is not None else "numbers"
             fix = f'Write `{value.dtype}` in the spec, or give `jax.random.key_data(...)`, which is "uint32[2]".'
-            raise DataError(where, f"{own}, as the spec says", f"PRNG keys, {value.dtype}", fix)
+            raise DataError(where, f"{wanted}, as the spec says", f"PRNG keys, {value.dtype}", fix)
         return np.asarray(raw(value))
 
 
@@ -303,8 +303,8 @@ def parse(spec: Any) -> tuple[list[LeafSpec], Any]:
         spec,
         is_leaf=lambda part: isinstance(part, Edges),
     )
-    found, structure = jax.tree_util.tree_flatten_with_path(spec)
-    leaves = [_parse(path, text) for path, text in found]
+    paths_and_leaves, structure = jax.tree_util.tree_flatten_with_path(spec)
+    leaves = [_parse(path, text) for path, text in paths_and_leaves]
     parts = jax.tree.leaves(
         spec,
         is_leaf=lambda part: isinstance(part, Edges),
@@ -353,14 +353,17 @@ class _Kinds(str):
 
 def _of_nodes(leaf: LeafSpec, nodes: set[str]) -> LeafSpec:
     """Says of a leaf whether its elements are a graph's nodes, which hold arrays of one shape."""
-    own = nodes.intersection(leaf.dimensions)
-    if own and len(leaf.dimensions) > 1:
+    dimensions = nodes.intersection(leaf.dimensions)
+    if dimensions and len(leaf.dimensions) > 1:
         fix = "Give nodes arrays of one shape, and an instance one graph; a sequence beside it gets another name."
         got = f"`[{','.join(leaf.dimensions)}]`"
         raise GraphError(
-            f"spec, `{leaf.path}`", f"`{min(own)}`, which edges join, as the only name", got, fix
+            f"spec, `{leaf.path}`",
+            f"`{min(dimensions)}`, which edges join, as the only name",
+            got,
+            fix,
         )
-    return replace(leaf, is_of_nodes=bool(own))
+    return replace(leaf, is_of_nodes=bool(dimensions))
 
 
 def _parse(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:

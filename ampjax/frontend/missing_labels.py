@@ -23,13 +23,13 @@ def missing_leaves(
     Raises:
       Exception: As `read`, if it reads no leaf that is missing.
     """
-    with columns.noting_missing() as found:
+    with columns.noting_missing() as leaves:
         try:
             read()
         except Exception:
-            if not found:
+            if not leaves:
                 raise
-    return found
+    return leaves
 
 
 def require_for_sinks(
@@ -46,14 +46,14 @@ def require_for_sinks(
       DataError: If something does; names the leaves and the user's line.
     """
     fields = fields_before_sinks(graph)
-    for name, own in fields.items():
-        if found := missing_leaves(
-            columns, lambda name=name, own=own: _read_all(name, own, draft, columns)
+    for name, fields_of_pump in fields.items():
+        if missing := missing_leaves(
+            columns, lambda name=name, own=fields_of_pump: _read_all(name, own, draft, columns)
         ):
             origin = draft.origins.get(name)
             raise DataError(
                 "data, labels=False",
-                f"instances with what outputs depend on: {', '.join(f'`{path}`' for path in sorted(found))}",
+                f"instances with what outputs depend on: {', '.join(f'`{path}`' for path in sorted(missing))}",
                 f"none, and {origin.line if origin else name} reads it",
                 "Give each instance this leaf. If outputs depend only on its length or on a choice by it, any value of that length serves.",
             )

@@ -48,9 +48,9 @@ def lines_of_shared_draws(model: Traced, differs: Sequence[bool]) -> list[str]:
       model: The model.
       differs: For each of its variables, whether it is a part of the example.
     """
-    found: list[str] = []
-    _follow(model.jaxpr, differs, model.line, found)
-    return list(dict.fromkeys(found))
+    lines: list[str] = []
+    _follow(model.jaxpr, differs, model.line, lines)
+    return list(dict.fromkeys(lines))
 
 
 def _follow(

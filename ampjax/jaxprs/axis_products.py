@@ -71,7 +71,7 @@ def _product(equation: Any, left: Array, right: Array) -> Array:
     (axes, _), _ = equation.params["dimension_numbers"]
     n = len(axes)
     left, right = (x.reshape(math.prod(x.shape[:n]), *x.shape[n:]) for x in (left, right))
-    given = {
+    params = {
         **equation.params,
         "dimension_numbers": (
             ((0,), (0,)),
@@ -79,4 +79,4 @@ def _product(equation: Any, left: Array, right: Array) -> Array:
         ),
     }
     with equation.ctx.manager:
-        return equation.primitive.bind(left, right, **given)
+        return equation.primitive.bind(left, right, **params)

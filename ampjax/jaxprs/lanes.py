@@ -180,14 +180,16 @@ def _settings(eqn: Any) -> Hashable:
     if _may_start_anywhere(eqn):
         del params["start_indices"], params["limit_indices"]
     shapes = tuple((var.aval.shape, var.aval.dtype) for var in eqn.outvars)
-    given: Hashable = tuple(params.items())
+    values: Hashable = tuple(params.items())
     try:
-        hash(given)  # most parameters can be compared as they are, in less time than what they mean
+        hash(
+            values
+        )  # most parameters can be compared as they are, in less time than what they mean
     except TypeError:
-        given = settings(eqn.replace(params=params))
+        values = settings(eqn.replace(params=params))
     if eqn.primitive.name == "gather":  # it may fill with NaN
-        given = settings(eqn.replace(params=params))
-    return eqn.primitive, given, shapes
+        values = settings(eqn.replace(params=params))
+    return eqn.primitive, values, shapes
 
 
 def _may_start_anywhere(eqn: Any) -> bool:
@@ -303,12 +305,12 @@ def _find_connected(groups: Mapping[int, LaneGroup]) -> dict[int, LaneGroup]:
                 neighbours[number].add(operand.group)
                 neighbours[operand.group].add(number)
     left = [number for number, group in groups.items() if group.given]
-    found = set(left)
+    connected = set(left)
     while left:
-        new = neighbours[left.pop()] - found
-        found |= new
+        new = neighbours[left.pop()] - connected
+        connected |= new
         left.extend(new)
-    return {number: group for number, group in groups.items() if number in found}
+    return {number: group for number, group in groups.items() if number in connected}
 
 
 # ---- lanes of one array ------------------------------------------------------------------------------------------------

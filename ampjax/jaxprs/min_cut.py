@@ -87,9 +87,9 @@ def _path(
     # Breadth first, so that the path is a shortest one.
     while queue and SINK not in previous:
         here = queue.popleft()
-        for there in [t for t, left in capacity[here].items() if left > 0 and t not in previous]:
-            previous[there] = here
-            queue.append(there)  # type: ignore[arg-type]
+        for target in [t for t, left in capacity[here].items() if left > 0 and t not in previous]:
+            previous[target] = here
+            queue.append(target)  # type: ignore[arg-type]
     if SINK not in previous:
         return None
     path: list[tuple[Hashable, Hashable]] = []
@@ -105,13 +105,13 @@ def _find_reaching(capacity: Mapping[Hashable, Mapping[Hashable, float]]) -> set
     """The vertices from which a path with capacity left leads to the sink."""
     back: dict[Hashable, list[Hashable]] = defaultdict(list)
     for here, ways in capacity.items():
-        for there, left in ways.items():
+        for target, left in ways.items():
             if left > 0:
-                back[there].append(here)
-    found: set[Hashable] = {SINK}
+                back[target].append(here)
+    reaching: set[Hashable] = {SINK}
     stack: list[Hashable] = [SINK]
     while stack:
-        new = [v for v in back[stack.pop()] if v not in found]
-        found.update(new)
+        new = [v for v in back[stack.pop()] if v not in reaching]
+        reaching.update(new)
         stack.extend(new)
-    return found
+    return reaching

@@ -33,10 +33,10 @@ class TracedProgram:
           leaves: The arguments' leaves. A reference that works in 64 bits may bring other dtypes than the model was traced with.
         """
         types = [variable.aval for variable in self.jaxpr.invars]
-        given = []
+        inputs = []
         for x, t in zip(leaves, types, strict=True):
-            given.append(_as(x, t.dtype))
-        return evaluate(self.jaxpr, self.constants, given, bind)
+            inputs.append(_as(x, t.dtype))
+        return evaluate(self.jaxpr, self.constants, inputs, bind)
 
 
 class TracedBody:

@@ -148,10 +148,10 @@ def _find_wide(jaxpr: Any, n: int) -> set[Any]:
     widened: set[Any] = set()
     for equation in reversed(jaxpr.eqns):
         name = equation.primitive.name
-        own = (wanted - narrow) & set(equation.outvars)
+        outputs = (wanted - narrow) & set(equation.outvars)
         if name in _PASSING | _PRODUCTS:
-            widened |= own
-        passes = name in _PASSING and bool(own)
+            widened |= outputs
+        passes = name in _PASSING and bool(outputs)
         (wanted if passes else narrow).update(
             v for v in equation.invars if not isinstance(v, Literal)
         )

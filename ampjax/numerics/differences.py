@@ -57,7 +57,7 @@ def compare(
     result = []
     for node in want:
         wanted, structure = jax.tree.flatten_with_path(want[node])
-        given, other = jax.tree.flatten(got[node])
+        leaves, other = jax.tree.flatten(got[node])
         if structure != other:
             raise ParameterError(
                 f"compare, node `{node}`",
@@ -65,7 +65,7 @@ def compare(
                 f"{other}",
                 "Compare the same pytrees.",
             )
-        for (path, w), g in zip(wanted, given, strict=True):
+        for (path, w), g in zip(wanted, leaves, strict=True):
             w = widen_leaf(w)
             g = widen_leaf(g)
             if w.shape != g.shape:

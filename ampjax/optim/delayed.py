@@ -200,10 +200,10 @@ def _make_delayed(
     delay: int | RandomDelay,
     sync: int,
 ) -> Any:
-    own = optax.with_extra_args_support(tx)
+    inner_tx = optax.with_extra_args_support(tx)
     most = delay.most if isinstance(delay, RandomDelay) else delay
     if most == 0:
-        return _never_stale(own)
+        return _never_stale(inner_tx)
 
     def init(params: Tree) -> DelayedState:
         zero = jnp.zeros((), jnp.int32)
@@ -225,7 +225,7 @@ def _make_delayed(
             *slots,
             gradients,
             key,
-            own.init(params),
+            inner_tx.init(params),
         )
 
     def update(
@@ -251,14 +251,14 @@ def _make_delayed(
         def apply(inner: Any) -> tuple[Tree, Any]:
             due = jax.tree.map(lambda kept: kept[take], gradients)
             total = stale[take] + (state.version - versions[take]).astype(jnp.float32)
-            return own.update(due, inner, params, staleness=total, **extra)
+            return inner_tx.update(due, inner, params, staleness=total, **extra)
 
         def wait(inner: Any) -> tuple[Tree, Any]:
-            made = jax.eval_shape(apply, inner)
-            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), made[0]), inner
+            shapes = jax.eval_shape(apply, inner)
+            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0]), inner
 
         arrived = state.step >= age
-        made, inner = jax.lax.cond(arrived, apply, wait, state.inner)
+        shapes, inner = jax.lax.cond(arrived, apply, wait, state.inner)
         now = DelayedState(
             state.step + 1,
             state.version + arrived.astype(jnp.int32),
@@ -268,12 +268,12 @@ def _make_delayed(
             key,
             inner,
         )
-        return made, now
+        return shapes, now
 
     return transform(init, update)
 
 
-def _never_stale(own: Any) -> Any:
+def _never_stale(tx: Any) -> Any:
     """A transform that gets a staleness of 0 if its caller passes none."""
 
     def update(
@@ -284,9 +284,9 @@ def _never_stale(own: Any) -> Any:
         staleness: Any = 0.0,
         **extra: Any,
     ) -> Any:
-        return own.update(updates, state, params, staleness=staleness, **extra)
+        return tx.update(updates, state, params, staleness=staleness, **extra)
 
-    return transform(own.init, update)
+    return transform(tx.init, update)
 
 
 def _draw(

@@ -185,13 +185,13 @@ def _is_float(leaf: Any) -> bool:
 
 
 def _check_accumulator(params: Tree, accumulator: Tree) -> None:
-    wanted, given = (dict(_shapes(tree)) for tree in (params, accumulator))
-    for path in [*wanted, *given]:
-        if wanted.get(path) != given.get(path):
+    wanted, actual = (dict(_shapes(tree)) for tree in (params, accumulator))
+    for path in [*wanted, *actual]:
+        if wanted.get(path) != actual.get(path):
             raise ParameterError(
                 f"gradient accumulator, leaf `{path or 'params'}`",
                 f"shape {wanted[path]}" if path in wanted else "no such leaf",
-                f"shape {given[path]}" if path in given else "none",
+                f"shape {actual[path]}" if path in actual else "none",
                 "Make accumulators like `trainable(params)`.",
             )
 

@@ -286,8 +286,8 @@ class _Treatments:
             if r.table == table
         )
         kinds = tuple((atom.aval.shape[1:], atom.aval.dtype) for atom in results)
-        made = tuple(self._of_first.of(first.outputs[i]) for i in aligned)
-        return row.shape[1:], row.dtype, kinds, made, tuple(map(of, results)), totals
+        treatments = tuple(self._of_first.of(first.outputs[i]) for i in aligned)
+        return row.shape[1:], row.dtype, kinds, treatments, tuple(map(of, results)), totals
 
 
 def _tables(leaves: TableLeaves) -> list[str]:

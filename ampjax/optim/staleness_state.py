@@ -36,18 +36,18 @@ def keep_staleness(tx: optax.GradientTransformation) -> optax.GradientTransforma
     Returns:
       The transform. Its state is a `StalenessState`.
     """
-    own = optax.with_extra_args_support(tx)
+    inner_tx = optax.with_extra_args_support(tx)
 
     def init(params: Tree) -> StalenessState:
         return StalenessState(
             jnp.zeros((), jnp.float32),
-            own.init(params),
+            inner_tx.init(params),
         )
 
     def update(
         grads: Tree, state: StalenessState, params: Tree = None, **extra: Any
     ) -> tuple[Tree, StalenessState]:
-        made, inner = own.update(
+        made, inner = inner_tx.update(
             grads, state.inner, params, **extra | {"staleness": state.staleness}
         )
         return made, StalenessState(state.staleness, inner)

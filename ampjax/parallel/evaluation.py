@@ -175,19 +175,19 @@ class Evaluator:
         program = self._program(function, loss, batch)
         batch = copy_part(batch)
         dense = self._dense(program)
-        found = program.ids(dense, batch)
+        row_ids = program.ids(dense, batch)
         unique = {}
-        for table, ids in found.items():
+        for table, ids in row_ids.items():
             unique[table] = unique_rows(
                 np.asarray(ids),
                 stacks[table].n_rows,
             )
         rows = {}
-        for table, own in unique.items():
-            pulled = step.tables[table][0].pull(own.ids)
+        for table, rows_of_table in unique.items():
+            pulled = step.tables[table][0].pull(rows_of_table.ids)
             rows[table] = pad_rows(
                 pulled,
-                self._sizes.at_least(table, len(own.ids)),
+                self._sizes.at_least(table, len(rows_of_table.ids)),
             )
         inverse = {table: own.inverse for table, own in unique.items()}
         if differentiate not in program.results:

@@ -71,19 +71,19 @@ class IdWatch:
         for part in parts:
             if not self._has_news(part):
                 continue
-            for found in self._outside(part):
+            for outside in self._outside(part):
                 if (
-                    found.read.mode != "fill"
+                    outside.read.mode != "fill"
                 ):  # there NaN or a number that the program names is read
                     self._is_told = True
                     effect = (
                         "gets the gradient"
-                        if found.read.mode == "clip"
+                        if outside.read.mode == "clip"
                         else "no row gets a gradient"
                     )
                     text = describe_outside(
-                        found,
-                        names(self._program.params)[found.path],
+                        outside,
+                        names(self._program.params)[outside.path],
                         part,
                     )
                     return f"ampjax: {text}. As on one device the nearest row is read in its place, and {effect}."

@@ -117,19 +117,19 @@ def _cause(
     ]
     labels += [f"leaf `{path}` of the batch" for path in by_path(batch)]
     is_weighted = program.split_loss(batch).traced.is_weighted
-    told, is_written = _Values(flat, args).origin(labels, batch)
+    text_of_origin, is_written = _Values(flat, args).origin(labels, batch)
     if is_written:  # a read gives NaN for ids outside of a table
         split = program.split_loss(batch)
         inputs = [None] * len(split.traced.leaves) + jax.tree.leaves(batch)
         outside = []
-        for found in OutsideIds(split)(inputs):
-            if found.read.mode == "fill":
-                outside.append(found)
+        for hit in OutsideIds(split)(inputs):
+            if hit.read.mode == "fill":
+                outside.append(hit)
         if outside:
             return describe_outside(outside[0], text[outside[0].path], batch)
-    if is_weighted and told == _NO_WEIGHT:
+    if is_weighted and text_of_origin == _NO_WEIGHT:
         return "all weights of `px.Weighted` add up to 0"
-    return told
+    return text_of_origin
 
 
 # ---- the operation ---------------------------------------------------------------------------------------------------

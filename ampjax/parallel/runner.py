@@ -309,8 +309,8 @@ class Runner:
     def _join_batch(self, batch: Tree) -> Tree:
         """A batch of the loss function as one; the user is told of ids outside of their tables."""
         joined = joined_batch(batch, self.setup.config.shared)
-        if told := self._training.built.ids.look([joined]):
-            warnings.warn(told, IdWarning, stacklevel=3)
+        if warning := self._training.built.ids.look([joined]):
+            warnings.warn(warning, IdWarning, stacklevel=3)
         return joined
 
     @property

@@ -63,9 +63,9 @@ class RunnerCheckpoints:
         if self._series is None:
             fix = "Pass `ParallaxConfig(checkpoint=Checkpoints(folder))`."
             raise SettingsError("resume", "a folder of checkpoints in the settings", "none", fix)
-        found = self._series.read(restore)
+        checkpoint = self._series.read(restore)
         self._series.claim()
-        return found
+        return checkpoint
 
     def save_if_due(
         self,

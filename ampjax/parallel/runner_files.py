@@ -518,17 +518,17 @@ def _check_dtypes(
     for path, leaf in by_path(params).items():
         wanted[f"{_PARAMS}{path}"] = random_keys.data_of(leaf).dtype
     wanted |= tables
-    found = {path: dtype for path, dtype, _ in facts["leaves"]}
+    dtypes = {path: dtype for path, dtype, _ in facts["leaves"]}
     for number, path in enumerate(facts["tables"]):
-        found[path] = table_files.read_manifest(folder / _table(number), dtype=str)["dtype"]
+        dtypes[path] = table_files.read_manifest(folder / _table(number), dtype=str)["dtype"]
     for path, dtype in wanted.items():
-        if found.get(path, str(dtype)) != str(dtype):
+        if dtypes.get(path, str(dtype)) != str(dtype):
             fix = (
-                f"Restore it into parameters of {found[path]}; to go on in {dtype}, begin a new run with its parameters, cast: "
+                f"Restore it into parameters of {dtypes[path]}; to go on in {dtype}, begin a new run with its parameters, cast: "
                 "`jax.tree.map(lambda leaf: leaf.astype(...), params)`."
             )
             where = f"checkpoint `{folder}`, parameter `{readable(path.removeprefix(_PARAMS))}`"
-            raise DataError(where, f"{dtype}", found[path], fix)
+            raise DataError(where, f"{dtype}", dtypes[path], fix)
 
 
 def _check_place(folder: Path) -> None:

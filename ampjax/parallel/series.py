@@ -75,11 +75,11 @@ class Series:
         if not self.folder.is_dir():
             return []
         name = re.compile(re.escape(self._stem) + r"(\d+)(\..*)?")
-        found = [match for path in self.folder.iterdir() if (match := name.fullmatch(path.name))]
-        for number in {int(match[1]) for match in found if match[2]}:
+        matches = [match for path in self.folder.iterdir() if (match := name.fullmatch(path.name))]
+        for number in {int(match[1]) for match in matches if match[2]}:
             runner_files.sweep(self.path(number))
         return sorted(
-            {int(match[1]) for match in found if self._is_there(int(match[1]))},
+            {int(match[1]) for match in matches if self._is_there(int(match[1]))},
             reverse=True,
         )
 

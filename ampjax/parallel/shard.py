@@ -201,8 +201,8 @@ def split_batch(
     batch = _arrays(batch)
     are_cut = [not is_shared for is_shared in are_shared(batch, shared)]
     cut = {}
-    for (path, leaf), own in zip(by_path(batch).items(), are_cut, strict=True):
-        if own:
+    for (path, leaf), is_own in zip(by_path(batch).items(), are_cut, strict=True):
+        if is_own:
             cut[path] = leaf
     _equal_sizes(
         "batch",

@@ -198,8 +198,8 @@ class Training:
                 if metrics is None:
                     for error in model.watch.later(number, model.step, parts):
                         warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
-                    if told := model.ids.look(parts):
-                        warnings.warn(told, IdWarning, stacklevel=3)
+                    if warning := model.ids.look(parts):
+                        warnings.warn(warning, IdWarning, stacklevel=3)
                     if following is not None and isinstance(model.step, WorkersStep):
                         model.step.announce(following)
                     metrics, dropped = self._step(model, parts, wanted)

@@ -208,7 +208,7 @@ def profile(
 
     def predicted(measure: Measure) -> Measured:
         """The stages that only predictions run; all others have the times of training."""
-        found = measured_pass(
+        measured = measured_pass(
             scheduler,
             executor,
             instances,
@@ -219,7 +219,7 @@ def profile(
             seed=s.seed,
         )
         result = {}
-        for part, times in found.items():
+        for part, times in measured.items():
             result[part] = {key: t for key, t in times.items() if key in only_seen}
         return result
 

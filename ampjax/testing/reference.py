@@ -194,12 +194,12 @@ def _check(
     oracle: str,
 ) -> None:
     wanted = sorted(graph.parameterised)
-    given = sorted(params)
-    if wanted != given:
+    names = sorted(params)
+    if wanted != names:
         raise ParameterError(
             "reference, params",
             f"parameters of {wanted}",
-            f"those of {given}",
+            f"those of {names}",
             "Give every parameterised node its pytree.",
         )
     if jit and oracle == "eager":

@@ -131,7 +131,7 @@ def _examples(trials: Sequence[Trial]) -> list[tuple[Figures, float]]:
     if not ranked:
         return []
     level = ranked[len(ranked) // 2][1]
-    found = []
+    pairs = []
     for trial in able:
         figures = trial.choice.simulated
         reached = trial.to_value(level)
@@ -141,5 +141,5 @@ def _examples(trials: Sequence[Trial]) -> list[tuple[Figures, float]]:
             examples = reached[1]
         else:
             examples = 2 * trial.examples[-1]
-        found.append((figures, math.log2(max(examples, 1.0))))
-    return found
+        pairs.append((figures, math.log2(max(examples, 1.0))))
+    return pairs

@@ -32,6 +32,6 @@ def non_dominated(points: Sequence[Sequence[float]]) -> list[int]:
         return []
     x = np.asarray(points, float)
     is_beaten = []
-    for own in x:
-        is_beaten.append(bool(((x >= own).all(1) & (x > own).any(1)).any()))
+    for point in x:
+        is_beaten.append(bool(((x >= point).all(1) & (x > point).any(1)).any()))
     return [i for i, beaten in enumerate(is_beaten) if not beaten]

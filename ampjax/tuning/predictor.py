@@ -270,8 +270,8 @@ class Predictor:
                     training_times(s, executor, some, seed, ENOUGH, few, self.budget.check)
                 )
             tables = []
-            for found in passes:
-                for table in next(found):
+            for measured in passes:
+                for table in next(measured):
                     tables.append(table)
             self._profiles[key] = quickest(tables)
         return partial(HostedCost, profile=self._profiles[key], cores=self.cores)

@@ -110,18 +110,18 @@ def full_space(
 
 def intervals(graph: Graph, train: Instances) -> list[int]:
     """Intervals in gradient rows, for an update after 1, 4, ... instances; none if each node has one of its own."""
-    own = []
+    values = []
     for name, node in graph.parameterised.items():
         if not node.options.min_update_interval:
-            own.append(name)
-    if not own:
+            values.append(name)
+    if not values:
         return []
     some = Subset(
         train,
         np.arange(min(len(train), COUNTED)),
     )
     nodes = simulate(graph, some, min_update_interval=1 << 30).stats.nodes
-    rows = float(np.median([nodes[name].gradients for name in own])) / len(some)
+    rows = float(np.median([nodes[name].gradients for name in values])) / len(some)
     return sorted({max(1, round(rows * n)) for n in IN_FLIGHT})
 
 
@@ -138,7 +138,7 @@ def candidates(
     Raises:
       SettingsError: If a value is outside what it can be.
     """
-    found: dict[str, Candidate] = {}
+    candidates_by_key: dict[str, Candidate] = {}
     for values in product(*space.values()):
         chosen = dict(zip(space, values, strict=True))
         settings = {
@@ -153,8 +153,8 @@ def candidates(
         if settings.get("mode", "async") != "async" and "min_update_interval" in space:
             settings["min_update_interval"] = Settings.min_update_interval
         require_messages("tune", settings_from(settings))
-        found.setdefault(
+        candidates_by_key.setdefault(
             repr((sorted(settings.items(), key=str), sorted(knobs.items(), key=str))),
             Candidate(settings, knobs),
         )
-    return list(found.values())
+    return list(candidates_by_key.values())

@@ -165,13 +165,13 @@ class Trial:
         """Computes the metric of the present parameters, on the keeper."""
         judge = self.keeper or self.trainer
         theirs = _executor_of(judge).store
-        own = _executor_of(self.trainer).store
-        kept = theirs.params
-        theirs.params = own.params
+        store = _executor_of(self.trainer).store
+        params = theirs.params
+        theirs.params = store.params
         try:
             return (await judge.evaluate_async(self.valid))[self.goal.metric]
         finally:
-            theirs.params = kept
+            theirs.params = params
 
     @property
     def pieces(self) -> int:
@@ -244,11 +244,11 @@ class Trial:
     @property
     def best_values(self) -> list[float]:
         """The best value of the metric until each validation; NaN as long as there was none."""
-        found: list[float] = []
+        values: list[float] = []
         for value in self.values:
-            better = not found or self.goal.badness(value) < self.goal.badness(found[-1])
-            found.append(value if better else found[-1])
-        return [value if math.isfinite(value) else math.nan for value in found]
+            better = not values or self.goal.badness(value) < self.goal.badness(values[-1])
+            values.append(value if better else values[-1])
+        return [value if math.isfinite(value) else math.nan for value in values]
 
     def result(self) -> Tried:
         """The results so far."""

@@ -21,12 +21,12 @@ def uninterrupted() -> Iterator[None]:
     if not is_main or not callable(outer) or getattr(outer, "keeps", False):
         yield
         return
-    kept: list[tuple[int, Any]] = []
+    interrupts: list[tuple[int, Any]] = []
 
     def keep(number: int, frame: Any) -> None:
-        if kept:
+        if interrupts:
             outer(number, frame)
-        kept.append((number, frame))
+        interrupts.append((number, frame))
 
     keep.keeps = True
     signal.signal(signal.SIGINT, keep)
@@ -34,5 +34,5 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, outer)
-        if kept:
-            outer(*kept[0])
+        if interrupts:
+            outer(*interrupts[0])

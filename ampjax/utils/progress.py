@@ -136,28 +136,28 @@ class Reporter:
     ) -> Callable[..., None]:
         """Counts steps, and prints a line now and then."""
         told_at = self._now()
-        told = 0
+        n_told = 0
         done = 0
         wait = FIRST_S
         known = compiled()
         due = told_at + wait
 
         def advance(n: int = 1) -> None:
-            nonlocal told_at, told, done, wait, due, known
+            nonlocal told_at, n_told, done, wait, due, known
             done += n
             now = self._now()
             if now < due or not 0 < done < total:
                 return
             # By what was done since the last line: what is slow at first stays so for a while only.
             if compiled() == known:
-                left_s = (now - told_at) / (done - told) * (total - done)
+                left_s = (now - told_at) / (done - n_told) * (total - done)
             else:
                 left_s = None
             self.line(_so_far(name, done, total, left_s))
             wait = min(2 * wait, MOST_S)
             due = now + wait
             told_at = now
-            told = done
+            n_told = done
             known = compiled()
 
         return advance

@@ -152,8 +152,8 @@ def _chart(
     slices = {name: list(own) for name, own in events.items()}
     _check(slices, width)
     runs = []
-    for name, own in events.items():
-        runs.append(_DrawnRun.of(name, own, slices[name]))
+    for name, events_of_run in events.items():
+        runs.append(_DrawnRun.of(name, events_of_run, slices[name]))
     n_rows = sum(len(run.rows) for run in runs)
     row = max(min(0.5, 10 / n_rows), 0.1)  # a thousand workers still make a picture
     top = 0.5 if title else 0.15

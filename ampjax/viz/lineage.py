@@ -55,11 +55,11 @@ def lineage(
         name = max(stalest, key=lambda each: stalest[each])
     else:
         name = node
-    own = [u for u in updates if u.node == name and len(u.seen)]
+    of_node = [u for u in updates if u.node == name and len(u.seen)]
     if first is None:
-        shown = own[-most:]
+        shown = of_node[-most:]
     else:
-        shown = [u for u in own if u.version >= first][:most]
+        shown = [u for u in of_node if u.version >= first][:most]
     at_least("most", most, 1)
     if not shown:
         late = "" if first is None else f" that makes version {first} or a later one"

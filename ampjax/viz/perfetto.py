@@ -102,8 +102,8 @@ def _names(trace: Trace, tracks: Tracks) -> Iterator[Event]:
         (QUEUES, "messages waiting", bool(trace.queues)),
     ]
     groups += [(STALENESS, "staleness [updates]", bool(trace.staleness))]
-    for pid, text, there in groups:
-        if there:
+    for pid, text, occurs in groups:
+        if occurs:
             yield name("process_name", pid, 0, name=text)
             yield name("process_sort_index", pid, 0, sort_index=pid)
     for (worker, lane), tid in tracks.items():

@@ -312,12 +312,14 @@ def _check_sent(
     types: Sequence[Sequence[Any]],
     line: str,
 ) -> None:
-    for number, (structure, own) in enumerate(zip(structures, types, strict=True)):
+    for number, (structure, types_of_kind) in enumerate(zip(structures, types, strict=True)):
         fix = "Return the same structure from every function."
         require_structure(
             line, "{}, as function 0 returns", structures[0], structure, fix, f" from {number}"
         )
-        require_same(line, f"function {number} to send the same types as function 0", types[0], own)
+        require_same(
+            line, f"function {number} to send the same types as function 0", types[0], types_of_kind
+        )
     for a in types[0]:
         if not jnp.issubdtype(a.dtype, jnp.floating):
             raise GraphError(

@@ -160,9 +160,9 @@ def _run_recursion(
                 )
         finally:
             depth -= 1
-        own, own_tree = jax.tree.flatten(as_arrays("from a function", result))
-        _require_like_init(line, tree, first, own_tree, own)
-        results[at] = tree.unflatten(own)
+        leaves_of_result, own_tree = jax.tree.flatten(as_arrays("from a function", result))
+        _require_like_init(line, tree, first, own_tree, leaves_of_result)
+        results[at] = tree.unflatten(leaves_of_result)
         waiting.remove(at)
 
     if not n:

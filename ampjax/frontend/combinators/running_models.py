@@ -43,10 +43,10 @@ def remember(model: Callable[..., Any], find: Find) -> None:
             del _KNOWN[code]
 
     with contextlib.suppress(TypeError):  # an object without weak references is not remembered
-        own = _Compiled(weakref.ref(model, forget), find)
+        entry = _Compiled(weakref.ref(model, forget), find)
         _KNOWN[code] = [
             *(each for each in _KNOWN.get(code, ()) if each.model() is not model),
-            own,
+            entry,
         ]
 
 
@@ -59,8 +59,8 @@ def as_specified(part: Any) -> Any:
             if model is None or not _is_running(model, frame):
                 continue
             for instance in _arguments(frame):
-                if (found := known.find(instance, part)) is not None:
-                    return found
+                if (value := known.find(instance, part)) is not None:
+                    return value
         frame = frame.f_back
     return None
 

@@ -482,17 +482,17 @@ def dimension_of(what: str, leaves: Sequence[Any]) -> Any:
     Raises:
       GraphError: If they have different ones.
     """
-    found = []
+    lengths = []
     for leaf in leaves:
-        found.append(leaf.shape[0] if not is_rows(leaf) else len(leaf))
-    if any(dimension != found[0] for dimension in found):
+        lengths.append(leaf.shape[0] if not is_rows(leaf) else len(leaf))
+    if any(dimension != lengths[0] for dimension in lengths):
         raise GraphError(
             user_line(),
             f"sequences of one length for `{what}`",
-            f"lengths {' and '.join(dict.fromkeys(str(each) for each in found))}",
+            f"lengths {' and '.join(dict.fromkeys(str(each) for each in lengths))}",
             "Give dimensions that are always equal one name in the spec.",
         )
-    return found[0]
+    return lengths[0]
 
 
 def row_type(leaf: Any) -> Any:
@@ -505,8 +505,8 @@ def _sequence(part: Any) -> Any:
     is_bare = isinstance(part, list) or (
         isinstance(part, Ragged | np.ndarray) and not has_values(part)
     )
-    if is_bare and dimensions() is None and (found := as_specified(part)) is not None:
-        return found
+    if is_bare and dimensions() is None and (specified := as_specified(part)) is not None:
+        return specified
     if isinstance(part, list):
         return jax.tree.map(as_sequence, transpose_structures(part), is_leaf=is_rows)
     is_number = not isinstance(part, Ragged) and not jnp.ndim(part)

@@ -101,17 +101,17 @@ def _read_by(equation: Any) -> list[Any]:
     start = 0
     if call.kind == "length":
         return []
-    found: list[Any] = []
+    atoms: list[Any] = []
     for function, n in zip(call.functions, call.n_closed, strict=True):
         used = function.used
-        own = zip(
+        inner_atoms = zip(
             equation.invars[start : start + n],
             function.jaxpr.constvars,
             strict=True,
         )
-        found += [atom for atom, inside in own if inside in used]
+        atoms += [atom for atom, inside in inner_atoms if inside in used]
         start += n
-    return found + list(equation.invars[start:])
+    return atoms + list(equation.invars[start:])
 
 
 @dataclass(frozen=True, eq=False)

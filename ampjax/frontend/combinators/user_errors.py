@@ -137,9 +137,9 @@ def in_users_words(keys: str) -> Iterator[None]:
             None,
         )
         if kind is None and "FlaxError" in names:
-            told = str(error).partition(" (https:")[0].rstrip(".")
+            message = str(error).partition(" (https:")[0].rstrip(".")
             raise GraphError(
-                _line(error.__traceback__), "a call that flax accepts", told, "Mend the call."
+                _line(error.__traceback__), "a call that flax accepts", message, "Mend the call."
             ) from None
         if (
             kind is None
@@ -238,11 +238,11 @@ def _is_ours(traceback: TracebackType | None) -> bool:
 
 def _line(traceback: TracebackType | None) -> str:
     """The last line of the user's code in a traceback."""
-    found = "the model"
+    line = "the model"
     while traceback is not None:
         code = traceback.tb_frame.f_code
         file = Path(traceback.tb_frame.f_code.co_filename)
         if not is_library_file(str(file)) and "site-packages" not in file.parts:
-            found = f"{file.name}:{traceback.tb_lineno}, `{code.co_name}`"
+            line = f"{file.name}:{traceback.tb_lineno}, `{code.co_name}`"
         traceback = traceback.tb_next
-    return found
+    return line

@@ -140,15 +140,15 @@ class Clusters:
 
     def readers(self) -> Mapping[Name, set[int]]:
         """Maps each variable to the other clusters that read it; `OUTSIDE` for a metric, which goes where the loss goes."""
-        found: dict[Name, set[int]] = {}
+        readers: dict[Name, set[int]] = {}
         for cluster in self._all:
             used = cluster.call.call if cluster.call else None
             number = OUTSIDE if used is not None and used.kind == "metric" else cluster.number
             for equation in [cluster.call] if cluster.call else cluster.equations:
                 for atom in equation.inputs:
                     if isinstance(atom, Name) and self.made_in.get(atom, cluster) is not cluster:
-                        found.setdefault(atom, set()).add(number)
-        return found
+                        readers.setdefault(atom, set()).add(number)
+        return readers
 
     def _new(self) -> Cluster:
         self._all.append(Cluster(len(self._all)))
@@ -163,11 +163,11 @@ class Clusters:
         self.made_in |= dict.fromkeys(equation.outputs, cluster)
 
     def _producers(self, equation: Equation) -> list[Cluster]:
-        made = []
+        producers = []
         for atom in equation.inputs:
             if isinstance(atom, Name) and atom in self.made_in:
-                made.append(self.made_in[atom])
-        return list({cluster.number: cluster for cluster in made}.values())
+                producers.append(self.made_in[atom])
+        return list({cluster.number: cluster for cluster in producers}.values())
 
     def _ancestors(self, cluster: Cluster) -> set[int]:
         seen: set[int] = set()

@@ -271,12 +271,12 @@ def needed(
 ) -> list[Equation]:
     """The equations that the wanted results, metrics or outputs need, in order."""
     alive = {atom for atom in wanted if isinstance(atom, Name)}
-    kept = []
+    wanted_equations = []
     for equation in reversed(equations):
         if equation.tells or any(name in alive for name in equation.outputs):
-            kept.append(equation)
+            wanted_equations.append(equation)
             alive |= {atom for atom in equation.inputs if isinstance(atom, Name)}
-    return kept[::-1]
+    return wanted_equations[::-1]
 
 
 def calls(jaxpr: Any) -> Iterator[Call]:

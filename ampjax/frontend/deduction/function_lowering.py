@@ -140,7 +140,7 @@ class FunctionLowering:
     ) -> set[Equation]:
         """Finds operations without parameters that only losses and metrics need: the loss computes these itself."""
         elsewhere = set(read)
-        found = set()
+        operations = set()
         for equation in reversed(equations):
             is_metric = equation.call is not None and equation.call.kind == "metric"
             if equation.call is None and not (
@@ -148,28 +148,28 @@ class FunctionLowering:
                 or self.known.leaves(equation)
                 or any(name in elsewhere for name in equation.outputs)
             ):
-                found.add(equation)
+                operations.add(equation)
             elif not is_metric:
                 elsewhere |= {atom for atom in equation.inputs if isinstance(atom, Name)}
-        return found
+        return operations
 
     def _leave_to_losses(self, cluster: Cluster, equations: Sequence[Equation]) -> None:
         """Gives the losses the values that only losses and metrics read, and the metrics' values from the instance, such as a value's count."""
-        told = []
+        atoms = []
         for e in equations:
             if e.call is not None and e.call.kind == "metric":
                 for atom in e.inputs:
-                    told.append(atom)
-        told += self.metrics
+                    atoms.append(atom)
+        atoms += self.metrics
         static = []
-        for atom in told:
+        for atom in atoms:
             if isinstance(atom, Name) and isinstance(self.known.env.get(atom), Static):
                 static.append(atom)
         made = []
         for equation in cluster.equations:
             for name in equation.outputs:
                 made.append(name)
-        results = [name for name in made if name in told or name in self.losses.weights]
+        results = [name for name in made if name in atoms or name in self.losses.weights]
         results += dict.fromkeys(static)
         steps, roots = self._steps(cluster.equations, results)
         if any(isinstance(self.known.env[name], OfParams) for name in roots):
@@ -309,11 +309,11 @@ class FunctionLowering:
 
     def _reads(self, steps: Sequence[Equation]) -> dict[Name, int]:
         """Finds results that follow from values of `amp.read`, with the assumed value of each."""
-        found: dict[Name, int] = {}
+        reads: dict[Name, int] = {}
 
         def of(atom: Atom) -> int | None:
             value = self.known.get(atom)
-            return found.get(atom) if value is None else read_of(value)  # type: ignore[arg-type]
+            return reads.get(atom) if value is None else read_of(value)  # type: ignore[arg-type]
 
         for step in steps:
             values = []
@@ -321,10 +321,10 @@ class FunctionLowering:
                 if not isinstance(self.known.get(a), Static | Constant):
                     values.append(of(a))
             if step.reads is not None:
-                found |= dict.fromkeys(step.outputs, step.reads)
+                reads |= dict.fromkeys(step.outputs, step.reads)
             elif values and all(value is not None for value in values):
-                found |= dict.fromkeys(step.outputs, values[0])  # type: ignore[arg-type]
-        return found
+                reads |= dict.fromkeys(step.outputs, values[0])  # type: ignore[arg-type]
+        return reads
 
     def _steps(
         self, equations: Sequence[Equation], results: Sequence[Atom] = ()
@@ -371,7 +371,7 @@ def group_results(
 ) -> list[list[Name]]:
     """Results that travel in one message: of one dtype, and with a reader in common."""
     waiting = list(names)
-    found = []
+    groups = []
     while waiting:
         bundle = [waiting.pop(0)]
         who = readers(bundle[0])
@@ -380,8 +380,8 @@ def group_results(
                 bundle.append(name)
                 who = who | readers(name)
                 waiting.remove(name)
-        found.append(bundle)
-    return found
+        groups.append(bundle)
+    return groups
 
 
 def _can_lose(equation: Equation, number: int) -> bool:

@@ -71,10 +71,10 @@ def indices(
             if params["slice_sizes"][axis] == 1:
                 yield Index(atom, shape[axis], inputs[0])
     elif name == "eq" and _is_one_hot(equation):
-        given, _ = base(inputs[0], makers)
+        number, _ = base(inputs[0], makers)
         yield Index(
-            given,
-            math.prod(equation.outputs[0].aval.shape) // max(math.prod(_shape(given)), 1),
+            number,
+            math.prod(equation.outputs[0].aval.shape) // max(math.prod(_shape(number)), 1),
             None,
         )
 
@@ -149,10 +149,10 @@ def check(
     rows = region.rows(data)
     if rows is None:
         rows = np.arange(space.n_rows(data))
-    own = space.rows_of(data, column.space, np.arange(len(values)))[rows]
+    rows_of_values = space.rows_of(data, column.space, np.arange(len(values)))[rows]
     is_wrong: np.ndarray = outside.reshape(len(values), -1).max(axis=1)
-    for at in np.flatnonzero(is_wrong[own])[:1]:
-        got = np.extract(outside[own[at]], values[own[at]])[0]
+    for at in np.flatnonzero(is_wrong[rows_of_values])[:1]:
+        got = np.extract(outside[rows_of_values[at]], values[rows_of_values[at]])[0]
         fix = "Mend the data, or make what it indexes larger. Where it stands for none, choose with `amp.cond`, or clip it before."
         raise DataError(
             f"{where}, instance {space.instances(data)[rows[at]]}", expected, f"{got}", fix

@@ -140,11 +140,11 @@ def _independent(
     equations: Sequence[Equation],
 ) -> list[Equation]:
     """Selects equations that are independent of one another, beginning with the first."""
-    found = [group[0]]
+    independent = [group[0]]
     for equation in group[1:]:
-        if equation not in _find_readers(found, equations):
-            found.append(equation)
-    return found
+        if equation not in _find_readers(independent, equations):
+            independent.append(equation)
+    return independent
 
 
 def _find_readers(
@@ -152,16 +152,16 @@ def _find_readers(
     equations: Sequence[Equation],
 ) -> list[Equation]:
     """Finds the equations that need the results of some equations."""
-    made = set()
+    names = set()
     for equation in group:
         for name in equation.outputs:
-            made.add(name)
-    found = []
+            names.add(name)
+    readers = []
     for equation in equations:
-        if any(atom in made for atom in equation.inputs):
-            made |= set(equation.outputs)
-            found.append(equation)
-    return found
+        if any(atom in names for atom in equation.inputs):
+            names |= set(equation.outputs)
+            readers.append(equation)
+    return readers
 
 
 def _in_one_place(

@@ -238,7 +238,7 @@ class Lowering:
         Returns:
           For each value, the wire and its part.
         """
-        found: dict[int, Computed] = {}
+        parts: dict[int, Computed] = {}
         for members in by_dtype(types):
             flow = self.pack(
                 [values[i] for i in members],
@@ -247,8 +247,8 @@ class Lowering:
                 name,
                 line,
             )
-            found |= {i: Computed(flow, part, read_of(values[i])) for part, i in enumerate(members)}
-        return [found[i] for i in range(len(values))]
+            parts |= {i: Computed(flow, part, read_of(values[i])) for part, i in enumerate(members)}
+        return [parts[i] for i in range(len(values))]
 
     def pack(
         self,
@@ -428,10 +428,10 @@ class Lowering:
 
 def by_dtype(types: Sequence[Any]) -> list[list[int]]:
     """Groups the numbers of types by dtype."""
-    found: dict[Any, list[int]] = {}
+    numbers: dict[Any, list[int]] = {}
     for i, kind in enumerate(types):
-        found.setdefault(kind.dtype, []).append(i)
-    return list(found.values())
+        numbers.setdefault(kind.dtype, []).append(i)
+    return list(numbers.values())
 
 
 def _still(column: Column, space: IndexSpace) -> Column | None:

@@ -77,12 +77,12 @@ def numpy_results(
         return None
     (result,) = source.outvars
     name = source.primitive.name
-    given = []
+    operands = []
     for value, atom in zip(values, source.invars, strict=True):
-        given.append(np.asarray(value, atom.aval.dtype))
+        operands.append(np.asarray(value, atom.aval.dtype))
     if name != "convert_element_type":
-        return [np.asarray(_SAME[name](*given), result.aval.dtype)]
-    return [given[0].astype(result.aval.dtype)]
+        return [np.asarray(_SAME[name](*operands), result.aval.dtype)]
+    return [operands[0].astype(result.aval.dtype)]
 
 
 def is_exact(source: Any) -> bool:

@@ -75,11 +75,11 @@ def from_carried(
         return lambda values: bind(column.source, [part(values) for part in parts])[column.number]
 
     def recipe(value: Value, kind: Any) -> _Recipe:
-        there = carried(value)
-        column = there.column.outer if isinstance(there, Static) else None
+        part = carried(value)
+        column = part.column.outer if isinstance(part, Static) else None
         if isinstance(column, EquationColumn) and _follows(column, carried):
             return computed(column)
-        return given(there, kind)
+        return given(part, kind)
 
     recipes = []
     for value, kind in zip(note.inputs, note.types, strict=True):
@@ -101,7 +101,7 @@ def _follows(
     """Tells whether a column follows from values that messages carry."""
     if isinstance(carried(Static(column)), Computed):
         return True
-    own = column.outer
-    return isinstance(own, EquationColumn) and all(
-        _follows(each, carried) for each in own.operands if isinstance(each, Column)
+    origin = column.outer
+    return isinstance(origin, EquationColumn) and all(
+        _follows(each, carried) for each in origin.operands if isinstance(each, Column)
     )

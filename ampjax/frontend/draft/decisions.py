@@ -49,11 +49,11 @@ class Decision:
           flow: The messages, of the place where the decision is made or of a space inside.
         """
         if id(flow) not in self._sent:
-            there = Region(
+            region_after = Region(
                 self.inside(flow.region.space),
                 flow.region.guards,
             )
-            self._sent[id(flow)] = flow, self._make(flow, there)
+            self._sent[id(flow)] = flow, self._make(flow, region_after)
         return self._sent[id(flow)][1]
 
     def inside(self, space: IndexSpace) -> IndexSpace:

@@ -112,10 +112,10 @@ class GraphDraft:
 
     def reserve(self, names: Iterable[str]) -> None:
         """Keeps names for the nodes that the user has named, beside the keys of the parameters."""
-        found = set(names)
-        self._users |= found
-        self._reserved |= found
-        self._names |= found
+        reserved = set(names)
+        self._users |= reserved
+        self._reserved |= reserved
+        self._names |= reserved
 
     def name(self, wanted: str, *, is_users: bool = False) -> str:
         """Finds a free name: the wanted one, with a number if the name is taken.

@@ -61,13 +61,13 @@ class Column:
         """The same, for each row of a space inside its own."""
         if space.known is self.space:
             return self
-        found = Column(
+        column = Column(
             space,
             lambda data: space.rows_of(data, self.space, self.of(data)),
             self.origin,
         )
-        found.outer = self.outer
-        return found
+        column.outer = self.outer
+        return column
 
 
 class IndexSpace:
@@ -163,9 +163,9 @@ class IndexSpace:
     @property
     def outside(self) -> IndexSpace:
         """The same space without the innermost rounds around it."""
-        found = self.copied or self.parent
-        assert found is not None
-        return found
+        space = self.copied or self.parent
+        assert space is not None
+        return space
 
     @property
     def known(self) -> IndexSpace:
@@ -386,10 +386,10 @@ class Region:
     @property
     def decisions(self) -> set[Decision]:
         """The run's decisions about the region's rows."""
-        found = {guard.decision for guard in self.guards} | {
+        decisions = {guard.decision for guard in self.guards} | {
             space.decision for space in self.space.around()
         }
-        return {decision for decision in found if decision is not None}
+        return {decision for decision in decisions if decision is not None}
 
     @property
     def known(self) -> Region:

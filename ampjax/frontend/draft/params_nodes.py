@@ -209,12 +209,12 @@ class ParamsNodes:
         """
         unread = nodes.get(UNREAD, {})
         mean = lambda copies: np.asarray(average(copies)[0])
-        found = self._restore(
+        values = self._restore(
             nodes,
             mean,
             lambda leaf, value: unread.get(self.leaf_name(leaf), value),
         )
-        return jax.tree.map(jnp.asarray, found)  # of JAX, so that a traced number can index them
+        return jax.tree.map(jnp.asarray, values)  # of JAX, so that a traced number can index them
 
     def gradients(
         self,
@@ -257,16 +257,16 @@ class ParamsNodes:
             else:
                 joined = [together(each) for each in zip(*copies, strict=True)]
             values |= zip(leaves, joined, strict=True)
-        found: dict[str, Any] = {}
+        top_level: dict[str, Any] = {}
         for key, value in self.initial.items():
             leaves, structure = jax.tree.flatten(value)
-            found[key] = structure.unflatten(
+            top_level[key] = structure.unflatten(
                 [
                     values[key, i] if (key, i) in values else unread((key, i), _as_array(x))
                     for i, x in enumerate(leaves)
                 ]
             )
-        return found
+        return top_level
 
     def by_node(
         self,
@@ -284,7 +284,7 @@ class ParamsNodes:
                     "node_params", f"the keys {sorted(self.initial)}", f"{sorted(params)}", fix
                 )
             require_like(key, value, params[key])
-        found: dict[str, Any] = {}
+        params_by_node: dict[str, Any] = {}
         for node in self._nodes.values():
             tree, leaves = self.of(node)
             if isinstance(tree, Table):
@@ -293,14 +293,14 @@ class ParamsNodes:
             values = []
             for key, i in leaves:
                 values.append(jax.tree.leaves(params[key])[i])
-            found |= dict.fromkeys(
+            params_by_node |= dict.fromkeys(
                 node.names,
                 jax.tree.structure(tree).unflatten(values),
             )
         unread = {}
         for key, i in self._unread:
             unread[self.leaf_name((key, i))] = jax.tree.leaves(params[key])[i]
-        return found | ({UNREAD: unread} if unread else {})
+        return params_by_node | ({UNREAD: unread} if unread else {})
 
     def leaf(self, leaf: Leaf) -> Any:
         """A leaf's initial value."""

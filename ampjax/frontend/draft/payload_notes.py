@@ -116,9 +116,9 @@ def place(
     line: str,
 ) -> Flow:
     """Messages that bring nothing but the state of each row of a region."""
-    there = draft.anchors.get(region)
-    if there is not None and there.is_fresh:
-        return there
+    anchor = draft.anchors.get(region)
+    if anchor is not None and anchor.is_fresh:
+        return anchor
     return pump_values(
         draft,
         f"{name}/place",
@@ -220,16 +220,16 @@ def _way(
     before: list[Guard] = []
     steps: list[_Step] = []
     for number, space in enumerate(chain):
-        own = []
+        guards = []
         for guard, level in zip(region.guards, levels, strict=True):
             if level == number:
-                own.append(guard)
+                guards.append(guard)
         decision = space.decision
-        if decision is not None and not any(guard.decision is decision for guard in own):
+        if decision is not None and not any(guard.decision is decision for guard in guards):
             steps.append(("into rounds", space))
         elif decision is None and number > first:
             steps.append(("into", space))
-        for guard in own:
+        for guard in guards:
             if steps or guard.decision is not None or number > first:
                 steps.append(("where", guard))
             else:

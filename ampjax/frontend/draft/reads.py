@@ -93,12 +93,12 @@ class Reads:
         read = self._read(data)
         order = np.argsort(read, kind="stable")
         starts = _starts(self._counts(data), self.elements.instances(data))
-        found = np.empty(len(read), np.int64)
-        found[order] = np.arange(len(read)) - starts[read[order]]
+        numbers_of_reads = np.empty(len(read), np.int64)
+        numbers_of_reads[order] = np.arange(len(read)) - starts[read[order]]
         if rows is None:
-            return found
+            return numbers_of_reads
         numbers = np.full(self.region.space.n_rows(data), -1)
-        numbers[rows] = found
+        numbers[rows] = numbers_of_reads
         return numbers
 
     def _counts(self, data: Columns) -> np.ndarray:

@@ -42,33 +42,33 @@ def switch(
     n_closed = sum(call.n_closed)
     index = operands[n_closed]
     shared = operands[n_closed + 1 :]
-    given = call.inputs(operands, shared)
+    operands_of_each = call.inputs(operands, shared)
     if isinstance(index, Constant):
         chosen = int(index.value)
         return low.run(
             call.functions[chosen],
-            given[chosen],
+            operands_of_each[chosen],
             region,
             wanted,
         )
     field = low.number("if")
     if isinstance(index, Static):
         column = index.column.inside(region.space)
-        guards = [Guard(field, i, column) for i in range(len(given))]
+        guards = [Guard(field, i, column) for i in range(len(operands_of_each))]
         if region in low.draft.anchors:
             _route_anchor(low, region, guards, call)
         inputs = route_values(
             low,
             call.functions,
-            given,
+            operands_of_each,
             guards,
             call.options["word"],
             call.line,
         )
     elif isinstance(index, Computed) and index.was_read is not None:
-        decision = choice_by_value(low, call, field, len(given), region, index)
+        decision = choice_by_value(low, call, field, len(operands_of_each), region, index)
         guards = decision.guards
-        inputs = sent_along(low, call, given, decision)
+        inputs = sent_along(low, call, operands_of_each, decision)
     else:
         raise unread(call)
     results = []
@@ -340,7 +340,7 @@ class Asked:
             space.dimension,
             line,
         )
-        told = payload_notes.send_in(
+        sent_in = payload_notes.send_in(
             low.draft,
             self.route(place),
             space,
@@ -351,7 +351,7 @@ class Asked:
 
         def make():
             return payload_builders.npt(met, second, join=key)(
-                built_wire(told),
+                built_wire(sent_in),
                 built_wire(flow),
             )
 

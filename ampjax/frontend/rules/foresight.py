@@ -103,11 +103,11 @@ class Foresight:
         self,
         words: Mapping[str, Any],
     ) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for field, word in words.items():
             base = self._choices[field][1]
-            found |= {field: word % base, f"{field}_rest": word // base}
-        return found
+            fields |= {field: word % base, f"{field}_rest": word // base}
+        return fields
 
     @property
     def _per_word(self) -> int:
@@ -136,13 +136,13 @@ class Foresight:
         if (
             len(n) and 0 < n[0] <= self._per_word and (n == n[0]).all()
         ):  # sequences of one length are a matrix
-            own = (powers[n[0] - 1 :: -1] if self._back else powers)[: n[0]]
+            weights = (powers[n[0] - 1 :: -1] if self._back else powers)[: n[0]]
             # floats are quicker
             if powers[n[0] - 1] * self._choices[field][1] <= EXACT:
                 kind = np.float64
             else:
                 kind = np.int64
-            return (values.reshape(len(n), n[0]).astype(kind) @ own.astype(kind)).astype(
+            return (values.reshape(len(n), n[0]).astype(kind) @ weights.astype(kind)).astype(
                 np.int64, copy=False
             )
         steps = self._steps(data)

@@ -94,12 +94,12 @@ def _sum_at_nodes(
     types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
     members = sorted(wanted.values)
     for group in by_dtype([types[i] for i in members]):
-        own = [members[j] for j in group]
-        kinds = [types[i] for i in own]
+        group_members = [members[j] for j in group]
+        kinds = [types[i] for i in group_members]
         flows = []
         for results, there in zip(sent, regions, strict=True):
             flow = low.pack(
-                [results[i] for i in own],
+                [results[i] for i in group_members],
                 kinds,
                 there,
                 there.space.dimension,
@@ -109,7 +109,7 @@ def _sum_at_nodes(
                 payload_notes.refresh_states(low.draft, flow, there.space.dimension, call.line)
             )
         total = edge_plans.collect(low.draft, flows, plan, nodes, f"{plan.name}/receivers")
-        for part, i in enumerate(own):
+        for part, i in enumerate(group_members):
             out[i] = Elements(nodes.space, Computed(total, part))
     return out
 

@@ -41,7 +41,7 @@ def switches(
             read.append(number)
     if len(read) < k:
         raise unread(call)
-    given = call.inputs(operands, shared)
+    operands_of_each = call.inputs(operands, shared)
     field = low.number("if")
     name = low.number("visit")
     fields = []
@@ -98,8 +98,8 @@ def switches(
         ]
 
     decision = Decision(region, make, visits)
-    guards = decision.choices(field, len(given))
-    inputs = sent_along(low, call, given, decision)
+    guards = decision.choices(field, len(operands_of_each))
+    inputs = sent_along(low, call, operands_of_each, decision)
     types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
     needed = sorted({i % len(types) for i in wanted.values})
     groups = []

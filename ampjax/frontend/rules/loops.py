@@ -88,19 +88,19 @@ def group_carry(
     types: Sequence[Any],
 ) -> list[Carried]:
     """Groups the parts of a carry that travel together: arrays of one dtype; sequences of one dtype over the nodes of one graph."""
-    found: dict[Any, Carried] = {}
+    groups: dict[Any, Carried] = {}
     for i, (value, kind) in enumerate(zip(init, types, strict=True)):
         nodes = value.space if isinstance(value, Elements) and value.space.is_ragged else None
-        own = found.setdefault(
+        part = groups.setdefault(
             (nodes, kind.dtype),
             Carried([], [], [], nodes),
         )
-        own.members.append(i)
-        own.init.append(
+        part.members.append(i)
+        part.init.append(
             value.element if nodes is not None and isinstance(value, Elements) else value
         )
-        own.types.append(kind if nodes is None else kind.update(shape=kind.shape[1:]))
-    return list(found.values())
+        part.types.append(kind if nodes is None else kind.update(shape=kind.shape[1:]))
+    return list(groups.values())
 
 
 class CarryLoop:

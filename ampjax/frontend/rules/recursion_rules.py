@@ -186,7 +186,7 @@ class _AskingPlace:
     ) -> list[Value]:
         """Makes the place's values, to be connected later; and the values from `init`."""
         own = [self._where_without(low, value) for value in init]
-        found: dict[int, Value] = {}
+        values: dict[int, Value] = {}
         for group in self.recursion.groups:
             kinds = [self.recursion.types[i] for i in group]
             first = low.pack(
@@ -208,8 +208,8 @@ class _AskingPlace:
                     payload_notes.refresh_states(low.draft, first, f"{self.name}/init", self.line),
                 )
             )
-            found |= {i: Computed(flow, part) for part, i in enumerate(group)}
-        return [found[i] for i in range(len(init))]
+            values |= {i: Computed(flow, part) for part, i in enumerate(group)}
+        return [values[i] for i in range(len(init))]
 
     def _where_without(self, low: Lowering, value: Value) -> Value:
         if not isinstance(value, Computed):
@@ -304,9 +304,9 @@ def check_order(
     Raises:
       DataError: If one is.
     """
-    own = np.concatenate([np.zeros(0, np.int64), *(a for a, _ in edges)])
+    asking = np.concatenate([np.zeros(0, np.int64), *(a for a, _ in edges)])
     asked = np.concatenate([np.zeros(0, np.int64), *(b for _, b in edges)])
-    levels = waiting_levels(space.n_rows(data), own, asked)
+    levels = waiting_levels(space.n_rows(data), asking, asked)
     for row in np.flatnonzero(levels < 0)[:1]:
         where = f"{line}, instance {space.instances(data)[row]}"
         raise DataError(

@@ -75,8 +75,8 @@ def scan(
     types = [variable.aval for variable in step.jaxpr.outvars[:k]]
     ahead = Foresight(region.space, space, call.options["reverse"])
     loops = []
-    for own in group_carry(init, types):
-        loops.append(CarryLoop(low, own, region, space, call, ahead))
+    for part in group_carry(init, types):
+        loops.append(CarryLoop(low, part, region, space, call, ahead))
     carry: dict[int, Value] = {}
     for loop in loops:
         carry |= loop.carry

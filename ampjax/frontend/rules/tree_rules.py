@@ -94,9 +94,9 @@ class TreeFields:
 
         def first(data: Any) -> np.ndarray:
             nodes = np.flatnonzero(self._sides(data) == -1)
-            found = np.zeros(outer.n_rows(data), np.int64)
-            found[self.space.parents(data)[nodes]] = self.space.numbers(data)[nodes]
-            return found
+            numbers = np.zeros(outer.n_rows(data), np.int64)
+            numbers[self.space.parents(data)[nodes]] = self.space.numbers(data)[nodes]
+            return numbers
 
         def others(data: Any) -> np.ndarray:
             return np.bincount(
@@ -403,8 +403,8 @@ def _to_other_roots(
     name = tree.space.dimension
     at = tree.at
     side = tree.side
-    there = start.region.within(space).where(tree.other_roots())
-    place = payload_notes.place(low.draft, there, f"{name}/root", call.line)
+    roots = start.region.within(space).where(tree.other_roots())
+    place = payload_notes.place(low.draft, roots, f"{name}/root", call.line)
     sent = low.draft.name(f"{name}/roots")
     met = low.draft.name(f"{name}/root")
     key = (
@@ -424,7 +424,7 @@ def _to_other_roots(
             copies,
         )
 
-    return low.draft.control(there, start.types, make)
+    return low.draft.control(roots, start.types, make)
 
 
 def _to_children(

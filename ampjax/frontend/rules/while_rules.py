@@ -105,13 +105,14 @@ def _around(
     rounds = _Rounds(low, call, region)
     inner = region.within(rounds.decision.inside(region.space))
     name = rounds.name
-    kept = []
+    kept_results = []
     for i in range(k):
         if variables[i] in turn.used and isinstance(closed[i], Computed | Static):
-            kept.append(i)
-    there: list[Value] = list(closed)
+            kept_results.append(i)
+    values: list[Value] = list(closed)
     for group in [
-        [kept[i] for i in group] for group in by_dtype([variables[i].aval for i in kept])
+        [kept_results[i] for i in group]
+        for group in by_dtype([variables[i].aval for i in kept_results])
     ]:
         kinds = [variables[i].aval for i in group]
         flow = rounds.start(
@@ -125,10 +126,10 @@ def _around(
             if isinstance(value, Static):
                 low.draft.carry(value.column, inner, one)
             else:
-                there[i] = one
+                values[i] = one
     for i, variable in enumerate(variables[:k]):
         if variable in turn.used:
-            there[i] = rounds.decision.take(there[i], 0)
+            values[i] = rounds.decision.take(values[i], 0)
     new = []
     for i in range(n):
         if i in wanted.values or variables[k + i] in turn.used:
@@ -154,7 +155,7 @@ def _around(
     low.draft.anchors[inner] = loops[0][1]
     results = low.run(
         turn,
-        [*there, *carry],
+        [*values, *carry],
         inner,
         Wanted({*new, n}, groups=groups),
     )

@@ -43,7 +43,7 @@ class ControlOp(Op):
        says which state fields there are.
     2. A handler in `Router.handlers` (`unfold/rules/routes.py`): what it does to columns of messages. `Parts` there is the contract.
     3. A case in `InstanceRun._consume` (`testing/interpreter.py`): what it means for a single message. (Only
-       for the paper's Cond, Bcast, Isu and Phi it is in `Run._step`, with another case in `testing/way_back.py`.)
+       for the paper's Cond, Bcast, Isu and Phi it is in `InstanceRun._step`, with another case in `testing/way_back.py`.)
     4. A builder in `ir/builders`, exported there and in `ampjax/__init__.py`; with a line in `docs/reference/graphs.md`, in the table of
        `docs/concepts/messages.md` and in the pinned names of `tests/docs/test_exports.py`.
     5. An entry in `KINDS` of `tests/support/node_kinds.py`, by which tests find it, and compare the handler with

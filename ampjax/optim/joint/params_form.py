@@ -75,11 +75,11 @@ class ParamsForm:
     ) -> dict[str, Tree]:
         """The nodes' values in a pytree."""
         leaves = self.structure.flatten_up_to(tree)
-        found = {}
+        values = {}
         for role in roles:
             places, structure = self.nodes[role]
-            found[role] = structure.unflatten([leaves[place] for place in places])
-        return found
+            values[role] = structure.unflatten([leaves[place] for place in places])
+        return values
 
     def unread_parts(self, tree: Tree) -> dict[str, Any]:
         """Collects the values of unread leaves in a pytree, by path, without leaves that are None."""

@@ -85,8 +85,8 @@ def _describe_alone(
     shapes: Sequence[Any],
 ) -> Hashable:
     """Describes the computation of one node's updates, if the transform sees only that node's parameters."""
-    own = structure.unflatten([jax.ShapeDtypeStruct(*shape) for shape in shapes])
-    closed = jax.make_jaxpr(lambda *trees: _updates(tx, trees))(*[own] * (1 + STEPS))
+    params = structure.unflatten([jax.ShapeDtypeStruct(*shape) for shape in shapes])
+    closed = jax.make_jaxpr(lambda *trees: _updates(tx, trees))(*[params] * (1 + STEPS))
     n = len(shapes)
     return _content(
         closed,

@@ -92,7 +92,7 @@ def scale_by_rotated_adam(
         for b in (b1, b2):
             corrections.append(1 - b ** jnp.maximum(n_steps, 1))
         leaves, structure = jax.tree.flatten(grads)
-        made = []
+        updates_of_leaves = []
         for g, m, v, sides in zip(
             leaves, *map(jax.tree.leaves, (state.mu, state.nu)), state.sides, strict=True
         ):
@@ -103,9 +103,13 @@ def scale_by_rotated_adam(
                 jnp.sqrt(square / corrections[1]) + eps
             )
             update = _rotate(sides, step, back=True).astype(g.dtype)
-            made.append((update, mean, square, _renew(sides, g, b2, n_steps % every == 0)))
-        updates, mu, nu = (structure.unflatten([parts[i] for parts in made]) for i in range(3))
-        return updates, RotationState(count, mu, nu, [parts[3] for parts in made])
+            updates_of_leaves.append(
+                (update, mean, square, _renew(sides, g, b2, n_steps % every == 0))
+            )
+        updates, mu, nu = (
+            structure.unflatten([parts[i] for parts in updates_of_leaves]) for i in range(3)
+        )
+        return updates, RotationState(count, mu, nu, [parts[3] for parts in updates_of_leaves])
 
     return transform(init, update)
 

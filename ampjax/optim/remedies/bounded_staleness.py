@@ -36,7 +36,7 @@ def bounded_staleness(
         raise SettingsError(
             "bounded_staleness, `most`", "at least 0", f"{most}", "0 uses fresh gradients only."
         )
-    own = optax.with_extra_args_support(tx)
+    inner_tx = optax.with_extra_args_support(tx)
 
     def update(
         updates: Any,
@@ -47,7 +47,7 @@ def bounded_staleness(
         **extra: Any,
     ) -> tuple[Any, Any]:
         is_fresh = staleness_of("bounded_staleness", staleness) <= most
-        made, new = own.update(
+        made, new = inner_tx.update(
             updates,
             state,
             params,
@@ -60,4 +60,4 @@ def bounded_staleness(
         )
         return made, jax.tree.map(lambda a, b: jnp.where(is_fresh, a, b), new, state)
 
-    return transform(own.init, update)
+    return transform(inner_tx.init, update)

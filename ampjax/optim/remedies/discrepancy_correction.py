@@ -44,12 +44,12 @@ def track_velocity(
     Returns:
       A transform whose `update` takes `staleness`.
     """
-    own = optax.with_extra_args_support(tx)
+    inner_tx = optax.with_extra_args_support(tx)
 
     def init(params: Tree) -> VelocityState:
         return VelocityState(
             jax.tree.map(jnp.zeros_like, params),
-            own.init(params),
+            inner_tx.init(params),
         )
 
     def update(
@@ -61,7 +61,7 @@ def track_velocity(
         **extra: Any,
     ) -> tuple[Tree, VelocityState]:
         late = staleness_of("track_velocity", staleness)
-        updates, inner = own.update(
+        updates, inner = inner_tx.update(
             grads,
             state.inner,
             params,

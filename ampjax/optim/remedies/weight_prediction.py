@@ -60,12 +60,12 @@ def predict_weights(
             f"{scale}",
             "1 predicts as far as gradients are late.",
         )
-    own = optax.with_extra_args_support(tx)
+    inner_tx = optax.with_extra_args_support(tx)
 
     def init(params: Tree) -> PredictionState:
         return PredictionState(
             jax.tree.map(jnp.array, params),
-            own.init(params),
+            inner_tx.init(params),
         )
 
     def update(
@@ -78,7 +78,7 @@ def predict_weights(
     ) -> Any:
         require_params("predict_weights", params)
         ahead = scale * staleness_of("predict_weights", staleness)
-        step, inner = own.update(
+        step, inner = inner_tx.update(
             grads,
             state.inner,
             state.params,
@@ -108,8 +108,8 @@ def trained_params(state: Any, params: Tree) -> Tree:
       A tree like `params`.
     """
     is_own = lambda part: isinstance(part, PredictionState)
-    own = []
+    leaves = []
     for part in jax.tree.leaves(state, is_leaf=is_own):
         if is_own(part):
-            own.append(part)
-    return own[0].params if own else params
+            leaves.append(part)
+    return leaves[0].params if leaves else params

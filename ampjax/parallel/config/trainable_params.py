@@ -30,8 +30,8 @@ def checked_params(params: Tree) -> Tree:
             "params", "at least one array", "none", "Pass the parameters as a pytree."
         )
     arrays = []
-    for path, given in leaves.items():
-        leaf = host_array(given, f"parameter `{path}`", ParameterError)
+    for path, value in leaves.items():
+        leaf = host_array(value, f"parameter `{path}`", ParameterError)
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise ParameterError(
                 f"parameter `{path}`",
@@ -57,16 +57,16 @@ def check_like(params: Tree, first: Tree) -> None:
     Raises:
       ParameterError: If a leaf differs in path, shape or dtype; it names the first.
     """
-    wanted, given = (
+    wanted, actual = (
         {path: _describe_leaf(leaf) for path, leaf in by_path(tree).items()}
         for tree in (first, params)
     )
-    for path in [*wanted, *given]:
-        if wanted.get(path) != given.get(path):
+    for path in [*wanted, *actual]:
+        if wanted.get(path) != actual.get(path):
             raise ParameterError(
                 f"parameter `{path}`",
                 wanted.get(path, "no such leaf"),
-                given.get(path, "no such leaf"),
+                actual.get(path, "no such leaf"),
                 "Pass parameters like the first ones.",
             )
 

@@ -172,19 +172,19 @@ class CutFlow:
         ):
             return [None] * len(part.outvars)
         if name in CALLS:
-            found = self._inside(
+            cuts = self._inside(
                 primitives.called(part),
                 primitives.called(whole),
                 ins,
             )
         elif name in _LOOPS:
-            found = _LOOPS[name](self, part, whole, ins)
+            cuts = _LOOPS[name](self, part, whole, ins)
         else:
-            found = self._apply_rule(part, whole, ins)
-        if isinstance(found, list):
-            each = found
+            cuts = self._apply_rule(part, whole, ins)
+        if isinstance(cuts, list):
+            each = cuts
         else:
-            each = [found] * len(part.outvars)
+            each = [cuts] * len(part.outvars)
         variables = zip(each, part.outvars, whole.outvars, strict=True)
         result = []
         for cut, v, w in variables:

@@ -36,8 +36,8 @@ class JoinedBatch:
         is_cut = [not is_shared for is_shared in are_shared(parts[0], shared)]
         #: By leaf, whether each replica has its own rows of it; if not, all have the same.
         are_rows = []
-        for own, leaf in zip(is_cut, self.leaves[0], strict=True):
-            are_rows.append(own and bool(np.ndim(leaf)))
+        for is_own, leaf in zip(is_cut, self.leaves[0], strict=True):
+            are_rows.append(is_own and bool(np.ndim(leaf)))
         self.are_rows = are_rows
 
     def leaf(self, number: int) -> Any:
@@ -63,13 +63,13 @@ class JoinedBatch:
         n = len(self.parts)
         leaves = jax.tree.leaves(abstract(self.parts[0]))
         joined = []
-        for leaf, own in zip(leaves, self.are_rows, strict=True):
+        for leaf, is_rows in zip(leaves, self.are_rows, strict=True):
             joined.append(
                 jax.ShapeDtypeStruct(
                     (n * leaf.shape[0], *leaf.shape[1:]),
                     leaf.dtype,
                 )
-                if own
+                if is_rows
                 else leaf
             )
         return jax.tree.unflatten(self._structure, joined)
@@ -78,8 +78,8 @@ class JoinedBatch:
     def is_one_batch(self) -> bool:
         """Tells whether all cut leaves have one leading size; else parts are batches of their own, with offsets for example."""
         sizes = set()
-        for leaf, own in zip(self.leaves[0], self.are_rows, strict=True):
-            if own and not is_key(leaf):
+        for leaf, is_rows in zip(self.leaves[0], self.are_rows, strict=True):
+            if is_rows and not is_key(leaf):
                 sizes.add(len(leaf))
         return len(sizes) <= 1
 
@@ -102,8 +102,8 @@ class JoinedBatch:
     def varies(self) -> list[bool]:
         """Tells for each leaf whether replicas have their own: rows of the leaf, or another scalar."""
         result = []
-        for i, own in enumerate(self.are_rows):
-            result.append(own or self._differs(i))
+        for i, is_rows in enumerate(self.are_rows):
+            result.append(is_rows or self._differs(i))
         return result
 
     def _differs(self, number: int) -> bool:

@@ -79,12 +79,12 @@ class Proof:
             answers = self._answers(parts, joined)
             if answers not in self._verdicts:
                 known = dict(zip([part for part, _ in self._asked], answers, strict=True))
-                found, new = self._follow(known)
+                verdict, new = self._follow(known)
                 if new:
                     self._asked = [*self._asked, *new]
                     self._values = None
                     continue
-                self._verdicts[answers] = found
+                self._verdicts[answers] = verdict
             return self._verdicts[answers]
 
     def _follow(
@@ -159,7 +159,7 @@ def uneven_divisors(
     n_params = len(part.leaves)
     jaxpr, _ = program
     alone = {*jaxpr.invars[n_params:], *jaxpr.constvars}
-    found = {}
+    divisors = {}
     for eqn in jaxpr.eqns:
         if not eqn.effects and all(hasattr(v, "val") or v in alone for v in eqn.invars):
             alone |= set(eqn.outvars)
@@ -169,16 +169,16 @@ def uneven_divisors(
             and not hasattr(eqn.invars[1], "val")
         ):
             if eqn.invars[1] in alone:
-                found |= {eqn.invars[1]: eqn}
+                divisors |= {eqn.invars[1]: eqn}
             else:
-                found |= {}
-    values = Values(program, list(found), n_params)
+                divisors |= {}
+    values = Values(program, list(divisors), n_params)
     each = [values(leaves.__getitem__) for leaves in parts]
     uneven = []
-    for own in zip(*each, strict=True):
-        uneven.append(not np.allclose(own, own[0], equal_nan=True))
+    for scalars in zip(*each, strict=True):
+        uneven.append(not np.allclose(scalars, scalars[0], equal_nan=True))
     lines = []
-    for eqn, is_uneven in zip(found.values(), uneven, strict=True):
+    for eqn, is_uneven in zip(divisors.values(), uneven, strict=True):
         if is_uneven:
             lines.append(primitives.source_line(eqn))
     return list(dict.fromkeys(line or "the program" for line in lines))
@@ -219,11 +219,11 @@ class Values:
         def values(leaves: Sequence[Any]) -> list[Any]:
             env = first | dict(zip(inputs, leaves, strict=True))
             for eqn in reversed(equations):
-                found = primitives.bind(
+                results = primitives.bind(
                     eqn,
                     [primitives.value_of(v, env) for v in eqn.invars],
                 )
-                env.update(zip(eqn.outvars, found, strict=True))
+                env.update(zip(eqn.outvars, results, strict=True))
             return [env[v] for v in wanted]
 
         self._compiled = jax.jit(values)

@@ -142,13 +142,13 @@ def _first_uses(
     outside: Outside,
 ) -> set[Use]:
     """Finds the first uses of a value. `outside` gives the uses of a jaxpr's outputs."""
-    found: set[Use] = set()
+    uses: set[Use] = set()
     for number, out in enumerate(jaxpr.outvars):
-        found |= outside(number, part) if out is var else set()
+        uses |= outside(number, part) if out is var else set()
     for eqn in jaxpr.eqns:
         for place, operand in enumerate(eqn.invars):
-            found |= _uses_by(eqn, place, jaxpr, part, outside) if operand is var else set()
-    return found
+            uses |= _uses_by(eqn, place, jaxpr, part, outside) if operand is var else set()
+    return uses
 
 
 def _uses_by(

@@ -36,9 +36,9 @@ def share_ids(workers: Sequence[UniqueRows]) -> list[UniqueRows]:
     ends = np.cumsum([len(worker.ids) for worker in workers])
     # The last entry is for reads of no row.
     tables = []
-    for own in np.split(places, ends[:-1]):
-        tables.append(np.append(own, len(ids)).astype(np.int32))
+    for positions in np.split(places, ends[:-1]):
+        tables.append(np.append(positions, len(ids)).astype(np.int32))
     result = []
-    for own, worker in zip(tables, workers, strict=True):
-        result.append(UniqueRows(ids, own[worker.inverse]))
+    for positions, worker in zip(tables, workers, strict=True):
+        result.append(UniqueRows(ids, positions[worker.inverse]))
     return result

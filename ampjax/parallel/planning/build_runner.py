@@ -241,8 +241,8 @@ def _row_home(
             servers.append((0,) if setup.group is None else resources.servers_of(m))
         n = plan.partitions[path]
         tables = []
-        for own in servers:
-            tables.append(_table(setup, path, rule, values, n, in_turn(own, n)))
+        for server in servers:
+            tables.append(_table(setup, path, rule, values, n, in_turn(server, n)))
         return RowsOnEveryMachine(path, tables, resources, setup.wire, servers)
     table = _table(
         setup,
@@ -267,7 +267,7 @@ def _table(
 ) -> Table:
     config = setup.config
     wire_dtype = jnp.dtype(config.wire_dtype) if config.wire_dtype != "float32" else None
-    kept = {
+    settings = {
         "mode": config.table_mode,
         "wire_dtype": wire_dtype,
         "folder": config.folder,
@@ -275,5 +275,5 @@ def _table(
     }
     return naming_variable(
         path,
-        lambda: Table(values, rule, partitions=partitions, servers=servers, **kept),
+        lambda: Table(values, rule, partitions=partitions, servers=servers, **settings),
     )

@@ -84,9 +84,9 @@ class Searches:
         self._times.append(seconds)
         if len(self._times) < self._sample.iterations:
             return None
-        kept = self._times[self._sample.discarded :]
+        times = self._times[self._sample.discarded :]
         self._times = []
-        self._samples[count] = check_seconds(group.label, statistics.fmean(kept))
+        self._samples[count] = check_seconds(group.label, statistics.fmean(times))
         if next_count(self._samples, self._start, group.low, group.high) is not None:
             return None
         self.results.append(search_result(group.label, self._samples))

@@ -121,9 +121,9 @@ def split_optimizer(
         )
     except TableError as error:
         text = names(params)
-        kept = ", ".join(f'"{text[path]}"' for path in program.axes)
+        quoted = ", ".join(f'"{text[path]}"' for path in program.axes)
         fix = (
-            f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({kept},))`; "
+            f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({quoted},))`; "
             "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
         )
         raise TableError(

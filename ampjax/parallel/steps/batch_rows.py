@@ -119,8 +119,8 @@ def rows_of_replicas(
 
     def distinct(path: str) -> list[UniqueRows]:
         result = []
-        for own in each[path]:
-            result.append(unique_rows(own, program.tables[path].shape[0]))
+        for ids in each[path]:
+            result.append(unique_rows(ids, program.tables[path].shape[0]))
         return result
 
     # Several threads pay where there are many ids; how many is counted as if their rows were read.

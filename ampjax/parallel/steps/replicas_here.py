@@ -98,7 +98,7 @@ class ReplicasHere:
                 self._served_home(path).pull_for(machine, unique.ids, readings[path]),
                 readings[path],
             )
-        (given,) = batch_rows.inputs(
+        (inputs,) = batch_rows.inputs(
             1,
             self.loss,
             {path: [rows] for path, rows in pulled.items()},
@@ -107,7 +107,7 @@ class ReplicasHere:
         dense = jax.device_put(self._dense.pull_for(machine), device)
         result = self._gradients(
             dense,
-            *jax.device_put((given.rows, given.inverse), device),
+            *jax.device_put((inputs.rows, inputs.inverse), device),
             batch,
         )
         return ShareHere(replica, batch_rows.alphas(self.loss, workers), pulled, result)

@@ -116,21 +116,21 @@ class Dealer:
         Raises:
           AmpError: If the batch does not fit the program.
         """
-        own = {}
+        share_of = {}
         for replica, part in parts.items():
-            own[replica] = jax.tree.map(on_host, part)
-        leaves = {replica: _leaves(part) for replica, part in own.items()}
+            share_of[replica] = jax.tree.map(on_host, part)
+        leaves = {replica: _leaves(part) for replica, part in share_of.items()}
         if (
             self._copies or after is not None
         ):  # the user may write to a batch before it has been sent
             leaves = {replica: [leaf.copy() for leaf in each] for replica, each in leaves.items()}
-        rows = self._find(list(own.values()))
-        first = next(iter(own.values()))
+        rows = self._find(list(share_of.values()))
+        first = next(iter(share_of.values()))
         readings = self._readings.for_batch(first)
         updates = {}
         for path in rows:
             updates[path] = [table.expect() for table in self._homes.rows[path].tables]
-        tables: dict[int, dict[str, RowWork]] = {replica: {} for replica in own}
+        tables: dict[int, dict[str, RowWork]] = {replica: {} for replica in share_of}
         for path, each in rows.items():
             home = self._homes.rows[path]
             size = self._sizes.at_least(
@@ -142,7 +142,7 @@ class Dealer:
             else:
                 touched = _touched_rows(home, after.rows[path])
             reading = readings[path] if home.is_served else WHOLE
-            for replica, unique in zip(own, each, strict=True):
+            for replica, unique in zip(share_of, each, strict=True):
                 update, seen = self._target(replica, home, updates[path])
                 seen = seen + (after is not None)
                 early = _early_rows(home, unique, touched)
@@ -156,7 +156,7 @@ class Dealer:
                 )
         number = self._group.next_number()
         works = {}
-        for replica in own:
+        for replica in share_of:
             works[replica] = StepWork(number, leaves[replica], tables[replica])
         versions = []
         for key, n in self.versions:

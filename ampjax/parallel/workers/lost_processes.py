@@ -32,7 +32,7 @@ def cause_of(
     """
     start = time.monotonic()
     while True:
-        of_host = {i: found for i, host in enumerate(hosts) if (found := _ending(host)) is not None}
+        of_host = {i: ends for i, host in enumerate(hosts) if (ends := _ending(host)) is not None}
         # What a killed process takes along fails or aborts; the cause may be noticed a little later than that.
         causes = {
             i: found
@@ -42,18 +42,18 @@ def cause_of(
         if causes or time.monotonic() > start + _CAUSE_S:
             break
         time.sleep(0.02)
-    found = (
+    ends = (
         causes
         or {i: each for i, each in of_host.items() if not isinstance(each, _CAUSES)}
         or of_host
     )
-    if not found:
+    if not ends:
         return error
-    first = next(iter(found.values()))
-    got = "; ".join(dict.fromkeys(each.got for each in found.values()))
+    first = next(iter(ends.values()))
+    got = "; ".join(dict.fromkeys(each.got for each in ends.values()))
     fix = RESTORE if causes else first.fix
     result = type(first)(
-        ", ".join(places[i] for i in found),
+        ", ".join(places[i] for i in ends),
         "a running process",
         got,
         fix,

@@ -330,18 +330,18 @@ class ProcessGroup:
           HostError: If a process has ended, or an error was raised there.
         """
         hosts = self._running()
-        found = {}
+        answers = {}
         if number <= self._asked_before:
             raise HostDiedError(
                 "runner", "an answer", "none: its processes were lost, and others started", RESTORE
             )
         while True:
             for worker in workers:
-                while worker not in found and self._inbox[worker]:
+                while worker not in answers and self._inbox[worker]:
                     answer = self._inbox[worker].popleft()
-                    found |= {worker: answer} if answer.number == number else {}
-            if len(found) == len(workers):
-                return [found[worker] for worker in workers]
+                    answers |= {worker: answer} if answer.number == number else {}
+            if len(answers) == len(workers):
+                return [answers[worker] for worker in workers]
             self._take_in(hosts)
 
     def _take_in(self, hosts: Hosts) -> None:
@@ -397,9 +397,9 @@ class ProcessGroup:
         places = []
         for name, machine in zip(self._names, self._machines, strict=True):
             places.append(f"{name} on machine `{machine}`")
-        found = cause_of(error, self._running(), places)
+        cause = cause_of(error, self._running(), places)
         self.end()
-        return found
+        return cause
 
 
 def _environment() -> dict[str, str]:

@@ -76,8 +76,8 @@ class Recoverer:
         Args:
           parts: By replica its part; copied.
         """
-        own = [jax.tree.map(copy_leaf, part) for part in parts]
-        self._events.append(lambda: self.again(own))
+        copies = [jax.tree.map(copy_leaf, part) for part in parts]
+        self._events.append(lambda: self.again(copies))
         self._n_in_a_row = 0
 
     def note_state(self, leaves: Mapping[str, Any]) -> None:
@@ -86,8 +86,8 @@ class Recoverer:
         Args:
           leaves: By path, arrays; nobody writes into them any more.
         """
-        own = dict(leaves)
-        self._events.append(lambda: self.assign(own))
+        copy = dict(leaves)
+        self._events.append(lambda: self.assign(copy))
 
     def recover(self, error: HostError | ServerError, step: int) -> None:
         """Starts processes and takes all steps since the last checkpoint again.

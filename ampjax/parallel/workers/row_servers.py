@@ -160,7 +160,7 @@ class RowServers:
 
     def _answer(self, request: Asked) -> protocol.ServerAnswer:
         server, _ = request
-        while (found := self._answers[request]) is None:
+        while (reply := self._answers[request]) is None:
             message = self._channels[server].receive()
             assert message is not None
             answer = protocol.TREES.unpack(message)
@@ -179,4 +179,4 @@ class RowServers:
                     f"server {server}", wanted, f"that to request {answer.number}", "Report this."
                 )
         del self._answers[request]
-        return found
+        return reply

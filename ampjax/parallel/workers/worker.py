@@ -219,7 +219,7 @@ class Worker:
         pushes = {path: {} for path in share.work.tables}
         pulled = {path: self._collect_rows(path, share) for path in work.tables}
         sizes = _Agreed({path: of_table.size for path, of_table in work.tables.items()})
-        (given,) = batch_rows.inputs(
+        (inputs,) = batch_rows.inputs(
             1,
             self._loss,
             {path: [rows] for path, rows in pulled.items()},
@@ -227,7 +227,7 @@ class Worker:
         )
         result = self._program.run(
             self._params(go),
-            given,
+            inputs,
             tree_of(self._made.batch, work.batch),
         )
         self._grads = result.grads
@@ -374,12 +374,12 @@ class Worker:
         work = share.work.tables[path]
         place = self._places[path]
         assert work.update is not None
-        own = {self._replica: (pulled.unique.ids, grads)}
+        pushed = {self._replica: (pulled.unique.ids, grads)}
         if self._made.reduction.gather:
-            own = {}
+            pushed = {}
             for i, (ids, of_one) in enumerate(zip(*grads, strict=True)):
-                own[i] = (ids[ids < place.layout.n_rows], of_one)
-        for replica, (ids, of_one) in own.items():
+                pushed[i] = (ids[ids < place.layout.n_rows], of_one)
+        for replica, (ids, of_one) in pushed.items():
             ids, sums = ready_to_push(
                 ids,
                 of_one[: len(ids)],

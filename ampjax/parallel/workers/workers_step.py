@@ -126,11 +126,11 @@ class WorkersStep(HomedStep):
         """Makes the deal for a batch, and tells whether workers know the deal by now."""
         ahead = self._ahead
         self._ahead = None
-        own = dict(enumerate(parts))
-        if ahead is not None and self._dealer.is_of(ahead, own):
+        part_of = dict(enumerate(parts))
+        if ahead is not None and self._dealer.is_of(ahead, part_of):
             return ahead, True
         self._dealer.tell_places()
-        return self._dealer.deal(own), False
+        return self._dealer.deal(part_of), False
 
     def _done(self, deal: Deal, is_known: bool) -> list[StepDone]:
         """Lets workers take the step, and meanwhile deals out the next one."""

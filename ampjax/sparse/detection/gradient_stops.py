@@ -61,14 +61,14 @@ def is_repeated(eqn: Any) -> bool:
 def chosen_value(
     eqn: Any,
     operands: Sequence[Any],
-    made: Mapping[Any, Any],
+    makers: Mapping[Any, Any],
 ) -> Any:
     """Finds a stand-in for an equation's result, if the equation chooses between a table, or integers, and their `stop_gradient`.
 
     Args:
       eqn: Any equation.
       operands: What stands for its operands; the first may be `Repeated`.
-      made: The equations that make variables, by variable.
+      makers: The equations that make variables, by variable.
 
     Returns:
       A view for a table, the operand for integers; None for any other equation.
@@ -80,13 +80,13 @@ def chosen_value(
     ):
         return None
     which, *cases = eqn.invars
-    stopped = _stopped_case(cases[0], cases[1], made)
+    stopped = _stopped_case(cases[0], cases[1], makers)
     if stopped is None:
         return None
     value = operands[2 - stopped]
     if not isinstance(value, TableView):
         return None if primitives.is_inexact(cases[0].aval.dtype) else value
-    varies = _varying_axes(which, made)
+    varies = _varying_axes(which, makers)
     if any(value.strides[a] is None for a in varies):
         return None
     return with_stop(
@@ -134,10 +134,10 @@ def _moves_alike(first: Any, second: Any) -> bool:
 
 def _varying_axes(
     atom: Any,
-    made: Mapping[Any, Any],
+    makers: Mapping[Any, Any],
 ) -> list[int]:
     """The axes along which a value is not known to be the same."""
-    eqn = None if hasattr(atom, "val") else made.get(atom)
+    eqn = None if hasattr(atom, "val") else makers.get(atom)
     shape = atom.aval.shape
     if eqn is None or eqn.primitive is not prim.broadcast_in_dim_p:
         return [a for a, n in enumerate(shape) if n != 1]

@@ -447,8 +447,8 @@ def _where(
 
 
 def _fill_value(eqn: Any, dtype: Any) -> Any:
-    given = eqn.params["fill_value"]
-    return jnp.nan if given is None and jnp.issubdtype(dtype, jnp.inexact) else given
+    value = eqn.params["fill_value"]
+    return jnp.nan if value is None and jnp.issubdtype(dtype, jnp.inexact) else value
 
 
 def _arrange_axes(

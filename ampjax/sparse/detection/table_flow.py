@@ -70,16 +70,16 @@ class TableFlow:
         def value(atom: Any) -> Value:
             return NOTHING if isinstance(atom, Literal) else env[atom]
 
-        made: dict[Any, Any] = {}
+        makers: dict[Any, Any] = {}
         for i, eqn in enumerate(body.eqns):
             outs = self._step(
                 eqn,
                 [value(v) for v in eqn.invars],
                 place / i,
-                made,
+                makers,
             )
             env.update(zip(eqn.outvars, outs, strict=True))
-            made.update(dict.fromkeys(eqn.outvars, eqn))
+            makers.update(dict.fromkeys(eqn.outvars, eqn))
         return [value(v) for v in body.outvars]
 
     def note_use(self, value: Value, how: str) -> Deps:
@@ -103,7 +103,7 @@ class TableFlow:
         eqn: Any,
         ins: list[Value],
         place: EquationPlace,
-        made: Mapping[Any, Any],
+        makers: Mapping[Any, Any],
     ) -> list[Value]:
         rule = _RULES.get(eqn.primitive.name)
         if rule is not None:
@@ -119,7 +119,7 @@ class TableFlow:
                 eqn.outvars[-1].aval.shape,
                 place.line_of(eqn),
             )
-        if (chosen := chosen_value(eqn, ins, made)) is not None:
+        if (chosen := chosen_value(eqn, ins, makers)) is not None:
             return [chosen]
         if not any(isinstance(v, TableView) for v in ins):
             return self._opaque(eqn, ins, place)

@@ -138,14 +138,14 @@ def _cond(
     blanks: FoundIds = {}
     if interpreter.collecting:
         for branch in branches:
-            _, found = jax.eval_shape(branch, ins[1:], positions)
+            _, id_shapes = jax.eval_shape(branch, ins[1:], positions)
             blanks |= {
                 site: jnp.full(
                     ids.shape,
                     interpreter.n_rows[interpreter.sites[site]],
                     ids.dtype,
                 )
-                for site, ids in found.items()
+                for site, ids in id_shapes.items()
             }
 
     def filled(branch: Callable[..., Result]) -> Callable[..., Result]:

@@ -64,8 +64,8 @@ class RowInterpreter:
         if self.lanes.groups and not path:
             return walk_lanes(self, self.lanes, (body, consts), args, known)
         env = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
-        found: FoundIds = {}
-        made: dict[Any, Any] = {}
+        ids: FoundIds = {}
+        makers: dict[Any, Any] = {}
         for i, eqn in enumerate(body.eqns):
             ins = [primitives.value_of(v, env) for v in eqn.invars]
             outs, more = self.step(
@@ -73,12 +73,12 @@ class RowInterpreter:
                 ins,
                 known,
                 (*path, i),
-                made,
+                makers,
             )
             env.update(zip(eqn.outvars, outs, strict=True))
-            made.update(dict.fromkeys(eqn.outvars, eqn))
-            found.update(more)
-        return [whole_of(primitives.value_of(v, env)) for v in body.outvars], found
+            makers.update(dict.fromkeys(eqn.outvars, eqn))
+            ids.update(more)
+        return [whole_of(primitives.value_of(v, env)) for v in body.outvars], ids
 
     def below(self, path: Path) -> dict[Path, int]:
         """The reads inside an equation.
@@ -98,7 +98,7 @@ class RowInterpreter:
         ins: list[Any],
         known: Positions,
         path: Path,
-        made: Mapping[Any, Any],
+        makers: Mapping[Any, Any],
     ) -> tuple[list[Any], FoundIds]:
         """One equation of the walk.
 
@@ -107,12 +107,12 @@ class RowInterpreter:
           ins: The values of its operands; some may be `Repeated`.
           known: As for `run`.
           path: Its place.
-          made: By variable the equation of the same jaxpr that makes it.
+          makers: By variable the equation of the same jaxpr that makes it.
 
         Returns:
           The values of its results, and the ids that were found in it.
         """
-        if (chosen := chosen_value(eqn, ins, made)) is not None:
+        if (chosen := chosen_value(eqn, ins, makers)) is not None:
             return [chosen], {}
         ins = [whole_of(v) for v in ins]
         touched = any(isinstance(v, TableView) for v in ins)

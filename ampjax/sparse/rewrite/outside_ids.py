@@ -98,15 +98,15 @@ class OutsideIds:
         Args:
           inputs: The leaves of parameters and batch; anything at sparse leaves and float parameters.
         """
-        found = []
+        hits = []
         for place, numbers in enumerate(self._compiled([inputs[i] for i in self._inputs])):
             array = np.asarray(numbers)
             if (outside := array[array != INSIDE]).size:
                 site = self._sites[place]
                 read = site[:-1]
                 of_read = self._paths[read], int(outside[0]), self._sizes[site], self._reads[read]
-                found.append(OutsideId(*of_read, self._leaves_of(place)))
-        return found
+                hits.append(OutsideId(*of_read, self._leaves_of(place)))
+        return hits
 
     def _leaves_of(self, place: int) -> list[int]:
         """The leaves of the batch from which the ids of a read follow."""

@@ -180,10 +180,10 @@ class Table:
     @property
     def settings(self) -> dict[str, Any]:
         """The present settings of the table, as arguments of `load`."""
-        kept = self._settings
+        settings = self._settings
         names = ("mode", "wire_dtype", "folder", "max_lag", "processes")
         placed = {"partitions": self.n_partitions, "servers": self.placement}
-        return placed | {name: getattr(kept, name) for name in names}
+        return placed | {name: getattr(settings, name) for name in names}
 
     @property
     def transform(self) -> optax.GradientTransformation | RowRule:
@@ -368,12 +368,12 @@ class Table:
         """
         ids = checked_ids(row_ids, self.n_rows, "push")
         columns = checked_columns(columns, self.rule.shape)
-        given = np.asarray(grads)
-        ids, sums = ready_to_push(ids, given, self.rule, self._settings.wire)
+        array = np.asarray(grads)
+        ids, sums = ready_to_push(ids, array, self.rule, self._settings.wire)
         with self._connection.lock:
             pending = self.expect() if into is None else into
             self._require_own(pending)
-            pending.push(ids, sums, columns, copy=copy and sums is given)
+            pending.push(ids, sums, columns, copy=copy and sums is array)
             return pending
 
     def expect(self) -> PendingUpdate:
@@ -658,10 +658,13 @@ class Table:
         Raises:
           TableError: If it has another shape or dtype.
         """
-        here, there = ((table.shape, str(table.dtype)) for table in (self, other))
-        if here != there:
+        here, theirs = ((table.shape, str(table.dtype)) for table in (self, other))
+        if here != theirs:
             raise TableError(
-                "take_over", f"a table {here}", f"{there}", "Give one that was saved from this one."
+                "take_over",
+                f"a table {here}",
+                f"{theirs}",
+                "Give one that was saved from this one.",
             )
         with self._connection.lock:
             other._forget.detach()

@@ -124,13 +124,13 @@ class TableSettings:
     def facts_to_save(self, n_partitions: int) -> dict[str, Any]:
         """The settings that are saved with a table, in JSON's types: all but a folder and processes, which belong to this run."""
         wire = None if self.wire_dtype is None else str(self.wire)
-        kept = {
+        placement = {
             "partitions": n_partitions,
             "servers": self.n_servers,
             "mode": self.mode,
             "max_lag": self.max_lag,
         }
-        return kept | {"wire_dtype": wire, "folder": None}
+        return placement | {"wire_dtype": wire, "folder": None}
 
 
 def settings_of_saved(

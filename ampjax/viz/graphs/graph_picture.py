@@ -19,7 +19,6 @@ from ampjax.ir.nodes import Node
 from ampjax.trace.trace import Trace
 from ampjax.utils.colours import FAMILIES, SLICES, WHITE, family
 from ampjax.viz.figure import new_figure, save, to_svg_text
-from ampjax.viz.graphs.graph_layers import PicturePlace
 from ampjax.viz.graphs.graph_layout import (
     BAR_HEIGHT,
     KIND_SIZE,
@@ -27,6 +26,7 @@ from ampjax.viz.graphs.graph_layout import (
     NAME_SIZE,
     NOTE_HEIGHT,
     PictureLayout,
+    PicturePlace,
     Route,
     kind_text,
     layout,

@@ -58,15 +58,15 @@ def notes_of(graph: Graph, trace: Trace) -> Notes:
         nodes = [graph.nodes[name] for name in names if name in graph.nodes]
         if not nodes or not messages[stage]:
             continue
-        there = time[stage, "forward"] + time[stage, "infer"]
+        time_ns = time[stage, "forward"] + time[stage, "infer"]
         back = time[stage, "backward"]
         last = nodes[-1].name
         lines[last] = [
-            f"{FORWARD} {duration(there)}" + (f"   {BACKWARD} {duration(back)}" if back else "")
+            f"{FORWARD} {duration(time_ns)}" + (f"   {BACKWARD} {duration(back)}" if back else "")
         ]
         lines.update({node.name: [f"runs in {last}"] for node in nodes[:-1]})
         if total:
-            shares[last] = (there / total, back / total)
+            shares[last] = (time_ns / total, back / total)
         else:
             shares[last] = (0.0, 0.0)
         for node in nodes:
