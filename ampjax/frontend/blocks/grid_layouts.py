@@ -1,5 +1,7 @@
 """Where the pairs of a block lie, as integers of the host: for each outer row, its rows on one side by its rows on the other, each padded to the longest.
 
+Where few outer rows are far longer than the others, each is cut into tiles: some of its rows around, by all across.
+
 What fills a block up are copies: each pair that is not there is a pair that is, of the same outer row if that has any. So it computes what that
 pair computes, and nothing that is not finite comes from it alone.
 """
@@ -12,9 +14,12 @@ import numpy as np
 
 from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.utils.row_ranges import ranges
 
 STEPS = 8
 """Sizes of the padded axes: so many between a power of two and the next."""
+ACROSS = 16
+"""What the rows across of a tile cost, which it has for itself: as much as so many rows around."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,9 @@ class Layout:
     """A block of one batch.
 
     Args:
-      outer: The outer rows, `[n]`.
-      around: Their rows on the side around, `[n, longest]`.
-      across: Their rows on the side across, `[n, longest]`.
+      outer: The outer row of each tile, `[n]`.
+      around: The tile's rows on the side around, `[n, longest]`.
+      across: The outer row's rows on the side across, `[n, longest]`.
       counts: Which rows across count in a reduction, `[n, longest]`.
     """
 
@@ -95,34 +100,37 @@ class GridSpaces:
         )
         of_around = np.bincount(owner, minlength=n_outer)
         of_across = self.across.lengths(data)
-        has_pairs = (of_around > 0) & (of_across > 0)
-        if not has_pairs.any():
-            of_around = np.zeros_like(of_around)
-            of_across = np.zeros_like(of_across)
-        # the outer row whose pairs fill up what a row lacks: itself, or the first that has some
-        places = tables.rows(self._root, self.outer)
-        source = np.zeros_like(places)
-        if n_outer:
-            is_own = (places >= 0) & has_pairs[places]
-            source = np.where(is_own, places, has_pairs.argmax())
-        outer = Rows(places, source)
         first = np.cumsum(of_around) - of_around
-        width = tables.at_least(
+        # the outer rows that have pairs, in the order of their places
+        places = tables.rows(self._root, self.outer)
+        own = places[places >= 0]
+        own = own[(of_around[own] > 0) & (of_across[own] > 0)]
+        longest = fine(int(of_across[own].max(initial=0)))
+        longest = tables.at_least((self, "across"), longest)
+        most = int(of_around[own].max(initial=0))
+        height = tables.at_least(
             (self, "around"),
-            fine(int(of_around.max(initial=0))),
+            _height(of_around[own], most),
         )
-        around, _ = _side(outer, first, of_around, width)
-        width = tables.at_least(
-            (self, "across"),
-            fine(int(of_across.max(initial=0))),
+        # each of them is cut into tiles of so many rows around
+        n_tiles = -(-of_around[own] // max(height, 1))
+        if height < most:
+            n = tables.rounded((self, "tiles"), int(n_tiles.sum()))
+        else:
+            n = tables.at_least((self, "tiles"), len(places))
+        tile = own.repeat(n_tiles)
+        done = height * ranges(np.zeros_like(n_tiles), n_tiles)
+        sizes = np.minimum(of_around[tile] - done, height)
+        around, _ = _side(first[tile] + done, sizes, (n, height))
+        starts = self.across.starts(data)
+        across, counts = _side(starts[tile], of_across[tile], (n, longest))
+        outer, _ = _side(tile, np.ones_like(tile), (n, 1))
+        return Layout(
+            Rows(outer.there[:, 0], outer.filled[:, 0]),
+            around,
+            across,
+            counts,
         )
-        across, counts = _side(
-            outer,
-            self.across.starts(data),
-            of_across,
-            width,
-        )
-        return Layout(outer, around, across, counts)
 
     def pair_rows(self, tables: RowTables) -> Rows:
         """The pairs `[n, longest around, longest across]`.
@@ -150,35 +158,52 @@ class GridSpaces:
 
 
 def _side(
-    outer: Rows,
     starts: np.ndarray,
     sizes: np.ndarray,
-    width: int,
+    shape: tuple[int, int],
 ) -> tuple[Rows, np.ndarray]:
-    """The rows of one side `[n, width]`; and which of them are those of the row whose pairs fill up what another lacks.
+    """The rows of one side; and which of them count: what fills a tile up does not, what copies a whole tile does as there.
 
     Args:
-      outer: The outer rows.
-      starts: The first row of each outer row.
+      starts: The first row of each tile.
       sizes: How many each has.
-      width: How many fit.
+      shape: Tiles and rows, as many as fit.
     """
-    number = np.arange(width)
-    shape = (len(outer.there), width)
-    if not len(sizes):
+    n = len(starts)
+    if not n:
         none = np.zeros(shape, np.int64)
         return Rows(none - 1, none), none > 0
-    own = outer.there[:, None]
-    is_there = (number < sizes[own]) & (own >= 0)
+    tile = np.arange(shape[0])
+    is_tile = tile < n
+    tile = np.where(is_tile, tile, 0)
+    number = np.arange(shape[1])
+    counts = number < sizes[tile][:, None]
+    filled = starts[tile][:, None] + np.where(counts, number, 0)
     there = np.where(
-        is_there,
-        starts[own] + number,
+        counts & is_tile[:, None],
+        filled,
         -1,
     )
-    source = outer.filled[:, None]
-    counts = number < sizes[source]
-    filled = starts[source] + np.where(counts, number, 0)
     return Rows(there, filled), counts
+
+
+def _height(sizes: np.ndarray, most: int) -> int:
+    """How many rows around a tile has: those of the longest outer row, unless that leaves most of the tiles empty.
+
+    Args:
+      sizes: Rows around of each outer row.
+      most: The largest of them.
+    """
+    best = fine(most)
+    least = len(sizes) * (best + ACROSS)
+    height = 8
+    while height < most:
+        cost = int((-(-sizes // height)).sum()) * (height + ACROSS)
+        if 1.5 * cost < least:
+            least = 1.5 * cost
+            best = height
+        height *= 2
+    return best
 
 
 def fine(n: int) -> int:

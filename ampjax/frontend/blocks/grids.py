@@ -40,7 +40,7 @@ class GridFrame(Frame):
 class Grid:
     """The block of a space whose elements are, for each row around, all elements of one sequence further out.
 
-    Its axes are written `p`, `a` and `x`: the outer rows, the rows around, and the elements across. A value has those of them that it depends on.
+    Its axes are written `p`, `a` and `x`: the tiles, their rows around, and the elements across. A value has those of them that it depends on.
 
     Args:
       low: The lowering.
@@ -121,7 +121,7 @@ class Grid:
         return values.reshape(*own, *operand.aval.shape)
 
     def counts(self, run: Run) -> Any:
-        """`[p, x]`: which elements across count; of an outer row that has no pairs, those that count for the one that it copies."""
+        """`[p, x]`: which elements across count; of a tile that is not there, those of the one that it copies."""
         sizes = self.sizes(run)
         counts = run.slots[self._counts]
         return counts.reshape(sizes["p"], sizes["x"])

@@ -315,3 +315,17 @@ def test_blocks_under_transformations():
         found.ravel()[: len(EXAMPLES)],
         batched(PARAMS, batch),
     )
+
+
+@pytest.mark.parametrize("function", [across, within, beyond])
+def test_a_long_example_is_cut_into_tiles(function, monkeypatch):
+    """Values and gradients are those of pairs as rows; no side is padded to the longest example for all."""
+    lengths = [(2, 3)] * 20 + [(70, 30)]
+    examples = [example(seed, each) for seed, each in enumerate(lengths)]
+    found = values_and_gradients(function, examples=examples)
+    if function is across:
+        batch = amp.vmap(function, SPEC, params=PARAMS).pack(examples)
+        assert max(x.size for x in batch.arrays if x.dtype == bool) < 21 * 72
+    monkeypatch.setattr(sequence_steps, "block_map", lambda *_: None)
+    monkeypatch.setattr(reduction_steps, "block_reduction", lambda *_: None)
+    close(found, values_and_gradients(function, examples=examples))
