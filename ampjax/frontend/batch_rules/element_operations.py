@@ -34,7 +34,12 @@ def on_elements(
     Raises:
       NotByElementError: If the operation is none that does the same to each element.
     """
-    if not any(map(is_long, (*equation.invars, *equation.outvars))):
+    if not any(
+        map(
+            is_long,
+            (*equation.invars, *equation.outvars),
+        )
+    ):
         return bind(equation, operands)
     name = equation.primitive.name
     if name in CALLS:
@@ -43,7 +48,17 @@ def on_elements(
     if name == "custom_jvp_call":
         return _with_rule(equation, operands)
     shifted = _SHIFTED.get(name)
-    params = shifted(equation) if shifted and all(map(is_long, equation.outvars)) else None
+    params = (
+        shifted(equation)
+        if shifted
+        and all(
+            map(
+                is_long,
+                equation.outvars,
+            )
+        )
+        else None
+    )
     if params is None:
         raise NotByElementError(name)
     given = []
@@ -82,7 +97,10 @@ def _with_rule(
     def function(*inputs: Any) -> list[Any]:
         return evaluate(jaxpr, constants, [*closed, *inputs], on_elements)
 
-    def derivative(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def derivative(
+        primals: Sequence[Any],
+        tangents: Sequence[Any],
+    ) -> tuple[list[Any], list[Any]]:
         moving = []
         for primal, tangent in zip(primals, tangents, strict=True):
             if jax.numpy.issubdtype(primal.dtype, jax.numpy.inexact):
@@ -206,7 +224,10 @@ def _product(equation: Any) -> Params | None:
         if 0 in right or len(left) != len(equation.invars[0].aval.shape):
             return None
         right = _less(right)
-    return {**params, "dimension_numbers": ((left, right), (left_batch, right_batch))}
+    return {
+        **params,
+        "dimension_numbers": ((left, right), (left_batch, right_batch)),
+    }
 
 
 def _gather(equation: Any) -> Params | None:
@@ -239,15 +260,29 @@ def _gather(equation: Any) -> Params | None:
 def replace_numbers(numbers: Any, **changes: Any) -> Any:
     """JAX's dimension numbers with some of them changed: a named tuple, or a data class."""
     return (
-        numbers._replace(**changes) if hasattr(numbers, "_replace") else replace(numbers, **changes)
+        numbers._replace(**changes)
+        if hasattr(
+            numbers,
+            "_replace",
+        )
+        else replace(numbers, **changes)
     )
 
 
 _SHIFTED: Mapping[str, Shifted] = {
     **dict.fromkeys(ELEMENTWISE, _as_it_is),
-    **dict.fromkeys(["reduce_sum", "reduce_max", "reduce_min", "reduce_prod"], _axes("axes")),
-    **dict.fromkeys(["reduce_and", "reduce_or", "argmax", "argmin"], _axes("axes")),
-    **dict.fromkeys(["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"], _axis("axis")),
+    **dict.fromkeys(
+        ["reduce_sum", "reduce_max", "reduce_min", "reduce_prod"],
+        _axes("axes"),
+    ),
+    **dict.fromkeys(
+        ["reduce_and", "reduce_or", "argmax", "argmin"],
+        _axes("axes"),
+    ),
+    **dict.fromkeys(
+        ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"],
+        _axis("axis"),
+    ),
     **dict.fromkeys(["concatenate", "sort"], _axis("dimension")),
     **dict.fromkeys(["split", "stack"], _axis("axis")),
     **dict.fromkeys(["squeeze", "rev"], _axes("dimensions")),

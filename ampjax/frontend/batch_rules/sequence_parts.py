@@ -11,19 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, taken
+from ampjax.frontend.batch_rules.merged_values import merged, of_array
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View
 from ampjax.frontend.batches.room_bodies import (
     Body,
     element_type,
-    is_static,
     type_of_atom,
 )
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import Origin
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
-from ampjax.frontend.draft.payload_types import raw_type
-from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.draft.values import Constant, Elements
 
 _FIX = "Do it only where the sequence is long enough, in `amp.cond` of `amp.length`."
 
@@ -44,8 +43,16 @@ def length_of(
     """
     space = body.space
     if isinstance(dimension, int | np.integer):
-        return lambda data: np.full(space.n_rows(data), int(dimension))
-    column = body.low.lengths.values(str(dimension), space, sized(sequences), line)
+        return lambda data: np.full(
+            space.n_rows(data),
+            int(dimension),
+        )
+    column = body.low.lengths.values(
+        str(dimension),
+        space,
+        sized(sequences),
+        line,
+    )
     return column.inside(space).of
 
 
@@ -98,12 +105,27 @@ def one_after_the_other(
       line: The user's line.
     """
     low = body.low
-    space = low.lengths.space(str(kind.shape[0]), body.space, sized(sequences), line)
+    space = low.lengths.space(
+        str(kind.shape[0]),
+        body.space,
+        sized(sequences),
+        line,
+    )
 
     def ends(data: Any) -> np.ndarray:
-        return np.cumsum([part.sizes(data) for part in parts], 0)
+        return np.cumsum(
+            [part.sizes(data) for part in parts],
+            0,
+        )
 
-    low.host.draft.checks.append(lambda data: _check_sum(data, space, ends(data)[-1], line))
+    low.host.draft.checks.append(
+        lambda data: _check_sum(
+            data,
+            space,
+            ends(data)[-1],
+            line,
+        )
+    )
 
     def which(data: Any) -> np.ndarray:
         own = ends(data)[:-1, space.parents(data)]
@@ -111,12 +133,29 @@ def one_after_the_other(
 
     found = []
     for i, part in enumerate(parts):
-        found.append((part.value, part.space, _rows_of_part(space, parts, i)))
+        found.append(
+            (
+                part.value,
+                part.space,
+                _rows_of_part(
+                    space,
+                    parts,
+                    i,
+                ),
+            )
+        )
     chosen = Column(space, which)
-    return Elements(space, _merged(body.inside(space), found, chosen, element_type(kind)))
+    return Elements(
+        space,
+        merged(body.inside(space), found, chosen, element_type(kind)),
+    )
 
 
-def _rows_of_part(space: IndexSpace, parts: Sequence[Part], i: int) -> Origin:
+def _rows_of_part(
+    space: IndexSpace,
+    parts: Sequence[Part],
+    i: int,
+) -> Origin:
     """For each row of a space made of parts, its row in one of them; where it is of another one, the next row there is."""
     part = parts[i]
 
@@ -125,14 +164,26 @@ def _rows_of_part(space: IndexSpace, parts: Sequence[Part], i: int) -> Origin:
         if part.is_repeated:
             return part.start(data)[around]
         sizes = part.sizes(data)
-        before = sum((each.sizes(data) for each in parts[:i]), np.zeros_like(sizes))
+        before = sum(
+            (each.sizes(data) for each in parts[:i]),
+            np.zeros_like(sizes),
+        )
         number = space.numbers(data) - before[around]
-        return part.start(data)[around] + np.clip(number, 0, np.maximum(sizes - 1, 0)[around])
+        return part.start(data)[around] + np.clip(
+            number,
+            0,
+            np.maximum(sizes - 1, 0)[around],
+        )
 
     return rows
 
 
-def _check_sum(data: Any, space: IndexSpace, total: np.ndarray, line: str) -> None:
+def _check_sum(
+    data: Any,
+    space: IndexSpace,
+    total: np.ndarray,
+    line: str,
+) -> None:
     """Checks that parts are as long together as the model was traced to have them."""
     wrong = np.flatnonzero(total != space.lengths(data))
     for row in wrong[:1].tolist():
@@ -145,86 +196,6 @@ def _check_sum(data: Any, space: IndexSpace, total: np.ndarray, line: str) -> No
         )
 
 
-def _merged(
-    inner: Body,
-    parts: Sequence[tuple[Value, IndexSpace, Origin]],
-    which: Column,
-    kind: Any,
-) -> Value:
-    """For each row a value of one of several spaces.
-
-    Args:
-      inner: The rows.
-      parts: Values, the spaces that have them, and for each row the row there.
-      which: Which of them each row has.
-      kind: The type.
-    """
-    low = inner.low
-    space = inner.space
-    if len(parts) == 1:
-        ((value, outer, origin),) = parts
-        return low.value_at(value, outer, space, origin, ("only", which))
-    values = []
-    for number, (value, outer, origin) in enumerate(parts):
-        values.append(low.value_at(value, outer, space, origin, ("part", which, number)))
-    if any(isinstance(value, Elements) for value in values):
-        return _merged_sequences(inner, values, which, kind)
-    if all(is_static(value) for value in values):
-        columns = [low.host.column(value, inner.region, kind) for value in values]
-
-        def selected(data: Any) -> np.ndarray:
-            result = columns[0].of(data).copy()
-            for number, column in enumerate(columns[1:], 1):
-                own = which.of(data) == number
-                result[own] = column.of(data)[own]
-            return result
-
-        return Static(Column(space, selected))
-    rows = [inner.rows(value, kind) for value in values]
-    choice = inner.rows(Static(which), jax.ShapeDtypeStruct((), np.int32))
-    out = Rows(kind, inner.room)
-
-    def compute(run: Run) -> list[Any]:
-        result = run.get(rows[0])
-        own = run.get(choice)
-        own = own.reshape(-1, *[1] * (result.ndim - 1))
-        for number, each in enumerate(rows[1:], 1):
-            result = jnp.where(own == number, run.get(each), result)
-        return [result]
-
-    inner.block.add([out], compute)
-    return View(out, space)
-
-
-def _merged_sequences(
-    inner: Body,
-    values: Sequence[Any],
-    which: Column,
-    kind: Any,
-) -> Elements:
-    """For each row one of several sequences that each row has."""
-    low = inner.low
-    spaces = [value.space for value in values]
-
-    def sizes(data: Any) -> np.ndarray:
-        every = np.stack([space.lengths(data) for space in spaces])
-        return np.take_along_axis(every, which.of(data)[None].astype(np.int64), 0)[0]
-
-    key = ("merged", *spaces, which)
-    space = low.host.once(
-        key, lambda: IndexSpace(inner.space, spaces[0].dimension, Column(inner.space, sizes))
-    )
-    chosen = which.inside(space)
-
-    def origin(own: IndexSpace) -> Origin:
-        return lambda data: own.starts(data)[space.parents(data)] + space.numbers(data)
-
-    parts = []
-    for value in values:
-        parts.append((value.element, value.space, origin(value.space)))
-    return Elements(space, _merged(inner.inside(space), parts, chosen, element_type(kind)))
-
-
 def whole(body: Body, value: Value, kind: Any) -> Part:
     """A sequence, or an array of fixed length, as a part.
 
@@ -233,49 +204,20 @@ def whole(body: Body, value: Value, kind: Any) -> Part:
       value: The sequence or array.
       kind: Its type.
     """
-    xs = value if isinstance(value, Elements) else _of_array(body, value, kind)
-    return Part(xs.element, xs.space, xs.space.lengths, xs.space.starts)
-
-
-def _of_array(body: Body, value: Value, kind: Any) -> Elements:
-    """An array of each row as a sequence, all of one length."""
-    low = body.low
-    around = body.space
-    n = kind.shape[0]
-    space = low.host.once(
-        ("array", around, n),
-        lambda: IndexSpace(
-            around,
-            f"array{n}",
-            Column(around, lambda data: np.full(around.n_rows(data), n)),
-        ),
-    )
-    if is_static(value):
-        column = low.host.column(value, body.region, kind)
-        raw = raw_type(element_type(kind)).shape
-        return Elements(
-            space,
-            Static(Column(space, lambda data: column.of(data).reshape(-1, *raw))),
+    xs = (
+        value
+        if isinstance(
+            value,
+            Elements,
         )
-    rows = body.rows(value, kind)
-    frame = body.room.frame
-    inner = low.room(frame, space)
-    around_rows = low.reads((frame, around), inner.place, space.parents, "array")
-    numbers = low.slot(
-        ("numbers in an array", space),
-        frame,
-        lambda tables: tables.column(frame, space, space.numbers(tables.data).astype(np.int32)),
+        else of_array(body, value, kind)
     )
-    out = Rows(element_type(kind), inner)
-
-    def compute(run: Run) -> list[Any]:
-        every = run.get(rows)
-        at = run.slots[around_rows] * n + run.slots[numbers]
-        return [taken(every.reshape(-1, *every.shape[2:]), at)]
-
-    body.block.add([out], compute)
-    found: Value = View(out, space)
-    return Elements(space, found)
+    return Part(
+        xs.element,
+        xs.space,
+        xs.space.lengths,
+        xs.space.starts,
+    )
 
 
 def concatenated(
@@ -330,9 +272,17 @@ def padded(
 
     def left(data: Any) -> np.ndarray:
         behind = np.maximum(-last_one(data), 0)
-        return np.maximum(space.lengths(data) - cut(data) - behind, 0)
+        return np.maximum(
+            space.lengths(data) - cut(data) - behind,
+            0,
+        )
 
-    middle = Part(xs.element, space, left, lambda data: space.starts(data) + cut(data))
+    middle = Part(
+        xs.element,
+        space,
+        left,
+        lambda data: space.starts(data) + cut(data),
+    )
     parts = [padding(first_one), middle, padding(last_one)]
     return [one_after_the_other(body, parts, kind, given, line)]
 
@@ -340,14 +290,31 @@ def padded(
 def _filled(body: Body, number: Value, kind: Any) -> Value:
     """An element all of whose entries are one number."""
     if isinstance(number, Constant):
-        return Constant(np.full(kind.shape, number.value, kind.dtype))
-    rows = body.rows(number, jax.ShapeDtypeStruct((), kind.dtype))
+        return Constant(
+            np.full(
+                kind.shape,
+                number.value,
+                kind.dtype,
+            )
+        )
+    rows = body.rows(
+        number,
+        jax.ShapeDtypeStruct((), kind.dtype),
+    )
     out = Rows(kind, rows.room)
 
     def compute(run: Run) -> list[Any]:
         each = run.get(rows)
-        wide = each.reshape(-1, *[1] * len(kind.shape))
-        return [jnp.broadcast_to(wide, (len(each), *kind.shape))]
+        wide = each.reshape(
+            -1,
+            *[1] * len(kind.shape),
+        )
+        return [
+            jnp.broadcast_to(
+                wide,
+                (len(each), *kind.shape),
+            )
+        ]
 
     body.block.add([out], compute)
     return View(out, body.space)

@@ -44,7 +44,12 @@ def sliced(
         return None
     if any(each != 1 for each in steps) or tuple(limits) != given.shape[1:]:
         return None
-    first = length_of(body, start, [(xs, given)], equation.line)
+    first = length_of(
+        body,
+        start,
+        [(xs, given)],
+        equation.line,
+    )
     return _part(body, equation, xs, first, step)
 
 
@@ -64,7 +69,13 @@ def gathered(
         return None
     if indices.shape == (1,) and not numbers.collapsed_slice_dims and is_static(at):
         column = body.low.host.column(at, body.region, indices)
-        return _part(body, equation, xs, lambda data: column.of(data)[:, 0].astype(np.int64), 1)
+        return _part(
+            body,
+            equation,
+            xs,
+            lambda data: column.of(data)[:, 0].astype(np.int64),
+            1,
+        )
     if tuple(numbers.collapsed_slice_dims) != (0,) or indices.shape[1:] != (1,):
         return None
     if not isinstance(at, Elements):
@@ -73,7 +84,11 @@ def gathered(
     if not is_static(at.element):
         return None
     inside = body.inside(at.space)
-    column = body.low.host.column(at.element, inside.region, element_type(indices))
+    column = body.low.host.column(
+        at.element,
+        inside.region,
+        element_type(indices),
+    )
     space = at.space
 
     def number(data: Any) -> np.ndarray:
@@ -82,13 +97,24 @@ def gathered(
     def sizes(data: Any) -> np.ndarray:
         return xs.space.lengths(data)[space.parents(data)]
 
-    _check(inside, number, lambda data: np.ones(space.n_rows(data), int), sizes, equation.line)
+    _check(
+        inside,
+        number,
+        lambda data: np.ones(space.n_rows(data), int),
+        sizes,
+        equation.line,
+    )
 
     def origin(data: Any) -> np.ndarray:
         return xs.space.starts(data)[space.parents(data)] + number(data)
 
     way = ("gathered", at.element, column)
-    return [Elements(space, body.low.value_at(xs.element, xs.space, space, origin, way))]
+    return [
+        Elements(
+            space,
+            body.low.value_at(xs.element, xs.space, space, origin, way),
+        )
+    ]
 
 
 def _part(
@@ -102,10 +128,25 @@ def _part(
     kind = equation.outputs[0].aval
     around = body.space
     given = [(xs, type_of_atom(equation.inputs[0]))]
-    count = length_of(body, kind.shape[0], given, equation.line)
+    count = length_of(
+        body,
+        kind.shape[0],
+        given,
+        equation.line,
+    )
 
     def last(data: Any) -> np.ndarray:
-        return first(data) + (np.maximum(count(data), 1) - 1) * step
+        return (
+            first(data)
+            + (
+                np.maximum(
+                    count(data),
+                    1,
+                )
+                - 1
+            )
+            * step
+        )
 
     _check(body, first, count, xs.space.lengths, equation.line)
     _check(body, last, count, xs.space.lengths, equation.line)
@@ -115,14 +156,24 @@ def _part(
             return first(data)[:, None] + step * np.arange(kind.shape[0])
 
         return _array(body, xs, numbers, kind)
-    space = body.low.lengths.space(str(kind.shape[0]), around, sized(given), equation.line)
+    space = body.low.lengths.space(
+        str(kind.shape[0]),
+        around,
+        sized(given),
+        equation.line,
+    )
 
     def origin(data: Any) -> np.ndarray:
         own = (xs.space.starts(data) + first(data))[space.parents(data)]
         return own + step * space.numbers(data)
 
     way = ("sliced", xs.space, first, step)
-    return [Elements(space, body.low.value_at(xs.element, xs.space, space, origin, way))]
+    return [
+        Elements(
+            space,
+            body.low.value_at(xs.element, xs.space, space, origin, way),
+        )
+    ]
 
 
 def _several(
@@ -144,7 +195,10 @@ def _several(
         _check(
             body,
             lambda data, i=i: numbers(data)[:, i],
-            lambda data: np.ones(body.space.n_rows(data), int),
+            lambda data: np.ones(
+                body.space.n_rows(data),
+                int,
+            ),
             xs.space.lengths,
             equation.line,
         )
@@ -174,17 +228,39 @@ def _array(
         def origin(data: Any, i: int = i) -> np.ndarray:
             return xs.space.starts(data) + numbers(data)[:, i]
 
-        values.append(low.value_at(xs.element, xs.space, body.space, origin, ("one", numbers, i)))
+        values.append(
+            low.value_at(
+                xs.element,
+                xs.space,
+                body.space,
+                origin,
+                ("one", numbers, i),
+            )
+        )
     each = element_type(kind)
     if all(map(is_static, values)):
-        columns = [low.host.column(value, body.region, each) for value in values]
+        columns = [
+            low.host.column(
+                value,
+                body.region,
+                each,
+            )
+            for value in values
+        ]
         whole = Column(
-            body.space, lambda data: np.stack([column.of(data) for column in columns], 1)
+            body.space,
+            lambda data: np.stack(
+                [column.of(data) for column in columns],
+                1,
+            ),
         )
         return [Static(whole)]
     rows = [body.rows(value, each) for value in values]
     out = Rows(kind, body.room)
-    body.block.add([out], lambda run: [jnp.stack([run.get(each) for each in rows], 1)])
+    body.block.add(
+        [out],
+        lambda run: [jnp.stack([run.get(each) for each in rows], 1)],
+    )
     return [View(out, body.space)]
 
 
@@ -198,24 +274,48 @@ def sliced_where_told(
     given = type_of_atom(equation.inputs[0])
     kind = equation.outputs[0].aval
     sizes = equation.source.params["slice_sizes"]
-    if not isinstance(xs, Elements) or is_sequence(kind) or isinstance(xs.element, Elements):
+    if (
+        not isinstance(
+            xs,
+            Elements,
+        )
+        or is_sequence(kind)
+        or isinstance(xs.element, Elements)
+    ):
         return None
     n = sizes[0]
-    whole = jax.ShapeDtypeStruct((n, *given.shape[1:]), given.dtype)
+    whole = jax.ShapeDtypeStruct(
+        (n, *given.shape[1:]),
+        given.dtype,
+    )
     lengths = xs.space.lengths
     _check(
         body,
-        lambda data: np.full(body.space.n_rows(data), n - 1),
-        lambda data: np.ones(body.space.n_rows(data), int),
+        lambda data: np.full(
+            body.space.n_rows(data),
+            n - 1,
+        ),
+        lambda data: np.ones(
+            body.space.n_rows(data),
+            int,
+        ),
         lengths,
         equation.line,
     )
     if is_static(start):
-        column = body.low.host.column(start, body.region, jax.ShapeDtypeStruct((), np.int64))
+        column = body.low.host.column(
+            start,
+            body.region,
+            jax.ShapeDtypeStruct((), np.int64),
+        )
 
         def numbers(data: Any) -> np.ndarray:
             most = np.maximum(lengths(data) - n, 0)
-            return np.clip(column.of(data), 0, most)[:, None] + np.arange(n)
+            return np.clip(
+                column.of(data),
+                0,
+                most,
+            )[:, None] + np.arange(n)
 
         found = _array(body, xs, numbers, whole)
     else:
@@ -233,20 +333,46 @@ def _computed(
 ) -> View:
     """Some elements, from one on whose number is computed."""
     space = xs.space
-    values = body.inside(space).rows(xs.element, element_type(kind))
-    number = body.rows(start, jax.ShapeDtypeStruct((), np.int32))
-    sizes = Static(Column(body.space, lambda data: space.lengths(data)))
-    length = body.rows(sizes, jax.ShapeDtypeStruct((), np.int32))
+    values = body.inside(space).rows(
+        xs.element,
+        element_type(kind),
+    )
+    number = body.rows(
+        start,
+        jax.ShapeDtypeStruct((), np.int32),
+    )
+    sizes = Static(
+        Column(
+            body.space,
+            lambda data: space.lengths(data),
+        )
+    )
+    length = body.rows(
+        sizes,
+        jax.ShapeDtypeStruct((), np.int32),
+    )
     parents = body.parents(space)
     out = Rows(kind, body.bare())
 
     def compute(run: Run) -> list[Any]:
         own = run.get(number)
         every = run.get(values)
-        first = jnp.searchsorted(run.slots[parents], jnp.arange(len(own)))
-        place = first + jnp.clip(own, 0, jnp.maximum(run.get(length) - kind.shape[0], 0))
+        first = jnp.searchsorted(
+            run.slots[parents],
+            jnp.arange(len(own)),
+        )
+        place = first + jnp.clip(
+            own,
+            0,
+            jnp.maximum(run.get(length) - kind.shape[0], 0),
+        )
         at = place[:, None] + jnp.arange(kind.shape[0])
-        return [taken(every, jnp.clip(at, 0, max(len(every) - 1, 0)))]
+        return [
+            taken(
+                every,
+                jnp.clip(at, 0, max(len(every) - 1, 0)),
+            )
+        ]
 
     body.block.add([out], compute)
     return View(out, body.space)
@@ -266,12 +392,23 @@ def _cut(
     out = Rows(kind, body.room)
 
     def one(array: Any, *own: Any) -> Any:
-        starts = [jnp.asarray(start, jnp.int32) for start in (0, *own)]
+        starts = [
+            jnp.asarray(
+                start,
+                jnp.int32,
+            )
+            for start in (0, *own)
+        ]
         return jax.lax.dynamic_slice(array, starts, kind.shape)
 
     def compute(run: Run) -> list[Any]:
         own = [run.get(place) for place in places]
-        return [jax.vmap(one)(run.get(rows), *own)]
+        return [
+            jax.vmap(one)(
+                run.get(rows),
+                *own,
+            )
+        ]
 
     body.block.add([out], compute)
     return View(out, body.space)
@@ -287,7 +424,12 @@ def _check(
     """Checks that elements are there that are read, where any is."""
     space = body.space
     body.low.host.draft.checks.append(
-        lambda data: _check_numbers(data, space, (number, count, lengths), line)
+        lambda data: _check_numbers(
+            data,
+            space,
+            (number, count, lengths),
+            line,
+        )
     )
 
 

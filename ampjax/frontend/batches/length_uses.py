@@ -35,7 +35,11 @@ class LengthUses:
         self._lengths: dict[Atom, Equation] = {}
         self._columns: dict[Atom, Column] = {}
 
-    def see(self, equation: Equation, results: Sequence[Value]) -> None:
+    def see(
+        self,
+        equation: Equation,
+        results: Sequence[Value],
+    ) -> None:
         """Notes an equation, and checks that it needs.
 
         Args:
@@ -43,14 +47,28 @@ class LengthUses:
           results: What it gives.
         """
         source = equation.source
-        if source.primitive.name == "dim_as_value" and isinstance(results[0], Static):
+        if source.primitive.name == "dim_as_value" and isinstance(
+            results[0],
+            Static,
+        ):
             if not str(source.params["dim"]).isidentifier():
-                self._note(equation.outputs[0], equation, results[0].column)
+                self._note(
+                    equation.outputs[0],
+                    equation,
+                    results[0].column,
+                )
             return
-        is_passing = source.primitive.name in _PASSING and not isinstance(results[0], Elements)
+        is_passing = source.primitive.name in _PASSING and not isinstance(
+            results[0],
+            Elements,
+        )
         for atom in equation.inputs:
             if atom in self._lengths and is_passing:
-                self._note(equation.outputs[0], self._lengths[atom], self._columns[atom])
+                self._note(
+                    equation.outputs[0],
+                    self._lengths[atom],
+                    self._columns[atom],
+                )
             elif atom in self._lengths:
                 is_sequence = equation.call is None and isinstance(results[0], Elements)
                 self._require(atom, results[0].space if is_sequence else None)
@@ -65,7 +83,12 @@ class LengthUses:
             if atom in self._lengths:
                 self._require(atom, None)
 
-    def _note(self, name: Name, equation: Equation, column: Column) -> None:
+    def _note(
+        self,
+        name: Name,
+        equation: Equation,
+        column: Column,
+    ) -> None:
         self._lengths[name] = equation
         self._columns[name] = column
 
@@ -73,10 +96,22 @@ class LengthUses:
         """Has a length checked, wherever a sequence that it goes into has elements."""
         column = self._columns[atom].inside(self._space)
         equation = self._lengths[atom]
-        self._low.host.draft.checks.append(lambda data: _check(data, column, inner, equation))
+        self._low.host.draft.checks.append(
+            lambda data: _check(
+                data,
+                column,
+                inner,
+                equation,
+            )
+        )
 
 
-def _check(data: Any, column: Column, inner: IndexSpace | None, equation: Equation) -> None:
+def _check(
+    data: Any,
+    column: Column,
+    inner: IndexSpace | None,
+    equation: Equation,
+) -> None:
     """Checks that an expression of lengths is not below 0."""
     sizes = column.of(data)
     is_wrong = sizes < 0

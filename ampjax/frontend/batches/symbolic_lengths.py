@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 Sized = tuple[IndexSpace, str]
 """A sequence's space, and its dimension as JAX writes it."""
 
-_OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
+_OPERATORS: Mapping[
+    type[ast.AST],
+    Callable[
+        [
+            Any,
+            Any,
+        ],
+        Any,
+    ],
+] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -33,11 +42,19 @@ _OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
 
 
 def _floordiv(x: Any, y: Any) -> Any:
-    return np.where(y == 0, 0, x // np.where(y == 0, 1, y))
+    return np.where(
+        y == 0,
+        0,
+        x // np.where(y == 0, 1, y),
+    )
 
 
 def _mod(x: Any, y: Any) -> Any:
-    return np.where(y == 0, 0, x % np.where(y == 0, 1, y))
+    return np.where(
+        y == 0,
+        0,
+        x % np.where(y == 0, 1, y),
+    )
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -48,7 +65,10 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def evaluated(dimension: str, sizes: Mapping[str, Any]) -> Any:
+def evaluated(
+    dimension: str,
+    sizes: Mapping[str, Any],
+) -> Any:
     """The value of a dimension; a quotient by a length of 0, which no such sequence has, is 0.
 
     Args:
@@ -71,16 +91,37 @@ def names_in(dimension: str) -> list[str]:
     ['t', 'u']
     """
     nodes = [*ast.walk(_parsed(dimension))]
-    functions = [node.func for node in nodes if isinstance(node, ast.Call)]
-    found = {node.id for node in nodes if isinstance(node, ast.Name) and node not in functions}
+    functions = [
+        node.func
+        for node in nodes
+        if isinstance(
+            node,
+            ast.Call,
+        )
+    ]
+    found = {
+        node.id
+        for node in nodes
+        if isinstance(
+            node,
+            ast.Name,
+        )
+        and node not in functions
+    }
     return sorted(found)
 
 
 def _parsed(dimension: str) -> ast.expr:
-    return ast.parse(dimension.replace("^", "**"), mode="eval").body
+    return ast.parse(
+        dimension.replace("^", "**"),
+        mode="eval",
+    ).body
 
 
-def _value(node: ast.expr, sizes: Mapping[str, Any]) -> Any:
+def _value(
+    node: ast.expr,
+    sizes: Mapping[str, Any],
+) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
@@ -89,9 +130,23 @@ def _value(node: ast.expr, sizes: Mapping[str, Any]) -> Any:
         return -_value(node.operand, sizes)
     if isinstance(node, ast.BinOp):
         operate = _OPERATORS[type(node.op)]
-        return operate(_value(node.left, sizes), _value(node.right, sizes))
-    assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    return _FUNCTIONS[node.func.id](*[_value(arg, sizes) for arg in node.args])
+        return operate(
+            _value(node.left, sizes),
+            _value(node.right, sizes),
+        )
+    assert isinstance(
+        node,
+        ast.Call,
+    ) and isinstance(node.func, ast.Name)
+    return _FUNCTIONS[node.func.id](
+        *[
+            _value(
+                arg,
+                sizes,
+            )
+            for arg in node.args
+        ]
+    )
 
 
 class SymbolicLengths:
@@ -144,7 +199,10 @@ class SymbolicLengths:
             found = bases[dimension]
         else:
             found = self._made_of(dimension, bases)
-        return self._low.copied(Elements(found, Constant(0)), around).space
+        return self._low.copied(
+            Elements(found, Constant(0)),
+            around,
+        ).space
 
     def values(
         self,
@@ -162,12 +220,19 @@ class SymbolicLengths:
             lambda data: _sizes(dimension, home, bases, data),
         )
 
-    def _made_of(self, dimension: str, bases: Mapping[str, IndexSpace]) -> IndexSpace:
+    def _made_of(
+        self,
+        dimension: str,
+        bases: Mapping[str, IndexSpace],
+    ) -> IndexSpace:
         """The space of an expression's elements, in the innermost space that knows all names in it."""
         key = (dimension, *bases.values())
         if key not in self._made:
             home = _home(bases)
-            sizes = Column(home, lambda data: _sizes(dimension, home, bases, data))
+            sizes = Column(
+                home,
+                lambda data: _sizes(dimension, home, bases, data),
+            )
             made = self._made[key] = IndexSpace(home, dimension, sizes)
             self._bases[made] = bases
         return self._made[key]
@@ -187,7 +252,10 @@ class SymbolicLengths:
         result = {}
         spaces = around.around()
         for name in names_in(dimension):
-            every = given.get(name) or self._named.get(name, [])
+            every = given.get(name) or self._named.get(
+                name,
+                [],
+            )
             found = {base for base in every if base.parent in spaces}
             if len(found) != 1:
                 fix = "Use `amp.length` of the sequence itself; or put together in `amp.map` what comes from several sequences of this dimension."
@@ -196,7 +264,11 @@ class SymbolicLengths:
             (result[name],) = found
         return result
 
-    def _bases_of(self, space: IndexSpace, dimension: str) -> Mapping[str, IndexSpace]:
+    def _bases_of(
+        self,
+        space: IndexSpace,
+        dimension: str,
+    ) -> Mapping[str, IndexSpace]:
         """The named sequences that a sequence has its length of."""
         original = self._low.original(space)
         if original in self._bases:
@@ -210,7 +282,10 @@ def _home(bases: Mapping[str, IndexSpace]) -> IndexSpace:
     for base in bases.values():
         assert base.parent is not None
         parents.append(base.parent)
-    return max(parents, key=lambda space: len(space.around()))
+    return max(
+        parents,
+        key=lambda space: len(space.around()),
+    )
 
 
 def _sizes(
@@ -223,5 +298,9 @@ def _sizes(
     sizes = {}
     for name, base in bases.items():
         assert base.parent is not None
-        sizes[name] = home.rows_of(data, base.parent, base.lengths(data)).astype(np.int64)
+        sizes[name] = home.rows_of(
+            data,
+            base.parent,
+            base.lengths(data),
+        ).astype(np.int64)
     return np.asarray(evaluated(dimension, sizes))
