@@ -59,7 +59,7 @@ def loop(
     seen: list[Rows] = []
     results: list[Value] = []
     for room, value, kind in given:
-        results.append(_of_all_levels(Body(low, made.block, room), value, kind, outputs, seen))
+        results.append(of_all_levels(Body(low, made.block, room), value, kind, outputs, seen))
     for report in made.block.reports:
         body.block.reports.append(
             replace(
@@ -81,19 +81,27 @@ def loop(
     return [View(rows, body.space) for rows in last], results
 
 
-def _of_all_levels(
+def of_all_levels(
     body: Body,
     value: Value,
     kind: Any,
     outputs: list[Rows],
     seen: list[Rows],
 ) -> Value:
-    """A level's value as it is seen after the loop: rows of all levels."""
+    """A level's value as it is seen after the loop: rows of all levels.
+
+    Args:
+      body: The level.
+      value: The value.
+      kind: Its type.
+      outputs: The level's arrays that are seen; those of the value are added.
+      seen: What these are called after the loop; likewise.
+    """
     if isinstance(value, Static | Constant):
         return as_column(body, value, kind)
     if isinstance(value, Elements):
         inner = body.inside(value.space)
-        element = _of_all_levels(inner, value.element, element_type(kind), outputs, seen)
+        element = of_all_levels(inner, value.element, element_type(kind), outputs, seen)
         return Elements(value.space, element)
     return _seen(
         View(body.rows(value, kind), body.space),

@@ -210,6 +210,9 @@ class Body:
 
     def _read(self, view: View, source: Room) -> Rows:
         room = self.room
+        loop = self.low.loops.get(room.frame)
+        if loop is not None and loop.has_state(view.rows):
+            return loop.recalled(view, room)
         way = (view.space, view.origin)
         slot = self.low.reads(
             source.place,
@@ -218,8 +221,9 @@ class Body:
             way,
         )
         out = Rows(view.rows.aval, room)
-        loop = self.low.loops.get(room.frame)
-        is_outside = source.frame is not room.frame and source.frame in room.frame.around()
+        is_outside = source.frame is not room.frame and (
+            source.frame in room.frame.around() or (loop is not None and loop.states is not None)
+        )
         if loop is not None and is_outside and not self._is_carried(view.rows, loop):
             loop.reads.append((out, view.rows, slot))
             loop.block.give([out])

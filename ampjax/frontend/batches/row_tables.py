@@ -34,7 +34,12 @@ class Frame:
       space: The space whose rows the loop's levels are made of; every other space in the frame is inside of it.
       levels: From the tables to `[..., levels, rows]`: the rows of `space` at each level, -1 where none is.
       beside: The space around, if the loop's row at each place belongs to the surroundings' row at that place.
+
+    Attributes:
+      is_in_steps: Whether each level has as many rows as it needs; then all of them lie one after the other, as if of one level.
     """
+
+    is_in_steps = False
 
     def __init__(
         self,
@@ -96,23 +101,34 @@ class RowTables:
         )
         return self.sizes[key]
 
-    def _once(
+    def at_least(self, key: Hashable, n: int) -> int:
+        """A size as it is, or as large as that of the batch whose shapes this one is to have.
+
+        Args:
+          key: What it is the size of.
+          n: The size.
+        """
+        self.sizes[key] = max(n, self._least.get(key, 0))
+        return self.sizes[key]
+
+    def once(
         self,
         key: Hashable,
         make: Callable[[], Any],
     ) -> Any:
+        """What is made at first use."""
         return self.data.once((self, key), make)
 
     def rows(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[..., rows]`: which row of the space lies at each place; -1 where none does."""
-        return self._once(
+        return self.once(
             (frame, space, "rows"),
             lambda: self._rows(frame, space),
         )
 
     def filled(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[..., rows]`: the same with a row that is there where none is, of the same level if that has any."""
-        return self._once(
+        return self.once(
             (frame, space, "filled"),
             lambda: _filled(self.rows(frame, space)),
         )
@@ -159,7 +175,7 @@ class RowTables:
         wanted = origin(self.data)
         if not rows.size or not len(wanted):
             return np.zeros(rows.shape, np.int32)
-        lies = self._lies(*source)
+        lies = self.lies(*source)
         n_rows = self.span(source, place[0])
         if len(lies):
             at = lies[np.clip(wanted[rows], 0, len(lies) - 1)]
@@ -191,7 +207,7 @@ class RowTables:
         )
         return np.where(self.is_there(frame, space), own, n).astype(np.int32)
 
-    def _lies(self, frame: Frame, space: IndexSpace) -> np.ndarray:
+    def lies(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[rows of the space]`: where each row lies, counted over all levels; -1 where it does not."""
 
         def make() -> np.ndarray:
@@ -201,7 +217,7 @@ class RowTables:
             found[rows[at]] = at
             return found
 
-        return self._once((frame, space, "lies"), make)
+        return self.once((frame, space, "lies"), make)
 
     def _rows(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         if space is frame.space:
