@@ -275,10 +275,10 @@ class StepArrays:
             # What the rows read lies in steps before this one.
             row, new = computed(size, first, arena)
             # Each array is written once, in place: all that the step reads of it has been read by now.
-            arena = jax.lax.dynamic_update_slice(arena, row, (self.n_before + first, 0))
+            arena = jax.lax.dynamic_update_slice_in_dim(arena, row, self.n_before + first, 0)
             written = []
             for old, x in zip(kept, new, strict=True):
-                written.append(jax.lax.dynamic_update_slice(old, x, (first, 0)))
+                written.append(jax.lax.dynamic_update_slice_in_dim(old, x, first, 0))
             return arena, written
 
         return tables.over(step, (arena, kept))
@@ -374,11 +374,8 @@ class StepArrays:
             own = jax.lax.optimization_barrier(total(self.n_before + first, size, left))
             rows = jnp.stack([*of_reads(size, first, own), own], axis=1)
             # One slice holds all that the step leaves.
-            return jax.lax.dynamic_update_slice(
-                left,
-                rows.reshape(size * n, width),
-                (first * n, 0),
-            )
+            flat = rows.reshape(size * n, width)
+            return jax.lax.dynamic_update_slice_in_dim(left, flat, first * n, 0)
 
         start = jnp.zeros(((self.n_rows + 1) * n, width), cotangent.dtype)
         left = tables.over(step, start, reverse=True)
