@@ -152,17 +152,17 @@ class _LevelLoop:
         early = [read for read in self.made.reads if _is_read_once(run, read)]
         late = [read for read in self.made.reads if read not in early]
         rows = []
-        for _, source, slot in early:
+        for _, source, slot, _ in early:
             rows.append(taken(run.get(source), tables[slot]))
 
         def level(carry: Any, given: Any) -> tuple[Any, Any]:
             own, read = given
             each = run.inner(dict(zip(tables, own, strict=True)))
             each.put(inside, carry)
-            each.put([out for out, _, _ in early], read)
+            each.put([out for out, *_ in early], read)
             each.put(
-                [out for out, _, _ in late],
-                [taken(run.get(x), each.slots[slot]) for _, x, slot in late],
+                [out for out, *_ in late],
+                [taken(run.get(x), each.slots[slot]) for _, x, slot, _ in late],
             )
             self.made.block.run(each)
             return [each.get(x) for x in after], [each.get(x) for x in outputs]
@@ -180,10 +180,10 @@ class _LevelLoop:
 
 def _is_read_once(
     run: Run,
-    read: tuple[Rows, Rows, Slot],
+    read: tuple[Rows, Rows, Slot, Slot | None],
 ) -> bool:
     """Whether about as many rows are read in all levels as there are, so that they are best read before the loop."""
-    _, source, slot = read
+    _, source, slot, _ = read
     return run.slots[slot].size <= 2 * len(run.get(source))
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
+from ampjax.frontend.batches.inverse_reads import inverse, read
 from ampjax.frontend.batches.level_bodies import LevelBody, Parts, traced
 from ampjax.frontend.batches.loop_forms import form_of_loops
 from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, Slot, View, as_typed, taken
@@ -71,7 +72,7 @@ class StepLoop:
       before: States before it; none if there are none.
       new: The states that the body computes.
       outputs: What it gives beside.
-      result: The array of the batch that says which states are wanted behind the loop.
+      result: The arrays of the batch that say which states are wanted behind the loop, and for each state by which rows.
     """
 
     frame: StepFrame
@@ -82,7 +83,7 @@ class StepLoop:
     before: Sequence[Rows]
     new: Sequence[Rows]
     outputs: Sequence[Rows]
-    result: Slot
+    result: tuple[Slot, Slot]
 
     def __call__(self, run: Run) -> list[Any]:
         """States that are wanted, and outputs of all rows."""
@@ -91,7 +92,8 @@ class StepLoop:
         outputs = [run.zeros(rows) for rows in self.outputs]
         if run.slots[self.there].size:
             arena, outputs = _Body(self, run).run(arena, layout)
-        found = layout.unpack(taken(arena, run.slots[self.result]))
+        at, readers = (run.slots[slot] for slot in self.result)
+        found = layout.unpack(read(arena, at, readers))
         return [*found, *outputs]
 
     def _before(self, run: Run, layout: Packed) -> Any:
@@ -129,10 +131,11 @@ class _Body:
         self._n_rows = run.slots[steps.there].size
         self._early: list[tuple[Rows, Any]] = []
         self._late: list[tuple[Rows, Rows, Slot]] = []
-        for out, source, slot in steps.loop.reads:
+        for out, source, slot, readers in steps.loop.reads:
             values = run.get(source)
-            if self._n_rows <= 2 * len(values):
-                self._early.append((out, taken(values, self._slots[slot])))
+            if readers is not None and self._n_rows <= 2 * len(values):
+                own = read(values, self._slots[slot], run.slots[readers])
+                self._early.append((out, own))
             else:
                 self._late.append((out, source, slot))
 
@@ -312,10 +315,17 @@ def step_loop(
         low.slot(("readers", frame), root, readers),
     )
     room, row, at_start = wanted
-    result = low.slot(
-        ("states", frame, room.space),
-        root,
-        lambda tables: _at_least_0(frame.read(tables, room.place, row, at_start)),
+
+    def states(tables: RowTables) -> np.ndarray:
+        return frame.read(tables, room.place, row, at_start)
+
+    def wanted_by(tables: RowTables) -> np.ndarray:
+        at = np.where(tables.is_there(*room.place), states(tables), -1)
+        return inverse(at, frame.n_states(tables), tables, (frame, "wanted by"))
+
+    result = (
+        low.slot(("states", frame, room.space), root, lambda tables: _at_least_0(states(tables))),
+        low.slot(("wanted by", frame, room.space), root, wanted_by),
     )
     found = [Rows(kind, room) for kind in types]
     steps = StepLoop(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ampjax.frontend.batches.inverse_reads import inverse
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
     Room,
@@ -133,6 +134,33 @@ class RowLowering:
             place[0],
             lambda tables: tables.reads(source, place, origin),
         )
+
+    def readers(
+        self,
+        source: Place,
+        place: Place,
+        origin: Origin,
+        way: Hashable,
+    ) -> Slot | None:
+        """The array of the batch that says which rows read each row; None for reads in a loop that goes on level by level.
+
+        Args:
+          source: Where the values are.
+          place: Where they are read.
+          origin: For each row of the place's space, the row of the source's.
+          way: What the origin says: the same means the same.
+        """
+        if place[0] is not self.root and not place[0].is_in_steps:
+            return None
+        key = ("readers", source, place, way)
+
+        def make(tables: RowTables) -> np.ndarray:
+            at = tables.reads(source, place, origin)
+            is_wanted = tables.is_there(*place) & (tables.column(*place, origin(tables.data)) >= 0)
+            n_rows = tables.span(source, place[0])
+            return inverse(np.where(is_wanted, at, -1), n_rows, tables, key)
+
+        return self.slot(key, self.root, make)
 
     def copied(self, value: Elements, around: IndexSpace) -> Elements:
         """A sequence from outside, once more for each row of a space.
@@ -266,7 +294,7 @@ class Loop:
       states: Of a loop in steps, what its states are called before they are read.
 
     Attributes:
-      reads: What the loop's body has of values from outside: the array in it, the array outside, and where each row is found.
+      reads: What the loop's body has of values from outside: the array in it, the array outside, where each row is found, and by whom each is read.
       recalls: What the body of a loop in steps reads of its states.
     """
 
@@ -277,7 +305,7 @@ class Loop:
     ):
         self.frame = frame
         self.states = states
-        self.reads: list[tuple[Rows, Rows, Slot]] = []
+        self.reads: list[tuple[Rows, Rows, Slot, Slot | None]] = []
         self.recalls: dict[Hashable, Recall] = {}
         self.block = Block()
 

@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.frontend.batches.inverse_reads import inverse
 from ampjax.frontend.batches.row_tables import Frame, Origin, Place, RowTables
 from ampjax.frontend.batches.step_layouts import StepLayout, largest_count, lay_out, row_counts
 from ampjax.frontend.draft.index_spaces import IndexSpace
-
-MOST_READERS = 4
-"""A state that more rows read has its cotangents added up where they lie."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,22 +147,17 @@ class StepFrame(Frame):
           reads: Where the states that each row reads lie, `[rows]` each.
         """
         is_there = tables.is_there(self, self._own).ravel()
-        n_rows = len(is_there)
-        width = len(reads) + 1
-        wanted = [np.zeros(0, np.int64)]
-        lies = [np.zeros(0, np.int64)]
-        for number, read in enumerate(reads):
-            at = np.flatnonzero(is_there & (read >= 0))
-            wanted.append(read[at])
-            lies.append(at * width + number)
+        wanted = np.stack([*reads, np.full(len(is_there), -1)], axis=1)
         return inverse(
-            np.concatenate(wanted),
-            np.concatenate(lies),
-            self.n_before(tables) + n_rows,
-            n_rows * width,
+            np.where(is_there[:, None], wanted, -1),
+            self.n_states(tables),
             tables,
             (self, "readers"),
         )
+
+    def n_states(self, tables: RowTables) -> int:
+        """How many states the arena has, copies included."""
+        return self.n_before(tables) + tables.rows(self, self._own).size
 
     def _rows_in_order(self, tables: RowTables) -> np.ndarray:
         """`[1, rows]`: all rows in the order of steps."""
@@ -196,33 +189,3 @@ def sizes_of(lanes: np.ndarray) -> list[int]:
       lanes: What `StepFrame.lanes` gives.
     """
     return row_counts(len(lanes))
-
-
-def inverse(
-    wanted: np.ndarray,
-    lies: np.ndarray,
-    n: int,
-    none: int,
-    tables: RowTables,
-    key: Any,
-) -> np.ndarray:
-    """`[n, most]`: for each of some rows, where those lie that read it; `none` for no one.
-
-    Args:
-      wanted: `[reads]`: the row that is read.
-      lies: `[reads]`: where what comes of it lies.
-      n: How many rows there are.
-      none: What stands for no one.
-      tables: The tables, which keep the number of columns.
-      key: What the number of columns is the size of.
-    """
-    counts = np.bincount(wanted, minlength=n)
-    most = tables.at_least(key, int(counts.max(initial=1)))
-    if most > MOST_READERS:
-        return np.zeros((n, 0), np.int32)
-    order = np.argsort(wanted, kind="stable")
-    first = np.cumsum(counts) - counts
-    sorted_rows = wanted[order]
-    found = np.full((n, most), none, np.int32)
-    found[sorted_rows, np.arange(len(order)) - first[sorted_rows]] = lies[order]
-    return found
