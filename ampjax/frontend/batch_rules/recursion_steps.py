@@ -86,7 +86,7 @@ def recurse(
 
     inner = body.inside(space)
     if in_steps(inner, each, [*operands[:n_closed], *(x.element for x in xs)], types):
-        return waiting_steps(inner, levels, ([], None), types, step)
+        return waiting_steps(inner, each, levels, ([], None), types, step)
     start = [(Constant(zeros_of(kind)), kind) for kind in types]
     return waiting_loop(
         inner,

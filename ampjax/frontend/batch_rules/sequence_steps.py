@@ -11,7 +11,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
-from ampjax.frontend.batch_rules.step_loops import in_steps, step_loop
+from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
 from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, along, as_typed, taken
 from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Loop, Recall, Value
@@ -127,6 +127,7 @@ def _in_steps(
         level,
         lambda data: -lengths(data),
         Before(body.room.place, lambda data: np.full(space.n_rows(data), -1)),
+        cost_of_start(step),
     )
     ys: list[Value] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,12 @@ from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Elements
 from ampjax.jaxprs.primitives import is_inexact
+
+START = 2_000_000
+"""Operations in whose time a step of a loop starts: some 20 operations of XLA, a microsecond or two each."""
+
+OF_ELEMENT = 16
+"""Operations in whose time a number is computed one by one."""
 
 ROW_BY_ROW = ("recall", "stochastic", "read", "length", "node")
 """Combinators that are computed row by row."""
@@ -369,8 +376,27 @@ def _at_least_0(at: np.ndarray) -> np.ndarray:
     return np.maximum(at, 0).astype(np.int32)
 
 
+def cost_of_start(function: Traced) -> float:
+    """What it costs to start a step, in rows of a function that could be computed meanwhile.
+
+    Args:
+      function: What is computed of a row.
+    """
+    work = 0
+    for equation in function.jaxpr.eqns:
+        size = sum(math.prod(v.aval.shape) for v in equation.outvars)
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            work += 2 * size * math.prod(shape[axis] for axis in contracted)
+        else:
+            work += OF_ELEMENT * size
+    return min(max(START / max(work, 1), 1.0), 64.0)
+
+
 def waiting_steps(
     inner: Body,
+    function: Traced,
     levels: Callable[[Any], np.ndarray],
     before: tuple[Sequence[Rows], Before | None],
     types: Sequence[Any],
@@ -380,6 +406,7 @@ def waiting_steps(
 
     Args:
       inner: The rows.
+      function: What is computed of a row.
       levels: From the data to the level of each; below 0 where it is not computed.
       before: States that are there before it.
       types: The types of states.
@@ -391,7 +418,8 @@ def waiting_steps(
     space = inner.space
     own = lambda data: np.arange(space.n_rows(data))
     rows, there = before
-    frame = StepFrame(inner.room.frame, space, levels, own, there)
+    start = cost_of_start(function)
+    frame = StepFrame(inner.room.frame, space, levels, own, there, start)
 
     def build(inside: Body, loop: Loop) -> Any:
         results = step(inside, [View(x, space) for x in loop.states or ()])

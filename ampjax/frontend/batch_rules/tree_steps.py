@@ -95,7 +95,7 @@ def fold(
             lambda data: np.where(levels(data) < 0, leaves.space.starts(data), -1),
         )
         before = [leaves.rows(state, kind) for state, kind in zip(states, types, strict=True)]
-        found = waiting_steps(inner, levels, (before, there), types, step)
+        found = waiting_steps(inner, branch, levels, (before, there), types, step)
     else:
         start = []
         for state, kind in zip(states, types, strict=True):
@@ -154,7 +154,7 @@ def scan(
 
     inner = body.inside(space)
     if in_steps(inner, step, [*operands[: n_closed + k], *rows], types):
-        return waiting_steps(inner, levels, ([], None), types, each)
+        return waiting_steps(inner, step, levels, ([], None), types, each)
     start = [(Constant(zeros_of(kind)), kind) for kind in types]
     return waiting_loop(inner, levels, start, each, call)
 

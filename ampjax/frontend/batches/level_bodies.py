@@ -209,9 +209,10 @@ def _with_derivative(
 
 def _kept(both: TracedRows, other: TracedRows, parts: Parts) -> list[Place]:
     """The places of what is kept of the forward pass."""
-    moving, fixed, reads, rows, fixed_rows, seeds = parts.split(both.inputs)
+    _, _, reads, rows, fixed_rows, seeds = parts.split(both.inputs)
     backward = both.depending(seeds)
     of_rows = both.depending([*reads, *rows, *fixed_rows])
+    late = both.depending(reads)
     places = both.places()
     unfree: dict[Any, bool] = {}
     sizes: dict[Any, int] = {}
@@ -224,7 +225,9 @@ def _kept(both: TracedRows, other: TracedRows, parts: Parts) -> list[Place]:
             wanted += [v for v in operands if unfree.get(v)]
             continue
         forward.append(equation)
-        is_cheap = equation.primitive.name in CHEAP
+        name = equation.primitive.name
+        is_read = name == "gather" and equation.outvars[0] not in late
+        is_cheap = name in CHEAP or is_read
         for v in equation.outvars:
             if v in of_rows:
                 unfree[v] = not is_cheap or any(unfree.get(x) for x in operands)

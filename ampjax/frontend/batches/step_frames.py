@@ -40,6 +40,7 @@ class StepFrame(Frame):
       level: From the data to the level of each row; below 0 where it is not computed.
       order: From the data to a number for each row: rows of a level lie in this order.
       before: States that are there before it; None if there are none.
+      start: What it costs to start a step, in rows that could be computed meanwhile.
     """
 
     is_in_steps = True
@@ -51,6 +52,7 @@ class StepFrame(Frame):
         level: Callable[[Any], np.ndarray],
         order: Callable[[Any], np.ndarray],
         before: Before | None,
+        start: float,
     ):
         super().__init__(outer, space, self._rows_in_order)
         self._own = space
@@ -58,6 +60,7 @@ class StepFrame(Frame):
         self._level = level
         self._order = order
         self._before = before
+        self._start = start
 
     def layout(self, tables: RowTables) -> StepLayout:
         """Where rows lie."""
@@ -177,7 +180,7 @@ class StepFrame(Frame):
             level = level[level >= 0]
             widest = int(np.bincount(level).max(initial=0))
             largest = tables.at_least((self, "lanes"), largest_count(widest))
-            return lay_out(level, self._order(tables.data)[own], largest), own
+            return lay_out(level, self._order(tables.data)[own], largest, self._start), own
 
         return tables.once((self, "laid out"), make)
 

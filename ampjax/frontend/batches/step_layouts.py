@@ -7,7 +7,7 @@ and of rows, and no step computes many rows that nobody needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,8 @@ from ampjax.utils.row_ranges import ranges
 MOST_ROWS = 128
 """Rows of a step at most."""
 
-N_SIZES = 4
-"""How many row counts there are at most: each is about half of the one before."""
+EIGHTHS = (8, 5, 3, 1)
+"""The row counts as parts of the largest one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +45,10 @@ def row_counts(most: int) -> list[int]:
       most: The largest.
 
     >>> row_counts(64), row_counts(3), row_counts(0)
-    ([64, 32, 16, 8], [3, 2, 1], [])
+    ([64, 40, 24, 8], [3, 2, 1], [])
     """
-    sizes: list[int] = []
-    size = most
-    while size and len(sizes) < N_SIZES:
-        sizes.append(size)
-        size = -(-size // 2) if size > 1 else 0
-    return sizes
+    sizes = [-(-most * eighths // 8) for eighths in EIGHTHS]
+    return list(dict.fromkeys(size for size in sizes if size))
 
 
 def largest_count(most: int) -> int:
@@ -71,6 +67,7 @@ def lay_out(
     levels: np.ndarray,
     order: np.ndarray,
     largest: int,
+    start: float,
 ) -> StepLayout:
     """Lays rows out.
 
@@ -78,13 +75,14 @@ def lay_out(
       levels: `[rows]`: the level of each row, from 0.
       order: `[rows]`: rows of a level lie in the order of these numbers.
       largest: The largest row count.
+      start: What it costs to start a step, in rows that could be computed meanwhile.
     """
     sizes = np.array(row_counts(largest), np.int64)
     by_level = np.lexsort((order, levels))
     counts = np.bincount(levels)
     counts = counts[counts > 0]
     kinds, which = np.unique(counts, return_inverse=True)
-    cuts = [_cut(int(n), sizes.tolist()) for n in kinds]
+    cuts = [_cut(int(n), tuple(sizes.tolist()), start) for n in kinds]
     n_steps = np.array([len(cut) for cut in cuts], np.int64)
     first_cut = np.cumsum(n_steps) - n_steps
     every_cut = np.concatenate([np.zeros(0, np.int64), *cuts]).astype(np.int64)
@@ -102,22 +100,36 @@ def lay_out(
     )
 
 
-def _cut(n: int, sizes: Sequence[int]) -> np.ndarray:
-    """The numbers of the row counts that a level of so many rows is cut into.
-
-    A row count is taken that leaves at most a quarter of its rows over; else the largest that is filled.
-    """
-    found = []
-    while n > 0:
-        fitting = [i for i, size in enumerate(sizes) if size >= n]
-        filled = [i for i, size in enumerate(sizes) if size <= n]
-        if fitting and (not filled or (sizes[fitting[-1]] - n) * 4 <= sizes[fitting[-1]]):
-            number = fitting[-1]
-        else:
-            number = filled[0]
+def _cut(
+    n: int,
+    sizes: tuple[int, ...],
+    start: float,
+) -> np.ndarray:
+    """The numbers of the row counts that a level of so many rows is cut into, so that it costs least; the largest come first."""
+    n_full = max(0, n // sizes[0] - 1)
+    rest = n - n_full * sizes[0]
+    _, ends = _cheapest(sizes, start)
+    found = [0] * n_full
+    while rest > 0:
+        number = int(ends[rest])
         found.append(number)
-        n -= sizes[number]
-    return np.array(found)
+        rest -= sizes[number]
+    return np.sort(np.array(found))
+
+
+@functools.lru_cache(maxsize=256)
+def _cheapest(sizes: tuple[int, ...], start: float) -> tuple[list[float], list[int]]:
+    """For each number of rows below twice the largest row count: the least that its steps cost, and the number of the last one's row count."""
+    costs = [0.0]
+    ends = [0]
+    for n in range(1, 2 * sizes[0]):
+        ways = []
+        for number, size in enumerate(sizes):
+            ways.append((costs[max(n - size, 0)] + start + size, number))
+        cost, number = min(ways)
+        costs.append(cost)
+        ends.append(number)
+    return costs, ends
 
 
 def _rounds(number: np.ndarray, n_sizes: int) -> np.ndarray:
