@@ -82,9 +82,10 @@ class StepFrame(Frame):
         layout = self.layout(tables)
         starts = layout.starts
         size = tables.rounded((self, "rounds"), len(starts))
-        found = np.zeros((1 + size, starts.shape[1]), np.int32)
+        n_columns = max(starts.shape[1], 2)  # without a row count there are no rounds
+        found = np.zeros((1 + size, n_columns), np.int32)
         found[0, :2] = len(starts), len(layout.firsts)
-        found[1 : 1 + len(starts)] = starts
+        found[1 : 1 + len(starts), : starts.shape[1]] = starts
         return found
 
     def positions(self, tables: RowTables) -> np.ndarray:
