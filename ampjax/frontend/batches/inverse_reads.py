@@ -10,7 +10,7 @@ import numpy as np
 
 from ampjax.frontend.batches.programs_of_rows import taken
 from ampjax.frontend.batches.row_tables import RowTables
-from ampjax.jaxprs.linear_pairs import linear_pair
+from ampjax.frontend.loops.linear_pairs import linear_pair
 from ampjax.jaxprs.primitives import is_inexact
 
 MOST_READERS = 4
@@ -34,19 +34,39 @@ def inverse(
     wanted = wanted.ravel()
     reads = np.flatnonzero(wanted >= 0)
     own = wanted[reads]
-    counts = np.bincount(own, minlength=n)
-    most = tables.at_least(key, int(counts.max(initial=1)))
+    counts = np.bincount(
+        own,
+        minlength=n,
+    )
+    most = tables.at_least(
+        key,
+        int(counts.max(initial=1)),
+    )
     if most > MOST_READERS:
-        return np.zeros((n, 0), np.int32)
-    order = np.argsort(own, kind="stable")
+        return np.zeros(
+            (n, 0),
+            np.int32,
+        )
+    order = np.argsort(
+        own,
+        kind="stable",
+    )
     first = np.cumsum(counts) - counts
     rows = own[order]
-    found = np.full((n, most), len(wanted), np.int32)
+    found = np.full(
+        (n, most),
+        len(wanted),
+        np.int32,
+    )
     found[rows, np.arange(len(rows)) - first[rows]] = reads[order]
     return found
 
 
-def read(values: Any, at: Any, readers: Any) -> Any:
+def read(
+    values: Any,
+    at: Any,
+    readers: Any,
+) -> Any:
     """Rows by their numbers, of which each is read by few.
 
     Args:
@@ -57,16 +77,31 @@ def read(values: Any, at: Any, readers: Any) -> Any:
     few = readers is not None and readers.shape[1] and len(values) and len(at)
     if not few or not is_inexact(values.dtype):
         return taken(values, at)
-    result = jax.ShapeDtypeStruct((len(at), *values.shape[1:]), values.dtype)
+    result = jax.ShapeDtypeStruct(
+        (len(at), *values.shape[1:]),
+        values.dtype,
+    )
 
     def forward(given: Sequence[Any], linear: Sequence[Any]) -> list[Any]:
-        return [taken(linear[0], given[0])]
+        return [
+            taken(
+                linear[0],
+                given[0],
+            )
+        ]
 
     def backward(given: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         own = given[1]
         total = None
         for number in range(own.shape[1]):
-            found = cotangents[0].at[own[:, number]].get(mode="fill", fill_value=0)
+            found = (
+                cotangents[0]
+                .at[own[:, number]]
+                .get(
+                    mode="fill",
+                    fill_value=0,
+                )
+            )
             total = found if total is None else total + found
         return [total]
 

@@ -14,11 +14,14 @@ import numpy as np
 
 from ampjax.frontend.batches.inverse_reads import inverse
 from ampjax.frontend.batches.row_tables import Frame, Origin, Place, RowTables
-from ampjax.frontend.batches.step_layouts import StepLayout, largest_count, lay_out, row_counts
 from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.loops.step_layouts import StepLayout, largest_count, lay_out, row_counts
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+)
 class Before:
     """States that are there before a loop.
 
@@ -54,7 +57,11 @@ class StepFrame(Frame):
         before: Before | None,
         start: float,
     ):
-        super().__init__(outer, space, self._rows_in_order)
+        super().__init__(
+            outer,
+            space,
+            self._rows_in_order,
+        )
         self._own = space
         self._around = outer
         self._level = level
@@ -64,26 +71,44 @@ class StepFrame(Frame):
 
     def layout(self, tables: RowTables) -> StepLayout:
         """Where rows lie."""
-        return tables.once((self, "layout"), lambda: self._lay_out(tables)[0])
+        return tables.once(
+            (self, "layout"),
+            lambda: self._lay_out(tables)[0],
+        )
 
     def lanes(self, tables: RowTables) -> np.ndarray:
         """`[largest row count]`: the numbers from 0."""
         self.layout(tables)
-        return np.arange(tables.sizes[self, "lanes"], dtype=np.int32)
+        return np.arange(
+            tables.sizes[self, "lanes"],
+            dtype=np.int32,
+        )
 
     def steps(self, tables: RowTables) -> np.ndarray:
         """`[steps]`: where each step's rows begin."""
         firsts = self.layout(tables).firsts
-        size = tables.rounded((self, "steps"), len(firsts))
-        return np.pad(firsts, (0, size - len(firsts))).astype(np.int32)
+        size = tables.rounded(
+            (self, "steps"),
+            len(firsts),
+        )
+        return np.pad(
+            firsts,
+            (0, size - len(firsts)),
+        ).astype(np.int32)
 
     def rounds(self, tables: RowTables) -> np.ndarray:
         """`[1 + rounds, row counts + 1]`: how many rounds and steps there are; where each row count's steps of each round begin, and where it ends."""
         layout = self.layout(tables)
         starts = layout.starts
-        size = tables.rounded((self, "rounds"), len(starts))
+        size = tables.rounded(
+            (self, "rounds"),
+            len(starts),
+        )
         n_columns = max(starts.shape[1], 2)  # without a row count there are no rounds
-        found = np.zeros((1 + size, n_columns), np.int32)
+        found = np.zeros(
+            (1 + size, n_columns),
+            np.int32,
+        )
         found[0, :2] = len(starts), len(layout.firsts)
         found[1 : 1 + len(starts), : starts.shape[1]] = starts
         return found
@@ -93,16 +118,29 @@ class StepFrame(Frame):
 
         def make() -> np.ndarray:
             n_before = self.n_before(tables)
-            found = np.full(self._own.n_rows(tables.data), -1)
+            found = np.full(
+                self._own.n_rows(tables.data),
+                -1,
+            )
             if self._before is not None:
                 row = self._before.row(tables.data)
                 lies = tables.lies(*self._before.place)
                 own = row >= 0
                 found[own] = lies[row[own]]
-            lies = tables.lies(self, self._own)
-            return np.where(lies >= 0, n_before + lies, found)
+            lies = tables.lies(
+                self,
+                self._own,
+            )
+            return np.where(
+                lies >= 0,
+                n_before + lies,
+                found,
+            )
 
-        return tables.once((self, "positions"), make)
+        return tables.once(
+            (self, "positions"),
+            make,
+        )
 
     def n_before(self, tables: RowTables) -> int:
         """How many states there are before the loop, copies included."""
@@ -128,8 +166,14 @@ class StepFrame(Frame):
         rows = tables.filled(*place)
         own = awaited(tables.data)
         if not len(own):
-            return np.full(rows.shape, -1)
-        found = np.full(len(own), -1)
+            return np.full(
+                rows.shape,
+                -1,
+            )
+        found = np.full(
+            len(own),
+            -1,
+        )
         has = own >= 0
         found[has] = self.positions(tables)[own[has]]
         if at_start is not None and self._before is not None:
@@ -150,10 +194,26 @@ class StepFrame(Frame):
           tables: The tables.
           reads: Where the states that each row reads lie, `[rows]` each.
         """
-        is_there = tables.is_there(self, self._own).ravel()
-        wanted = np.stack([*reads, np.full(len(is_there), -1)], axis=1)
+        is_there = tables.is_there(
+            self,
+            self._own,
+        ).ravel()
+        wanted = np.stack(
+            [
+                *reads,
+                np.full(
+                    len(is_there),
+                    -1,
+                ),
+            ],
+            axis=1,
+        )
         return inverse(
-            np.where(is_there[:, None], wanted, -1),
+            np.where(
+                is_there[:, None],
+                wanted,
+                -1,
+            ),
             self.n_states(tables),
             tables,
             (self, "readers"),
@@ -161,29 +221,55 @@ class StepFrame(Frame):
 
     def n_states(self, tables: RowTables) -> int:
         """How many states the arena has, copies included."""
-        return self.n_before(tables) + tables.rows(self, self._own).size
+        return (
+            self.n_before(tables)
+            + tables.rows(
+                self,
+                self._own,
+            ).size
+        )
 
     def _rows_in_order(self, tables: RowTables) -> np.ndarray:
         """`[1, rows]`: all rows in the order of steps."""
         layout, own = self._lay_out(tables)
-        size = tables.rounded((self, "rows"), layout.n_rows)
+        size = tables.rounded(
+            (self, "rows"),
+            layout.n_rows,
+        )
         size = max(size, tables.sizes[self, "lanes"])
-        found = np.full((1, size), -1)
+        found = np.full(
+            (1, size),
+            -1,
+        )
         found[0, layout.at] = own
         return found
 
     def _lay_out(self, tables: RowTables) -> tuple[StepLayout, np.ndarray]:
         def make() -> tuple[StepLayout, np.ndarray]:
-            rows = tables.rows(self._around, self._own)
+            rows = tables.rows(
+                self._around,
+                self._own,
+            )
             own = rows[rows >= 0]
             level = self._level(tables.data)[own]
             own = own[level >= 0]
             level = level[level >= 0]
             widest = int(np.bincount(level).max(initial=0))
-            largest = tables.at_least((self, "lanes"), largest_count(widest))
-            return lay_out(level, self._order(tables.data)[own], largest, self._start), own
+            largest = tables.at_least(
+                (self, "lanes"),
+                largest_count(widest),
+            )
+            return lay_out(
+                level,
+                self._order(tables.data)[own],
+                largest,
+                self._start,
+            ), own
 
-        return tables.once((self, "laid out"), make)
+        return tables.once(
+            (self, "laid out"),
+            make,
+        )
 
 
 def sizes_of(lanes: np.ndarray) -> list[int]:

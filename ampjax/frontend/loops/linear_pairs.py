@@ -57,7 +57,12 @@ def _run(
     n_given: int,
     **_: Any,
 ) -> list[Any]:
-    return list(function(args[:n_given], args[n_given:]))
+    return list(
+        function(
+            args[:n_given],
+            args[n_given:],
+        )
+    )
 
 
 def _jvp(
@@ -67,14 +72,35 @@ def _jvp(
 ) -> tuple[list[Any], list[Any]]:
     """The derivative: of what it is linear in, the function itself; else what JAX makes of the function."""
     n = params["n_given"]
-    results = PAIR.bind(*primals, **params)
+    results = PAIR.bind(
+        *primals,
+        **params,
+    )
     changes = []
     for t in tangents:
-        changes.append(np.zeros(t.aval.shape, t.aval.dtype) if isinstance(t, ad.Zero) else t)
+        changes.append(
+            np.zeros(
+                t.aval.shape,
+                t.aval.dtype,
+            )
+            if isinstance(t, ad.Zero)
+            else t
+        )
     if all(isinstance(t, ad.Zero) for t in tangents[:n]):
-        return results, PAIR.bind(*primals[:n], *changes[n:], **params)
-    whole = lambda *args: _run(*args, **params)
-    return results, jax.jvp(whole, tuple(primals), tuple(changes))[1]
+        return results, PAIR.bind(
+            *primals[:n],
+            *changes[n:],
+            **params,
+        )
+    whole = lambda *args: _run(
+        *args,
+        **params,
+    )
+    return results, jax.jvp(
+        whole,
+        tuple(primals),
+        tuple(changes),
+    )[1]
 
 
 def _transpose(
@@ -89,11 +115,23 @@ def _transpose(
     linear = args[n_given:]
     seeds = []
     for ct, kind in zip(cotangents, results, strict=True):
-        seeds.append(jnp.zeros(kind.shape, kind.dtype) if isinstance(ct, ad.Zero) else ct)
+        seeds.append(
+            jnp.zeros(
+                kind.shape,
+                kind.dtype,
+            )
+            if isinstance(ct, ad.Zero)
+            else ct
+        )
     kinds = []
     for x in linear:
-        aval = x.aval if ad.is_undefined_primal(x) else jax.typeof(x)
-        kinds.append(ShapedArray(aval.shape, aval.dtype))
+        aval: Any = x.aval if ad.is_undefined_primal(x) else jax.typeof(x)
+        kinds.append(
+            ShapedArray(
+                aval.shape,
+                aval.dtype,
+            )
+        )
     found = PAIR.bind(
         *given,
         *seeds,
@@ -121,17 +159,38 @@ def _batch(
     is_mapped = [axis is not None for axis in axes]
     moved = []
     for x, axis, mapped in zip(args, axes, is_mapped, strict=True):
-        moved.append(jnp.moveaxis(x, axis, 0) if mapped else x)
+        moved.append(
+            jnp.moveaxis(
+                x,
+                axis,
+                0,
+            )
+            if mapped
+            else x
+        )
     size = moved[is_mapped.index(True)].shape[0]
     of_given = tuple(0 if mapped else None for mapped in is_mapped[:n_given])
     linear = []
     for x, mapped in zip(moved[n_given:], is_mapped[n_given:], strict=True):
-        linear.append(x if mapped else jnp.broadcast_to(x, (size, *x.shape)))
+        linear.append(
+            x
+            if mapped
+            else jnp.broadcast_to(
+                x,
+                (size, *x.shape),
+            )
+        )
     found = PAIR.bind(
         *moved[:n_given],
         *linear,
-        function=_mapped(function, of_given),
-        transpose=_mapped(transpose, of_given),
+        function=_mapped(
+            function,
+            of_given,
+        ),
+        transpose=_mapped(
+            transpose,
+            of_given,
+        ),
         n_given=n_given,
         results=tuple(ShapedArray((size, *kind.shape), kind.dtype) for kind in results),
     )
@@ -148,8 +207,16 @@ def _mapped(
         given: Sequence[Any],
         linear: Sequence[Any],
     ) -> Sequence[Any]:
-        each = lambda given, linear: list(function(given, linear))
-        return jax.vmap(each, in_axes=(of_given, 0))(tuple(given), tuple(linear))
+        each = lambda given, linear: list(
+            function(
+                given,
+                linear,
+            )
+        )
+        return jax.vmap(each, in_axes=(of_given, 0))(
+            tuple(given),
+            tuple(linear),
+        )
 
     return mapped
 
@@ -161,5 +228,8 @@ ad.primitive_transposes[PAIR] = _transpose
 batching.primitive_batchers[PAIR] = _batch
 mlir.register_lowering(
     PAIR,
-    mlir.lower_fun(_run, multiple_results=True),
+    mlir.lower_fun(
+        _run,
+        multiple_results=True,
+    ),
 )

@@ -21,7 +21,10 @@ EIGHTHS = (8, 5, 3, 1)
 """The row counts as parts of the largest one."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+)
 class StepLayout:
     """Where rows lie, and in which steps they are computed.
 
@@ -77,25 +80,53 @@ def lay_out(
       largest: The largest row count.
       start: What it costs to start a step, in rows that could be computed meanwhile.
     """
-    sizes = np.array(row_counts(largest), np.int64)
+    sizes = np.array(
+        row_counts(largest),
+        np.int64,
+    )
     by_level = np.lexsort((order, levels))
     counts = np.bincount(levels)
     counts = counts[counts > 0]
-    kinds, which = np.unique(counts, return_inverse=True)
+    kinds, which = np.unique(
+        counts,
+        return_inverse=True,
+    )
     cuts = [_cut(int(n), tuple(sizes.tolist()), start) for n in kinds]
     n_steps = np.array([len(cut) for cut in cuts], np.int64)
     first_cut = np.cumsum(n_steps) - n_steps
-    every_cut = np.concatenate([np.zeros(0, np.int64), *cuts]).astype(np.int64)
-    number = every_cut[ranges(first_cut[which], n_steps[which])]
+    every_cut = np.concatenate(
+        [
+            np.zeros(
+                0,
+                np.int64,
+            ),
+            *cuts,
+        ]
+    ).astype(np.int64)
+    number = every_cut[
+        ranges(
+            first_cut[which],
+            n_steps[which],
+        )
+    ]
     ends = np.cumsum(sizes[number])
     firsts = ends - sizes[number]
     of_level = np.cumsum(n_steps[which]) - n_steps[which]
-    at = np.zeros(len(levels), np.int64)
-    at[by_level] = ranges(firsts[of_level], counts)
+    at = np.zeros(
+        len(levels),
+        np.int64,
+    )
+    at[by_level] = ranges(
+        firsts[of_level],
+        counts,
+    )
     return StepLayout(
         at,
         firsts,
-        _rounds(number, len(sizes)),
+        _rounds(
+            number,
+            len(sizes),
+        ),
         int(ends[-1]) if len(ends) else 0,
     )
 
@@ -108,7 +139,10 @@ def _cut(
     """The numbers of the row counts that a level of so many rows is cut into, so that it costs least; the largest come first."""
     n_full = max(0, n // sizes[0] - 1)
     rest = n - n_full * sizes[0]
-    _, ends = _cheapest(sizes, start)
+    _, ends = _cheapest(
+        sizes,
+        start,
+    )
     found = [0] * n_full
     while rest > 0:
         number = int(ends[rest])
@@ -135,9 +169,15 @@ def _cheapest(sizes: tuple[int, ...], start: float) -> tuple[list[float], list[i
 def _rounds(number: np.ndarray, n_sizes: int) -> np.ndarray:
     """`[rounds, row counts + 1]`: where the steps of each row count begin in each round, given the number of each step's row count."""
     if not len(number):
-        return np.zeros((0, n_sizes + 1), np.int64)
+        return np.zeros(
+            (0, n_sizes + 1),
+            np.int64,
+        )
     is_new = np.diff(number) < 0
     own = np.concatenate([[0], np.cumsum(is_new)])
     key = own * n_sizes + number
     asked = np.arange(own[-1] + 1)[:, None] * n_sizes + np.arange(n_sizes + 1)
-    return np.searchsorted(key, asked)
+    return np.searchsorted(
+        key,
+        asked,
+    )

@@ -16,7 +16,10 @@ HEAVY = ("dot_general", "conv_general_dilated")
 """Operations that are better done once for all rows of a loop, where they do not wait for what the loop computes."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+)
 class TracedRows:
     """A function of rows, traced for one number of rows.
 
@@ -88,7 +91,10 @@ class TracedRows:
           wanted: Variables, or numbers.
         """
         env = dict(known)
-        equations, _ = self.needed(wanted, known)
+        equations, _ = self.needed(
+            wanted,
+            known,
+        )
         for equation in equations:
             results = bind(
                 equation,

@@ -18,7 +18,7 @@ import jax
 from jax.extend.core import Literal
 
 from ampjax.errors import InvariantError
-from ampjax.frontend.batches.traced_rows import TracedRows
+from ampjax.frontend.loops.traced_rows import TracedRows
 from ampjax.jaxprs.inlining import inlined
 from ampjax.jaxprs.min_cut import CHEAP, smallest_cut
 from ampjax.jaxprs.primitives import is_inexact, opened
@@ -26,7 +26,10 @@ from ampjax.jaxprs.primitives import is_inexact, opened
 Place = tuple[int, int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+)
 class Parts:
     """Which inputs of a body are what, by their numbers.
 
@@ -81,13 +84,22 @@ class LevelBody:
         self.parts = parts
         self._both: dict[int, TracedRows] = {}
         for n_rows, body in bodies.items():
-            self._both[n_rows] = _with_derivative(body, parts, types[n_rows], n_rows)
+            self._both[n_rows] = _with_derivative(
+                body,
+                parts,
+                types[n_rows],
+                n_rows,
+            )
 
     @cached_property
     def kept(self) -> list[Place]:
         """What is kept of the forward pass, beside the states."""
         widths = sorted(self._both)
-        return _kept(self._both[widths[-1]], self._both[widths[0]], self.parts)
+        return _kept(
+            self._both[widths[-1]],
+            self._both[widths[0]],
+            self.parts,
+        )
 
     def kept_types(self, n_rows: int) -> list[Any]:
         """The types of what is kept."""
@@ -111,7 +123,10 @@ class LevelBody:
         known = dict(zip(both.inputs, inputs, strict=False))
         states = both.outputs[: self.parts.n_states]
         kept = [both.at(place) for place in self.kept] if is_kept else []
-        found = both.compute(known, [*states, *kept])
+        found = both.compute(
+            known,
+            [*states, *kept],
+        )
         return found[: len(states)], found[len(states) :]
 
     def backward(
@@ -146,7 +161,10 @@ class LevelBody:
         moving = found[: parts.n_moving]
         reads = found[parts.n_moving : parts.n_moving + parts.n_reads]
         rows = found[parts.n_moving + parts.n_reads :]
-        return both.compute(known, reads if of_reads else [*moving, *rows])
+        return both.compute(
+            known,
+            reads if of_reads else [*moving, *rows],
+        )
 
 
 def traced(
@@ -168,7 +186,10 @@ def traced(
         invars=[*jaxpr.constvars, *jaxpr.invars],
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
-    return TracedRows(jaxpr, n_rows), constants
+    return TracedRows(
+        jaxpr,
+        n_rows,
+    ), constants
 
 
 def _with_derivative(
@@ -185,7 +206,13 @@ def _with_derivative(
         def of_moving(*given: Any) -> list[Any]:
             n = len(moving)
             m = n + len(reads)
-            return body(*given[:n], *fixed, *given[n:m], *given[m:], *fixed_rows)
+            return body(
+                *given[:n],
+                *fixed,
+                *given[n:m],
+                *given[m:],
+                *fixed_rows,
+            )
 
         states, pull = jax.vjp(
             of_moving,
@@ -197,7 +224,13 @@ def _with_derivative(
 
     found, constants = traced(
         both,
-        [*types, *jax.eval_shape(body, *types)],
+        [
+            *types,
+            *jax.eval_shape(
+                body,
+                *types,
+            ),
+        ],
         n_rows,
     )
     if len(constants):
@@ -207,7 +240,11 @@ def _with_derivative(
     return found
 
 
-def _kept(both: TracedRows, other: TracedRows, parts: Parts) -> list[Place]:
+def _kept(
+    both: TracedRows,
+    other: TracedRows,
+    parts: Parts,
+) -> list[Place]:
     """The places of what is kept of the forward pass."""
     _, _, reads, rows, fixed_rows, seeds = parts.split(both.inputs)
     backward = both.depending(seeds)
@@ -231,11 +268,21 @@ def _kept(both: TracedRows, other: TracedRows, parts: Parts) -> list[Place]:
         for v in equation.outvars:
             if v in of_rows:
                 unfree[v] = not is_cheap or any(unfree.get(x) for x in operands)
-                size = _row_bytes(v.aval, other.at(places[v]).aval, both.n_rows, other.n_rows)
+                size = _row_bytes(
+                    v.aval,
+                    other.at(places[v]).aval,
+                    both.n_rows,
+                    other.n_rows,
+                )
                 if size is not None:
                     sizes[v] = 0 if v in states else size
     wanted = [v for v in dict.fromkeys(wanted)]
-    cut = smallest_cut(forward, unfree, sizes, wanted)
+    cut = smallest_cut(
+        forward,
+        unfree,
+        sizes,
+        wanted,
+    )
     return [places[v] for v in cut if v not in states]
 
 
@@ -248,6 +295,13 @@ def _row_bytes(
     """Bytes of a row of an array that has one for each row; None for any other array."""
     if not kind.shape or kind.shape[0] != n_rows or other.shape != (n_others, *kind.shape[1:]):
         return None
-    if not is_inexact(kind.dtype) and kind.dtype != bool and not hasattr(kind.dtype, "itemsize"):
+    if (
+        not is_inexact(kind.dtype)
+        and kind.dtype != bool
+        and not hasattr(
+            kind.dtype,
+            "itemsize",
+        )
+    ):
         return None
     return max(math.prod(kind.shape[1:]) * kind.dtype.itemsize, 1)

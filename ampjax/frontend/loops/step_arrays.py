@@ -7,7 +7,6 @@ its states have left. Constants' cotangents are computed behind the loop, for al
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,80 +14,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ampjax.frontend.batches.level_bodies import LevelBody
-from ampjax.jaxprs.linear_pairs import linear_pair
+from ampjax.frontend.loops.level_bodies import LevelBody
+from ampjax.frontend.loops.linear_pairs import linear_pair
+from ampjax.frontend.loops.packed_rows import Kept, Packed
 
 
-@dataclass(frozen=True, eq=False)
-class Packed:
-    """Arrays of rows of one dtype, side by side in one array.
-
-    Args:
-      shapes: The shape of a row of each.
-    """
-
-    shapes: tuple[tuple[int, ...], ...]
-
-    @property
-    def width(self) -> int:
-        """Numbers in a row of all."""
-        return sum(math.prod(shape) for shape in self.shapes)
-
-    def pack(self, values: Sequence[Any]) -> Any:
-        """Puts arrays together, `[rows, width]`."""
-        flat = []
-        for value in values:
-            flat.append(value.reshape(value.shape[0], -1))
-        return flat[0] if len(flat) == 1 else jnp.concatenate(flat, axis=1)
-
-    def unpack(self, packed: Any) -> list[Any]:
-        """Takes them apart again."""
-        result = []
-        first = 0
-        for shape in self.shapes:
-            size = math.prod(shape)
-            part = packed[:, first : first + size]
-            result.append(part.reshape(packed.shape[0], *shape))
-            first += size
-        return result
-
-
-class Kept:
-    """What is kept of a loop's rows: arrays of each dtype together.
-
-    Args:
-      types: Their types, with an axis for the rows.
-    """
-
-    def __init__(self, types: Sequence[Any]):
-        self._numbers: dict[Any, list[int]] = {}
-        for number, kind in enumerate(types):
-            self._numbers.setdefault(kind.dtype, []).append(number)
-        self._packed = []
-        for numbers in self._numbers.values():
-            shapes = tuple(types[i].shape[1:] for i in numbers)
-            self._packed.append(Packed(shapes))
-        self._n = len(types)
-
-    def pack(self, values: Sequence[Any]) -> list[Any]:
-        """Arrays of rows, those of a dtype together."""
-        found = []
-        for packed, numbers in zip(self._packed, self._numbers.values(), strict=True):
-            found.append(packed.pack([values[i] for i in numbers]))
-        return found
-
-    def unpack(self, arrays: Sequence[Any]) -> list[Any]:
-        """Takes them apart again."""
-        found: list[Any] = [None] * self._n
-        for packed, numbers, array in zip(
-            self._packed, self._numbers.values(), arrays, strict=True
-        ):
-            for i, value in zip(numbers, packed.unpack(array), strict=True):
-                found[i] = value
-        return found
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+)
 class StepTables:
     """What the host tells of a loop.
 
@@ -113,7 +47,13 @@ class StepTables:
     def with_arrays(self, arrays: Sequence[Any]) -> StepTables:
         """The same with other arrays in their places."""
         steps, rounds, readers, *reads = arrays
-        return StepTables(self.sizes, steps, rounds, reads, readers)
+        return StepTables(
+            self.sizes,
+            steps,
+            rounds,
+            reads,
+            readers,
+        )
 
     def over(
         self,
@@ -131,15 +71,34 @@ class StepTables:
         n_rounds = self.rounds[0, 0]
         n_steps = self.rounds[0, 1]
 
-        def of_size(size: int, first: Any, end: Any, carry: Any) -> Any:
+        def of_size(
+            size: int,
+            first: Any,
+            end: Any,
+            carry: Any,
+        ) -> Any:
             def one(i: Any, carry: Any) -> Any:
                 number = end - 1 - i if reverse else first + i
-                return step(size, self.steps[number], carry)
+                return step(
+                    size,
+                    self.steps[number],
+                    carry,
+                )
 
-            return jax.lax.fori_loop(0, end - first, one, carry)
+            return jax.lax.fori_loop(
+                0,
+                end - first,
+                one,
+                carry,
+            )
 
         if len(self.sizes) == 1:
-            return of_size(self.sizes[0], 0, n_steps, carry)
+            return of_size(
+                self.sizes[0],
+                0,
+                n_steps,
+                carry,
+            )
         numbers = list(range(len(self.sizes)))
         if reverse:
             numbers.reverse()
@@ -147,13 +106,26 @@ class StepTables:
         def round_of(i: Any, carry: Any) -> Any:
             starts = self.rounds[n_rounds - i if reverse else i + 1]
             for number in numbers:
-                carry = of_size(self.sizes[number], starts[number], starts[number + 1], carry)
+                carry = of_size(
+                    self.sizes[number],
+                    starts[number],
+                    starts[number + 1],
+                    carry,
+                )
             return carry
 
-        return jax.lax.fori_loop(0, n_rounds, round_of, carry)
+        return jax.lax.fori_loop(
+            0,
+            n_rounds,
+            round_of,
+            carry,
+        )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+)
 class StepArrays:
     """A loop in steps as a function of arrays.
 
@@ -195,7 +167,11 @@ class StepArrays:
         n_fixed_rows = len(fixed_rows)
         tables = self.tables
 
-        def run(own: Any, other: Any, is_kept: bool) -> tuple[Any, list[Any]]:
+        def run(
+            own: Any,
+            other: Any,
+            is_kept: bool,
+        ) -> tuple[Any, list[Any]]:
             given = (
                 list(own[:n_moving]),
                 list(other[:n_fixed]),
@@ -203,11 +179,20 @@ class StepArrays:
                 list(other[n_fixed : n_fixed + n_fixed_rows]),
             )
             now = tables.with_arrays(other[n_fixed + n_fixed_rows :])
-            return self._forward(now, given, own[-1], is_kept)
+            return self._forward(
+                now,
+                given,
+                own[-1],
+                is_kept,
+            )
 
         @jax.custom_jvp
         def loop(own: Any, other: Any) -> Any:
-            return run(own, other, False)[0]
+            return run(
+                own,
+                other,
+                False,
+            )[0]
 
         def pull(given: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
             own = given[: n_moving + len(rows)]
@@ -220,7 +205,13 @@ class StepArrays:
                 list(other[n_fixed : n_fixed + n_fixed_rows]),
             )
             now = tables.with_arrays(other[n_fixed + n_fixed_rows :])
-            return self._backward(now, parts, arena, kept, cotangents[0])
+            return self._backward(
+                now,
+                parts,
+                arena,
+                kept,
+                cotangents[0],
+            )
 
         others = [*fixed, *fixed_rows, *tables.arrays()]
         n_others = len(others)
@@ -228,19 +219,42 @@ class StepArrays:
         @loop.defjvp
         def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
             own, other = primals
-            arena, kept = run(own, other, True)
+            arena, kept = run(
+                own,
+                other,
+                True,
+            )
 
             def push(given: Sequence[Any], changes: Sequence[Any]) -> list[Any]:
                 n = len(own) - 1
                 other = given[n : n + n_others]
                 start = given[n + n_others][: self.n_before]
-                whole = lambda own: run(own, other, False)[0]
-                return [jax.jvp(whole, ((*given[:n], start),), (tuple(changes),))[1]]
+                whole = lambda own: run(
+                    own,
+                    other,
+                    False,
+                )[0]
+                return [
+                    jax.jvp(
+                        whole,
+                        ((*given[:n], start),),
+                        (tuple(changes),),
+                    )[1]
+                ]
 
             given = [*own[:-1], *other, arena, *kept]
-            return arena, linear_pair(push, pull, given, [*tangents[0]], [arena])[0]
+            return arena, linear_pair(
+                push,
+                pull,
+                given,
+                [*tangents[0]],
+                [arena],
+            )[0]
 
-        return loop((*moving, *rows, before), tuple(others))
+        return loop(
+            (*moving, *rows, before),
+            tuple(others),
+        )
 
     # -- forwards
 
@@ -256,32 +270,86 @@ class StepArrays:
         kept_layout = Kept(self.body.kept_types(self.n_rows)) if is_kept else Kept([])
         smallest = tables.sizes[-1]
 
-        def computed(size: int, first: Any, arena: Any) -> tuple[Any, list[Any]]:
-            inputs = self._inputs(tables, given, arena, size, first)
-            states, kept = self.body.forward(size, inputs, is_kept)
+        def computed(
+            size: int,
+            first: Any,
+            arena: Any,
+        ) -> tuple[Any, list[Any]]:
+            inputs = self._inputs(
+                tables,
+                given,
+                arena,
+                size,
+                first,
+            )
+            states, kept = self.body.forward(
+                size,
+                inputs,
+                is_kept,
+            )
             return layout.pack(states), kept_layout.pack(kept)
 
         # Rows that no step computes are copies of the first one, so that what is computed of them is finite.
         # Rows of the first step read states from before the loop, or none.
-        there = before if self.n_before else jnp.zeros((1, layout.width), before.dtype)
-        row, kept_row = computed(smallest, 0, there)
+        there = (
+            before
+            if self.n_before
+            else jnp.zeros(
+                (1, layout.width),
+                before.dtype,
+            )
+        )
+        row, kept_row = computed(
+            smallest,
+            0,
+            there,
+        )
         arena = jnp.concatenate(
-            [before, jnp.broadcast_to(row[:1], (self.n_rows, layout.width))],
+            [
+                before,
+                jnp.broadcast_to(
+                    row[:1],
+                    (self.n_rows, layout.width),
+                ),
+            ],
         )
         kept = [jnp.broadcast_to(x[:1], (self.n_rows, x.shape[1])) for x in kept_row]
 
-        def step(size: int, first: Any, carry: Any) -> Any:
+        def step(
+            size: int,
+            first: Any,
+            carry: Any,
+        ) -> Any:
             arena, kept = carry
             # What the rows read lies in steps before this one.
-            row, new = computed(size, first, arena)
+            row, new = computed(
+                size,
+                first,
+                arena,
+            )
             # Each array is written once, in place: all that the step reads of it has been read by now.
-            arena = jax.lax.dynamic_update_slice_in_dim(arena, row, self.n_before + first, 0)
+            arena = jax.lax.dynamic_update_slice_in_dim(
+                arena,
+                row,
+                self.n_before + first,
+                0,
+            )
             written = []
             for old, x in zip(kept, new, strict=True):
-                written.append(jax.lax.dynamic_update_slice_in_dim(old, x, first, 0))
+                written.append(
+                    jax.lax.dynamic_update_slice_in_dim(
+                        old,
+                        x,
+                        first,
+                        0,
+                    )
+                )
             return arena, written
 
-        return tables.over(step, (arena, kept))
+        return tables.over(
+            step,
+            (arena, kept),
+        )
 
     def _inputs(
         self,
@@ -296,7 +364,18 @@ class StepArrays:
         layout = Packed(tuple(kind.shape for kind in self.states))
         found = []
         for at in tables.reads:
-            found.append(layout.unpack(_taken(arena, _rows(at, first, size))))
+            found.append(
+                layout.unpack(
+                    _taken(
+                        arena,
+                        _rows(
+                            at,
+                            first,
+                            size,
+                        ),
+                    )
+                )
+            )
         reads = [found[i][s] for i, s in self.read]
         own = [_rows(x, first, size) for x in rows]
         fixed_own = [_rows(x, first, size) for x in fixed_rows]
@@ -318,12 +397,28 @@ class StepArrays:
         n_reads = len(tables.reads)
         is_added = tables.readers.shape[1] == 0
 
-        def of_reads(size: int, first: Any, own: Any) -> list[Any]:
+        def of_reads(
+            size: int,
+            first: Any,
+            own: Any,
+        ) -> list[Any]:
             """Cotangents of what some rows read, given those of their states."""
             found = self.body.backward(
                 size,
-                self._inputs(tables, given, arena, size, first),
-                layout.unpack(_rows(arena, self.n_before + first, size)),
+                self._inputs(
+                    tables,
+                    given,
+                    arena,
+                    size,
+                    first,
+                ),
+                layout.unpack(
+                    _rows(
+                        arena,
+                        self.n_before + first,
+                        size,
+                    )
+                ),
                 kept_layout.unpack([_rows(x, first, size) for x in kept]),
                 layout.unpack(own),
                 True,
@@ -338,10 +433,24 @@ class StepArrays:
             return by_read
 
         if is_added:
-            own, before = self._by_adding(tables, cotangent, of_reads)
+            own, before = self._by_adding(
+                tables,
+                cotangent,
+                of_reads,
+            )
         else:
-            own, before = self._by_reading(tables, cotangent, of_reads)
-        inputs = self._inputs(tables, given, arena, self.n_rows, 0)
+            own, before = self._by_reading(
+                tables,
+                cotangent,
+                of_reads,
+            )
+        inputs = self._inputs(
+            tables,
+            given,
+            arena,
+            self.n_rows,
+            0,
+        )
         rest = self.body.backward(
             self.n_rows,
             inputs,
@@ -362,25 +471,83 @@ class StepArrays:
         n = len(tables.reads) + 1
         width = cotangent.shape[1]
 
-        def total(first: Any, size: int, left: Any) -> Any:
-            found = _rows(cotangent, first, size)
-            readers = _rows(tables.readers, first, size)
+        def total(
+            first: Any,
+            size: int,
+            left: Any,
+        ) -> Any:
+            found = _rows(
+                cotangent,
+                first,
+                size,
+            )
+            readers = _rows(
+                tables.readers,
+                first,
+                size,
+            )
             for number in range(readers.shape[1]):
-                found = found + _taken(left, readers[:, number])
+                found = found + _taken(
+                    left,
+                    readers[:, number],
+                )
             return found
 
-        def step(size: int, first: Any, left: Any) -> Any:
+        def step(
+            size: int,
+            first: Any,
+            left: Any,
+        ) -> Any:
             # All readers of these states are in later steps, which are done.
-            own = jax.lax.optimization_barrier(total(self.n_before + first, size, left))
-            rows = jnp.stack([*of_reads(size, first, own), own], axis=1)
+            own = jax.lax.optimization_barrier(
+                total(
+                    self.n_before + first,
+                    size,
+                    left,
+                )
+            )
+            rows = jnp.stack(
+                [
+                    *of_reads(
+                        size,
+                        first,
+                        own,
+                    ),
+                    own,
+                ],
+                axis=1,
+            )
             # One slice holds all that the step leaves.
-            flat = rows.reshape(size * n, width)
-            return jax.lax.dynamic_update_slice_in_dim(left, flat, first * n, 0)
+            flat = rows.reshape(
+                size * n,
+                width,
+            )
+            return jax.lax.dynamic_update_slice_in_dim(
+                left,
+                flat,
+                first * n,
+                0,
+            )
 
-        start = jnp.zeros(((self.n_rows + 1) * n, width), cotangent.dtype)
-        left = tables.over(step, start, reverse=True)
-        own = left.reshape(self.n_rows + 1, n, width)[: self.n_rows, n - 1]
-        return own, total(0, self.n_before, left)
+        start = jnp.zeros(
+            ((self.n_rows + 1) * n, width),
+            cotangent.dtype,
+        )
+        left = tables.over(
+            step,
+            start,
+            reverse=True,
+        )
+        own = left.reshape(
+            self.n_rows + 1,
+            n,
+            width,
+        )[: self.n_rows, n - 1]
+        return own, total(
+            0,
+            self.n_before,
+            left,
+        )
 
     def _by_adding(
         self,
@@ -390,22 +557,53 @@ class StepArrays:
     ) -> tuple[Any, Any]:
         """Cotangents of all states: each step adds what it leaves to those of the states that it has read."""
 
-        def step(size: int, first: Any, every: Any) -> Any:
+        def step(
+            size: int,
+            first: Any,
+            every: Any,
+        ) -> Any:
             # All readers of these states are in later steps, which are done.
-            own = jax.lax.optimization_barrier(_rows(every, self.n_before + first, size))
+            own = jax.lax.optimization_barrier(
+                _rows(
+                    every,
+                    self.n_before + first,
+                    size,
+                )
+            )
             for at, value in zip(tables.reads, of_reads(size, first, own), strict=True):
-                every = every.at[_rows(at, first, size)].add(value, mode="promise_in_bounds")
+                every = every.at[
+                    _rows(
+                        at,
+                        first,
+                        size,
+                    )
+                ].add(
+                    value,
+                    mode="promise_in_bounds",
+                )
             return every
 
-        every = tables.over(step, cotangent, reverse=True)
+        every = tables.over(
+            step,
+            cotangent,
+            reverse=True,
+        )
         return every[self.n_before :], every[: self.n_before]
 
 
-def _rows(values: Any, first: Any, size: int) -> Any:
+def _rows(
+    values: Any,
+    first: Any,
+    size: int,
+) -> Any:
     """Neighbouring rows."""
     if isinstance(first, int) and first == 0 and values.shape[0] == size:
         return values
-    return jax.lax.dynamic_slice_in_dim(values, first, size)
+    return jax.lax.dynamic_slice_in_dim(
+        values,
+        first,
+        size,
+    )
 
 
 def _taken(values: Any, at: Any) -> Any:
