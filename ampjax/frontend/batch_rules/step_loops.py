@@ -85,19 +85,12 @@ def step_loop(
       The states that are wanted.
     """
     low = body.low
-    inside_room = low.room(
-        frame,
-        space,
-    )
+    inside_room = low.room(frame, space)
     loop = Loop(frame, [Rows(kind, inside_room) for kind in types])
     loop.block.outer = body.block
     low.loops[frame] = loop
     new, outputs, seen = build(
-        Body(
-            low,
-            loop.block,
-            inside_room,
-        ),
+        Body(low, loop.block, inside_room),
         loop,
     )
     recalls = [
@@ -114,10 +107,7 @@ def step_loop(
                 recall.at_start,
             )
             reads.append(found.ravel())
-        return frame.readers(
-            tables,
-            reads,
-        )
+        return frame.readers(tables, reads)
 
     root = frame.outer
     assert root is not None
@@ -137,21 +127,12 @@ def step_loop(
             root,
             frame.rounds,
         ),
-        low.slot(
-            ("readers", frame),
-            root,
-            readers,
-        ),
+        low.slot(("readers", frame), root, readers),
     )
     room, row, at_start = wanted
 
     def states(tables: RowTables) -> np.ndarray:
-        return frame.read(
-            tables,
-            room.place,
-            row,
-            at_start,
-        )
+        return frame.read(tables, room.place, row, at_start)
 
     def wanted_by(tables: RowTables) -> np.ndarray:
         at = np.where(
@@ -215,11 +196,7 @@ def _recall_slot(
             )
         )
 
-    return low.slot(
-        ("recall", recall),
-        frame,
-        make,
-    )
+    return low.slot(("recall", recall), frame, make)
 
 
 def _at_least_0(at: np.ndarray) -> np.ndarray:
@@ -286,12 +263,7 @@ def waiting_steps(
         results = step(inside, [View(x, space) for x in loop.states or ()])
         new = []
         for value, kind in zip(results, types, strict=True):
-            new.append(
-                inside.rows(
-                    value,
-                    kind,
-                )
-            )
+            new.append(inside.rows(value, kind))
         return new, [], []
 
     found: list[Value] = [

@@ -34,23 +34,14 @@ def inverse(
     wanted = wanted.ravel()
     reads = np.flatnonzero(wanted >= 0)
     own = wanted[reads]
-    counts = np.bincount(
-        own,
-        minlength=n,
-    )
+    counts = np.bincount(own, minlength=n)
     most = tables.at_least(
         key,
         int(counts.max(initial=1)),
     )
     if most > MOST_READERS:
-        return np.zeros(
-            (n, 0),
-            np.int32,
-        )
-    order = np.argsort(
-        own,
-        kind="stable",
-    )
+        return np.zeros((n, 0), np.int32)
+    order = np.argsort(own, kind="stable")
     first = np.cumsum(counts) - counts
     rows = own[order]
     found = np.full(
@@ -83,12 +74,7 @@ def read(
     )
 
     def forward(given: Sequence[Any], linear: Sequence[Any]) -> list[Any]:
-        return [
-            taken(
-                linear[0],
-                given[0],
-            )
-        ]
+        return [taken(linear[0], given[0])]
 
     def backward(given: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         own = given[1]

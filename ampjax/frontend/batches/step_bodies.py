@@ -16,15 +16,13 @@ from ampjax.frontend.batches.row_lowering import Loop, Recall
 from ampjax.frontend.batches.step_frames import StepFrame, sizes_of
 from ampjax.frontend.loops.level_bodies import LevelBody, Parts, traced
 from ampjax.frontend.loops.packed_rows import Packed
-from ampjax.frontend.loops.step_arrays import StepArrays, StepTables
+from ampjax.frontend.loops.step_arrays import StepArrays
+from ampjax.frontend.loops.step_tables import StepTables
 from ampjax.frontend.loops.traced_rows import TracedRows
 from ampjax.jaxprs.primitives import is_inexact
 
 
-@dataclass(
-    frozen=True,
-    eq=False,
-)
+@dataclass(frozen=True, eq=False)
 class StepLoop:
     """A loop in steps, when it runs.
 
@@ -53,27 +51,15 @@ class StepLoop:
     def __call__(self, run: Run) -> list[Any]:
         """States that are wanted, and outputs of all rows."""
         layout = Packed(tuple(rows.aval.shape for rows in self.new))
-        arena = self._before(
-            run,
-            layout,
-        )
+        arena = self._before(run, layout)
         outputs = [run.zeros(rows) for rows in self.outputs]
         if run.slots[self.there].size:
-            arena, outputs = _Body(
-                self,
-                run,
-            ).run(
+            arena, outputs = _Body(self, run).run(
                 arena,
                 layout,
             )
         at, readers = (run.slots[slot] for slot in self.result)
-        found = layout.unpack(
-            read(
-                arena,
-                at,
-                readers,
-            )
-        )
+        found = layout.unpack(read(arena, at, readers))
         return [*found, *outputs]
 
     def _before(
@@ -144,27 +130,15 @@ class _Body:
         steps = self._steps
         rows = [*self._slots.values()]
         rows += [values for _, values in self._early]
-        every, constants = self._traced(
-            self._n_rows,
-            rows,
-        )
+        every, constants = self._traced(self._n_rows, rows)
         n_constants = len(constants)
         n_reads = len(self._read)
         reads = every.inputs[n_constants : n_constants + n_reads]
         own_rows = every.inputs[n_constants + n_reads :]
-        known = dict(
-            zip(
-                every.inputs[:n_constants],
-                constants,
-                strict=True,
-            )
-        )
+        known = dict(zip(every.inputs[:n_constants], constants, strict=True))
         known |= zip(own_rows, rows, strict=True)
         # What heavy operations make of rows alone is computed before the loop, for all rows at once.
-        early = every.early(
-            own_rows,
-            reads,
-        )
+        early = every.early(own_rows, reads)
         known |= zip(
             early,
             every.compute(
@@ -179,10 +153,7 @@ class _Body:
             {*known, *reads},
         )
         of_states = set(used)
-        groups = _grouped(
-            [v for v in known if v in of_states],
-            set(every.inputs[:n_constants]),
-        )
+        groups = _grouped([v for v in known if v in of_states], set(every.inputs[:n_constants]))
         loop = self._loop(
             every,
             rows,
@@ -194,30 +165,18 @@ class _Body:
         for group in groups:
             values.append([known[v] for v in group])
         moving, fixed, moving_rows, fixed_rows = values
-        arena = loop(
-            moving,
-            moving_rows,
-            before,
-            fixed,
-            fixed_rows,
-        )
+        arena = loop(moving, moving_rows, before, fixed, fixed_rows)
         # What the body gives beside states is computed behind the loop, for all rows at once.
         own = layout.unpack(arena[before.shape[0] :])
         known |= zip(states, own, strict=True)
         for variable, (i, s) in zip(reads, self._read, strict=True):
-            given = taken(
-                arena,
-                loop.tables.reads[i],
-            )
+            given = taken(arena, loop.tables.reads[i])
             known.setdefault(
                 variable,
                 layout.unpack(given)[s],
             )
         outputs = every.outputs[len(states) :]
-        return arena, every.compute(
-            known,
-            outputs,
-        )
+        return arena, every.compute(known, outputs)
 
     def _loop(
         self,
@@ -233,10 +192,7 @@ class _Body:
         sizes = sizes_of(lanes)
         of_sizes = {}
         for size in sizes:
-            of_sizes[size], _ = self._traced(
-                size,
-                rows,
-            )
+            of_sizes[size], _ = self._traced(size, rows)
             if len(of_sizes[size].inputs) != len(every.inputs):
                 raise InvariantError(
                     "batch, loop",
@@ -255,24 +211,12 @@ class _Body:
         )
         at = [self._run.slots[slot][0] for _, slot in steps.recalls]
         return StepArrays(
-            _level_body(
-                every,
-                of_sizes,
-                groups,
-                reads,
-                parts,
-            ),
+            _level_body(every, of_sizes, groups, reads, parts),
             self._read,
             [each.aval for each in steps.new],
             n_before,
             self._n_rows,
-            StepTables(
-                sizes,
-                firsts,
-                rounds,
-                at,
-                readers,
-            ),
+            StepTables(sizes, firsts, rounds, at, readers),
         )
 
     def _traced(
@@ -288,10 +232,7 @@ class _Body:
         def level(*args: Any) -> list[Any]:
             own = args[n_reads : n_reads + n_slots]
             each = self._run.inner(dict(zip(self._slots, own, strict=True)))
-            each.put(
-                self._read_rows,
-                args[:n_reads],
-            )
+            each.put(self._read_rows, args[:n_reads])
             each.put([out for out, _ in self._early], args[n_reads + n_slots :])
             for out, source, slot in self._late:
                 each.put(
@@ -322,11 +263,7 @@ class _Body:
                     x.dtype,
                 )
             )
-        return traced(
-            level,
-            kinds,
-            size,
-        )
+        return traced(level, kinds, size)
 
 
 def _grouped(used: Sequence[Any], constants: set[Any]) -> list[list[Any]]:
@@ -355,16 +292,8 @@ def _level_body(
     for size, own in of_sizes.items():
         inputs = [own.at(place) for place in order]
         types[size] = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in inputs]
-        bodies[size] = _states_of(
-            own,
-            inputs,
-            parts.n_states,
-        )
-    return LevelBody(
-        bodies,
-        parts,
-        types,
-    )
+        bodies[size] = _states_of(own, inputs, parts.n_states)
+    return LevelBody(bodies, parts, types)
 
 
 def _states_of(
@@ -376,9 +305,6 @@ def _states_of(
 
     def states(*args: Any) -> list[Any]:
         known = dict(zip(inputs, args, strict=True))
-        return own.compute(
-            known,
-            own.outputs[:n_states],
-        )
+        return own.compute(known, own.outputs[:n_states])
 
     return states

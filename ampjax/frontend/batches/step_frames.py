@@ -18,10 +18,7 @@ from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.loops.step_layouts import StepLayout, largest_count, lay_out, row_counts
 
 
-@dataclass(
-    frozen=True,
-    eq=False,
-)
+@dataclass(frozen=True, eq=False)
 class Before:
     """States that are there before a loop.
 
@@ -57,11 +54,7 @@ class StepFrame(Frame):
         before: Before | None,
         start: float,
     ):
-        super().__init__(
-            outer,
-            space,
-            self._rows_in_order,
-        )
+        super().__init__(outer, space, self._rows_in_order)
         self._own = space
         self._around = outer
         self._level = level
@@ -127,20 +120,10 @@ class StepFrame(Frame):
                 lies = tables.lies(*self._before.place)
                 own = row >= 0
                 found[own] = lies[row[own]]
-            lies = tables.lies(
-                self,
-                self._own,
-            )
-            return np.where(
-                lies >= 0,
-                n_before + lies,
-                found,
-            )
+            lies = tables.lies(self, self._own)
+            return np.where(lies >= 0, n_before + lies, found)
 
-        return tables.once(
-            (self, "positions"),
-            make,
-        )
+        return tables.once((self, "positions"), make)
 
     def n_before(self, tables: RowTables) -> int:
         """How many states there are before the loop, copies included."""
@@ -149,11 +132,7 @@ class StepFrame(Frame):
         return tables.rows(*self._before.place).size
 
     def read(
-        self,
-        tables: RowTables,
-        place: Place,
-        awaited: Origin,
-        at_start: Origin | None = None,
+        self, tables: RowTables, place: Place, awaited: Origin, at_start: Origin | None = None
     ) -> np.ndarray:
         """`[..., rows]`: where the state that each row of a place reads lies in the arena; -1 where it reads none.
 
@@ -166,14 +145,8 @@ class StepFrame(Frame):
         rows = tables.filled(*place)
         own = awaited(tables.data)
         if not len(own):
-            return np.full(
-                rows.shape,
-                -1,
-            )
-        found = np.full(
-            len(own),
-            -1,
-        )
+            return np.full(rows.shape, -1)
+        found = np.full(len(own), -1)
         has = own >= 0
         found[has] = self.positions(tables)[own[has]]
         if at_start is not None and self._before is not None:
@@ -237,19 +210,13 @@ class StepFrame(Frame):
             layout.n_rows,
         )
         size = max(size, tables.sizes[self, "lanes"])
-        found = np.full(
-            (1, size),
-            -1,
-        )
+        found = np.full((1, size), -1)
         found[0, layout.at] = own
         return found
 
     def _lay_out(self, tables: RowTables) -> tuple[StepLayout, np.ndarray]:
         def make() -> tuple[StepLayout, np.ndarray]:
-            rows = tables.rows(
-                self._around,
-                self._own,
-            )
+            rows = tables.rows(self._around, self._own)
             own = rows[rows >= 0]
             level = self._level(tables.data)[own]
             own = own[level >= 0]
@@ -266,10 +233,7 @@ class StepFrame(Frame):
                 self._start,
             ), own
 
-        return tables.once(
-            (self, "laid out"),
-            make,
-        )
+        return tables.once((self, "laid out"), make)
 
 
 def sizes_of(lanes: np.ndarray) -> list[int]:

@@ -26,10 +26,7 @@ from ampjax.jaxprs.primitives import is_inexact, opened
 Place = tuple[int, int]
 
 
-@dataclass(
-    frozen=True,
-    eq=False,
-)
+@dataclass(frozen=True, eq=False)
 class Parts:
     """Which inputs of a body are what, by their numbers.
 
@@ -51,13 +48,7 @@ class Parts:
 
     def split(self, values: Sequence[Any]) -> list[list[Any]]:
         """Inputs by what they are; what follows them last."""
-        sizes = (
-            self.n_moving,
-            self.n_fixed,
-            self.n_reads,
-            self.n_moving_rows,
-            self.n_fixed_rows,
-        )
+        sizes = (self.n_moving, self.n_fixed, self.n_reads, self.n_moving_rows, self.n_fixed_rows)
         parts = []
         first = 0
         for size in sizes:
@@ -76,10 +67,7 @@ class LevelBody:
     """
 
     def __init__(
-        self,
-        bodies: dict[int, Callable[..., list[Any]]],
-        parts: Parts,
-        types: dict[int, list[Any]],
+        self, bodies: dict[int, Callable[..., list[Any]]], parts: Parts, types: dict[int, list[Any]]
     ):
         self.parts = parts
         self._both: dict[int, TracedRows] = {}
@@ -107,10 +95,7 @@ class LevelBody:
         return [both.at(place).aval for place in self.kept]
 
     def forward(
-        self,
-        n_rows: int,
-        inputs: Sequence[Any],
-        is_kept: bool,
+        self, n_rows: int, inputs: Sequence[Any], is_kept: bool
     ) -> tuple[list[Any], list[Any]]:
         """States of some rows, and what is kept of them.
 
@@ -168,9 +153,7 @@ class LevelBody:
 
 
 def traced(
-    function: Callable[..., Any],
-    types: Sequence[Any],
-    n_rows: int,
+    function: Callable[..., Any], types: Sequence[Any], n_rows: int
 ) -> tuple[TracedRows, Sequence[Any]]:
     """A function of rows, traced, and the constants that it closes over, which become its first inputs.
 
@@ -186,17 +169,11 @@ def traced(
         invars=[*jaxpr.constvars, *jaxpr.invars],
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
-    return TracedRows(
-        jaxpr,
-        n_rows,
-    ), constants
+    return TracedRows(jaxpr, n_rows), constants
 
 
 def _with_derivative(
-    body: Callable[..., list[Any]],
-    parts: Parts,
-    types: Sequence[Any],
-    n_rows: int,
+    body: Callable[..., list[Any]], parts: Parts, types: Sequence[Any], n_rows: int
 ) -> TracedRows:
     """A body and its derivative as one program: from its inputs and cotangents of states to states and cotangents."""
 
@@ -277,12 +254,7 @@ def _kept(
                 if size is not None:
                     sizes[v] = 0 if v in states else size
     wanted = [v for v in dict.fromkeys(wanted)]
-    cut = smallest_cut(
-        forward,
-        unfree,
-        sizes,
-        wanted,
-    )
+    cut = smallest_cut(forward, unfree, sizes, wanted)
     return [places[v] for v in cut if v not in states]
 
 

@@ -51,12 +51,7 @@ def linear_pair(
     )
 
 
-def _run(
-    *args: Any,
-    function: Linear,
-    n_given: int,
-    **_: Any,
-) -> list[Any]:
+def _run(*args: Any, function: Linear, n_given: int, **_: Any) -> list[Any]:
     return list(
         function(
             args[:n_given],
@@ -66,41 +61,32 @@ def _run(
 
 
 def _jvp(
-    primals: Sequence[Any],
-    tangents: Sequence[Any],
-    **params: Any,
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[list[Any], list[Any]]:
     """The derivative: of what it is linear in, the function itself; else what JAX makes of the function."""
     n = params["n_given"]
-    results = PAIR.bind(
-        *primals,
-        **params,
-    )
-    changes = []
-    for t in tangents:
-        changes.append(
-            np.zeros(
-                t.aval.shape,
-                t.aval.dtype,
-            )
-            if isinstance(t, ad.Zero)
-            else t
-        )
+    results = PAIR.bind(*primals, **params)
+    changes = [_filled(t) for t in tangents]
     if all(isinstance(t, ad.Zero) for t in tangents[:n]):
         return results, PAIR.bind(
             *primals[:n],
             *changes[n:],
             **params,
         )
-    whole = lambda *args: _run(
-        *args,
-        **params,
-    )
+    whole = lambda *args: _run(*args, **params)
     return results, jax.jvp(
         whole,
         tuple(primals),
         tuple(changes),
     )[1]
+
+
+def _filled(tangent: Any) -> Any:
+    """A tangent as an array, also where it is known to be zero."""
+    if isinstance(tangent, ad.Zero):
+        kind: Any = tangent.aval
+        return np.zeros(kind.shape, kind.dtype)
+    return tangent
 
 
 def _transpose(
@@ -126,12 +112,7 @@ def _transpose(
     kinds = []
     for x in linear:
         aval: Any = x.aval if ad.is_undefined_primal(x) else jax.typeof(x)
-        kinds.append(
-            ShapedArray(
-                aval.shape,
-                aval.dtype,
-            )
-        )
+        kinds.append(ShapedArray(aval.shape, aval.dtype))
     found = PAIR.bind(
         *given,
         *seeds,
@@ -183,30 +164,18 @@ def _batch(
     found = PAIR.bind(
         *moved[:n_given],
         *linear,
-        function=_mapped(
-            function,
-            of_given,
-        ),
-        transpose=_mapped(
-            transpose,
-            of_given,
-        ),
+        function=_mapped(function, of_given),
+        transpose=_mapped(transpose, of_given),
         n_given=n_given,
         results=tuple(ShapedArray((size, *kind.shape), kind.dtype) for kind in results),
     )
     return found, [0] * len(found)
 
 
-def _mapped(
-    function: Linear,
-    of_given: tuple[int | None, ...],
-) -> Linear:
+def _mapped(function: Linear, of_given: tuple[int | None, ...]) -> Linear:
     """A function under `vmap`."""
 
-    def mapped(
-        given: Sequence[Any],
-        linear: Sequence[Any],
-    ) -> Sequence[Any]:
+    def mapped(given: Sequence[Any], linear: Sequence[Any]) -> Sequence[Any]:
         each = lambda given, linear: list(
             function(
                 given,
@@ -228,8 +197,5 @@ ad.primitive_transposes[PAIR] = _transpose
 batching.primitive_batchers[PAIR] = _batch
 mlir.register_lowering(
     PAIR,
-    mlir.lower_fun(
-        _run,
-        multiple_results=True,
-    ),
+    mlir.lower_fun(_run, multiple_results=True),
 )

@@ -10,10 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 
-@dataclass(
-    frozen=True,
-    eq=False,
-)
+@dataclass(frozen=True, eq=False)
 class Packed:
     """Arrays of rows of one dtype, side by side in one array.
 

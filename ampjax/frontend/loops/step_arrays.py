@@ -17,115 +17,10 @@ import jax.numpy as jnp
 from ampjax.frontend.loops.level_bodies import LevelBody
 from ampjax.frontend.loops.linear_pairs import linear_pair
 from ampjax.frontend.loops.packed_rows import Kept, Packed
+from ampjax.frontend.loops.step_tables import StepTables
 
 
-@dataclass(
-    frozen=True,
-    eq=False,
-)
-class StepTables:
-    """What the host tells of a loop.
-
-    Args:
-      sizes: The row counts.
-      steps: `[steps]`: where each step's rows begin.
-      rounds: As `StepFrame.rounds` gives it.
-      reads: Where the states lie that each row reads, `[rows]` each.
-      readers: As `StepFrame.readers` gives it.
-    """
-
-    sizes: Sequence[int]
-    steps: Any
-    rounds: Any
-    reads: Sequence[Any]
-    readers: Any
-
-    def arrays(self) -> list[Any]:
-        """All arrays, one after the other."""
-        return [self.steps, self.rounds, self.readers, *self.reads]
-
-    def with_arrays(self, arrays: Sequence[Any]) -> StepTables:
-        """The same with other arrays in their places."""
-        steps, rounds, readers, *reads = arrays
-        return StepTables(
-            self.sizes,
-            steps,
-            rounds,
-            reads,
-            readers,
-        )
-
-    def over(
-        self,
-        step: Callable[[int, Any, Any], Any],
-        carry: Any,
-        reverse: bool = False,
-    ) -> Any:
-        """Goes through all steps.
-
-        Args:
-          step: From the row count, where the step's rows begin, and what is carried to what is carried on.
-          carry: What is carried.
-          reverse: Whether the last step comes first.
-        """
-        n_rounds = self.rounds[0, 0]
-        n_steps = self.rounds[0, 1]
-
-        def of_size(
-            size: int,
-            first: Any,
-            end: Any,
-            carry: Any,
-        ) -> Any:
-            def one(i: Any, carry: Any) -> Any:
-                number = end - 1 - i if reverse else first + i
-                return step(
-                    size,
-                    self.steps[number],
-                    carry,
-                )
-
-            return jax.lax.fori_loop(
-                0,
-                end - first,
-                one,
-                carry,
-            )
-
-        if len(self.sizes) == 1:
-            return of_size(
-                self.sizes[0],
-                0,
-                n_steps,
-                carry,
-            )
-        numbers = list(range(len(self.sizes)))
-        if reverse:
-            numbers.reverse()
-
-        def round_of(i: Any, carry: Any) -> Any:
-            starts = self.rounds[n_rounds - i if reverse else i + 1]
-            for number in numbers:
-                carry = of_size(
-                    self.sizes[number],
-                    starts[number],
-                    starts[number + 1],
-                    carry,
-                )
-            return carry
-
-        return jax.lax.fori_loop(
-            0,
-            n_rounds,
-            round_of,
-            carry,
-        )
-
-
-@dataclass(
-    frozen=True,
-    eq=False,
-)
+@dataclass(frozen=True, eq=False)
 class StepArrays:
     """A loop in steps as a function of arrays.
 
@@ -162,171 +57,90 @@ class StepArrays:
           fixed: Constants that have no gradient.
           fixed_rows: Rows that have none.
         """
-        n_moving = len(moving)
-        n_fixed = len(fixed)
-        n_fixed_rows = len(fixed_rows)
-        tables = self.tables
-
-        def run(
-            own: Any,
-            other: Any,
-            is_kept: bool,
-        ) -> tuple[Any, list[Any]]:
-            given = (
-                list(own[:n_moving]),
-                list(other[:n_fixed]),
-                list(own[n_moving:-1]),
-                list(other[n_fixed : n_fixed + n_fixed_rows]),
-            )
-            now = tables.with_arrays(other[n_fixed + n_fixed_rows :])
-            return self._forward(
-                now,
-                given,
-                own[-1],
-                is_kept,
-            )
+        other = (*fixed, *fixed_rows, *self.tables.arrays())
 
         @jax.custom_jvp
         def loop(own: Any, other: Any) -> Any:
-            return run(
-                own,
-                other,
-                False,
-            )[0]
+            return self._run(own, other, False)[0]
+
+        loop.defjvp(self._derivative)
+        return loop((*moving, *rows, before), other)
+
+    def _run(
+        self,
+        own: Sequence[Any],
+        other: Sequence[Any],
+        is_kept: bool,
+    ) -> tuple[Any, list[Any]]:
+        """The arena, and what is kept, from what has a gradient and what has none."""
+        tables, given = self._parted(own[:-1], other)
+        return self._forward(tables, given, own[-1], is_kept)
+
+    def _parted(
+        self,
+        own: Sequence[Any],
+        other: Sequence[Any],
+    ) -> tuple[StepTables, tuple[list[Any], ...]]:
+        """What the host tells; and constants and rows, each with and without a gradient."""
+        parts = self.body.parts
+        n_fixed = parts.n_fixed
+        n_other = n_fixed + parts.n_fixed_rows
+        given = (
+            list(own[: parts.n_moving]),
+            list(other[:n_fixed]),
+            list(own[parts.n_moving :]),
+            list(other[n_fixed:n_other]),
+        )
+        return self.tables.with_arrays(other[n_other:]), given
+
+    def _derivative(self, primals: Any, tangents: Any) -> tuple[Any, Any]:
+        """The arena, and its change: a linear function with a transpose of its own."""
+        own, other = primals
+        n_own = len(own) - 1
+        n_given = n_own + len(other)
+        arena, kept = self._run(own, other, True)
+
+        def push(given: Sequence[Any], changes: Sequence[Any]) -> list[Any]:
+            start = given[n_given][: self.n_before]
+            whole = lambda own: self._run(own, given[n_own:n_given], False)[0]
+            before = (*given[:n_own], start)
+            return [jax.jvp(whole, (before,), (tuple(changes),))[1]]
 
         def pull(given: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-            own = given[: n_moving + len(rows)]
-            other = given[len(own) : len(own) + n_others]
-            arena, *kept = given[len(own) + n_others :]
-            parts = (
-                list(own[:n_moving]),
-                list(other[:n_fixed]),
-                list(own[n_moving:]),
-                list(other[n_fixed : n_fixed + n_fixed_rows]),
-            )
-            now = tables.with_arrays(other[n_fixed + n_fixed_rows :])
-            return self._backward(
-                now,
-                parts,
-                arena,
-                kept,
-                cotangents[0],
-            )
+            arena, *kept = given[n_given:]
+            tables, parts = self._parted(given[:n_own], given[n_own:n_given])
+            return self._backward(tables, parts, arena, kept, cotangents[0])
 
-        others = [*fixed, *fixed_rows, *tables.arrays()]
-        n_others = len(others)
-
-        @loop.defjvp
-        def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
-            own, other = primals
-            arena, kept = run(
-                own,
-                other,
-                True,
-            )
-
-            def push(given: Sequence[Any], changes: Sequence[Any]) -> list[Any]:
-                n = len(own) - 1
-                other = given[n : n + n_others]
-                start = given[n + n_others][: self.n_before]
-                whole = lambda own: run(
-                    own,
-                    other,
-                    False,
-                )[0]
-                return [
-                    jax.jvp(
-                        whole,
-                        ((*given[:n], start),),
-                        (tuple(changes),),
-                    )[1]
-                ]
-
-            given = [*own[:-1], *other, arena, *kept]
-            return arena, linear_pair(
-                push,
-                pull,
-                given,
-                [*tangents[0]],
-                [arena],
-            )[0]
-
-        return loop(
-            (*moving, *rows, before),
-            tuple(others),
-        )
+        given = [*own[:-1], *other, arena, *kept]
+        changes = linear_pair(push, pull, given, [*tangents[0]], [arena])
+        return arena, changes[0]
 
     # -- forwards
 
     def _forward(
-        self,
-        tables: StepTables,
-        given: tuple[list[Any], ...],
-        before: Any,
-        is_kept: bool,
+        self, tables: StepTables, given: tuple[list[Any], ...], before: Any, is_kept: bool
     ) -> tuple[Any, list[Any]]:
         """The arena, and what is kept of each row."""
         layout = Packed(tuple(kind.shape for kind in self.states))
         kept_layout = Kept(self.body.kept_types(self.n_rows)) if is_kept else Kept([])
         smallest = tables.sizes[-1]
 
-        def computed(
-            size: int,
-            first: Any,
-            arena: Any,
-        ) -> tuple[Any, list[Any]]:
-            inputs = self._inputs(
-                tables,
-                given,
-                arena,
-                size,
-                first,
-            )
-            states, kept = self.body.forward(
-                size,
-                inputs,
-                is_kept,
-            )
+        def computed(size: int, first: Any, arena: Any) -> tuple[Any, list[Any]]:
+            inputs = self._inputs(tables, given, arena, size, first)
+            states, kept = self.body.forward(size, inputs, is_kept)
             return layout.pack(states), kept_layout.pack(kept)
 
         # Rows that no step computes are copies of the first one, so that what is computed of them is finite.
         # Rows of the first step read states from before the loop, or none.
-        there = (
-            before
-            if self.n_before
-            else jnp.zeros(
-                (1, layout.width),
-                before.dtype,
-            )
-        )
-        row, kept_row = computed(
-            smallest,
-            0,
-            there,
-        )
-        arena = jnp.concatenate(
-            [
-                before,
-                jnp.broadcast_to(
-                    row[:1],
-                    (self.n_rows, layout.width),
-                ),
-            ],
-        )
-        kept = [jnp.broadcast_to(x[:1], (self.n_rows, x.shape[1])) for x in kept_row]
+        there = before if self.n_before else jnp.zeros((1, layout.width), before.dtype)
+        row, kept_row = computed(smallest, 0, there)
+        arena = jnp.concatenate([before, self._copies(row)])
+        kept = [self._copies(x) for x in kept_row]
 
-        def step(
-            size: int,
-            first: Any,
-            carry: Any,
-        ) -> Any:
+        def step(size: int, first: Any, carry: Any) -> Any:
             arena, kept = carry
             # What the rows read lies in steps before this one.
-            row, new = computed(
-                size,
-                first,
-                arena,
-            )
+            row, new = computed(size, first, arena)
             # Each array is written once, in place: all that the step reads of it has been read by now.
             arena = jax.lax.dynamic_update_slice_in_dim(
                 arena,
@@ -336,46 +150,28 @@ class StepArrays:
             )
             written = []
             for old, x in zip(kept, new, strict=True):
-                written.append(
-                    jax.lax.dynamic_update_slice_in_dim(
-                        old,
-                        x,
-                        first,
-                        0,
-                    )
-                )
+                written.append(jax.lax.dynamic_update_slice_in_dim(old, x, first, 0))
             return arena, written
 
-        return tables.over(
-            step,
-            (arena, kept),
+        return tables.over(step, (arena, kept))
+
+    def _copies(self, rows: Any) -> Any:
+        """The first of some rows, for each row of the loop."""
+        return jnp.broadcast_to(
+            rows[:1],
+            (self.n_rows, rows.shape[1]),
         )
 
     def _inputs(
-        self,
-        tables: StepTables,
-        given: tuple[list[Any], ...],
-        arena: Any,
-        size: int,
-        first: Any,
+        self, tables: StepTables, given: tuple[list[Any], ...], arena: Any, size: int, first: Any
     ) -> list[Any]:
         """The body's inputs for some neighbouring rows."""
         moving, fixed, rows, fixed_rows = given
         layout = Packed(tuple(kind.shape for kind in self.states))
         found = []
         for at in tables.reads:
-            found.append(
-                layout.unpack(
-                    _taken(
-                        arena,
-                        _rows(
-                            at,
-                            first,
-                            size,
-                        ),
-                    )
-                )
-            )
+            own_at = _rows(at, first, size)
+            found.append(layout.unpack(_taken(arena, own_at)))
         reads = [found[i][s] for i, s in self.read]
         own = [_rows(x, first, size) for x in rows]
         fixed_own = [_rows(x, first, size) for x in fixed_rows]
@@ -397,28 +193,12 @@ class StepArrays:
         n_reads = len(tables.reads)
         is_added = tables.readers.shape[1] == 0
 
-        def of_reads(
-            size: int,
-            first: Any,
-            own: Any,
-        ) -> list[Any]:
+        def of_reads(size: int, first: Any, own: Any) -> list[Any]:
             """Cotangents of what some rows read, given those of their states."""
             found = self.body.backward(
                 size,
-                self._inputs(
-                    tables,
-                    given,
-                    arena,
-                    size,
-                    first,
-                ),
-                layout.unpack(
-                    _rows(
-                        arena,
-                        self.n_before + first,
-                        size,
-                    )
-                ),
+                self._inputs(tables, given, arena, size, first),
+                layout.unpack(_rows(arena, self.n_before + first, size)),
                 kept_layout.unpack([_rows(x, first, size) for x in kept]),
                 layout.unpack(own),
                 True,
@@ -433,17 +213,9 @@ class StepArrays:
             return by_read
 
         if is_added:
-            own, before = self._by_adding(
-                tables,
-                cotangent,
-                of_reads,
-            )
+            own, before = self._by_adding(tables, cotangent, of_reads)
         else:
-            own, before = self._by_reading(
-                tables,
-                cotangent,
-                of_reads,
-            )
+            own, before = self._by_reading(tables, cotangent, of_reads)
         inputs = self._inputs(
             tables,
             given,
@@ -462,42 +234,20 @@ class StepArrays:
         return [*rest, before]
 
     def _by_reading(
-        self,
-        tables: StepTables,
-        cotangent: Any,
-        of_reads: Callable[..., list[Any]],
+        self, tables: StepTables, cotangent: Any, of_reads: Callable[..., list[Any]]
     ) -> tuple[Any, Any]:
         """Cotangents of all states: each step reads what the readers of its states have left."""
         n = len(tables.reads) + 1
         width = cotangent.shape[1]
 
-        def total(
-            first: Any,
-            size: int,
-            left: Any,
-        ) -> Any:
-            found = _rows(
-                cotangent,
-                first,
-                size,
-            )
-            readers = _rows(
-                tables.readers,
-                first,
-                size,
-            )
+        def total(first: Any, size: int, left: Any) -> Any:
+            found = _rows(cotangent, first, size)
+            readers = _rows(tables.readers, first, size)
             for number in range(readers.shape[1]):
-                found = found + _taken(
-                    left,
-                    readers[:, number],
-                )
+                found = found + _taken(left, readers[:, number])
             return found
 
-        def step(
-            size: int,
-            first: Any,
-            left: Any,
-        ) -> Any:
+        def step(size: int, first: Any, left: Any) -> Any:
             # All readers of these states are in later steps, which are done.
             own = jax.lax.optimization_barrier(
                 total(
@@ -507,21 +257,11 @@ class StepArrays:
                 )
             )
             rows = jnp.stack(
-                [
-                    *of_reads(
-                        size,
-                        first,
-                        own,
-                    ),
-                    own,
-                ],
+                [*of_reads(size, first, own), own],
                 axis=1,
             )
             # One slice holds all that the step leaves.
-            flat = rows.reshape(
-                size * n,
-                width,
-            )
+            flat = rows.reshape(size * n, width)
             return jax.lax.dynamic_update_slice_in_dim(
                 left,
                 flat,
@@ -533,35 +273,20 @@ class StepArrays:
             ((self.n_rows + 1) * n, width),
             cotangent.dtype,
         )
-        left = tables.over(
-            step,
-            start,
-            reverse=True,
-        )
+        left = tables.over(step, start, reverse=True)
         own = left.reshape(
             self.n_rows + 1,
             n,
             width,
         )[: self.n_rows, n - 1]
-        return own, total(
-            0,
-            self.n_before,
-            left,
-        )
+        return own, total(0, self.n_before, left)
 
     def _by_adding(
-        self,
-        tables: StepTables,
-        cotangent: Any,
-        of_reads: Callable[..., list[Any]],
+        self, tables: StepTables, cotangent: Any, of_reads: Callable[..., list[Any]]
     ) -> tuple[Any, Any]:
         """Cotangents of all states: each step adds what it leaves to those of the states that it has read."""
 
-        def step(
-            size: int,
-            first: Any,
-            every: Any,
-        ) -> Any:
+        def step(size: int, first: Any, every: Any) -> Any:
             # All readers of these states are in later steps, which are done.
             own = jax.lax.optimization_barrier(
                 _rows(
@@ -571,23 +296,13 @@ class StepArrays:
                 )
             )
             for at, value in zip(tables.reads, of_reads(size, first, own), strict=True):
-                every = every.at[
-                    _rows(
-                        at,
-                        first,
-                        size,
-                    )
-                ].add(
+                every = every.at[_rows(at, first, size)].add(
                     value,
                     mode="promise_in_bounds",
                 )
             return every
 
-        every = tables.over(
-            step,
-            cotangent,
-            reverse=True,
-        )
+        every = tables.over(step, cotangent, reverse=True)
         return every[self.n_before :], every[: self.n_before]
 
 
@@ -599,11 +314,7 @@ def _rows(
     """Neighbouring rows."""
     if isinstance(first, int) and first == 0 and values.shape[0] == size:
         return values
-    return jax.lax.dynamic_slice_in_dim(
-        values,
-        first,
-        size,
-    )
+    return jax.lax.dynamic_slice_in_dim(values, first, size)
 
 
 def _taken(values: Any, at: Any) -> Any:

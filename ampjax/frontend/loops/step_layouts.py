@@ -21,10 +21,7 @@ EIGHTHS = (8, 5, 3, 1)
 """The row counts as parts of the largest one."""
 
 
-@dataclass(
-    frozen=True,
-    eq=False,
-)
+@dataclass(frozen=True, eq=False)
 class StepLayout:
     """Where rows lie, and in which steps they are computed.
 
@@ -80,17 +77,11 @@ def lay_out(
       largest: The largest row count.
       start: What it costs to start a step, in rows that could be computed meanwhile.
     """
-    sizes = np.array(
-        row_counts(largest),
-        np.int64,
-    )
+    sizes = np.array(row_counts(largest), np.int64)
     by_level = np.lexsort((order, levels))
     counts = np.bincount(levels)
     counts = counts[counts > 0]
-    kinds, which = np.unique(
-        counts,
-        return_inverse=True,
-    )
+    kinds, which = np.unique(counts, return_inverse=True)
     cuts = [_cut(int(n), tuple(sizes.tolist()), start) for n in kinds]
     n_steps = np.array([len(cut) for cut in cuts], np.int64)
     first_cut = np.cumsum(n_steps) - n_steps
@@ -112,21 +103,12 @@ def lay_out(
     ends = np.cumsum(sizes[number])
     firsts = ends - sizes[number]
     of_level = np.cumsum(n_steps[which]) - n_steps[which]
-    at = np.zeros(
-        len(levels),
-        np.int64,
-    )
-    at[by_level] = ranges(
-        firsts[of_level],
-        counts,
-    )
+    at = np.zeros(len(levels), np.int64)
+    at[by_level] = ranges(firsts[of_level], counts)
     return StepLayout(
         at,
         firsts,
-        _rounds(
-            number,
-            len(sizes),
-        ),
+        _rounds(number, len(sizes)),
         int(ends[-1]) if len(ends) else 0,
     )
 
@@ -139,10 +121,7 @@ def _cut(
     """The numbers of the row counts that a level of so many rows is cut into, so that it costs least; the largest come first."""
     n_full = max(0, n // sizes[0] - 1)
     rest = n - n_full * sizes[0]
-    _, ends = _cheapest(
-        sizes,
-        start,
-    )
+    _, ends = _cheapest(sizes, start)
     found = [0] * n_full
     while rest > 0:
         number = int(ends[rest])
@@ -177,7 +156,4 @@ def _rounds(number: np.ndarray, n_sizes: int) -> np.ndarray:
     own = np.concatenate([[0], np.cumsum(is_new)])
     key = own * n_sizes + number
     asked = np.arange(own[-1] + 1)[:, None] * n_sizes + np.arange(n_sizes + 1)
-    return np.searchsorted(
-        key,
-        asked,
-    )
+    return np.searchsorted(key, asked)

@@ -16,10 +16,7 @@ HEAVY = ("dot_general", "conv_general_dilated")
 """Operations that are better done once for all rows of a loop, where they do not wait for what the loop computes."""
 
 
-@dataclass(
-    frozen=True,
-    eq=False,
-)
+@dataclass(frozen=True, eq=False)
 class TracedRows:
     """A function of rows, traced for one number of rows.
 
@@ -60,9 +57,7 @@ class TracedRows:
         return found
 
     def needed(
-        self,
-        wanted: Sequence[Any],
-        known: Mapping[Variable, Any] | set[Variable],
+        self, wanted: Sequence[Any], known: Mapping[Variable, Any] | set[Variable]
     ) -> tuple[list[Any], list[Variable]]:
         """The equations that some values need, and the known values that these start from.
 
@@ -91,15 +86,9 @@ class TracedRows:
           wanted: Variables, or numbers.
         """
         env = dict(known)
-        equations, _ = self.needed(
-            wanted,
-            known,
-        )
+        equations, _ = self.needed(wanted, known)
         for equation in equations:
-            results = bind(
-                equation,
-                [value_of(v, env) for v in equation.invars],
-            )
+            results = bind(equation, [value_of(v, env) for v in equation.invars])
             for variable, value in zip(equation.outvars, results, strict=True):
                 env.setdefault(variable, value)
         return [value_of(v, env) for v in wanted]

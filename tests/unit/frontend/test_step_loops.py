@@ -21,11 +21,7 @@ PARAMS = {
 SPEC = {
     "words": "int32[n]",
     "x": "float32[n,3]",
-    "tree": amp.Tree(
-        "int32[v]",
-        "int32[v]",
-        "int32[v]",
-    ),
+    "tree": amp.Tree("int32[v]", "int32[v]", "int32[v]"),
     "asked": "int32[m,2]",
 }
 
@@ -60,20 +56,10 @@ def example(seed, n, n_leaves, n_asked):
     for i in range(n_asked):
         asked.append([int(rng.integers(-1, i)) if i else -1 for _ in range(2)])
     return {
-        "words": rng.integers(
-            0,
-            7,
-            n,
-        ).astype(np.int32),
+        "words": rng.integers(0, 7, n).astype(np.int32),
         "x": rng.normal(size=(n, 3)).astype(np.float32),
-        "tree": binary_tree(
-            rng,
-            n_leaves,
-        ),
-        "asked": np.array(asked, np.int32).reshape(
-            n_asked,
-            2,
-        ),
+        "tree": binary_tree(rng, n_leaves),
+        "asked": np.array(asked, np.int32).reshape(n_asked, 2),
     }
 
 
@@ -83,10 +69,7 @@ EXAMPLES = [example(seed, *sizes) for seed, sizes in enumerate(SIZES)]
 
 def cell(p, c, h, x):
     gates = jnp.concatenate([h, x]) @ p["w"] + p["b"]
-    i, f, o, g = jnp.split(
-        gates,
-        4,
-    )
+    i, f, o, g = jnp.split(gates, 4)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
@@ -163,10 +146,7 @@ def of_trees(p, s):
     )
     return jnp.sum(c) + amp.sum(
         amp.map(
-            lambda state, d: jnp.dot(
-                state[1],
-                d,
-            ),
+            lambda state, d: jnp.dot(state[1], d),
             states,
             down,
         )
@@ -182,11 +162,7 @@ def of_recursions(p, s):
     return amp.sum(
         amp.map(
             jnp.sum,
-            amp.recurse(
-                each,
-                p["embed"][1],
-                s["asked"],
-            ),
+            amp.recurse(each, p["embed"][1], s["asked"]),
         )
     )
 
@@ -217,14 +193,8 @@ FUNCTIONS = [of_sequences, of_trees, of_recursions, of_drawn_numbers]
 def compare(one, other, tolerance=1e-5):
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(
-            np.asarray(
-                a,
-                np.float64,
-            ),
-            np.asarray(
-                b,
-                np.float64,
-            ),
+            np.asarray(a, np.float64),
+            np.asarray(b, np.float64),
             rtol=tolerance,
             atol=tolerance
             * max(
@@ -243,26 +213,15 @@ def compare(one, other, tolerance=1e-5):
 
 def batched_as(form, function, params=PARAMS, spec=SPEC):
     with loops_as(form):
-        return amp.vmap(
-            function,
-            spec,
-            params=params,
-        )
+        return amp.vmap(function, spec, params=params)
 
 
 def both(function):
-    return batched_as(
-        "steps",
-        function,
-    ), batched_as("scan", function)
+    return batched_as("steps", function), batched_as("scan", function)
 
 
 def weighted(batched, params, batch, key=None):
-    values = batched(
-        params,
-        batch,
-        key=key,
-    )
+    values = batched(params, batch, key=key)
     return jnp.sum(values * jnp.cos(jnp.arange(len(values))) * batch.weights), values
 
 
@@ -272,19 +231,13 @@ def test_the_form_is_chosen_by_the_back_end():
         assert form_of_loops() == "scan"
 
 
-@pytest.mark.parametrize(
-    "function",
-    FUNCTIONS,
-)
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_values_and_gradients_are_those_of_scans(function):
     """Also of a batch that is filled up; and a second run gives the same bits."""
     key = jax.random.key(1) if function is of_drawn_numbers else None
     found = []
     for batched in both(function):
-        batch = batched.pack(
-            EXAMPLES,
-            size=7,
-        )
+        batch = batched.pack(EXAMPLES, size=7)
         compute = jax.jit(
             jax.value_and_grad(
                 lambda p, batch, batched=batched: weighted(
@@ -296,26 +249,13 @@ def test_values_and_gradients_are_those_of_scans(function):
                 has_aux=True,
             )
         )
-        ((_, values), grads) = compute(
-            PARAMS,
-            batch,
-        )
+        ((_, values), grads) = compute(PARAMS, batch)
         found.append((values[: len(EXAMPLES)], grads))
         again = compute(PARAMS, batch)
         for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(((_, values), grads)), strict=True):
             assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
     compare(*found)
-    assert (
-        len(
-            batched_as(
-                "steps",
-                function,
-            )
-            .pack(EXAMPLES)
-            .arrays
-        )
-        > 0
-    )
+    assert len(batched_as("steps", function).pack(EXAMPLES).arrays) > 0
 
 
 def test_steps_are_taken_where_they_can_be():
@@ -329,13 +269,7 @@ def test_all_orders_of_examples_give_the_same():
     batched = batched_as("steps", of_trees)
     order = [3, 0, 4, 2, 1]
     found = batched(PARAMS, [EXAMPLES[i] for i in order])
-    compare(
-        found,
-        batched(
-            PARAMS,
-            EXAMPLES,
-        )[np.array(order)],
-    )
+    compare(found, batched(PARAMS, EXAMPLES)[np.array(order)])
 
 
 def test_a_state_that_many_read_has_its_cotangents_added_up():
@@ -345,23 +279,14 @@ def test_a_state_that_many_read_has_its_cotangents_added_up():
         down = amp.scan_tree(
             lambda above, word: jnp.tanh(above @ p["u"] + p["embed"][word]), p["b"][:3], s["tree"]
         )
-        return amp.sum(
-            amp.map(
-                jnp.sum,
-                down,
-            )
-        )
+        return amp.sum(amp.map(jnp.sum, down))
 
     columns = [np.array(each, np.int32) for each in ([-1] + [0] * 9, [0, *range(9)])]
     wide = {
         **EXAMPLES[0],
         "tree": amp.Tree(
             *columns,
-            np.arange(
-                10,
-                dtype=np.int32,
-            )
-            % 7,
+            np.arange(10, dtype=np.int32) % 7,
         ),
     }
     columns = [np.array(each, np.int32) for each in (range(-1, 9), [0] * 10)]
@@ -369,11 +294,7 @@ def test_a_state_that_many_read_has_its_cotangents_added_up():
         **EXAMPLES[0],
         "tree": amp.Tree(
             *columns,
-            np.arange(
-                10,
-                dtype=np.int32,
-            )
-            % 7,
+            np.arange(10, dtype=np.int32) % 7,
         ),
     }
     batched = batched_as("steps", star)
@@ -391,10 +312,7 @@ def test_a_state_that_many_read_has_its_cotangents_added_up():
             values = jnp.stack([star(p, each) for each in examples])
             return jnp.sum(values * jnp.cos(jnp.arange(2)))
 
-        compare(
-            grads,
-            jax.grad(own)(PARAMS),
-        )
+        compare(grads, jax.grad(own)(PARAMS))
 
 
 def test_one_program_serves_other_depths():
@@ -409,11 +327,7 @@ def test_one_program_serves_other_depths():
             )[0]
         )
 
-    batched = batched_as(
-        "steps",
-        chain,
-        spec="float32[n,3]",
-    )
+    batched = batched_as("steps", chain, spec="float32[n,3]")
     compute = jax.jit(
         jax.value_and_grad(
             lambda p, batch: jnp.sum(
@@ -426,10 +340,7 @@ def test_one_program_serves_other_depths():
     )
     x = RNG.normal(size=(12, 3)).astype(np.float32)
     for n in (10, 12):
-        found = compute(
-            PARAMS,
-            batched.pack([x[:n]]),
-        )
+        found = compute(PARAMS, batched.pack([x[:n]]))
         compare(
             found,
             jax.value_and_grad(
@@ -450,19 +361,12 @@ def test_nothing_comes_of_rows_that_no_step_computes():
             y = x[0] * p["b"][0]
             return h / y + jnp.log(y), None
 
-        return amp.scan(
-            step,
-            1.0,
-            s["x"],
-        )[0]
+        return amp.scan(step, 1.0, s["x"])[0]
 
     examples = [{**each, "x": np.abs(each["x"]) + 0.5} for each in EXAMPLES]
     params = {**PARAMS, "b": np.abs(PARAMS["b"]) + 0.5}
     batched = batched_as("steps", quotients)
-    batch = batched.pack(
-        examples,
-        size=9,
-    )
+    batch = batched.pack(examples, size=9)
     grads = jax.grad(
         lambda p: jnp.sum(
             batched(
@@ -473,11 +377,7 @@ def test_nothing_comes_of_rows_that_no_step_computes():
         )
     )(params)
     own = lambda p: sum(quotients(p, each) for each in examples)
-    compare(
-        grads,
-        jax.grad(own)(params),
-        1e-4,
-    )  # quotients grow
+    compare(grads, jax.grad(own)(params), 1e-4)  # quotients grow
 
 
 def directional(batched, batch, params):
@@ -486,16 +386,8 @@ def directional(batched, batch, params):
         lambda x: jnp.cos(jnp.arange(x.size)).reshape(x.shape),
         params,
     )
-    loss = lambda p: weighted(
-        batched,
-        p,
-        batch,
-    )[0]
-    _, forward = jax.jvp(
-        loss,
-        (params,),
-        (direction,),
-    )
+    loss = lambda p: weighted(batched, p, batch)[0]
+    _, forward = jax.jvp(loss, (params,), (direction,))
     grads = jax.grad(loss)(params)
     backward = sum(
         jax.tree.leaves(
@@ -509,10 +401,7 @@ def directional(batched, batch, params):
     return loss, direction, forward, backward
 
 
-@pytest.mark.parametrize(
-    "function",
-    [of_sequences, of_trees],
-)
+@pytest.mark.parametrize("function", [of_sequences, of_trees])
 def test_forward_derivatives_and_those_of_gradients(function):
     steps, scans = both(function)
     loss, direction, forward, backward = directional(
@@ -521,11 +410,7 @@ def test_forward_derivatives_and_those_of_gradients(function):
         PARAMS,
     )
     compare(forward, backward, 1e-4)  # sums of many terms in another order
-    other = directional(
-        scans,
-        scans.pack(EXAMPLES),
-        PARAMS,
-    )[0]
+    other = directional(scans, scans.pack(EXAMPLES), PARAMS)[0]
     found = jax.jvp(
         jax.grad(loss),
         (PARAMS,),
@@ -553,54 +438,33 @@ def test_transformations_of_a_batch():
         )
         * batch.weights
     )
-    want = jax.grad(loss)(
-        PARAMS,
-        batch,
-    )
+    want = jax.grad(loss)(PARAMS, batch)
     compare(
-        jax.grad(jax.checkpoint(loss))(
-            PARAMS,
-            batch,
-        ),
+        jax.grad(jax.checkpoint(loss))(PARAMS, batch),
         want,
     )
     several = jax.tree.map(
         lambda x: jnp.stack([0.3 * x, x]),
         PARAMS,
     )
-    ensemble = jax.vmap(
-        jax.grad(loss),
-        in_axes=(0, None),
-    )(
+    ensemble = jax.vmap(jax.grad(loss), in_axes=(0, None))(
         several,
         batch,
     )
     compare(
-        jax.tree.map(
-            lambda x: x[1],
-            ensemble,
-        ),
+        jax.tree.map(lambda x: x[1], ensemble),
         want,
     )
-    parts = batched.pack(
-        EXAMPLES[:4],
-        parts=2,
-    )
+    parts = batched.pack(EXAMPLES[:4], parts=2)
     mesh = Mesh(
         np.array(jax.devices()[:2]),
         ("device",),
     )
 
     def own(p, batch):
-        part = jax.tree.map(
-            lambda x: x[0],
-            batch,
-        )
+        part = jax.tree.map(lambda x: x[0], batch)
         return jax.lax.psum(
-            jax.grad(loss)(
-                p,
-                part,
-            ),
+            jax.grad(loss)(p, part),
             "device",
         )
 
@@ -608,13 +472,7 @@ def test_transformations_of_a_batch():
     every = jax.shard_map(
         own, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
     )
-    compare(
-        jax.jit(every)(
-            PARAMS,
-            parts,
-        ),
-        want,
-    )
+    compare(jax.jit(every)(PARAMS, parts), want)
 
 
 @pytest.mark.parametrize(
@@ -624,10 +482,7 @@ def test_transformations_of_a_batch():
 def test_other_dtypes(dtype, tolerance):
     with jax.enable_x64(dtype == "float64"):
         params = jax.tree.map(
-            lambda x: jnp.asarray(
-                x,
-                dtype,
-            ),
+            lambda x: jnp.asarray(x, dtype),
             PARAMS,
         )
         spec = {**SPEC, "x": f"{dtype}[n,3]"}
@@ -641,14 +496,7 @@ def test_other_dtypes(dtype, tolerance):
                 ),
                 p["b"][:3],
             )
-            step = lambda ch, x: (
-                cell(
-                    p,
-                    *ch,
-                    x,
-                ),
-                None,
-            )
+            step = lambda ch, x: (cell(p, *ch, x), None)
             return jnp.sum(
                 amp.scan(
                     step,
@@ -659,12 +507,7 @@ def test_other_dtypes(dtype, tolerance):
 
         found = []
         for form in ("steps", "scan"):
-            batched = batched_as(
-                form,
-                states,
-                params,
-                spec,
-            )
+            batched = batched_as(form, states, params, spec)
             batch = batched.pack(examples)
             loss = lambda p, batched=batched, batch=batch: jnp.sum(
                 batched(
@@ -688,16 +531,8 @@ def test_empty_batches_of_elements():
             )
         )
     )(PARAMS)
-    want = jax.value_and_grad(
-        lambda p: of_sequences(
-            p,
-            nothing,
-        )
-    )(PARAMS)
-    compare(
-        (values, grads),
-        want,
-    )
+    want = jax.value_and_grad(lambda p: of_sequences(p, nothing))(PARAMS)
+    compare((values, grads), want)
 
 
 def bodies_of_loops(text):
@@ -708,26 +543,17 @@ def bodies_of_loops(text):
         if lines and lines[0].startswith("%"):
             computations[lines[0].split(" ")[0]] = lines[1:]
     found = {}
-    names = re.findall(
-        r"body=(%[\w.\-]+)",
-        text,
-    )
+    names = re.findall(r"body=(%[\w.\-]+)", text)
     while names:
         name = names.pop()
         if name not in found:
             found[name] = computations[name]
             inner = "\n".join(computations[name])
-            names += re.findall(
-                r"(?:calls|to_apply)=(%[\w.\-]+)",
-                inner,
-            )
+            names += re.findall(r"(?:calls|to_apply)=(%[\w.\-]+)", inner)
     return found
 
 
-@pytest.mark.parametrize(
-    "function",
-    [of_sequences, of_trees],
-)
+@pytest.mark.parametrize("function", [of_sequences, of_trees])
 def test_no_step_copies_an_arena_and_no_read_becomes_a_scatter(function):
     """In the compiled program: a step writes slices of what it carries; it copies none of that, and adds nothing where it lies."""
     batched = batched_as("steps", function)
@@ -753,10 +579,7 @@ def test_no_step_copies_an_arena_and_no_read_becomes_a_scatter(function):
     assert len(bodies) > 8
     for lines in bodies.values():
         for line in lines:
-            match = re.search(
-                r"= \w+\[([\d,]*)\]\S* (copy|scatter)\(",
-                line,
-            )
+            match = re.search(r"= \w+\[([\d,]*)\]\S* (copy|scatter)\(", line)
             if match is not None:
                 shape = [int(n) for n in match[1].split(",") if n]
                 assert match[2] == "copy" and np.prod(shape) < 100, line
