@@ -184,14 +184,16 @@ class RowTables:
         return (np.maximum(at, 0) % max(n_rows, 1)).astype(np.int32)
 
     def span(self, source: Place, frame: Frame) -> int:
-        """How many rows of a place are in reach from a frame.
+        """How many rows of a place are in reach from a frame: those of all levels of loops that have ended there.
 
         Args:
           source: The place.
           frame: The frame.
         """
         frames = source[0].around()
-        n_levels = frames.index(frame) if frame in frames else 0
+        running = frame.around()
+        ended = [each for each in frames[:-1] if each not in running]
+        n_levels = len(ended)
         shape = self.rows(*source).shape
         return int(np.prod(shape[len(shape) - 1 - n_levels :]))
 
