@@ -5,7 +5,9 @@ It is what a loop with a backward pass of its own needs under all of JAX's trans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -17,6 +19,9 @@ from jax.interpreters import ad, batching, mlir
 
 Linear = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 """From what is given and what it is linear in to results."""
+
+IS_DIFFERENTIATED: ContextVar[bool] = ContextVar("is_differentiated", default=False)
+"""Whether functions are to be written as JAX differentiates them by itself, in any direction: their own derivative is being taken."""
 
 PAIR: Any = jex.Primitive("linear_pair")
 PAIR.multiple_results = True
@@ -74,11 +79,33 @@ def _jvp(
             **params,
         )
     whole = lambda *args: _run(*args, **params)
-    return results, jax.jvp(
-        whole,
-        tuple(primals),
-        tuple(changes),
-    )[1]
+    return results, derivative(whole, primals, changes)
+
+
+def derivative(
+    function: Callable[..., Any],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+) -> Any:
+    """The change of what a function gives, by JAX alone; it can be transposed.
+
+    Args:
+      function: The function.
+      primals: Its arguments.
+      tangents: Their changes.
+    """
+    with _differentiated():
+        return jax.jvp(function, tuple(primals), tuple(tangents))[1]
+
+
+@contextmanager
+def _differentiated() -> Iterator[None]:
+    """Has functions be written as JAX differentiates them meanwhile."""
+    token = IS_DIFFERENTIATED.set(True)
+    try:
+        yield
+    finally:
+        IS_DIFFERENTIATED.reset(token)
 
 
 def _filled(tangent: Any) -> Any:

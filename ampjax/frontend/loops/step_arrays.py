@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.frontend.loops.level_bodies import LevelBody
-from ampjax.frontend.loops.linear_pairs import linear_pair
+from ampjax.frontend.loops.linear_pairs import derivative, linear_pair
 from ampjax.frontend.loops.packed_rows import Kept, Packed
 from ampjax.frontend.loops.step_tables import StepTables
 
@@ -98,7 +98,18 @@ class StepArrays:
         own, other = primals
         n_own = len(own) - 1
         n_given = n_own + len(other)
-        arena, kept = self._run(own, other, True)
+
+        # The derivative of this one, too, is asked for where a gradient is differentiated.
+        @jax.custom_jvp
+        def run(own: Any, other: Any) -> Any:
+            return self._run(own, other, True)
+
+        @run.defjvp
+        def rule(primals: Any, tangents: Any) -> Any:
+            alone = lambda own: self._run(own, primals[1], True)
+            return run(*primals), derivative(alone, primals[:1], tangents[:1])
+
+        arena, kept = run(own, other)
 
         def push(given: Sequence[Any], changes: Sequence[Any]) -> list[Any]:
             start = given[n_given][: self.n_before]

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+
+from ampjax.frontend.loops.linear_pairs import IS_DIFFERENTIATED
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,8 @@ class StepTables:
           carry: What is carried.
           reverse: Whether the last step comes first.
         """
+        if IS_DIFFERENTIATED.get():
+            return self._as_scan(step, carry, reverse)
         n_rounds = self.rounds[0, 0]
         n_steps = self.rounds[0, 1]
 
@@ -92,3 +97,28 @@ class StepTables:
             return carry
 
         return jax.lax.fori_loop(0, n_rounds, round_of, carry)
+
+    def _as_scan(
+        self,
+        step: Callable[[int, Any, Any], Any],
+        carry: Any,
+        reverse: bool,
+    ) -> Any:
+        """The same way, as JAX differentiates it by itself: as many steps as there can be, of which those that are none are left out."""
+        n_rounds = self.rounds[0, 0]
+        n_steps = self.rounds[0, 1]
+        ends = self.rounds[1:, 1 : len(self.sizes) + 1]
+        is_round = jnp.arange(len(ends)) < n_rounds
+
+        def of_size(size: int, number: Any) -> Callable[[Any], Any]:
+            return lambda carry: step(size, self.steps[number], carry)
+
+        def one(carry: Any, number: Any) -> tuple[Any, None]:
+            # A step's row count is the first one, in the order of rounds, whose steps end behind it.
+            n_ended = jnp.sum((ends <= number) & is_round[:, None])
+            branches = [of_size(size, number) for size in self.sizes]
+            taken = lambda carry: jax.lax.switch(n_ended % len(self.sizes), branches, carry)
+            return jax.lax.cond(number < n_steps, taken, lambda carry: carry, carry), None
+
+        numbers = jnp.arange(len(self.steps))
+        return jax.lax.scan(one, carry, numbers, reverse=reverse)[0]

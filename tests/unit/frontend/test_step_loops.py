@@ -427,6 +427,22 @@ def test_forward_derivatives_and_those_of_gradients(function):
     )  # second derivatives
 
 
+def test_a_gradient_of_a_gradient():
+    """The same steps by `lax.scan`, as what a step leaves for the way back is differentiated again."""
+
+    def chain(p, s):
+        step = lambda h, x: (jnp.tanh(h @ p["u"] + x), None)
+        return jnp.sum(amp.scan(step, p["b"][:3], s["x"])[0])
+
+    found = []
+    for batched in both(chain):
+        batch = batched.pack(EXAMPLES)
+        loss = lambda p, batched=batched, batch=batch: weighted(batched, p, batch)[0]
+        steep = lambda p, loss=loss: jnp.sum(jax.grad(loss)(p)["u"] ** 2)
+        found.append(jax.grad(steep)(PARAMS))
+    compare(*found)
+
+
 def test_transformations_of_a_batch():
     """An ensemble, a checkpoint, two devices."""
     batched = batched_as("steps", of_trees)
