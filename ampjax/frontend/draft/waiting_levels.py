@@ -57,10 +57,10 @@ def _narrow_levels(
     levels: np.ndarray,
 ) -> tuple[np.ndarray, int]:
     """The rows and the number of the next level that is not narrow; notes the levels of those before it."""
-    waits = memoryview(np.ascontiguousarray(waiting))
-    begins = memoryview(np.ascontiguousarray(first))
-    missing = memoryview(left)
-    noted = memoryview(levels)
+    waits = np.ascontiguousarray(waiting).data
+    begins = np.ascontiguousarray(first).data
+    missing = left.data
+    noted = levels.data
     rows = ready.tolist()
     while 0 < len(rows) <= NARROW:
         above = []
