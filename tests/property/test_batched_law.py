@@ -17,6 +17,7 @@ from support.random_expressions import models, shapes
 from support.random_models import instance, parameters, spec
 
 import ampjax as amp
+from ampjax.frontend.batches.loop_forms import loops_as
 
 DTYPE = "float64"
 TOLERANCE = 1e-9
@@ -25,6 +26,9 @@ LARGEST = 1 << 20 if FULL else 60
 
 COMPILED = 8
 """One program in so many is compiled as a whole."""
+
+AS_SCANS = 5
+"""Loops of one program in so many are `lax.scan`s, as on other devices; those of the others go on in steps where they can."""
 
 pytestmark = pytest.mark.usefixtures("few_objects")
 
@@ -62,7 +66,8 @@ def check(case):
             lambda x: rng.normal(size=x.shape),
             params,
         )
-        batched = amp.vmap(model, spec(DTYPE), params=params)
+        with loops_as("scan" if seed % AS_SCANS == 0 else "steps"):
+            batched = amp.vmap(model, spec(DTYPE), params=params)
         batch = batched.pack(
             [examples[i] for i in order],
             size=len(examples) + seed % 3,

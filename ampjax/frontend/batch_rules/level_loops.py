@@ -59,7 +59,7 @@ def loop(
     seen: list[Rows] = []
     results: list[Value] = []
     for room, value, kind in given:
-        results.append(_of_all_levels(Body(low, made.block, room), value, kind, outputs, seen))
+        results.append(of_all_levels(Body(low, made.block, room), value, kind, outputs, seen))
     for report in made.block.reports:
         body.block.reports.append(
             replace(
@@ -81,19 +81,27 @@ def loop(
     return [View(rows, body.space) for rows in last], results
 
 
-def _of_all_levels(
+def of_all_levels(
     body: Body,
     value: Value,
     kind: Any,
     outputs: list[Rows],
     seen: list[Rows],
 ) -> Value:
-    """A level's value as it is seen after the loop: rows of all levels."""
+    """A level's value as it is seen after the loop: rows of all levels.
+
+    Args:
+      body: The level.
+      value: The value.
+      kind: Its type.
+      outputs: The level's arrays that are seen; those of the value are added.
+      seen: What these are called after the loop; likewise.
+    """
     if isinstance(value, Static | Constant):
         return as_column(body, value, kind)
     if isinstance(value, Elements):
         inner = body.inside(value.space)
-        element = _of_all_levels(inner, value.element, element_type(kind), outputs, seen)
+        element = of_all_levels(inner, value.element, element_type(kind), outputs, seen)
         return Elements(value.space, element)
     return _seen(
         View(body.rows(value, kind), body.space),
@@ -144,17 +152,17 @@ class _LevelLoop:
         early = [read for read in self.made.reads if _is_read_once(run, read)]
         late = [read for read in self.made.reads if read not in early]
         rows = []
-        for _, source, slot in early:
+        for _, source, slot, _ in early:
             rows.append(taken(run.get(source), tables[slot]))
 
         def level(carry: Any, given: Any) -> tuple[Any, Any]:
             own, read = given
             each = run.inner(dict(zip(tables, own, strict=True)))
             each.put(inside, carry)
-            each.put([out for out, _, _ in early], read)
+            each.put([out for out, *_ in early], read)
             each.put(
-                [out for out, _, _ in late],
-                [taken(run.get(x), each.slots[slot]) for _, x, slot in late],
+                [out for out, *_ in late],
+                [taken(run.get(x), each.slots[slot]) for _, x, slot, _ in late],
             )
             self.made.block.run(each)
             return [each.get(x) for x in after], [each.get(x) for x in outputs]
@@ -172,10 +180,10 @@ class _LevelLoop:
 
 def _is_read_once(
     run: Run,
-    read: tuple[Rows, Rows, Slot],
+    read: tuple[Rows, Rows, Slot, Slot | None],
 ) -> bool:
     """Whether about as many rows are read in all levels as there are, so that they are best read before the loop."""
-    _, source, slot = read
+    _, source, slot, _ = read
     return run.slots[slot].size <= 2 * len(run.get(source))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.sequence_steps import sequences
+from ampjax.frontend.batch_rules.step_loops import in_steps, waiting_steps
 from ampjax.frontend.batch_rules.waiting_loops import waiting_loop, where, zeros_of
 from ampjax.frontend.batches.programs_of_rows import View
 from ampjax.frontend.batches.room_bodies import Body, is_static
@@ -80,10 +81,16 @@ def recurse(
         del low.recursions[call.options["of"]]
         return results
 
+    def levels(data: Any) -> np.ndarray:
+        return recursion.levels(data, call.line)
+
+    inner = body.inside(space)
+    if in_steps(inner, each, [*operands[:n_closed], *(x.element for x in xs)], types):
+        return waiting_steps(inner, each, levels, ([], None), types, step)
     start = [(Constant(zeros_of(kind)), kind) for kind in types]
     return waiting_loop(
-        body.inside(space),
-        lambda data: recursion.levels(data, call.line),
+        inner,
+        levels,
         start,
         step,
         call,

@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.frontend.batch_rules.level_loops import as_column, loop, side_by_side
+from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
+from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
 from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, along, as_typed, taken
 from ampjax.frontend.batches.room_bodies import Body, is_static
-from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.batches.row_lowering import Loop, Recall, Value
+from ampjax.frontend.batches.step_frames import Before, StepFrame
 from ampjax.frontend.blocks.block_maps import block_map
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.draft.index_spaces import Column
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted
 from ampjax.frontend.rules import sequence_rules, take_rules
 
@@ -49,6 +51,8 @@ def scan(
         for value, kind in zip(results, types, strict=True):
             result.append(Elements(space, of_each(inner, value, kind)))
         return result
+    if in_steps(body, step, [*closed, *init, *rows], types[:k]):
+        return _in_steps(body, call, operands, space, rows)
     frame = side_by_side(body, space, call.options["reverse"])
     low = body.low
 
@@ -85,6 +89,72 @@ def scan(
         level,
     )
     return [*last, *(Elements(space, y) for y in ys)]
+
+
+def _in_steps(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+    space: IndexSpace,
+    rows: Sequence[Value],
+) -> list[Value]:
+    """A loop through sequences in which each element waits for the one before it, or behind it; the longest sequences come first."""
+    (step,) = call.functions
+    (n_closed,) = call.n_closed
+    k = call.options["n_carry"]
+    reverse = call.options["reverse"]
+    closed = operands[:n_closed]
+    types = [variable.aval for variable in step.jaxpr.outvars]
+    before = []
+    for value, kind in zip(operands[n_closed : n_closed + k], types, strict=False):
+        before.append(body.rows(value, kind))
+
+    def lengths(data: Any) -> np.ndarray:
+        return space.lengths(data)[space.parents(data)]
+
+    def level(data: Any) -> np.ndarray:
+        number = space.numbers(data)
+        return lengths(data) - 1 - number if reverse else number
+
+    def previous(data: Any) -> np.ndarray:
+        own = np.arange(space.n_rows(data))
+        return np.where(level(data) > 0, own + 1 if reverse else own - 1, -1)
+
+    def last(data: Any) -> np.ndarray:
+        sizes = space.lengths(data)
+        starts = space.starts(data)
+        return np.where(sizes > 0, starts if reverse else starts + sizes - 1, -1)
+
+    frame = StepFrame(
+        body.room.frame,
+        space,
+        level,
+        lambda data: -lengths(data),
+        Before(body.room.place, lambda data: np.full(space.n_rows(data), -1)),
+        cost_of_start(step),
+    )
+    ys: list[Value] = []
+
+    def build(inside: Body, loop: Loop) -> tuple[list[Rows], list[Rows], list[Rows]]:
+        carried = {}
+        for number, kind in enumerate(types[:k]):
+            carried[number] = Rows(kind, inside.room)
+        loop.recalls["carry"] = Recall(previous, space.parents, carried)
+        loop.block.give([*carried.values()])
+        carry = [View(x, space) for x in carried.values()]
+        results = inside.run(step, [*closed, *carry, *rows])
+        outputs: list[Rows] = []
+        seen: list[Rows] = []
+        for value, kind in zip(results[k:], types[k:], strict=True):
+            ys.append(Elements(space, of_all_levels(inside, value, kind, outputs, seen)))
+        new = []
+        for value, kind in zip(results, types[:k], strict=False):
+            new.append(inside.rows(value, kind))
+        return new, outputs, seen
+
+    own = lambda data: np.arange(body.space.n_rows(data))
+    found = step_loop(body, frame, space, types[:k], before, build, (body.bare(), last, own))
+    return [*found, *ys]
 
 
 def chosen(

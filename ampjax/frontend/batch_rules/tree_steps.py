@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 
 from ampjax.frontend.batch_rules.choice_steps import part_of
 from ampjax.frontend.batch_rules.sequence_steps import sequences
+from ampjax.frontend.batch_rules.step_loops import in_steps, waiting_steps
 from ampjax.frontend.batch_rules.waiting_loops import waiting_loop, where, zeros_of
 from ampjax.frontend.batches.programs_of_rows import View
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.batches.step_frames import Before
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static
@@ -43,9 +46,6 @@ def fold(
         leaves.room,
         lambda there: there.run(leaf, [*operands[:n_leaf], *rows]),
     )
-    start = []
-    for state, kind in zip(states, types, strict=True):
-        start.append(_of_leaves(leaves, state, kind, space))
     children = IndexSpace(space, call.options["inner"], tree.n_children)
     low.host.lengths[call.options["inner"]] = tree.n_children
 
@@ -55,6 +55,7 @@ def fold(
             lambda: _children(data, tree, children),
         )
 
+    @functools.cache
     def child(number: int) -> Any:
         def find(data: Any) -> np.ndarray:
             rows = rows_of_children(data)
@@ -88,13 +89,18 @@ def fold(
     def levels(data: Any) -> np.ndarray:
         return data.once((tree, "levels"), lambda: _heights(data, tree))
 
-    found = waiting_loop(
-        inner,
-        levels,
-        list(zip(start, types, strict=True)),
-        step,
-        call,
-    )
+    if arity and in_steps(inner, branch, [*operands[n_leaf:n_closed], *rows], types):
+        there = Before(
+            leaves.room.place,
+            lambda data: np.where(levels(data) < 0, leaves.space.starts(data), -1),
+        )
+        before = [leaves.rows(state, kind) for state, kind in zip(states, types, strict=True)]
+        found = waiting_steps(inner, branch, levels, (before, there), types, step)
+    else:
+        start = []
+        for state, kind in zip(states, types, strict=True):
+            start.append((_of_leaves(leaves, state, kind, space), kind))
+        found = waiting_loop(inner, levels, start, step, call)
     first, _ = tree.roots(body.space)
 
     def root(data):
@@ -146,8 +152,11 @@ def scan(
             lambda: _depths(data, above(data)),
         )
 
+    inner = body.inside(space)
+    if in_steps(inner, step, [*operands[: n_closed + k], *rows], types):
+        return waiting_steps(inner, step, levels, ([], None), types, each)
     start = [(Constant(zeros_of(kind)), kind) for kind in types]
-    return waiting_loop(body.inside(space), levels, start, each, call)
+    return waiting_loop(inner, levels, start, each, call)
 
 
 def _check(body: Body, tree: TreeFields) -> None:

@@ -60,7 +60,9 @@ class Room:
     @property
     def may_be_empty(self) -> bool:
         """Whether only the run tells if any row counts."""
-        return self.mask is not None or self.frame.outer is not None
+        if self.mask is not None:
+            return True
+        return self.frame.outer is not None and not self.frame.is_in_steps
 
 
 @dataclass(eq=False)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.batches.inverse_reads import read
 from ampjax.frontend.batches.length_uses import LengthUses
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
@@ -20,7 +21,6 @@ from ampjax.frontend.batches.programs_of_rows import (
     View,
     run_block,
     sheltered,
-    taken,
 )
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
 from ampjax.frontend.batches.row_tables import RowTables
@@ -213,24 +213,38 @@ class Body:
 
     def _read(self, view: View, source: Room) -> Rows:
         room = self.room
+        loop = self.low.loops.get(room.frame)
+        if loop is not None and loop.has_state(view.rows):
+            return loop.recalled(view, room)
         way = (view.space, view.origin)
+        origin = view.reads(self.space)
         slot = self.low.reads(
             source.place,
             room.place,
-            view.reads(self.space),
+            origin,
+            way,
+        )
+        readers = self.low.readers(
+            source.place,
+            room.place,
+            origin,
             way,
         )
         out = Rows(view.rows.aval, room)
-        loop = self.low.loops.get(room.frame)
-        is_outside = source.frame is not room.frame and source.frame in room.frame.around()
+        is_outside = source.frame is not room.frame and (
+            source.frame in room.frame.around() or (loop is not None and loop.states is not None)
+        )
         if loop is not None and is_outside and not self._is_carried(view.rows, loop):
-            loop.reads.append((out, view.rows, slot))
+            loop.reads.append((out, view.rows, slot, readers))
             loop.block.give([out])
             return out
-        self.block.add(
-            [out],
-            lambda run: [taken(run.get(view.rows), run.slots[slot])],
-        )
+        by_whom = readers if room.frame.outer is None else None
+
+        def compute(run: Run) -> list[Any]:
+            own = None if by_whom is None else run.slots[by_whom]
+            return [read(run.get(view.rows), run.slots[slot], own)]
+
+        self.block.add([out], compute)
         return out
 
     def _is_carried(self, rows: Rows, loop: Loop) -> bool:

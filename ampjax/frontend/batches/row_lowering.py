@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ampjax.frontend.batches.inverse_reads import inverse
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
     Room,
@@ -142,6 +144,33 @@ class RowLowering:
             lambda tables: tables.reads(source, place, origin),
         )
 
+    def readers(
+        self,
+        source: Place,
+        place: Place,
+        origin: Origin,
+        way: Hashable,
+    ) -> Slot | None:
+        """The array of the batch that says which rows read each row; None for reads in a loop that goes on level by level.
+
+        Args:
+          source: Where the values are.
+          place: Where they are read.
+          origin: For each row of the place's space, the row of the source's.
+          way: What the origin says: the same means the same.
+        """
+        if place[0].outer is not None and not place[0].is_in_steps:
+            return None
+        key = ("readers", source, place, way)
+
+        def make(tables: RowTables) -> np.ndarray:
+            at = tables.reads(source, place, origin)
+            is_wanted = tables.is_there(*place) & (tables.column(*place, origin(tables.data)) >= 0)
+            n_rows = tables.span(source, place[0])
+            return inverse(np.where(is_wanted, at, -1), n_rows, tables, key)
+
+        return self.slot(key, self.root, make)
+
     def copied(self, value: Elements, around: IndexSpace) -> Elements:
         """A sequence from outside, once more for each row of a space.
 
@@ -255,20 +284,65 @@ class RowLowering:
         return value
 
 
+@dataclass(frozen=True, eq=False)
+class Recall:
+    """A read of a loop's own states: for each row one of another row, or one from before the loop.
+
+    Args:
+      awaited: For each row the row of the space whose states it reads; below 0 for none.
+      at_start: Where it reads none, the row whose states before the loop it reads.
+      rows: By the number of the state, what is read.
+    """
+
+    awaited: Origin
+    at_start: Origin | None = None
+    rows: dict[int, Rows] = field(default_factory=dict)
+
+
 class Loop:
     """What a loop reads of the values around it: before it, or in each step.
 
     Args:
       frame: The loop's frame.
+      states: Of a loop in steps, what its states are called before they are read.
 
     Attributes:
-      reads: What the loop's body has of values from outside: the array in it, the array outside, and where each row is found.
+      reads: What the loop's body has of values from outside: the array in it, the array outside, where each row is found, and by whom each is read.
+      recalls: What the body of a loop in steps reads of its states.
     """
 
-    def __init__(self, frame: Frame):
+    def __init__(
+        self,
+        frame: Frame,
+        states: Sequence[Rows] | None = None,
+    ):
         self.frame = frame
-        self.reads: list[tuple[Rows, Rows, Slot]] = []
+        self.states = states
+        self.reads: list[tuple[Rows, Rows, Slot, Slot | None]] = []
+        self.recalls: dict[Hashable, Recall] = {}
         self.block = Block()
+
+    def has_state(self, rows: Rows) -> bool:
+        """Whether an array is a state of the loop."""
+        return self.states is not None and rows in self.states
+
+    def recalled(self, view: View, room: Room) -> Rows:
+        """What the body reads of a state.
+
+        Args:
+          view: The state, and for each row of the body the row that it reads.
+          room: The body's room.
+        """
+        assert self.states is not None
+        key = (view.space, view.origin)
+        if key not in self.recalls:
+            self.recalls[key] = Recall(view.reads(room.space))
+        rows = self.recalls[key].rows
+        number = self.states.index(view.rows)
+        if number not in rows:
+            rows[number] = Rows(view.rows.aval, room)
+            self.block.give([rows[number]])
+        return rows[number]
 
 
 def _word(part: Any) -> str:

@@ -41,9 +41,11 @@ class Frame:
 
     Attributes:
       fills: From the tables to the rows of `space` with copies where none is, if these are not the first ones of each level.
+      is_in_steps: Whether each level has as many rows as it needs; then all of them lie one after the other, as if of one level.
     """
 
     fills: Callable[[RowTables], np.ndarray] | None = None
+    is_in_steps = False
 
     def __init__(
         self,
@@ -182,7 +184,7 @@ class RowTables:
         wanted = origin(self.data)
         if not rows.size or not len(wanted):
             return np.zeros(rows.shape, np.int32)
-        lies = self._lies(*source)
+        lies = self.lies(*source)
         n_rows = self.span(source, place[0])
         if len(lies):
             at = lies[np.clip(wanted[rows], 0, len(lies) - 1)]
@@ -216,7 +218,7 @@ class RowTables:
         )
         return np.where(self.is_there(frame, space), own, n).astype(np.int32)
 
-    def _lies(self, frame: Frame, space: IndexSpace) -> np.ndarray:
+    def lies(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[rows of the space]`: where each row lies, counted over all levels; -1 where it does not."""
 
         def make() -> np.ndarray:

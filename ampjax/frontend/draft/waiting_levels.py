@@ -6,6 +6,9 @@ import numpy as np
 
 from ampjax.utils.row_ranges import ranges
 
+NARROW = 8
+"""Levels of so many rows are gone through row by row."""
+
 
 def waiting_levels(
     n: int,
@@ -34,6 +37,10 @@ def waiting_levels(
     ready = np.flatnonzero(left == 0)
     level = 0
     while len(ready):
+        if len(ready) <= NARROW:
+            # A chain has as many levels as rows: calls of NumPy for each would take most of the time.
+            ready, level = _narrow_levels(ready, level, waiting[order], first, left, levels)
+            continue
         levels[ready] = level
         level += 1
         # One wait ends for each edge from a ready row, counted once per edge.
@@ -43,3 +50,31 @@ def waiting_levels(
         above = np.unique(freed)
         ready = above[left[above] == 0]
     return levels
+
+
+def _narrow_levels(
+    ready: np.ndarray,
+    level: int,
+    waiting: np.ndarray,
+    first: np.ndarray,
+    left: np.ndarray,
+    levels: np.ndarray,
+) -> tuple[np.ndarray, int]:
+    """The rows and the number of the next level that is not narrow; notes the levels of those before it."""
+    waits = np.ascontiguousarray(waiting).data
+    begins = np.ascontiguousarray(first).data
+    missing = left.data
+    noted = levels.data
+    rows = ready.tolist()
+    while 0 < len(rows) <= NARROW:
+        above = []
+        for row in rows:
+            noted[row] = level
+            for number in range(begins[row], begins[row + 1]):
+                other = waits[number]
+                missing[other] -= 1
+                if not missing[other]:
+                    above.append(other)
+        rows = sorted(above)
+        level += 1
+    return np.array(rows, np.int64), level

@@ -1,0 +1,280 @@
+"""Loops in steps of a few row counts: of rows each of which waits for some others. States lie in one array, each step's one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.frontend.batches.inverse_reads import inverse
+from ampjax.frontend.batches.loop_forms import form_of_loops
+from ampjax.frontend.batches.programs_of_rows import Room, Rows, Slot, View
+from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.row_lowering import Loop, Recall, RowLowering, Value
+from ampjax.frontend.batches.row_tables import Origin, RowTables
+from ampjax.frontend.batches.step_bodies import StepLoop
+from ampjax.frontend.batches.step_frames import Before, StepFrame
+from ampjax.frontend.combinators.tracing import Traced
+from ampjax.frontend.deduction.equations import calls
+from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.values import Elements
+from ampjax.jaxprs.primitives import is_inexact
+
+START = 2_000_000
+"""Operations in whose time a step of a loop starts: some 20 operations of XLA, a microsecond or two each."""
+
+OF_ELEMENT = 16
+"""Operations in whose time a number is computed one by one."""
+
+ROW_BY_ROW = ("recall", "stochastic", "read", "length", "node")
+"""Combinators that are computed row by row."""
+
+
+def in_steps(
+    body: Body,
+    function: Traced,
+    given: Sequence[Value],
+    types: Sequence[Any],
+) -> bool:
+    """Whether a loop can go on in steps: in no other loop, its body computed row by row, of states of one dtype.
+
+    Args:
+      body: Where the loop is.
+      function: What is computed of a row.
+      given: What the function is given beside states.
+      types: The types of states.
+    """
+    if form_of_loops() != "steps" or not types:
+        return False
+    room = body.room
+    dtypes = {kind.dtype for kind in types}
+    return (
+        room.mask is None
+        and room.frame is body.low.root
+        and len(dtypes) == 1
+        and is_inexact(types[0].dtype)
+        and not any(isinstance(value, Elements) for value in given)
+        and all(call.kind in ROW_BY_ROW for call in calls(function.jaxpr))
+    )
+
+
+def step_loop(
+    body: Body,
+    frame: StepFrame,
+    space: IndexSpace,
+    types: Sequence[Any],
+    before: Sequence[Rows],
+    build: Callable[[Body, Loop], tuple[list[Rows], list[Rows], list[Rows]]],
+    wanted: tuple[Room, Origin, Origin | None],
+) -> list[View]:
+    """Adds a loop in steps.
+
+    Args:
+      body: Where.
+      frame: Its frame.
+      space: The space whose rows it computes.
+      types: The types of states.
+      before: States before it.
+      build: Adds the steps of a body to a block: to new states, to what else it gives, and what that is called behind the loop.
+      wanted: The room that wants states, for each of its rows the row whose states they are, and where there is none, the row whose states before
+        the loop they are.
+
+    Returns:
+      The states that are wanted.
+    """
+    low = body.low
+    inside_room = low.room(frame, space)
+    loop = Loop(frame, [Rows(kind, inside_room) for kind in types])
+    loop.block.outer = body.block
+    low.loops[frame] = loop
+    new, outputs, seen = build(
+        Body(low, loop.block, inside_room),
+        loop,
+    )
+    recalls = [
+        (recall, _recall_slot(low, frame, space, recall)) for recall in loop.recalls.values()
+    ]
+
+    def readers(tables: RowTables) -> np.ndarray:
+        reads = []
+        for recall, _ in recalls:
+            found = frame.read(
+                tables,
+                (frame, space),
+                recall.awaited,
+                recall.at_start,
+            )
+            reads.append(found.ravel())
+        return frame.readers(tables, reads)
+
+    root = frame.outer
+    assert root is not None
+    host = (
+        low.slot(
+            ("lanes", frame),
+            root,
+            frame.lanes,
+        ),
+        low.slot(
+            ("steps", frame),
+            root,
+            frame.steps,
+        ),
+        low.slot(
+            ("rounds", frame),
+            root,
+            frame.rounds,
+        ),
+        low.slot(("readers", frame), root, readers),
+    )
+    room, row, at_start = wanted
+
+    def states(tables: RowTables) -> np.ndarray:
+        return frame.read(tables, room.place, row, at_start)
+
+    def wanted_by(tables: RowTables) -> np.ndarray:
+        at = np.where(
+            tables.is_there(*room.place),
+            states(tables),
+            -1,
+        )
+        return inverse(
+            at,
+            frame.n_states(tables),
+            tables,
+            (frame, "wanted by"),
+        )
+
+    result = (
+        low.slot(
+            ("states", frame, room.space),
+            root,
+            lambda tables: _at_least_0(states(tables)),
+        ),
+        low.slot(
+            ("wanted by", frame, room.space),
+            root,
+            wanted_by,
+        ),
+    )
+    found = [Rows(kind, room) for kind in types]
+    steps = StepLoop(
+        frame,
+        loop,
+        inside_room.there,
+        host,
+        recalls,
+        before,
+        new,
+        outputs,
+        result,
+    )
+    body.block.add(
+        [*found, *seen],
+        steps,
+    )
+    return [View(rows, room.space) for rows in found]
+
+
+def _recall_slot(
+    low: RowLowering,
+    frame: StepFrame,
+    space: IndexSpace,
+    recall: Recall,
+) -> Slot:
+    """The array of the batch that says where the states lie that a body reads."""
+
+    def make(tables: RowTables) -> np.ndarray:
+        return _at_least_0(
+            frame.read(
+                tables,
+                (frame, space),
+                recall.awaited,
+                recall.at_start,
+            )
+        )
+
+    return low.slot(("recall", recall), frame, make)
+
+
+def _at_least_0(at: np.ndarray) -> np.ndarray:
+    """Numbers of rows, any where there is none."""
+    return np.maximum(
+        at,
+        0,
+    ).astype(np.int32)
+
+
+def cost_of_start(function: Traced) -> float:
+    """What it costs to start a step, in rows of a function that could be computed meanwhile.
+
+    Args:
+      function: What is computed of a row.
+    """
+    work = 0
+    for equation in function.jaxpr.eqns:
+        size = sum(math.prod(v.aval.shape) for v in equation.outvars)
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            work += 2 * size * math.prod(shape[axis] for axis in contracted)
+        else:
+            work += OF_ELEMENT * size
+    return min(max(START / max(work, 1), 1.0), 64.0)
+
+
+def waiting_steps(
+    inner: Body,
+    function: Traced,
+    levels: Callable[[Any], np.ndarray],
+    before: tuple[Sequence[Rows], Before | None],
+    types: Sequence[Any],
+    step: Callable[[Body, list[Value]], list[Value]],
+) -> list[Value]:
+    """Adds a loop over rows each of which waits for some others.
+
+    Args:
+      inner: The rows.
+      function: What is computed of a row.
+      levels: From the data to the level of each; below 0 where it is not computed.
+      before: States that are there before it.
+      types: The types of states.
+      step: Adds a step's computation: from where and the states to the new ones.
+
+    Returns:
+      The states of all rows, as sequences.
+    """
+    space = inner.space
+    own = lambda data: np.arange(space.n_rows(data))
+    rows, there = before
+    start = cost_of_start(function)
+    frame = StepFrame(
+        inner.room.frame,
+        space,
+        levels,
+        own,
+        there,
+        start,
+    )
+
+    def build(inside: Body, loop: Loop) -> Any:
+        results = step(inside, [View(x, space) for x in loop.states or ()])
+        new = []
+        for value, kind in zip(results, types, strict=True):
+            new.append(inside.rows(value, kind))
+        return new, [], []
+
+    found: list[Value] = [
+        *step_loop(
+            inner,
+            frame,
+            space,
+            types,
+            rows,
+            build,
+            (inner.room, own, None),
+        )
+    ]
+    return [Elements(space, view) for view in found]

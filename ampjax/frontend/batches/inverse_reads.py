@@ -1,0 +1,100 @@
+"""Reads whose transpose is a read: where each row is read by few others, the host knows which, and cotangents need not be added where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.frontend.batches.programs_of_rows import taken
+from ampjax.frontend.batches.row_tables import RowTables
+from ampjax.frontend.loops.linear_pairs import linear_pair
+from ampjax.jaxprs.primitives import is_inexact
+
+MOST_READERS = 4
+"""Where a row has more readers, cotangents are added where they lie."""
+
+
+def inverse(
+    wanted: np.ndarray,
+    n: int,
+    tables: RowTables,
+    key: Hashable,
+) -> np.ndarray:
+    """`[n, most]`: for each of some rows, the numbers of the reads that it has, one more than the last for none; no column where some row has many.
+
+    Args:
+      wanted: `[..., reads]`: the row that each read wants; below 0 for none.
+      n: How many rows there are.
+      tables: The tables, which keep the number of columns.
+      key: What the number of columns is the size of.
+    """
+    wanted = wanted.ravel()
+    reads = np.flatnonzero(wanted >= 0)
+    own = wanted[reads]
+    counts = np.bincount(own, minlength=n)
+    most = tables.at_least(
+        key,
+        int(counts.max(initial=1)),
+    )
+    if most > MOST_READERS:
+        return np.zeros((n, 0), np.int32)
+    order = np.argsort(own, kind="stable")
+    first = np.cumsum(counts) - counts
+    rows = own[order]
+    found = np.full(
+        (n, most),
+        len(wanted),
+        np.int32,
+    )
+    found[rows, np.arange(len(rows)) - first[rows]] = reads[order]
+    return found
+
+
+def read(
+    values: Any,
+    at: Any,
+    readers: Any,
+) -> Any:
+    """Rows by their numbers, of which each is read by few.
+
+    Args:
+      values: `[n, ...]`.
+      at: `[reads]`: the number of each one's row.
+      readers: `[n, most]`: for each row, which reads it has; one more than the last for none. No column, or None, where rows may have many.
+    """
+    few = readers is not None and readers.shape[1] and len(values) and len(at)
+    if not few or not is_inexact(values.dtype):
+        return taken(values, at)
+    result = jax.ShapeDtypeStruct(
+        (len(at), *values.shape[1:]),
+        values.dtype,
+    )
+
+    def forward(given: Sequence[Any], linear: Sequence[Any]) -> list[Any]:
+        return [taken(linear[0], given[0])]
+
+    def backward(given: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        own = given[1]
+        total = None
+        for number in range(own.shape[1]):
+            found = (
+                cotangents[0]
+                .at[own[:, number]]
+                .get(
+                    mode="fill",
+                    fill_value=0,
+                )
+            )
+            total = found if total is None else total + found
+        return [total]
+
+    return linear_pair(
+        forward,
+        backward,
+        [at, readers],
+        [values],
+        [result],
+    )[0]

@@ -1,0 +1,245 @@
+"""The frame of a loop in steps, and what the host tells of it: where rows lie, which states they read, and who reads each state.
+
+All states of the loop lie in one array, the *arena*: first those that are there before it, as the rows of a place around lie, then those that it
+computes, in the order of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ampjax.frontend.batches.inverse_reads import inverse
+from ampjax.frontend.batches.row_tables import Frame, Origin, Place, RowTables
+from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.loops.step_layouts import StepLayout, largest_count, lay_out, row_counts
+
+
+@dataclass(frozen=True, eq=False)
+class Before:
+    """States that are there before a loop.
+
+    Args:
+      place: The rows that have them.
+      row: From the data to the row of this place for each row of the loop's space; below 0 for none.
+    """
+
+    place: Place
+    row: Origin
+
+
+class StepFrame(Frame):
+    """The frame of a loop in steps, in no other loop.
+
+    Args:
+      outer: The frame around.
+      space: The space whose rows it computes.
+      level: From the data to the level of each row; below 0 where it is not computed.
+      order: From the data to a number for each row: rows of a level lie in this order.
+      before: States that are there before it; None if there are none.
+      start: What it costs to start a step, in rows that could be computed meanwhile.
+    """
+
+    is_in_steps = True
+
+    def __init__(
+        self,
+        outer: Frame,
+        space: IndexSpace,
+        level: Callable[[Any], np.ndarray],
+        order: Callable[[Any], np.ndarray],
+        before: Before | None,
+        start: float,
+    ):
+        super().__init__(outer, space, self._rows_in_order)
+        self._own = space
+        self._around = outer
+        self._level = level
+        self._order = order
+        self._before = before
+        self._start = start
+
+    def layout(self, tables: RowTables) -> StepLayout:
+        """Where rows lie."""
+        return tables.once(
+            (self, "layout"),
+            lambda: self._lay_out(tables)[0],
+        )
+
+    def lanes(self, tables: RowTables) -> np.ndarray:
+        """`[largest row count]`: the numbers from 0."""
+        self.layout(tables)
+        return np.arange(
+            tables.sizes[self, "lanes"],
+            dtype=np.int32,
+        )
+
+    def steps(self, tables: RowTables) -> np.ndarray:
+        """`[steps]`: where each step's rows begin."""
+        firsts = self.layout(tables).firsts
+        size = tables.rounded(
+            (self, "steps"),
+            len(firsts),
+        )
+        return np.pad(
+            firsts,
+            (0, size - len(firsts)),
+        ).astype(np.int32)
+
+    def rounds(self, tables: RowTables) -> np.ndarray:
+        """`[1 + rounds, row counts + 1]`: how many rounds and steps there are; where each row count's steps of each round begin, and where it ends."""
+        layout = self.layout(tables)
+        starts = layout.starts
+        size = tables.rounded(
+            (self, "rounds"),
+            len(starts),
+        )
+        n_columns = max(starts.shape[1], 2)  # without a row count there are no rounds
+        found = np.zeros(
+            (1 + size, n_columns),
+            np.int32,
+        )
+        found[0, :2] = len(starts), len(layout.firsts)
+        found[1 : 1 + len(starts), : starts.shape[1]] = starts
+        return found
+
+    def positions(self, tables: RowTables) -> np.ndarray:
+        """`[rows of the space]`: where the state of each row lies in the arena; -1 where it has none."""
+
+        def make() -> np.ndarray:
+            n_before = self.n_before(tables)
+            found = np.full(
+                self._own.n_rows(tables.data),
+                -1,
+            )
+            if self._before is not None:
+                row = self._before.row(tables.data)
+                lies = tables.lies(*self._before.place)
+                own = row >= 0
+                found[own] = lies[row[own]]
+            lies = tables.lies(self, self._own)
+            return np.where(lies >= 0, n_before + lies, found)
+
+        return tables.once((self, "positions"), make)
+
+    def n_before(self, tables: RowTables) -> int:
+        """How many states there are before the loop, copies included."""
+        if self._before is None:
+            return 0
+        return tables.rows(*self._before.place).size
+
+    def read(
+        self, tables: RowTables, place: Place, awaited: Origin, at_start: Origin | None = None
+    ) -> np.ndarray:
+        """`[..., rows]`: where the state that each row of a place reads lies in the arena; -1 where it reads none.
+
+        Args:
+          tables: The tables.
+          place: The place.
+          awaited: For each row of its space the row of the loop's space whose state it reads; below 0 for none.
+          at_start: Where it reads none, the row whose state before the loop it reads.
+        """
+        rows = tables.filled(*place)
+        own = awaited(tables.data)
+        if not len(own):
+            return np.full(rows.shape, -1)
+        found = np.full(len(own), -1)
+        has = own >= 0
+        found[has] = self.positions(tables)[own[has]]
+        if at_start is not None and self._before is not None:
+            lies = tables.lies(*self._before.place)
+            found[~has] = lies[at_start(tables.data)[~has]]
+        return found[rows]
+
+    def readers(
+        self,
+        tables: RowTables,
+        reads: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """`[states, most readers]`: for each state of the arena where the cotangents of its readers lie; no column where they are to be added up.
+
+        Of each row's cotangents, those of the states that it reads come first, in the order of reads, then its own one.
+
+        Args:
+          tables: The tables.
+          reads: Where the states that each row reads lie, `[rows]` each.
+        """
+        is_there = tables.is_there(
+            self,
+            self._own,
+        ).ravel()
+        wanted = np.stack(
+            [
+                *reads,
+                np.full(
+                    len(is_there),
+                    -1,
+                ),
+            ],
+            axis=1,
+        )
+        return inverse(
+            np.where(
+                is_there[:, None],
+                wanted,
+                -1,
+            ),
+            self.n_states(tables),
+            tables,
+            (self, "readers"),
+        )
+
+    def n_states(self, tables: RowTables) -> int:
+        """How many states the arena has, copies included."""
+        return (
+            self.n_before(tables)
+            + tables.rows(
+                self,
+                self._own,
+            ).size
+        )
+
+    def _rows_in_order(self, tables: RowTables) -> np.ndarray:
+        """`[1, rows]`: all rows in the order of steps."""
+        layout, own = self._lay_out(tables)
+        size = tables.rounded(
+            (self, "rows"),
+            layout.n_rows,
+        )
+        size = max(size, tables.sizes[self, "lanes"])
+        found = np.full((1, size), -1)
+        found[0, layout.at] = own
+        return found
+
+    def _lay_out(self, tables: RowTables) -> tuple[StepLayout, np.ndarray]:
+        def make() -> tuple[StepLayout, np.ndarray]:
+            rows = tables.rows(self._around, self._own)
+            own = rows[rows >= 0]
+            level = self._level(tables.data)[own]
+            own = own[level >= 0]
+            level = level[level >= 0]
+            widest = int(np.bincount(level).max(initial=0))
+            largest = tables.at_least(
+                (self, "lanes"),
+                largest_count(widest),
+            )
+            return lay_out(
+                level,
+                self._order(tables.data)[own],
+                largest,
+                self._start,
+            ), own
+
+        return tables.once((self, "laid out"), make)
+
+
+def sizes_of(lanes: np.ndarray) -> list[int]:
+    """The row counts of a loop.
+
+    Args:
+      lanes: What `StepFrame.lanes` gives.
+    """
+    return row_counts(len(lanes))

@@ -1,0 +1,228 @@
+"""A linear function together with its transpose, both as users write them: JAX takes the one for the other where it goes backwards.
+
+It is what a loop with a backward pass of its own needs under all of JAX's transformations at once: forward derivatives, gradients, `vmap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend import core as jex
+from jax.interpreters import ad, batching, mlir
+
+Linear = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+"""From what is given and what it is linear in to results."""
+
+IS_DIFFERENTIATED: ContextVar[bool] = ContextVar("is_differentiated", default=False)
+"""Whether functions are to be written as JAX differentiates them by itself, in any direction: their own derivative is being taken."""
+
+PAIR: Any = jex.Primitive("linear_pair")
+PAIR.multiple_results = True
+
+
+def linear_pair(
+    function: Linear,
+    transpose: Linear,
+    given: Sequence[Any],
+    linear: Sequence[Any],
+    results: Sequence[Any],
+) -> list[Any]:
+    """The results of a linear function that has a transpose of its own.
+
+    Args:
+      function: The function.
+      transpose: Its transpose: from what is given and cotangents of the results to those of what it is linear in.
+      given: What both are given beside.
+      linear: What the function is linear in.
+      results: Types of the results.
+
+    Returns:
+      `function(given, linear)`.
+    """
+    return PAIR.bind(
+        *given,
+        *linear,
+        function=function,
+        transpose=transpose,
+        n_given=len(given),
+        results=tuple(ShapedArray(kind.shape, kind.dtype) for kind in results),
+    )
+
+
+def _run(*args: Any, function: Linear, n_given: int, **_: Any) -> list[Any]:
+    return list(
+        function(
+            args[:n_given],
+            args[n_given:],
+        )
+    )
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[list[Any], list[Any]]:
+    """The derivative: of what it is linear in, the function itself; else what JAX makes of the function."""
+    n = params["n_given"]
+    results = PAIR.bind(*primals, **params)
+    changes = [_filled(t) for t in tangents]
+    if all(isinstance(t, ad.Zero) for t in tangents[:n]):
+        return results, PAIR.bind(
+            *primals[:n],
+            *changes[n:],
+            **params,
+        )
+    whole = lambda *args: _run(*args, **params)
+    return results, derivative(whole, primals, changes)
+
+
+def derivative(
+    function: Callable[..., Any],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+) -> Any:
+    """The change of what a function gives, by JAX alone; it can be transposed.
+
+    Args:
+      function: The function.
+      primals: Its arguments.
+      tangents: Their changes.
+    """
+    with _differentiated():
+        return jax.jvp(function, tuple(primals), tuple(tangents))[1]
+
+
+@contextmanager
+def _differentiated() -> Iterator[None]:
+    """Has functions be written as JAX differentiates them meanwhile."""
+    token = IS_DIFFERENTIATED.set(True)
+    try:
+        yield
+    finally:
+        IS_DIFFERENTIATED.reset(token)
+
+
+def _filled(tangent: Any) -> Any:
+    """A tangent as an array, also where it is known to be zero."""
+    if isinstance(tangent, ad.Zero):
+        kind: Any = tangent.aval
+        return np.zeros(kind.shape, kind.dtype)
+    return tangent
+
+
+def _transpose(
+    cotangents: Sequence[Any],
+    *args: Any,
+    function: Linear,
+    transpose: Linear,
+    n_given: int,
+    results: Sequence[Any],
+) -> list[Any]:
+    given = args[:n_given]
+    linear = args[n_given:]
+    seeds = []
+    for ct, kind in zip(cotangents, results, strict=True):
+        seeds.append(
+            jnp.zeros(
+                kind.shape,
+                kind.dtype,
+            )
+            if isinstance(ct, ad.Zero)
+            else ct
+        )
+    kinds = []
+    for x in linear:
+        aval: Any = x.aval if ad.is_undefined_primal(x) else jax.typeof(x)
+        kinds.append(ShapedArray(aval.shape, aval.dtype))
+    found = PAIR.bind(
+        *given,
+        *seeds,
+        function=transpose,
+        transpose=function,
+        n_given=n_given,
+        results=tuple(kinds),
+    )
+    wanted = []
+    for x, ct in zip(linear, found, strict=True):
+        wanted.append(ct if ad.is_undefined_primal(x) else None)
+    return [None] * n_given + wanted
+
+
+def _batch(
+    args: Sequence[Any],
+    axes: Sequence[Any],
+    *,
+    function: Linear,
+    transpose: Linear,
+    n_given: int,
+    results: Sequence[Any],
+) -> tuple[list[Any], list[int]]:
+    """Both functions under `vmap`; all that they are linear in gets the axis."""
+    is_mapped = [axis is not None for axis in axes]
+    moved = []
+    for x, axis, mapped in zip(args, axes, is_mapped, strict=True):
+        moved.append(
+            jnp.moveaxis(
+                x,
+                axis,
+                0,
+            )
+            if mapped
+            else x
+        )
+    size = moved[is_mapped.index(True)].shape[0]
+    of_given = tuple(0 if mapped else None for mapped in is_mapped[:n_given])
+    linear = []
+    for x, mapped in zip(moved[n_given:], is_mapped[n_given:], strict=True):
+        linear.append(
+            x
+            if mapped
+            else jnp.broadcast_to(
+                x,
+                (size, *x.shape),
+            )
+        )
+    found = PAIR.bind(
+        *moved[:n_given],
+        *linear,
+        function=_mapped(function, of_given),
+        transpose=_mapped(transpose, of_given),
+        n_given=n_given,
+        results=tuple(ShapedArray((size, *kind.shape), kind.dtype) for kind in results),
+    )
+    return found, [0] * len(found)
+
+
+def _mapped(function: Linear, of_given: tuple[int | None, ...]) -> Linear:
+    """A function under `vmap`."""
+
+    def mapped(given: Sequence[Any], linear: Sequence[Any]) -> Sequence[Any]:
+        each = lambda given, linear: list(
+            function(
+                given,
+                linear,
+            )
+        )
+        return jax.vmap(each, in_axes=(of_given, 0))(
+            tuple(given),
+            tuple(linear),
+        )
+
+    return mapped
+
+
+PAIR.def_impl(_run)
+PAIR.def_abstract_eval(lambda *_, results, **params: list(results))
+ad.primitive_jvps[PAIR] = _jvp
+ad.primitive_transposes[PAIR] = _transpose
+batching.primitive_batchers[PAIR] = _batch
+mlir.register_lowering(
+    PAIR,
+    mlir.lower_fun(_run, multiple_results=True),
+)

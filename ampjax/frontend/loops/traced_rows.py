@@ -1,0 +1,127 @@
+"""Parts of a traced function of rows: what some of its values need, and which of its values can be computed before a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.core import Literal
+
+from ampjax.jaxprs.primitives import bind, value_of
+
+Variable = Any
+
+HEAVY = ("dot_general", "conv_general_dilated")
+"""Operations that are better done once for all rows of a loop, where they do not wait for what the loop computes."""
+
+
+@dataclass(frozen=True, eq=False)
+class TracedRows:
+    """A function of rows, traced for one number of rows.
+
+    The same function traced for another number has the same equations; so a variable is known by its place: the number of its equation and of
+    the result; inputs by -1 and their number.
+
+    Args:
+      jaxpr: An open jaxpr without constants.
+      n_rows: The number of rows.
+    """
+
+    jaxpr: Any
+    n_rows: int
+
+    @property
+    def inputs(self) -> list[Variable]:
+        """The variables of what it is given."""
+        return list(self.jaxpr.invars)
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The variables, or numbers, of what it gives."""
+        return list(self.jaxpr.outvars)
+
+    def at(self, place: tuple[int, int]) -> Variable:
+        """The variable at a place."""
+        number, part = place
+        return self.jaxpr.invars[part] if number < 0 else self.jaxpr.eqns[number].outvars[part]
+
+    def places(self) -> dict[Variable, tuple[int, int]]:
+        """The places of all variables."""
+        found = {}
+        for part, variable in enumerate(self.jaxpr.invars):
+            found[variable] = (-1, part)
+        for number, equation in enumerate(self.jaxpr.eqns):
+            for part, variable in enumerate(equation.outvars):
+                found[variable] = (number, part)
+        return found
+
+    def needed(
+        self, wanted: Sequence[Any], known: Mapping[Variable, Any] | set[Variable]
+    ) -> tuple[list[Any], list[Variable]]:
+        """The equations that some values need, and the known values that these start from.
+
+        Args:
+          wanted: Variables, or numbers.
+          known: Variables that need not be computed.
+        """
+        open_ones = {v for v in wanted if not isinstance(v, Literal)}
+        equations = []
+        for equation in reversed(self.jaxpr.eqns):
+            made = [v for v in equation.outvars if v in open_ones and v not in known]
+            if made:
+                equations.append(equation)
+                open_ones |= {v for v in equation.invars if not isinstance(v, Literal)}
+        return equations[::-1], [v for v in known if v in open_ones]
+
+    def compute(
+        self,
+        known: Mapping[Variable, Any],
+        wanted: Sequence[Any],
+    ) -> list[Any]:
+        """Values of some variables.
+
+        Args:
+          known: Values that are known.
+          wanted: Variables, or numbers.
+        """
+        env = dict(known)
+        equations, _ = self.needed(wanted, known)
+        for equation in equations:
+            results = bind(equation, [value_of(v, env) for v in equation.invars])
+            for variable, value in zip(equation.outvars, results, strict=True):
+                env.setdefault(variable, value)
+        return [value_of(v, env) for v in wanted]
+
+    def depending(self, roots: Sequence[Variable]) -> set[Variable]:
+        """The variables that depend on some others, with these.
+
+        Args:
+          roots: Those others.
+        """
+        found = set(roots)
+        for equation in self.jaxpr.eqns:
+            if any(v in found for v in equation.invars if not isinstance(v, Literal)):
+                found.update(equation.outvars)
+        return found
+
+    def early(
+        self,
+        rows: Sequence[Variable],
+        late: Sequence[Variable],
+    ) -> list[Variable]:
+        """Results of heavy operations on rows that do not depend on what comes late.
+
+        Args:
+          rows: Inputs with a row for each row.
+          late: Inputs that come late.
+        """
+        of_rows = self.depending(rows)
+        comes_late = self.depending(late)
+        found = []
+        for equation in self.jaxpr.eqns:
+            if equation.primitive.name in HEAVY:
+                result = equation.outvars[0]
+                if result in of_rows and result not in comes_late:
+                    found.append(result)
+        return found
