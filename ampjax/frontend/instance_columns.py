@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -203,7 +204,8 @@ class Columns:
         padded = []
         for row, axis, atom in zip(rows, axes, source.invars, strict=True):
             padded.append(_in_size(row, size, atom.aval) if axis == 0 else row)
-        results = jax.vmap(lambda *values: bind(source, values), in_axes=axes)(*padded)
+        on_rows = _on_rows(source, tuple(axes))
+        results = on_rows(*padded)
         return [np.asarray(raw(result))[:n] for result in results]
 
     def _row(
@@ -407,6 +409,33 @@ def _outer_first(
 ) -> list[tuple[tuple[str, ...], tuple[str, np.ndarray]]]:
     """The sizes along each dimension, those around the others first."""
     return sorted(sizes.items(), key=lambda entry: len(entry[0]))
+
+
+_COMPILED = (
+    "add",
+    "broadcast_in_dim",
+    "concatenate",
+    "lt",
+    "reshape",
+    "select_n",
+    "slice",
+    "squeeze",
+)
+"""Operations that are compiled, where they give no floats: nothing is rounded, and to lower them JAX computes nothing else."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _on_rows(source: Any, axes: tuple[int | None, ...]) -> Callable[..., Any]:
+    """One operation of the model on all rows at once, kept from batch to batch.
+
+    Args:
+      source: JAX's equation, on one row.
+      axes: For each operand 0 for a column, None for what is the same for all rows.
+    """
+    function = jax.vmap(lambda *values: bind(source, values), in_axes=axes)
+    kind = getattr(source.outvars[0].aval.dtype, "kind", "")
+    is_exact = source.primitive.name in _COMPILED and kind in ("b", "i", "u")
+    return jax.jit(function) if is_exact else function
 
 
 def _in_size(rows: np.ndarray, size: int, kind: Any) -> Any:
