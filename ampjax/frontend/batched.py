@@ -20,7 +20,6 @@ from ampjax.frontend.batch_rules import (
     tree_steps,
     while_steps,
 )
-from ampjax.frontend.batch_rules.whole_sequences import of_sequences
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.ragged_results import Reports
 from ampjax.frontend.batches.row_program import RowProgram
@@ -30,6 +29,7 @@ from ampjax.frontend.combinators.tracing import type_of
 from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import listed, parse
 from ampjax.frontend.redrawn_instances import PlainSource
+from ampjax.frontend.whole_sequences.sequence_operations import of_sequences
 
 _RULES = {
     "scan": sequence_steps.scan,
