@@ -20,7 +20,6 @@ from ampjax.frontend.batch_rules import (
     tree_steps,
     while_steps,
 )
-from ampjax.frontend.batch_rules.whole_sequences import of_sequences
 from ampjax.frontend.batches.batch import Batch, stacked
 from ampjax.frontend.batches.batch_shapes import BatchShapes, RecentShapes
 from ampjax.frontend.batches.epoch_batches import EpochBatches, epoch_groups
@@ -33,6 +32,7 @@ from ampjax.frontend.combinators.tracing import type_of
 from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import list_once, parse
 from ampjax.frontend.redrawn_instances import PlainSource
+from ampjax.frontend.whole_sequences.sequence_operations import of_sequences
 
 _RULES = {
     "scan": sequence_steps.scan,

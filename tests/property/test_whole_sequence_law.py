@@ -22,16 +22,48 @@ OPERATIONS = {
     "the first two": lambda p, xs: xs[:2],
     "every second": lambda p, xs: xs[::2],
     "turned around": lambda p, xs: jnp.flip(xs, 0),
-    "twice": lambda p, xs: jnp.concatenate([xs, xs]),
-    "one more": lambda p, xs: jnp.append(xs, p["b"][None], 0),
-    "shifted": lambda p, xs: jnp.concatenate([jnp.ones((1, 2)), xs[:-1]]),
-    "padded": lambda p, xs: jnp.pad(xs, ((1, 2), (0, 0))),
+    "twice": lambda p, xs: jnp.concatenate(
+        [
+            xs,
+            xs,
+        ]
+    ),
+    "one more": lambda p, xs: jnp.append(
+        xs,
+        p["b"][None],
+        0,
+    ),
+    "shifted": lambda p, xs: jnp.concatenate(
+        [
+            jnp.ones((1, 2)),
+            xs[:-1],
+        ]
+    ),
+    "padded": lambda p, xs: jnp.pad(
+        xs,
+        ((1, 2), (0, 0)),
+    ),
     "product": lambda p, xs: jnp.tanh(xs @ p["w"] + p["b"]),
     "running sum": lambda p, xs: jnp.cumsum(xs, 0),
-    "softmax": lambda p, xs: jax.nn.softmax(xs, -1) * xs.shape[-1],
-    "beside itself": lambda p, xs: xs * jnp.flip(xs, 0),
+    "softmax": lambda p, xs: (
+        jax.nn.softmax(
+            xs,
+            -1,
+        )
+        * xs.shape[-1]
+    ),
+    "beside itself": lambda p, xs: (
+        xs
+        * jnp.flip(
+            xs,
+            0,
+        )
+    ),
     "less the mean": lambda p, xs: xs - amp.mean(xs),
-    "mapped": lambda p, xs: amp.map(lambda x: jnp.sin(x) * p["b"], xs),
+    "mapped": lambda p, xs: amp.map(
+        lambda x: jnp.sin(x) * p["b"],
+        xs,
+    ),
 }
 
 
@@ -40,7 +72,11 @@ def model(names):
         xs = p["table"][s["i"]] + s["x"]
         for name in names:
             xs = OPERATIONS[name](p, xs)
-        last = amp.scan(lambda h, x: (jnp.cos(h + x), None), p["b"], xs)[0]
+        last = amp.scan(
+            lambda h, x: (jnp.cos(h + x), None),
+            p["b"],
+            xs,
+        )[0]
         return jnp.sum(last) + amp.length(xs) * p["b"][0]
 
     return function
@@ -49,24 +85,42 @@ def model(names):
 def example(rng, n):
     return {
         "x": rng.normal(size=(n, 2)),
-        "i": rng.integers(0, 3, n).astype(np.int32),
+        "i": rng.integers(
+            0,
+            3,
+            n,
+        ).astype(np.int32),
     }
 
 
 def packed(batched, examples):
     """A batch of the examples that are not refused, and these."""
     try:
-        return batched.pack(examples, size=len(examples) + 1), examples
+        return batched.pack(
+            examples,
+            size=len(examples) + 1,
+        ), examples
     except DataError:
         filled = [each for each in examples if len(each["i"])]
-        return batched.pack(filled, size=len(filled) + 1), filled
+        return batched.pack(
+            filled,
+            size=len(filled) + 1,
+        ), filled
 
 
 @pytest.mark.slow
 @settings(max_examples=tried(32))
 @given(
-    st.lists(st.sampled_from([*OPERATIONS]), min_size=1, max_size=3),
-    st.lists(st.integers(0, 4), min_size=0, max_size=2),
+    st.lists(
+        st.sampled_from([*OPERATIONS]),
+        min_size=1,
+        max_size=3,
+    ),
+    st.lists(
+        st.integers(0, 4),
+        min_size=0,
+        max_size=2,
+    ),
     st.integers(0, 1 << 16),
 )
 def test_chains_of_operations_are_those_of_each_example(names, lengths, seed):
@@ -78,7 +132,13 @@ def test_chains_of_operations_are_those_of_each_example(names, lengths, seed):
     }
     function = model(names)
     with jax.enable_x64(True), jax.disable_jit():
-        examples = [example(rng, n) for n in (*lengths, 3)]
+        examples = [
+            example(
+                rng,
+                n,
+            )
+            for n in (*lengths, 3)
+        ]
         try:
             batched = amp.vmap(function, SPEC, params=params)
         except GraphError as error:  # JAX can't tell which of two expressions of lengths is larger
@@ -88,15 +148,36 @@ def test_chains_of_operations_are_those_of_each_example(names, lengths, seed):
         weights = rng.normal(size=len(left))
 
         def of_batch(p):
-            return jnp.sum(batched(p, batch)[: len(left)] * weights)
+            return jnp.sum(
+                batched(
+                    p,
+                    batch,
+                )[: len(left)]
+                * weights
+            )
 
         def of_each(p):
             return sum(
-                weight * function(p, each) for weight, each in zip(weights, left, strict=True)
+                weight
+                * function(
+                    p,
+                    each,
+                )
+                for weight, each in zip(weights, left, strict=True)
             )
 
         found, grads = jax.value_and_grad(of_batch)(params)
         want, want_grads = jax.value_and_grad(of_each)(params)
-    np.testing.assert_allclose(found, want, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        found,
+        want,
+        rtol=1e-9,
+        atol=1e-9,
+    )
     for name in params:
-        np.testing.assert_allclose(grads[name], want_grads[name], rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(
+            grads[name],
+            want_grads[name],
+            rtol=1e-8,
+            atol=1e-8,
+        )

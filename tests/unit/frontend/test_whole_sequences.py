@@ -10,7 +10,12 @@ import ampjax as amp
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.batches.symbolic_lengths import evaluated, names_in
 
-SPEC = {"x": "float32[n,2]", "words": "int32[n]", "chars": "int32[n,c]", "k": "int32[]"}
+SPEC = {
+    "x": "float32[n,2]",
+    "words": "int32[n]",
+    "chars": "int32[n,c]",
+    "k": "int32[]",
+}
 RNG = np.random.default_rng(9)
 PARAMS = {
     "embed": RNG.normal(size=(7, 2)).astype(np.float32),
@@ -24,23 +29,43 @@ def example(seed, n):
     sizes = rng.integers(0, 4, n)
     return {
         "x": rng.normal(size=(n, 2)).astype(np.float32),
-        "words": rng.integers(0, 7, n).astype(np.int32),
-        "chars": amp.Ragged(rng.integers(0, 7, int(sizes.sum())).astype(np.int32), sizes),
+        "words": rng.integers(
+            0,
+            7,
+            n,
+        ).astype(np.int32),
+        "chars": amp.Ragged(
+            rng.integers(0, 7, int(sizes.sum())).astype(np.int32),
+            sizes,
+        ),
         "k": np.int32(rng.integers(0, 3)),
     }
 
 
-EXAMPLES = [example(seed, n) for seed, n in enumerate((3, 0, 1, 4, 2))]
+EXAMPLES = [
+    example(
+        seed,
+        n,
+    )
+    for seed, n in enumerate((3, 0, 1, 4, 2))
+]
 FILLED = [each for each in EXAMPLES if len(each["words"])]
 
 
 def hidden(p, s):
-    return amp.map(lambda x: jnp.tanh(x @ p["w"]), s["x"])
+    return amp.map(
+        lambda x: jnp.tanh(x @ p["w"]),
+        s["x"],
+    )
 
 
 def total(xs):
     """A number that depends on every entry and its place."""
-    rows = amp.map(lambda v, i: jnp.sum(jnp.sin(v + i)), xs, jnp.arange(xs.shape[0]))
+    rows = amp.map(
+        lambda v, i: jnp.sum(jnp.sin(v + i)),
+        xs,
+        jnp.arange(xs.shape[0]),
+    )
     return amp.sum(rows)
 
 
@@ -59,13 +84,37 @@ def agrees(function, examples=EXAMPLES, tolerance=1e-4):
         return jnp.sum(found * weights), found
 
     def of_each(p):
-        found = jnp.stack([jnp.asarray(function(p, each)) for each in examples])
+        found = jnp.stack(
+            [
+                jnp.asarray(
+                    function(
+                        p,
+                        each,
+                    )
+                )
+                for each in examples
+            ]
+        )
         return jnp.sum(found * weights), found
 
-    (_, found), grads = jax.value_and_grad(of_batch, has_aux=True)(PARAMS)
+    (
+        (
+            _,
+            found,
+        ),
+        grads,
+    ) = jax.value_and_grad(of_batch, has_aux=True)(PARAMS)
     with jax.disable_jit():
-        (_, want), want_grads = jax.value_and_grad(of_each, has_aux=True)(PARAMS)
-    np.testing.assert_allclose(found, want, rtol=tolerance, atol=tolerance)
+        (_, want), want_grads = jax.value_and_grad(
+            of_each,
+            has_aux=True,
+        )(PARAMS)
+    np.testing.assert_allclose(
+        found,
+        want,
+        rtol=tolerance,
+        atol=tolerance,
+    )
     for name, grad in grads.items():
         np.testing.assert_allclose(
             grad, want_grads[name], rtol=tolerance, atol=tolerance, err_msg=name
@@ -75,50 +124,120 @@ def agrees(function, examples=EXAMPLES, tolerance=1e-4):
 def slices(p, s):
     v = hidden(p, s)
     half = v.shape[0] // 2
-    return totals(v[1:], v[:-1], v[2:], v[:2], v[1:-1], v[-2:], v[:half], v[half:], v[1:][1:])
+    return totals(
+        v[1:],
+        v[:-1],
+        v[2:],
+        v[:2],
+        v[1:-1],
+        v[-2:],
+        v[:half],
+        v[half:],
+        v[1:][1:],
+    )
 
 
 def strides(p, s):
     v = hidden(p, s)
-    steps = lax.slice_in_dim(v, 0, v.shape[0], 2)
-    return totals(v[::2], v[1::2], v[::-1], v[::-2], steps, s["x"][::3])
+    steps = lax.slice_in_dim(
+        v,
+        0,
+        v.shape[0],
+        2,
+    )
+    return totals(
+        v[::2],
+        v[1::2],
+        v[::-1],
+        v[::-2],
+        steps,
+        s["x"][::3],
+    )
 
 
 def differences(p, s):
     v = hidden(p, s)
     d = v[1:] - v[:-1]
-    pairs = amp.map(lambda a, b, w: jnp.dot(a, b) * w, v[1:], d, s["words"][1:])
+    pairs = amp.map(
+        lambda a, b, w: jnp.dot(a, b) * w,
+        v[1:],
+        d,
+        s["words"][1:],
+    )
     return total(pairs) + amp.length(d) * p["b"][0] + jnp.sum(amp.mean(d))
 
 
 def joined(p, s):
     v = hidden(p, s)
-    both = jnp.concatenate([p["b"][None], v, jnp.ones((2, 2)), v])
-    return totals(both, jnp.append(v, jnp.ones((1, 2)), 0), jnp.concatenate([s["x"], s["x"]]))
+    both = jnp.concatenate(
+        [
+            p["b"][None],
+            v,
+            jnp.ones((2, 2)),
+            v,
+        ]
+    )
+    return totals(
+        both,
+        jnp.append(v, jnp.ones((1, 2)), 0),
+        jnp.concatenate([s["x"], s["x"]]),
+    )
 
 
 def padded(p, s):
     v = hidden(p, s)
-    cut = jnp.pad(v, ((2, 0), (0, 0)))[:-2]
+    cut = jnp.pad(
+        v,
+        ((2, 0), (0, 0)),
+    )[:-2]
     return totals(
-        jnp.pad(v, ((1, 2), (0, 1))),
+        jnp.pad(
+            v,
+            ((1, 2), (0, 1)),
+        ),
         jnp.roll(v, 1, 0),
         cut,
     )
 
 
 def by_element(p, s):
-    v = hidden(p, s) @ p["w"] * 2 + p["b"]
-    v = jnp.where(v > 0, v, 0.1 * v) / (1 + jnp.linalg.norm(v, axis=-1, keepdims=True))
-    v = jax.nn.softmax(jnp.stack([v[:, 0], v[:, 1]], 1)) + jax.nn.relu(v)
+    v = (
+        hidden(
+            p,
+            s,
+        )
+        @ p["w"]
+        * 2
+        + p["b"]
+    )
+    v = jnp.where(
+        v > 0,
+        v,
+        0.1 * v,
+    ) / (1 + jnp.linalg.norm(v, axis=-1, keepdims=True))
+    v = jax.nn.softmax(
+        jnp.stack(
+            [v[:, 0], v[:, 1]],
+            1,
+        )
+    ) + jax.nn.relu(v)
     places = jnp.arange(v.shape[0])[:, None] * jnp.ones((1, 2))
-    return totals(v, v + places, jnp.zeros_like(v), p["embed"][s["words"]] * v)
+    return totals(
+        v,
+        v + places,
+        jnp.zeros_like(v),
+        p["embed"][s["words"]] * v,
+    )
 
 
 def attention(p, s):
     v = hidden(p, s)
     scores = jnp.einsum("td,ud->tu", v @ p["w"], v)
-    return totals(jax.nn.softmax(scores) @ v, jnp.cumsum(v, 0), jnp.cumsum(v, 0, dtype=v.dtype))
+    return totals(
+        jax.nn.softmax(scores) @ v,
+        jnp.cumsum(v, 0),
+        jnp.cumsum(v, 0, dtype=v.dtype),
+    )
 
 
 def sums(p, s):
@@ -133,26 +252,58 @@ def in_step(p, s):
         h = jnp.tanh(h @ p["w"] + x + amp.sum(v[1:]) * amp.length(v[1:]))
         return h, h
 
-    last, ys = amp.scan(step, jnp.zeros(2), v[:-1])
-    inner = amp.map(lambda q: amp.sum(amp.map(lambda a, b: (a * b) @ q, v[1:], v[:-1])), v)
+    last, ys = amp.scan(
+        step,
+        jnp.zeros(2),
+        v[:-1],
+    )
+    inner = amp.map(
+        lambda q: amp.sum(amp.map(lambda a, b: (a * b) @ q, v[1:], v[:-1])),
+        v,
+    )
     return jnp.sum(last) + total(ys[1:]) + amp.sum(inner)
 
 
 def words(p, s):
     def word(w, chars):
         def shifted():
-            before = jnp.concatenate([jnp.zeros(1, jnp.int32), chars[:-1]])
-            return total(amp.map(lambda a, b: p["embed"][a] * p["embed"][b], chars, before))
+            before = jnp.concatenate(
+                [
+                    jnp.zeros(1, jnp.int32),
+                    chars[:-1],
+                ]
+            )
+            return total(
+                amp.map(
+                    lambda a, b: p["embed"][a] * p["embed"][b],
+                    chars,
+                    before,
+                )
+            )
 
-        some = amp.cond(amp.length(chars) > 0, shifted, lambda: p["b"][0])
+        some = amp.cond(
+            amp.length(chars) > 0,
+            shifted,
+            lambda: p["b"][0],
+        )
         return some + jnp.sum(p["embed"][w]) / (chars.shape[0] + 1)
 
-    return total(amp.map(word, s["words"][1:], s["chars"][1:]))
+    return total(
+        amp.map(
+            word,
+            s["words"][1:],
+            s["chars"][1:],
+        )
+    )
 
 
 def decided(p, s):
     def turned(w):
-        return amp.fori_loop(w, lambda i, h: jnp.sin(h + p["b"][0]), 1.0)
+        return amp.fori_loop(
+            w,
+            lambda i, h: jnp.sin(h + p["b"][0]),
+            1.0,
+        )
 
     def test(carry):
         return amp.read(carry[0] < 2)
@@ -162,9 +313,27 @@ def decided(p, s):
         return i + 1, jnp.tanh(h + amp.sum(v[1:]) @ p["b"] + total(v * h))
 
     v = hidden(p, s)
-    rounds = amp.while_loop(test, turn, (0, 0.1), most=3)[1]
-    chosen = amp.cond(s["k"] > 0, lambda: total(v[1:]), lambda: total(v * 2))
-    return amp.sum(amp.map(turned, (s["words"] * 2)[1:])) + rounds + chosen
+    rounds = amp.while_loop(
+        test,
+        turn,
+        (0, 0.1),
+        most=3,
+    )[1]
+    chosen = amp.cond(
+        s["k"] > 0,
+        lambda: total(v[1:]),
+        lambda: total(v * 2),
+    )
+    return (
+        amp.sum(
+            amp.map(
+                turned,
+                (s["words"] * 2)[1:],
+            )
+        )
+        + rounds
+        + chosen
+    )
 
 
 EMPTIES_TOO = [
@@ -191,19 +360,48 @@ def test_operations_on_whole_sequences_are_those_of_each_example(function):
 def single(p, s):
     v = hidden(p, s)
     k = jnp.argmax(v[:, 0])
-    ends = jnp.sum(jnp.cos(v[:1]) + jnp.sin(v[-1:])) + jnp.sum(v[jnp.array([0, -1])] ** 2)
+    ends = jnp.sum(jnp.cos(v[:1]) + jnp.sin(v[-1:])) + jnp.sum(
+        v[
+            jnp.array(
+                [
+                    0,
+                    -1,
+                ]
+            )
+        ]
+        ** 2
+    )
     edges = totals(
-        jnp.pad(v, ((1, 2), (0, 0)), mode="edge"),
-        lax.pad(v, p["b"][1], ((1, -1, 0), (0, 0, 0))),
+        jnp.pad(
+            v,
+            ((1, 2), (0, 0)),
+            mode="edge",
+        ),
+        lax.pad(
+            v,
+            p["b"][1],
+            ((1, -1, 0), (0, 0, 0)),
+        ),
     )
     return v[0] @ v[-1] + v[k, 1] + jnp.min(v) * jnp.max(v) + jnp.std(v) + ends + edges
 
 
 def shifted(p, s):
     v = hidden(p, s)
-    before = jnp.concatenate([jnp.zeros((1, 2)), v[:-1]])
+    before = jnp.concatenate(
+        [
+            jnp.zeros((1, 2)),
+            v[:-1],
+        ]
+    )
     n = v.shape[0]
-    return amp.sum(amp.map(jnp.dot, v, before)) + jnp.sum(v) / n * (n - 1)
+    return amp.sum(
+        amp.map(
+            jnp.dot,
+            v,
+            before,
+        )
+    ) + jnp.sum(v) / n * (n - 1)
 
 
 @pytest.mark.slow
@@ -216,7 +414,14 @@ def test_what_an_empty_sequence_has_not_is_refused_for_it_alone(function):
 
 def test_an_example_without_what_is_read_is_named():
     def shift(p, s):
-        return total(jnp.concatenate([jnp.zeros((1, 2)), s["x"][:-1]]))
+        return total(
+            jnp.concatenate(
+                [
+                    jnp.zeros((1, 2)),
+                    s["x"][:-1],
+                ]
+            )
+        )
 
     def first(p, s):
         return s["x"][0, 0]
@@ -237,22 +442,56 @@ def test_an_example_without_what_is_read_is_named():
 def test_a_choice_keeps_short_examples_away():
     def model(p, s):
         def shift():
-            return total(jnp.concatenate([jnp.zeros((1, 2)), hidden(p, s)[:-1]]))
+            return total(
+                jnp.concatenate(
+                    [
+                        jnp.zeros((1, 2)),
+                        hidden(p, s)[:-1],
+                    ]
+                )
+            )
 
-        return amp.cond(amp.length(s["x"]) > 0, shift, lambda: 0.0)
+        return amp.cond(
+            amp.length(s["x"]) > 0,
+            shift,
+            lambda: 0.0,
+        )
 
     agrees(model)
 
 
 def test_sequences_come_back_cut():
     def model(p, s):
-        return hidden(p, s)[1:], s["chars"][::2]
+        return hidden(
+            p,
+            s,
+        )[1:], s["chars"][::2]
 
     rows, chars = amp.vmap(model, SPEC)(PARAMS, EXAMPLES)
-    for each, got in zip(EXAMPLES, rows.tolist(), strict=True):
-        np.testing.assert_allclose(got, np.tanh(each["x"] @ PARAMS["w"])[1:], rtol=1e-5, atol=1e-6)
-    for each, got in zip(EXAMPLES, chars.tolist(), strict=True):
-        want = [each["chars"][i].tolist() for i in range(0, len(each["chars"]), 2)]
+    for each, got in zip(
+        EXAMPLES,
+        rows.tolist(),
+        strict=True,
+    ):
+        np.testing.assert_allclose(
+            got,
+            np.tanh(each["x"] @ PARAMS["w"])[1:],
+            rtol=1e-5,
+            atol=1e-6,
+        )
+    for each, got in zip(
+        EXAMPLES,
+        chars.tolist(),
+        strict=True,
+    ):
+        want = [
+            each["chars"][i].tolist()
+            for i in range(
+                0,
+                len(each["chars"]),
+                2,
+            )
+        ]
         assert [np.asarray(row).tolist() for row in got] == want
 
 
@@ -269,17 +508,29 @@ def test_what_is_no_such_operation_is_refused():
         return total(jnp.sort(s["x"], 0))
 
     def mixed(p, s):
-        return total(amp.take(s["chars"], 0) + amp.take(s["chars"], 1))
+        return total(
+            amp.take(
+                s["chars"],
+                0,
+            )
+            + amp.take(s["chars"], 1)
+        )
 
     with pytest.raises(GraphError, match=r"got `sort` on a whole sequence.*Put it into `amp.map`"):
         amp.vmap(ordered, SPEC)(PARAMS, EXAMPLES)
     with pytest.raises(GraphError, match="expected sequences with the same elements"):
-        amp.vmap(mixed, SPEC)(PARAMS, EXAMPLES[3:4])
+        amp.vmap(
+            mixed,
+            SPEC,
+        )(PARAMS, EXAMPLES[3:4])
 
 
 def test_lengths_are_read_as_jax_writes_them():
     n, m = jax.export.symbolic_shape("n, m")
-    sizes = {"n": np.arange(1, 7), "m": np.arange(6, 0, -1)}
+    sizes = {
+        "n": np.arange(1, 7),
+        "m": np.arange(6, 0, -1),
+    }
     expressions = [
         n - 1,
         2 * n * n + m,
@@ -299,13 +550,37 @@ def test_lengths_are_read_as_jax_writes_them():
         np.minimum(sizes["n"], sizes["m"] - 1),
     ]
     for expression, want in zip(expressions, plain, strict=True):
-        assert evaluated(str(expression), sizes).tolist() == want.tolist()
-    assert names_in(str(jax.core.max_dim(n - 3, m))) == ["m", "n"]
+        assert (
+            evaluated(
+                str(expression),
+                sizes,
+            ).tolist()
+            == want.tolist()
+        )
+    assert names_in(str(jax.core.max_dim(n - 3, m))) == [
+        "m",
+        "n",
+    ]
     assert evaluated("mod(-1, n)", {"n": 0}) == 0
 
 
 def test_rows_of_rows_are_cut_with_steps():
-    rows = amp.Ragged.of([[1], [2, 3], [], [4]])
-    assert [row.tolist() for row in rows[::2]] == [[1], []]
-    assert [row.tolist() for row in rows[::-1]] == [[4], [], [2, 3], [1]]
+    rows = amp.Ragged.of(
+        [
+            [1],
+            [2, 3],
+            [],
+            [4],
+        ]
+    )
+    assert [row.tolist() for row in rows[::2]] == [
+        [1],
+        [],
+    ]
+    assert [row.tolist() for row in rows[::-1]] == [
+        [4],
+        [],
+        [2, 3],
+        [1],
+    ]
     assert len(rows[4::2]) == 0

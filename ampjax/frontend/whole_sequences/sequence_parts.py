@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.batch_rules.merged_values import merged, of_array
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View
 from ampjax.frontend.batches.room_bodies import (
     Body,
@@ -23,6 +22,7 @@ from ampjax.frontend.batches.row_tables import Origin
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements
+from ampjax.frontend.whole_sequences.merged_values import merged, of_array
 
 _FIX = "Do it only where the sequence is long enough, in `amp.cond` of `amp.length`."
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.batch_rules.sequence_parts import length_of, sized
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, taken
 from ampjax.frontend.batches.room_bodies import (
     Body,
@@ -23,6 +22,7 @@ from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
 
 Numbers = Callable[[Any], np.ndarray]
 """From the data to integers, one or several for each row of a space."""
