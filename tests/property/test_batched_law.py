@@ -17,7 +17,7 @@ from support.random_expressions import models, shapes
 from support.random_models import instance, parameters, spec
 
 import ampjax as amp
-from ampjax.frontend.batches.loop_forms import loops_as
+from ampjax.frontend.loops.loop_forms import loops_as
 
 DTYPE = "float64"
 TOLERANCE = 1e-9

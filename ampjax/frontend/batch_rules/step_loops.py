@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.batches.inverse_reads import inverse
-from ampjax.frontend.batches.loop_forms import form_of_loops
 from ampjax.frontend.batches.programs_of_rows import Room, Rows, Slot, View
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Loop, Recall, RowLowering, Value
@@ -20,6 +19,7 @@ from ampjax.frontend.combinators.tracing import Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Elements
+from ampjax.frontend.loops.loop_forms import form_of_loops
 from ampjax.jaxprs.primitives import is_inexact
 
 START = 2_000_000

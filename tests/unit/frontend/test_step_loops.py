@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import ampjax as amp
-from ampjax.frontend.batches.loop_forms import form_of_loops, loops_as
+from ampjax.frontend.loops.loop_forms import form_of_loops, loops_as
 
 RNG = np.random.default_rng(3)
 PARAMS = {
