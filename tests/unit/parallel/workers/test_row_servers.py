@@ -163,7 +163,7 @@ class Asking(Worker):
     def take(self, share):
         result = {}
         for path in share.work.tables:
-            result[path] = self._pulled(path, share).rows
+            result[path] = self._collect_rows(path, share).rows
         return result
 
 
