@@ -7,26 +7,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "ampjax"
 
 SHARED = {
-    "Answer": 2,
-    "Batch": 2,
     "Body": 2,
-    "Group": 3,
-    "Guard": 2,
     "Hosts": 2,
-    "Inputs": 2,
     "Layout": 2,
-    "Loop": 2,
-    "Place": 3,
-    "Reduction": 2,
-    "Run": 3,
-    "Saved": 2,
-    "View": 2,
-    "Wire": 3,
-    "Write": 2,
-    "_Place": 2,
-    "_Recursion": 2,
-    "_Run": 2,
-    "_Search": 2,
+    "Wire": 2,
 }
 """Names that several classes have, and how many. A name leaves this list when its classes have names of their own; none comes in."""
 

@@ -50,7 +50,7 @@ def recurse(
     rows = [x.element for x in xs if isinstance(x, Elements)]
     types = [variable.aval for variable in each.jaxpr.outvars]
     groups = by_dtype(types)
-    recursion = low.recursions[call.options["of"]] = _Recursion(
+    recursion = low.recursions[call.options["of"]] = _RecursionNodes(
         inner,
         groups,
         types,
@@ -126,7 +126,7 @@ def recall(
 
 
 @dataclass(eq=False)
-class _Recursion:
+class _RecursionNodes:
     """A recursion that is being lowered.
 
     Args:
@@ -160,7 +160,7 @@ class _AskingPlace:
 
     def __init__(
         self,
-        recursion: _Recursion,
+        recursion: _RecursionNodes,
         region: Region,
         number: Column,
         name: str,
@@ -274,7 +274,7 @@ class _AskingPlace:
         return data.once((self, "edges"), make)
 
 
-def _check_order(data: Any, recursion: _Recursion, line: str) -> None:
+def _check_order(data: Any, recursion: _RecursionNodes, line: str) -> None:
     """Checks that no result is made of itself."""
     check_order(
         data,
