@@ -9,7 +9,6 @@ PACKAGE = Path(__file__).parents[2] / "ampjax"
 SHARED = {
     "Body": 2,
     "Hosts": 2,
-    "Layout": 2,
     "Wire": 2,
 }
 """Names that several classes have, and how many. A name leaves this list when its classes have names of their own; none comes in."""

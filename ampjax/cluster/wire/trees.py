@@ -49,7 +49,7 @@ class TreeForms:
     Args:
       *forms: How objects of these classes travel.
 
-    >>> trees = Trees()
+    >>> trees = TreeForms()
     >>> message = trees.pack("pull", {3: (np.arange(2), None)})
     >>> trees.unpack(message)
     {3: (array([0, 1]), None)}

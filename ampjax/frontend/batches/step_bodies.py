@@ -14,7 +14,7 @@ from ampjax.frontend.batches.inverse_reads import read
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, Slot, as_typed, taken
 from ampjax.frontend.batches.row_lowering import Loop, Recall
 from ampjax.frontend.batches.step_frames import StepFrame, sizes_of
-from ampjax.frontend.loops.level_bodies import LevelBody, Parts, traced
+from ampjax.frontend.loops.level_bodies import BodyParts, LevelBody, traced
 from ampjax.frontend.loops.packed_rows import Packed
 from ampjax.frontend.loops.step_arrays import StepArrays
 from ampjax.frontend.loops.step_tables import StepTables
@@ -201,7 +201,7 @@ class _Body:
                     "Report the model.",
                 )
         of_sizes[self._n_rows] = every
-        parts = Parts(
+        parts = BodyParts(
             len(groups[0]),
             len(groups[1]),
             len(reads),
@@ -281,7 +281,7 @@ def _level_body(
     of_sizes: dict[int, TracedRows],
     groups: Sequence[Sequence[Any]],
     reads: Sequence[Any],
-    parts: Parts,
+    parts: BodyParts,
 ) -> LevelBody:
     """What a loop computes in its steps, for each number of rows."""
     places = every.places()

@@ -23,7 +23,7 @@ ACROSS = 16
 
 
 @dataclass(frozen=True)
-class Rows:
+class GridRows:
     """The rows of a space as they lie in a block.
 
     Args:
@@ -36,7 +36,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Layout:
+class GridLayout:
     """A block of one batch.
 
     Args:
@@ -46,9 +46,9 @@ class Layout:
       counts: Which rows across count in a reduction, `[n, longest]`.
     """
 
-    outer: Rows
-    around: Rows
-    across: Rows
+    outer: GridRows
+    around: GridRows
+    across: GridRows
     counts: np.ndarray
 
 
@@ -79,7 +79,7 @@ class GridSpaces:
         self.across = across
         self.pairs = pairs
 
-    def layout(self, tables: RowTables) -> Layout:
+    def layout(self, tables: RowTables) -> GridLayout:
         """The block of a batch.
 
         Args:
@@ -90,7 +90,7 @@ class GridSpaces:
             lambda: self._layout(tables),
         )
 
-    def _layout(self, tables: RowTables) -> Layout:
+    def _layout(self, tables: RowTables) -> GridLayout:
         data = tables.data
         n_outer = self.outer.n_rows(data)
         owner = self.around.rows_of(
@@ -125,14 +125,14 @@ class GridSpaces:
         starts = self.across.starts(data)
         across, counts = _side(starts[tile], of_across[tile], (n, longest))
         outer, _ = _side(tile, np.ones_like(tile), (n, 1))
-        return Layout(
-            Rows(outer.there[:, 0], outer.filled[:, 0]),
+        return GridLayout(
+            GridRows(outer.there[:, 0], outer.filled[:, 0]),
             around,
             across,
             counts,
         )
 
-    def pair_rows(self, tables: RowTables) -> Rows:
+    def pair_rows(self, tables: RowTables) -> GridRows:
         """The pairs `[n, longest around, longest across]`.
 
         Args:
@@ -145,7 +145,7 @@ class GridSpaces:
         if not len(starts):
             shape = (*around.there.shape, across.there.shape[1])
             none = np.zeros(shape, np.int64)
-            return Rows(none - 1, none)
+            return GridRows(none - 1, none)
         first = self.across.starts(tables.data)
         number = across.there - first[layout.outer.there][:, None]
         is_around = around.there >= 0
@@ -154,14 +154,14 @@ class GridSpaces:
         rows = starts[around.there][:, :, None] + number[:, None]
         copied = across.filled - first[layout.outer.filled][:, None]
         filled = starts[around.filled][:, :, None] + copied[:, None]
-        return Rows(np.where(is_there, rows, -1), filled)
+        return GridRows(np.where(is_there, rows, -1), filled)
 
 
 def _side(
     starts: np.ndarray,
     sizes: np.ndarray,
     shape: tuple[int, int],
-) -> tuple[Rows, np.ndarray]:
+) -> tuple[GridRows, np.ndarray]:
     """The rows of one side; and which of them count: what fills a tile up does not, what copies a whole tile does as there.
 
     Args:
@@ -172,7 +172,7 @@ def _side(
     n = len(starts)
     if not n:
         none = np.zeros(shape, np.int64)
-        return Rows(none - 1, none), none > 0
+        return GridRows(none - 1, none), none > 0
     tile = np.arange(shape[0])
     is_tile = tile < n
     tile = np.where(is_tile, tile, 0)
@@ -184,7 +184,7 @@ def _side(
         filled,
         -1,
     )
-    return Rows(there, filled), counts
+    return GridRows(there, filled), counts
 
 
 def _height(sizes: np.ndarray, most: int) -> int:

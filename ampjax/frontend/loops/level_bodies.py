@@ -27,7 +27,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class BodyParts:
     """Which inputs of a body are what, by their numbers.
 
     Args:
@@ -67,7 +67,10 @@ class LevelBody:
     """
 
     def __init__(
-        self, bodies: dict[int, Callable[..., list[Any]]], parts: Parts, types: dict[int, list[Any]]
+        self,
+        bodies: dict[int, Callable[..., list[Any]]],
+        parts: BodyParts,
+        types: dict[int, list[Any]],
     ):
         self.parts = parts
         self._both: dict[int, TracedRows] = {}
@@ -173,7 +176,7 @@ def traced(
 
 
 def _with_derivative(
-    body: Callable[..., list[Any]], parts: Parts, types: Sequence[Any], n_rows: int
+    body: Callable[..., list[Any]], parts: BodyParts, types: Sequence[Any], n_rows: int
 ) -> TracedRows:
     """A body and its derivative as one program: from its inputs and cotangents of states to states and cotangents."""
 
@@ -220,7 +223,7 @@ def _with_derivative(
 def _kept(
     both: TracedRows,
     other: TracedRows,
-    parts: Parts,
+    parts: BodyParts,
 ) -> list[Place]:
     """The places of what is kept of the forward pass."""
     _, _, reads, rows, fixed_rows, seeds = parts.split(both.inputs)

@@ -78,7 +78,7 @@ def step_seconds(load: Load, rates: ClusterRates, compute: float) -> float:
     Returns:
       Seconds.
 
-    >>> rates = Rates(reduce=4e9, gather=1e9, stream=1e9, merge=1e9, link=1e10)
+    >>> rates = ClusterRates(reduce=4e9, gather=1e9, stream=1e9, merge=1e9, link=1e10)
     >>> step_seconds(Load(reduced=2e9, network=2e9), rates, compute=0.25)
     0.75
     """

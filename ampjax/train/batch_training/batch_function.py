@@ -30,7 +30,7 @@ class Told(Protocol):
         ...
 
 
-class Epoch(Protocol):
+class BatchEpoch(Protocol):
     """Batches, each of which is packed while the one before is used; what is done with an iterator is to be closed."""
 
     def __iter__(self) -> Any:
@@ -41,7 +41,7 @@ class Epoch(Protocol):
 class PackedExamples(Protocol):
     """A data set in batches of few shapes (`frontend.batches.packed_data.PackedData`)."""
 
-    def epoch(self, groups: Sequence[np.ndarray]) -> Epoch:
+    def epoch(self, groups: Sequence[np.ndarray]) -> BatchEpoch:
         """As `PackedData.epoch`."""
         ...
 
