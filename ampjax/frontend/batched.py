@@ -1,4 +1,4 @@
-"""`vmap`: a model, a plain JAX function of parameters and one ragged example, as one function of parameters and a batch of them."""
+"""`vmap`: turns a model, a plain JAX function of parameters and one ragged example, into one function of parameters and a batch of examples."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _RULES = {
 
 
 class Batched:
-    """A function of one ragged example as a function of a batch of them: `jax.vmap` where control flow depends on the example.
+    """A function of one ragged example as a function of a batch of examples: `jax.vmap` where control flow depends on the example.
 
     Args:
       function: `function(params, example)`.
@@ -86,7 +86,7 @@ class Batched:
         *,
         key: Any = None,
     ) -> Any:
-        """What the function returns for each example.
+        """Computes the function's result for each example.
 
         Args:
           params: The parameters.
@@ -111,7 +111,7 @@ class Batched:
         *,
         key: Any = None,
     ) -> Reports:
-        """What the function returns and tells: `amp.metric` and `amp.output`.
+        """Computes the function's results, metrics (`amp.metric`) and outputs (`amp.output`).
 
         Args:
           params: As for a call.
@@ -140,7 +140,7 @@ class Batched:
         what: str,
         part: Callable[[Reports], Any],
     ) -> None:
-        """Checks that what is asked for does not depend on labels that were left out."""
+        """Checks that the requested part of the reports does not depend on labels that were left out."""
         if batch.missing:
             found = self._program(params).missing_for(params, batch, part)
         else:
@@ -310,7 +310,7 @@ class Batched:
         return self._last
 
     def _require_count(self, name: str, number: Any) -> None:
-        """Refuses what is no whole number from 1; None is left out."""
+        """Refuses a number that is no whole number from 1; None passes."""
         if number is None:
             return
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -340,7 +340,7 @@ class Batched:
             )
 
     def _listed(self, examples: Any) -> Sequence[Any]:
-        """Examples as a sequence of them; a data set that makes them is asked for them."""
+        """Returns examples as a sequence; asks a data set that makes its examples for all examples."""
         if not isinstance(examples, list | Stacked) and isinstance(examples, PlainSource):
             examples = examples.plain()
         if not hasattr(examples, "__len__") or isinstance(examples, str | Mapping):

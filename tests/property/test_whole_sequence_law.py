@@ -1,4 +1,4 @@
-"""JAX's own operations on whole sequences, one after the other: a batch as one function computes what the function computes of each example.
+"""JAX's own operations on whole sequences, one after the other: a batch computes the function's values of each example.
 
 An empty sequence may be refused, as JAX traces lengths as if there were none; then the rest of the batch is compared.
 """
@@ -94,7 +94,7 @@ def example(rng, n):
 
 
 def packed(batched, examples):
-    """A batch of the examples that are not refused, and these."""
+    """Packs the examples that the function does not refuse, and returns the batch and the packed examples."""
     try:
         return batched.pack(
             examples,

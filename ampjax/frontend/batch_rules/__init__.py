@@ -1,1 +1,1 @@
-"""How each combinator becomes steps of a program over rows."""
+"""Rules that turn each combinator into steps of a program over rows."""

@@ -1,4 +1,4 @@
-"""How choices become steps.
+"""Rules that turn choices into steps.
 
 Where the example chooses, the host parts the rows: each branch has a space of its own, of those rows that choose it, and results are put
 together by one read. Where a computed value chooses, a mask does; each branch then has all rows, of which those count that choose it.
@@ -29,7 +29,7 @@ def switch(
     call: Call,
     operands: Sequence[Value],
 ) -> list[Value]:
-    """The branches, each of the rows that choose it."""
+    """Runs each branch on the rows that choose the branch."""
     n_closed = sum(call.n_closed)
     index = operands[n_closed]
     shared = operands[n_closed + 1 :]
@@ -78,7 +78,7 @@ def parted(
 
 
 def part_of(space: IndexSpace, index: Column, number: int) -> IndexSpace:
-    """The space of those rows of a space for which a column has a value: of each row none, or one.
+    """Makes the space of the rows for which a column has a value: of each row none, or one.
 
     Args:
       space: The space.
@@ -93,7 +93,7 @@ def part_of(space: IndexSpace, index: Column, number: int) -> IndexSpace:
 
 
 class _Parts:
-    """The rows of a space, parted by what the example chooses.
+    """The rows of a space, parted by the choice of the example.
 
     Args:
       body: Where.
@@ -292,7 +292,7 @@ def _masked(
 
 
 def masked(body: Body, holds: Any) -> Rows:
-    """A mask of those of a room's rows for which something holds.
+    """Makes a mask of the rows of a room for which a condition holds.
 
     Args:
       body: The room.
@@ -370,7 +370,7 @@ def _merged(
     which: np.ndarray,
     rows_in: Sequence[Any],
 ) -> np.ndarray:
-    """A column of one space from those of its parts."""
+    """Merges the columns of a space's parts to one column of the space."""
     values = [column.of(data) for column in columns]
     found = np.zeros(
         (len(which), *values[0].shape[1:]),

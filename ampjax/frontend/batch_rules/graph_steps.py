@@ -1,4 +1,4 @@
-"""How sending over edges becomes steps: each kind of edge has a space of its own, whose rows read senders and are added up at receivers."""
+"""Rules that turn sending over edges into steps: each kind of edge has a space, whose rows read senders and are added up at receivers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def propagate(
     call: Call,
     operands: Sequence[Value],
 ) -> list[Value]:
-    """What the functions make of the senders' rows, added up at the receivers."""
+    """Applies the functions to the senders' rows, and adds the results up at the receivers."""
     n_closed = sum(call.n_closed)
     n_ends = call.options["n_ends"]
     rows = sequences(body, operands[n_closed + n_ends :])

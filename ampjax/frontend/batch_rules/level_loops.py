@@ -88,7 +88,7 @@ def of_all_levels(
     outputs: list[Rows],
     seen: list[Rows],
 ) -> Value:
-    """A level's value as it is seen after the loop: rows of all levels.
+    """Returns a level's value as seen after the loop: rows of all levels.
 
     Args:
       body: The level.
@@ -115,7 +115,7 @@ def _seen(
     outputs: list[Rows],
     seen: list[Rows],
 ) -> View:
-    """Rows of a level as they are seen after the loop."""
+    """Makes the rows that stand for a level's rows after the loop."""
     out = Rows(view.rows.aval, view.rows.room)
     outputs.append(view.rows)
     seen.append(out)
@@ -129,7 +129,7 @@ def as_column(body: Body, value: Value, kind: Any) -> Static:
 
 @dataclass(frozen=True, eq=False)
 class _LevelLoop:
-    """A loop, when it runs."""
+    """A loop over levels, at run time."""
 
     low: RowLowering
     made: Loop
@@ -182,7 +182,7 @@ def _is_read_once(
     run: Run,
     read: tuple[Rows, Rows, Slot, Slot | None],
 ) -> bool:
-    """Whether about as many rows are read in all levels as there are, so that they are best read before the loop."""
+    """Says whether all levels together read about as many rows as there are, so that one read before the loop is best."""
     _, source, slot, _ = read
     return run.slots[slot].size <= 2 * len(run.get(source))
 

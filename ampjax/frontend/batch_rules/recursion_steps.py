@@ -1,4 +1,4 @@
-"""How recursions become steps: rows that wait for equally many others are computed together."""
+"""Rules that turn recursions into steps: rows that wait for equally many others are computed together."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Recursion:
     asked: list[tuple[Region, Column, str]] = field(default_factory=list)
 
     def levels(self, data: Any, line: str) -> np.ndarray:
-        """`[elements]`: the level of each; checks that no result is made of itself."""
+        """Finds the level of each element, `[elements]`; checks that no result depends on its own value."""
         return data.once(
             (self, "levels"),
             lambda: check_order(data, self.space, self._edges(data), line),
@@ -61,7 +61,7 @@ def recurse(
     call: Call,
     operands: Sequence[Value],
 ) -> list[Value]:
-    """The function for each element, when those are there that it asks for."""
+    """Computes the function for each element, after the elements that the function asks for."""
     (each,) = call.functions
     (n_closed,) = call.n_closed
     xs = sequences(body, operands[n_closed:])

@@ -1,4 +1,4 @@
-"""How sums and the like over sequences become steps: operations on the segments of rows that belong to one row around them."""
+"""Rules that turn sums and the like over sequences into steps: operations on the segments of rows that belong to one row around the segment."""
 
 from __future__ import annotations
 

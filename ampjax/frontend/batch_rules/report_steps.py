@@ -1,4 +1,4 @@
-"""How what a model tells beside its result becomes steps, and functions with names."""
+"""Rules that turn metrics, outputs and functions with names into steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def node(
     call: Call,
     operands: Sequence[Value],
 ) -> list[Value]:
-    """A function with a name: the name is one of a graph's node, so it changes nothing here."""
+    """Runs a function with a name: the name is one of a graph's node, and changes nothing here."""
     return body.run(call.functions[0], operands)
 
 
@@ -31,7 +31,7 @@ def metric(
     call: Call,
     operands: Sequence[Value],
 ) -> list[Value]:
-    """A metric: its values and what they count for, 0 where a row does not count."""
+    """Reports a metric: its values and their counts, both 0 where a row does not count."""
     kind = jax.ShapeDtypeStruct((), np.float32)
     mask = body.room.mask
     values: list[View] = []

@@ -1,4 +1,4 @@
-"""How combinators over sequences become steps: rows of an inner space, loops over levels, reads by number."""
+"""Rules that turn combinators over sequences into steps: rows of an inner space, loops over levels, reads by number."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _in_steps(
     space: IndexSpace,
     rows: Sequence[Value],
 ) -> list[Value]:
-    """A loop through sequences in which each element waits for the one before it, or behind it; the longest sequences come first."""
+    """Builds a loop through sequences in which each element waits for its neighbour before or behind; the longest sequences come first."""
     (step,) = call.functions
     (n_closed,) = call.n_closed
     k = call.options["n_carry"]
@@ -182,7 +182,7 @@ def chosen(
 
 
 def of_each(inner: Body, value: Value, kind: Any) -> Value:
-    """What a function gave for each element: rows, a column, or a sequence."""
+    """Returns a function's result for each element: rows, a column, or a sequence."""
     if isinstance(value, Constant):
         return as_column(inner, value, kind)
     if isinstance(value, View) and value.rows.room is None:
@@ -191,7 +191,7 @@ def of_each(inner: Body, value: Value, kind: Any) -> Value:
 
 
 def sequences(body: Body, values: Sequence[Value]) -> list[Value]:
-    """Sequences as those of a room's space."""
+    """Returns sequences as sequences of a room's space."""
     result = []
     for x in values:
         result.append(body.low.copied(x, body.space) if isinstance(x, Elements) else x)
@@ -218,7 +218,7 @@ def length(
     call: Call,
     operands: Sequence[Value],
 ) -> list[Value]:
-    """How many elements each row has: known from the example."""
+    """Returns the number of elements of each row, known from the example."""
     return sequence_rules.length(
         body.low.host,
         call,

@@ -208,7 +208,7 @@ def _at_least_0(at: np.ndarray) -> np.ndarray:
 
 
 def cost_of_start(function: Traced) -> float:
-    """What it costs to start a step, in rows of a function that could be computed meanwhile.
+    """Estimates the cost of starting a step, in rows of a function that could be computed meanwhile.
 
     Args:
       function: What is computed of a row.

@@ -1,4 +1,4 @@
-"""How trees become steps: leaves together, then branches whose children are there; or a node's state from its parent's, level by level."""
+"""Rules that turn trees into steps: leaves together, then branches after their children; or a node's state from its parent's, level by level."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def scan(
 
 
 def _check(body: Body, tree: TreeFields) -> None:
-    """Checks of all examples that they have trees."""
+    """Adds a check that all examples have trees."""
     body.low.host.draft.checks.append(lambda data: tree.n_children.of(data))
 
 
@@ -170,7 +170,7 @@ def _of_leaves(
     kind: Any,
     space: IndexSpace,
 ) -> Value:
-    """Leaves' states among those of all nodes; what branches have there is of no account."""
+    """Returns leaves' states as a value of all nodes; the values at branches do not matter."""
     rows = View(leaves.rows(state, kind), leaves.space)
     return leaves.low.value_at(
         rows,

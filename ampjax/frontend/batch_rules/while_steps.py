@@ -25,7 +25,7 @@ def while_loop(
     call: Call,
     operands: Sequence[Value],
 ) -> list[Value]:
-    """So many rounds as there can be at most; those that nobody needs are left out."""
+    """Runs the largest possible number of rounds; rounds that no row needs are left out."""
     test, turn, _ = call.functions
     n_test, n_turn, _ = call.n_closed
     closed = operands[n_test : n_test + n_turn]

@@ -1,1 +1,1 @@
-"""A model as one function of a batch: rows of index spaces, laid out on the host, and a program over them."""
+"""A model as one function of a batch: rows of index spaces, laid out on the host, and a program over these rows."""

@@ -1,4 +1,4 @@
-"""A batch of examples as arrays: a pytree that JAX transforms, and whose shapes alone decide what is compiled."""
+"""A batch of examples as arrays: a pytree that JAX transforms, and whose shapes alone decide which programs are compiled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ampjax.errors import DataError
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Batch:
-    """Examples as `Batched.pack` has laid them out: columns, and integers that say what belongs together.
+    """Examples as `Batched.pack` has laid the examples out: columns, and integers that say which rows belong together.
 
     It is a pytree of arrays: pass it to functions under `jax.jit`. Batches whose arrays have the same shapes share a compiled program.
 
@@ -41,15 +41,15 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """How many examples there are, those included that fill the batch up."""
+        """The number of examples, copies that fill the batch up included."""
         return self.weights.shape[0]
 
     @property
     def parts(self) -> tuple[Batch, ...]:
-        """The batches of which it was made by `pack(parts=...)`: `px.Parts(batch.parts)` gives each replica of a runner its own.
+        """The batches that `pack(parts=...)` has put together: `px.Parts(batch.parts)` gives each replica of a runner its own.
 
         Raises:
-          DataError: If it was made without.
+          DataError: If the batch was made without.
         """
         if self.weights.ndim == 1:
             fix = "Pack with `parts=`, the number of devices."
@@ -61,7 +61,7 @@ class Batch:
 
     @property
     def n_examples(self) -> int:
-        """How many examples there are; known where the batch is not traced."""
+        """The number of examples; known where the batch is not traced."""
         return int(np.asarray(self.weights).sum())
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class Batch:
 
 
 def stacked(batches: Sequence[Batch]) -> Batch:
-    """Batches of equal shapes as one, whose arrays have an axis for them in front.
+    """Stacks batches of equal shapes to one batch, whose arrays have one more axis in front.
 
     Args:
       batches: The batches.

@@ -98,7 +98,7 @@ class BatchShapes:
         self.shapes = shapes[::-1]
 
     def pack(self, columns: Columns, numbers: np.ndarray) -> list[Batch]:
-        """The parts of a batch in the first of the shapes that they fit; in one of their own if they fit none.
+        """Packs the parts of a batch in the first shape that fits all parts, or in a shape of their own if none fits.
 
         Args:
           columns: The data set.
@@ -150,7 +150,7 @@ class BatchShapes:
         found: Sequence[tuple[Sequence[Columns], Shape]],
         most: float,
     ) -> list[Shape]:
-        """Shapes for batches from large to small: each batch shares that of the one before, unless it costs too much."""
+        """Finds shapes for batches from large to small: a batch shares the shape of the batch before, unless sharing costs too much."""
         shapes: list[Shape] = []
         for parts, own in found:
             if not shapes:
@@ -173,7 +173,7 @@ class RecentShapes:
         self._known: list[tuple[Hashable, Any, int, BatchShapes]] = []
 
     def get(self, key: Hashable, data: Any) -> BatchShapes | None:
-        """The shapes of a data set, if it is one of these.
+        """Returns the shapes of a data set, or None if the shapes are not kept.
 
         Args:
           key: How it is packed.
@@ -204,7 +204,7 @@ def _largest(one: Sizes, other: Sizes) -> Sizes:
 
 
 def _n_elements(parts: Sequence[Columns]) -> int:
-    """How many elements the examples of the largest part have."""
+    """Counts the elements of the examples in the largest part."""
     return max(int(columns.n_elements().sum()) for columns in parts)
 
 
@@ -212,7 +212,7 @@ def _sample(
     groups: Sequence[np.ndarray],
     n_elements: np.ndarray,
 ) -> list[np.ndarray]:
-    """Some of an epoch's batches, of all sizes; among them the one with the largest example."""
+    """Chooses some of an epoch's batches, of all sizes; among these batches the one with the largest example."""
     totals = np.array([n_elements[numbers].sum() for numbers in groups])
     order = np.argsort(totals, kind="stable")
     places = np.linspace(0, len(groups) - 1, min(SAMPLED, len(groups)))

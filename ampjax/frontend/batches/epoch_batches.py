@@ -1,4 +1,4 @@
-"""The batches of an epoch: which examples each has, and how they are packed in a thread while the ones before are used."""
+"""The batches of an epoch: the examples of each, and a thread that packs batches while earlier ones are used."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def epoch_groups(
     seed: int | None,
     by_size: bool,
 ) -> list[np.ndarray]:
-    """The numbers of the examples of each batch of an epoch; by random order those of a trainer's first epoch with the same seed.
+    """Lists the examples' numbers of each batch of an epoch; a seed gives the order of a trainer's first epoch with the same seed.
 
     Args:
       n_elements: How many elements each example has, `[n]`.

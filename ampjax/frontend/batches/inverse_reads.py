@@ -1,4 +1,4 @@
-"""Reads whose transpose is a read: where each row is read by few others, the host knows which, and cotangents need not be added where they lie."""
+"""Reads whose transpose is a read: where few rows read each row, the host lists the readers, and no cotangents are added up in place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def inverse(
     tables: RowTables,
     key: Hashable,
 ) -> np.ndarray:
-    """`[n, most]`: for each of some rows, the numbers of the reads that it has, one more than the last for none; no column where some row has many.
+    """Lists the numbers of each row's reads, `[n, most]`, one more than the last for none; no column where some row has many.
 
     Args:
       wanted: `[..., reads]`: the row that each read wants; below 0 for none.

@@ -1,4 +1,4 @@
-"""Where a model computes with expressions of lengths: JAX simplifies them as if no sequence were empty, so the data are checked there."""
+"""Uses of expressions of lengths in a model: JAX simplifies expressions as if no sequence were empty, so a pass over the data checks each use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PASSING = ("convert_element_type", "copy", "broadcast_in_dim", "reshape", "sque
 
 
 class LengthUses:
-    """The uses of expressions of lengths in a function: one below 0 is an error where a value comes from it.
+    """The uses of expressions of lengths in a function: a length below 0 is an error where a value comes from the length.
 
     As the start of a slice that is empty it is none.
 
@@ -40,7 +40,7 @@ class LengthUses:
         equation: Equation,
         results: Sequence[Value],
     ) -> None:
-        """Notes an equation, and checks that it needs.
+        """Notes an equation, and adds the checks of the equation's lengths.
 
         Args:
           equation: The equation.
@@ -74,7 +74,7 @@ class LengthUses:
                 self._require(atom, results[0].space if is_sequence else None)
 
     def end(self, results: Sequence[Atom]) -> None:
-        """Notes what the function gives, which somebody may compute with.
+        """Notes the results of the function, with which the function's caller may compute.
 
         Args:
           results: Its results.
@@ -93,7 +93,7 @@ class LengthUses:
         self._columns[name] = column
 
     def _require(self, atom: Atom, inner: IndexSpace | None) -> None:
-        """Has a length checked, wherever a sequence that it goes into has elements."""
+        """Adds a check of a length, for all rows or wherever the sequence that uses the length has elements."""
         column = self._columns[atom].inside(self._space)
         equation = self._lengths[atom]
         self._low.host.draft.checks.append(

@@ -1,4 +1,4 @@
-"""Programs over rows: what is computed of a batch, as steps that JAX traces when the program runs.
+"""Programs over rows: the computations of a batch, as steps that JAX traces when the program runs.
 
 All values of a *room* have one row for each row of its place. In a room that a computed value decides about, a mask says which rows count; the
 others hold copies of one that does. So a function is only ever computed of what it is meant for, and derivatives of rows that do not count are
@@ -36,7 +36,7 @@ class Slot:
 
 @dataclass(eq=False)
 class Room:
-    """Where something is computed: for each row of a place, or for those of them that a mask says.
+    """The rows on which steps compute: all rows of a place, or the rows of a place that a mask says.
 
     Args:
       frame: The frame.
@@ -125,7 +125,7 @@ class Step:
 
 
 class Run:
-    """A run of a program, or of a block in it.
+    """A run of a program, or of a block inside a program.
 
     Args:
       slots: The arrays of the batch, as the loops around see them.
@@ -148,7 +148,7 @@ class Run:
         slots: Mapping[Slot, Any] | None = None,
         key: Any = None,
     ) -> Run:
-        """A run of a block that sees what is here.
+        """Makes the run of a block that sees the values of this run.
 
         Args:
           slots: Arrays that it sees otherwise.
@@ -177,7 +177,7 @@ class Run:
         self._values.update(zip(rows, values, strict=True))
 
     def size(self, room: Room) -> int:
-        """How many rows a room has; where it is in a loop that has ended, at all levels."""
+        """Counts the rows of a room; for a room in a loop that has ended, the rows of all levels."""
         return int(np.prod(self.slots[room.there].shape))
 
     def zeros(self, rows: Rows) -> Any:
@@ -191,7 +191,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a function tells beside its result: a number or an array for each row of a space.
+    """A metric or an output that a function tells beside its result: a number or an array for each row of a space.
 
     Args:
       name: What it is called.
@@ -249,7 +249,7 @@ class Block:
         return False
 
     def give(self, rows: Sequence[Rows]) -> None:
-        """Notes arrays that whoever runs the block puts there first."""
+        """Notes arrays that the caller of the block puts there first."""
         self._own.update(rows)
 
     def once(
@@ -257,7 +257,7 @@ class Block:
         key: Hashable,
         make: Callable[[], Any],
     ) -> Any:
-        """What is made here at first use, unless a block around has made it.
+        """Makes an object at first use, unless this block or a block around has made the object.
 
         Args:
           key: What it is.
@@ -283,7 +283,7 @@ def run_block(
     room: Room,
     outputs: Sequence[Rows],
 ) -> Sequence[Any]:
-    """What a block gives; zeros where no row of its room counts.
+    """Runs a block and gives its arrays; zeros where no row of its room counts.
 
     Args:
       run: The run of the block around.
@@ -313,7 +313,7 @@ def run_block(
 
 
 def as_typed(value: Any, aval: Any) -> Any:
-    """A value of just this dtype, so that all ways to it agree."""
+    """Converts a value to exactly the dtype of a type, so that all branches agree."""
     if is_key(aval):
         return value
     return jax.lax.convert_element_type(value, aval.dtype)
@@ -334,7 +334,7 @@ def zeros(lead: tuple[int, ...], aval: Any) -> Any:
 
 
 def sheltered(values: Any, mask: Any) -> Any:
-    """Rows of which those that do not count are copies of the first one that does.
+    """Replaces the rows that do not count by copies of the first row that does.
 
     Args:
       values: `[rows, ...]`.

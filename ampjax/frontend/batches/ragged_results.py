@@ -1,4 +1,4 @@
-"""What a function of a batch gives where examples have results of different lengths, and what it tells beside its result."""
+"""Results of a function of a batch where examples have results of different lengths, and the metrics and outputs that the function tells."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RaggedRows:
     lengths: Sequence[Any]
 
     def tolist(self) -> list[Any]:
-        """The elements of each example, as NumPy arrays; of sequences of sequences as lists of them."""
+        """Returns the elements of each example as NumPy arrays; nested sequences as lists of arrays."""
         parts: Any = np.asarray(self.values)[np.asarray(self.counts)]
         for lengths in reversed(self.lengths):
             ends = np.cumsum(np.asarray(lengths))
@@ -44,7 +44,7 @@ class RaggedRows:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Reports:
-    """What a function tells of a batch.
+    """The result, the metrics and the outputs of a function for a batch.
 
     Args:
       result: What it returns for each example.

@@ -1,4 +1,4 @@
-"""Where steps are added: a place in a program, with values as steps there read them, and the equations of functions."""
+"""Bodies, to which steps are added: a place in a program, with values as steps there read values, and the equations of functions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Body:
 
     @property
     def region(self) -> Region:
-        """The room as what is found out on the host sees it."""
+        """The room as a region, for computations on the host."""
         if self.room.is_known:
             undecided = ()
         else:
@@ -78,7 +78,7 @@ class Body:
         )
 
     def inside(self, space: IndexSpace) -> Body:
-        """The rows of a space of elements, as far as those around them count.
+        """Returns the body of a space of elements, as far as the rows around the elements count.
 
         Args:
           space: The space; its parent is this one.
@@ -118,7 +118,7 @@ class Body:
     # -- values as operands of this room
 
     def operand(self, value: Value, kind: Any) -> Rows | Constant:
-        """A value as steps in this room read it: rows of this room, or what is the same for all of them.
+        """Brings a value to this room, as rows of this room or as an array that is the same for all rows.
 
         Args:
           value: A value that is no sequence.
@@ -187,7 +187,7 @@ class Body:
         return out
 
     def _brought(self, view: View) -> Rows:
-        """A computed value from elsewhere: read by its row's number, if it lies elsewhere, and sheltered, if fewer rows count here."""
+        """Brings a computed value from elsewhere: reads the value by row number, and shelters its rows if fewer rows count here."""
         source = view.rows.room
         room = self.room
         assert source is not None
@@ -248,7 +248,7 @@ class Body:
         return out
 
     def _is_carried(self, rows: Rows, loop: Loop) -> bool:
-        """Whether an array changes from step to step of a loop, or is made in it."""
+        """Says whether an array changes from step to step of a loop, or is made in the loop."""
         block: Block | None = self.block
         while block is not None and block is not loop.block:
             if block.owns(rows):
@@ -323,7 +323,7 @@ class Body:
         return outputs
 
     def view(self, rows: Rows) -> View:
-        """What an equation here gives, as a value.
+        """Returns an array that an equation here gives, as a value.
 
         Args:
           rows: The array.
@@ -359,7 +359,7 @@ class Body:
 
 
 class _Equations:
-    """The equations of one function, while they become steps.
+    """The equations of one function, while a body turns the equations into steps.
 
     Args:
       body: Where.
@@ -381,14 +381,14 @@ class _Equations:
             self._note(name, value)
 
     def value(self, atom: Atom) -> Value:
-        """What an atom stands for."""
+        """Returns the value of an atom."""
         if isinstance(atom, Known):
             return Constant(atom.value)
         found = self._host.env.get(atom)
         return self._env[atom] if found is None else found
 
     def add(self, equation: Equation) -> None:
-        """Adds the steps of an equation, or finds out on the host what it gives."""
+        """Adds the steps of an equation, or computes the equation's results on the host."""
         call = equation.call
         if call is not None:
             self._combine(equation, call)
@@ -397,11 +397,11 @@ class _Equations:
         self._lengths.see(equation, [self.value(name) for name in equation.outputs])
 
     def end(self, results: Sequence[Atom]) -> None:
-        """Notes what the function gives."""
+        """Notes the results of the function."""
         self._lengths.end(results)
 
     def _note(self, name: Name, value: Value) -> None:
-        """Notes what a variable stands for."""
+        """Notes the value of a variable."""
         self._env[name] = value
         if _is_known(value):
             self._host.env[name] = value
@@ -409,7 +409,7 @@ class _Equations:
             self._body.low.lengths.note(value.space, str(name.aval.shape[0]))
 
     def _of_sequence(self, equation: Equation) -> bool:
-        """Adds the steps of an operation of JAX on or to a whole sequence, if it is one of those that can be."""
+        """Adds the steps of an operation of JAX on or to a whole sequence, if a rule for the operation exists."""
         values = [self.value(atom) for atom in equation.inputs]
         is_one = any(isinstance(value, Elements) for value in values)
         is_one |= any(is_sequence(name.aval) for name in equation.outputs)
@@ -479,7 +479,7 @@ class _Keys:
 
 
 def type_of_atom(atom: Atom) -> Any:
-    """The type of what an atom stands for."""
+    """Returns the type of an atom's value."""
     return atom.aval if isinstance(atom, Name) else type_of(atom.value)
 
 

@@ -84,7 +84,7 @@ class RowLowering:
 
     @property
     def layout(self) -> list[str]:
-        """What the arrays of a batch mean, in words."""
+        """The meaning of each array of a batch, in words."""
         result = []
         for key, frame in self._slots:
             result.append(" ".join(map(_word, [len(frame.around()), *key])))
@@ -129,7 +129,7 @@ class RowLowering:
         origin: Origin,
         way: Hashable,
     ) -> Slot:
-        """The array of the batch that says where each row of a place finds what it reads.
+        """Returns the array of the batch that says where each row of a place finds the row that the place reads.
 
         Args:
           source: Where the values are.
@@ -300,7 +300,7 @@ class Recall:
 
 
 class Loop:
-    """What a loop reads of the values around it: before it, or in each step.
+    """The reads of a loop from values around the loop: before the loop, or in each step.
 
     Args:
       frame: The loop's frame.
@@ -327,7 +327,7 @@ class Loop:
         return self.states is not None and rows in self.states
 
     def recalled(self, view: View, room: Room) -> Rows:
-        """What the body reads of a state.
+        """Returns the rows that the body reads of a state.
 
         Args:
           view: The state, and for each row of the body the row that it reads.
@@ -346,7 +346,7 @@ class Loop:
 
 
 def _word(part: Any) -> str:
-    """A part of what an array of a batch is known by, the same in each process."""
+    """Writes a part of an array's key as a word, the same in each process."""
     if isinstance(part, int | str | IndexSpace):
         return str(part)
     return type(part).__name__

@@ -155,7 +155,7 @@ class RowProgram:
         batch: Batch,
         part: Callable[[Reports], Any],
     ) -> list[str]:
-        """The leaves that a batch has not and that a part of what is told depends on.
+        """Lists the leaves that a batch lacks and on which a part of the reports depends.
 
         Args:
           params: The parameters, or their types.
@@ -186,7 +186,7 @@ class RowProgram:
         batch: Batch,
         key: Any = None,
     ) -> Reports:
-        """What the model returns and tells of each example.
+        """Computes the model's result, metrics and outputs for each example.
 
         Args:
           params: The parameters.
@@ -220,7 +220,7 @@ class RowProgram:
 
 
 def _names(structure: Any) -> str:
-    """What an example holds, in words."""
+    """Names the leaves of an example, in words."""
     return f"spec: {str(structure).removeprefix('PyTreeDef(').removesuffix(')')}"
 
 
@@ -249,7 +249,7 @@ def _result(
 
 
 def _lengths(body: Body, space: IndexSpace) -> Slot:
-    """The array of the batch that says how many elements each row has; none where it is a copy."""
+    """Returns the array of the batch that says how many elements each row has; 0 for a copy."""
     frame, around = body.room.place
 
     def make(tables: RowTables) -> np.ndarray:
@@ -263,7 +263,7 @@ def _report(
     body: Body,
     report: Report,
 ) -> tuple[Report, Callable[[Run], Any]]:
-    """Gives what is told of each example: of a metric sums, of an output the rows that count."""
+    """Gives a report by example: of a metric sums, of an output the rows that count."""
     low = body.low
     space = report.values[0].space
     there = body.at(low.room(low.root, space))
@@ -305,7 +305,7 @@ def _report(
 
 
 def _example_value(leaf: LeafSpec, root: IndexSpace, low: RowLowering) -> Value:
-    """What is known of a leaf of the examples: nested sequences, with the values in the innermost space."""
+    """Makes the value of a leaf of the examples: nested sequences, with the column of the leaf in the innermost space."""
     spaces: list[IndexSpace] = []
     space = root
     for depth, name in enumerate(leaf.dimensions):

@@ -1,4 +1,4 @@
-"""Where the rows of index spaces lie in a batch's arrays: integers of the host, made once for each batch.
+"""Places of the rows of index spaces in a batch's arrays: integers of the host, made once for each batch.
 
 A *frame* is a way to lay rows out. In the root frame all rows of a space lie one after the other: `[rows]`. A loop has a frame of its own, in
 which the rows of each level lie together: `[levels, rows]`; in a loop inside of a loop `[levels, levels, rows]`. All levels of a frame have the
@@ -60,7 +60,7 @@ class Frame:
         self.beside = beside
 
     def around(self) -> list[Frame]:
-        """This frame and those around it, from the inside."""
+        """Lists this frame and the frames around this one, from the inside."""
         return [
             self,
             *(self.outer.around() if self.outer else ()),
@@ -108,7 +108,7 @@ class RowTables:
         return self.sizes[key]
 
     def at_least(self, key: Hashable, n: int) -> int:
-        """A size as it is, or as large as that of the batch whose shapes this one is to have.
+        """Returns a size, raised to the same size of an earlier batch if this batch is to share shapes with that batch.
 
         Args:
           key: What it is the size of.
@@ -122,7 +122,7 @@ class RowTables:
         key: Hashable,
         make: Callable[[], Any],
     ) -> Any:
-        """What is made at first use."""
+        """Makes an object at first use, and keeps the object."""
         return self.data.once((self, key), make)
 
     def rows(self, frame: Frame, space: IndexSpace) -> np.ndarray:
@@ -152,7 +152,7 @@ class RowTables:
         space: IndexSpace,
         values: np.ndarray,
     ) -> np.ndarray:
-        """`[..., rows, *shape]`: a column of the space as it lies in the frame.
+        """Lays a column of a space out in a frame, `[..., rows, *shape]`.
 
         Args:
           frame: The frame.
@@ -173,7 +173,7 @@ class RowTables:
         place: Place,
         origin: Origin,
     ) -> np.ndarray:
-        """`[..., rows]`: where each row of a place finds the row of another one that it reads.
+        """Finds the position of the row that each row of a place reads, `[..., rows]`.
 
         Args:
           source: Where values are. If that is in a loop that has ended, all its levels lie one after the other.
@@ -193,7 +193,7 @@ class RowTables:
         return (np.maximum(at, 0) % max(n_rows, 1)).astype(np.int32)
 
     def span(self, source: Place, frame: Frame) -> int:
-        """How many rows of a place are in reach from a frame: those of all levels of loops that have ended there.
+        """Counts the rows of a place in reach from a frame: all levels of loops that have ended there count.
 
         Args:
           source: The place.
@@ -219,7 +219,7 @@ class RowTables:
         return np.where(self.is_there(frame, space), own, n).astype(np.int32)
 
     def lies(self, frame: Frame, space: IndexSpace) -> np.ndarray:
-        """`[rows of the space]`: where each row lies, counted over all levels; -1 where it does not."""
+        """Finds the position of each row of a space in a frame, over all levels, `[rows of the space]`; -1 for a row that the frame lacks."""
 
         def make() -> np.ndarray:
             rows = self.rows(frame, space).ravel()
@@ -246,7 +246,7 @@ class RowTables:
         frame: Frame,
         space: IndexSpace,
     ) -> np.ndarray:
-        """The rows of a space in the order of the rows around it, level by level."""
+        """Lists the rows of a space in the order of the outer rows, level by level."""
         groups = outer.reshape(
             int(np.prod(outer.shape[:-1])),
             outer.shape[-1],

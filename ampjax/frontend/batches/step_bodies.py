@@ -1,4 +1,4 @@
-"""A loop in steps when it runs: its body is traced for each row count and for all rows, and parted into what is done before it, in it, behind it."""
+"""A loop in steps at run time: its body is traced for each row count and for all rows, and cut into parts before, in and behind the loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ampjax.jaxprs.primitives import is_inexact
 
 @dataclass(frozen=True, eq=False)
 class StepLoop:
-    """A loop in steps, when it runs.
+    """A loop in steps, at run time.
 
     Args:
       frame: Its frame.
@@ -283,7 +283,7 @@ def _level_body(
     reads: Sequence[Any],
     parts: BodyParts,
 ) -> LevelBody:
-    """What a loop computes in its steps, for each number of rows."""
+    """Makes the body of a loop's steps, for each number of rows."""
     places = every.places()
     moving, fixed, rows, fixed_rows = groups
     order = [places[v] for v in [*moving, *fixed, *reads, *rows, *fixed_rows]]
@@ -301,7 +301,7 @@ def _states_of(
     inputs: Sequence[Any],
     n_states: int,
 ) -> Callable[..., list[Any]]:
-    """A body's states as a function of what they need."""
+    """Makes a function that computes a body's states from the inputs of the body."""
 
     def states(*args: Any) -> list[Any]:
         known = dict(zip(inputs, args, strict=True))

@@ -1,4 +1,4 @@
-"""The frame of a loop in steps, and what the host tells of it: where rows lie, which states they read, and who reads each state.
+"""The frame of a loop in steps, and the host's tables of the loop: places of rows, the states that rows read, and the readers of each state.
 
 All states of the loop lie in one array, the *arena*: first those that are there before it, as the rows of a place around lie, then those that it
 computes, in the order of steps.
@@ -63,7 +63,7 @@ class StepFrame(Frame):
         self._start = start
 
     def layout(self, tables: RowTables) -> StepLayout:
-        """Where rows lie."""
+        """Returns the places of the rows."""
         return tables.once(
             (self, "layout"),
             lambda: self._lay_out(tables)[0],
@@ -90,7 +90,7 @@ class StepFrame(Frame):
         ).astype(np.int32)
 
     def rounds(self, tables: RowTables) -> np.ndarray:
-        """`[1 + rounds, row counts + 1]`: how many rounds and steps there are; where each row count's steps of each round begin, and where it ends."""
+        """Counts rounds and steps, then tells where each row count's steps of a round begin and end, `[1 + rounds, row counts + 1]`."""
         layout = self.layout(tables)
         starts = layout.starts
         size = tables.rounded(
@@ -107,7 +107,7 @@ class StepFrame(Frame):
         return found
 
     def positions(self, tables: RowTables) -> np.ndarray:
-        """`[rows of the space]`: where the state of each row lies in the arena; -1 where it has none."""
+        """Finds the position of each row's state in the arena, `[rows of the space]`; -1 for a row without a state."""
 
         def make() -> np.ndarray:
             n_before = self.n_before(tables)
@@ -126,7 +126,7 @@ class StepFrame(Frame):
         return tables.once((self, "positions"), make)
 
     def n_before(self, tables: RowTables) -> int:
-        """How many states there are before the loop, copies included."""
+        """Counts the states before the loop, copies included."""
         if self._before is None:
             return 0
         return tables.rows(*self._before.place).size
@@ -134,7 +134,7 @@ class StepFrame(Frame):
     def read(
         self, tables: RowTables, place: Place, awaited: Origin, at_start: Origin | None = None
     ) -> np.ndarray:
-        """`[..., rows]`: where the state that each row of a place reads lies in the arena; -1 where it reads none.
+        """Finds the position in the arena of the state that each row of a place reads, `[..., rows]`; -1 for a row that reads none.
 
         Args:
           tables: The tables.
@@ -159,7 +159,7 @@ class StepFrame(Frame):
         tables: RowTables,
         reads: Sequence[np.ndarray],
     ) -> np.ndarray:
-        """`[states, most readers]`: for each state of the arena where the cotangents of its readers lie; no column where they are to be added up.
+        """Finds the positions of the cotangents of each state's readers, `[states, most readers]`; no column if cotangents are to be added up.
 
         Of each row's cotangents, those of the states that it reads come first, in the order of reads, then its own one.
 
@@ -193,7 +193,7 @@ class StepFrame(Frame):
         )
 
     def n_states(self, tables: RowTables) -> int:
-        """How many states the arena has, copies included."""
+        """Counts the states of the arena, copies included."""
         return (
             self.n_before(tables)
             + tables.rows(

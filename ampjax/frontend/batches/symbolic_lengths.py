@@ -1,4 +1,4 @@
-"""Lengths that are expressions, such as `t - 1`: their values for each row, and the index spaces of sequences that have them.
+"""Lengths that are expressions, such as `t - 1`: their values for each row, and the index spaces of sequences of such lengths.
 
 JAX writes a symbolic dimension as text that is read here: `max(0, t - 2)`, `floordiv(t + 1, 2)`, `4*t^2`. Two sequences of one expression, of the same
 sequences, have one space, so that they can be gone through together; where the expression is a name again, that is the named sequence's own.
@@ -225,7 +225,7 @@ class SymbolicLengths:
         dimension: str,
         bases: Mapping[str, IndexSpace],
     ) -> IndexSpace:
-        """The space of an expression's elements, in the innermost space that knows all names in it."""
+        """Makes the space of an expression's elements, in the innermost space that knows all names in the expression."""
         key = (dimension, *bases.values())
         if key not in self._made:
             home = _home(bases)
@@ -244,7 +244,7 @@ class SymbolicLengths:
         sequences: Sequence[Sized],
         line: str,
     ) -> dict[str, IndexSpace]:
-        """For each name in a dimension the space of the sequences whose length it is."""
+        """Finds the space of the sequences whose length a name is, for each name in a dimension."""
         given: dict[str, list[IndexSpace]] = {}
         for space, own in sequences:
             for name, base in self._bases_of(space, own).items():

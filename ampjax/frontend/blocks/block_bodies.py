@@ -1,4 +1,4 @@
-"""What is computed of pairs in a block: each operand keeps the axes that it has, and equations run over those together."""
+"""Computations on pairs in a block: each operand keeps its own axes, and equations run over the axes of all operands together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BlockBody(Body):
         self._grid = grid
 
     def operand(self, value: Value, kind: Any) -> Rows | Constant:
-        """A value as equations here read it: with the axes that it has.
+        """Returns a value as equations here read the value: with its own axes.
 
         Args:
           value: A value that is no sequence.
@@ -52,7 +52,7 @@ class BlockBody(Body):
         )
 
     def _side(self, value: Static | View) -> tuple[str, Static | View]:
-        """The axes of a value, and what it is in the space of these."""
+        """Finds the axes of a value, and the value in the space of these axes."""
         grid = self._grid
         original = self.low.across.get(value)
         if original is not None and _space(value) is grid.spaces.pairs:
@@ -71,7 +71,7 @@ class BlockBody(Body):
         equation: Equation,
         operands: Sequence[Rows | Constant],
     ) -> list[Rows]:
-        """Adds the step of an equation: it runs over the axes that its operands have together.
+        """Adds the step of an equation, which runs over the axes of all operands together.
 
         Args:
           equation: The equation.
@@ -113,7 +113,7 @@ class BlockBody(Body):
         return outputs
 
     def view(self, rows: Rows) -> View:
-        """What an equation here gives, as a value.
+        """Returns an array that an equation here gives, as a value.
 
         Args:
           rows: The array.

@@ -1,4 +1,4 @@
-"""`map` over pairs as steps of a block, where nothing but operations of JAX is in it."""
+"""`map` over pairs as steps of a block, for functions of nothing but operations of JAX."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def block_map(
     closed: Sequence[Value],
     rows: Sequence[Value],
 ) -> list[Value] | None:
-    """What a function gives for each pair; None where pairs are to be rows.
+    """Computes a function for each pair; None where pairs are to be rows.
 
     Args:
       body: The rows around.
@@ -77,7 +77,7 @@ def is_in_block(body: Body, grid: Grid, value: Value) -> bool:
 
 
 def _is_plain(function: Traced) -> bool:
-    """Whether a function has no combinator in it, and draws no numbers."""
+    """Says whether a function contains no combinator, and draws no numbers."""
     names = {variable: Name(variable.aval) for variable in function.variables}
     equations, _ = flatten(function, dict(names))
     for equation in equations:

@@ -29,7 +29,7 @@ def block_reduction(
     kind: Any,
     element: Any,
 ) -> View | None:
-    """A reduction of the pairs of each row; None where they are no block.
+    """Reduces the pairs of each row; None where the pairs are no block.
 
     Args:
       body: The rows.
@@ -85,7 +85,7 @@ def block_reduction(
 
 
 def _outside(body: Body, grid: Grid, rows: Rows, name: str) -> View:
-    """What a reduction gives for the rows around: of those without pairs, what it gives for nothing."""
+    """Brings a reduction to the rows around; rows without pairs get the reduction of nothing."""
     kind = rows.aval
     pairs = grid.spaces.pairs
     given = body.rows(grid.view(rows), kind)
@@ -139,7 +139,7 @@ def _is_sum_of_products(body: Body, grid: Grid, rows: Rows, factors: Any) -> boo
 
 
 def _letters(grid: Grid, factor: Rows, product: Rows) -> str:
-    """The axes of a factor, a letter each; those of size 1 that the product has longer are left out."""
+    """Names the axes of a factor, a letter each; leaves out axes of size 1 that are longer in the product."""
     shape = factor.aval.shape
     own = ""
     if shape:

@@ -1,4 +1,4 @@
-"""Where the pairs of a block lie, as integers of the host: for each outer row, its rows on one side by its rows on the other, each padded to the longest.
+"""Layouts of pairs in blocks, integers of the host: each outer row's rows on one side by its rows on the other, padded to the longest.
 
 Where few outer rows are far longer than the others, each is cut into tiles: some of its rows around, by all across.
 
@@ -24,7 +24,7 @@ ACROSS = 16
 
 @dataclass(frozen=True)
 class GridRows:
-    """The rows of a space as they lie in a block.
+    """The places of the rows of a space in a block.
 
     Args:
       there: Which row lies at each place; -1 where none does.
@@ -162,7 +162,7 @@ def _side(
     sizes: np.ndarray,
     shape: tuple[int, int],
 ) -> tuple[GridRows, np.ndarray]:
-    """The rows of one side; and which of them count: what fills a tile up does not, what copies a whole tile does as there.
+    """Lists the rows of one side, and which count: fillers of a tile do not, rows of a copied tile count as in the original.
 
     Args:
       starts: The first row of each tile.
@@ -188,7 +188,7 @@ def _side(
 
 
 def _height(sizes: np.ndarray, most: int) -> int:
-    """How many rows around a tile has: those of the longest outer row, unless that leaves most of the tiles empty.
+    """Chooses the number of rows around in a tile: as many as the longest outer row has, unless this height leaves most of the tiles empty.
 
     Args:
       sizes: Rows around of each outer row.

@@ -1,4 +1,4 @@
-"""Blocks of pairs in a program: where their values are, and what axes these have."""
+"""Blocks of pairs in a program: the places and the axes of their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ampjax.frontend.draft.values import Constant
 
 
 class GridFrame(Frame):
-    """Rows of a space as they lie in a block, one after the other.
+    """The frame of a space's rows in a block, where rows lie one after the other.
 
     Args:
       space: The space.
@@ -121,13 +121,13 @@ class Grid:
         return values.reshape(*own, *operand.aval.shape)
 
     def counts(self, run: Run) -> Any:
-        """`[p, x]`: which elements across count; of a tile that is not there, those of the one that it copies."""
+        """Says which elements across count, `[p, x]`; a tile that copies another one has the same mask."""
         sizes = self.sizes(run)
         counts = run.slots[self._counts]
         return counts.reshape(sizes["p"], sizes["x"])
 
     def view(self, rows: Rows) -> View:
-        """An array as a value of the pairs, or of a space around them.
+        """Returns an array as a value of the pairs, or of a space around the pairs.
 
         Args:
           rows: The array, with any axes.

@@ -1,1 +1,1 @@
-"""Loops in steps over rows, as functions of arrays: how rows lie, what a step computes, what is kept for the way back."""
+"""Loops in steps over rows, as functions of arrays: the layout of rows, the computation of a step, and the arrays kept for the way back."""

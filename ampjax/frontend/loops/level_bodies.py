@@ -1,4 +1,4 @@
-"""The body of a loop over steps as functions of any number of rows: forwards, backwards, and what is left to do for all rows at once.
+"""The body of a loop over steps as functions of any number of rows: forwards, backwards, and a last part for all rows at once.
 
 A body computes states of some rows from *constants* (parameters, say), from states that it reads, and from rows that are known before the loop.
 It is traced with its derivative as one program, for each row count and for all rows of the loop. From this, parts are computed: in the loop what the
@@ -28,7 +28,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class BodyParts:
-    """Which inputs of a body are what, by their numbers.
+    """The kinds of a body's inputs, by the inputs' numbers.
 
     Args:
       n_moving: Constants that have a gradient.
@@ -47,7 +47,7 @@ class BodyParts:
     n_states: int
 
     def split(self, values: Sequence[Any]) -> list[list[Any]]:
-        """Inputs by what they are; what follows them last."""
+        """Splits inputs by kind; the last list has the values behind all inputs."""
         sizes = (self.n_moving, self.n_fixed, self.n_reads, self.n_moving_rows, self.n_fixed_rows)
         parts = []
         first = 0
@@ -84,7 +84,7 @@ class LevelBody:
 
     @cached_property
     def kept(self) -> list[Place]:
-        """What is kept of the forward pass, beside the states."""
+        """The places of the values kept of the forward pass, beside the states."""
         widths = sorted(self._both)
         return _kept(
             self._both[widths[-1]],
@@ -93,14 +93,14 @@ class LevelBody:
         )
 
     def kept_types(self, n_rows: int) -> list[Any]:
-        """The types of what is kept."""
+        """Returns the types of the kept values."""
         both = self._both[n_rows]
         return [both.at(place).aval for place in self.kept]
 
     def forward(
         self, n_rows: int, inputs: Sequence[Any], is_kept: bool
     ) -> tuple[list[Any], list[Any]]:
-        """States of some rows, and what is kept of them.
+        """Computes states of some rows, and the values to keep.
 
         Args:
           n_rows: How many rows.
@@ -126,7 +126,7 @@ class LevelBody:
         cotangents: Sequence[Any],
         of_reads: bool,
     ) -> list[Any]:
-        """Cotangents of the states that were read; or those of constants and rows.
+        """Computes cotangents of the states that were read, or cotangents of constants and rows.
 
         Args:
           n_rows: How many rows.
@@ -158,7 +158,7 @@ class LevelBody:
 def traced(
     function: Callable[..., Any], types: Sequence[Any], n_rows: int
 ) -> tuple[TracedRows, Sequence[Any]]:
-    """A function of rows, traced, and the constants that it closes over, which become its first inputs.
+    """Traces a function of rows, and returns the constants of its closure, which become its first inputs.
 
     Args:
       function: The function.
@@ -225,7 +225,7 @@ def _kept(
     other: TracedRows,
     parts: BodyParts,
 ) -> list[Place]:
-    """The places of what is kept of the forward pass."""
+    """Chooses the values kept of the forward pass, and returns their places."""
     _, _, reads, rows, fixed_rows, seeds = parts.split(both.inputs)
     backward = both.depending(seeds)
     of_rows = both.depending([*reads, *rows, *fixed_rows])

@@ -1,4 +1,4 @@
-"""A linear function together with its transpose, both as users write them: JAX takes the one for the other where it goes backwards.
+"""A linear function together with its transpose, both written by hand: JAX takes the one for the other where JAX goes backwards.
 
 It is what a loop with a backward pass of its own needs under all of JAX's transformations at once: forward derivatives, gradients, `vmap`.
 """
@@ -68,7 +68,7 @@ def _run(*args: Any, function: Linear, n_given: int, **_: Any) -> list[Any]:
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[list[Any], list[Any]]:
-    """The derivative: of what it is linear in, the function itself; else what JAX makes of the function."""
+    """Differentiates: in its linear arguments the function is its own derivative, in all others JAX differentiates."""
     n = params["n_given"]
     results = PAIR.bind(*primals, **params)
     changes = [_filled(t) for t in tangents]
@@ -87,7 +87,7 @@ def derivative(
     primals: Sequence[Any],
     tangents: Sequence[Any],
 ) -> Any:
-    """The change of what a function gives, by JAX alone; it can be transposed.
+    """Computes the change of a function's results, by JAX alone, so that JAX can transpose the computation.
 
     Args:
       function: The function.
@@ -100,7 +100,7 @@ def derivative(
 
 @contextmanager
 def _differentiated() -> Iterator[None]:
-    """Has functions be written as JAX differentiates them meanwhile."""
+    """Sets `IS_DIFFERENTIATED` meanwhile, so that functions are written in a form that JAX differentiates."""
     token = IS_DIFFERENTIATED.set(True)
     try:
         yield
@@ -109,7 +109,7 @@ def _differentiated() -> Iterator[None]:
 
 
 def _filled(tangent: Any) -> Any:
-    """A tangent as an array, also where it is known to be zero."""
+    """Returns a tangent as an array, also for a tangent known to be zero."""
     if isinstance(tangent, ad.Zero):
         kind: Any = tangent.aval
         return np.zeros(kind.shape, kind.dtype)
@@ -163,7 +163,7 @@ def _batch(
     n_given: int,
     results: Sequence[Any],
 ) -> tuple[list[Any], list[int]]:
-    """Both functions under `vmap`; all that they are linear in gets the axis."""
+    """Batches both functions under `vmap`; all linear arguments get the axis."""
     is_mapped = [axis is not None for axis in axes]
     moved = []
     for x, axis, mapped in zip(args, axes, is_mapped, strict=True):

@@ -1,4 +1,4 @@
-"""Which form loops have: `scan`, which JAX differentiates by itself, or `steps`, whose trip counts are known at run time, with a backward pass of its own."""
+"""Forms of loops: `scan`, which JAX differentiates alone, or `steps`, with trip counts known at run time and a backward pass of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FORM: ContextVar[str | None] = ContextVar("loop_form", default=None)
 
 
 def form_of_loops() -> str:
-    """The form of loops that are lowered now: `steps` on CPUs, where it is the faster one, `scan` on other devices, which it would have ask the host."""
+    """Chooses the form of loops lowered now: `steps` on CPUs, where steps are faster; `scan` on other devices, where steps would ask the host."""
     chosen = _FORM.get()
     if chosen is not None:
         return chosen

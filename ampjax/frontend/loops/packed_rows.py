@@ -45,7 +45,7 @@ class Packed:
         )
 
     def unpack(self, packed: Any) -> list[Any]:
-        """Takes them apart again."""
+        """Takes packed arrays apart again."""
         result = []
         first = 0
         for shape in self.shapes:
@@ -62,7 +62,7 @@ class Packed:
 
 
 class Kept:
-    """What is kept of a loop's rows: arrays of each dtype together.
+    """The values kept of a loop's rows: arrays of each dtype together.
 
     Args:
       types: Their types, with an axis for the rows.
@@ -82,14 +82,14 @@ class Kept:
         self._n = len(types)
 
     def pack(self, values: Sequence[Any]) -> list[Any]:
-        """Arrays of rows, those of a dtype together."""
+        """Packs arrays of rows, one array for each dtype."""
         found = []
         for packed, numbers in zip(self._packed, self._numbers.values(), strict=True):
             found.append(packed.pack([values[i] for i in numbers]))
         return found
 
     def unpack(self, arrays: Sequence[Any]) -> list[Any]:
-        """Takes them apart again."""
+        """Takes packed arrays apart again."""
         found: list[Any] = [None] * self._n
         for packed, numbers, array in zip(
             self._packed, self._numbers.values(), arrays, strict=True

@@ -1,4 +1,4 @@
-"""The arrays of a loop in steps, and the loop itself: a forward pass that keeps what the backward pass needs, and that pass.
+"""The arrays of a loop in steps, and the loop: a forward pass that keeps values for the backward pass, and the backward pass.
 
 States lie in one array, the arena, side by side, and so does what is kept: each step writes one contiguous slice of each. The backward pass writes
 the cotangents of all that a row read, and its own one, as one slice of one array; a step reads there, by numbers from the host, what the readers of
@@ -72,7 +72,7 @@ class StepArrays:
         other: Sequence[Any],
         is_kept: bool,
     ) -> tuple[Any, list[Any]]:
-        """The arena, and what is kept, from what has a gradient and what has none."""
+        """Computes the arena and the kept values from the operands with a gradient and the operands without."""
         tables, given = self._parted(own[:-1], other)
         return self._forward(tables, given, own[-1], is_kept)
 
@@ -81,7 +81,7 @@ class StepArrays:
         own: Sequence[Any],
         other: Sequence[Any],
     ) -> tuple[StepTables, tuple[list[Any], ...]]:
-        """What the host tells; and constants and rows, each with and without a gradient."""
+        """Parts operands into the host's tables, and constants and rows, each with and without a gradient."""
         parts = self.body.parts
         n_fixed = parts.n_fixed
         n_other = n_fixed + parts.n_fixed_rows
@@ -131,7 +131,7 @@ class StepArrays:
     def _forward(
         self, tables: StepTables, given: tuple[list[Any], ...], before: Any, is_kept: bool
     ) -> tuple[Any, list[Any]]:
-        """The arena, and what is kept of each row."""
+        """Computes the arena, and the kept values of each row."""
         layout = Packed(tuple(kind.shape for kind in self.states))
         kept_layout = Kept(self.body.kept_types(self.n_rows)) if is_kept else Kept([])
         smallest = tables.sizes[-1]
@@ -205,7 +205,7 @@ class StepArrays:
         is_added = tables.readers.shape[1] == 0
 
         def of_reads(size: int, first: Any, own: Any) -> list[Any]:
-            """Cotangents of what some rows read, given those of their states."""
+            """Computes cotangents of the states that some rows read, from the cotangents of the rows' own states."""
             found = self.body.backward(
                 size,
                 self._inputs(tables, given, arena, size, first),
@@ -247,7 +247,7 @@ class StepArrays:
     def _by_reading(
         self, tables: StepTables, cotangent: Any, of_reads: Callable[..., list[Any]]
     ) -> tuple[Any, Any]:
-        """Cotangents of all states: each step reads what the readers of its states have left."""
+        """Computes cotangents of all states: each step reads the cotangents that the readers of its states have left."""
         n = len(tables.reads) + 1
         width = cotangent.shape[1]
 
@@ -295,7 +295,7 @@ class StepArrays:
     def _by_adding(
         self, tables: StepTables, cotangent: Any, of_reads: Callable[..., list[Any]]
     ) -> tuple[Any, Any]:
-        """Cotangents of all states: each step adds what it leaves to those of the states that it has read."""
+        """Computes cotangents of all states: each step adds to the cotangents of the states that the step has read."""
 
         def step(size: int, first: Any, every: Any) -> Any:
             # All readers of these states are in later steps, which are done.

@@ -1,4 +1,4 @@
-"""How the rows of a loop lie that goes on in steps of a few row counts: level after level, each level cut into steps; integers of the host.
+"""Layouts of rows for loops in steps of a few row counts: level after level, each level cut into steps; integers of the host.
 
 A step computes neighbouring rows: so many as one of the row counts says, the largest of which is at most `MOST_ROWS`. Steps are done in rounds: in
 a round all steps of the largest row count come first, then those of the next one, and so on. So one compiled program does with any numbers of levels
@@ -23,7 +23,7 @@ EIGHTHS = (8, 5, 3, 1)
 
 @dataclass(frozen=True, eq=False)
 class StepLayout:
-    """Where rows lie, and in which steps they are computed.
+    """The places of rows, and the steps that compute the rows.
 
     Args:
       at: `[rows]`: where each of the given rows lies.
@@ -118,7 +118,7 @@ def _cut(
     sizes: tuple[int, ...],
     start: float,
 ) -> np.ndarray:
-    """The numbers of the row counts that a level of so many rows is cut into, so that it costs least; the largest come first."""
+    """Cuts a level of so many rows into row counts at the least cost, and returns the counts' numbers, the largest counts first."""
     n_full = max(0, n // sizes[0] - 1)
     rest = n - n_full * sizes[0]
     _, ends = _cheapest(sizes, start)

@@ -1,4 +1,4 @@
-"""What the host tells of a loop in steps, and the way through its steps: in rounds, with trip counts that are known at run time."""
+"""The host's tables of a loop in steps, and the way through the steps: in rounds, with trip counts that are known at run time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ampjax.frontend.loops.linear_pairs import IS_DIFFERENTIATED
 
 @dataclass(frozen=True, eq=False)
 class StepTables:
-    """What the host tells of a loop.
+    """The host's tables of a loop.
 
     Args:
       sizes: The row counts.
@@ -104,7 +104,7 @@ class StepTables:
         carry: Any,
         reverse: bool,
     ) -> Any:
-        """The same way, as JAX differentiates it by itself: as many steps as there can be, of which those that are none are left out."""
+        """Goes the same way in a form that JAX differentiates alone: the largest possible number of steps, of which idle ones are left out."""
         n_rounds = self.rounds[0, 0]
         n_steps = self.rounds[0, 1]
         ends = self.rounds[1:, 1 : len(self.sizes) + 1]

@@ -1,4 +1,4 @@
-"""Parts of a traced function of rows: what some of its values need, and which of its values can be computed before a loop."""
+"""Parts of a traced function of rows: the inputs that some values need, and the values that can be computed before a loop."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class TracedRows:
 
     @property
     def inputs(self) -> list[Variable]:
-        """The variables of what it is given."""
+        """The variables of the function's inputs."""
         return list(self.jaxpr.invars)
 
     @property
     def outputs(self) -> list[Any]:
-        """The variables, or numbers, of what it gives."""
+        """The variables, or numbers, of the function's results."""
         return list(self.jaxpr.outvars)
 
     def at(self, place: tuple[int, int]) -> Variable:
@@ -94,10 +94,10 @@ class TracedRows:
         return [value_of(v, env) for v in wanted]
 
     def depending(self, roots: Sequence[Variable]) -> set[Variable]:
-        """The variables that depend on some others, with these.
+        """Finds the variables that depend on some roots, roots included.
 
         Args:
-          roots: Those others.
+          roots: The roots.
         """
         found = set(roots)
         for equation in self.jaxpr.eqns:
@@ -110,7 +110,7 @@ class TracedRows:
         rows: Sequence[Variable],
         late: Sequence[Variable],
     ) -> list[Variable]:
-        """Results of heavy operations on rows that do not depend on what comes late.
+        """Finds results of heavy operations on rows that do not depend on late inputs.
 
         Args:
           rows: Inputs with a row for each row.

@@ -1,1 +1,1 @@
-"""How JAX's own operations on whole sequences become steps of a batch as one function."""
+"""Rules that turn JAX's own operations on whole sequences into steps of a batch as one function."""

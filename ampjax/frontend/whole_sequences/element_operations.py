@@ -74,7 +74,7 @@ def is_long(variable: Any) -> bool:
 
 
 def _aligned(equation: Any, variable: Any, value: Any) -> Any:
-    """An operand as the element's operation has it: an axis of length one, which stands beside the elements, is left out."""
+    """Returns an operand of the element's operation: leaves out an axis of length one that stands beside the elements."""
     shape = variable.aval.shape
     same_rank = len(shape) == len(equation.outvars[0].aval.shape)
     is_beside = equation.primitive.name in ELEMENTWISE and same_rank
@@ -258,7 +258,7 @@ def _gather(equation: Any) -> Params | None:
 
 
 def replace_numbers(numbers: Any, **changes: Any) -> Any:
-    """JAX's dimension numbers with some of them changed: a named tuple, or a data class."""
+    """Replaces some of JAX's dimension numbers, in a named tuple or a data class."""
     return (
         numbers._replace(**changes)
         if hasattr(

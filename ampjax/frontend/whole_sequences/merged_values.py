@@ -1,4 +1,4 @@
-"""Values of several index spaces as those of one: for each row the host knows which space's it has; and arrays as sequences."""
+"""Values of several index spaces as values of one: the host knows the space of each row's value; and arrays as sequences."""
 
 from __future__ import annotations
 

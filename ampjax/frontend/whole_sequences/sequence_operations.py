@@ -98,7 +98,7 @@ def accumulated(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """What `cumsum` and `cumprod` give along the elements: a loop; None along another axis."""
+    """Computes `cumsum` and `cumprod` along the elements, as a loop; None along another axis."""
     source = equation.source
     operate, start = _ACCUMULATED[source.primitive.name]
     kind = equation.outputs[0].aval
@@ -137,7 +137,7 @@ def by_element(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """An operation that does the same to each element, as a `map`; None if it does not."""
+    """Turns an operation that does the same to each element into a `map`; None for other operations."""
     kinds = [type_of_atom(atom) for atom in equation.inputs]
     outputs = [name.aval for name in equation.outputs]
     if not all(map(is_sequence, outputs)):
@@ -217,7 +217,7 @@ def padded(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """A padded sequence, of elements that may be padded themselves."""
+    """Pads a sequence, and its elements too if the operation pads other axes."""
     xs, number = values
     source = equation.source
     first, *others = source.params["padding_config"]

@@ -57,7 +57,7 @@ def length_of(
 
 
 def sized(sequences: Sequence[tuple[Value, Any]]) -> list[tuple[IndexSpace, str]]:
-    """The spaces and dimensions of those values that are sequences.
+    """Lists the spaces and dimensions of the values that are sequences.
 
     Args:
       sequences: Values and their types.
@@ -156,7 +156,7 @@ def _rows_of_part(
     parts: Sequence[Part],
     i: int,
 ) -> Origin:
-    """For each row of a space made of parts, its row in one of them; where it is of another one, the next row there is."""
+    """Finds the row in one part for each row of a space made of parts; rows of other parts get the nearest row of this part."""
     part = parts[i]
 
     def rows(data: Any) -> np.ndarray:
@@ -184,7 +184,7 @@ def _check_sum(
     total: np.ndarray,
     line: str,
 ) -> None:
-    """Checks that parts are as long together as the model was traced to have them."""
+    """Checks that the total length of parts is the length with which the model was traced."""
     wrong = np.flatnonzero(total != space.lengths(data))
     for row in wrong[:1].tolist():
         assert space.parent is not None
@@ -243,7 +243,7 @@ def padded(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """A sequence with a number before its elements, behind them, or with fewer of them; None where there is none of these."""
+    """Pads a sequence with a number before or behind its elements, or cuts elements off; None for any other padding."""
     first = equation.source.params["padding_config"][0]
     before, behind, between = first
     xs, number = values

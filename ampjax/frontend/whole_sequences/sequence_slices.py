@@ -33,7 +33,7 @@ def sliced(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """What `jax.lax.slice` gives along the elements alone."""
+    """Slices along the elements alone, as `jax.lax.slice` does."""
     (xs,) = values
     params = equation.source.params
     given = type_of_atom(equation.inputs[0])
@@ -58,7 +58,7 @@ def gathered(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """What indexing gives: neighbouring elements from one on, or elements by numbers that follow from the example."""
+    """Indexes a sequence: neighbouring elements from one on, or elements by numbers that follow from the example."""
     xs, at = values
     params = equation.source.params
     numbers = params["dimension_numbers"]
@@ -269,7 +269,7 @@ def sliced_where_told(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """What `jax.lax.dynamic_slice` gives: `xs[i]`, and some elements from one on, of which the first number may be computed."""
+    """Slices as `jax.lax.dynamic_slice` does: `xs[i]`, and some elements from one on, of which the first number may be computed."""
     xs, start, *starts = values
     given = type_of_atom(equation.inputs[0])
     kind = equation.outputs[0].aval

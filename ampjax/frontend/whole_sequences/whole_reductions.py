@@ -1,4 +1,4 @@
-"""JAX's own reductions over the elements of whole sequences, and matrix products that sum over them."""
+"""JAX's own reductions over the elements of whole sequences, and matrix products that sum over elements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reduced(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """What `sum`, `max`, `argmax` and the like give over the elements, and over other axes as well; None over other axes alone."""
+    """Reduces the elements by `sum`, `max`, `argmax` and the like, and other axes as well; None over other axes alone."""
     (xs,) = values
     source = equation.source
     axes = tuple(source.params["axes"])
@@ -130,7 +130,7 @@ def mapped(
     function: Traced,
     values: Sequence[Value],
 ) -> list[Elements]:
-    """The sequences of what a function gives for each element of a space.
+    """Computes a function for each element of a space, and returns the results as sequences.
 
     Args:
       body: Where.

@@ -1,4 +1,4 @@
-"""Data sets as a trainer by batches uses them: packed, with shapes that are found once, and compiled shape by shape."""
+"""Data sets as a trainer by batches uses data: packed, with shapes that are found once, and compiled shape by shape."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class BatchData:
         self._is_whole: set[KnownData] = set()
 
     def size(self, data: Any, purpose: str) -> int:
-        """How many examples a batch has.
+        """Returns the number of examples in a batch.
 
         Args:
           data: A data set.
@@ -142,7 +142,7 @@ class BatchData:
         return found.packed
 
     def uncompiled(self) -> list[tuple[str, Batch]]:
-        """A batch of each shape that is known and has not been compiled, and what it is run for."""
+        """Lists a batch of each shape that is known and not compiled, each beside the purpose of its run."""
         found: dict[Any, tuple[str, Batch]] = {}
         for known in self._known:
             if known in self._is_whole:
@@ -157,7 +157,7 @@ class BatchData:
         return [*found.values()]
 
     def n_shapes(self, data: Any) -> int:
-        """How many shapes the batches of a data set have in training.
+        """Counts the shapes that the batches of a data set have in training.
 
         Args:
           data: The data set.
@@ -165,7 +165,7 @@ class BatchData:
         return len(self.packed(data, "train").examples())
 
     def compile(self, purpose: str, batch: Batch) -> None:
-        """Compiles what runs batches of a shape. No parameter changes.
+        """Compiles the program that runs batches of a shape. No parameter changes.
 
         Args:
           purpose: What they are run for.

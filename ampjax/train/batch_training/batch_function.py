@@ -1,4 +1,4 @@
-"""What training by batches needs of a compiled model; the front end has it."""
+"""The parts of a compiled model that training by batches needs; the front end provides all parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Batch = Any
 
 
 class Told(Protocol):
-    """What a model tells of a batch (`frontend.batches.ragged_results.Reports`)."""
+    """The results, metrics and outputs of a model for a batch (`frontend.batches.ragged_results.Reports`)."""
 
     @property
     def result(self) -> Any:
@@ -31,7 +31,7 @@ class Told(Protocol):
 
 
 class BatchEpoch(Protocol):
-    """Batches, each of which is packed while the one before is used; what is done with an iterator is to be closed."""
+    """Batches, each of which is packed while the one before is used; a caller that ends an iterator early closes the iterator."""
 
     def __iter__(self) -> Any:
         """As `EpochBatches.__iter__`."""

@@ -1,4 +1,4 @@
-"""Sums of losses and metrics over batches, on the device until they are asked for."""
+"""Sums of losses and metrics over batches, on the device until a caller asks for the sums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BatchLosses:
         self._sums: dict[bool, Sums] = {}
 
     def add(self, train: bool, sums: Sums) -> None:
-        """Adds those of a batch.
+        """Adds the sums of a batch.
 
         Args:
           train: Whether it was trained on.
@@ -39,7 +39,7 @@ class BatchLosses:
         self._sums.clear()
 
     def take(self, train: bool) -> list[LossSums]:
-        """What has been added up since the last call. Waits for the device.
+        """Returns the sums since the last call. Waits for the device.
 
         Args:
           train: In training, or in inference.
@@ -52,7 +52,7 @@ class BatchLosses:
         return [LossSums(names, np.concatenate(lines))]
 
     def state(self) -> list[list[Any]]:
-        """Gives what has been added up and not been taken; JSON can hold it. Waits for the device."""
+        """Gives the sums that nobody has taken, in a form for JSON. Waits for the device."""
         result = []
         for train, sums in self._sums.items():
             for name, pair in sums.items():

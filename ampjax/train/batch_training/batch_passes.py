@@ -176,7 +176,7 @@ class BatchPasses:
         return found
 
     def _runs(self, seeds: RowSeeds) -> dict[str, Callable[[Batch], Mapping[str, Any] | None]]:
-        """What a pass does with each batch, by its purpose."""
+        """Returns the function that runs each batch of a pass, by the purpose of the run."""
 
         def train(batch: Batch) -> None:
             self.losses.add(
@@ -193,13 +193,13 @@ class BatchPasses:
         return {"train": train, "losses": losses, "sinks": self._programs.outputs}
 
     def _round(self, seeds: RowSeeds) -> tuple[int, np.ndarray]:
-        """The seed and the numbers of an epoch and of a round in it, from which its random numbers come."""
+        """Returns the seed, and the numbers of the epoch and of the round, from which the round's random numbers come."""
         return seeds.seed, np.array([seeds.epoch, self._counts.n_rounds], np.uint32)
 
     def predictions(
         self, outputs: BatchOutputs, sinks: Mapping[str, Node]
     ) -> dict[str, Predictions]:
-        """Sorts what a pass has found.
+        """Gathers the outputs of a pass by sink.
 
         Args:
           outputs: What `run` gave.
@@ -212,7 +212,7 @@ class BatchPasses:
 
 
 class Rounds:
-    """How far a pass has come, for what ends it early (`drivers.controller.Source` by batches).
+    """The progress of a pass, for conditions that end the pass early (`drivers.controller.Source` by batches).
 
     Args:
       n_admitted: How many examples have been taken.

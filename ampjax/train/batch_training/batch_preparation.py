@@ -1,4 +1,4 @@
-"""Preparation before data run by batches: shapes are found, and what runs them is compiled."""
+"""Preparation before data run by batches: finding shapes, and compiling the programs that run batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BatchPreparation:
         warm: bool = True,
         ahead: bool = True,
     ) -> None:
-        """Packs data sets for passes over them, and compiles programs if that is to be done ahead.
+        """Packs data sets for passes over the data, and compiles programs if the caller wants programs compiled ahead.
 
         Args:
           data: Instances.
@@ -76,7 +76,7 @@ class BatchPreparation:
         return self._data.is_ready(data, purpose)
 
     def most_kernels(self, data: AnyInstances) -> int:
-        """How many programs a pass over data compiles, at most.
+        """Bounds the number of programs that a pass over data compiles.
 
         Args:
           data: Instances.
@@ -85,7 +85,7 @@ class BatchPreparation:
 
     @contextmanager
     def showing_postponed(self, reporter: Reporter) -> Iterator[Any]:
-        """Shows nothing: a pass shows itself that it compiles.
+        """Shows nothing: a pass shows on its own that programs compile.
 
         Args:
           reporter: Not used.

@@ -1,4 +1,4 @@
-"""What is computed of a batch: a step of training, losses and metrics, or outputs; each one compiled call."""
+"""The compiled calls of a batch: a step of training, losses and metrics, or outputs, each one call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ampjax.utils.interrupts import uninterrupted
 
 @dataclass(frozen=True, eq=False)
 class BatchPrograms:
-    """Computes batches with the parameters of a store, and changes these.
+    """Computes batches with the parameters of a store, and changes the parameters.
 
     Args:
       function: The model as one function of a batch.
@@ -88,7 +88,7 @@ class BatchPrograms:
         )
 
     def outputs(self, batch: Batch) -> Mapping[str, Any]:
-        """What a batch's examples tell as outputs, by name.
+        """Computes the outputs that a batch's examples tell, by name.
 
         Args:
           batch: The batch.
@@ -120,7 +120,7 @@ class BatchPrograms:
         drawn: tuple[jax.Array, np.ndarray],
         held: tuple[dict[str, Any], dict[str, Any]],
     ) -> Any:
-        """A step of what is held, which is donated."""
+        """Runs a step of training on the held parameters and optimizer states, and donates their arrays."""
         trained, states = held
         fixed = {}
         for role, tree in self._nodes.items():
@@ -271,7 +271,7 @@ def _sums(
     batch: Batch,
     key: Any,
 ) -> Sums:
-    """Sums over a batch: the loss's under `LOSS`, those of the metrics that the model returns or tells."""
+    """Sums losses under `LOSS`, and the metrics that the model returns or tells, over a batch."""
     told = function.reports(
         params,
         batch,

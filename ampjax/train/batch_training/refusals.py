@@ -1,4 +1,4 @@
-"""What training by batches can't have: what belongs to messages, to several workers, or to tables in host memory."""
+"""Refusals of training by batches: options of messages, of several workers, or of tables in host memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def no_messages(name: str) -> SettingsError:
 
 
 def refuse_messages(settings: Settings, **options: Any) -> None:
-    """Refuses what tells of messages where there are none.
+    """Refuses options about messages, since training by batches sends none.
 
     Args:
       settings: The trainer's settings.

@@ -63,7 +63,7 @@ def soft_dtw(amount: Amount) -> Work:
 
 
 def _cells(n: int, m: int) -> dict[str, np.ndarray]:
-    """The cells of a table of `n` rows and `m` columns, each with the cells that it is made of; -1 outside."""
+    """Makes the cells of a table of `n` rows and `m` columns, each with the numbers of the three cells before; -1 outside."""
     row, column = np.divmod(np.arange(n * m, dtype=np.int32), m)
     own = np.arange(n * m)
     columns = {
@@ -85,7 +85,7 @@ def _cells(n: int, m: int) -> dict[str, np.ndarray]:
 
 
 def model(p: Any, example: Any) -> jax.Array:
-    """What aligning both sequences costs.
+    """Computes the cost of aligning both sequences.
 
     Args:
       p: `w` `[H, H]`, by which vectors are seen.

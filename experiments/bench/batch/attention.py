@@ -32,7 +32,7 @@ def sentences(amount: Amount) -> Work:
 
 
 def model(p: Any, example: Any) -> jax.Array:
-    """The sum of squares of what each word's attention gives.
+    """Sums the squares of each word's attention.
 
     Args:
       p: Matrices `[H, H]`: `query`, `key`, `value`.

@@ -196,7 +196,7 @@ class Form:
 
 
 def measured(name: str, work: Work, options: BatchBench) -> dict[str, Any]:
-    """Checks that both forms agree, and measures them.
+    """Checks that both forms of a work agree, and measures both forms.
 
     Args:
       name: The work's name.

@@ -47,7 +47,7 @@ def attention(amount: Amount) -> Work:
 
 
 def attention_model(p: Any, example: Any) -> jax.Array:
-    """The sum of squares of what each node's attention gives (Velickovic et al. 2018).
+    """Sums the squares of each node's attention (Velickovic et al. 2018).
 
     Args:
       p: `w` `[H, H]`; `own` and `other` `[H]`, which score an edge.

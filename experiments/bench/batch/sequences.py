@@ -76,7 +76,7 @@ def tree_chain(amount: Amount) -> Work:
 
 
 def recursive_chain(amount: Amount) -> Work:
-    """The same chain as a recursion, in which each element asks for the one before it."""
+    """Makes the same chain as a recursion, in which each element asks for the element before."""
     x = np.random.default_rng(0).normal(size=(amount.of(10_000), H)).astype(np.float32)
     before = np.arange(
         -1,

@@ -97,7 +97,7 @@ def _by_levels(cells: tree_lstm.Cells, p: Any, arrays: Any) -> jax.Array:
 
 
 def child_sums(amount: Amount) -> Work:
-    """64 trees of 38 nodes, each node below a random one before it."""
+    """Makes 64 trees of 38 nodes, each node below a random earlier node."""
     rng = np.random.default_rng(0)
     size = amount.of(38)
     trees = []
@@ -156,7 +156,7 @@ def _places(parent: np.ndarray) -> np.ndarray:
 
 
 def _child_levels(trees: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """For each level its nodes `[levels, nodes]`, and which of them is above each of the nodes below `[levels, children]`."""
+    """Lists each level's nodes `[levels, nodes]`, and their children, with the node above each child `[levels, children]`."""
     size = len(trees[0])
     height = np.concatenate([levels(parent) for parent in trees])
     first = np.arange(len(trees)).repeat(size) * size

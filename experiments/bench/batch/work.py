@@ -1,4 +1,4 @@
-"""What is compared: a model of one example, and its loss over a batch in plain JAX."""
+"""The two sides of a comparison: a model of one example, and its loss over a batch in plain JAX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Amount:
-    """How much data the works get, and which.
+    """The amount of data that the works get, and the source of the data.
 
     Args:
       size: Examples and their lengths, as a part of what is measured by default.

@@ -1,4 +1,4 @@
-"""A batch of ragged examples as one function: its values and gradients are those of the function as it is, example by example."""
+"""A batch of ragged examples as one function: values and gradients agree with the function, example by example."""
 
 import jax
 import jax.numpy as jnp
@@ -138,7 +138,7 @@ def looped(p, s):
 
 
 def two_layers(p, s):
-    """The second loop reads in each step what one step of the first gave, which has ended."""
+    """Runs a second loop backwards over the states that the steps of a first loop gave."""
 
     def step(h, x):
         h = jnp.tanh(h @ p["w"] + x)
@@ -223,7 +223,7 @@ def test_copies_fill_a_batch_up_to_its_size():
 
 
 def test_nothing_comes_from_rows_that_are_not_there():
-    """A function whose derivative is not finite anywhere but at what the examples hold."""
+    """Derivatives that are finite only at the examples' own values stay finite in a padded batch."""
 
     def inverse(p, s):
         def root(x):

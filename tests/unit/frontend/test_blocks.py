@@ -1,4 +1,4 @@
-"""Pairs as blocks: what a batch computes is what the function computes, and what pairs as rows give; nothing of padding shows."""
+"""Pairs as blocks: a batch computes the function's values, as pairs in rows do too; no value shows the padding."""
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ def across(p, s):
 
 
 def within(p, s):
-    """Attention of a sequence to itself, in two layers."""
+    """Computes attention within a sequence, in two layers."""
     h = amp.map(lambda x: x @ p["w"], s["x"])
     for _ in range(2):
         h = attend(h, h, h)
@@ -77,7 +77,7 @@ def heads(p, s):
 
 
 def causal(p, s):
-    """Numbers of elements say what is seen."""
+    """Hides later elements from attention by element number."""
     h = amp.map(lambda x: x @ p["w"], s["x"])
 
     def each(q, i):
@@ -93,7 +93,7 @@ def causal(p, s):
 
 
 def distances(p, s):
-    """Largest and smallest distances, sums that do not depend on the row around, and what is the same for all."""
+    """Computes distances, their maximum and logsumexp, and sums that depend on one side of the pairs alone."""
     h = amp.map(lambda x: x @ p["w"], s["x"])
 
     def each(a):
@@ -124,7 +124,7 @@ def texts(p, s):
 
 
 def beyond(p, s):
-    """Pairs that others read: a loop, a choice, one element, a map with a combinator in it."""
+    """Reads pairs outside the block: in a loop, in a choice, by one element, and in a map with a combinator inside."""
     h = amp.map(lambda x: x @ p["w"], s["x"])
 
     def each(a):
@@ -152,7 +152,7 @@ def beyond(p, s):
 
 
 def guarded(p, s):
-    """Only within an example is there something to divide by: others' pairs would give what is not finite."""
+    """Divides and takes logarithms that are finite only for pairs within one example."""
     mean = amp.mean(amp.map(lambda x: x[0], s["x"]))
     near = amp.map(
         lambda x: x[0] - mean + 10,
@@ -254,7 +254,7 @@ def test_the_same_bits_from_run_to_run():
 
 
 def test_nan_stays_in_its_example():
-    """Also that of an example whose pairs fill up what is empty."""
+    """NaN stays in an example even if pairs of that example fill up empty places of the block."""
     examples = [*EXAMPLES]
     examples[0] = dict(
         examples[0],
@@ -319,7 +319,7 @@ def test_blocks_under_transformations():
 
 @pytest.mark.parametrize("function", [across, within, beyond])
 def test_a_long_example_is_cut_into_tiles(function, monkeypatch):
-    """Values and gradients are those of pairs as rows; no side is padded to the longest example for all."""
+    """Tiles give the values and gradients of pairs as rows; no side is padded to the longest example for all."""
     lengths = [(2, 3)] * 20 + [(70, 30)]
     examples = [example(seed, each) for seed, each in enumerate(lengths)]
     found = values_and_gradients(function, examples=examples)

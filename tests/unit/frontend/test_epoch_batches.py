@@ -1,4 +1,4 @@
-"""An epoch's batches: which examples they have, their shapes, and the thread that packs them."""
+"""An epoch's batches: the examples of each, their shapes, and the thread that packs the batches."""
 
 import threading
 

@@ -75,7 +75,7 @@ def cell(p, c, h, x):
 
 
 def of_sequences(p, s):
-    """Both directions, what each element gives, and what is carried in shapes of two kinds."""
+    """Loops in both directions, gives a value for each element, and carries arrays of two kinds of shapes."""
 
     def step(carried, wx):
         w, x = wx
@@ -354,7 +354,7 @@ def test_one_program_serves_other_depths():
 
 
 def test_nothing_comes_of_rows_that_no_step_computes():
-    """Rows behind the last step would divide by zero if they held zeros."""
+    """Rows behind the last step would divide by zero if the rows held zeros."""
 
     def quotients(p, s):
         def step(h, x):
@@ -428,7 +428,7 @@ def test_forward_derivatives_and_those_of_gradients(function):
 
 
 def test_a_gradient_of_a_gradient():
-    """The same steps by `lax.scan`, as what a step leaves for the way back is differentiated again."""
+    """A second derivative of a loop in steps equals the same derivative of a loop by `lax.scan`."""
 
     def chain(p, s):
         step = lambda h, x: (jnp.tanh(h @ p["u"] + x), None)
@@ -571,7 +571,7 @@ def bodies_of_loops(text):
 
 @pytest.mark.parametrize("function", [of_sequences, of_trees])
 def test_no_step_copies_an_arena_and_no_read_becomes_a_scatter(function):
-    """In the compiled program: a step writes slices of what it carries; it copies none of that, and adds nothing where it lies."""
+    """A compiled step writes slices of its carried arrays; no step copies a whole arena or scatters into one."""
     batched = batched_as("steps", function)
     batch = batched.pack([example(seed, 20, 20, 0) for seed in range(20)])
     compute = jax.jit(

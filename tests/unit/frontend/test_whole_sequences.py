@@ -1,4 +1,4 @@
-"""JAX's own operations on whole sequences in a batch as one function: values and gradients are those of the function as it is, example by example."""
+"""JAX's own operations on whole sequences in a batch as one function: values and gradients agree with the function, example by example."""
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +74,7 @@ def totals(*sequences):
 
 
 def agrees(function, examples=EXAMPLES, tolerance=1e-4):
-    """Compares values and gradients with the function as it is; the batch is filled up with copies."""
+    """Compares values and gradients of a batch, filled up with copies, with the function on each example."""
     batched = amp.vmap(function, SPEC, params=PARAMS)
     batch = batched.pack(examples, size=len(examples) + 2)
     weights = 1.0 + np.arange(len(examples))

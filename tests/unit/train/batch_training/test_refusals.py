@@ -1,4 +1,4 @@
-"""What training by batches can't have is refused when the trainer is made."""
+"""Making a trainer fails for everything that training by batches can't have."""
 
 import jax
 import numpy as np
