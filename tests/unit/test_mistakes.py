@@ -160,7 +160,7 @@ MISTAKES = {
     "no memory": setting("memory_limit", 0, "an integer of at least 1"),
     "an arena of one row": setting("arena_rows", 1, "an integer of at least 2"),
     "an unknown mode": setting(
-        "mode", "fast", "one of ['async', 'pipeline', 'sync']", "Choose one of these."
+        "mode", "fast", "one of ['async', 'pipeline', 'sync', 'batch']", "Choose one of these."
     ),
     "unknown weights": setting(
         "weights", "old", "one of ['current', 'stashed', 'estimated']", "Choose one of these."

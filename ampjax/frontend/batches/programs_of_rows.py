@@ -57,6 +57,14 @@ class Room:
         """Its place."""
         return self.frame, self.space
 
+    def size(self, slots: Mapping[Slot, Any]) -> int:
+        """Counts the rows in a run; in a loop that has ended, those of all levels.
+
+        Args:
+          slots: The arrays of the batch.
+        """
+        return int(np.prod(slots[self.there].shape))
+
     @property
     def may_be_empty(self) -> bool:
         """Whether only the run tells if any row counts."""
@@ -178,7 +186,7 @@ class Run:
 
     def size(self, room: Room) -> int:
         """Counts the rows of a room; for a room in a loop that has ended, the rows of all levels."""
-        return int(np.prod(self.slots[room.there].shape))
+        return room.size(self.slots)
 
     def zeros(self, rows: Rows) -> Any:
         """Zeros for an array."""

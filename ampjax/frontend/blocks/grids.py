@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,22 @@ class GridFrame(Frame):
             lambda tables: find(tables).there.ravel(),
         )
         self.fills = lambda tables: find(tables).filled.ravel()
+
+
+@dataclass(eq=False)
+class PairRoom(Room):
+    """The room of all pairs of a block, which has no array of the batch of its own.
+
+    Args:
+      sides: The rooms of the tiles, of the rows around and of the elements across.
+    """
+
+    sides: tuple[Room, ...] = ()
+
+    def size(self, slots: Mapping[Slot, Any]) -> int:
+        """Multiplies the sizes of the sides."""
+        tiles, around, across = (room.size(slots) for room in self.sides)
+        return around * across // max(tiles, 1)
 
 
 class Grid:
@@ -72,7 +89,8 @@ class Grid:
             self.rooms[axes] = low.room(frame, frame.space)
         frame = GridFrame(pairs, spaces.pair_rows)
         unused = Slot(frame, lambda tables: tables.is_there(frame, pairs))
-        self.rooms["pax"] = Room(frame, pairs, unused)  # its sizes are those of the sides
+        sides = tuple(self.rooms.values())
+        self.rooms["pax"] = PairRoom(frame, pairs, unused, sides=sides)
         self._counts = low.slot(
             ("counts", pairs),
             frames["px"],

@@ -110,7 +110,7 @@ class TracedRows:
         rows: Sequence[Variable],
         late: Sequence[Variable],
     ) -> list[Variable]:
-        """Finds results of heavy operations on rows that do not depend on late inputs.
+        """Finds results of heavy operations on rows, and of reads of tables, that do not depend on late inputs.
 
         Args:
           rows: Inputs with a row for each row.
@@ -120,8 +120,15 @@ class TracedRows:
         comes_late = self.depending(late)
         found = []
         for equation in self.jaxpr.eqns:
-            if equation.primitive.name in HEAVY:
+            if equation.primitive.name in HEAVY or self._reads_table(equation):
                 result = equation.outvars[0]
                 if result in of_rows and result not in comes_late:
                     found.append(result)
         return found
+
+    def _reads_table(self, equation: Any) -> bool:
+        """Tells whether an operation reads rows of an array that has about as many rows as the loop, or more."""
+        if equation.primitive.name != "gather":
+            return False
+        shape = equation.invars[0].aval.shape
+        return bool(shape) and 2 * shape[0] >= self.n_rows
