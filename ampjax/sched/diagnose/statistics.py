@@ -221,7 +221,7 @@ class RunCounts:
 
     @property
     def n_rounds(self) -> int:
-        """How many updates nodes have made at most."""
+        """The largest number of updates that a node has made."""
         return int(self._tables.t.nodes[:, c.UPDATES].max(initial=0))
 
     def state(self) -> dict[str, Any]:
