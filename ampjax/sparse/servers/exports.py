@@ -88,7 +88,7 @@ class ImportedFunctions:
     """A rule's functions at a server process, each requested at its first call with arguments of some shapes.
 
     Args:
-      fetch: Gives what `exported` made of a function's name and its arguments' shapes.
+      fetch: Gives what `export_function` made of a function's name and its arguments' shapes.
     """
 
     def __init__(self, fetch: Callable[[str, Shapes], ExportedFunction]):

@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
 
 class FunctionRequest(NamedTuple):
-    """A request for a function of an optimizer, without which a server can't go on (see `exports.exported`).
+    """A request for a function of an optimizer, without which a server can't go on (see `exports.export_function`).
 
     Args:
       rule: The number of the optimizer's rule.

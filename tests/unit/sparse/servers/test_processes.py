@@ -356,7 +356,7 @@ def test_an_optimizer_that_cannot_travel_is_told_and_harms_no_other_table(doomed
     def fails(*_):
         raise RuntimeError("not this one")
 
-    monkeypatch.setattr(process, "exported", fails)
+    monkeypatch.setattr(process, "export_function", fails)
     with pytest.raises(ServerError, match="that can travel, got RuntimeError: not this one"):
         t.push([1, 2, 3], ONES)
     monkeypatch.undo()
