@@ -28,7 +28,7 @@ class GridFrame(Frame):
     def __init__(
         self,
         space: IndexSpace,
-        find: Callable[[RowTables], grid_layouts.Rows],
+        find: Callable[[RowTables], grid_layouts.GridRows],
     ):
         super().__init__(
             None,
