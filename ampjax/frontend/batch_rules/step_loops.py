@@ -98,15 +98,7 @@ def step_loop(
     ]
 
     def readers(tables: RowTables) -> np.ndarray:
-        reads = []
-        for recall, _ in recalls:
-            found = frame.read(
-                tables,
-                (frame, space),
-                recall.awaited,
-                recall.at_start,
-            )
-            reads.append(found.ravel())
+        reads = [_recalled(tables, frame, space, recall).ravel() for recall, _ in recalls]
         return frame.readers(tables, reads)
 
     root = frame.outer
@@ -132,7 +124,10 @@ def step_loop(
     room, row, at_start = wanted
 
     def states(tables: RowTables) -> np.ndarray:
-        return frame.read(tables, room.place, row, at_start)
+        return tables.once(
+            (frame, room.space, "wanted"),
+            lambda: frame.read(tables, room.place, row, at_start),
+        )
 
     def wanted_by(tables: RowTables) -> np.ndarray:
         at = np.where(
@@ -185,18 +180,29 @@ def _recall_slot(
     recall: Recall,
 ) -> Slot:
     """The array of the batch that says where the states lie that a body reads."""
+    return low.slot(
+        ("recall", recall),
+        frame,
+        lambda tables: _at_least_0(_recalled(tables, frame, space, recall)),
+    )
 
-    def make(tables: RowTables) -> np.ndarray:
-        return _at_least_0(
-            frame.read(
-                tables,
-                (frame, space),
-                recall.awaited,
-                recall.at_start,
-            )
-        )
 
-    return low.slot(("recall", recall), frame, make)
+def _recalled(
+    tables: RowTables,
+    frame: StepFrame,
+    space: IndexSpace,
+    recall: Recall,
+) -> np.ndarray:
+    """Finds where the states lie that each row reads; -1 for a row that reads none."""
+    return tables.once(
+        (recall, "lies"),
+        lambda: frame.read(
+            tables,
+            (frame, space),
+            recall.awaited,
+            recall.at_start,
+        ),
+    )
 
 
 def _at_least_0(at: np.ndarray) -> np.ndarray:
