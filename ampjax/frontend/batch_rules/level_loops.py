@@ -16,6 +16,7 @@ from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.loops.traced_rows import is_read_early
 from ampjax.jaxprs.primitives import shape_text
 
 
@@ -184,7 +185,7 @@ def _is_read_once(
 ) -> bool:
     """Says whether all levels together read about as many rows as there are, so that one read before the loop is best."""
     _, source, slot, _ = read
-    return run.slots[slot].size <= 2 * len(run.get(source))
+    return is_read_early(run.slots[slot].size, len(run.get(source)))
 
 
 def side_by_side(body: Body, space: IndexSpace, reverse: bool) -> Frame:

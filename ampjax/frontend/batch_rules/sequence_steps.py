@@ -17,7 +17,7 @@ from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Loop, Recall, Value
 from ampjax.frontend.batches.step_frames import Before, StepFrame
 from ampjax.frontend.blocks.block_maps import block_map
-from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted
 from ampjax.frontend.rules import sequence_rules, take_rules
@@ -42,15 +42,7 @@ def scan(
         blocks = block_map(body, space, step, closed, rows)
         if blocks is not None:
             return blocks
-        inner = body.inside(space)
-        results = body.guarded(
-            inner.room,
-            lambda inside: inside.run(step, [*closed, *rows]),
-        )
-        result = []
-        for value, kind in zip(results, types, strict=True):
-            result.append(Elements(space, of_each(inner, value, kind)))
-        return result
+        return [*mapped(body, space, step, [*closed, *rows])]
     if in_steps(body, step, [*closed, *init, *rows], types[:k]):
         return _in_steps(body, call, operands, space, rows)
     frame = side_by_side(body, space, call.options["reverse"])
@@ -179,6 +171,40 @@ def chosen(
 
     block.add([out], compute)
     return out
+
+
+def mapped(
+    body: Body,
+    space: IndexSpace,
+    function: Traced,
+    values: Sequence[Value],
+) -> list[Elements]:
+    """Computes a function for each element of a space, and returns the results as sequences.
+
+    Args:
+      body: Where.
+      space: The space.
+      function: The function.
+      values: What its variables are, in that space.
+    """
+    inner = body.inside(space)
+    results = body.guarded(
+        inner.room,
+        lambda inside: inside.run(function, values),
+    )
+    found = []
+    for value, variable in zip(
+        results,
+        function.jaxpr.outvars,
+        strict=True,
+    ):
+        found.append(
+            Elements(
+                space,
+                of_each(inner, value, variable.aval),
+            )
+        )
+    return found
 
 
 def of_each(inner: Body, value: Value, kind: Any) -> Value:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import jax
 import numpy as np
 
-from ampjax.train.grouping import in_groups
+from ampjax.train.grouping import in_batches, in_groups
 
 T = TypeVar("T")
 
@@ -78,4 +78,4 @@ def epoch_groups(
     else:
         rng = np.random.default_rng(seed)
         order = in_groups(n_elements, size, rng) if by_size else rng.permutation(n)
-    return [order[start : start + size] for start in range(0, n, size)]
+    return in_batches(order, size)

@@ -18,7 +18,7 @@ from ampjax.frontend.loops.level_bodies import BodyParts, LevelBody, traced
 from ampjax.frontend.loops.packed_rows import Packed
 from ampjax.frontend.loops.step_arrays import StepArrays
 from ampjax.frontend.loops.step_tables import StepTables
-from ampjax.frontend.loops.traced_rows import TracedRows
+from ampjax.frontend.loops.traced_rows import TracedRows, is_read_early
 from ampjax.jaxprs.primitives import is_inexact
 
 
@@ -111,7 +111,7 @@ class _Body:
         self._late: list[tuple[Rows, Rows, Slot]] = []
         for out, source, slot, readers in steps.loop.reads:
             values = run.get(source)
-            if readers is not None and self._n_rows <= 2 * len(values):
+            if readers is not None and is_read_early(self._n_rows, len(values)):
                 own = read(
                     values,
                     self._slots[slot],

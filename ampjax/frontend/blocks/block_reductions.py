@@ -208,19 +208,7 @@ def _max(values: Any, counts: Any, axis: int) -> Any:
 
 
 def _log_sum_exp(values: Any, counts: Any, axis: int) -> Any:
-    largest = jax.lax.stop_gradient(_max(values, counts, axis))
-    largest = jnp.where(
-        jnp.isfinite(largest),
-        largest,
-        jnp.zeros_like(largest),
-    )
-    below = jnp.where(
-        counts,
-        values - jnp.expand_dims(largest, axis),
-        -jnp.inf,
-    )
-    total = jnp.sum(jnp.exp(below), axis)
-    return jnp.log(total) + largest
+    return jax.nn.logsumexp(jnp.where(counts, values, -jnp.inf), axis)
 
 
 _REDUCTIONS: dict[str, Callable[[Any, Any, int], Any]] = {

@@ -16,6 +16,16 @@ HEAVY = ("dot_general", "conv_general_dilated")
 """Operations that are better done once for all rows of a loop, where they do not wait for what the loop computes."""
 
 
+def is_read_early(n_reads: int, n_rows: int) -> bool:
+    """Tells whether rows are better read before a loop than in each step: all steps together read about as many as there are.
+
+    Args:
+      n_reads: How many reads all steps make.
+      n_rows: How many rows there are.
+    """
+    return n_reads <= 2 * n_rows
+
+
 @dataclass(frozen=True, eq=False)
 class TracedRows:
     """A function of rows, traced for one number of rows.
@@ -131,4 +141,4 @@ class TracedRows:
         if equation.primitive.name != "gather":
             return False
         shape = equation.invars[0].aval.shape
-        return bool(shape) and 2 * shape[0] >= self.n_rows
+        return bool(shape) and is_read_early(self.n_rows, shape[0])

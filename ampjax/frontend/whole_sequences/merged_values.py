@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, taken
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, taken
 from ampjax.frontend.batches.room_bodies import Body, element_type, is_static
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import Origin
@@ -83,11 +83,7 @@ def merged(
 
     def compute(run: Run) -> list[Any]:
         result = run.get(rows[0])
-        own = run.get(choice)
-        own = own.reshape(
-            -1,
-            *[1] * (result.ndim - 1),
-        )
+        own = along(run.get(choice), result)
         for number, each in enumerate(rows[1:], 1):
             result = jnp.where(
                 own == number,

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.frontend.batch_rules.sequence_steps import scan, sequences
+from ampjax.frontend.batch_rules.sequence_steps import mapped, scan, sequences
 from ampjax.frontend.batches.room_bodies import Body, element_type, is_sequence, type_of_atom
 from ampjax.frontend.batches.row_lowering import SequenceRule, Value
 from ampjax.frontend.combinators.tracing import Call, trace
@@ -18,7 +18,7 @@ from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.frontend.whole_sequences import sequence_parts, sequence_slices
 from ampjax.frontend.whole_sequences.element_operations import NotByElementError, on_elements
-from ampjax.frontend.whole_sequences.whole_reductions import SEGMENTS, contracted, mapped, reduced
+from ampjax.frontend.whole_sequences.whole_reductions import SEGMENTS, contracted, reduced
 from ampjax.jaxprs.primitives import bind
 
 

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.batch_rules.reduction_steps import segment_max, segments
-from ampjax.frontend.batch_rules.sequence_steps import of_each
+from ampjax.frontend.batch_rules.reduction_steps import segment_max, segment_sum, segments
+from ampjax.frontend.batch_rules.sequence_steps import mapped
+from ampjax.frontend.batches.programs_of_rows import along
 from ampjax.frontend.batches.room_bodies import Body, element_type, is_sequence, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.sequences import least
-from ampjax.frontend.combinators.tracing import Call, Traced, trace
+from ampjax.frontend.combinators.tracing import Call, trace
 from ampjax.frontend.deduction.equations import Equation
-from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Elements
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.jaxprs.primitives import bind
@@ -121,45 +121,7 @@ def contracted(
     kind = equation.outputs[0].aval
     if is_sequence(kind):
         return None
-    return [segments(body, _sum, products, kind, kind)]
-
-
-def mapped(
-    body: Body,
-    space: IndexSpace,
-    function: Traced,
-    values: Sequence[Value],
-) -> list[Elements]:
-    """Computes a function for each element of a space, and returns the results as sequences.
-
-    Args:
-      body: Where.
-      space: The space.
-      function: The function.
-      values: What its variables are, in that space.
-    """
-    inner = body.inside(space)
-    results = body.guarded(
-        inner.room,
-        lambda inside: inside.run(function, values),
-    )
-    found = []
-    for value, variable in zip(
-        results,
-        function.jaxpr.outvars,
-        strict=True,
-    ):
-        found.append(
-            Elements(
-                space,
-                of_each(inner, value, variable.aval),
-            )
-        )
-    return found
-
-
-def _sum(values: Any, ids: Any, n: int) -> Any:
-    return jax.ops.segment_sum(values, ids, n, indices_are_sorted=True)
+    return [segments(body, segment_sum, products, kind, kind)]
 
 
 def _argmax(values: Any, ids: Any, n: int) -> Any:
@@ -184,13 +146,7 @@ def _argmax(values: Any, ids: Any, n: int) -> Any:
         ids,
         ids,
     )
-    number = jnp.broadcast_to(
-        number.reshape(
-            -1,
-            *(1,) * (values.ndim - 1),
-        ),
-        values.shape,
-    )
+    number = jnp.broadcast_to(along(number, values), values.shape)
     found = segment_max(
         jnp.where(
             values == of_rows,
@@ -232,7 +188,7 @@ def _and(values: Any, ids: Any, n: int) -> Any:
 
 
 SEGMENTS = {
-    "reduce_sum": _sum,
+    "reduce_sum": segment_sum,
     "reduce_max": segment_max,
     "argmax": _argmax,
     "argmin": _argmin,
