@@ -184,3 +184,13 @@ def in_groups(
         key=lambda members: len(members) < group,
     )
     return np.concatenate(shuffled) if shuffled else drawn
+
+
+def in_batches(order: np.ndarray, size: int) -> list[np.ndarray]:
+    """An order cut into batches; the last one may be smaller.
+
+    Args:
+      order: `[n]`: the numbers of examples.
+      size: Examples of a batch.
+    """
+    return [order[start : start + size] for start in range(0, len(order), size)]

@@ -11,7 +11,7 @@ import numpy as np
 from ampjax.errors import SettingsError
 from ampjax.train.batch_training.batch_function import Batch, BatchFunction, PackedExamples
 from ampjax.train.batch_training.batch_programs import BatchPrograms
-from ampjax.train.grouping import Orders
+from ampjax.train.grouping import Orders, in_batches
 from ampjax.train.settings import Settings
 
 LEAST_EVALUATED = 64
@@ -203,16 +203,6 @@ class BatchData:
     def _keep(self, known: KnownData) -> None:
         self._known = [*self._known[1 - KEPT :], known]
         self._is_whole.intersection_update(self._known)
-
-
-def in_batches(order: np.ndarray, size: int) -> list[np.ndarray]:
-    """An order cut into batches; the last one may be smaller.
-
-    Args:
-      order: `[n]`: the numbers of examples.
-      size: Examples of a batch.
-    """
-    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def _leaves(data: Any) -> Any:

@@ -17,12 +17,13 @@ from ampjax.ir.nodes import Node
 from ampjax.plan.passes import Pass
 from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.diagnose.statistics import RunCounts
-from ampjax.train.batch_training.batch_data import BatchData, in_batches
+from ampjax.train.batch_training.batch_data import BatchData
 from ampjax.train.batch_training.batch_function import Batch
 from ampjax.train.batch_training.batch_losses import BatchLosses
 from ampjax.train.batch_training.batch_predictions import BatchOutputs, gathered
 from ampjax.train.batch_training.batch_programs import BatchPrograms
 from ampjax.train.batch_training.refusals import no_messages
+from ampjax.train.grouping import in_batches
 from ampjax.train.predictions import Predictions
 from ampjax.utils.progress import SILENT, Reporter
 from ampjax.utils.turns import Turns
@@ -212,7 +213,7 @@ class BatchPasses:
 
 
 class Rounds:
-    """The progress of a pass, for conditions that end the pass early (`drivers.controller.Source` by batches).
+    """The progress of a pass, for conditions that end the pass early (`drivers.controller.InstanceSource` by batches).
 
     Args:
       n_admitted: How many examples have been taken.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ def _of_sink(outputs: BatchOutputs, name: str, is_ragged: bool) -> Predictions:
     parts: list[np.ndarray] = []
     for own, told in outputs:
         numbers += own.tolist()
-        parts += _by_example(told[name])[: len(own)]
+        parts += told[name].tolist()[: len(own)]
     order = np.argsort(numbers, kind="stable")
     parts = [parts[i] for i in order]
     instance = np.array(numbers)[order]
@@ -66,10 +66,3 @@ def _of_sink(outputs: BatchOutputs, name: str, is_ragged: bool) -> Predictions:
         instance.repeat(counts),
         {},
     )
-
-
-def _by_example(rows: Any) -> Sequence[np.ndarray]:
-    """The rows of each example of a batch."""
-    values = np.asarray(rows.values)[np.asarray(rows.counts)]
-    ends = np.cumsum(np.asarray(rows.lengths[0]))
-    return np.split(values, ends[:-1])
