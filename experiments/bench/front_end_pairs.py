@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ from ampjax.train.settings import Settings
 from experiments import babi15 as babi15_experiment
 from experiments import qm9 as qm9_experiment
 from experiments import wikiner as wikiner_experiment
+from experiments.bench.amount import Amount
 from experiments.bench.ours import set_up
 from experiments.by_hand import rnn_graph
 from experiments.by_hand.act_graph import act_messages, act_rnn
@@ -37,25 +37,6 @@ from experiments.models.rnn import list_reduction_rnn
 from experiments.sentiment import chosen_cells
 
 KEY = jax.random.key(0)
-
-
-@dataclass(frozen=True)
-class Amount:
-    """How much data the models get, and which.
-
-    Args:
-      size: Instances of a pass, as a part of what is measured by default.
-      synthetic: Generated data in place of files.
-      data_dir: Folder with data files; else AMPJAX_DATA.
-    """
-
-    size: float = 1.0
-    synthetic: bool = False
-    data_dir: Path | None = None
-
-    def of(self, n: int) -> int:
-        """So many instances, where `n` are measured by default."""
-        return max(1, round(n * self.size))
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,8 @@ class Searches:
         Raises:
           SettingsError: If a time is not above 0.
         """
-        group, count = self._groups[0], self.next_request()[1]  # type: ignore[index] # asked only while a search goes on
+        group = self._groups[0]
+        count = self.next_request()[1]  # type: ignore[index] # asked only while a search goes on
         self._times.append(seconds)
         if len(self._times) < self._sample.iterations:
             return None

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.bench import amount as bench
 
-@dataclass(frozen=True)
-class Amount:
-    """The amount of data that the works get, and the source of the data.
 
-    Args:
-      size: Examples and their lengths, as a part of what is measured by default.
-      synthetic: Generated data in place of files.
-      data_dir: Folder with data files; else AMPJAX_DATA.
-    """
-
-    size: float = 1.0
-    synthetic: bool = False
-    data_dir: Path | None = None
+class Amount(bench.Amount):
+    """The amount of data that the works get: at least two of everything, so that a batch is ragged."""
 
     def of(self, n: int) -> int:
         """So many, where `n` are measured by default; at least 2."""
-        return max(2, round(n * self.size))
+        return max(2, super().of(n))
 
 
 @dataclass(frozen=True)
