@@ -267,7 +267,7 @@ def named(thing):
     thing = getattr(thing, "function", thing)  # what a node without parameters computes
     thing = thing if hasattr(thing, "__qualname__") else type(thing)
     where = thing.__module__
-    for package in ("ampjax.", "models.", "layers.", "experiments.by_hand."):
+    for package in ("ampjax.", "experiments.by_hand.", "experiments.models.", "layers."):
         where = where.removeprefix(package)
     return f"{where}.{thing.__qualname__}".removesuffix(".__call__")
 
