@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -366,6 +367,16 @@ def _of_nodes(leaf: LeafSpec, nodes: set[str]) -> LeafSpec:
     return replace(leaf, is_of_nodes=bool(dimensions))
 
 
+@functools.cache
+def _key_types() -> dict[str, jax.ShapeDtypeStruct]:
+    """The types of random keys, such as `key<fry>`, by their text."""
+    types = {}
+    for name in _KEYS:
+        key = jax.eval_shape(functools.partial(jax.random.key, 0, impl=name))
+        types[str(key.dtype)] = key
+    return types
+
+
 def _parse(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
     path = jax.tree_util.keystr(keys_of)
     where = f"spec, `{path}`"
@@ -373,11 +384,7 @@ def _parse(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
     match = _TYPE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise GraphError(where, "a type, such as `float32[n,11]`", f"{text!r}", fix)
-    keys = [jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)) for name in _KEYS]
-    of_keys = next(
-        (key for key in keys if str(key.dtype) == match[1]),
-        None,
-    )
+    of_keys = _key_types().get(match[1])
     if of_keys is not None:
         numbers = raw_type(of_keys)
         plain = _parse(keys_of, f"{numbers.dtype}[{match[2]}]")

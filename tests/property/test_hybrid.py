@@ -208,6 +208,7 @@ def close(ours, theirs):
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "names", [(1, 1), pytest.param(("a",), marks=pytest.mark.full)], ids=["here", "a-process"]
 )

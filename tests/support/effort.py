@@ -3,6 +3,10 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
 
 EFFORT = os.environ.get("AMPJAX_TESTS", "quick")
 if EFFORT not in ("quick", "users", "variants", "full"):
@@ -27,6 +31,15 @@ def examples(n: int) -> int:
     if FULL:
         return n
     return min(n, max(4, n // 8), 12)
+
+
+def in_full_runs(values: Iterable[Any], *ordinary: Any) -> list[Any]:
+    """Parameters of a test that are left to a full run: all but the ordinary ones."""
+    marked = []
+    for value in values:
+        if not any(value is each for each in ordinary):
+            marked.append(pytest.param(value, marks=pytest.mark.full))
+    return marked
 
 
 def compile_quickly() -> None:

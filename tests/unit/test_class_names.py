@@ -4,6 +4,8 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[2] / "ampjax"
 
 SHARED = {
@@ -29,6 +31,7 @@ def shared_names(files):
     return {name: len(paths) for name, paths in files.items() if len(paths) > 1}
 
 
+@pytest.mark.full
 def test_no_two_classes_have_one_name():
     files = files_of_classes()
     shared = shared_names(files)
@@ -36,6 +39,7 @@ def test_no_two_classes_have_one_name():
     assert not new, "give the newer class a name of two words: its subject and its kind"
 
 
+@pytest.mark.full
 def test_the_list_of_shared_names_is_short_enough():
     shared = shared_names(files_of_classes())
     outdated = {name: n for name, n in SHARED.items() if shared.get(name, 1) < n}

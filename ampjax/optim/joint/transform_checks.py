@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -34,6 +35,27 @@ def wants_loss(
     Raises:
       SettingsError: If it does not fit them, or needs more than gradients, parameters and the loss, as line searches do.
     """
+    leaves, structure = jax.tree.flatten(params)
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    try:
+        hash(tx)
+    except TypeError:  # made of a mutable object, which another call may find changed
+        reads_loss = _reads_loss.__wrapped__
+    else:
+        reads_loss = _reads_loss
+    try:
+        return reads_loss(tx, structure, shapes)
+    except Exception as error:  # a transform may raise anything
+        raise does_not_fit(error, where, fix) from error
+
+
+@functools.lru_cache(maxsize=256)
+def _reads_loss(
+    tx: optax.GradientTransformation,
+    structure: Any,
+    shapes: tuple[tuple[Any, Any], ...],
+) -> bool:
+    """Tells whether a transform's update reads the loss; traced once for parameters of the same shapes."""
     step = optax.with_extra_args_support(tx)
 
     def update(gradient: Tree, params: Tree, loss: Any) -> Tree:
@@ -45,18 +67,12 @@ def wants_loss(
             value=loss,
         )
 
-    shapes = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+    params = structure.unflatten([jax.ShapeDtypeStruct(*shape) for shape in shapes])
+    closed = jax.make_jaxpr(update)(
         params,
+        params,
+        jax.ShapeDtypeStruct((), jnp.float32),
     )
-    try:
-        closed = jax.make_jaxpr(update)(
-            shapes,
-            shapes,
-            jax.ShapeDtypeStruct((), jnp.float32),
-        )
-    except Exception as error:  # a transform may raise anything
-        raise does_not_fit(error, where, fix) from error
     _, used = partial_eval.dce_jaxpr(
         closed.jaxpr,
         [True] * len(closed.jaxpr.outvars),

@@ -236,6 +236,7 @@ def test_hosts_that_do_not_fit_are_refused(differs, text):
         check(job, Hello(**{**fits, **differs}))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_host_that_cannot_start_is_told_with_what_it_has_written():
     options = HostOptions(environment={"JAX_PLATFORMS": "no_such_platform"}, devices=1)

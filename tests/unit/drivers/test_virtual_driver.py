@@ -201,6 +201,7 @@ def trained(way):
     return said, took, jax.tree.map(np.asarray, e.executor.store.params)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_kernels_run_in_the_same_order_where_many_dispatches_are_decided_in_one_call():
     said, took, params = trained("by table")

@@ -73,6 +73,7 @@ def gradient():
     return jax.grad(lambda p: sum(model(p, each) for each in EXAMPLES))(PARAMS)
 
 
+@pytest.mark.full
 def test_checkpoint(gradient):
     compare(
         jax.grad(lambda p: jax.checkpoint(loss)(p, BATCH))(PARAMS),
@@ -112,6 +113,7 @@ def test_an_ensemble(gradient):
     )
 
 
+@pytest.mark.full
 def test_a_forward_derivative(gradient):
     direction = jax.tree.map(np.ones_like, PARAMS)
     _, change = jax.jvp(
@@ -162,11 +164,13 @@ def test_parts_have_equal_shapes_and_uneven_ones_are_filled_up():
         BATCHED.pack(EXAMPLES[:2], parts=3)
 
 
+@pytest.mark.full
 def test_export():
     exported = export.export(jax.jit(loss))(PARAMS, BATCH)
     compare(exported.call(PARAMS, BATCH), loss(PARAMS, BATCH))
 
 
+@pytest.mark.full
 def test_bfloat16():
     half = jax.tree.map(
         lambda x: jnp.asarray(x, jnp.bfloat16),

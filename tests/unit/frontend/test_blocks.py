@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.effort import in_full_runs
 
 import ampjax as amp
 from ampjax.frontend.batch_rules import reduction_steps, sequence_steps
@@ -196,7 +197,7 @@ def close(one, other):
         )
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", [within, guarded, *in_full_runs(FUNCTIONS, within, guarded)])
 def test_blocks_are_what_the_function_gives(function):
     grads, found = values_and_gradients(function)
 
@@ -273,6 +274,7 @@ def test_nan_stays_in_its_example():
         )
 
 
+@pytest.mark.full
 def test_blocks_under_transformations():
     """An ensemble, derivatives forward over backward, and parts of equal shapes."""
     batched = amp.vmap(
@@ -317,6 +319,7 @@ def test_blocks_under_transformations():
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("function", [across, within, beyond])
 def test_a_long_example_is_cut_into_tiles(function, monkeypatch):
     """Tiles give the values and gradients of pairs as rows; no side is padded to the longest example for all."""

@@ -129,6 +129,7 @@ def test_copies_compute_what_one_computes(replicas, copies):
     )
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_parameters_of_copies_are_those_of_the_model():
     compiled = amp.compile(model(2), PARAMS, SPEC, copies=2)

@@ -385,7 +385,7 @@ def structures(p, e):
 
 @pytest.mark.parametrize(
     "result",
-    [loops, *(pytest.param(each, marks=pytest.mark.full) for each in (choices, structures))],
+    [choices, *(pytest.param(each, marks=pytest.mark.full) for each in (loops, structures))],
 )
 def test_verify_compares_with_the_numbers_that_the_engine_drew(result):
     params = jax.tree.map(np.float32, P)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from support.effort import in_full_runs
 
 import ampjax as amp
 from ampjax.errors import DataError, GraphError
@@ -352,7 +353,7 @@ EMPTIES_TOO = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", EMPTIES_TOO)
+@pytest.mark.parametrize("function", [slices, decided, *in_full_runs(EMPTIES_TOO, slices, decided)])
 def test_operations_on_whole_sequences_are_those_of_each_example(function):
     agrees(function)
 
@@ -405,7 +406,7 @@ def shifted(p, s):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", [single, shifted])
+@pytest.mark.parametrize("function", [shifted, *in_full_runs([single])])
 def test_what_an_empty_sequence_has_not_is_refused_for_it_alone(function):
     agrees(function, FILLED)
     with pytest.raises(DataError, match=r"test_whole_sequences.py:\d+.*, instance 1: expected "):

@@ -81,6 +81,7 @@ def test_a_recorded_run_gives_the_same_bits_on_hosts(name, tmp_path):
     there.close()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_checkpoint_of_hosts_is_one_of_a_process_and_the_other_way_round(tmp_path):
     here, _ = made(0)

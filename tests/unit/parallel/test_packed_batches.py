@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.effort import in_full_runs
 
 import ampjax as amp
 import ampjax.parallel as px
@@ -89,7 +90,7 @@ def by_one_device(tx, steps):
     return params
 
 
-@pytest.mark.parametrize("run_option", ["hybrid", "ps", "ar"])
+@pytest.mark.parametrize("run_option", ["ps", *in_full_runs(["hybrid", "ar"])])
 def test_a_run_on_two_replicas_equals_one_on_one_device(run_option):
     steps = [EXAMPLES[:8], EXAMPLES[8:16], EXAMPLES[13:20]]
     tx = optax.adagrad(0.1)

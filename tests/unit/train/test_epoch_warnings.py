@@ -245,6 +245,7 @@ def test_lost_parameters_are_in_no_snapshot(tmp_path):
     assert [epoch.epoch for epoch in resumed.epochs] == [epoch.epoch for epoch in history.epochs]
 
 
+@pytest.mark.full
 def test_a_recording_of_a_run_that_was_lost_can_be_replayed(tmp_path):
     for stops in (True, False):
         runs, data = exploding()

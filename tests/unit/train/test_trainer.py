@@ -1016,6 +1016,7 @@ def test_demand_is_counted_for_the_instances_that_come():
     assert trainer.accumulate([{"x": np.float32(1)}] * 40)["loss"] > 0
 
 
+@pytest.mark.full
 def test_a_trace_of_replicas_that_average_by_messages():
     """Parameters change in the order of the scheduler's decisions, whoever is waited for."""
     with amp.Graph() as g:
@@ -1234,6 +1235,7 @@ def smallest_limit(length):
             limit = int(1.3 * limit)
 
 
+@pytest.mark.full
 def test_a_small_memory_limit_holds_instances_back_and_trains():
     data = graphs.rnn_data([6, 2, 6, 1, 4, 6])
     options = {"min_update_interval": NEVER, "max_active_keys": 6}
@@ -1306,6 +1308,7 @@ def test_the_largest_instances_are_known_where_data_tell_sizes(parts):
     assert 1 < trainer.statistics.most_in_flight <= 16
 
 
+@pytest.mark.full
 def test_a_branch_that_no_sampled_instance_took_has_room_too():
     with amp.Graph() as g:
         common, rare = amp.cond(

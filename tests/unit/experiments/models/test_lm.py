@@ -111,6 +111,7 @@ def test_words_behind_a_sentences_end_do_not_count() -> None:
     )
 
 
+@pytest.mark.full
 def test_training_learns_to_copy_and_touches_few_rows() -> None:
     data = Contiguous(
         zipf.tokens(1200, 40, copy=0.9, lag=1, seed=2),

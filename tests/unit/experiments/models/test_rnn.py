@@ -70,6 +70,7 @@ OF_ONE_KIND = [
 """The third has both, so these are left to the full run."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [*OF_ONE_KIND, {"copies": 2, "replicas": 2}])
 def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -> None:
     model = list_reduction_rnn(HIDDEN, **options)

@@ -107,6 +107,7 @@ def test_mapped_files_go_with_the_table(processes, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_tables_of_several_threads_share_the_servers(processes):
     tables = []
     for _ in range(3):

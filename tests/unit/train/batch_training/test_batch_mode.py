@@ -41,7 +41,9 @@ def test_it_is_plain_optax_on_the_mean_of_the_function(name):
     )
 
 
-@pytest.mark.parametrize("mode, keys", [("pipeline", 4), ("sync", 1)])
+@pytest.mark.parametrize(
+    "mode, keys", [("sync", 1), pytest.param("pipeline", 4, marks=pytest.mark.full)]
+)
 def test_it_is_training_through_messages_in_rounds(mode, keys):
     data = compiled().data(examples())
     valid = compiled().data(examples(9, seed=2))

@@ -83,6 +83,7 @@ def test_a_model_is_one_function_of_a_batch(name: str) -> None:
     assert_equal(jax.jit(jax.value_and_grad(weighted))(params), want)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @EVERY_MODEL
 def test_a_model_trains_by_batches(name: str) -> None:
