@@ -108,6 +108,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench unfold": Command("bench.unfold", "UnfoldOptions"),
     "bench front-end": Command("bench.front_end", "FrontEndBench"),
     "bench growth": Command("bench.growth", "GrowthBench"),
+    "gpu": Command("gpu", "GpuOptions"),
     "bench batch": Command("bench.batch.driver", "BatchBench"),
 }
 """By what is written on the command line. `bench` compares ours with other programs, and measures the engine alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import optax
 from rich.console import Console
+from rich.table import Table
 
 import ampjax as amp
 from ampjax.errors import SettingsError
@@ -92,6 +93,48 @@ def main(
         "jax_enable_compilation_cache",
         False,
     )  # first updates come without one
+    amount = Amount(
+        options.size,
+        options.synthetic,
+        options.data_dir,
+    )
+    rows = []
+    for name in options.work or WORKS:
+        rows.append(row_of(name, amount, options))
+    (console or Console(highlight=False)).print(table_of(rows))
+    return rows
+
+
+def row_of(name: str, amount: Amount, options: BatchBench) -> dict[str, Any]:
+    """Measures a work, and appends the figures to the options' file.
+
+    Args:
+      name: The work's name.
+      amount: How much data the work gets.
+      options: The options.
+
+    Raises:
+      DataError: If a data file is missing or damaged.
+      ValueError: If both forms of the work differ.
+    """
+    work = WORKS[name](amount)
+    row = {
+        "bench": "batch",
+        "work": name,
+        "jax": jax.__version__,
+        "device": jax.devices()[0].device_kind,
+        **measured(name, work, options),
+    }
+    append(options.json, [row])
+    return row
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The figures of some works as a table.
+
+    Args:
+      rows: As `row_of` gives them.
+    """
     table = compact(
         "work",
         "rows",
@@ -102,27 +145,9 @@ def main(
         "temp. MB",
         "pack\nus/row",
     )
-    rows = []
-    amount = Amount(
-        options.size,
-        options.synthetic,
-        options.data_dir,
-    )
-    for name in options.work or WORKS:
-        row = {
-            "bench": "batch",
-            "work": name,
-            "jax": jax.__version__,
-            **measured(
-                name,
-                WORKS[name](amount),
-                options,
-            ),
-        }
-        rows.append(row)
-        append(options.json, [row])
+    for row in rows:
         table.add_row(
-            name,
+            row["work"],
             f"{row['rows']:,}",
             f"{row['ours_ms']:,.2f}",
             f"{row['plain_ms']:,.2f}",
@@ -131,8 +156,7 @@ def main(
             " ".join(f"{n / 1e6:.0f}" for n in row["temporary_bytes"]),
             f"{row['pack_us_per_row']:.2f}",
         )
-    (console or Console(highlight=False)).print(table)
-    return rows
+    return table
 
 
 class Form:

@@ -6,13 +6,16 @@ from typing import Any
 
 import jax
 import pytest
+from rich.console import Console
 
 import ampjax as amp
 from ampjax.errors import SettingsError
+from experiments import gpu
 from experiments.__main__ import parse
 from experiments.bench.batch import driver
 from experiments.bench.batch.driver import BatchBench
 from experiments.bench.batch.work import Amount
+from experiments.gpu import GpuOptions
 
 TINY = Amount(0.1, synthetic=True)
 ORDINARY = ("attention-64", "soft-dtw")
@@ -76,6 +79,27 @@ def test_a_run_measures_both_forms(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == json.loads(json.dumps(row))
     assert min(row["ours_ms"], row["plain_ms"], row["ratio"], row["pack_us_per_row"]) > 0
     assert all(seconds > 0 for seconds in row["first_s"])
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_an_accelerators_works_are_measured_while_there_is_time(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "results.jsonl"
+    seconds = iter((0.0, 0.0, 61.0, 62.0))
+    clock = lambda: next(seconds)
+    monkeypatch.setattr(gpu, "WORKS", ("attention-64", "soft-dtw", "chain"))
+    console = Console(record=True, width=120)
+    options = GpuOptions(minutes=1, rounds=1, size=0.05, json=path)
+    (row,) = gpu.main(options, console, clock)
+    printed = console.export_text()
+    assert json.loads(path.read_text())["work"] == row["work"] == "attention-64"
+    assert "attention-64: same loss and gradients" in printed
+    assert "Left out, the time was over: soft-dtw, chain" in printed
+
+
+def test_an_accelerators_options_are_checked() -> None:
+    with pytest.raises(SettingsError, match="at least 1 round"):
+        gpu.main(GpuOptions(rounds=0))
 
 
 def test_works_can_be_named() -> None:
