@@ -39,27 +39,17 @@ def step_of(name):
     return step
 
 
-def gradient_and_loss(model, params, example):
-    """Forward mode, all entries of the parameters at once: operation by operation that takes a fifth of reverse mode's time."""
-
-    def loss_twice(p):
-        loss = model(p, example)
-        return loss, loss
-
-    return jax.jacfwd(loss_twice, has_aux=True)(params)
-
-
 def by_hand(model, name, params, rounds):
     """The mean loss of each round, and the parameters after the last."""
     state = TRANSFORMS[name].init(params)
     losses = []
     with jax.disable_jit():
         for examples in rounds:
-            every = [gradient_and_loss(model, params, e) for e in examples]
-            loss = np.float32(sum(float(x) for _, x in every) / len(examples))
+            every = [jax.value_and_grad(model)(params, e) for e in examples]
+            loss = np.float32(sum(float(x) for x, _ in every) / len(examples))
             grads = jax.tree.map(
                 lambda *xs: sum(xs) / len(xs),
-                *(g for g, _ in every),
+                *(g for _, g in every),
             )
             with jax.disable_jit(False):
                 params, state = step_of(name)(grads, state, params, loss)
