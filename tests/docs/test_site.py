@@ -37,6 +37,7 @@ def page(path):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", [page(path) for path in PAGES])
 def test_programs_of_a_page(path):
     """The page's programs run from top to bottom in one namespace; a text behind a program is what it prints."""

@@ -173,6 +173,7 @@ def random_chain(on_edges=True):
     return g
 
 
+@pytest.mark.full
 def test_rows_may_be_random_where_edges_are_not():
     """There are more edges then than rows that are sent, and a number for each of them that nobody reads."""
     crowd = [chains.instance(np.random.default_rng(0), 4, 60)]

@@ -62,6 +62,7 @@ def controlled(seeds):
     ).hexdigest()
 
 
+@pytest.mark.full
 @settings(max_examples=examples(150))
 @given(GRAPHS, schedules(), costs)
 def test_the_same_schedule_twice(seed, schedule, costs):

@@ -236,6 +236,7 @@ PARAMS = {
 }
 
 
+@pytest.mark.full
 @settings(max_examples=examples(24))
 @given(
     schedules(sizes=(1, 3), rich=True, max_active_keys=5),

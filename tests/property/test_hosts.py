@@ -212,6 +212,7 @@ def test_updates_on_hosts(seed, interval, keys):
         assert all(update.count >= interval for update in there.updates())
 
 
+@pytest.mark.full
 def test_predictions_and_checkpoints(tmp_path):
     """What sinks receive comes back from hosts; a checkpoint of hosts is one of a process, and the other way round."""
     graph, data = model("sequences")

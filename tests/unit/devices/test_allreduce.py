@@ -43,6 +43,7 @@ def replicas(homes, seed=0):
     ]
 
 
+@pytest.mark.full
 @given(HOMES, st.integers(0, 100))
 @settings(max_examples=60)
 @pytest.mark.slow

@@ -64,6 +64,7 @@ def assert_png(path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
 
 
+@pytest.mark.full
 def test_list_reduction_leaves_its_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,6 +120,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_predictions_are_the_functions(runner, name):
     own = batch(3, 5)

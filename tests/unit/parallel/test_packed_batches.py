@@ -90,6 +90,7 @@ def by_one_device(tx, steps):
     return params
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("run_option", ["ps", *in_full_runs(["hybrid", "ar"])])
 def test_a_run_on_two_replicas_equals_one_on_one_device(run_option):
     steps = [EXAMPLES[:8], EXAMPLES[8:16], EXAMPLES[13:20]]

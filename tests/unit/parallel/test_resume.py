@@ -136,6 +136,7 @@ def test_killed_and_resumed(folder, name, kills):
     assert sorted(path.name for path in again.iterdir()) == ["step-4", "step-6"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("n", [0, 2, 9])
 def test_killed_while_it_saves(folder, tmp_path, monkeypatch, n):
     killed_while_it_saves(make(tmp_path), monkeypatch, n)

@@ -127,6 +127,7 @@ def run(fed, n, ahead):
     return most
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",

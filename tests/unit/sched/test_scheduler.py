@@ -32,6 +32,7 @@ def test_which_policies_are_compiled():
     assert {*FROZEN_POLICIES} <= {*COMPILED}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_a_compiled_policy_decides_as_its_function_does(name):
     """A policy without a number is called with views of the queues, as a user's is."""

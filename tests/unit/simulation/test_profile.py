@@ -85,6 +85,7 @@ def instances(n, size=4):
     return result
 
 
+@pytest.mark.full
 def test_every_kernel_of_a_graph_is_measured_and_a_simulation_adds_them_up():
     graph = mlp((4, 5, 3), 2)
     settings = {"workers": 2, "max_active_keys": 1, "fuse": False, "max_dispatch_size": 1}
@@ -114,6 +115,7 @@ def test_every_kernel_of_a_graph_is_measured_and_a_simulation_adds_them_up():
     )
 
 
+@pytest.mark.full
 def test_every_size_is_measured_with_its_updates_and_apart():
     """A size that came only with updates at once was said to take 64 times that of one row."""
     settings = {

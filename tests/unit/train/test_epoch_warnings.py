@@ -79,6 +79,7 @@ def test_a_node_with_an_interval_of_its_own():
     assert "with 2 it makes about 50" in text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [

@@ -114,6 +114,7 @@ def gradient_before(weights, **options):
     return float(trainer.gradients["still"][0]), trainer.statistics
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
@@ -135,6 +136,7 @@ def test_at_a_constant_velocity_it_is_the_forward_passes_parameters(mode):
     assert (found == current) == (MODES[mode].get("mode") in ("sync", "pipeline"))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"mode": "sync"}, {"max_staleness": 0}])
 def test_without_staleness_it_has_the_bits_of_current_weights(options):

@@ -108,6 +108,7 @@ def test_hosts_send_parameters_when_they_are_asked_for_and_once():
         assert 12_000 < received() - told < 14_000
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", ["epoch", ("every_k", 1), ("message", 1)])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_frozen_copies_stay_what_they_are_to_the_bit(rule, workers):

@@ -167,6 +167,7 @@ SHARED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", SHARED.values(), ids=SHARED)
 def test_shared_parameters(path, options):
     assert_replays(

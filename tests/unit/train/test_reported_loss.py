@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.effort import in_full_runs
 
 import ampjax as amp
 
@@ -32,6 +33,7 @@ MODELS = {
     "and a constant": lambda p, e: amp.sum(tokens(p, e)) - 7.0,
     "tokens alone": lambda p, e: amp.sum(tokens(p, e)),
 }
+ORDINARY = "mean of tokens", "weighted", "in two places", "a difference"
 NON_EMPTY = "mean of tokens", "a difference"
 
 
@@ -44,7 +46,7 @@ def case(name):
     return model, examples, float(np.mean([float(model(PARAMS, e)) for e in examples]))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*ORDINARY, *in_full_runs(MODELS, *ORDINARY)])
 def test_evaluate_fit_and_accumulate(name):
     model, examples, mean = case(name)
     compiled = amp.compile(model, PARAMS, SPEC)

@@ -1395,6 +1395,7 @@ def virtual_history(**options):
     return history, t
 
 
+@pytest.mark.full
 def test_training_in_virtual_time_is_the_same_every_time():
     one, t1 = virtual_history(max_active_keys=4)
     two, t2 = virtual_history(max_active_keys=4)

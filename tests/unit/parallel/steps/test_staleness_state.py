@@ -90,6 +90,7 @@ def expected(tx, max_staleness):
     return params, ages
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "threshold",

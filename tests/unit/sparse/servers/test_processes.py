@@ -90,6 +90,7 @@ def test_all_that_a_table_does_is_the_same_bit_for_bit(processes, tmp_path, name
     ) == 0
 
 
+@pytest.mark.full
 def test_settings_name_the_processes(processes):
     t = table(processes, partitions=2)
     assert (

@@ -7,6 +7,7 @@ import optax
 import pytest
 from support import batch_mode
 from support.batch_mode import assert_close, compiled, examples, plain_optax, trainer
+from support.effort import in_full_runs
 
 import ampjax as amp
 
@@ -24,7 +25,7 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("name", ["labels", *in_full_runs(TRANSFORMS, "labels")])
 def test_it_is_plain_optax_on_the_mean_of_the_function(name):
     tx = TRANSFORMS[name]
     data = examples(10)
@@ -72,6 +73,7 @@ def test_it_is_training_through_messages_in_rounds(mode, keys):
         assert (epoch.updates, epoch.messages) == (other.updates, 0)
 
 
+@pytest.mark.full
 def test_evaluation_and_predictions_are_those_of_messages():
     data = examples(70)
     one, other = trainer(), trainer("pipeline")
@@ -141,6 +143,7 @@ def test_outputs_of_elements_come_in_order():
         )
 
 
+@pytest.mark.full
 def test_sums_of_gradients_and_frozen_nodes_and_settings_of_single_nodes():
     def parts(p, s):
         h = amp.mean(

@@ -5,6 +5,7 @@ import optax
 import pytest
 from support import batch_mode
 from support.batch_mode import compiled, examples, same_bits, trainer
+from support.effort import in_full_runs
 
 import ampjax as amp
 
@@ -27,7 +28,7 @@ def without_time(history):
 
 
 @pytest.mark.parametrize("function", [batch_mode.model, batch_mode.dropped])
-@pytest.mark.parametrize("every", [None, 5])
+@pytest.mark.parametrize("every", [5, *in_full_runs([None])])
 def test_a_fit_that_was_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch, every, function):
     data = compiled(function).data(DATA)
     valid = compiled(function).data(DATA[:9])

@@ -20,7 +20,7 @@ from experiments.models.functions.zoo import memory_network, stochastic_depth
 
 KEY = jax.random.key(0)
 N_INSTANCES = 2
-IN_EVERY_RUN = ("memory-network",)
+IN_EVERY_RUN = ("stochastic-depth",)
 """The others repeat what the front end's own tests check, so they are left to the full run."""
 
 
