@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from ampjax.errors import DataError
 from ampjax.frontend.chosen_messages import ChosenMessages, RegionMessages, SpaceMessages
-from ampjax.frontend.deduction.numpy_equations import numpy_results
+from ampjax.frontend.deduction.numpy_rows import rows_in_numpy
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.payload_types import from_raw, raw, raw_type
 from ampjax.frontend.instance_topologies import InstanceTopologies
@@ -54,7 +54,7 @@ class Columns:
             fix = "Give a list, also for a single instance."
             raise DataError("instances", "a list of instances", f"one {got}", fix)
         self._n = len(instances)
-        self._known: dict[Hashable, tuple[Any, set[str]]] = {}
+        self._known: dict[Hashable, tuple[Any, Collection[str]]] = {}
         self._noted: list[set[str]] = [set()]
         self._values: dict[str, np.ndarray] = {}
         self._sizes: dict[tuple[str, ...], tuple[str, np.ndarray]] = {}
@@ -131,12 +131,17 @@ class Columns:
         make: Callable[[], Any],
     ) -> Any:
         """A value that is made at first use."""
-        if key not in self._known:
-            with self.noting_missing() as read:
-                value = make()
-            self._known[key] = value, read
-        value, read = self._known[key]
-        self._noted[-1].update(read)
+        found = self._known.get(key)
+        if found is None:
+            if self.missing:
+                with self.noting_missing() as read:
+                    value = make()
+            else:
+                value, read = make(), _NOTHING
+            found = self._known[key] = value, read
+        value, read = found
+        if read:
+            self._noted[-1].update(read)
         return value
 
     def known(self, column: Column) -> np.ndarray | None:
@@ -150,19 +155,13 @@ class Columns:
                 return None
         return None if read else values
 
-    @contextmanager
-    def noting_missing(self) -> Iterator[set[str]]:
+    def noting_missing(self) -> AbstractContextManager[set[str]]:
         """Notes which of the missing leaves are read inside.
 
         Returns:
           A context that gives the set of their paths, which grows.
         """
-        self._noted.append(set())
-        try:
-            yield self._noted[-1]
-        finally:
-            read = self._noted.pop()
-            self._noted[-1].update(read)
+        return _noting(self._noted) if self.missing else nullcontext(set())
 
     def leaf(self, path: str) -> np.ndarray:
         """The values of a leaf of the spec, `[rows, *shape]`."""
@@ -192,15 +191,13 @@ class Columns:
         rows = []
         for operand in operands:
             rows.append(operand.of(self) if isinstance(operand, Column) else operand)
-        if (direct := numpy_results(source, rows)) is not None:
+        is_column = [isinstance(operand, Column) for operand in operands]
+        direct = rows_in_numpy(source, rows, is_column)
+        if direct is not None:
             return direct
-        n = next(
-            len(row)
-            for row, operand in zip(rows, operands, strict=True)
-            if isinstance(operand, Column)
-        )
+        n = len(rows[is_column.index(True)])
         size = 1 << max(n - 1, 0).bit_length()  # few sizes, so that few programs are compiled
-        axes = [0 if isinstance(operand, Column) else None for operand in operands]
+        axes = [0 if is_one else None for is_one in is_column]
         padded = []
         for row, axis, atom in zip(rows, axes, source.invars, strict=True):
             padded.append(_in_size(row, size, atom.aval) if axis == 0 else row)
@@ -404,11 +401,26 @@ class CompiledInstances:
         return f"CompiledInstances({self._n} instances, {len(self._pumped)} pumps)"
 
 
+@contextmanager
+def _noting(noted: list[set[str]]) -> Iterator[set[str]]:
+    """Notes paths in a set of their own, and afterwards in the set around."""
+    noted.append(set())
+    try:
+        yield noted[-1]
+    finally:
+        read = noted.pop()
+        noted[-1].update(read)
+
+
 def _outer_first(
     sizes: Mapping[tuple[str, ...], tuple[str, np.ndarray]],
 ) -> list[tuple[tuple[str, ...], tuple[str, np.ndarray]]]:
     """The sizes along each dimension, those around the others first."""
     return sorted(sizes.items(), key=lambda entry: len(entry[0]))
+
+
+_NOTHING: Collection[str] = ()
+"""No missing leaves."""
 
 
 _COMPILED = (

@@ -17,6 +17,7 @@ from ampjax.frontend.combinators.graph_combinators import Edges
 from ampjax.frontend.combinators.structures import Ragged, Stacked
 from ampjax.frontend.combinators.tracing import Dimensions
 from ampjax.frontend.draft.payload_types import from_raw, is_key, raw, raw_type
+from ampjax.frontend.plain_leaves import plain_rows
 
 _TYPE = re.compile(r"\s*([a-z]+\d*|key<\w+>)\s*\[([^\]]*)\]\s*")
 _WORDS_OF_SHAPES = ("max", "min", "mod", "floordiv", "non_negative")
@@ -78,6 +79,10 @@ class LeafSpec:
                 self._follow(instances.columns, 0),
                 len(instances),
             )
+        if self.of_keys is None:
+            plain = plain_rows(instances, self.keys, len(self.dimensions), self.shape)
+            if plain is not None and self._fits(plain[0]):
+                return plain[0].astype(self.dtype, copy=False), plain[1]
         values = [self._follow(instance, number) for number, instance in enumerate(instances)]
         try:
             return self._read(values)
@@ -215,11 +220,15 @@ class LeafSpec:
                 f"{out.shape[1:]}",
                 "Mend the data or the spec.",
             )
-        if out.dtype != self.dtype and out.size and not self._holds(out):
+        if not self._fits(out):
             fix = "Cast the data, or change the spec."
             got = f"{out.dtype}" + (f" up to {abs(out).max()}" if out.dtype.kind in "iu" else "")
             raise DataError(where, f"what {self.dtype} can hold", got, fix)
         return out.astype(self.dtype, copy=False)
+
+    def _fits(self, values: np.ndarray) -> bool:
+        """Tells whether values are of the spec's dtype, or keep their meaning in that one."""
+        return values.dtype == self.dtype or not values.size or self._holds(values)
 
     def _holds(self, values: np.ndarray) -> bool:
         """Tells whether values of another dtype keep their meaning: floats may be rounded, integers must stay the same."""

@@ -62,7 +62,7 @@ def parted(
     parts: list[Body] = []
     results: list[list[Value]] = []
     for number, (function, values) in enumerate(zip(call.functions, given, strict=True)):
-        part = body.inside(part_of(body.space, column, number))
+        part = body.inside(body.space.part(column, number))
         parts.append(part)
         results.append(
             part.guarded(
@@ -75,21 +75,6 @@ def parted(
     for i, kind in enumerate(call.results):
         result.append(merged.value([each[i] for each in results], kind))
     return result
-
-
-def part_of(space: IndexSpace, index: Column, number: int) -> IndexSpace:
-    """Makes the space of the rows for which a column has a value: of each row none, or one.
-
-    Args:
-      space: The space.
-      index: The column.
-      number: The value.
-    """
-    sizes = Column(
-        space,
-        lambda data: (index.of(data) == number).astype(np.int64),
-    )
-    return IndexSpace(space, f"{space.dimension}_part{number}", sizes)
 
 
 class _Parts:

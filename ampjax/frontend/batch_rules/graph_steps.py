@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.frontend.batch_rules.choice_steps import part_of
 from ampjax.frontend.batch_rules.sequence_steps import sequences
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, Slot, View
 from ampjax.frontend.batches.room_bodies import Body
@@ -38,13 +37,14 @@ def propagate(
     edges = body.inside(plan.space)
     inner = body.inside(nodes)
     types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
+    kinds = _kinds(body, plan)
     parts: list[Body] = []
     sent: list[list[Value]] = []
     start = 0
     for number, (function, n) in enumerate(zip(call.functions, call.n_closed, strict=True)):
         closed = operands[start : start + n]
         start += n
-        part = edges.inside(part_of(plan.space, _kinds(plan), number))
+        part = edges.inside(plan.space.part(kinds, number))
         senders = _ends(plan.senders, part.space, nodes, plan.space)
         way = (plan.senders, part.space)
         given = [body.low.value_at(row.element, nodes, part.space, senders, way) for row in rows]
@@ -102,11 +102,13 @@ def _receivers(inner: Body, part: Body, plan: EdgePlan) -> Slot:
     )
 
 
-def _kinds(plan: EdgePlan) -> Column:
+def _kinds(body: Body, plan: EdgePlan) -> Column:
+    """The kind of each edge."""
     if plan.kinds is not None:
         return plan.kinds
     space = plan.space
-    return Column(
+    return body.low.host.same_column(
+        ("kinds", space),
         space,
         lambda data: np.zeros(space.n_rows(data), np.int64),
     )

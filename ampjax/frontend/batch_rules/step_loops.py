@@ -12,12 +12,13 @@ from ampjax.frontend.batches.inverse_reads import inverse
 from ampjax.frontend.batches.programs_of_rows import Room, Rows, Slot, View
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Loop, Recall, RowLowering, Value
-from ampjax.frontend.batches.row_tables import Origin, RowTables
+from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.batches.step_bodies import StepLoop
 from ampjax.frontend.batches.step_frames import Before, StepFrame
 from ampjax.frontend.combinators.tracing import Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.row_origins import Origin
 from ampjax.frontend.draft.values import Elements
 from ampjax.frontend.loops.loop_forms import form_of_loops
 from ampjax.jaxprs.primitives import is_inexact

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.frontend.batch_rules.choice_steps import part_of
 from ampjax.frontend.batch_rules.sequence_steps import sequences
 from ampjax.frontend.batch_rules.step_loops import in_steps, waiting_steps
 from ampjax.frontend.batch_rules.waiting_loops import waiting_loop, where, zeros_of
@@ -41,7 +40,7 @@ def fold(
     inner = body.inside(space)
     rows = [value.element for value in values]
     types = [variable.aval for variable in leaf.jaxpr.outvars]
-    leaves = inner.inside(part_of(space, tree.is_leaf, 1))
+    leaves = inner.inside(space.part(tree.is_leaf, 1))
     states = leaves.guarded(
         leaves.room,
         lambda there: there.run(leaf, [*operands[:n_leaf], *rows]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Elements
+from ampjax.frontend.loops.level_passes import count_levels, list_levels
+from ampjax.frontend.loops.table_passes import wide
 
 Levels = Callable[[Any], np.ndarray]
 """From the data to `[rows of a space]`: the level at which each row is computed; below 0 where it is not."""
@@ -128,30 +131,23 @@ def _frame(outer: Frame, space: IndexSpace, levels: Levels) -> Frame:
 
     def rows_of_levels(tables: RowTables) -> np.ndarray:
         rows = tables.rows(outer, space)
-        groups = rows.reshape(
-            int(np.prod(rows.shape[:-1])),
+        groups = wide(rows).reshape(
+            math.prod(rows.shape[:-1]),
             rows.shape[-1],
         )
-        group, at = np.nonzero(groups >= 0)
-        own = groups[group, at]
-        level = levels(tables.data)[own]
-        group = group[level >= 0]
-        own = own[level >= 0]
-        level = level[level >= 0]
+        level = wide(levels(tables.data))
+        own = groups[groups >= 0]
         n_levels = tables.rounded(
             (outer, space, levels, "levels"),
-            int(level.max(initial=-1)) + 1,
+            int(level[own].max(initial=-1)) + 1,
         )
-        line = group * n_levels + level
-        order = np.argsort(line, kind="stable")
-        n_there = np.bincount(line, minlength=len(groups) * n_levels)
+        shape = (len(groups), n_levels)
         width = tables.rounded(
             (outer, space, levels, "rows"),
-            int(n_there.max(initial=0)),
+            count_levels(groups, level, np.zeros(shape, np.int64)),
         )
-        found = np.full((len(groups) * n_levels, width), -1)
-        first = np.cumsum(n_there) - n_there
-        found[line[order], np.arange(len(order)) - first[line[order]]] = own[order]
+        found = np.full((*shape, width), -1)
+        list_levels(groups, level, np.zeros(shape, np.int64), found)
         return found.reshape(*rows.shape[:-1], n_levels, width)
 
     return Frame(outer, space, rows_of_levels)

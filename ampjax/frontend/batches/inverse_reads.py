@@ -11,6 +11,7 @@ import numpy as np
 from ampjax.frontend.batches.programs_of_rows import taken
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.loops.linear_pairs import linear_pair
+from ampjax.frontend.loops.table_passes import count_readers, list_readers, wide
 from ampjax.jaxprs.primitives import is_inexact
 
 MOST_READERS = 4
@@ -31,25 +32,19 @@ def inverse(
       tables: The tables, which keep the number of columns.
       key: What the number of columns is the size of.
     """
-    wanted = wanted.ravel()
-    reads = np.flatnonzero(wanted >= 0)
-    own = wanted[reads]
-    counts = np.bincount(own, minlength=n)
+    wanted = wide(wanted).ravel()
     most = tables.at_least(
         key,
-        int(counts.max(initial=1)),
+        count_readers(wanted, np.zeros(n, np.int64)),
     )
     if most > MOST_READERS:
         return np.zeros((n, 0), np.int32)
-    order = np.argsort(own, kind="stable")
-    first = np.cumsum(counts) - counts
-    rows = own[order]
     found = np.full(
         (n, most),
         len(wanted),
         np.int32,
     )
-    found[rows, np.arange(len(rows)) - first[rows]] = reads[order]
+    list_readers(wanted, np.zeros(n, np.int64), found)
     return found
 
 

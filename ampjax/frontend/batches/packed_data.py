@@ -1,4 +1,4 @@
-"""A data set whose examples are packed into batches of few shapes, group by group."""
+"""A data set whose examples are packed into batches of few shapes, group by group; groups that come again are kept packed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from ampjax.frontend.batches.batch_shapes import BatchShapes
 from ampjax.frontend.batches.epoch_batches import EpochBatches
 from ampjax.frontend.instance_columns import Columns
 
+KEPT_BYTES = 2**28
+"""Batches of a data set that are kept hold so many bytes at most."""
+
+NOTED = 2**16
+"""Of so many groups it is known at most that they were packed once."""
+
 
 class PackedData:
     """A data set in batches.
+
+    A group that comes a second time is packed again and then kept: so an epoch of other groups each time, as in training, keeps nothing.
 
     Args:
       columns: Its examples, checked.
@@ -30,6 +38,9 @@ class PackedData:
         self._columns = columns
         self.shapes = shapes
         self._is_stacked = is_stacked
+        self._noted: set[int] = set()
+        self._kept: dict[bytes, Batch] = {}
+        self._n_bytes = 0
 
     def epoch(self, groups: Sequence[np.ndarray]) -> EpochBatches[Batch]:
         """Batches of some examples, each packed while the one before is used.
@@ -45,8 +56,31 @@ class PackedData:
         Args:
           numbers: The numbers of its examples.
         """
+        key = numbers.tobytes()
+        batch = self._kept.get(key)
+        if batch is None:
+            batch = self._packed(numbers)
+            self._keep(key, batch)
+        return batch
+
+    def _packed(self, numbers: np.ndarray) -> Batch:
         parts = self.shapes.pack(self._columns, numbers)
         return stacked(parts) if self._is_stacked else parts[0]
+
+    def _keep(self, key: bytes, batch: Batch) -> None:
+        """Keeps a batch whose group was packed before, if there is room; of another one notes that."""
+        number = hash(key)
+        if number not in self._noted:
+            if len(self._noted) < NOTED:
+                self._noted.add(number)
+            return
+        arrays = (batch.weights, *batch.arrays)
+        n_bytes = sum(array.nbytes for array in arrays)
+        if self._n_bytes + n_bytes <= KEPT_BYTES:
+            self._n_bytes += n_bytes
+            self._kept[key] = batch
+            for array in arrays:
+                array.flags.writeable = False
 
     def examples(self) -> list[Batch]:
         """A batch of each shape."""

@@ -7,6 +7,7 @@ zero and finite. Where no row may count, a block is left out (`jax.lax.cond`).
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.batches.row_tables import Frame, Origin, Place, RowTables
+from ampjax.frontend.batches.row_tables import Frame, Place, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.payload_types import from_raw, is_key, raw_type
+from ampjax.frontend.draft.row_origins import Origin, RowOrigin, origins_of
 
 
 @dataclass(eq=False)
@@ -63,7 +65,7 @@ class Room:
         Args:
           slots: The arrays of the batch.
         """
-        return int(np.prod(slots[self.there].shape))
+        return math.prod(slots[self.there].shape)
 
     @property
     def may_be_empty(self) -> bool:
@@ -116,7 +118,11 @@ class View:
                 given = own(data)
             return space.rows_of(data, self.space, given)
 
-        return rows
+        def some(data: Any, at: np.ndarray) -> np.ndarray:
+            around = space.rows_around(data, self.space, at)
+            return around if own is None else origins_of(own, data, around)
+
+        return RowOrigin(space, rows, some)
 
 
 @dataclass(eq=False)

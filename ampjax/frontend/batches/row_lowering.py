@@ -16,13 +16,15 @@ from ampjax.frontend.batches.programs_of_rows import (
     Slot,
     View,
 )
-from ampjax.frontend.batches.row_tables import Frame, Origin, Place, RowTables
+from ampjax.frontend.batches.row_tables import Frame, Place, RowTables
 from ampjax.frontend.batches.symbolic_lengths import SymbolicLengths
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.row_origins import Origin, ReadColumn, RowOrigin, origins_of, rows_at
 from ampjax.frontend.draft.values import Elements, Static
+from ampjax.utils.row_ranges import ranges
 
 if TYPE_CHECKING:
     from ampjax.frontend.batches.room_bodies import Body
@@ -76,6 +78,7 @@ class RowLowering:
         self._slots: dict[tuple[Sequence[Any], Frame], Slot] = {}
         self._copies: dict[Hashable, IndexSpace] = {}
         self._copied: dict[IndexSpace, IndexSpace] = {}
+        self._origins: dict[Hashable, RowOrigin] = {}
 
     @property
     def slots(self) -> list[Slot]:
@@ -164,10 +167,9 @@ class RowLowering:
         key = ("readers", source, place, way)
 
         def make(tables: RowTables) -> np.ndarray:
-            at = tables.reads(source, place, origin)
-            is_wanted = tables.is_there(*place) & (tables.column(*place, origin(tables.data)) >= 0)
+            at = tables.wanted(source, place, origin)
             n_rows = tables.span(source, place[0])
-            return inverse(np.where(is_wanted, at, -1), n_rows, tables, key)
+            return inverse(at, n_rows, tables, key)
 
         return self.slot(key, self.root, make)
 
@@ -190,8 +192,12 @@ class RowLowering:
                 np.arange(outer.n_rows(data)),
             )
 
+        def some(data: Any, rows: np.ndarray) -> np.ndarray:
+            return around.rows_around(data, outer, rows)
+
+        every = RowOrigin(around, origin, some)
         original = self._copied.get(value.space, value.space)
-        return self.sequence_at(value, around, origin, "around", original)
+        return self.sequence_at(value, around, every, "around", original)
 
     def original(self, space: IndexSpace) -> IndexSpace:
         """The space of the elements of which a space's are copies."""
@@ -241,11 +247,21 @@ class RowLowering:
         inner = self._copies[key]
 
         def element_rows(data: Any) -> np.ndarray:
-            return outer.starts(data)[origin(data)[inner.parents(data)]] + inner.numbers(data)
+            first = rows_at(outer.starts(data), origin(data))
+            return ranges(first, inner.lengths(data))
+
+        def some_rows(data: Any, rows: np.ndarray) -> np.ndarray:
+            own = inner.parents_of(data, rows)
+            first = rows_at(
+                outer.starts(data),
+                origins_of(origin, data, own),
+            )
+            return first + rows - inner.starts(data)[own]
 
         def element() -> Value:
             one = value.element
-            found = self.value_at(one, outer, inner, element_rows, (way, outer))
+            row = RowOrigin(inner, element_rows, some_rows)
+            found = self.value_at(one, outer, inner, row, (way, outer))
             if original is not None and isinstance(found, View | Static):
                 self.across[found] = self.across.get(one, one)
             return found
@@ -270,15 +286,12 @@ class RowLowering:
           way: What the origin says.
         """
         if isinstance(value, Static):
-            column = value.column.inside(outer)
-            return Static(Column(space, lambda data: _rows_at(column.of(data), origin(data))))
+            return Static(ReadColumn(space, value.column.inside(outer), origin))
         if isinstance(value, View):
-            reads = value.reads(outer)
-            return View(
-                value.rows,
-                space,
-                lambda data: _rows_at(reads(data), origin(data)),
-            )
+            key = (way, outer, space, value.space, value.origin)
+            if key not in self._origins:
+                self._origins[key] = _composed(value.reads(outer), origin, space)
+            return View(value.rows, space, self._origins[key])
         if isinstance(value, Elements):
             return self.sequence_at(self.copied(value, outer), space, origin, way)
         return value
@@ -352,11 +365,14 @@ def _word(part: Any) -> str:
     return type(part).__name__
 
 
-def _rows_at(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Rows of a column; anything where there is no such row, which nobody reads."""
-    if not len(values):
-        return np.zeros(
-            (len(rows), *values.shape[1:]),
-            values.dtype,
-        )
-    return values[np.clip(rows, 0, len(values) - 1)]
+def _composed(
+    reads: Origin,
+    origin: Origin,
+    space: IndexSpace,
+) -> RowOrigin:
+    """The rows that the origins of a space's rows read."""
+    return RowOrigin(
+        space,
+        lambda data: origins_of(reads, data, origin(data)),
+        lambda data, rows: origins_of(reads, data, origins_of(origin, data, rows)),
+    )

@@ -8,13 +8,23 @@ what that row computes, and nothing that is not finite comes from it alone.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ampjax.frontend.draft.index_spaces import IndexSpace
-from ampjax.utils.row_ranges import ranges
+from ampjax.frontend.draft.row_origins import Origin
+from ampjax.frontend.loops.table_passes import (
+    fill,
+    find_places,
+    find_wanted,
+    list_inside,
+    wide,
+    widest_inside,
+)
 
 if TYPE_CHECKING:
     from ampjax.frontend.instance_columns import Columns
@@ -22,8 +32,8 @@ if TYPE_CHECKING:
 STEP = 1.25
 """Each size of the ladder is so many times the one before, rounded up."""
 
-Origin = Callable[["Columns"], np.ndarray]
-"""From the data to a row of some space for each row of another one; below 0 for none."""
+_LADDER = [0, 1]
+"""The ladder of sizes, as far as one was asked for."""
 
 
 Sizes = Mapping[Hashable, int]
@@ -181,16 +191,45 @@ class RowTables:
           origin: For each row of the place's space, the row of the source's.
         """
         rows = self.filled(*place)
-        wanted = origin(self.data)
-        if not rows.size or not len(wanted):
-            return np.zeros(rows.shape, np.int32)
-        lies = self.lies(*source)
-        n_rows = self.span(source, place[0])
-        if len(lies):
-            at = lies[np.clip(wanted[rows], 0, len(lies) - 1)]
-        else:
-            at = np.zeros(rows.shape, np.int64)
-        return (np.maximum(at, 0) % max(n_rows, 1)).astype(np.int32)
+        found = np.zeros(rows.shape, np.int32)
+        wanted = _origins(self, origin)
+        if len(wanted):
+            lies, n_rows = _reach(self, source, place[0])
+            find_places(
+                wide(rows).ravel(),
+                wanted,
+                lies,
+                n_rows,
+                found.ravel(),
+            )
+        return found
+
+    def wanted(
+        self,
+        source: Place,
+        place: Place,
+        origin: Origin,
+    ) -> np.ndarray:
+        """Finds the same positions, `[reads]`, only for rows that are no copies and read one; -1 for the others.
+
+        Args:
+          source: As for `reads`.
+          place: As for `reads`.
+          origin: As for `reads`; below 0 for none.
+        """
+        rows = wide(self.rows(*place)).ravel()
+        found = np.full(len(rows), -1)
+        wanted = _origins(self, origin)
+        if len(wanted):
+            lies, n_rows = _reach(self, source, place[0])
+            find_wanted(
+                rows,
+                wanted,
+                lies,
+                n_rows,
+                found,
+            )
+        return found
 
     def span(self, source: Place, frame: Frame) -> int:
         """Counts the rows of a place in reach from a frame: all levels of loops that have ended there count.
@@ -204,7 +243,7 @@ class RowTables:
         ended = [each for each in frames[:-1] if each not in running]
         n_levels = len(ended)
         shape = self.rows(*source).shape
-        return int(np.prod(shape[len(shape) - 1 - n_levels :]))
+        return math.prod(shape[len(shape) - 1 - n_levels :])
 
     def parents(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[..., rows]`: the place of the row around each row; one more than the last where there is none."""
@@ -247,22 +286,21 @@ class RowTables:
         space: IndexSpace,
     ) -> np.ndarray:
         """Lists the rows of a space in the order of the outer rows, level by level."""
-        groups = outer.reshape(
-            int(np.prod(outer.shape[:-1])),
+        groups = wide(outer).reshape(
+            math.prod(outer.shape[:-1]),
             outer.shape[-1],
         )
-        at = np.nonzero(groups >= 0)
-        sizes = space.lengths(self.data)[groups[at]]
-        group = at[0].repeat(sizes)
-        in_group = np.bincount(group, minlength=len(groups))
+        sizes = wide(space.lengths(self.data))
         width = self.rounded(
             (frame, space),
-            int(in_group.max(initial=0)),
+            widest_inside(groups, sizes),
         )
         found = np.full((len(groups), width), -1)
-        first = np.cumsum(in_group) - in_group
-        found[group, np.arange(len(group)) - first[group]] = ranges(
-            space.starts(self.data)[groups[at]], sizes
+        list_inside(
+            groups,
+            sizes,
+            space.starts(self.data) + sizes,
+            found,
         )
         return found.reshape(*outer.shape[:-1], width)
 
@@ -276,25 +314,39 @@ def rounded(n: int) -> int:
     >>> [rounded(n) for n in (0, 1, 5, 6, 9, 100)]
     [0, 1, 5, 7, 9, 118]
     """
-    size = min(n, 1)
+    size = _LADDER[-1]
     while size < n:
         size = max(size + 1, int(np.ceil(size * STEP)))
-    return size
+        _LADDER.append(size)
+    return _LADDER[bisect_left(_LADDER, n)]
+
+
+def _origins(tables: RowTables, origin: Origin) -> np.ndarray:
+    """Returns the rows of an origin, of which several tables are made."""
+    return tables.once(
+        (origin, "rows"),
+        lambda: wide(origin(tables.data)),
+    )
+
+
+def _reach(
+    tables: RowTables,
+    source: Place,
+    frame: Frame,
+) -> tuple[np.ndarray, int]:
+    """Returns where the rows of a place lie, of which there is one at least, and how many places are in reach of a frame."""
+    lies = wide(tables.lies(*source))
+    if not len(lies):
+        lies = np.zeros(1, np.int64)
+    return lies, max(tables.span(source, frame), 1)
 
 
 def _filled(rows: np.ndarray) -> np.ndarray:
     """Rows with copies where none is."""
-    if not rows.size:
-        return np.maximum(rows, 0)
-    is_there = rows >= 0
-    first = np.take_along_axis(
-        rows,
-        is_there.argmax(-1)[..., None],
-        -1,
+    groups = wide(rows).reshape(
+        math.prod(rows.shape[:-1]),
+        rows.shape[-1],
     )
-    anywhere = max(int(rows.flat[is_there.argmax()]), 0)
-    return np.where(
-        is_there,
-        rows,
-        np.where(first >= 0, first, anywhere),
-    )
+    found = np.empty_like(groups)
+    fill(groups, found)
+    return found.reshape(rows.shape)

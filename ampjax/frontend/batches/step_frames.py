@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.batches.inverse_reads import inverse
-from ampjax.frontend.batches.row_tables import Frame, Origin, Place, RowTables
+from ampjax.frontend.batches.row_tables import Frame, Place, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.row_origins import Origin
 from ampjax.frontend.loops.step_layouts import StepLayout, largest_count, lay_out, row_counts
+from ampjax.frontend.loops.table_passes import find_states, wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,13 +148,21 @@ class StepFrame(Frame):
         own = awaited(tables.data)
         if not len(own):
             return np.full(rows.shape, -1)
-        found = np.full(len(own), -1)
-        has = own >= 0
-        found[has] = self.positions(tables)[own[has]]
+        start = lies = np.zeros(0, np.int64)
         if at_start is not None and self._before is not None:
-            lies = tables.lies(*self._before.place)
-            found[~has] = lies[at_start(tables.data)[~has]]
-        return found[rows]
+            start = wide(at_start(tables.data))
+            lies = wide(tables.lies(*self._before.place))
+        found = np.empty(rows.shape, np.int64)
+        places = wide(self.positions(tables))
+        find_states(
+            wide(rows).ravel(),
+            wide(own),
+            places,
+            start,
+            lies,
+            found.ravel(),
+        )
+        return found
 
     def readers(
         self,
@@ -171,23 +181,20 @@ class StepFrame(Frame):
             self,
             self._own,
         ).ravel()
-        wanted = np.stack(
-            [
-                *reads,
-                np.full(
-                    len(is_there),
-                    -1,
-                ),
-            ],
-            axis=1,
+        wanted = np.full(
+            (len(is_there), len(reads) + 1),
+            -1,
         )
+        for number, read in enumerate(reads):
+            np.copyto(
+                wanted[:, number],
+                read,
+                where=is_there,
+            )
+        n = self.n_states(tables)
         return inverse(
-            np.where(
-                is_there[:, None],
-                wanted,
-                -1,
-            ),
-            self.n_states(tables),
+            wanted,
+            n,
             tables,
             (self, "readers"),
         )

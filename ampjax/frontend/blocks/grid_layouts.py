@@ -14,6 +14,7 @@ import numpy as np
 
 from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.loops.table_passes import list_pairs, wide
 from ampjax.utils.row_ranges import ranges
 
 STEPS = 8
@@ -138,6 +139,12 @@ class GridSpaces:
         Args:
           tables: The batch's tables.
         """
+        return tables.once(
+            (self, "pairs"),
+            lambda: self._pair_rows(tables),
+        )
+
+    def _pair_rows(self, tables: RowTables) -> GridRows:
         layout = self.layout(tables)
         around = layout.around
         across = layout.across
@@ -146,15 +153,19 @@ class GridSpaces:
             shape = (*around.there.shape, across.there.shape[1])
             none = np.zeros(shape, np.int64)
             return GridRows(none - 1, none)
-        first = self.across.starts(tables.data)
-        number = across.there - first[layout.outer.there][:, None]
-        is_around = around.there >= 0
-        is_across = across.there >= 0
-        is_there = is_around[:, :, None] & is_across[:, None]
-        rows = starts[around.there][:, :, None] + number[:, None]
-        copied = across.filled - first[layout.outer.filled][:, None]
-        filled = starts[around.filled][:, :, None] + copied[:, None]
-        return GridRows(np.where(is_there, rows, -1), filled)
+        first = self.across.starts(tables.data)[layout.outer.filled]
+        shape = (*around.there.shape, across.there.shape[1])
+        found = GridRows(np.empty(shape, np.int64), np.empty(shape, np.int64))
+        list_pairs(
+            starts[around.filled],
+            wide(across.filled),
+            first,
+            around.there >= 0,
+            across.there >= 0,
+            found.there,
+            found.filled,
+        )
+        return found
 
 
 def _side(

@@ -16,9 +16,12 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from ampjax.frontend.loops.table_passes import find_parents, wide
 
 if TYPE_CHECKING:
     from ampjax.frontend.combinators.draw_places import DrawPlace
@@ -114,6 +117,7 @@ class IndexSpace:
         self.uses: Sequence[DrawPlace] = ()
         self._inner: dict[str, IndexSpace] = {}
         self._copies: dict[IndexSpace, IndexSpace] = {}
+        self._parts: dict[tuple[Column, int], IndexSpace] = {}
         if parent is not None and not is_ragged:
             is_loop = sizes is None
             self.meanings[self.index] = (
@@ -160,6 +164,25 @@ class IndexSpace:
             )
         return self._copies[space]
 
+    def part(self, index: Column, number: int) -> IndexSpace:
+        """The space of the rows for which a column has a value: of each row none, or one.
+
+        Args:
+          index: The column.
+          number: The value.
+        """
+        if (index, number) not in self._parts:
+            sizes = Column(
+                self,
+                lambda data: (index.of(data) == number).astype(np.int64),
+            )
+            self._parts[index, number] = IndexSpace(
+                self,
+                f"{self.dimension}_part{number}",
+                sizes,
+            )
+        return self._parts[index, number]
+
     @property
     def outside(self) -> IndexSpace:
         """The same space without the innermost rounds around it."""
@@ -167,7 +190,7 @@ class IndexSpace:
         assert space is not None
         return space
 
-    @property
+    @cached_property
     def known(self) -> IndexSpace:
         """The same space without any rounds around it: the instances decide on its rows."""
         return self if self.is_known else self.outside.known
@@ -227,7 +250,7 @@ class IndexSpace:
             return (*space.parent.fields, space.index, *space.facts)
         return tuple(space.facts)
 
-    @property
+    @cached_property
     def is_known(self) -> bool:
         """Tells whether the instances decide on the space's rows."""
         return self.parent is None or (self.sizes is not None and self.parent.is_known)
@@ -262,9 +285,13 @@ class IndexSpace:
 
     def n_rows(self, data: Columns) -> int:
         """Counts the rows of a data set in this space."""
-        if self.known.parent is None:
+        known = self.known
+        if known.parent is None:
             return len(data)
-        return int(self.lengths(data).sum())
+        return data.once(
+            (known, "n_rows"),
+            lambda: int(known.lengths(data).sum()),
+        )
 
     def parents(self, data: Columns) -> np.ndarray:
         """Finds each row's row in the space around, `[rows]`."""
@@ -277,6 +304,20 @@ class IndexSpace:
                 self.lengths(data),
             ),
         )
+
+    def parents_of(self, data: Columns, rows: np.ndarray) -> np.ndarray:
+        """Finds the row in the space around of some rows.
+
+        Args:
+          data: The data set.
+          rows: Numbers of rows here.
+        """
+        if 8 * len(rows) > self.n_rows(data):
+            return self.parents(data)[rows]
+        ends = wide(self.starts(data) + self.lengths(data))
+        found = np.empty(len(rows), np.int64)
+        find_parents(ends, wide(rows), found)
+        return found
 
     def lengths(self, data: Columns) -> np.ndarray:
         """Counts the rows in each row of the space around, `[parent's rows]`."""
@@ -323,6 +364,25 @@ class IndexSpace:
             return values
         assert known.parent is not None
         return known.parent.rows_of(data, outer, values)[known.parents(data)]
+
+    def rows_around(
+        self,
+        data: Columns,
+        outer: IndexSpace,
+        rows: np.ndarray,
+    ) -> np.ndarray:
+        """The row of a space around in which each of some rows is.
+
+        Args:
+          data: The data set.
+          outer: The space around.
+          rows: Numbers of rows here.
+        """
+        known = self.known
+        if known is outer.known:
+            return rows
+        assert known.parent is not None
+        return known.parent.rows_around(data, outer, known.parents_of(data, rows))
 
     def instances(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's instance."""

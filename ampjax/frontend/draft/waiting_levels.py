@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.utils.row_ranges import ranges
-
-NARROW = 8
-"""Levels of so many rows are gone through row by row."""
+from ampjax.frontend.loops.level_passes import note_levels
+from ampjax.frontend.loops.table_passes import wide
 
 
 def waiting_levels(
@@ -29,52 +27,13 @@ def waiting_levels(
     [0, 1, 2, -1, -1]
     """
     levels = np.full(n, -1)
-    # Sorted by awaited row, the rows that wait for row r are at first[r]:first[r + 1].
-    order = np.argsort(awaited, kind="stable")
-    first = np.searchsorted(awaited[order], np.arange(n + 1))
-    # Rows that wait for nothing begin; `left` counts what the others still wait for.
-    left = np.bincount(waiting, minlength=n)
-    ready = np.flatnonzero(left == 0)
-    level = 0
-    while len(ready):
-        if len(ready) <= NARROW:
-            # A chain has as many levels as rows: calls of NumPy for each would take most of the time.
-            ready, level = _narrow_levels(ready, level, waiting[order], first, left, levels)
-            continue
-        levels[ready] = level
-        level += 1
-        # One wait ends for each edge from a ready row, counted once per edge.
-        freed = waiting[order[ranges(first[ready], first[ready + 1] - first[ready])]]
-        np.subtract.at(left, freed, 1)
-        # A row is ready after its last wait; rows in a circle never are, and keep -1.
-        above = np.unique(freed)
-        ready = above[left[above] == 0]
+    note_levels(
+        wide(waiting),
+        wide(awaited),
+        np.zeros(n + 1, np.int64),
+        np.empty(len(waiting), np.int64),
+        np.zeros(n, np.int64),
+        np.empty(n, np.int64),
+        levels,
+    )
     return levels
-
-
-def _narrow_levels(
-    ready: np.ndarray,
-    level: int,
-    waiting: np.ndarray,
-    first: np.ndarray,
-    left: np.ndarray,
-    levels: np.ndarray,
-) -> tuple[np.ndarray, int]:
-    """The rows and the number of the next level that is not narrow; notes the levels of those before it."""
-    waits = np.ascontiguousarray(waiting).data
-    begins = np.ascontiguousarray(first).data
-    missing = left.data
-    noted = levels.data
-    rows = ready.tolist()
-    while 0 < len(rows) <= NARROW:
-        above = []
-        for row in rows:
-            noted[row] = level
-            for number in range(begins[row], begins[row + 1]):
-                other = waits[number]
-                missing[other] -= 1
-                if not missing[other]:
-                    above.append(other)
-        rows = sorted(above)
-        level += 1
-    return np.array(rows, np.int64), level

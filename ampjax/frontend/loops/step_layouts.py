@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ampjax.frontend.loops.level_passes import sorted_rows
 from ampjax.utils.row_ranges import ranges
 
 MOST_ROWS = 128
@@ -77,10 +78,41 @@ def lay_out(
       largest: The largest row count.
       start: What it costs to start a step, in rows that could be computed meanwhile.
     """
-    sizes = np.array(row_counts(largest), np.int64)
-    by_level = np.lexsort((order, levels))
+    by_level = sorted_rows(levels, sorted_rows(order))
     counts = np.bincount(levels)
     counts = counts[counts > 0]
+    steps = _steps(counts.tobytes(), largest, start)
+    at = np.zeros(len(levels), np.int64)
+    at[by_level] = ranges(steps.of_level, counts)
+    return StepLayout(at, steps.firsts, steps.starts, steps.n_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """The steps of levels of some sizes; see `StepLayout`.
+
+    Args:
+      of_level: `[levels]`: where each level's rows begin.
+      firsts: As there.
+      starts: As there.
+      n_rows: As there.
+    """
+
+    of_level: np.ndarray
+    firsts: np.ndarray
+    starts: np.ndarray
+    n_rows: int
+
+
+@functools.lru_cache(maxsize=32)  # loops in both directions, and later epochs, have the same levels
+def _steps(
+    counts_in_bytes: bytes,
+    largest: int,
+    start: float,
+) -> _Steps:
+    """Cuts levels into steps, given the rows of each level."""
+    counts = np.frombuffer(counts_in_bytes, np.int64)
+    sizes = np.array(row_counts(largest), np.int64)
     kinds, which = np.unique(counts, return_inverse=True)
     cuts = [_cut(int(n), tuple(sizes.tolist()), start) for n in kinds]
     n_steps = np.array([len(cut) for cut in cuts], np.int64)
@@ -103,16 +135,15 @@ def lay_out(
     ends = np.cumsum(sizes[number])
     firsts = ends - sizes[number]
     of_level = np.cumsum(n_steps[which]) - n_steps[which]
-    at = np.zeros(len(levels), np.int64)
-    at[by_level] = ranges(firsts[of_level], counts)
-    return StepLayout(
-        at,
+    return _Steps(
+        firsts[of_level],
         firsts,
         _rounds(number, len(sizes)),
         int(ends[-1]) if len(ends) else 0,
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def _cut(
     n: int,
     sizes: tuple[int, ...],

@@ -338,11 +338,12 @@ def asked_rows(
     """
     space = place.space
     rows = place.rows(data)
-    if rows is None:
-        rows = np.arange(space.n_rows(data))
-    own = space.rows_of(data, elements, np.arange(elements.n_rows(data)))[rows]
+    own = space.rows_of(data, elements, np.arange(elements.n_rows(data)))
+    numbers = number.of(data).astype(np.int64)
+    if rows is not None:
+        own = own[rows]
+        numbers = numbers[rows]
     parents = elements.parents(data)[own]
-    numbers = number.of(data)[rows].astype(np.int64)
     n = elements.lengths(data)[parents]
     for wrong in np.flatnonzero(numbers >= n)[:1]:
         where = f"{line}, instance {elements.instances(data)[own[wrong]]}"

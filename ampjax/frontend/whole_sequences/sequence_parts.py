@@ -18,9 +18,9 @@ from ampjax.frontend.batches.room_bodies import (
     type_of_atom,
 )
 from ampjax.frontend.batches.row_lowering import Value
-from ampjax.frontend.batches.row_tables import Origin
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.row_origins import Origin
 from ampjax.frontend.draft.values import Constant, Elements
 from ampjax.frontend.whole_sequences.merged_values import merged, of_array
 

@@ -48,12 +48,16 @@ TOLERANCE = 2e-3
 """How far gradients may lie apart, as a part of the largest number of a leaf: thousands of roundings in float32."""
 
 
+LARGE = 10_000
+"""Packing of a row is measured in batches of so many rows at least: those of a work once or several times, so that what a batch costs apart shows little."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchBench:
     """`amp.vmap` beside plain JAX by hand: milliseconds of an update (forward, backward, Adam), medians of rounds in turn.
 
     Both compute the same loss and gradients, which is checked first, and run with the same settings of XLA and of the allocator. The first update
-    includes tracing and compiling, without a cache.
+    includes tracing and compiling, without a cache. Packing comes in milliseconds for the batch, and in microseconds a row of a larger one.
 
     Args:
       work: Which works; all by default.
@@ -143,6 +147,7 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
         "ratio",
         "first s",
         "temp. MB",
+        "pack\nms",
         "pack\nus/row",
     )
     for row in rows:
@@ -154,6 +159,7 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
             f"{row['ratio']:.2f}",
             " ".join(f"{s:.1f}" for s in row["first_s"]),
             " ".join(f"{n / 1e6:.0f}" for n in row["temporary_bytes"]),
+            f"{row['pack_ms']:.2f}",
             f"{row['pack_us_per_row']:.2f}",
         )
     return table
@@ -271,13 +277,7 @@ def measured(name: str, work: Work, options: BatchBench) -> dict[str, Any]:
         "spread": (min(ratios), max(ratios)),
         "first_s": [traced + forms[0].first, forms[1].first],
         "temporary_bytes": [form.temporary_bytes for form in forms],
-        "pack_us_per_row": 1e6
-        * _packing(
-            batched,
-            work,
-            options.rounds,
-        )
-        / work.n_rows,
+        **_packing(batched, work, options.rounds),
     }
 
 
@@ -295,12 +295,23 @@ def mean_of(batched: amp.Batched) -> Callable[[Any, Any], jax.Array]:
     return loss
 
 
-def _packing(batched: Any, work: Work, rounds: int) -> float:
-    """Seconds that packing takes, the median."""
+def _packing(batched: amp.Batched, work: Work, rounds: int) -> dict[str, float]:
+    """The time of packing, medians: milliseconds for the batch, microseconds a row for a larger batch."""
+    n = -(-LARGE // work.n_rows)
+    larger = [*work.examples] * n
+    seconds = _seconds(lambda: batched.pack(larger), rounds)
+    return {
+        "pack_ms": 1e3 * _seconds(lambda: batched.pack(work.examples), rounds),
+        "pack_us_per_row": 1e6 * seconds / (n * work.n_rows),
+    }
+
+
+def _seconds(call: Callable[[], Any], rounds: int) -> float:
+    """Seconds of a call, the median."""
     seconds = []
     for _ in range(rounds):
         start = time.perf_counter()
-        batched.pack(work.examples)
+        call()
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
 

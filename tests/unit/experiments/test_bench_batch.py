@@ -77,7 +77,8 @@ def test_a_run_measures_both_forms(tmp_path: Path) -> None:
     )
     (row,) = driver.main(options)
     assert json.loads(path.read_text()) == json.loads(json.dumps(row))
-    assert min(row["ours_ms"], row["plain_ms"], row["ratio"], row["pack_us_per_row"]) > 0
+    assert min(row["ours_ms"], row["plain_ms"], row["ratio"]) > 0
+    assert min(row["pack_ms"], row["pack_us_per_row"]) > 0
     assert all(seconds > 0 for seconds in row["first_s"])
 
 

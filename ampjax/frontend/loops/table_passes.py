@@ -1,0 +1,280 @@
+"""Passes over rows for the host's tables, compiled by Numba. They make no arrays: results go where the caller says.
+
+All arrays are contiguous and of 64 bits, unless a docstring says otherwise, so that each pass is compiled once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampjax.sched.loops.compiled import entry
+
+
+def wide(values: Any) -> np.ndarray:
+    """Converts integers to the dtype and the layout of the passes.
+
+    Args:
+      values: Integers.
+    """
+    return np.ascontiguousarray(values, np.int64)
+
+
+@entry
+def count_readers(wanted, counts):
+    """Counts the reads of each row, and returns the largest count, 1 at least.
+
+    Args:
+      wanted: `[reads]`: the row that each read wants; below 0 for none.
+      counts: `[rows]` zeros.
+    """
+    most = 1
+    for row in wanted:
+        if row >= 0:
+            # The largest count so far is that of this row, or of one before.
+            counts[row] += 1
+            most = max(most, counts[row])
+    return most
+
+
+@entry
+def list_readers(
+    wanted,
+    counts,
+    found,
+):
+    """Lists the numbers of each row's reads, in order.
+
+    Args:
+      wanted: `[reads]`: the row that each read wants; below 0 for none.
+      counts: `[rows]` zeros.
+      found: `[rows, most]` int32, all of it what stands for none: the result.
+    """
+    for read in range(len(wanted)):
+        row = wanted[read]
+        if row >= 0:
+            # Reads come in their order, so each goes behind those that are listed.
+            found[row, counts[row]] = read
+            counts[row] += 1
+
+
+@entry
+def widest_inside(groups, sizes):
+    """Counts the inner rows of each group, and returns the largest count.
+
+    Args:
+      groups: `[groups, rows]`: rows around; -1 for none.
+      sizes: `[rows around]`: how many rows each has.
+    """
+    widest = 0
+    for group in range(groups.shape[0]):
+        # Rows of a group lie one after the other: their number is the sum of their sizes.
+        n = 0
+        for at in range(groups.shape[1]):
+            row = groups[group, at]
+            if row >= 0:
+                n += sizes[row]
+        widest = max(widest, n)
+    return widest
+
+
+@entry
+def list_inside(
+    groups,
+    sizes,
+    ends,
+    found,
+):
+    """Lists the inner rows of each group, one after the other.
+
+    Args:
+      groups: `[groups, rows]`: rows around; -1 for none.
+      sizes: `[rows around]`: how many rows each has.
+      ends: `[rows around]`: where these end.
+      found: `[groups, widest]`, all -1: the result.
+    """
+    for group in range(groups.shape[0]):
+        # `n` rows of the group are listed.
+        n = 0
+        for at in range(groups.shape[1]):
+            row = groups[group, at]
+            if row >= 0:
+                for inner in range(ends[row] - sizes[row], ends[row]):
+                    found[group, n] = inner
+                    n += 1
+
+
+@entry
+def fill(rows, found):
+    """Puts a row that is there where none is: the first of its group, else the first of all.
+
+    Args:
+      rows: `[groups, rows]`; -1 for none.
+      found: `[groups, rows]`: the result.
+    """
+    # The first row of all groups, if there is any.
+    anywhere = 0
+    for group in range(rows.shape[0]):
+        first = -1
+        for at in range(rows.shape[1]):
+            if rows[group, at] >= 0:
+                first = rows[group, at]
+                break
+        if first >= 0:
+            anywhere = first
+            break
+    # Then each group's own first one, which is known before any gap is filled.
+    for group in range(rows.shape[0]):
+        first = anywhere
+        for at in range(rows.shape[1]):
+            if rows[group, at] >= 0:
+                first = rows[group, at]
+                break
+        for at in range(rows.shape[1]):
+            # A row that is there stays.
+            row = rows[group, at]
+            found[group, at] = row if row >= 0 else first
+
+
+@entry
+def find_places(
+    rows,
+    wanted,
+    lies,
+    n_rows,
+    found,
+):
+    """Finds where the row lies that each row reads.
+
+    Args:
+      rows: `[n]`: rows that read.
+      wanted: `[rows of a space]`: which row each of them reads.
+      lies: `[rows that are read]`: where each lies, -1 for nowhere; one at least.
+      n_rows: Places of a level.
+      found: `[n]` int32: the result.
+    """
+    last = len(lies) - 1
+    for i in range(len(rows)):
+        # A row that reads none, which nobody uses, reads the first.
+        row = min(max(wanted[rows[i]], 0), last)
+        # Behind a loop, `lies` counts over all levels of the loops around, which each have so many places.
+        found[i] = max(lies[row], 0) % n_rows
+
+
+@entry
+def find_wanted(
+    rows,
+    wanted,
+    lies,
+    n_rows,
+    found,
+):
+    """Finds where the row lies that each row reads, if that one is there and reads any; -1 for others.
+
+    Args:
+      rows: `[n]`: rows that read; -1 for none.
+      wanted: `[rows of a space]`: which row each of them reads; below 0 for none.
+      lies: `[rows that are read]`: where each lies, -1 for nowhere; one at least.
+      n_rows: Places of a level.
+      found: `[n]`: the result.
+    """
+    last = len(lies) - 1
+    for i in range(len(rows)):
+        found[i] = -1
+        # Copies, and rows that read none, are nobody's readers.
+        if rows[i] >= 0 and wanted[rows[i]] >= 0:
+            row = min(wanted[rows[i]], last)
+            found[i] = max(lies[row], 0) % n_rows
+
+
+@entry
+def find_states(
+    rows,
+    awaited,
+    positions,
+    at_start,
+    before,
+    found,
+):
+    """Finds the position of the state that each row reads; -1 for none.
+
+    Args:
+      rows: `[n]`: rows that read.
+      awaited: `[rows of a space]`: the row whose state each of them reads; below 0 for none.
+      positions: `[rows of the loop]`: where each one's state lies.
+      at_start: `[rows of a space]`: where they read none, the row whose state before the loop they read; or empty.
+      before: `[rows before the loop]`: where each one's state lies.
+      found: `[n]`: the result.
+    """
+    for i in range(len(rows)):
+        row = rows[i]
+        found[i] = -1
+        # A state of the loop, else one from before the loop, else none.
+        if awaited[row] >= 0:
+            found[i] = positions[awaited[row]]
+        elif len(at_start):
+            found[i] = before[at_start[row]]
+
+
+@entry
+def find_parents(
+    ends,
+    rows,
+    found,
+):
+    """Finds the row around each of some rows; quickly where neighbours are in the same one or in the next.
+
+    Args:
+      ends: `[rows around]`: where the rows inside each end.
+      rows: `[n]`: rows, each of which is in some row around.
+      found: `[n]`: the result.
+    """
+    parent = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        # Mostly the row is in the same one as the row before, or in the next.
+        if ends[parent] <= row and parent + 1 < len(ends):
+            parent += 1
+        # Elsewhere: halve the rows around until only the first that ends behind the row is left.
+        if ends[parent] <= row or (parent > 0 and ends[parent - 1] > row):
+            parent = 0
+            after = len(ends) - 1
+            while parent < after:
+                middle = (parent + after) // 2
+                if ends[middle] > row:
+                    after = middle
+                else:
+                    parent = middle + 1
+        found[i] = parent
+
+
+@entry
+def list_pairs(
+    around,
+    across,
+    first,
+    is_around,
+    is_across,
+    there,
+    filled,
+):
+    """Lists the pairs of each tile.
+
+    Args:
+      around: `[tiles, rows]`: the first pair of each row around, copies included.
+      across: `[tiles, rows]`: the rows across, copies included.
+      first: `[tiles]`: the first row across of each tile's outer row.
+      is_around: `[tiles, rows]`: which rows around are no copies.
+      is_across: `[tiles, rows]`: which rows across are no copies.
+      there: `[tiles, rows around, rows across]`: the result; -1 for a copy.
+      filled: The same with copies.
+    """
+    for tile in range(around.shape[0]):
+        for a in range(around.shape[1]):
+            for x in range(across.shape[1]):
+                # The pairs of a row around lie as the rows across lie in their outer row.
+                pair = around[tile, a] + across[tile, x] - first[tile]
+                filled[tile, a, x] = pair
+                is_there = is_around[tile, a] and is_across[tile, x]
+                there[tile, a, x] = pair if is_there else -1

@@ -1,0 +1,157 @@
+"""The work of packing: none for rows that nobody reads, none twice."""
+
+import tracemalloc
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import ampjax as amp
+from ampjax.frontend.batches import packed_data
+from ampjax.frontend.batches.batch_shapes import BatchShapes
+from ampjax.frontend.loops import step_layouts
+
+
+def neighbours(params, example):
+    """For each element of a sequence, an element of another one."""
+
+    def one(at):
+        return amp.take(example["x"], at) * params
+
+    return amp.sum(amp.map(one, example["at"]))
+
+
+def test_what_is_taken_is_found_without_a_list_of_all_copies():
+    n = 3000
+    rng = np.random.default_rng(0)
+    batched = amp.vmap(neighbours, {"x": "float32[n]", "at": "int32[m]"}, params=1.0)
+    x = rng.normal(size=n).astype(np.float32)
+    at = rng.integers(-n, n, n).astype(np.int32)
+    example = {"x": x, "at": at}
+    batched.pack([example])
+    tracemalloc.start()
+    try:
+        batch = batched.pack([example, {"x": x[:5], "at": at[:0]}])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < n * n  # a byte for each copy; indices would be eight
+    found = batched(1.0, batch)
+    assert np.allclose(found, [x[at].sum(), 0], rtol=1e-4)  # sums of thousands in another order
+
+
+def rounds(params, example):
+    """Several rounds of messages over the same edges."""
+    edges = example["edges"]
+    h = example["x"]
+    for weight in params:
+        sent = amp.propagate(
+            [lambda row, w=weight: row * w, lambda row, w=weight: row - w],
+            edges,
+            h,
+        )
+        h = amp.map(lambda own, new: own + new, h, sent)
+    return amp.sum(h)
+
+
+def test_rounds_over_the_same_edges_share_arrays():
+    spec = {"x": "float32[v]", "edges": amp.Edges("v", kinds=2)}
+    edges = amp.Edges(
+        np.array([0, 1, 2, 0], np.int32),
+        np.array([1, 2, 0, 2], np.int32),
+        np.array([0, 1, 0, 1], np.int32),
+    )
+    example = {"x": np.array([1.0, 2.0, 3.0], np.float32), "edges": edges}
+
+    def n_arrays(n_rounds):
+        batched = amp.vmap(rounds, spec, params=jnp.ones(n_rounds))
+        batch = batched.pack([example])
+        assert np.allclose(batched(jnp.ones(n_rounds), batch), by_hand(n_rounds))
+        return len(batch.arrays)
+
+    def by_hand(n_rounds):
+        h = example["x"]
+        for _ in range(n_rounds):
+            sent = np.where(edges.kinds == 0, h[edges.senders], h[edges.senders] - 1)
+            h = h + np.bincount(edges.receivers, sent, 3)
+        return [h.sum()]
+
+    assert n_arrays(4) == n_arrays(2)
+
+
+def test_loops_in_both_directions_are_cut_into_steps_once():
+    def both(params, example):
+        cell = lambda h, x: (jnp.tanh(h * params + x), None)
+        first, _ = amp.scan(cell, 0.0, example["x"])
+        last, _ = amp.scan(cell, 0.0, example["x"], reverse=True)
+        return first + last
+
+    batched = amp.vmap(both, {"x": "float32[n]"}, params=1.0)
+    examples = [{"x": np.ones(n, np.float32)} for n in (5, 2, 7)]
+    step_layouts._steps.cache_clear()
+    batched.pack(examples)
+    assert step_layouts._steps.cache_info().misses == 1
+
+
+def sum_of_squares(params, example):
+    return amp.sum(amp.map(lambda x: x**2, example["x"])) * params
+
+
+def arrays_of(batches):
+    """The bytes of all arrays of some batches."""
+    found = []
+    for batch in batches:
+        found.append([np.asarray(array).tobytes() for array in batch.arrays])
+    return found
+
+
+def counted_packs(monkeypatch):
+    """A list that gets an entry for each batch that is packed."""
+    packed = []
+    pack = BatchShapes.pack
+
+    def counted(shapes, columns, numbers):
+        packed.append(numbers)
+        return pack(shapes, columns, numbers)
+
+    monkeypatch.setattr(BatchShapes, "pack", counted)
+    return packed
+
+
+def test_batches_that_come_again_are_kept(monkeypatch):
+    examples = [{"x": np.arange(n, dtype=np.float32)} for n in (3, 1, 4, 1, 5)]
+    batched = amp.vmap(sum_of_squares, {"x": "float32[n]"}, params=1.0)
+    batches = batched.batches(examples, 2, None)
+    packed = counted_packs(monkeypatch)
+    first = arrays_of(batches)
+    assert arrays_of(batches) == first and len(packed) == 6
+    assert arrays_of(batches) == first and len(packed) == 6
+    kept = next(iter(batches))
+    assert not kept.arrays[0].flags.writeable  # others may have the same arrays
+
+
+def test_only_so_many_bytes_are_kept(monkeypatch):
+    monkeypatch.setattr(packed_data, "KEPT_BYTES", 0)
+    examples = [{"x": np.arange(n, dtype=np.float32)} for n in (3, 1)]
+    batched = amp.vmap(sum_of_squares, {"x": "float32[n]"}, params=1.0)
+    batches = batched.batches(examples, 2, None)
+    each = [next(iter(batches)) for _ in range(3)]
+    assert len({id(batch) for batch in each}) == 3
+
+
+def test_a_trainer_packs_what_it_evaluates_on_twice_at_most(monkeypatch):
+    examples = [{"x": np.ones(n, np.float32)} for n in (3, 1, 4, 1)]
+    model = lambda params, example: sum_of_squares(params["w"], example)
+    compiled = amp.compile(model, {"w": jnp.ones(())}, {"x": "float32[n]"})
+    trainer = amp.Trainer(
+        compiled.graph,
+        optax.sgd(0.0),
+        mode="batch",
+        max_active_keys=2,
+    )
+    data = compiled.data(examples)
+    packed = counted_packs(monkeypatch)
+    losses = [trainer.evaluate(data)["loss"] for _ in range(4)]
+    assert len({*losses}) == 1
+    groups = {numbers.tobytes() for numbers in packed}
+    assert 0 < len(packed) <= 2 * len(groups)

@@ -1,0 +1,71 @@
+"""The host's passes over rows by level, beside plain NumPy and Python on random rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from support.effort import examples
+from support.row_groups import random_groups
+
+from ampjax.frontend.draft.waiting_levels import waiting_levels
+from ampjax.frontend.loops import level_passes
+
+CASES = hypothesis_settings(max_examples=examples(200), deadline=None)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@CASES
+@given(SEEDS)
+def test_levels_of_groups(seed):
+    rng = np.random.default_rng(seed)
+    groups = random_groups(rng, 8)
+    levels = rng.integers(-1, 3, 8)
+    lists = []
+    for group in groups:
+        for level in range(3):
+            own = [row for row in group.tolist() if row >= 0 and levels[row] == level]
+            lists.append(own)
+    shape = (len(groups), 3)
+    most = level_passes.count_levels(groups, levels, np.zeros(shape, np.int64))
+    assert most == max(map(len, lists))
+    found = np.full((*shape, most), -1)
+    level_passes.list_levels(groups, levels, np.zeros(shape, np.int64), found)
+    for row, own in zip(found.reshape(len(lists), most), lists, strict=True):
+        assert row.tolist() == own + [-1] * (most - len(own))
+
+
+@pytest.mark.parametrize("largest", [3, 10**9])  # keys that are counted, and too many of them
+@CASES
+@given(seed=SEEDS)
+def test_sorting_is_stable(largest, seed):
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(-largest, largest, rng.integers(0, 20))
+    order = level_passes.sorted_rows(keys)
+    assert order.tolist() == np.argsort(keys, kind="stable").tolist()
+    before = rng.permutation(len(keys))
+    again = level_passes.sorted_rows(keys, before)
+    assert again.tolist() == before[np.argsort(keys[before], kind="stable")].tolist()
+
+
+def levels_one_by_one(n, pairs):
+    """The level of each row by rounds over all rows; -1 for a row in a circle, or behind one."""
+    levels = [-1] * n
+    for _ in range(n):
+        for row in range(n):
+            below = [levels[awaited] for waiting, awaited in pairs if waiting == row]
+            if min(below, default=0) >= 0:
+                levels[row] = max(below, default=-1) + 1
+    return levels
+
+
+@CASES
+@given(SEEDS)
+def test_rows_wait_for_the_highest_level_below(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 9))
+    pairs = rng.integers(0, n, (rng.integers(0, 10), 2))
+    if seed % 3:  # without circles
+        pairs = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)[:, ::-1]
+    found = waiting_levels(n, pairs[:, 0], pairs[:, 1])
+    assert found.tolist() == levels_one_by_one(n, pairs.tolist())
