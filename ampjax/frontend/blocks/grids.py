@@ -175,15 +175,25 @@ def grid_of(
     low: RowLowering,
     pairs: IndexSpace,
 ) -> Grid | None:
-    """The block of a space; None if its elements are no copies of a sequence's around.
+    """The block of a space; None if its elements are no copies of a sequence's around, or one copy at most.
 
     Args:
       low: The lowering.
       pairs: The space.
     """
     across = low.original(pairs)
-    if across is pairs:
+    if across is pairs or not _may_repeat(pairs, across):
         return None
     if pairs not in low.grids:
         low.grids[pairs] = Grid(low, pairs, across)
     return low.grids[pairs]
+
+
+def _may_repeat(pairs: IndexSpace, across: IndexSpace) -> bool:
+    """Tells whether an element across may be in several pairs; in a branch alone, it is in none or one."""
+    space = pairs.parent
+    while space is not None and space is not across.parent:
+        if not space.is_part:
+            return True
+        space = space.parent
+    return False

@@ -91,6 +91,7 @@ class IndexSpace:
       decision: For rounds, and for several choices between the same functions: what makes them.
       meanings: What each of these fields says, for people.
       uses: If its elements are choices between the same functions, which uses of a combinator they are.
+      is_part: Whether it has none or one of each of the parent's rows, as a branch has.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class IndexSpace:
         self.decision: Decision | None = None
         self.meanings: dict[str, str] = {}
         self.uses: Sequence[DrawPlace] = ()
+        self.is_part = False
         self._inner: dict[str, IndexSpace] = {}
         self._copies: dict[IndexSpace, IndexSpace] = {}
         self._parts: dict[tuple[Column, int], IndexSpace] = {}
@@ -176,11 +178,13 @@ class IndexSpace:
                 self,
                 lambda data: (index.of(data) == number).astype(np.int64),
             )
-            self._parts[index, number] = IndexSpace(
+            part = IndexSpace(
                 self,
                 f"{self.dimension}_part{number}",
                 sizes,
             )
+            part.is_part = True
+            self._parts[index, number] = part
         return self._parts[index, number]
 
     @property
