@@ -195,12 +195,7 @@ class Body:
             return view.rows
         is_here = view.origin is None and view.space is source.space
         is_same = is_here and source.place == room.place
-        is_beside = (
-            is_here
-            and (room.frame.outer, room.frame.beside) == source.place
-            and room.space is room.frame.space
-        )
-        there = view.rows if is_same or is_beside else self._read(view, source)
+        there = view.rows if is_same or self._is_beside(view) else self._read(view, source)
         mask = room.mask
         if mask is None:
             return there
@@ -210,6 +205,17 @@ class Body:
             lambda run: [sheltered(run.get(there), run.get(mask))],
         )
         return out
+
+    def _is_beside(self, view: View) -> bool:
+        """Whether a value from around a loop has each row where the loop's level has the row that reads it."""
+        frame = self.room.frame
+        is_inner = self.space is not frame.space
+        # of a sequence from around, elements are copies, one for each step of the loop
+        original = self.low.across.get(view) if is_inner and view.space is self.space else view
+        if original is None or original.origin is not None or view.rows.room is None:
+            return False
+        place = frame.outer, frame.alongside(self.space)
+        return original.space is view.rows.room.space and view.rows.room.place == place
 
     def _read(self, view: View, source: Room) -> Rows:
         room = self.room
