@@ -41,7 +41,8 @@ class CarriedPart:
         """
         space = self.body.space
         view = View(rows, space)
-        return Elements(space, view) if self.is_sequence else view
+        found: Value = view
+        return Elements(space, found) if self.is_sequence else found
 
     def inside(self, turn: Body) -> Body:
         """Finds the room in which a turn of the loop computes the part.
@@ -55,10 +56,10 @@ class CarriedPart:
         return turn.inside(turn.low.copied(own, turn.space).space)
 
     def after(self, room: Body, value: Value) -> Rows:
-        """Returns what a turn makes of the part as rows of its room.
+        """Returns the part after a turn, as rows of a room.
 
         Args:
-          room: The room, as `inside` finds it.
+          room: The turn's room, as `inside` finds it.
           value: What the turn's function returned.
         """
         kind = self.before.aval
@@ -69,7 +70,7 @@ class CarriedPart:
 
 
 def carried_part(body: Body, value: Value, kind: Any, line: str) -> CarriedPart:
-    """Makes a part of a carry from what starts it.
+    """Makes a part of a carry from its value before the loop.
 
     Args:
       body: Where the loop is.

@@ -207,7 +207,7 @@ class Body:
         return out
 
     def _is_beside(self, view: View) -> bool:
-        """Whether a value from around a loop has each row where the loop's level has the row that reads it."""
+        """Whether a value from around a loop has its rows at the places of the loop's rows that read them."""
         frame = self.room.frame
         is_inner = self.space is not frame.space
         # of a sequence from around, elements are copies, one for each step of the loop

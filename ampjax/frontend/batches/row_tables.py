@@ -48,7 +48,7 @@ class Frame:
       space: The space whose rows the loop's levels are made of; every other space in the frame is inside of it.
       levels: From the tables to `[..., levels, rows]`: the rows of `space` at each level, -1 where none is.
       beside: The space around, if the loop's row at each place belongs to the surroundings' row at that place.
-      copied: For a space inside whose rows, too, lie where those lie of which they are copies, the space of these; else None.
+      copied: From a space inside, whose rows are copies and lie where the originals do, to the originals' space; from any other to None.
 
     Attributes:
       fills: From the tables to the rows of `space` with copies where none is, if these are not the first ones of each level.
@@ -73,7 +73,7 @@ class Frame:
         self._copied = copied
 
     def alongside(self, space: IndexSpace) -> IndexSpace | None:
-        """Finds the space of the surroundings at whose places the rows of a space lie; None if they lie in places of their own.
+        """Finds the space of the surroundings at whose places the rows of a space lie; None for a space with places of its own.
 
         Args:
           space: The space.
@@ -306,14 +306,16 @@ class RowTables:
         space: IndexSpace,
         copied: IndexSpace,
     ) -> np.ndarray:
-        """Lists the rows of a space at the places of those of which they are copies, level by level."""
+        """Lists copies of rows of the surroundings at the places of these rows, level by level."""
         assert frame.outer is not None
         assert frame.space is not None
         loop = self.rows(frame, frame.space)
         none = np.full((*loop.shape[:-1], 1), -1)
         around = np.concatenate([loop, none], -1)
         at = self.parents(frame.outer, copied)[..., None, :]
-        outer = np.take_along_axis(around, np.broadcast_to(at, (*loop.shape[:-1], at.shape[-1])), -1)
+        outer = np.take_along_axis(
+            around, np.broadcast_to(at, (*loop.shape[:-1], at.shape[-1])), -1
+        )
         own = self.rows(frame.outer, copied)[..., None, :]
         if not len(space.starts(self.data)):
             return np.full(outer.shape, -1)
