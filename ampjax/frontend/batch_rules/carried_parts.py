@@ -44,6 +44,10 @@ class CarriedPart:
         found: Value = view
         return Elements(space, found) if self.is_sequence else found
 
+    def last(self) -> Rows:
+        """Makes the rows of the part after the loop."""
+        return Rows(self.before.aval, self.body.bare())
+
     def inside(self, turn: Body) -> Body:
         """Finds the room in which a turn of the loop computes the part.
 

@@ -10,7 +10,16 @@ import jax
 import numpy as np
 
 from ampjax.frontend.batch_rules.carried_parts import CarriedPart
-from ampjax.frontend.batches.programs_of_rows import Block, Room, Rows, Run, Slot, View, taken
+from ampjax.frontend.batches.programs_of_rows import (
+    Block,
+    Room,
+    Rows,
+    Run,
+    Slot,
+    View,
+    filled_rows,
+    taken,
+)
 from ampjax.frontend.batches.room_bodies import Body, element_type
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
@@ -56,14 +65,14 @@ def loop(
                 values=[_seen(view, outputs, seen) for view in report.values],
             )
         )
-    last = [Rows(part.before.aval, part.body.bare()) for part in carry]
+    last = [part.last() for part in carry]
     assert frame.space is not None
     there = low.room(frame, frame.space).there
     run = _LevelLoop(
         low,
         made,
         there,
-        (before, inside, after),
+        (before, inside, after, last),
         (outputs, seen),
     )
     body.block.add([*last, *seen], run)
@@ -124,11 +133,11 @@ class _LevelLoop:
     low: RowLowering
     made: Loop
     there: Slot
-    carried: tuple[Sequence[Rows], Sequence[Rows], Sequence[Rows]]
+    carried: tuple[Sequence[Rows], Sequence[Rows], Sequence[Rows], Sequence[Rows]]
     given: tuple[Sequence[Rows], Sequence[Rows]]
 
     def __call__(self, run: Run) -> list[Any]:
-        before, inside, after = self.carried
+        before, inside, after, ended = self.carried
         outputs, seen = self.given
         start = [run.get(rows) for rows in before]
         n_levels, *shape = run.slots[self.there].shape
@@ -163,7 +172,7 @@ class _LevelLoop:
             ([*tables.values()], rows),
         )
         return [
-            *last,
+            *filled_rows(run, ended, last),
             *(x.reshape(-1, *x.shape[2:]) for x in stacked),
         ]
 

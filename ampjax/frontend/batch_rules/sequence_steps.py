@@ -13,7 +13,16 @@ from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
 from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
-from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, along, as_typed, taken
+from ampjax.frontend.batches.programs_of_rows import (
+    Block,
+    Rows,
+    Run,
+    View,
+    along,
+    as_typed,
+    filled_up,
+    taken,
+)
 from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Loop, Recall, Value
 from ampjax.frontend.batches.step_frames import Before, StepFrame
@@ -323,7 +332,8 @@ def _taken_by_value(
     sizes = Static(Column(body.space, lambda data: space.lengths(data)))
     n = body.rows(sizes, jax.ShapeDtypeStruct((), np.int32))
     parents = body.parents(space)
-    out = Rows(kind, body.bare())
+    room = body.bare()
+    out = Rows(kind, room)
 
     def compute(run: Run) -> list[Any]:
         own = run.get(number)
@@ -338,7 +348,8 @@ def _taken_by_value(
             jnp.maximum(size - 1, 0),
         )
         every = run.get(values)
-        return [taken(every, jnp.clip(first + place, 0, max(len(every) - 1, 0)))]
+        found = taken(every, jnp.clip(first + place, 0, max(len(every) - 1, 0)))
+        return [filled_up(run, room, found)]
 
     body.block.add([out], compute)
     return View(out, body.space)

@@ -14,7 +14,7 @@ from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
 from ampjax.frontend.batch_rules.choice_steps import masked
 from ampjax.frontend.batch_rules.sequence_steps import chosen
-from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View
+from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, filled_rows
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import Call
@@ -66,7 +66,7 @@ def while_loop(
         after.append(chosen(block, counts, part.after(room, value), old))
     more = each.rows(answer, flag)
     told = _told(body, block, call)
-    last = [Rows(part.before.aval, part.body.bare()) for part in carried]
+    last = [part.last() for part in carried]
     most = call.options["most"]
 
     def compute(run: Run) -> Sequence[Any]:
@@ -81,7 +81,7 @@ def while_loop(
 
         start = [*map(run.get, before)], run.get(goes), [run.zeros(total) for _, total in told]
         values, _, sums = jax.lax.scan(round_of, start, jnp.arange(most))[0]
-        return [*values, *sums]
+        return [*filled_rows(run, last, values), *sums]
 
     body.block.add(
         [*last, *(total for _, total in told)],

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, taken
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_up, taken
 from ampjax.frontend.batches.room_bodies import (
     Body,
     element_type,
@@ -352,7 +352,8 @@ def _computed(
         jax.ShapeDtypeStruct((), np.int32),
     )
     parents = body.parents(space)
-    out = Rows(kind, body.bare())
+    room = body.bare()
+    out = Rows(kind, room)
 
     def compute(run: Run) -> list[Any]:
         own = run.get(number)
@@ -367,12 +368,11 @@ def _computed(
             jnp.maximum(run.get(length) - kind.shape[0], 0),
         )
         at = place[:, None] + jnp.arange(kind.shape[0])
-        return [
-            taken(
-                every,
-                jnp.clip(at, 0, max(len(every) - 1, 0)),
-            )
-        ]
+        found = taken(
+            every,
+            jnp.clip(at, 0, max(len(every) - 1, 0)),
+        )
+        return [filled_up(run, room, found)]
 
     body.block.add([out], compute)
     return View(out, body.space)
