@@ -59,6 +59,8 @@ OPERATIONS = {
             0,
         )
     ),
+    "sorted": lambda p, xs: jnp.sort(xs * p["b"], 0),
+    "in order": lambda p, xs: (xs * p["b"])[jnp.argsort(xs[:, 0])],
     "less the mean": lambda p, xs: xs - amp.mean(xs),
     "mapped": lambda p, xs: amp.map(
         lambda x: jnp.sin(x) * p["b"],
@@ -83,7 +85,7 @@ def model(names):
 
 
 KEEPING = ["turned around", "shifted", "product", "running sum", "softmax", "beside itself"]
-KEEPING += ["less the mean", "mapped"]
+KEEPING += ["less the mean", "mapped", "sorted", "in order"]
 """Operations that leave a sequence as long as it is."""
 
 

@@ -23,6 +23,7 @@ from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
+from ampjax.frontend.whole_sequences.sorted_sequences import in_computed_order
 
 Numbers = Callable[[Any], np.ndarray]
 """From the data to integers, one or several for each row of a space."""
@@ -82,7 +83,7 @@ def gathered(
         return _several(body, equation, xs, at, indices)
     at = body.low.copied(at, body.space)
     if not is_static(at.element):
-        return None
+        return _in_computed_order(body, equation, xs, at)
     inside = body.inside(at.space)
     column = body.low.host.column(
         at.element,
@@ -115,6 +116,24 @@ def gathered(
             body.low.value_at(xs.element, xs.space, space, origin, way),
         )
     ]
+
+
+def _in_computed_order(
+    body: Body,
+    equation: Equation,
+    xs: Elements,
+    at: Elements,
+) -> list[Value] | None:
+    """Elements by computed numbers, of a sequence that has any wherever there is a number."""
+    n_rows = body.space.n_rows
+    _check(
+        body,
+        lambda data: np.zeros(n_rows(data), int),
+        at.space.lengths,
+        xs.space.lengths,
+        equation.line,
+    )
+    return in_computed_order(body, equation, xs, at)
 
 
 def _part(
