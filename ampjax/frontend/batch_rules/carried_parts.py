@@ -59,7 +59,11 @@ class CarriedPart:
         own = Elements(self.body.space, Constant(0))
         return turn.inside(turn.low.copied(own, turn.space).space)
 
-    def after(self, room: Body, value: Value) -> Rows:
+    def after(
+        self,
+        room: Body,
+        value: Value,
+    ) -> Rows:
         """Returns the part after a turn, as rows of a room.
 
         Args:
@@ -70,10 +74,22 @@ class CarriedPart:
         if not self.is_sequence:
             return room.rows(value, kind)
         assert isinstance(value, Elements)
-        return room.rows(_one_by_one(room, value, self.line), kind)
+        return room.rows(
+            _one_by_one(
+                room,
+                value,
+                self.line,
+            ),
+            kind,
+        )
 
 
-def carried_part(body: Body, value: Value, kind: Any, line: str) -> CarriedPart:
+def carried_part(
+    body: Body,
+    value: Value,
+    kind: Any,
+    line: str,
+) -> CarriedPart:
     """Makes a part of a carry from its value before the loop.
 
     Args:
@@ -86,24 +102,56 @@ def carried_part(body: Body, value: Value, kind: Any, line: str) -> CarriedPart:
       GraphError: If it is a sequence of sequences.
     """
     if not isinstance(value, Elements):
-        return CarriedPart(body, False, body.rows(value, kind), line)
+        return CarriedPart(
+            body,
+            False,
+            body.rows(value, kind),
+            line,
+        )
     own = body.low.copied(value, body.space)
     if isinstance(own.element, Elements):
         fix = "Carry one inner sequence in a `map` over the outer one, or a sum of each."
-        raise GraphError(line, "arrays or sequences of arrays as a carry", shape_text(kind), fix)
+        raise GraphError(
+            line,
+            "arrays or sequences of arrays as a carry",
+            shape_text(kind),
+            fix,
+        )
     inner = body.inside(own.space)
-    return CarriedPart(inner, True, inner.rows(own.element, element_type(kind)), line)
+    return CarriedPart(
+        inner,
+        True,
+        inner.rows(own.element, element_type(kind)),
+        line,
+    )
 
 
-def _one_by_one(room: Body, value: Elements, line: str) -> Value:
+def _one_by_one(
+    room: Body,
+    value: Elements,
+    line: str,
+) -> Value:
     """Returns a sequence's elements as values of a room that has the elements of another one, which must be equally long."""
     own = value.space
     space = room.space
     low = room.low
     if own is space:
         return value.element
-    low.host.draft.checks.append(lambda data: _check_lengths(data, own, space, line))
-    return low.value_at(value.element, own, space, _rows_in(own, space), ("one by one", own))
+    low.host.draft.checks.append(
+        lambda data: _check_lengths(
+            data,
+            own,
+            space,
+            line,
+        )
+    )
+    return low.value_at(
+        value.element,
+        own,
+        space,
+        _rows_in(own, space),
+        ("one by one", own),
+    )
 
 
 def _rows_in(own: IndexSpace, space: IndexSpace) -> Callable[[Any], np.ndarray]:
@@ -116,7 +164,12 @@ def _rows_in(own: IndexSpace, space: IndexSpace) -> Callable[[Any], np.ndarray]:
     return rows
 
 
-def _check_lengths(data: Any, own: IndexSpace, space: IndexSpace, line: str) -> None:
+def _check_lengths(
+    data: Any,
+    own: IndexSpace,
+    space: IndexSpace,
+    line: str,
+) -> None:
     """Checks that a carried sequence has the same length after a turn."""
     found = own.lengths(data)
     wanted = space.lengths(data)

@@ -38,7 +38,11 @@ def sort(
     inner = body.inside(space)
     parents = body.parents(space)
     rows = []
-    for value, atom in zip(values, equation.inputs, strict=True):
+    for value, atom in zip(
+        values,
+        equation.inputs,
+        strict=True,
+    ):
         kind = element_type(type_of_atom(atom))
         rows.append(inner.rows(value.element, kind))
     room = inner.bare()
@@ -54,7 +58,11 @@ def sort(
             is_stable=params["is_stable"],
             num_keys=1 + params["num_keys"],
         )
-        return filled_rows(run, out, found)
+        return filled_rows(
+            run,
+            out,
+            found,
+        )
 
     body.block.add(out, compute)
     found: list[Value] = []
@@ -108,20 +116,43 @@ def in_computed_order(
             run.slots[elements],
             run.slots[around],
         )
-        place = jnp.clip(own, 0, jnp.maximum(size - 1, 0))
+        place = jnp.clip(
+            own,
+            0,
+            jnp.maximum(size - 1, 0),
+        )
         last = max(len(every) - 1, 0)
-        found = taken(every, jnp.clip(first + place, 0, last))
+        found = taken(
+            every,
+            jnp.clip(
+                first + place,
+                0,
+                last,
+            ),
+        )
         if mode == jax.lax.GatherScatterMode.FILL_OR_DROP:
             is_there = (own >= 0) & (own < size)
-            found = _or_filled(found, is_there, equation)
-        return filled_rows(run, [out], [found])
+            found = _or_filled(
+                found,
+                is_there,
+                equation,
+            )
+        return filled_rows(
+            run,
+            [out],
+            [found],
+        )
 
     body.block.add([out], compute)
     element: Value = View(out, space)
     return [Elements(space, element)]
 
 
-def _or_filled(values: Any, is_there: Any, equation: Equation) -> Any:
+def _or_filled(
+    values: Any,
+    is_there: Any,
+    equation: Equation,
+) -> Any:
     """Values where an element is there; elsewhere the number that JAX gives for an element that a sequence lacks."""
     blank = equation.source.params["fill_value"]
     if blank is None:

@@ -1,4 +1,4 @@
-"""Rows that only fill a batch up: what a function computes of no elements, such as the logarithm of a sum, must not show in gradients."""
+"""Rows that only fill a batch up: reductions and loops over no elements, such as the logarithm of a sum, must not show in gradients."""
 
 import jax
 import jax.numpy as jnp

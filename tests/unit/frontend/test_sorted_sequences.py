@@ -41,7 +41,7 @@ def along_each_axis(p, s):
 
 
 def in_order(p, s):
-    """Elements by their order, equal ones in the order that they had; ranks."""
+    """Elements in a computed order, which keeps the order of equal ones; ranks."""
     order = jnp.argsort(s["i"])
     ranks = jnp.argsort(order)
     return summed((s["v"] * p["w"])[order]) + summed(ranks * p["b"])
@@ -58,7 +58,7 @@ def of_each(p, s):
 
 
 def beyond(p, s):
-    """Numbers that a sequence lacks, as JAX treats them."""
+    """Numbers that a sequence lacks, filled and clipped as by JAX."""
     numbers = s["v"] @ p["w"]
     after = jnp.argsort(numbers) + 1
     filled = numbers.at[after].get(mode="fill", fill_value=2.0)
