@@ -42,12 +42,20 @@ class Body:
       low: The lowering.
       block: The block.
       room: The room.
+      is_sure: Whether the block runs only where some row of the room counts.
     """
 
-    def __init__(self, low: RowLowering, block: Block, room: Room):
+    def __init__(
+        self,
+        low: RowLowering,
+        block: Block,
+        room: Room,
+        is_sure: bool = False,
+    ):
         self.low = low
         self.block = block
         self.room = room
+        self.is_sure = is_sure
 
     @property
     def space(self) -> IndexSpace:
@@ -336,6 +344,13 @@ class Body:
         """
         return View(rows, self.space)
 
+    def _has_elements(self, room: Room) -> bool:
+        """Whether each row has elements in an inner room, since it is an element of the same sequence itself."""
+        around = room.space.parent
+        if around is not self.space:
+            return False
+        return self.low.original(room.space) is self.low.original(around)
+
     def guarded(
         self,
         room: Room,
@@ -350,8 +365,10 @@ class Body:
         Returns:
           The results, as they are seen from here.
         """
+        if self.is_sure and self._has_elements(room):
+            return build(Body(self.low, self.block, room, is_sure=True))
         inner = Block(self.block)
-        results = build(Body(self.low, inner, room))
+        results = build(Body(self.low, inner, room, is_sure=True))
         outputs: list[Rows] = []
         for value in [*results, *(each for report in inner.reports for each in report.values)]:
             _note_outputs(value, inner, outputs)

@@ -72,7 +72,7 @@ def beyond(p, s):
 )
 def test_values_and_gradients(function):
     weights = 1.0 + np.arange(len(EXAMPLES))
-    with jax.enable_x64(True), jax.disable_jit():
+    with jax.enable_x64(True):
         batched = amp.vmap(function, SPEC, params=PARAMS)
         batch = batched.pack(EXAMPLES, size=5)
 
@@ -83,8 +83,8 @@ def test_values_and_gradients(function):
             found = [function(p, jax.tree.map(jnp.asarray, each)) for each in EXAMPLES]
             return jnp.sum(jnp.stack(found) * weights)
 
-        found = jax.value_and_grad(of_batch)(PARAMS)
-        wanted = jax.value_and_grad(of_examples)(PARAMS)
+        found = jax.jit(jax.value_and_grad(of_batch))(PARAMS)
+        wanted = jax.jit(jax.value_and_grad(of_examples))(PARAMS)
     for each, own in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(each, own, rtol=1e-9, atol=1e-9)
 
