@@ -317,9 +317,11 @@ class RowTables:
             around, np.broadcast_to(at, (*loop.shape[:-1], at.shape[-1])), -1
         )
         own = self.rows(frame.outer, copied)[..., None, :]
-        if not len(space.starts(self.data)):
+        numbers = copied.numbers(self.data)
+        starts = space.starts(self.data)
+        if not len(numbers) or not len(starts):
             return np.full(outer.shape, -1)
-        rows = space.starts(self.data)[outer] + copied.numbers(self.data)[own]
+        rows = starts[outer] + numbers[own]
         return np.where((outer >= 0) & (own >= 0), rows, -1)
 
     def _inside(

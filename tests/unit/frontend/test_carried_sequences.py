@@ -318,6 +318,17 @@ def test_loops_of_no_turn_and_sequences_of_no_element():
     agrees(lambda p, s: rounds(p, s) + with_arrays(p, s), none)
 
 
+def test_batches_of_one_shape_of_which_one_has_no_element_or_no_turn():
+    examples = [
+        example(seed, *sizes) for seed, sizes in enumerate([(3, 1, 2), (0, 2, 3), (2, 1, 0)])
+    ]
+    with jax.enable_x64(True):
+        batched = amp.vmap(rounds, SPEC, params=PARAMS)
+        found = [batched(PARAMS, batch) for batch in batched.batches(examples, 1, seed=None)]
+        wanted = [rounds(PARAMS, each) for each in examples]
+    np.testing.assert_allclose(np.concatenate(found), wanted, rtol=1e-9)
+
+
 def test_what_has_ended_computes_nothing():
     """A turn too many would give NaN, also as a gradient."""
 
