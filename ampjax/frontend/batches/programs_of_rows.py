@@ -356,7 +356,7 @@ def sheltered(values: Any, mask: Any) -> Any:
     """
     if not len(values):
         return values
-    copy = jax.lax.stop_gradient(values[jnp.argmax(mask)])  # nobody reads what comes of it
+    copy = jax.lax.stop_gradient(values[jnp.argmax(mask)])  # no result depends on it
     return jnp.where(along(mask, values), values, copy)
 
 
@@ -370,7 +370,11 @@ def filled_up(run: Run, room: Room, values: Any) -> Any:
       room: The room, all of whose rows there are.
       values: `[rows, ...]`.
     """
-    return sheltered(values, run.slots[room.there])
+    if not len(values):
+        return values
+    there = jnp.asarray(run.slots[room.there])
+    copy = values[jnp.argmax(there)]
+    return jnp.where(along(there, values), values, copy)
 
 
 def filled_rows(run: Run, rows: Sequence[Rows], values: Sequence[Any]) -> list[Any]:

@@ -77,6 +77,17 @@ def at_computed_places(p, s):
     return amp.sum(amp.map(of, s["chars"]))
 
 
+def test_copies_are_differentiated_too():
+    batched = amp.vmap(in_words, SPEC, params=PARAMS)
+    batch = batched.pack(EXAMPLES, size=5)
+    found, grads = jax.value_and_grad(lambda p: batched(p, batch).sum())(PARAMS)
+    own = jax.value_and_grad(lambda p: in_words(p, EXAMPLES[0]))(PARAMS)
+    each = jax.value_and_grad(lambda p: batched(p, EXAMPLES).sum())(PARAMS)
+    np.testing.assert_allclose(found, each[0] + 2 * own[0], rtol=1e-5)
+    for name, grad in grads.items():
+        np.testing.assert_allclose(grad, each[1][name] + 2 * own[1][name], rtol=1e-5)
+
+
 EVERY = [in_words, in_examples, after_a_loop, after_a_while_loop, in_carried_sequences]
 EVERY += [at_receivers, at_computed_places]
 
