@@ -347,7 +347,7 @@ class Body:
     def _has_elements(self, room: Room) -> bool:
         """Whether each row has elements in an inner room, since it is an element of the same sequence itself."""
         around = room.space.parent
-        if around is not self.space:
+        if around is None or around is not self.space:
             return False
         return self.low.original(room.space) is self.low.original(around)
 
