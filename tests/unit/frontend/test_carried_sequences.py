@@ -18,22 +18,34 @@ SPEC = {
     "key": "key<fry>[]",
 }
 RNG = np.random.default_rng(9)
-PARAMS = {"w": RNG.normal(size=(2, 2)), "b": RNG.normal(size=2)}
+PARAMS = {
+    "w": RNG.normal(
+        size=(2, 2),
+    ),
+    "b": RNG.normal(size=2),
+}
 SIZES = [(2, 1, 2), (0, 2, 3), (3, 0, 1), (1, 2, 0)]
 
 
 def example(seed, n, m, k):
     rng = np.random.default_rng(seed)
     n_edges = int(rng.integers(0, 5)) if n else 0
-    ends = rng.integers(0, max(n, 1), (n_edges, 2)).astype(np.int32)
+    ends = rng.integers(0, max(n, 1), (n_edges, 2)).astype(
+        np.int32,
+    )
     sizes = rng.integers(0, 3, m)
-    chars = rng.integers(0, 2, int(sizes.sum())).astype(np.int32)
+    chars = rng.integers(0, 2, int(sizes.sum())).astype(
+        np.int32,
+    )
     return {
         "x": rng.normal(size=(n, 2)),
         "u": rng.normal(size=(m, 2)),
         "ends": ends,
         "chars": amp.Ragged(chars, sizes),
-        "edges": amp.Edges(ends[:, 0], ends[:, 1]),
+        "edges": amp.Edges(
+            ends[:, 0],
+            ends[:, 1],
+        ),
         "k": np.int32(k),
         "key": jax.random.key(seed),
     }
@@ -44,7 +56,11 @@ EXAMPLES = [example(seed, *sizes) for seed, sizes in enumerate(SIZES)]
 
 def summed(xs):
     """A number that depends on every entry of a sequence and its place."""
-    rows = amp.map(lambda x, i: jnp.sum(jnp.cos(x + i)), xs, jnp.arange(xs.shape[0]))
+    rows = amp.map(
+        lambda x, i: jnp.sum(jnp.cos(x + i)),
+        xs,
+        jnp.arange(xs.shape[0]),
+    )
     return amp.sum(rows)
 
 
@@ -63,7 +79,9 @@ def agrees(function, examples=EXAMPLES, is_traced=True):
             found = jnp.stack([function(p, each) for each in examples])
             return jnp.sum(found * weights), found
 
-        grads, found = jax.jit(jax.grad(of_batch, has_aux=True))(PARAMS)
+        grads, found = jax.jit(jax.grad(of_batch, has_aux=True))(
+            PARAMS,
+        )
         by_each = jax.grad(of_each, has_aux=True)
         if is_traced:
             own, wanted = jax.jit(by_each)(PARAMS)
@@ -72,7 +90,13 @@ def agrees(function, examples=EXAMPLES, is_traced=True):
                 own, wanted = by_each(PARAMS)
     np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
     for name, grad in grads.items():
-        np.testing.assert_allclose(grad, own[name], rtol=1e-9, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(
+            grad,
+            own[name],
+            rtol=1e-9,
+            atol=1e-9,
+            err_msg=name,
+        )
 
 
 # -- bodies
@@ -80,14 +104,20 @@ def agrees(function, examples=EXAMPLES, is_traced=True):
 
 def rounds(p, s):
     def body(i, hs):
-        return amp.map(lambda h: jnp.tanh(h @ p["w"] + i * p["b"]), hs)
+        return amp.map(
+            lambda h: jnp.tanh(h @ p["w"] + i * p["b"]),
+            hs,
+        )
 
     return summed(amp.fori_loop(s["k"], body, s["x"]))
 
 
 def equally_many(p, s):
     def body(i, hs):
-        return amp.map(lambda h: jnp.tanh(h @ p["w"] + i * p["b"]), hs)
+        return amp.map(
+            lambda h: jnp.tanh(h @ p["w"] + i * p["b"]),
+            hs,
+        )
 
     return summed(amp.fori_loop(3, body, s["x"]))
 
@@ -97,23 +127,62 @@ def with_arrays(p, s):
 
     def body(carry, u):
         total = amp.sum(carry["hs"])
-        hs = amp.map(lambda h: jnp.sin(h @ p["w"] + u + carry["v"]), carry["hs"])
-        return {"hs": hs, "v": carry["v"] * 0.5 + total}, (hs, amp.mean(hs))
+        hs = amp.map(
+            lambda h: jnp.sin(h @ p["w"] + u + carry["v"]),
+            carry["hs"],
+        )
+        return {"hs": hs, "v": carry["v"] * 0.5 + total}, (
+            hs,
+            amp.mean(
+                hs,
+            ),
+        )
 
-    start = {"hs": amp.map(lambda x: x @ p["w"], s["x"]), "v": p["b"]}
-    last, (every, means) = amp.scan(body, start, s["u"], reverse=True)
-    each = amp.map(lambda hs: jnp.sum(amp.sum(hs)), every)
-    return summed(last["hs"]) + jnp.sum(last["v"]) + summed(each) + summed(means)
+    start = {
+        "hs": amp.map(
+            lambda x: x @ p["w"],
+            s["x"],
+        ),
+        "v": p["b"],
+    }
+    last, (every, means) = amp.scan(
+        body,
+        start,
+        s["u"],
+        reverse=True,
+    )
+    each = amp.map(
+        lambda hs: jnp.sum(amp.sum(hs)),
+        every,
+    )
+    return (
+        summed(
+            last["hs"],
+        )
+        + jnp.sum(last["v"])
+        + summed(each)
+        + summed(means)
+    )
 
 
 def two_lengths(p, s):
     def body(i, carry):
         xs, us = carry
         largest = amp.max(us)
-        turned = amp.map(lambda x: jnp.where(largest > 0, x @ p["w"], x), xs)
-        return turned, amp.map(lambda u: jnp.sin(u) + amp.mean(xs), us)
+        turned = amp.map(
+            lambda x: jnp.where(largest > 0, x @ p["w"], x),
+            xs,
+        )
+        return turned, amp.map(
+            lambda u: jnp.sin(u) + amp.mean(xs),
+            us,
+        )
 
-    xs, us = amp.fori_loop(s["k"], body, (s["x"], s["u"]))
+    xs, us = amp.fori_loop(
+        s["k"],
+        body,
+        (s["x"], s["u"]),
+    )
     return summed(xs) + summed(us)
 
 
@@ -124,23 +193,37 @@ def whole(p, s):
         moved = jnp.concatenate([hs[1:], hs[:1]])
         return moved * u + jnp.flip(hs, 0) @ p["w"], None
 
-    return summed(amp.scan(body, s["x"], s["u"])[0])
+    return summed(
+        amp.scan(body, s["x"], s["u"])[0],
+    )
 
 
 def part(p, s):
     """A sequence of another length than the example's, and results of another sequence of that length."""
 
     def body(i, hs):
-        return jnp.tanh(hs @ p["w"]) + jnp.cumsum(hs, 0) + s["x"][:-1]
+        return (
+            jnp.tanh(
+                hs @ p["w"],
+            )
+            + jnp.cumsum(hs, 0)
+            + s["x"][:-1]
+        )
 
-    return summed(amp.fori_loop(s["k"], body, s["x"][1:]))
+    return summed(
+        amp.fori_loop(s["k"], body, s["x"][1:]),
+    )
 
 
 def attention(p, s):
     def body(i, hs):
         def of(h):
-            weights = amp.softmax(amp.map(lambda g: h @ (p["w"] @ g), hs))
-            return h + amp.sum(amp.map(lambda w, g: w * jnp.tanh(g + p["b"]), weights, hs))
+            weights = amp.softmax(
+                amp.map(lambda g: h @ (p["w"] @ g), hs),
+            )
+            return h + amp.sum(
+                amp.map(lambda w, g: w * jnp.tanh(g + p["b"]), weights, hs),
+            )
 
         return amp.map(of, hs)
 
@@ -150,7 +233,9 @@ def attention(p, s):
 def ends_of_edges(p, s):
     def body(i, hs):
         def sent(at):
-            return jnp.tanh(amp.take(hs, at[0]) @ p["w"] - amp.take(hs, at[1]))
+            return jnp.tanh(
+                amp.take(hs, at[0]) @ p["w"] - amp.take(hs, at[1]),
+            )
 
         total = amp.sum(amp.map(sent, s["ends"]))
         return amp.map(lambda h: jnp.cos(h + total), hs)
@@ -160,8 +245,16 @@ def ends_of_edges(p, s):
 
 def graph(p, s):
     def body(i, hs):
-        got = amp.propagate(lambda h: h @ p["w"], s["edges"], hs)
-        return amp.map(lambda h, m: jnp.tanh(h + m), hs, got)
+        got = amp.propagate(
+            lambda h: h @ p["w"],
+            s["edges"],
+            hs,
+        )
+        return amp.map(
+            lambda h, m: jnp.tanh(h + m),
+            hs,
+            got,
+        )
 
     return summed(amp.fori_loop(s["k"], body, s["x"]))
 
@@ -171,12 +264,22 @@ def memory(p, s):
 
     def body(carry, x):
         cells, at = carry
-        h = jnp.tanh(x @ p["w"] + amp.take(cells, jnp.argmax(amp.map(lambda c: c[0], cells))))
+        h = jnp.tanh(
+            x @ p["w"] + amp.take(cells, jnp.argmax(amp.map(lambda c: c[0], cells))),
+        )
         numbers = jnp.arange(cells.shape[0])
-        cells = amp.map(lambda c, i: jnp.where(i == at, h, c * 0.9), cells, numbers)
+        cells = amp.map(
+            lambda c, i: jnp.where(i == at, h, c * 0.9),
+            cells,
+            numbers,
+        )
         return (cells, (at + 1) % amp.length(cells)), None
 
-    (cells, _), _ = amp.scan(body, (jnp.zeros_like(s["u"]) + p["b"], 0), s["x"])
+    (cells, _), _ = amp.scan(
+        body,
+        (jnp.zeros_like(s["u"]) + p["b"], 0),
+        s["x"],
+    )
     return summed(cells)
 
 
@@ -186,10 +289,22 @@ def in_a_map(p, s):
     def each(u):
         def body(i, carry):
             own, given = carry
-            turned = amp.map(lambda a, b: jnp.sin(a @ p["w"] + u + b), own, given)
-            return turned, amp.map(lambda b, x: b * x + u, given, s["x"])
+            turned = amp.map(
+                lambda a, b: jnp.sin(a @ p["w"] + u + b),
+                own,
+                given,
+            )
+            return turned, amp.map(
+                lambda b, x: b * x + u,
+                given,
+                s["x"],
+            )
 
-        own, given = amp.fori_loop(s["k"], body, (amp.map(lambda x: x * u, s["x"]), s["x"]))
+        own, given = amp.fori_loop(
+            s["k"],
+            body,
+            (amp.map(lambda x: x * u, s["x"]), s["x"]),
+        )
         return summed(own) + summed(given)
 
     return amp.sum(amp.map(each, s["u"]))
@@ -200,22 +315,40 @@ def in_a_loop(p, s):
 
     def outer(hs, u):
         def inner(j, own):
-            return amp.map(lambda a, h: jnp.sin(a @ p["w"] + u + h + j), own, hs)
+            return amp.map(
+                lambda a, h: jnp.sin(a @ p["w"] + u + h + j),
+                own,
+                hs,
+            )
 
-        return amp.fori_loop(s["k"], inner, hs), amp.sum(hs)
+        return amp.fori_loop(
+            s["k"],
+            inner,
+            hs,
+        ), amp.sum(hs)
 
     def turn(i, hs):
-        return amp.fori_loop(i, lambda j, own: amp.map(lambda h: h * p["b"] + j, own), hs)
+        return amp.fori_loop(
+            i,
+            lambda j, own: amp.map(lambda h: h * p["b"] + j, own),
+            hs,
+        )
 
     hs, totals = amp.scan(outer, s["x"], s["u"])
-    return summed(amp.fori_loop(s["k"], turn, hs)) + summed(totals)
+    return summed(
+        amp.fori_loop(s["k"], turn, hs),
+    ) + summed(totals)
 
 
 def over_itself(p, s):
     """A loop over the carried elements, whose turns go through all elements."""
 
     def outer(hs, x):
-        states = amp.scan(lambda h, g: (jnp.tanh(h @ p["w"] + g + x),) * 2, p["b"], hs)[1]
+        states = amp.scan(
+            lambda h, g: (jnp.tanh(h @ p["w"] + g + x),) * 2,
+            p["b"],
+            hs,
+        )[1]
         return states, amp.sum(states)
 
     hs, totals = amp.scan(outer, s["x"], s["x"])
@@ -226,12 +359,19 @@ def of_characters(p, s):
     """Steps that have a sequence each."""
 
     def step(hs, chars):
-        total = amp.sum(amp.map(lambda c: p["w"][c], chars))
+        total = amp.sum(
+            amp.map(lambda c: p["w"][c], chars),
+        )
         hs = amp.map(lambda h: jnp.tanh(h + total), hs)
-        return hs, amp.map(lambda c: p["b"][c] * jnp.sum(amp.sum(hs)), chars)
+        return hs, amp.map(
+            lambda c: p["b"][c] * jnp.sum(amp.sum(hs)),
+            chars,
+        )
 
     hs, told = amp.scan(step, s["u"], s["chars"])
-    return summed(hs) + amp.sum(amp.map(amp.sum, told))
+    return summed(hs) + amp.sum(
+        amp.map(amp.sum, told),
+    )
 
 
 def chosen(p, s):
@@ -241,12 +381,29 @@ def chosen(p, s):
         def product():
             return amp.map(lambda h: h @ p["w"], hs)
 
-        hs = amp.cond(i % 2 == 0, product, lambda: jnp.flip(hs, 0) * p["b"])
-        return amp.cond(jnp.sum(amp.sum(hs)) > 0, lambda: hs * p["b"], lambda: hs)
+        hs = amp.cond(
+            i % 2 == 0,
+            product,
+            lambda: jnp.flip(hs, 0) * p["b"],
+        )
+        return amp.cond(
+            jnp.sum(amp.sum(hs)) > 0,
+            lambda: hs * p["b"],
+            lambda: hs,
+        )
 
     is_large = jnp.sum(amp.sum(s["x"])) > 0.5
-    own = amp.cond(is_large, lambda: rounds(p, s), lambda: p["b"][0])
-    return summed(amp.fori_loop(s["k"], body, s["x"])) + own
+    own = amp.cond(
+        is_large,
+        lambda: rounds(p, s),
+        lambda: p["b"][0],
+    )
+    return (
+        summed(
+            amp.fori_loop(s["k"], body, s["x"]),
+        )
+        + own
+    )
 
 
 def by_value(p, s):
@@ -254,14 +411,27 @@ def by_value(p, s):
 
     def goes_on(carry):
         i, hs = carry
-        return amp.read((i < 3) & (jnp.sum(amp.sum(hs)) < 2.0)) == 1
+        return (
+            amp.read(
+                (i < 3) & (jnp.sum(amp.sum(hs)) < 2.0),
+            )
+            == 1
+        )
 
     def outer(hs, u):
         def turn(carry):
             i, own = carry
-            return i + 1, amp.map(lambda h: jnp.abs(h) * 1.2 + u @ p["w"], own)
+            return i + 1, amp.map(
+                lambda h: jnp.abs(h) * 1.2 + u @ p["w"],
+                own,
+            )
 
-        i, hs = amp.while_loop(goes_on, turn, (0, hs), most=3)
+        i, hs = amp.while_loop(
+            goes_on,
+            turn,
+            (0, hs),
+            most=3,
+        )
         return hs, i
 
     hs, numbers = amp.scan(outer, s["x"], s["u"])
@@ -271,10 +441,18 @@ def by_value(p, s):
 def integers(p, s):
     def body(i, labels):
         least = -amp.max(amp.map(lambda label: -label, labels))
-        return amp.map(lambda label: jnp.minimum(label, least + 2) + i, labels)
+        return amp.map(
+            lambda label: jnp.minimum(label, least + 2) + i,
+            labels,
+        )
 
-    labels = amp.map(lambda x: (x[0] * 10).astype(jnp.int32), s["x"])
-    return summed(amp.map(lambda label: label * p["b"], amp.fori_loop(s["k"], body, labels)))
+    labels = amp.map(
+        lambda x: (x[0] * 10).astype(jnp.int32),
+        s["x"],
+    )
+    return summed(
+        amp.map(lambda label: label * p["b"], amp.fori_loop(s["k"], body, labels)),
+    )
 
 
 FIRST = [attention, in_a_loop]
@@ -292,7 +470,11 @@ def test_choices_in_turns():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("function", [by_value, ends_of_edges], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function",
+    [by_value, ends_of_edges],
+    ids=lambda f: f.__name__,
+)
 def test_values_and_gradients_of_concrete_examples(function):
     agrees(function, is_traced=False)
 
@@ -308,23 +490,49 @@ def test_a_memory():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("function", [whole, part], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function",
+    [whole, part],
+    ids=lambda f: f.__name__,
+)
 def test_whole_sequences(function):
     agrees(function, [each for each in EXAMPLES if len(each["x"])])
 
 
 def test_loops_of_no_turn_and_sequences_of_no_element():
-    none = [example(1, 0, 2, 3), example(2, 3, 0, 0), example(3, 0, 0, 0)]
-    agrees(lambda p, s: rounds(p, s) + with_arrays(p, s), none)
+    none = [
+        example(
+            1,
+            0,
+            2,
+            3,
+        ),
+        example(2, 3, 0, 0),
+        example(3, 0, 0, 0),
+    ]
+    agrees(
+        lambda p, s: rounds(p, s) + with_arrays(p, s),
+        none,
+    )
 
 
 def test_batches_of_one_shape_of_which_one_has_no_element_or_no_turn():
     examples = [
-        example(seed, *sizes) for seed, sizes in enumerate([(3, 1, 2), (0, 2, 3), (2, 1, 0)])
+        example(seed, *sizes)
+        for seed, sizes in enumerate(
+            [(3, 1, 2), (0, 2, 3), (2, 1, 0)],
+        )
     ]
     with jax.enable_x64(True):
         batched = amp.vmap(rounds, SPEC, params=PARAMS)
-        found = [batched(PARAMS, batch) for batch in batched.batches(examples, 1, seed=None)]
+        found = [
+            batched(PARAMS, batch)
+            for batch in batched.batches(
+                examples,
+                1,
+                seed=None,
+            )
+        ]
         wanted = [rounds(PARAMS, each) for each in examples]
     np.testing.assert_allclose(np.concatenate(found), wanted, rtol=1e-9)
 
@@ -334,32 +542,57 @@ def test_what_has_ended_computes_nothing():
 
     def roots(p, s):
         def body(i, hs):
-            return amp.map(lambda h: jnp.sqrt(h - 1) * p["b"] ** 2, hs)
+            return amp.map(
+                lambda h: jnp.sqrt(h - 1) * p["b"] ** 2,
+                hs,
+            )
 
         return summed(amp.fori_loop(s["k"], body, s["x"]))
 
     examples = []
     for k, x in ((1, 1.5), (3, 1e9), (0, 0.5), (2, 1e6)):
-        examples.append({**example(k, 2, 1, k), "x": np.full((2, 2), x)})
+        examples.append(
+            {**example(k, 2, 1, k), "x": np.full((2, 2), x)},
+        )
     agrees(roots, examples)
 
 
 def test_a_compiled_batch_its_sequences_and_an_ensemble():
     def returned(p, s):
         return amp.fori_loop(
-            s["k"], lambda i, hs: amp.map(lambda h: jnp.tanh(h @ p["w"] + p["b"]), hs), s["x"]
+            s["k"],
+            lambda i, hs: amp.map(
+                lambda h: jnp.tanh(h @ p["w"] + p["b"]),
+                hs,
+            ),
+            s["x"],
         )
 
     with jax.enable_x64(True):
         batched = amp.vmap(returned, SPEC, params=PARAMS)
         found = batched(PARAMS, EXAMPLES).tolist()
-        several = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), PARAMS)
-        both = jax.vmap(batched, (0, None))(several, batched.pack(EXAMPLES))
+        several = jax.tree.map(
+            lambda x: jnp.stack([x, 2 * x]),
+            PARAMS,
+        )
+        both = jax.vmap(batched, (0, None))(
+            several,
+            batched.pack(EXAMPLES),
+        )
         for each, rows in zip(EXAMPLES, found, strict=True):
             np.testing.assert_allclose(rows, returned(PARAMS, each), rtol=1e-9)
-        last = returned(jax.tree.map(lambda x: 2 * x, PARAMS), EXAMPLES[-1])
-        at = int(both.lengths[0][1].sum()) - len(last)
-        np.testing.assert_allclose(both.values[1][at : at + len(last)], last, rtol=1e-9)
+        last = returned(
+            jax.tree.map(lambda x: 2 * x, PARAMS),
+            EXAMPLES[-1],
+        )
+        at = int(
+            both.lengths[0][1].sum(),
+        ) - len(last)
+        np.testing.assert_allclose(
+            both.values[1][at : at + len(last)],
+            last,
+            rtol=1e-9,
+        )
 
 
 def test_metrics_and_outputs_of_turns():
@@ -377,7 +610,10 @@ def test_metrics_and_outputs_of_turns():
         return summed(hs)
 
     with jax.enable_x64(True):
-        reports = amp.vmap(told, SPEC, params=PARAMS).reports(PARAMS, EXAMPLES)
+        reports = amp.vmap(told, SPEC, params=PARAMS).reports(
+            PARAMS,
+            EXAMPLES,
+        )
     sizes = []
     turns = []
     for each in EXAMPLES:
@@ -387,8 +623,16 @@ def test_metrics_and_outputs_of_turns():
             sizes += (hs**2).sum(1).tolist()
             hs = np.tanh(hs @ PARAMS["w"])
     found = reports.averages()
-    np.testing.assert_allclose(found["size"], np.mean(sizes), rtol=1e-5)
-    np.testing.assert_allclose(found["turn"], np.mean(turns), rtol=1e-5)
+    np.testing.assert_allclose(
+        found["size"],
+        np.mean(sizes),
+        rtol=1e-5,
+    )
+    np.testing.assert_allclose(
+        found["turn"],
+        np.mean(turns),
+        rtol=1e-5,
+    )
 
 
 def test_random_numbers_differ_from_turn_to_turn_and_row_to_row():
@@ -396,33 +640,60 @@ def test_random_numbers_differ_from_turn_to_turn_and_row_to_row():
         def body(i, carry):
             hs, sums = carry
             noise = amp.map(lambda h: amp.dropout(h, 0.5), hs)
-            return hs, amp.map(lambda a, b: 2 * a + b, sums, noise)
+            return hs, amp.map(
+                lambda a, b: 2 * a + b,
+                sums,
+                noise,
+            )
 
         ones = jnp.ones_like(s["x"])
-        return amp.fori_loop(8, body, (ones, jnp.zeros_like(s["x"])))[1]
+        return amp.fori_loop(
+            8,
+            body,
+            (ones, jnp.zeros_like(s["x"])),
+        )[1]
 
     def by_example(p, s):
         def body(i, hs):
             key = jax.random.fold_in(s["key"], i)
-            return amp.map(lambda h: h + jax.random.uniform(key, (2,)) * p["b"], hs)
+            return amp.map(
+                lambda h: h + jax.random.uniform(key, (2,)) * p["b"],
+                hs,
+            )
 
         return summed(amp.fori_loop(s["k"], body, s["x"]))
 
     agrees(by_example)
     with jax.enable_x64(True):
-        found = amp.vmap(drawn, SPEC, params=PARAMS)(PARAMS, EXAMPLES, key=jax.random.key(0))
-    values = np.concatenate([np.asarray(rows) for rows in found.tolist()])
+        found = amp.vmap(drawn, SPEC, params=PARAMS)(
+            PARAMS,
+            EXAMPLES,
+            key=jax.random.key(0),
+        )
+    values = np.concatenate(
+        [np.asarray(rows) for rows in found.tolist()],
+    )
     assert len(np.unique(values)) == values.size  # each is made of eight draws
 
 
 def test_a_sequence_that_changes_is_refused():
     def shorter(p, s):
-        return amp.sum(amp.fori_loop(s["k"], lambda i, hs: hs[1:], s["x"]))
+        return amp.sum(
+            amp.fori_loop(s["k"], lambda i, hs: hs[1:], s["x"]),
+        )
 
     def another(p, s):
         return amp.sum(
             amp.while_loop(
-                lambda hs: amp.read(hs.sum() > 0) == 1, lambda hs: s["u"], s["x"], most=2
+                lambda hs: (
+                    amp.read(
+                        hs.sum() > 0,
+                    )
+                    == 1
+                ),
+                lambda hs: s["u"],
+                s["x"],
+                most=2,
             )
         )
 
@@ -440,9 +711,13 @@ def test_a_sequence_that_changes_is_refused():
 def test_a_length_that_only_the_example_tells_is_checked():
     def told(p, s):
         def body(i, hs):
-            return jnp.concatenate([jnp.zeros((1, 2)), hs[:-1]])
+            return jnp.concatenate(
+                [jnp.zeros((1, 2)), hs[:-1]],
+            )
 
-        return jnp.sum(amp.fori_loop(s["k"], body, s["x"]))
+        return jnp.sum(
+            amp.fori_loop(s["k"], body, s["x"]),
+        )
 
     with jax.enable_x64(True):
         batched = amp.vmap(told, SPEC, params=PARAMS)
@@ -452,8 +727,13 @@ def test_a_length_that_only_the_example_tells_is_checked():
 
 def test_messages_refuse_it_and_name_what_takes_it():
     def plain(p, s):
-        turn = lambda i, hs: amp.map(lambda h: h @ p["w"], hs)
-        return jnp.sum(amp.sum(amp.fori_loop(s["k"], turn, s["x"])))
+        turn = lambda i, hs: amp.map(
+            lambda h: h @ p["w"],
+            hs,
+        )
+        return jnp.sum(
+            amp.sum(amp.fori_loop(s["k"], turn, s["x"])),
+        )
 
     spec = {"x": "float64[n,2]", "k": "int32[]"}
     with (

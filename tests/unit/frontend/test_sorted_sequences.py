@@ -9,7 +9,12 @@ import ampjax as amp
 from ampjax.errors import DataError, GraphError
 
 SPEC = {"v": "float64[n,2]", "i": "int32[n]", "u": "float64[m]"}
-PARAMS = {"w": np.array([0.7, -1.3]), "b": np.float64(0.4)}
+PARAMS = {
+    "w": np.array(
+        [0.7, -1.3],
+    ),
+    "b": np.float64(0.4),
+}
 RNG = np.random.default_rng(4)
 
 
@@ -21,30 +26,46 @@ def example(n, m):
     }
 
 
-EXAMPLES = [example(3, 1), example(0, 0), example(4, 2), example(1, 0)]
+EXAMPLES = [
+    example(
+        3,
+        1,
+    ),
+    example(0, 0),
+    example(4, 2),
+    example(1, 0),
+]
 
 
 def summed(xs):
     """A number that depends on every entry and its place."""
     numbers = jnp.arange(xs.shape[0])
-    return amp.sum(amp.map(lambda x, i: jnp.sum(jnp.sin(x + i)), xs, numbers))
+    return amp.sum(
+        amp.map(lambda x, i: jnp.sum(jnp.sin(x + i)), xs, numbers),
+    )
 
 
 def of_numbers(p, s):
     numbers = s["v"] @ p["w"]
-    return summed(jnp.sort(numbers)) + summed(-jnp.sort(-numbers, descending=True))
+    return summed(jnp.sort(numbers)) + summed(
+        -jnp.sort(-numbers, descending=True),
+    )
 
 
 def along_each_axis(p, s):
     vectors = s["v"] * p["w"]
-    return summed(jnp.sort(vectors, 0)) + summed(jnp.sort(vectors, 1))
+    return summed(
+        jnp.sort(vectors, 0),
+    ) + summed(jnp.sort(vectors, 1))
 
 
 def in_order(p, s):
     """Elements in a computed order, which keeps the order of equal ones; ranks."""
     order = jnp.argsort(s["i"])
     ranks = jnp.argsort(order)
-    return summed((s["v"] * p["w"])[order]) + summed(ranks * p["b"])
+    return summed(
+        (s["v"] * p["w"])[order],
+    ) + summed(ranks * p["b"])
 
 
 def of_each(p, s):
@@ -52,7 +73,9 @@ def of_each(p, s):
 
     def one(u):
         own = jnp.asarray(s["v"])[:, 0] * u
-        return summed(jnp.sort(own) * p["b"]) + summed((own * p["w"][0])[jnp.argsort(own)])
+        return summed(jnp.sort(own) * p["b"]) + summed(
+            (own * p["w"][0])[jnp.argsort(own)],
+        )
 
     return amp.sum(amp.map(one, s["u"]))
 
@@ -62,7 +85,9 @@ def beyond(p, s):
     numbers = s["v"] @ p["w"]
     after = jnp.argsort(numbers) + 1
     filled = numbers.at[after].get(mode="fill", fill_value=2.0)
-    return summed(filled) + summed(numbers.at[after].get(mode="clip"))
+    return summed(filled) + summed(
+        numbers.at[after].get(mode="clip"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,20 +105,39 @@ def test_values_and_gradients(function):
             return jnp.sum(batched(p, batch)[:4] * weights)
 
         def of_examples(p):
-            found = [function(p, jax.tree.map(jnp.asarray, each)) for each in EXAMPLES]
+            found = [
+                function(
+                    p,
+                    jax.tree.map(jnp.asarray, each),
+                )
+                for each in EXAMPLES
+            ]
             return jnp.sum(jnp.stack(found) * weights)
 
         found = jax.jit(jax.value_and_grad(of_batch))(PARAMS)
         wanted = jax.jit(jax.value_and_grad(of_examples))(PARAMS)
-    for each, own in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+    for each, own in zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(wanted),
+        strict=True,
+    ):
         np.testing.assert_allclose(each, own, rtol=1e-9, atol=1e-9)
 
 
 def test_what_is_no_sequence_any_more_is_refused():
     with jax.enable_x64(True):
-        for flat in (lambda xs: xs.reshape(-1), lambda xs: xs.T):
+        for flat in (
+            lambda xs: xs.reshape(
+                -1,
+            ),
+            lambda xs: xs.T,
+        ):
             with pytest.raises(GraphError, match="first axis of a sequence counts its elements"):
-                amp.vmap(lambda p, s, f=flat: f(s["v"] * p["w"]), SPEC, params=PARAMS)
+                amp.vmap(
+                    lambda p, s, f=flat: f(s["v"] * p["w"]),
+                    SPEC,
+                    params=PARAMS,
+                )
 
 
 def test_elements_of_an_empty_sequence_are_refused():
