@@ -14,7 +14,7 @@ from support.effort import examples as tried
 import ampjax as amp
 from ampjax.errors import DataError, GraphError
 
-SPEC = {"x": "float64[t,2]", "i": "int32[t]"}
+SPEC = {"x": "float64[t,2]", "i": "int32[t]", "k": "int32[]"}
 
 OPERATIONS = {
     "all but the first": lambda p, xs: xs[1:],
@@ -59,6 +59,8 @@ OPERATIONS = {
             0,
         )
     ),
+    "sorted": lambda p, xs: jnp.sort(xs * p["b"], 0),
+    "in order": lambda p, xs: (xs * p["b"])[jnp.argsort(xs[:, 0])],
     "less the mean": lambda p, xs: xs - amp.mean(xs),
     "mapped": lambda p, xs: amp.map(
         lambda x: jnp.sin(x) * p["b"],
@@ -82,8 +84,32 @@ def model(names):
     return function
 
 
+KEEPING = ["turned around", "shifted", "product", "running sum", "softmax", "beside itself"]
+KEEPING += ["less the mean", "mapped", "sorted", "in order"]
+"""Operations that leave a sequence as long as it is."""
+
+
+def loop(names, n_arrays):
+    """A model whose loop carries a sequence, and arrays, through operations."""
+
+    def function(p, s):
+        def turn(i, carry):
+            xs, *totals = carry
+            for name in names:
+                xs = jnp.sin(OPERATIONS[name](p, xs) + i)
+            return (xs, *(jnp.cos(total + amp.sum(xs)) for total in totals))
+
+        start = p["table"][s["i"]] + s["x"]
+        xs, *totals = amp.fori_loop(s["k"], turn, (start, *[p["b"]] * n_arrays))
+        rows = amp.map(lambda x: jnp.sum(x * p["b"]), xs)
+        return amp.sum(rows) + sum(map(jnp.sum, totals))
+
+    return function
+
+
 def example(rng, n):
     return {
+        "k": np.int32(rng.integers(0, 4)),
         "x": rng.normal(size=(n, 2)),
         "i": rng.integers(
             0,
@@ -130,7 +156,37 @@ def test_chains_of_operations_are_those_of_each_example(names, lengths, seed):
         "b": rng.normal(size=2),
         "table": rng.normal(size=(3, 2)),
     }
-    function = model(names)
+    agrees(model(names), params, rng, lengths)
+
+
+@pytest.mark.slow
+@settings(max_examples=tried(32))
+@given(
+    st.lists(
+        st.sampled_from(KEEPING),
+        min_size=1,
+        max_size=2,
+    ),
+    st.integers(0, 1),
+    st.lists(
+        st.integers(0, 3),
+        min_size=0,
+        max_size=2,
+    ),
+    st.integers(0, 1 << 16),
+)
+def test_loops_that_carry_sequences_are_those_of_each_example(names, n_arrays, lengths, seed):
+    rng = np.random.default_rng(seed)
+    params = {
+        "w": rng.normal(size=(2, 2)),
+        "b": rng.normal(size=2),
+        "table": rng.normal(size=(3, 2)),
+    }
+    agrees(loop(names, n_arrays), params, rng, lengths)
+
+
+def agrees(function, params, rng, lengths):
+    """Compares a batch's values and gradients with the function's of each example."""
     with jax.enable_x64(True), jax.disable_jit():
         examples = [
             example(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.sequence_steps import sequences
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, Slot, View
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, Slot, View, filled_up
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import RowTables
@@ -71,7 +71,8 @@ def _received(
 ) -> Value:
     """Sums at the receivers."""
     nodes = inner.space
-    out = Rows(kind, inner.bare())
+    room = inner.bare()
+    out = Rows(kind, room)
     slots = [_receivers(inner, part, plan) for part in parts]
 
     def compute(run: Run) -> list[Any]:
@@ -79,7 +80,7 @@ def _received(
         total = run.zeros(out)
         for rows, slot in zip(values, slots, strict=True):
             total = total + jax.ops.segment_sum(run.get(rows), run.slots[slot], n)
-        return [total]
+        return [filled_up(run, room, total)]
 
     inner.block.add([out], compute)
     return View(out, nodes)

@@ -9,22 +9,29 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.errors import GraphError
-from ampjax.frontend.batches.programs_of_rows import Block, Room, Rows, Run, Slot, View, taken
+from ampjax.frontend.batch_rules.carried_parts import CarriedPart
+from ampjax.frontend.batches.programs_of_rows import (
+    Block,
+    Room,
+    Rows,
+    Run,
+    Slot,
+    View,
+    filled_rows,
+    taken,
+)
 from ampjax.frontend.batches.room_bodies import Body, element_type
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.loops.traced_rows import is_read_early
-from ampjax.jaxprs.primitives import shape_text
 
 
 def loop(
     body: Body,
     frame: Frame,
-    carry: Sequence[tuple[Value, Any]],
-    line: str,
+    carry: Sequence[CarriedPart],
     step: Callable[[Block, Sequence[Rows]], tuple[list[Rows], list[tuple[Room, Value, Any]]]],
 ) -> tuple[list[Value], list[Value]]:
     """Adds a loop over the levels of a frame.
@@ -32,27 +39,17 @@ def loop(
     Args:
       body: Where.
       frame: The frame.
-      carry: What it takes from level to level: values before it, as rows of the body's room, and their types.
-      line: The user's line.
+      carry: What it takes from level to level.
       step: Adds the steps of a level to a block: from what is carried to what that is after the level, and to what each level gives: its room,
         the value and its type.
 
     Returns:
       What is carried out, and for what each level gives, all levels' values.
-
-    Raises:
-      GraphError: If a sequence is carried.
     """
     low = body.low
     made = low.loops[frame] = Loop(frame)
     made.block.outer = body.block
-    for value, kind in carry:
-        if isinstance(value, Elements):
-            fix = "Carry what has a fixed shape: a sum, or one element."
-            raise GraphError(
-                line, "arrays that a loop carries", f"a sequence, {shape_text(kind)}", fix
-            )
-    before = [body.rows(value, kind) for value, kind in carry]
+    before = [part.before for part in carry]
     inside = [Rows(rows.aval, rows.room) for rows in before]
     made.block.give(inside)
     after, given = step(made.block, inside)
@@ -68,18 +65,19 @@ def loop(
                 values=[_seen(view, outputs, seen) for view in report.values],
             )
         )
-    last = [Rows(rows.aval, body.bare()) for rows in before]
+    last = [part.last() for part in carry]
     assert frame.space is not None
     there = low.room(frame, frame.space).there
     run = _LevelLoop(
         low,
         made,
         there,
-        (before, inside, after),
+        (before, inside, after, last),
         (outputs, seen),
     )
     body.block.add([*last, *seen], run)
-    return [View(rows, body.space) for rows in last], results
+    found = [part.value(rows) for part, rows in zip(carry, last, strict=True)]
+    return found, results
 
 
 def of_all_levels(
@@ -135,11 +133,11 @@ class _LevelLoop:
     low: RowLowering
     made: Loop
     there: Slot
-    carried: tuple[Sequence[Rows], Sequence[Rows], Sequence[Rows]]
+    carried: tuple[Sequence[Rows], Sequence[Rows], Sequence[Rows], Sequence[Rows]]
     given: tuple[Sequence[Rows], Sequence[Rows]]
 
     def __call__(self, run: Run) -> list[Any]:
-        before, inside, after = self.carried
+        before, inside, after, ended = self.carried
         outputs, seen = self.given
         start = [run.get(rows) for rows in before]
         n_levels, *shape = run.slots[self.there].shape
@@ -174,7 +172,7 @@ class _LevelLoop:
             ([*tables.values()], rows),
         )
         return [
-            *last,
+            *filled_rows(run, ended, last),
             *(x.reshape(-1, *x.shape[2:]) for x in stacked),
         ]
 
@@ -188,16 +186,29 @@ def _is_read_once(
     return is_read_early(run.slots[slot].size, len(run.get(source)))
 
 
-def side_by_side(body: Body, space: IndexSpace, reverse: bool) -> Frame:
+def side_by_side(
+    body: Body,
+    space: IndexSpace,
+    reverse: bool,
+    alongside: bool = False,
+) -> Frame:
     """The frame of a loop through sequences, all in step: at each level, an element of each row's sequence that is long enough.
 
     Args:
       body: Where the loop is.
       space: The elements' space.
       reverse: Whether it goes from the last element to the first.
+      alongside: Whether the elements of sequences from around, too, lie at each level where they lie around the loop: so nothing is read to carry
+        a sequence.
     """
     frame = body.room.frame
     around = body.space
+    low = body.low
+
+    def copied(inner: IndexSpace) -> IndexSpace | None:
+        if inner.parent is not space:
+            return None
+        return low.copy_space(low.original(inner), around)
 
     def levels(tables: RowTables) -> np.ndarray:
         rows = tables.rows(frame, around)
@@ -217,4 +228,4 @@ def side_by_side(body: Body, space: IndexSpace, reverse: bool) -> Frame:
         number = sizes - 1 - level if reverse else level + np.zeros_like(sizes)
         return np.where(level < sizes, starts + number, -1)
 
-    return Frame(frame, space, levels, around)
+    return Frame(frame, space, levels, around, copied if alongside else None)

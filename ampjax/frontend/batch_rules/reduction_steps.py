@@ -13,7 +13,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.sequence_steps import sequences
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, as_typed
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, as_typed, filled_up
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.blocks.block_reductions import block_reduction
@@ -82,7 +82,8 @@ def segments(
     out = Rows(kind, room)
 
     def compute(run: Run) -> list[Any]:
-        return [as_typed(reduce(run.get(values), run.slots[parents], run.size(room)), kind)]
+        found = reduce(run.get(values), run.slots[parents], run.size(room))
+        return [as_typed(filled_up(run, room, found), kind)]
 
     body.block.add([out], compute)
     return View(out, body.space)

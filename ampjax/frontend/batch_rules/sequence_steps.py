@@ -10,9 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.batch_rules.carried_parts import carried_part
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
 from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
-from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, along, as_typed, taken
+from ampjax.frontend.batches.programs_of_rows import (
+    Block,
+    Rows,
+    Run,
+    View,
+    along,
+    as_typed,
+    filled_up,
+    taken,
+)
 from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Loop, Recall, Value
 from ampjax.frontend.batches.step_frames import Before, StepFrame
@@ -45,7 +55,11 @@ def scan(
         return [*mapped(body, space, step, [*closed, *rows])]
     if in_steps(body, step, [*closed, *init, *rows], types[:k]):
         return _in_steps(body, call, operands, space, rows)
-    frame = side_by_side(body, space, call.options["reverse"])
+    carried = []
+    for value, kind in zip(init, types, strict=False):
+        carried.append(carried_part(body, value, kind, call.line))
+    has_sequence = any(part.is_sequence for part in carried)
+    frame = side_by_side(body, space, call.options["reverse"], has_sequence)
     low = body.low
 
     def level(block: Block, inside: Sequence[Rows]) -> Any:
@@ -60,15 +74,17 @@ def scan(
 
         block.add([mask], counts)
         each = around.at(low.room(frame, space, mask, body.room.is_known))
-        carry = [View(x, body.space) for x in inside]
+        rooms = [part.inside(each) for part in carried]
+        carry = [part.value(x) for part, x in zip(carried, inside, strict=True)]
         results = each.guarded(
             each.room,
             lambda there: there.run(step, [*closed, *carry, *rows]),
         )
         after = []
-        for old, value, kind in zip(inside, results, types, strict=False):
-            new = each.rows(value, kind)
-            after.append(chosen(block, mask, new, old))
+        for part, room, old, value in zip(carried, rooms, inside, results, strict=False):
+            counts_here = room.room.mask
+            assert counts_here is not None
+            after.append(chosen(block, counts_here, part.after(room, value), old))
         return after, [
             (each.room, value, kind) for value, kind in zip(results[k:], types[k:], strict=True)
         ]
@@ -76,8 +92,7 @@ def scan(
     last, ys = loop(
         body,
         frame,
-        list(zip(init, types, strict=False)),
-        call.line,
+        carried,
         level,
     )
     return [*last, *(Elements(space, y) for y in ys)]
@@ -317,7 +332,8 @@ def _taken_by_value(
     sizes = Static(Column(body.space, lambda data: space.lengths(data)))
     n = body.rows(sizes, jax.ShapeDtypeStruct((), np.int32))
     parents = body.parents(space)
-    out = Rows(kind, body.bare())
+    room = body.bare()
+    out = Rows(kind, room)
 
     def compute(run: Run) -> list[Any]:
         own = run.get(number)
@@ -332,7 +348,8 @@ def _taken_by_value(
             jnp.maximum(size - 1, 0),
         )
         every = run.get(values)
-        return [taken(every, jnp.clip(first + place, 0, max(len(every) - 1, 0)))]
+        found = taken(every, jnp.clip(first + place, 0, max(len(every) - 1, 0)))
+        return [filled_up(run, room, found)]
 
     body.block.add([out], compute)
     return View(out, body.space)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.batch_rules.carried_parts import carried_part
 from ampjax.frontend.batch_rules.level_loops import loop
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
@@ -88,7 +89,11 @@ def waiting_loop(
             after.append(_written(block, each.rows(value, old.aval), old, plain, place))
         return after, []
 
-    last, _ = loop(inner, frame, start, call.line, level)
+    carried = []
+    for value, kind in start:
+        _require_array(value, call)
+        carried.append(carried_part(inner, value, kind, call.line))
+    last, _ = loop(inner, frame, carried, level)
     return [Elements(space, value) for value in last]
 
 

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.batch_rules.carried_parts import carried_part
 from ampjax.frontend.batch_rules.choice_steps import masked
 from ampjax.frontend.batch_rules.sequence_steps import chosen
-from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View
+from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, filled_rows
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.draft.values import Elements
 
 
 def while_loop(
@@ -30,9 +30,6 @@ def while_loop(
     n_test, n_turn, _ = call.n_closed
     closed = operands[n_test : n_test + n_turn]
     init = operands[n_test + n_turn :]
-    if any(isinstance(value, Elements) for value in init):
-        fix = "Carry what has a fixed shape: a sum, or one element."
-        raise GraphError(call.line, "arrays that a `while_loop` carries", "a sequence", fix)
     low = body.low
     room = body.room
     flag = jax.ShapeDtypeStruct((), np.bool_)
@@ -43,9 +40,10 @@ def while_loop(
     asked = body.rows(answer, flag)
     goes = masked(body, lambda run: run.get(asked))
     types = [variable.aval for variable in turn.jaxpr.outvars[:-1]]
-    before = []
+    carried = []
     for value, kind in zip(init, types, strict=True):
-        before.append(body.rows(value, kind))
+        carried.append(carried_part(body, value, kind, call.line))
+    before = [part.before for part in carried]
     block = Block(body.block)
     inside = [Rows(rows.aval, rows.room) for rows in before]
     going = Rows(flag, goes.room)
@@ -55,17 +53,20 @@ def while_loop(
         block,
         low.room(room.frame, room.space, going, False),
     )
-    carry: list[Value] = [View(rows, body.space) for rows in inside]
+    rooms = [part.inside(each) for part in carried]
+    carry = [part.value(rows) for part, rows in zip(carried, inside, strict=True)]
     *results, answer = each.guarded(
         each.room,
         lambda there: there.run(turn, [*closed, *carry]),
     )
     after = []
-    for value, kind, old in zip(results, types, inside, strict=True):
-        after.append(chosen(block, going, each.rows(value, kind), old))
+    for part, room, value, old in zip(carried, rooms, results, inside, strict=True):
+        counts = room.room.mask
+        assert counts is not None
+        after.append(chosen(block, counts, part.after(room, value), old))
     more = each.rows(answer, flag)
     told = _told(body, block, call)
-    last = [Rows(rows.aval, body.bare()) for rows in before]
+    last = [part.last() for part in carried]
     most = call.options["most"]
 
     def compute(run: Run) -> Sequence[Any]:
@@ -80,13 +81,13 @@ def while_loop(
 
         start = [*map(run.get, before)], run.get(goes), [run.zeros(total) for _, total in told]
         values, _, sums = jax.lax.scan(round_of, start, jnp.arange(most))[0]
-        return [*values, *sums]
+        return [*filled_rows(run, last, values), *sums]
 
     body.block.add(
         [*last, *(total for _, total in told)],
         compute,
     )
-    return [View(rows, body.space) for rows in last]
+    return [part.value(rows) for part, rows in zip(carried, last, strict=True)]
 
 
 def _told(

@@ -356,11 +356,34 @@ def sheltered(values: Any, mask: Any) -> Any:
     """
     if not len(values):
         return values
-    return jnp.where(
-        along(mask, values),
-        values,
-        values[jnp.argmax(mask)],
-    )
+    copy = jax.lax.stop_gradient(values[jnp.argmax(mask)])  # no result depends on it
+    return jnp.where(along(mask, values), values, copy)
+
+
+def filled_up(run: Run, room: Room, values: Any) -> Any:
+    """Rows of a room, with copies of a row that is there in place of rows that only fill the room up.
+
+    Reductions and loops give such a row what they give for no elements, of which a logarithm or a quotient would not be finite.
+
+    Args:
+      run: The run.
+      room: The room, all of whose rows there are.
+      values: `[rows, ...]`.
+    """
+    if not len(values):
+        return values
+    there = jnp.asarray(run.slots[room.there])
+    copy = values[jnp.argmax(there)]
+    return jnp.where(along(there, values), values, copy)
+
+
+def filled_rows(run: Run, rows: Sequence[Rows], values: Sequence[Any]) -> list[Any]:
+    """Values of arrays, each filled up with copies; see `filled_up`."""
+    result = []
+    for each, value in zip(rows, values, strict=True):
+        assert each.room is not None
+        result.append(filled_up(run, each.room, value))
+    return result
 
 
 def along(mask: Any, values: Any) -> Any:

@@ -42,12 +42,20 @@ class Body:
       low: The lowering.
       block: The block.
       room: The room.
+      is_sure: Whether the block runs only where some row of the room counts.
     """
 
-    def __init__(self, low: RowLowering, block: Block, room: Room):
+    def __init__(
+        self,
+        low: RowLowering,
+        block: Block,
+        room: Room,
+        is_sure: bool = False,
+    ):
         self.low = low
         self.block = block
         self.room = room
+        self.is_sure = is_sure
 
     @property
     def space(self) -> IndexSpace:
@@ -195,12 +203,7 @@ class Body:
             return view.rows
         is_here = view.origin is None and view.space is source.space
         is_same = is_here and source.place == room.place
-        is_beside = (
-            is_here
-            and (room.frame.outer, room.frame.beside) == source.place
-            and room.space is room.frame.space
-        )
-        there = view.rows if is_same or is_beside else self._read(view, source)
+        there = view.rows if is_same or self._is_beside(view) else self._read(view, source)
         mask = room.mask
         if mask is None:
             return there
@@ -210,6 +213,17 @@ class Body:
             lambda run: [sheltered(run.get(there), run.get(mask))],
         )
         return out
+
+    def _is_beside(self, view: View) -> bool:
+        """Whether a value from around a loop has its rows at the places of the loop's rows that read them."""
+        frame = self.room.frame
+        is_inner = self.space is not frame.space
+        # of a sequence from around, elements are copies, one for each step of the loop
+        original = self.low.across.get(view) if is_inner and view.space is self.space else view
+        if original is None or original.origin is not None or view.rows.room is None:
+            return False
+        place = frame.outer, frame.alongside(self.space)
+        return original.space is view.rows.room.space and view.rows.room.place == place
 
     def _read(self, view: View, source: Room) -> Rows:
         room = self.room
@@ -330,6 +344,13 @@ class Body:
         """
         return View(rows, self.space)
 
+    def _has_elements(self, room: Room) -> bool:
+        """Whether each row has elements in an inner room, since it is an element of the same sequence itself."""
+        around = room.space.parent
+        if around is None or around is not self.space:
+            return False
+        return self.low.original(room.space) is self.low.original(around)
+
     def guarded(
         self,
         room: Room,
@@ -344,8 +365,10 @@ class Body:
         Returns:
           The results, as they are seen from here.
         """
+        if self.is_sure and self._has_elements(room):
+            return build(Body(self.low, self.block, room, is_sure=True))
         inner = Block(self.block)
-        results = build(Body(self.low, inner, room))
+        results = build(Body(self.low, inner, room, is_sure=True))
         outputs: list[Rows] = []
         for value in [*results, *(each for report in inner.reports for each in report.values)]:
             _note_outputs(value, inner, outputs)

@@ -48,6 +48,7 @@ class Frame:
       space: The space whose rows the loop's levels are made of; every other space in the frame is inside of it.
       levels: From the tables to `[..., levels, rows]`: the rows of `space` at each level, -1 where none is.
       beside: The space around, if the loop's row at each place belongs to the surroundings' row at that place.
+      copied: From a space inside, whose rows are copies and lie where the originals do, to the originals' space; from any other to None.
 
     Attributes:
       fills: From the tables to the rows of `space` with copies where none is, if these are not the first ones of each level.
@@ -63,11 +64,23 @@ class Frame:
         space: IndexSpace | None = None,
         levels: Callable[[RowTables], np.ndarray] | None = None,
         beside: IndexSpace | None = None,
+        copied: Callable[[IndexSpace], IndexSpace | None] | None = None,
     ):
         self.outer = outer
         self.space = space
         self.levels = levels
         self.beside = beside
+        self._copied = copied
+
+    def alongside(self, space: IndexSpace) -> IndexSpace | None:
+        """Finds the space of the surroundings at whose places the rows of a space lie; None for a space with places of its own.
+
+        Args:
+          space: The space.
+        """
+        if space is self.space:
+            return self.beside
+        return None if self._copied is None else self._copied(space)
 
     def around(self) -> list[Frame]:
         """Lists this frame and the frames around this one, from the inside."""
@@ -249,6 +262,11 @@ class RowTables:
         """`[..., rows]`: the place of the row around each row; one more than the last where there is none."""
         around = space.parent
         assert around is not None
+        copied = frame.alongside(space)
+        if copied is not None and space is not frame.space:
+            assert frame.outer is not None
+            own = self.parents(frame.outer, copied)
+            return np.broadcast_to(own[..., None, :], self.rows(frame, space).shape)
         n = self.rows(frame, around).shape[-1]
         own = self.reads(
             (frame, around),
@@ -277,7 +295,34 @@ class RowTables:
             rows = np.full(self._size, -1)
             rows[: len(self.data)] = np.arange(len(self.data))
             return rows
+        copied = frame.alongside(space)
+        if copied is not None:
+            return self._alongside(frame, space, copied)
         return self._inside(self.rows(frame, space.parent), frame, space)
+
+    def _alongside(
+        self,
+        frame: Frame,
+        space: IndexSpace,
+        copied: IndexSpace,
+    ) -> np.ndarray:
+        """Lists copies of rows of the surroundings at the places of these rows, level by level."""
+        assert frame.outer is not None
+        assert frame.space is not None
+        loop = self.rows(frame, frame.space)
+        none = np.full((*loop.shape[:-1], 1), -1)
+        around = np.concatenate([loop, none], -1)
+        at = self.parents(frame.outer, copied)[..., None, :]
+        outer = np.take_along_axis(
+            around, np.broadcast_to(at, (*loop.shape[:-1], at.shape[-1])), -1
+        )
+        own = self.rows(frame.outer, copied)[..., None, :]
+        numbers = copied.numbers(self.data)
+        starts = space.starts(self.data)
+        if not len(numbers) or not len(starts):
+            return np.full(outer.shape, -1)
+        rows = starts[outer] + numbers[own]
+        return np.where((outer >= 0) & (own >= 0), rows, -1)
 
     def _inside(
         self,

@@ -19,6 +19,7 @@ from ampjax.frontend.combinators.tracing import (
     as_arrays,
     bind,
     dimensions,
+    require_carry,
     require_same,
     require_structure,
     trace,
@@ -179,7 +180,7 @@ def while_loop(
     Args:
       test: `test(carry)`: a truth value made of what `amp.read` gives.
       body: `body(carry) -> carry`.
-      init: The first carry, a pytree of arrays.
+      init: The first carry, a pytree of arrays; for `amp.vmap` also of sequences, which keep their lengths.
       most: Rounds at most; must be given. So many are assumed where nothing is computed: when memory is sized and kernels are compiled ahead.
 
     Returns:
@@ -223,7 +224,7 @@ def while_loop(
         step.results,
         "Return it as `init` is built.",
     )
-    require_same(line, "a carry that keeps its types", types, results)
+    require_carry(line, types, results)
     carry = structure.unflatten(types)
     turn, turn_closed, _ = trace(
         lambda carry: _turn(use, test, body, carry),

@@ -31,7 +31,7 @@ from ampjax.frontend.combinators.tracing import (
     bind,
     call_user,
     dimensions,
-    require_same,
+    require_carry,
     structure_text,
     trace,
     type_of,
@@ -51,7 +51,7 @@ def scan(
 
     Args:
       f: `f(carry, x) -> (carry, y)`, for one element.
-      init: The first carry, a pytree of arrays.
+      init: The first carry, a pytree of arrays; for `amp.vmap` also of sequences, which keep their lengths.
       xs: A pytree of sequences of one length.
       reverse: Whether to go from the last element to the first; the `y`s stay in the elements' order.
 
@@ -103,9 +103,7 @@ def scan(
             "Return the carry as `init` is built.",
         )
     k = len(carry_leaves)
-    require_same(
-        line, "a carry that keeps its types", [type_of(x) for x in carry_leaves], results[:k]
-    )
+    require_carry(line, [type_of(x) for x in carry_leaves], results[:k])
     types = [
         *results[:k],
         *(along(dimension, y) for y in results[k:]),
@@ -181,7 +179,7 @@ def fori_loop(
     Args:
       n: How often: an integer that follows from the instance alone; below 0 counts as 0.
       body: `body(i, carry) -> carry`, with `i` from 0 to `n - 1`.
-      init: The first carry.
+      init: The first carry, as for `scan`.
 
     Returns:
       The last carry.

@@ -32,6 +32,10 @@ COMBINATOR = jex.Primitive("combinator")
 COMBINATOR.multiple_results = True
 COMBINATOR.def_abstract_eval(lambda *_, call: list(call.results))
 
+_SAME_TYPES = (
+    "Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
+)
+
 _DIMENSIONS: contextvars.ContextVar[Dimensions | None] = contextvars.ContextVar(
     "ampjax_dimensions", default=None
 )
@@ -361,13 +365,46 @@ def require_same(
     Raises:
       GraphError: If they differ.
     """
+    _require_types(line, what, wanted, got, _SAME_TYPES)
+
+
+def _require_types(
+    line: str,
+    what: str,
+    wanted: Sequence[Any],
+    got: Sequence[Any],
+    fix: str,
+) -> None:
     if [(a.shape, a.dtype) for a in wanted] != [(a.shape, a.dtype) for a in got]:
         raise GraphError(
             line,
             f"{what}: {', '.join(map(shape_text, wanted)) or 'nothing'}",
             ", ".join(map(shape_text, got)) or "nothing",
-            "Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be.",
+            fix,
         )
+
+
+def require_carry(
+    line: str,
+    wanted: Sequence[Any],
+    got: Sequence[Any],
+) -> None:
+    """Checks that the types of a carry stay the same in a turn of a loop.
+
+    Args:
+      line: The user's line.
+      wanted: The types before the turn.
+      got: The types after it.
+
+    Raises:
+      GraphError: If they differ, such as in the length of a sequence.
+    """
+    fix = _SAME_TYPES
+    for before, after in zip(wanted, got, strict=False):
+        is_long = bool(before.shape) and not isinstance(before.shape[0], int)
+        if is_long and before.shape[:1] != after.shape[:1]:
+            fix = "A loop can't change the length of a sequence that it carries: carry all elements, and how many of them count."
+    _require_types(line, "a carry that keeps its types", wanted, got, fix)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -167,6 +167,8 @@ class KnownValues:
             fix = "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
             if equation.source.primitive.name == "iota":
                 fix = "Put the elements' numbers into the example: `np.arange` of its length."
+            elif equation.source.primitive.name in ("reshape", "transpose"):
+                fix = "The first axis of a sequence counts its elements and stays the first: reshape each element in `amp.map`."
             if not self._lowering.of_rows:
                 fix = f"{fix} `amp.vmap` takes most such operations."
             got = f"{self._users_word(equation)} on a whole sequence, whose length is each instance's own"

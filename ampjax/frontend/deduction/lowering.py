@@ -282,7 +282,7 @@ class Lowering:
                     line,
                     "an array",
                     "a sequence",
-                    "Carry what has a fixed shape: a sum, or one element.",
+                    "Carry what has a fixed shape: a sum, or one element. `amp.vmap` carries sequences.",
                 )
         leaves = leaves_of(values)
         if (

@@ -18,6 +18,7 @@ from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.frontend.whole_sequences import sequence_parts, sequence_slices
 from ampjax.frontend.whole_sequences.element_operations import NotByElementError, on_elements
+from ampjax.frontend.whole_sequences.sorted_sequences import sort
 from ampjax.frontend.whole_sequences.whole_reductions import SEGMENTS, contracted, reduced
 from ampjax.jaxprs.primitives import bind
 
@@ -252,6 +253,7 @@ _RULES: Mapping[str, SequenceRule] = {
     "concatenate": sequence_parts.concatenated,
     "pad": padded,
     "dot_general": contracted,
+    "sort": sort,
     **dict.fromkeys(SEGMENTS, reduced),
     **dict.fromkeys(_ACCUMULATED, accumulated),
 }

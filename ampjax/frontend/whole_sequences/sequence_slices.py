@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, taken
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_up, taken
 from ampjax.frontend.batches.room_bodies import (
     Body,
     element_type,
@@ -23,6 +23,7 @@ from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
+from ampjax.frontend.whole_sequences.sorted_sequences import in_computed_order
 
 Numbers = Callable[[Any], np.ndarray]
 """From the data to integers, one or several for each row of a space."""
@@ -82,7 +83,7 @@ def gathered(
         return _several(body, equation, xs, at, indices)
     at = body.low.copied(at, body.space)
     if not is_static(at.element):
-        return None
+        return _in_computed_order(body, equation, xs, at)
     inside = body.inside(at.space)
     column = body.low.host.column(
         at.element,
@@ -115,6 +116,24 @@ def gathered(
             body.low.value_at(xs.element, xs.space, space, origin, way),
         )
     ]
+
+
+def _in_computed_order(
+    body: Body,
+    equation: Equation,
+    xs: Elements,
+    at: Elements,
+) -> list[Value] | None:
+    """Elements by computed numbers, of a sequence that has any wherever there is a number."""
+    n_rows = body.space.n_rows
+    _check(
+        body,
+        lambda data: np.zeros(n_rows(data), int),
+        at.space.lengths,
+        xs.space.lengths,
+        equation.line,
+    )
+    return in_computed_order(body, equation, xs, at)
 
 
 def _part(
@@ -352,7 +371,8 @@ def _computed(
         jax.ShapeDtypeStruct((), np.int32),
     )
     parents = body.parents(space)
-    out = Rows(kind, body.bare())
+    room = body.bare()
+    out = Rows(kind, room)
 
     def compute(run: Run) -> list[Any]:
         own = run.get(number)
@@ -367,12 +387,11 @@ def _computed(
             jnp.maximum(run.get(length) - kind.shape[0], 0),
         )
         at = place[:, None] + jnp.arange(kind.shape[0])
-        return [
-            taken(
-                every,
-                jnp.clip(at, 0, max(len(every) - 1, 0)),
-            )
-        ]
+        found = taken(
+            every,
+            jnp.clip(at, 0, max(len(every) - 1, 0)),
+        )
+        return [filled_up(run, room, found)]
 
     body.block.add([out], compute)
     return View(out, body.space)

@@ -1,0 +1,176 @@
+"""Sorted sequences, and elements in an order that is computed: operations on the rows of all sequences at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, filled_rows, taken
+from ampjax.frontend.batches.room_bodies import Body, element_type, type_of_atom
+from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction.equations import Equation
+from ampjax.frontend.draft.index_spaces import Column
+from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.rules.sequence_rules import elements_space
+
+
+def sort(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """Sorts the elements of each sequence, as `jnp.sort` and `jnp.argsort` do; None along another axis.
+
+    The number of each element's sequence is the first key: so elements stay in their own sequence.
+    """
+    params = equation.source.params
+    if params["dimension"] or any(_has_sequences(value) for value in values):
+        return None
+    space = elements_space(
+        values,
+        Call("sort", [], line=equation.line),
+    )
+    inner = body.inside(space)
+    parents = body.parents(space)
+    rows = []
+    for value, atom in zip(
+        values,
+        equation.inputs,
+        strict=True,
+    ):
+        kind = element_type(type_of_atom(atom))
+        rows.append(inner.rows(value.element, kind))
+    room = inner.bare()
+    out = [Rows(each.aval, room) for each in rows]
+
+    def compute(run: Run) -> list[Any]:
+        every = [run.get(each) for each in rows]
+        around = along(run.slots[parents], every[0])
+        around = jnp.broadcast_to(around, every[0].shape)
+        _, *found = jax.lax.sort(
+            (around, *every),
+            dimension=0,
+            is_stable=params["is_stable"],
+            num_keys=1 + params["num_keys"],
+        )
+        return filled_rows(
+            run,
+            out,
+            found,
+        )
+
+    body.block.add(out, compute)
+    found: list[Value] = []
+    for each in out:
+        element: Value = View(each, space)
+        found.append(Elements(space, element))
+    return found
+
+
+def in_computed_order(
+    body: Body,
+    equation: Equation,
+    xs: Elements,
+    at: Elements,
+) -> list[Value] | None:
+    """Reads elements of a sequence by numbers that another sequence holds; None where elements are sequences.
+
+    Args:
+      body: Where.
+      equation: JAX's `gather`, along the elements.
+      xs: The sequence.
+      at: The numbers, `[1]` each.
+    """
+    if _has_sequences(xs):
+        return None
+    given, indices = map(type_of_atom, equation.inputs)
+    mode = equation.source.params["mode"]
+    space = at.space
+    inner = body.inside(space)
+    kind = element_type(given)
+    number = inner.rows(at.element, element_type(indices))
+    values = body.inside(xs.space).rows(xs.element, kind)
+
+    def lengths(data: Any) -> np.ndarray:
+        return xs.space.lengths(data)[space.parents(data)]
+
+    sizes = inner.rows(
+        Static(Column(space, lengths)),
+        jax.ShapeDtypeStruct((), np.int32),
+    )
+    elements = body.parents(xs.space)
+    around = body.parents(space)
+    room = inner.bare()
+    out = Rows(kind, room)
+
+    def compute(run: Run) -> list[Any]:
+        every = run.get(values)
+        own = run.get(number)[:, 0]
+        size = run.get(sizes)
+        first = jnp.searchsorted(
+            run.slots[elements],
+            run.slots[around],
+        )
+        place = jnp.clip(
+            own,
+            0,
+            jnp.maximum(size - 1, 0),
+        )
+        last = max(len(every) - 1, 0)
+        found = taken(
+            every,
+            jnp.clip(
+                first + place,
+                0,
+                last,
+            ),
+        )
+        if mode == jax.lax.GatherScatterMode.FILL_OR_DROP:
+            is_there = (own >= 0) & (own < size)
+            found = _or_filled(
+                found,
+                is_there,
+                equation,
+            )
+        return filled_rows(
+            run,
+            [out],
+            [found],
+        )
+
+    body.block.add([out], compute)
+    element: Value = View(out, space)
+    return [Elements(space, element)]
+
+
+def _or_filled(
+    values: Any,
+    is_there: Any,
+    equation: Equation,
+) -> Any:
+    """Values where an element is there; elsewhere the number that JAX gives for an element that a sequence lacks."""
+    blank = equation.source.params["fill_value"]
+    if blank is None:
+        dtype = values.dtype
+        if jnp.issubdtype(dtype, jnp.inexact):
+            blank = np.nan
+        elif jnp.issubdtype(dtype, jnp.signedinteger):
+            blank = np.iinfo(dtype).min
+        else:
+            is_bool = jnp.issubdtype(dtype, jnp.bool_)
+            blank = True if is_bool else np.iinfo(dtype).max
+    return jnp.where(
+        along(is_there, values),
+        values,
+        jnp.asarray(blank, values.dtype),
+    )
+
+
+def _has_sequences(value: Value) -> bool:
+    """Whether a value is no sequence, or one of sequences."""
+    return not isinstance(value, Elements) or isinstance(value.element, Elements)
