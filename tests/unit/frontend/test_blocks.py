@@ -247,6 +247,30 @@ def test_no_array_has_a_number_for_each_pair():
     assert "f32[1,104,104]" in text and "f32[1,104,104,3]" not in text
 
 
+def test_elements_that_a_branch_alone_reads_are_no_block():
+    """One long word among short ones is not the length to which all words are filled up."""
+
+    def spelled(p, s):
+        def word(rare, letters):
+            total = lambda: amp.sum(amp.map(lambda x: jnp.tanh(x @ p["w"]), letters))
+            return amp.cond(rare > 0, total, lambda: jnp.zeros(3))
+
+        return jnp.sum(amp.sum(amp.map(word, s["rare"], s["letters"])))
+
+    spec = {"rare": "int32[n]", "letters": "float32[n,c,3]"}
+    lengths = [40, *[2] * 20]
+    letters = [np.ones((n, 3), np.float32) for n in lengths]
+    rare = np.ones(len(lengths), np.int32)
+    batched = amp.vmap(spelled, spec, params=PARAMS)
+    batch = batched.pack([{"rare": rare, "letters": letters}])
+    traced = jax.make_jaxpr(jax.grad(lambda p: batched(p, batch).sum()))(PARAMS)
+    sizes = []
+    for equation in traced.eqns:
+        for variable in equation.outvars:
+            sizes.append(variable.aval.size)
+    assert max(sizes) < 3 * 2 * sum(lengths)
+
+
 def test_the_same_bits_from_run_to_run():
     one = values_and_gradients(within)
     other = values_and_gradients(within)
