@@ -73,6 +73,8 @@ def pytest_collection_modifyitems(config, items):
             getattr(item, "obj", None), "is_hypothesis_test", False
         ):
             item.add_marker("law")
+    if not AS_USERS:
+        leave_further_cases(items)
     never = []
     for item in items:
         if item.get_closest_marker("full") and item.get_closest_marker("users"):
@@ -94,3 +96,15 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [
             item for item in items if not any(item.get_closest_marker(name) for name in others)
         ]
+
+
+def leave_further_cases(items):
+    """Marks all but the first case of a test that is marked `first_case` as `full`."""
+    begun = set()
+    for item in items:
+        if item.get_closest_marker("first_case") and not item.get_closest_marker("users"):
+            test = item.nodeid.partition("[")[0]
+            if test in begun:
+                item.add_marker("full")
+                item.add_marker("slow")
+            begun.add(test)

@@ -72,6 +72,7 @@ def test_gradients_are_those_of_the_composed_function(instances, schedule):
         check(chains.propagation(), instances, schedule)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("weights", ["current", "stashed"])
 def test_odd_graphs(weights):
     check(

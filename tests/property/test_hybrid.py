@@ -168,6 +168,7 @@ def a_runner(case):
     ).build(a_batch(rng))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, ())) for case in CASES])
 @given(partitions=st.tuples(st.integers(1, 16), st.integers(1, 16)), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(5))

@@ -92,6 +92,7 @@ def test_a_loss_of_four_wires(schedule):
     assert engine.gradients["scale"] != 0 and wanted().rows["scale"] == 7
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("settings", [{}, {"fuse": False, "workers": 2}], ids=str)
 def test_metrics_come_from_other_wires(settings):
     trainer = amp.Trainer(four_wires(), **settings)

@@ -70,6 +70,7 @@ def test_gradients_find_back_though_states_are_equal(by, mod, states, schedule):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "schedule", [Schedule(), Schedule(costs=lambda d: 1)], ids=["asyncio", "virtual time"]
 )

@@ -75,6 +75,7 @@ def test_killed_and_resumed(folder, name, every, kills):
     ), left
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", ["pipeline", "sync"])
 def test_snapshots_between_updates_change_nothing(folder, name):
     """In synchronous and pipeline training the reference may be a run without any."""

@@ -27,6 +27,7 @@ SPEC = {
 }
 
 
+@jax.jit
 def layer(p: Any, x: Any) -> Any:
     return jnp.tanh(x @ p["w"] + p["b"])
 
@@ -97,7 +98,7 @@ PARTS = {
     ),
 }
 
-squares = lambda h, y: jnp.sum((h - y) ** 2)
+squares = jax.jit(lambda h, y: jnp.sum((h - y) ** 2))
 
 
 def tokens(e, h):

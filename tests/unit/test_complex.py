@@ -61,6 +61,7 @@ def close(ours, theirs):
         )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("name", "run_option"), [("sgd", "hybrid"), ("adam", "hybrid"), ("adagrad", "ps")]
 )

@@ -214,6 +214,7 @@ def loop_that_reads(p, s):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("model", [long_loop, long_map, loop_that_reads])
 def test_compiled_models_end(monkeypatch, model):
     monkeypatch.setattr("ampjax.unfold.unfolding.WARN_ROUNDS", 50)

@@ -110,6 +110,7 @@ def test_messages_come_in_order_both_ways_at_once(pair):
         assert_both_count_the_same(a, b)
 
 
+@pytest.mark.first_case
 def test_a_sender_waits_while_the_window_is_full_and_warns(pair):
     with pair(Window(messages=3, warn_after_s=0.05)) as (a, b, _):
         n_sent = []
@@ -379,6 +380,7 @@ def test_an_end_that_sends_nothing_right_is_given_up():
     a.close()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_last_message_of_a_process_that_has_ended_comes_before_its_end():
     with over_zmq() as (near, far, _):

@@ -51,6 +51,7 @@ def test_a_run_ends_with_everything_done():
     check(e.scheduler.snapshot())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("run_ahead", [1, 32, 1000])
 def test_run_ahead_changes_nothing_but_time(run_ahead):
     """Routing depends on issued dispatches only."""

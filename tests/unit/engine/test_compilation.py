@@ -201,6 +201,7 @@ def test_kernels_may_be_compiled_when_they_are_needed():
     ]
 
 
+@pytest.mark.full
 def test_what_nobody_has_needed_is_compiled_after_the_first_epoch(monkeypatch):
     data = graphs.rnn_data([1, 2, 3])
     warmed = []
@@ -318,6 +319,7 @@ def test_arenas_have_room_for_validation_too():
     assert history[0].compilations == 0
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("sync", ["epoch", ("every_k", 2), ("message", 2)])
 def test_averages_of_replicas_are_compiled_in_the_warm_up(sync):
     with amp.Graph() as g:

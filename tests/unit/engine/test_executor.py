@@ -90,6 +90,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", GRAPHS)
 def test_workers_on_several_devices_give_the_same_gradients(name):
     graph, data = GRAPHS[name]

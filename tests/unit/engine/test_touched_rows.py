@@ -81,6 +81,7 @@ def trained(tx, data, monkeypatch, **settings):
     return trainer, found
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "settings", [{}, {"mode": "sync"}, {"min_update_interval": 1}, {"mode": "pipeline"}]
 )
@@ -126,6 +127,7 @@ def two_words(product):
     return g
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("fuse", [True, False], ids=["one stage", "many stages"])
 @pytest.mark.parametrize("product", [False, True], ids=["two look-ups", "and a product"])
 def test_a_table_that_nodes_share_is_updated_by_rows_where_all_of_them_look_up(

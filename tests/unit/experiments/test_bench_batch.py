@@ -29,6 +29,7 @@ def works() -> list[Any]:
     return result
 
 
+@pytest.mark.first_case
 @pytest.mark.slow
 @pytest.mark.parametrize("name", works())
 def test_both_forms_of_a_work_are_the_same(name: str) -> None:

@@ -158,6 +158,7 @@ def compare(one, other, tolerance=2e-5):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_values_and_gradients_are_those_of_the_function(function):
     batched = amp.vmap(function, SPEC)
@@ -186,6 +187,7 @@ def test_a_batch_is_an_argument_of_jit_and_shapes_decide_what_is_compiled():
     assert len(traces) == 1
 
 
+@pytest.mark.full
 def test_a_list_of_examples_is_packed_where_the_call_is_traced():
     batched = amp.vmap(recurrent, SPEC)
     grads = jax.jit(jax.grad(lambda p: batched(p, EXAMPLES).sum()))(PARAMS)
@@ -318,6 +320,7 @@ def test_an_element_at_a_computed_place_is_taken():
     )
 
 
+@pytest.mark.full
 def test_whole_sequences_are_turned_around_and_summed_up():
     def model(p, s):
         vectors = amp.map(
@@ -658,6 +661,7 @@ def of_recursions(p, s):
     return amp.sum(amp.map(jnp.sum, amp.recurse(each, p["embed"][1], s["order"])))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("function", [of_trees, of_graphs, of_recursions])
 def test_trees_graphs_and_recursions(function):
     batched = amp.vmap(function, TREES, params=PARAMS)

@@ -81,6 +81,7 @@ def test_checkpoint(gradient):
     )
 
 
+@pytest.mark.full
 def test_donated_parameters(gradient):
     step = jax.jit(
         lambda p, batch: jax.tree.map(

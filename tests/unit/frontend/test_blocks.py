@@ -197,6 +197,7 @@ def close(one, other):
         )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("function", [within, guarded, *in_full_runs(FUNCTIONS, within, guarded)])
 def test_blocks_are_what_the_function_gives(function):
     grads, found = values_and_gradients(function)
@@ -209,6 +210,7 @@ def test_blocks_are_what_the_function_gives(function):
     close((found, grads), (each, want))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("function", [within, heads, texts])
 def test_blocks_are_what_rows_give(function, monkeypatch):
     """Filled up with copies, in another order."""

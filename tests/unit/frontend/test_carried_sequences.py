@@ -460,11 +460,13 @@ OTHERS = [rounds, with_arrays, equally_many, two_lengths, graph, in_a_map, over_
 OTHERS += [of_characters, integers]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("function", FIRST, ids=lambda f: f.__name__)
 def test_values_and_gradients(function):
     agrees(function)
 
 
+@pytest.mark.full
 def test_choices_in_turns():
     agrees(chosen, is_traced=False)
 

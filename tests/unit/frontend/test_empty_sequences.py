@@ -345,6 +345,7 @@ MODELS = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", MODELS)
 def test_all_say_the_same(name):
     (spec, forms), result = MODELS[name]

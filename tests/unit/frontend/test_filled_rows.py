@@ -176,6 +176,7 @@ EVERY = [in_words, in_examples, after_a_loop, after_a_while_loop, in_carried_seq
 EVERY += [at_receivers, at_computed_places]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("function", EVERY, ids=lambda f: f.__name__)
 def test_gradients_are_those_of_the_examples(function):
     batched = amp.vmap(function, SPEC, params=PARAMS)

@@ -300,6 +300,7 @@ def with_labels(s, seed):
     }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "model",
     [

@@ -397,6 +397,7 @@ def test_lists_of_trees_and_of_dictionaries():
         assert both(P, each) == compiled.loss(P, [each])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("arity", [None, 2])
 def test_forests(arity):
     """Trees of several roots, in any order: each begins with the same; the first root's state is that of all."""

@@ -180,6 +180,7 @@ def in_several(key, p, e):
 USES = [carried, closed_over, chosen, looped, in_trees, in_recursions, of_examples, in_several]
 
 
+@pytest.mark.first_case
 @pytest.mark.filterwarnings("ignore::ampjax.errors.SameNumbersWarning")
 @pytest.mark.parametrize(
     ("make", "result"),
@@ -384,10 +385,8 @@ def structures(p, e):
     return down + amp.sum(asked) + amp.sum(amp.map(lambda a, h: noisy(a + h), sent, e["h"]))
 
 
-@pytest.mark.parametrize(
-    "result",
-    [choices, *(pytest.param(each, marks=pytest.mark.full) for each in (loops, structures))],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("result", [loops, choices, structures])
 def test_verify_compares_with_the_numbers_that_the_engine_drew(result):
     params = jax.tree.map(np.float32, P)
     spec = jax.tree.map(
@@ -429,6 +428,7 @@ def test_verify_still_finds_another_function():
         compiled.verify([{"id": 1}], progress=False)
 
 
+@pytest.mark.full
 def test_each_accumulation_draws_anew_and_a_checkpoint_knows_how_many_there_were(tmp_path):
     def model(p, e):
         def digit(s, x):

@@ -402,12 +402,14 @@ def instances(dtype=np.float64):
     ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("model", MODELS)
 def test_the_graph_computes_what_the_model_does(model):
     with jax.enable_x64(True):
         Compiled64(model, parameters(), SPEC, instances()).check_direction()
 
 
+@pytest.mark.first_case
 @pytest.mark.slow
 @pytest.mark.parametrize("model", OF_NODES)
 def test_the_graph_computes_what_the_model_does_with_nodes(model):
@@ -497,6 +499,7 @@ def n_messages(model, spec, instance):
     return trainer.statistics.messages
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("n", [10, 300])
 def test_messages_are_as_many_as_reads_and_elements(n):
     """The sequence of 300 elements is computed by 300 messages, which go back, too, and is read `n` times: nothing is 300 times `n`."""

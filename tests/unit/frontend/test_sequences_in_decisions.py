@@ -311,6 +311,7 @@ def in_loops_of_elements(body, p, e):
 BODIES = [sequences, pairs, chosen, counted, structures, graphs, decided_again, told]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "place", [in_choice, in_loop, pytest.param(in_loops_of_elements, marks=pytest.mark.full)]
 )

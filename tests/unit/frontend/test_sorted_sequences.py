@@ -90,6 +90,7 @@ def beyond(p, s):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "function",
     [of_numbers, along_each_axis, in_order, of_each, beyond],

@@ -273,6 +273,7 @@ def test_all_orders_of_examples_give_the_same():
     compare(found, batched(PARAMS, EXAMPLES)[np.array(order)])
 
 
+@pytest.mark.full
 def test_a_state_that_many_read_has_its_cotangents_added_up():
     """A star: nine children read the root's state; and a chain, each of which one reads."""
 

@@ -352,6 +352,7 @@ EMPTIES_TOO = [
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.slow
 @pytest.mark.parametrize("function", [slices, decided, *in_full_runs(EMPTIES_TOO, slices, decided)])
 def test_operations_on_whole_sequences_are_those_of_each_example(function):

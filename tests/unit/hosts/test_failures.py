@@ -12,6 +12,7 @@ from ampjax.hosts import fleet as fleets
 N = 60
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("most", [(2, 3), (fleets.FEW, fleets.MOST)])
 @pytest.mark.parametrize(("host", "after"), [(0, 1), (1, 3), (0, 8), (1, 20)])
 def test_an_error_on_a_host_names_it_and_leaves_counts_that_are_true(
@@ -56,6 +57,7 @@ def test_an_error_on_a_host_names_it_and_leaves_counts_that_are_true(
     there.close()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize(("host", "after"), [(0, 9), (1, 20), (1, 31)])
 def test_updates_that_a_host_has_not_made_are_taken_back(

@@ -208,6 +208,7 @@ OBJECTS = {
 """Those with which none does."""
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", [*LINES, *OBJECTS])
 def test_hosts_get_the_same_operations(name):
     graph, data, settings = (LINES | OBJECTS)[name]

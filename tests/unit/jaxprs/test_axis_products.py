@@ -96,6 +96,7 @@ def test_where_no_message_is_a_matrix_nothing_changes():
     assert dots(found.jaxpr) == [(0, 1)]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("n", [1, 3])
 def test_weights_that_multiply_matrices_get_their_gradients_so(monkeypatch, n, fuse):

@@ -94,6 +94,7 @@ def pulled_back(body, params, xs, ids):
     return lambda: pull(jnp.full_like(outs, 0.01))
 
 
+@pytest.mark.first_case
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"),

@@ -35,6 +35,7 @@ def rows(seed, n):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("gradient", ["mean", "sum"])
 def test_three_updates_as_optax_makes_them(name, gradient):

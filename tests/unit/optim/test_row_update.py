@@ -44,6 +44,7 @@ def small_calls(monkeypatch):
     make_row_update.cache_clear()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", STILL)
 @pytest.mark.parametrize("gradient", ["mean", "sum"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

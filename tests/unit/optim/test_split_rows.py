@@ -124,6 +124,7 @@ ALIKE = "sgd", "nesterov", "rmsprop", "adamw", "scheduled"
 """Rules that work row by row as others do that ordinary runs try."""
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "name",
     [

@@ -106,6 +106,7 @@ def check_figures(runner, loss, params=PARAMS):
     assert [float(text) for text in found.groups()] == pytest.approx([expected] * 2, rel=1e-5)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("form", FORMS)
 def test_a_right_program_is_not_told(form):
     read, tables, n, options = FORMS[form]

@@ -80,6 +80,7 @@ def state(runner):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("n", [4, 3])
 def test_losses_and_gradients_are_the_programs(runner, n):
     before = state(runner)

@@ -366,6 +366,7 @@ def _restore_foreign(runner, folder):
     runner.restore(folder / "c")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", IN_TRAINING)
 @pytest.mark.parametrize("run_option", ["hybrid", "ps"])
 def test_mistakes_in_training_change_nothing(kind, run_option, tmp_path):

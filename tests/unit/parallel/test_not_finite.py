@@ -122,6 +122,7 @@ CAUSES = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", CAUSES)
 def test_the_cause_is_named(kind):
     loss, more, text = CAUSES[kind]
@@ -225,6 +226,7 @@ def test_gradients_whose_sum_overflows_are_finite():
     assert runner.run({"x": np.ones(8, np.float32)}).loss == pytest.approx(40)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("old", "new", "begun"), [("float32", "bfloat16", False), ("bfloat16", "float32", True)]
 )

@@ -78,6 +78,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",

@@ -146,6 +146,7 @@ def test_killed_while_it_saves(folder, tmp_path, monkeypatch, n):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-4", "step-6"]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("part", ["dense", "table-0"])
 def test_a_damaged_checkpoint_is_passed_over(folder, tmp_path, part):
     train(make(tmp_path))

@@ -126,6 +126,7 @@ def test_collectives_of_asynchronous_and_quantised_programs():
     assert Collective("all-to-all", "pred", (4,)).ring_bytes(4) == 0
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("run_option", ["hybrid", "ps"])
 def test_any_number_of_dense_variables(run_option):
     """With two matrices and SGD, the update has as many leaves as arguments."""

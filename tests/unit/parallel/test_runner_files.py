@@ -61,6 +61,7 @@ def equal(first, second):
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("options", [{}, {"keep_dense": ("table",)}, {"run_option": "ps"}], ids=str)
 def test_what_is_restored_before_the_first_batch_is_there_at_once(tmp_path, options):
     saved = trained(**options)
@@ -83,6 +84,7 @@ def test_what_is_restored_before_the_first_batch_is_there_at_once(tmp_path, opti
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("options", [{}, {"keep_dense": ("table",)}], ids=str)
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_table_with_another_number_of_rows_is_refused(tmp_path, options, begun):
@@ -130,6 +132,7 @@ def test_a_checkpoint_is_found_after_a_save_that_was_cut_off_between_two_names(t
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "options",
     [{"keep_dense": ("table",)}, {"keep_dense": ("table",), "run_option": "ps"}, {}],
@@ -234,6 +237,7 @@ def test_a_checkpoint_from_before_there_were_axes_is_read(tmp_path):
     equal(runner.params, trained().params)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("options", [{}, {"keep_dense": ("table",)}], ids=str)
 @pytest.mark.parametrize(
@@ -265,6 +269,7 @@ def test_another_rate_of_the_same_optimizer_goes_on_from_a_checkpoint(tmp_path):
     equal(runner.params, trained().params)
 
 
+@pytest.mark.full
 def test_errors_write_variables_as_explanations_do(tmp_path):
     trained().save(tmp_path / "c")
     with pytest.raises(DataError, match=r"table `table`: expected shape \(10, 3\)"):

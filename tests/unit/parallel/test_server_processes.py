@@ -120,6 +120,7 @@ def test_training_goes_on_from_a_checkpoint_to_the_same_bits_after_a_server_was_
         runner.run(batch(0))
 
 
+@pytest.mark.full
 def test_a_step_that_had_been_made_when_an_interrupt_came_through_is_counted(monkeypatch):
     runner = make()
     wanted = make()

@@ -173,6 +173,7 @@ def shy(queues, now):
     return None if now % 4 == 0 else queues[-1]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("policy", [*POLICIES.values(), shy])
 def test_decided_ahead_or_one_by_one(policy):
     """Several dispatches that are done as they are decided are those that come one by one; it stops where an instance ends."""

@@ -303,6 +303,7 @@ def test_gated_graph_network_step_by_step():
     assert got.rows["edge2"] == 0 and not np.any(got.grads["edge2"]["w"])
 
 
+@pytest.mark.full
 def test_group_with_opener_of_size_zero_and_order():
     def weigh(rows, segment_ids, n):  # depends on the order of the rows
         return jax.ops.segment_sum(

@@ -102,6 +102,7 @@ def nodes(seed, n):
     }
 
 
+@pytest.mark.first_case
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "options"),

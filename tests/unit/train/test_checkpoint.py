@@ -49,6 +49,7 @@ def equal(first, second):
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
+@pytest.mark.full
 def test_shared_parameters_are_there_once(tmp_path):
     instances = graphs.tied_data(
         [2, 1, 3, 1, 2]
@@ -62,6 +63,7 @@ def test_shared_parameters_are_there_once(tmp_path):
     equal(*(each.fit(instances, epochs=1, **QUIET) and each.params for each in (first, second)))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "replicas, options",
     [(1, {}), (2, {"replica_sync": ("every_k", 3)}), (1, {"mode": "pipeline"})],
@@ -105,6 +107,7 @@ def test_a_callback_saves_and_what_was_saved_before_is_replaced(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "sizes, tx", [((1, 5), None), ((), optax.sgd(0.1)), ((2,), None)], ids=["shape", "tx", "nodes"]
 )

@@ -41,6 +41,7 @@ def trainer(tx=None, **options):
     return amp.Trainer(compiled.graph, tx or optax.sgd(1e-4), **options), compiled.data(DATA)
 
 
+@pytest.mark.full
 def test_a_node_that_hardly_updates_is_told_with_an_interval_for_fifty_updates():
     runs, data = trainer(min_update_interval=101)
     (text,) = told(lambda: runs.fit(data, epochs=3, progress=False))
@@ -122,6 +123,7 @@ def late_first(queues, now):
     return max(queues, key=lambda queue: queue.direction == "forward")
 
 
+@pytest.mark.full
 def test_gradients_that_come_late_are_told_with_what_to_lower():
     runs = late(max_active_keys=64)
     (text,) = told(lambda: runs.fit(graphs.chain_data(256), epochs=2, progress=False))

@@ -84,6 +84,7 @@ def test_what_is_no_node_can_not_be_explained():
         told["copied/0"]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_hosts_send_parameters_when_they_are_asked_for_and_once():
     with amp.Graph() as graph:
@@ -139,6 +140,7 @@ def test_frozen_copies_stay_what_they_are_to_the_bit(rule, workers):
         assert param.tobytes() == before[name].tobytes()
 
 
+@pytest.mark.full
 def test_the_models_own_parameters_of_equal_copies_are_these_to_the_bit():
     params = {"w": np.random.default_rng(1).normal(size=40).astype(np.float32)}
     compiled = amp.compile(

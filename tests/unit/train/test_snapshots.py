@@ -69,6 +69,7 @@ def newest(folder):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("how", ["altered", "cut off", "no manifest", "half a manifest"])
 def test_a_damaged_snapshot_is_passed_over(tmp_path, whole, how):
     half_way(tmp_path)
@@ -215,6 +216,7 @@ def test_settings():
         )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("mode", ["async", "pipeline"])
 def test_by_the_clock(tmp_path, mode):
     """Whenever it is due: in pipeline training with the bits of a run without snapshots."""
@@ -332,6 +334,7 @@ def test_a_process_that_is_killed(tmp_path, whole):
     assert go_on(tmp_path, whole).resumed
 
 
+@pytest.mark.full
 def test_a_fit_goes_on_in_the_trainer_whose_callback_failed(tmp_path):
     """Queues count anew then, and forget what they were: else one that looks as it did once is taken for empty."""
     graph, data = model("sequences")

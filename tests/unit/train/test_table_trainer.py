@@ -34,6 +34,7 @@ def trainer(graph, **options):
     )
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_checkpoint_holds_the_table_and_gradients_that_wait(tmp_path):
     graph, table = models.with_table(optax.adam(0.1), partitions=3)

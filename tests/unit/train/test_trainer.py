@@ -103,6 +103,7 @@ class Plain:
 # Law 6
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("tx", "gradient"),
     [
@@ -363,6 +364,7 @@ def test_replicas_meet_within_an_epoch(rule):
     assert [float(p) for p in trainer.params.values()] == [2.0, 2.0]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("rule", [("every_k", 1), ("message", 1)])
 @pytest.mark.parametrize("mode", ["sync", "pipeline"])
 def test_instances_wait_until_replicas_have_met(mode, rule):
@@ -559,6 +561,7 @@ def test_predictions_of_several_messages_per_instance():
     )
 
 
+@pytest.mark.full
 def test_predictions_are_those_of_the_layers_that_a_loss_has_fused():
     """They are computed by a stage of their own, with the parameters that the loss's has trained."""
     rng = np.random.default_rng(0)
@@ -704,6 +707,7 @@ def test_a_history_goes_on():
     assert [e.epoch for e in history.epochs] == [1, 2] and history[1].seconds >= history[0].seconds
 
 
+@pytest.mark.full
 def test_seconds_are_those_of_training_and_validation(monkeypatch):
     async def slow(*_, **__):
         await asyncio.sleep(0.5)
@@ -878,6 +882,7 @@ def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monk
     assert rows > 30
 
 
+@pytest.mark.full
 def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
     with amp.Graph() as g:
         wire = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(amp.pump("x"))
@@ -935,6 +940,7 @@ def grouped(kind):
     return g
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", ["shared", "twice"])
 def test_gradients_of_a_groups_members_are_added(kind):
     """Rows of a group are its members': the node behind the group is not their only consumer."""
@@ -1479,6 +1485,7 @@ def test_a_run_that_takes_no_virtual_time_has_an_infinite_rate():
     assert history.epochs[0].train_per_s == np.inf and history.epochs[0].seconds == 0
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "options",
     [

@@ -137,6 +137,7 @@ def assert_random_graph_agrees(seed):
         raise
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("seed", range(10))
 def test_random_graphs(seed):
     assert_random_graph_agrees(seed)

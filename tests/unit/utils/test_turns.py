@@ -139,6 +139,7 @@ def new_trainer(rate=0.1):
 QUIET = {"progress": False}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("other", ["predict_async", "evaluate_async", "fit_async"])
 def test_fit_beside_another_run_is_as_alone(other):
     """Also its random numbers, and what the other gives: as if it had run before, between epochs or after."""

@@ -10,6 +10,7 @@ from ampjax.trace.trace_records import KINDS, REASONS, Slice
 from ampjax.viz.perfetto import QUEUES, STALENESS, to_perfetto
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("mode", ["sync", "pipeline", "async"])
 @pytest.mark.parametrize("model", [runs.rnn, runs.trees])
 def test_another_reader_finds_nothing_wrong(tmp_path, model, mode):

@@ -21,6 +21,7 @@ from ampjax.viz.worker_usage import MEANINGS, time_spent
 PICTURES = {"time": time_spent, "queues": queues, "staleness": staleness}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES.keys())
 def test_files_are_the_same_each_time_and_notebooks_get_a_png(tmp_path, picture):
     _, trace = runs.rnn()
@@ -39,6 +40,7 @@ def test_mistakes(tmp_path, picture):
         picture(runs.rnn()[1], tmp_path / "x.txt")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("picture", [*PICTURES.values(), "graph"], ids=[*PICTURES, "graph"])
 def test_no_text_leaves_the_picture(picture):
     graph, trace = runs.trees()

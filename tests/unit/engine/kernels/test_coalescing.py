@@ -35,6 +35,7 @@ def watched(e, monkeypatch):
     return calls
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("interval", [NEVER, 5, 1])
 def test_a_loop_learns_the_same(monkeypatch, interval):
     lengths = [
@@ -155,6 +156,7 @@ def failing(trace=None, change_at=None, run_at=None):
     return e
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "how",
     [*({"change_at": n} for n in (1, 2)), *({"run_at": n} for n in (1, 2, 3))],

@@ -69,6 +69,7 @@ CASES = [(name, 3, fuse) for name in BODIES for fuse in (True, False)] + [
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("name", "n", "fuse"), CASES)
 def test_padding_never_reaches_a_weight_gradient(name, n, fuse):
     e = engine(GRAPHS[name], fuse=fuse)
@@ -117,6 +118,7 @@ def late_graph(body):
     return g
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", ["log", "sqrt", "softmax"])
 def test_padding_of_an_adjoint_alone_reads_no_activation_that_was_never_recorded(name):
     """Forward in dispatches of one row, back in one of three, of which a fourth is padding."""
@@ -164,6 +166,7 @@ def test_a_row_of_zeros_under_a_square_root_poisons_only_itself():
     )
 
 
+@pytest.mark.full
 @given(
     st.sampled_from(["division", "sqrt"]),
     st.integers(1, 8),
@@ -221,6 +224,7 @@ def segment_norm(rows, ids, n):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "function", [jax.ops.segment_sum, segment_mean, segment_norm, jax.ops.segment_max]
 )
@@ -350,6 +354,7 @@ def test_a_random_body_draws_too_where_it_is_one_stage_with_the_loss(fuse):
     assert e.metrics(train=False)["loss"] == 0.0
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("seed", [0, 7, 1 << 70])
 def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_schedule(seed):
     def noisy(w, x, key=None):

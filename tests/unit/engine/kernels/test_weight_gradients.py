@@ -72,6 +72,7 @@ def assert_same(one, other):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("gradient", ["mean", "sum"])
 @pytest.mark.parametrize(
     "rule", [*sorted({*RULES} - {"adagrad"}), pytest.param("adagrad", marks=pytest.mark.full)]
@@ -110,6 +111,7 @@ def test_gradients_from_several_dispatches_are_accumulated(monkeypatch):
     assert_same(one.params, other.params)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "settings", [{"weights": "stashed"}, {"weights": "estimated"}, {"mode": "sync"}], ids=repr
 )

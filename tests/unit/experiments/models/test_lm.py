@@ -214,6 +214,7 @@ def test_tables_of_two_sizes_and_no_projection() -> None:
     assert "projection" not in shapes["lstm"] and shapes["lstm"]["kernel"].shape == (14, 32)
 
 
+@pytest.mark.full
 def test_mistakes_are_named() -> None:
     with pytest.raises(SettingsError, match="`samples`: expected at most 40 classes, got 41"):
         lm.Config(40, samples=41)

@@ -75,6 +75,7 @@ def test_a_beam_of_one_takes_the_likeliest_word_each_time() -> None:
         assert words[sentence, 0].tolist() == expected
 
 
+@pytest.mark.full
 def test_a_model_translates_as_its_decoder_says() -> None:
     config = nmt.Config(2, 8, 12, 12, beam=2)
     params = nmt.init(config, 5)

@@ -308,6 +308,7 @@ def test_a_rotated_problem_is_solved_in_rotated_steps(angle, seed):
         np.testing.assert_allclose(turn @ one, other, atol=5e-3)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @settings(max_examples=6)
 @given(st.integers(1, 3), st.integers(0, 99))

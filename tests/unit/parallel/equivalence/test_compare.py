@@ -139,6 +139,7 @@ CUT = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", CUT)
 def test_what_a_cut_changes_is_told_with_its_cause(kind):
     loss, params, cause = CUT[kind]
@@ -460,6 +461,7 @@ ACROSS_ROWS = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", ACROSS_ROWS)
 def test_optimizers_that_work_across_rows(name):
     tx = ACROSS_ROWS[name](1e-2)

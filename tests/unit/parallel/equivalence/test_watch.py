@@ -96,6 +96,7 @@ RUNS = {
 FEW = ("devices", "no barrier")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "how", [how if how in FEW else pytest.param(how, marks=pytest.mark.full) for how in RUNS]
 )
@@ -229,6 +230,7 @@ def shared_batch(seed):
     }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "how", [how if how in FEW else pytest.param(how, marks=pytest.mark.full) for how in RUNS]
 )

@@ -104,6 +104,7 @@ def combinations():
         yield pytest.param(how, kind, begun, marks=marks)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("how", "kind", "begun"), list(combinations()))
 def test_a_checkpoint_says_what_is_a_table(tmp_path, how, kind, begun):
     folder = saved_as(kind, tmp_path)
@@ -135,6 +136,7 @@ def test_a_checkpoint_says_what_is_a_table(tmp_path, how, kind, begun):
         )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("begun", [False, True])
 def test_settings_that_name_another_kind_are_refused(tmp_path, begun):
     table = saved_as("table", tmp_path / "t")
@@ -190,6 +192,7 @@ EMPTY = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "how", ["devices", *(pytest.param(how, marks=pytest.mark.full) for how in list(EMPTY)[1:])]
 )

@@ -44,6 +44,7 @@ def make(function=loss, params=None, tx=None, **options):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("run_option", ["hybrid", "ps"])
 @pytest.mark.parametrize("kept", [("table",), ("table", "more")], ids=str)
 def test_sparse_variables_are_averaged_alike_wherever_they_live(kept, run_option):

@@ -47,6 +47,7 @@ def counted(side, told, plan):
     return stats
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("name", MODELS)
 def test_what_was_decided_is_counted(name, train):

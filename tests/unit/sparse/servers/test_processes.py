@@ -99,6 +99,7 @@ def test_settings_name_the_processes(processes):
     )
 
 
+@pytest.mark.full
 def test_mapped_files_go_with_the_table(processes, tmp_path):
     t = table(processes, "adam", partitions=3, folder=tmp_path)
     assert len(list(tmp_path.rglob("*.rows"))) == 9
@@ -131,6 +132,7 @@ def test_tables_of_several_threads_share_the_servers(processes):
 # ---- mistakes --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_a_bad_push_changes_nothing(processes):
     t = table(processes, "adam", partitions=2, servers=2)

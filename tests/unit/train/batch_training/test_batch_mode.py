@@ -284,6 +284,7 @@ class Drawn:
         return Drawn(int(rng.integers(100)))
 
 
+@pytest.mark.full
 def test_data_are_drawn_anew_for_each_epoch():
     runs = []
     for mode in ("batch", "pipeline"):

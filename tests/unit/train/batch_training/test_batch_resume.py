@@ -27,6 +27,7 @@ def without_time(history):
     return result
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("function", [batch_mode.model, batch_mode.dropped])
 @pytest.mark.parametrize("every", [5, *in_full_runs([None])])
 def test_a_fit_that_was_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch, every, function):

@@ -86,6 +86,7 @@ def test_a_step_of_all_parameters_wherever_they_are(place, name):
         trainer.close()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("gradient", ["mean", "sum"])
 def test_the_loss_that_a_transform_gets_is_the_one_whose_gradient_it_gets(gradient):
     model = compiled()
@@ -253,6 +254,7 @@ def test_a_rule_that_needs_the_loss_is_refused_in_asynchronous_mode():
         trainer.accumulate(model.data(EXAMPLES))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", ["global norm", "only if finite"])
 def test_a_rule_that_looks_at_all_parameters_is_warned_of_in_asynchronous_mode(name):
     model = compiled()
@@ -268,6 +270,7 @@ def test_a_rule_that_looks_at_all_parameters_is_warned_of_in_asynchronous_mode(n
 # Frozen parts
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("mode", ["async", "pipeline"])
 @pytest.mark.parametrize("name", ["global norm", "adam"])
 @pytest.mark.filterwarnings("ignore::ampjax.errors.SettingsWarning")

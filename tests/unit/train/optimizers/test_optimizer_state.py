@@ -131,6 +131,7 @@ def test_states_move_between_trainers(trainer):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("place", PLACES)
 def test_random_keys_in_a_state_are_read_saved_and_moved(place, tmp_path):
     noise = optax.chain(
