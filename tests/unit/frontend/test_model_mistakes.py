@@ -348,14 +348,14 @@ def switch_star(p, s):
 
 
 @mistake(
-    ", `cond_no_read`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`."
+    ", `cond_no_read`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is."
 )
 def cond_no_read(p, s):
     return loss(amp.cond((p["a"]["w"] @ s["y"])[0] > 0, lambda: s["y"], lambda: p["e"][0]))  # <-
 
 
 @mistake(
-    ", `switch_no_read`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`."
+    ", `switch_no_read`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is."
 )
 def switch_no_read(p, s):
     return loss(
@@ -367,7 +367,7 @@ def switch_no_read(p, s):
 
 
 @mistake(
-    ", `cond_on_params`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`."
+    ", `cond_on_params`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is."
 )
 def cond_on_params(p, s):
     return loss(amp.cond(p["a"]["b"][0] > 0, lambda: s["y"], lambda: p["e"][0]))  # <-
@@ -387,14 +387,14 @@ def read_float(p, s):
 
 
 @mistake(
-    ": expected parameters of one node in one operation, got those of `a` and `c`. Put them under one key, or wrap the lines in a function made with `amp.node`."
+    ": expected parameters of one node in one operation, got those of `a` and `c`. Put them under one key, or wrap the lines in a function made with `amp.node`. `amp.vmap` takes it as it is."
 )
 def two_keys(p, s):
     return loss((p["a"]["w"] @ p["c"]["w"]) @ s["y"])  # <-
 
 
 @mistake(
-    ": expected parameters of one node in one operation, got those of `a` and `c`. Put them under one key, or wrap the lines in a function made with `amp.node`."
+    ": expected parameters of one node in one operation, got those of `a` and `c`. Put them under one key, or wrap the lines in a function made with `amp.node`. `amp.vmap` takes it as it is."
 )
 def two_keys_add(p, s):
     return loss(s["y"] * (p["a"]["b"] + p["c"]["b"]))  # <-
@@ -642,7 +642,7 @@ def output_seq_seq(p, s):
 
 
 @mistake(
-    ", `while_no_read`: expected a test of a value that is read back, got a test without `amp.read`. Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
+    ", `while_no_read`: expected a test of a value that is read back, got a test without `amp.read`. Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`. `amp.vmap` takes it as it is."
 )
 def while_no_read(p, s):
     return loss(amp.while_loop(lambda h: h[0] > 0, lambda h: h - p["a"]["b"], s["y"], most=2))  # <-
@@ -674,7 +674,7 @@ def while_without_most(p, s):
 
 
 @mistake(
-    ", `while_static_test`: expected a test of a value that is read back, got a test without `amp.read`. Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
+    ", `while_static_test`: expected a test of a value that is read back, got a test without `amp.read`. Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`. `amp.vmap` takes it as it is."
 )
 def while_static_test(p, s):
     return loss(
@@ -757,7 +757,7 @@ def fori_float(p, s):
 
 
 @mistake(
-    ", `take_computed`: expected an element's number that follows from the instance, got one that depends on parameters. Choose by the instance's integers; or weigh all elements, as attention does."
+    ", `take_computed`: expected an element's number that follows from the instance, got one that depends on parameters. Choose by the instance's integers; or weigh all elements, as attention does. `amp.vmap` takes it as it is."
 )
 def take_computed(p, s):
     return loss(amp.take(embedded(p, s), jnp.argmax(p["a"]["w"] @ s["y"])))  # <-
