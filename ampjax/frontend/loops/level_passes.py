@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.frontend.loops.compiled_passes import compiled
 from ampjax.frontend.loops.table_passes import wide
-from ampjax.sched.loops.compiled import entry
 
 
 def sorted_rows(keys: Any, before: np.ndarray | None = None) -> np.ndarray:
@@ -34,7 +34,7 @@ def sorted_rows(keys: Any, before: np.ndarray | None = None) -> np.ndarray:
     return order
 
 
-@entry
+@compiled
 def note_levels(
     waiting,
     awaited,
@@ -86,7 +86,7 @@ def note_levels(
                 n += 1
 
 
-@entry
+@compiled
 def sort_by(
     keys,
     before,
@@ -113,7 +113,7 @@ def sort_by(
         first[keys[row]] += 1
 
 
-@entry
+@compiled
 def count_levels(
     groups,
     levels,
@@ -137,7 +137,7 @@ def count_levels(
     return most
 
 
-@entry
+@compiled
 def list_levels(
     groups,
     levels,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.sched.loops.compiled import entry
+from ampjax.frontend.loops.compiled_passes import compiled
 
 
 def wide(values: Any) -> np.ndarray:
@@ -21,7 +21,7 @@ def wide(values: Any) -> np.ndarray:
     return np.ascontiguousarray(values, np.int64)
 
 
-@entry
+@compiled
 def count_readers(wanted, counts):
     """Counts the reads of each row, and returns the largest count, 1 at least.
 
@@ -38,7 +38,7 @@ def count_readers(wanted, counts):
     return most
 
 
-@entry
+@compiled
 def list_readers(
     wanted,
     counts,
@@ -59,7 +59,7 @@ def list_readers(
             counts[row] += 1
 
 
-@entry
+@compiled
 def widest_inside(groups, sizes):
     """Counts the inner rows of each group, and returns the largest count.
 
@@ -79,7 +79,7 @@ def widest_inside(groups, sizes):
     return widest
 
 
-@entry
+@compiled
 def list_inside(
     groups,
     sizes,
@@ -105,7 +105,7 @@ def list_inside(
                     n += 1
 
 
-@entry
+@compiled
 def fill(rows, found):
     """Puts a row that is there where none is: the first of its group, else the first of all.
 
@@ -137,7 +137,7 @@ def fill(rows, found):
             found[group, at] = row if row >= 0 else first
 
 
-@entry
+@compiled
 def find_places(
     rows,
     wanted,
@@ -162,7 +162,7 @@ def find_places(
         found[i] = max(lies[row], 0) % n_rows
 
 
-@entry
+@compiled
 def find_wanted(
     rows,
     wanted,
@@ -188,7 +188,7 @@ def find_wanted(
             found[i] = max(lies[row], 0) % n_rows
 
 
-@entry
+@compiled
 def find_states(
     rows,
     awaited,
@@ -217,7 +217,7 @@ def find_states(
             found[i] = before[at_start[row]]
 
 
-@entry
+@compiled
 def find_parents(
     ends,
     rows,
@@ -249,7 +249,7 @@ def find_parents(
         found[i] = parent
 
 
-@entry
+@compiled
 def list_pairs(
     around,
     across,
