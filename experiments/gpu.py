@@ -72,7 +72,6 @@ def main(
     if options.rounds < 1 or min(options.size, options.minutes) <= 0:
         expected = "at least 1 round, a size and minutes above 0"
         raise SettingsError("gpu", expected, f"{options}", "Change the option.")
-    jax.config.update("jax_enable_compilation_cache", False)  # first updates come without one
     console = console or Console(highlight=False)
     device = jax.devices()[0]
     console.print(f"{device.device_kind} ({device.platform}), JAX {jax.__version__}")

@@ -54,7 +54,7 @@ class Columns:
             fix = "Give a list, also for a single instance."
             raise DataError("instances", "a list of instances", f"one {got}", fix)
         self._n = len(instances)
-        self._known: dict[Hashable, tuple[Any, Collection[str]]] = {}
+        self._known: dict[Hashable, tuple[Any, set[str]]] = {}
         self._noted: list[set[str]] = [set()]
         self._values: dict[str, np.ndarray] = {}
         self._sizes: dict[tuple[str, ...], tuple[str, np.ndarray]] = {}
@@ -131,15 +131,11 @@ class Columns:
         make: Callable[[], Any],
     ) -> Any:
         """A value that is made at first use."""
-        found = self._known.get(key)
-        if found is None:
-            if self.missing:
-                with self.noting_missing() as read:
-                    value = make()
-            else:
-                value, read = make(), _NOTHING
-            found = self._known[key] = value, read
-        value, read = found
+        if key not in self._known:
+            with self.noting_missing() as read:
+                value = make()
+            self._known[key] = value, read
+        value, read = self._known[key]
         if read:
             self._noted[-1].update(read)
         return value
@@ -417,10 +413,6 @@ def _outer_first(
 ) -> list[tuple[tuple[str, ...], tuple[str, np.ndarray]]]:
     """The sizes along each dimension, those around the others first."""
     return sorted(sizes.items(), key=lambda entry: len(entry[0]))
-
-
-_NOTHING: Collection[str] = ()
-"""No missing leaves."""
 
 
 _COMPILED = (

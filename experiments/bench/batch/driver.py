@@ -93,10 +93,6 @@ def main(
     if unknown or options.rounds < 1 or min(options.size, options.seconds) <= 0:
         expected = f"works of {', '.join(WORKS)}, at least 1 round, a size and seconds above 0"
         raise SettingsError("bench batch", expected, f"{unknown or options}", "Change the option.")
-    jax.config.update(
-        "jax_enable_compilation_cache",
-        False,
-    )  # first updates come without one
     amount = Amount(
         options.size,
         options.synthetic,
@@ -121,6 +117,10 @@ def row_of(name: str, amount: Amount, options: BatchBench) -> dict[str, Any]:
       DataError: If a data file is missing or damaged.
       ValueError: If both forms of the work differ.
     """
+    jax.config.update(
+        "jax_enable_compilation_cache",
+        False,
+    )  # first updates come without one
     work = WORKS[name](amount)
     row = {
         "bench": "batch",
