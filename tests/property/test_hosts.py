@@ -12,7 +12,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.effort import FULL, examples
+from support.effort import FULL, examples, in_full_runs
 from support.hosted import assert_same, on_hosts, trainer
 from support.laws import (
     Costs,
@@ -71,9 +71,7 @@ def make(name, n_hosts):
     )
 
 
-@pytest.mark.parametrize(
-    "name", [*RUNS, *(pytest.param(name, marks=pytest.mark.full) for name in MORE)]
-)
+@pytest.mark.parametrize("name", [*RUNS, *in_full_runs(MORE)])
 def test_a_recorded_run_gives_the_same_bits_on_any_number_of_hosts(name, tmp_path):
     _, data = model(name)
     here = make(name, 0)

@@ -12,7 +12,7 @@ import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.effort import examples
+from support.effort import examples, in_full_runs
 from support.local_lines import needs_local
 from support.lossy_proxy import LossyProxy
 
@@ -252,7 +252,7 @@ def exchanged(a, b):
     [
         "cut",
         "replay",
-        *(pytest.param(f, marks=pytest.mark.full) for f in ("delay", "truncate", "garbage")),
+        *in_full_runs(("delay", "truncate", "garbage")),
     ],
 )
 def test_a_bad_network_changes_no_number(fault):

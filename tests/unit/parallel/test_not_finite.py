@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.effort import in_full_runs
 
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
@@ -144,9 +145,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(
-    "how", [*list(RUNS)[:1], *(pytest.param(how, marks=pytest.mark.full) for how in list(RUNS)[1:])]
-)
+@pytest.mark.parametrize("how", [*list(RUNS)[:1], *in_full_runs(list(RUNS)[1:])])
 def test_wherever_variables_are(how):
     with (
         make(taken, **RUNS[how]) as runner,

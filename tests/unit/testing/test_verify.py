@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import graphs
+from support.effort import in_full_runs
 from support.laws import ROWS, random_one, start
 
 import ampjax as amp
@@ -43,9 +44,7 @@ def test_nothing_updates_while_gradients_are_compared(interval, schedules):
     assert found, found
 
 
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (4, 7, 11))]
-)
+@pytest.mark.parametrize("seed", [1, *in_full_runs((4, 7, 11))])
 def test_random_graphs_agree_in_inference_too(seed):
     """Loops, groups, ragged rows, replicas, edges: sinks with their states, and metrics."""
     case = random_one(seed)

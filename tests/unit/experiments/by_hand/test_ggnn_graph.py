@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.effort import in_full_runs
 
 import ampjax as amp
 from ampjax.errors import SettingsError
@@ -23,7 +24,7 @@ T = 3
 KINDS = 4
 ONE_OF_THEM = (
     ENCODINGS[0],
-    *(pytest.param(other, marks=pytest.mark.full) for other in ENCODINGS[1:]),
+    *in_full_runs(ENCODINGS[1:]),
 )
 """Both encodings have equal gradients, as a test of its own shows."""
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.effort import in_full_runs
 
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
@@ -193,9 +194,7 @@ EMPTY = {
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize(
-    "how", ["devices", *(pytest.param(how, marks=pytest.mark.full) for how in list(EMPTY)[1:])]
-)
+@pytest.mark.parametrize("how", ["devices", *in_full_runs(list(EMPTY)[1:])])
 @pytest.mark.parametrize("lengths", [(0, 2, 2), (2, 0, 2)], ids=str)
 def test_a_feature_without_ids_stays_what_it_is(how, lengths):
     params = FIRST | {"rare": np.random.default_rng(1).normal(size=(ROWS, DIM)).astype(np.float32)}

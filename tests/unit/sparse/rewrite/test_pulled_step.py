@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.effort import in_full_runs
 from support.sparse_programs import IDS, PARAMS, SOFTMAX, SPARSE, D, T, V, W, end, sampled_softmax
 from support.sparse_steps import arrays_with, assert_equal, quick_jit, reference, step_inside
 
@@ -26,9 +27,7 @@ def program():
     return rewrite(plain, PARAMS, IDS)
 
 
-@pytest.mark.parametrize(
-    "group", [0, *(pytest.param(g, marks=pytest.mark.full) for g in range(1, 8))]
-)
+@pytest.mark.parametrize("group", [0, *in_full_runs(range(1, 8))])
 def test_losses_aux_and_gradients_are_those_of_the_programs(group):
     cases = SPARSE[group::8]  # compiled together, which takes half the time
     programs = [rewrite(case.loss, case.params, case.batch) for case in cases]
