@@ -84,7 +84,7 @@ def _notebook(source: Path) -> dict[str, str | bytes]:
         notebook = written
     else:
         log.warning(
-            "%s has not been executed as it is: AMPJAX_TESTS=variants AMPJAX_NOTEBOOKS=build/notebooks pytest tests/docs/test_notebooks.py",
+            "%s has not been executed as it is: AMPJAX_TESTS=nightly AMPJAX_NOTEBOOKS=build/notebooks pytest tests/docs/test_notebooks.py",
             source.name,
         )
     for cell in notebook.cells:

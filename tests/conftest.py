@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.effort import AS_USERS, WITH_VARIANTS, compile_quickly
+from support.effort import AS_USERS, NIGHTLY, compile_quickly
 
 # Read by JAX when it is imported, so it has to be set before anything of ours is.
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
@@ -65,9 +65,9 @@ def compile_loops():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves what is marked `full` to a full run, and `users` to one that compiles as users do. What is long or full is slow, too; what draws examples is a law."""
+    """Leaves what is marked `nightly` to a nightly run, and `users` to runs that compile as users do. What is long or nightly is slow, too; what draws examples is a law."""
     for item in items:
-        if item.get_closest_marker("long") or item.get_closest_marker("full"):
+        if item.get_closest_marker("long") or item.get_closest_marker("nightly"):
             item.add_marker("slow")
         if item.path.is_relative_to(LAWS) or getattr(
             getattr(item, "obj", None), "is_hypothesis_test", False
@@ -75,36 +75,27 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("law")
     if not AS_USERS:
         leave_further_cases(items)
-    never = []
-    for item in items:
-        if item.get_closest_marker("full") and item.get_closest_marker("users"):
-            never.append(item.nodeid)
-    if never:
-        raise pytest.UsageError(
-            f"marked both `full` and `users`, so no run would have them: {', '.join(never)}"
-        )
-    others = set()
-    for name, mine in (("full", WITH_VARIANTS), ("users", AS_USERS)):
-        if not mine:
-            others.add(name)
+    kept = []
     left_out = []
     for item in items:
-        if any(item.get_closest_marker(name) for name in others):
+        for_users = item.get_closest_marker("users") and not AS_USERS
+        for_nights = item.get_closest_marker("nightly") and not NIGHTLY
+        if for_users or for_nights:
             left_out.append(item)
+        else:
+            kept.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [
-            item for item in items if not any(item.get_closest_marker(name) for name in others)
-        ]
+        items[:] = kept
 
 
 def leave_further_cases(items):
-    """Marks all but the first case of a test that is marked `first_case` as `full`."""
+    """Marks all but the first case of a test that is marked `first_case` as `nightly`."""
     begun = set()
     for item in items:
         if item.get_closest_marker("first_case") and not item.get_closest_marker("users"):
             test = item.nodeid.partition("[")[0]
             if test in begun:
-                item.add_marker("full")
+                item.add_marker("nightly")
                 item.add_marker("slow")
             begun.add(test)

@@ -30,7 +30,7 @@ def text(output):
     return output.get("text", "") + output.get("data", {}).get("text/plain", "")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_notebook_runs(path, tmp_path):
     import jupytext  # from the extra `dev`, which the ordinary run does without
@@ -71,12 +71,12 @@ def test_notebook_runs(path, tmp_path):
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/hooks.py"])
 def test_the_command_that_pages_give_runs_the_notebooks(page):
-    """They are marked `full`, so the command has to ask for a run that has them, and for the folder."""
+    """They are marked `nightly`, so the command has to ask for such a run, and for the folder."""
     (line,) = re.findall(
         r".*pytest tests/docs/test_notebooks\.py", (ROOT / page).read_text(encoding="utf-8")
     )
     given = dict(re.findall(r"(AMPJAX_\w+)=(\S+)", line))
-    assert given["AMPJAX_TESTS"] in ("variants", "full")
+    assert given["AMPJAX_TESTS"] == "nightly"
     assert given["AMPJAX_NOTEBOOKS"] == "build/notebooks"
 
 

@@ -22,7 +22,7 @@ def run(number):
     return names
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_model_in_the_readme_trains_and_verifies(capsys):
     names = run(0)
     assert names["history"].best("accuracy") > 0.95, "the README says so"

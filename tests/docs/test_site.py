@@ -24,7 +24,7 @@ BLOCK = re.compile(r"^( *)```(python|text)\n(.*?)^\1```$", re.MULTILINE | re.DOT
 QUOTE = re.compile(r'^( *)```python title="(\S+)"\n(.*?)^\1```$', re.MULTILINE | re.DOTALL)
 
 IN_EVERY_RUN = "index.md", "guides/by_hand.md", "guides/sparse_tables.md"
-"""One for each way to write a model; the programs of the others call what unit tests call, so they are left to the full run."""
+"""One for each way to write a model; the programs of the others call what unit tests call, so they are left to nightly runs."""
 
 
 def page(path):
@@ -33,11 +33,11 @@ def page(path):
     return pytest.param(
         path,
         id=name,
-        marks=[] if name in IN_EVERY_RUN else pytest.mark.full,
+        marks=[] if name in IN_EVERY_RUN else pytest.mark.nightly,
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", [page(path) for path in PAGES])
 def test_programs_of_a_page(path):
     """The page's programs run from top to bottom in one namespace; a text behind a program is what it prints."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.effort import FULL
+from support.effort import NIGHTLY
 from support.random_expressions import models, shapes
 from support.random_models import instance, parameters, spec
 
@@ -21,7 +21,7 @@ from ampjax.frontend.loops.loop_forms import loops_as
 
 DTYPE = "float64"
 TOLERANCE = 1e-9
-LARGEST = 1 << 20 if FULL else 60
+LARGEST = 1 << 20 if NIGHTLY else 60
 """Operations of a model; an ordinary run leaves out the largest."""
 
 COMPILED = 8
@@ -91,7 +91,7 @@ def check(case):
     close(derivative, np.sum(np.asarray(change) * weights), "derivative in a direction")
 
 
-@settings(max_examples=2000 if FULL else 60)
+@settings(max_examples=2000 if NIGHTLY else 60)
 @given(cases(LARGEST))
 def test_a_batch_computes_what_the_model_computes(case):
     check(case)

@@ -92,7 +92,7 @@ def test_no_gradient_is_staler_than_its_budget(seed, schedule, interval, budget)
         assert updated(engine) + Counter(engine.gradient_rows) == +rows_at(engine)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(60))
 @given(GRAPHS_THAT_SHARE, schedules(min_update_interval=2), st.data())
 def test_nodes_have_budgets_of_their_own(seed, schedule, data):
@@ -109,7 +109,7 @@ def test_nodes_have_budgets_of_their_own(seed, schedule, data):
             assert name in budgets or nodes[name].held_updates == 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(100))
 @given(GRAPHS_THAT_SHARE, schedules(min_update_interval=3))
 def test_a_budget_that_nothing_exceeds_changes_nothing(seed, schedule):
@@ -121,7 +121,7 @@ def test_a_budget_that_nothing_exceeds_changes_nothing(seed, schedule):
         assert repr(bounded.scheduler.counts.read()) == repr(free.scheduler.counts.read())
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(60))
 @given(GRAPHS_THAT_SHARE, schedules(), st.sampled_from(["pipeline", "sync"]), st.integers(0, 2))
 def test_where_the_controller_updates_budgets_change_nothing(seed, schedule, mode, budget):
@@ -134,7 +134,7 @@ def test_where_the_controller_updates_budgets_change_nothing(seed, schedule, mod
         )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(90))
 @given(
     schedules(min_update_interval=1),

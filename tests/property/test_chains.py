@@ -24,6 +24,8 @@ import ampjax as amp
 from ampjax.plan.stage_kinds import EDGES
 from ampjax.testing import reference
 
+pytestmark = pytest.mark.users
+
 FUSED = "out+edge0+edge1+in+update"
 
 
@@ -52,7 +54,6 @@ def check(graph, instances, schedule, fused=FUSED):
     return engine
 
 
-@pytest.mark.users
 @pytest.mark.parametrize("seed", [11])
 def test_random_graphs_with_chains(seed):
     engine = assert_parity(
@@ -174,7 +175,7 @@ def random_chain(on_edges=True):
     return g
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_rows_may_be_random_where_edges_are_not():
     """There are more edges then than rows that are sent, and a number for each of them that nobody reads."""
     crowd = [chains.instance(np.random.default_rng(0), 4, 60)]
@@ -197,7 +198,6 @@ def test_rows_may_be_random_where_edges_are_not():
         )
 
 
-@pytest.mark.users
 def test_random_bodies_have_the_keys_that_they_have_apart():
     def run(fuse):
         schedule = Schedule(frozen(fuse=fuse, max_dispatch_size=16, max_active_keys=3))
@@ -266,7 +266,7 @@ def test_padding_poisons_nothing(size):
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_nothing_is_compiled_in_an_epoch():
     options = {
         "max_active_keys": 3,

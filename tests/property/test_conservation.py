@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.effort import FULL, examples
+from support.effort import NIGHTLY, examples
 from support.laws import (
     GRAPHS,
     SIZES,
@@ -72,7 +72,7 @@ def test_each_message_is_answered_once(case):
         )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(150))
 @given(control)
 def test_inference_takes_the_same_messages_as_training_and_keeps_none(case):
@@ -89,9 +89,9 @@ def test_inference_takes_the_same_messages_as_training_and_keeps_none(case):
         assert_empty(inference)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(60))
-@given(cases(6 if FULL else 3, sizes=SIZES))
+@given(cases(6 if NIGHTLY else 3, sizes=SIZES))
 def test_training_and_inference_in_flight_together(case):
     """Inference in the middle of it changes no gradient, and finds the same loss."""
     seed, schedule = case

@@ -9,7 +9,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.effort import FULL, examples
+from support.effort import NIGHTLY, examples
 from support.laws import (
     GRAPHS,
     SIZES,
@@ -62,7 +62,7 @@ def controlled(seeds):
     ).hexdigest()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(150))
 @given(GRAPHS, schedules(), costs)
 def test_the_same_schedule_twice(seed, schedule, costs):
@@ -72,7 +72,7 @@ def test_the_same_schedule_twice(seed, schedule, costs):
 
 
 @settings(max_examples=examples(25))
-@given(st.integers(0, 5 if FULL else 1), schedules(sizes=SIZES, min_update_interval=3), costs)
+@given(st.integers(0, 5 if NIGHTLY else 1), schedules(sizes=SIZES, min_update_interval=3), costs)
 def test_the_same_parameters_twice(seed, schedule, costs):
     schedule = replace(schedule, costs=costs)
     with replayed("test_determinism.trained", seed, schedule):
@@ -85,8 +85,8 @@ print(json.dumps([t.trained(0, t.TRAINING), t.controlled(range(12))]))
 """
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("hash_seed", ["0", pytest.param("12345", marks=pytest.mark.full)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("hash_seed", ["0", pytest.param("12345", marks=pytest.mark.nightly)])
 def test_the_same_in_any_process(hash_seed):
     found = json.loads(run_python(IN_ANOTHER_PROCESS, PYTHONHASHSEED=hash_seed).splitlines()[-1])
     assert found == [trained(0, TRAINING), controlled(range(12))]

@@ -98,7 +98,7 @@ def run(seed, schedule, limits):
 weights = st.sampled_from(["current", "stashed", "estimated"])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(120))
 @given(GRAPHS_THAT_SHARE, schedules(), weights, st.integers(1, 5), st.integers(0, 3), st.data())
 def test_what_is_too_stale_is_dropped_and_all_else_is_accumulated(
@@ -236,7 +236,7 @@ PARAMS = {
 }
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(24))
 @given(
     schedules(sizes=(1, 3), rich=True, max_active_keys=5),
@@ -287,7 +287,7 @@ def test_gradients_that_count_are_those_of_the_composed_function(
         )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(8))
 @given(
     schedules(sizes=(3,), fuse=True, workers=1, affinity="default", max_active_keys=4),

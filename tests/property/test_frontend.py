@@ -15,7 +15,7 @@ import optax
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.effort import FULL, examples
+from support.effort import NIGHTLY, examples
 from support.model_laws import Compiled64
 from support.random_expressions import models, shapes
 from support.random_models import instance, parameters, spec
@@ -24,7 +24,7 @@ import ampjax as amp
 from ampjax.frontend.rules import foresight
 
 DTYPE = "float64"
-LARGEST = 1 << 20 if FULL else 60
+LARGEST = 1 << 20 if NIGHTLY else 60
 """Operations of a model. An ordinary run leaves out the largest fifth of all models, which takes half of the time."""
 
 
@@ -71,7 +71,7 @@ def check(case):
             compiled.check_gradients()
 
 
-@settings(max_examples=3000 if FULL else 1000)
+@settings(max_examples=3000 if NIGHTLY else 500)
 @given(cases(LARGEST))
 def test_a_graph_computes_what_its_model_computes(case):
     check(case)

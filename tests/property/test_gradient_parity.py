@@ -8,7 +8,7 @@ import os
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.effort import FULL, examples
+from support.effort import AS_USERS, NIGHTLY, examples
 from support.laws import (
     SIZES,
     Costs,
@@ -21,7 +21,10 @@ from support.laws import (
     schedules,
 )
 
-GRAPHS, RICH, CASES = (60, 6, 2000) if FULL else (4, 1, 80)
+if NIGHTLY:
+    GRAPHS, RICH, CASES = 60, 6, 2000
+else:
+    GRAPHS, RICH, CASES = 4, 1, 80 if AS_USERS else 40
 """Graphs (the oracle runs once for each), those that also run fused and on several devices, and schedules in all."""
 
 
@@ -59,8 +62,8 @@ def test_stashed_weights_are_the_current_ones_while_nothing_updates(seed, schedu
 @pytest.mark.users
 @settings(max_examples=examples(40))
 @given(
-    st.sampled_from([2, 9] if FULL else [2]),
-    schedules(sizes=(1, 4) if FULL else (4,), arena_rows=4),
+    st.sampled_from([2, 9] if NIGHTLY else [2]),
+    schedules(sizes=(1, 4) if NIGHTLY else (4,), arena_rows=4),
 )
 def test_growing_arenas_change_nothing(seed, schedule):
     """Arenas double while dispatches are under way on their old arrays. (On the clock the first ones are decided together, and may find them large enough.)"""
@@ -72,8 +75,8 @@ IN_FLOAT64 = f"""
 from hypothesis import given, settings
 from support.laws import assert_parity, cases
 
-@settings(max_examples={60 if FULL else 12}, database=None, deadline=None, derandomize=True)
-@given(cases({12 if FULL else 3}, 1, sizes=(1, 4)))
+@settings(max_examples={60 if NIGHTLY else 12}, database=None, deadline=None, derandomize=True)
+@given(cases({12 if NIGHTLY else 3}, 1, sizes=(1, 4)))
 def check(case):
     assert_parity(*case, dtype="float64", tolerance=1e-10)
 

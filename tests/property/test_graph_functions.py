@@ -213,7 +213,7 @@ ODD = [
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.full if name == "attending" else pytest.mark.users)
+        pytest.param(name, marks=pytest.mark.nightly if name == "attending" else pytest.mark.users)
         for name in MODELS
     ],
 )

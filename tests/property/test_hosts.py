@@ -12,7 +12,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.effort import FULL, examples, in_full_runs
+from support.effort import NIGHTLY, examples, left_to_nightly
 from support.hosted import assert_same, on_hosts, trainer
 from support.laws import (
     Costs,
@@ -53,7 +53,7 @@ MORE = {
     "molecules, edge by edge": {"fuse": False},
     "experts": {"compile_ahead": True},
 }
-"""Those of full runs."""
+"""Those of nightly runs."""
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def make(name, n_hosts):
     )
 
 
-@pytest.mark.parametrize("name", [*RUNS, *in_full_runs(MORE)])
+@pytest.mark.parametrize("name", [*RUNS, *left_to_nightly(MORE)])
 def test_a_recorded_run_gives_the_same_bits_on_any_number_of_hosts(name, tmp_path):
     _, data = model(name)
     here = make(name, 0)
@@ -82,7 +82,7 @@ def test_a_recorded_run_gives_the_same_bits_on_any_number_of_hosts(name, tmp_pat
         progress=False,
         record=tmp_path / "run.trace",
     )
-    for n_hosts in (1, 2, 4) if FULL or name == "perceptron in copies" else (4,):
+    for n_hosts in (1, 2, 4) if NIGHTLY or name == "perceptron in copies" else (4,):
         there = make(name, n_hosts)
         again = amp.replay(tmp_path / "run.trace", there, data, data, progress=False)
         assert_same(there.params, here.params)
@@ -105,13 +105,13 @@ def test_a_recorded_run_gives_the_same_bits_on_any_number_of_hosts(name, tmp_pat
         assert [host.state for host in there.hosts] == ["ended"] * n_hosts
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
     [
         {"mode": "pipeline"},
-        pytest.param({"min_update_interval": 6, "max_dispatch_size": 1}, marks=pytest.mark.full),
-        pytest.param({"mode": "sync"}, marks=pytest.mark.full),
+        pytest.param({"min_update_interval": 6, "max_dispatch_size": 1}, marks=pytest.mark.nightly),
+        pytest.param({"mode": "sync"}, marks=pytest.mark.nightly),
     ],
 )
 def test_what_hosts_did_in_expected_order_has_the_same_bits_in_one_process(options, tmp_path):
@@ -153,10 +153,10 @@ def cut(graph, n_hosts, **options):
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(24))
 @given(
-    st.integers(0, 5 if FULL else 1), st.integers(0, 99), st.sampled_from([2, 3]), st.sampled_from([1, 4]), st.booleans(), st.booleans()
+    st.integers(0, 5 if NIGHTLY else 1), st.integers(0, 99), st.sampled_from([2, 3]), st.sampled_from([1, 4]), st.booleans(), st.booleans()
 )  # fmt: skip
 def test_random_graphs_scattered_over_hosts(seed, placing, n_hosts, size, fuse, virtual):
     """Laws 1 and 2: nothing is left, and gradients are the oracle's; and the same bits as in one process, under one schedule."""
@@ -186,7 +186,7 @@ def test_random_graphs_scattered_over_hosts(seed, placing, n_hosts, size, fuse, 
                 )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(12))
 @given(st.integers(0, 5), st.integers(1, 6), st.sampled_from([1, 3]))
 def test_updates_on_hosts(seed, interval, keys):
@@ -210,7 +210,7 @@ def test_updates_on_hosts(seed, interval, keys):
         assert all(update.count >= interval for update in there.updates())
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_predictions_and_checkpoints(tmp_path):
     """What sinks receive comes back from hosts; a checkpoint of hosts is one of a process, and the other way round."""
     graph, data = model("sequences")

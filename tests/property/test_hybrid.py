@@ -18,6 +18,8 @@ from ampjax.cluster.hosts.resources import Machine, RemoteDevice, Resources
 from ampjax.optim import parameter_average
 from ampjax.testing.oracles import ORACLES
 
+pytestmark = pytest.mark.users
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import a test
 ROWS = 40
 DIM = 3
@@ -141,7 +143,7 @@ CASES = {
 
 
 # Ordinary runs have this law for replicas in one process, and compare processes with these bit for bit (`unit/parallel/workers`).
-MARKS = {case: pytest.mark.full for case in CASES if case.endswith("-processes")}
+MARKS = {case: pytest.mark.nightly for case in CASES if case.endswith("-processes")}
 # One case for each way to aggregate is left to ordinary runs, the others to the run that compiles as users do.
 MARKS |= {
     case: pytest.mark.users
@@ -209,9 +211,9 @@ def close(ours, theirs):
         )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    "names", [(1, 1), pytest.param(("a",), marks=pytest.mark.full)], ids=["here", "a-process"]
+    "names", [(1, 1), pytest.param(("a",), marks=pytest.mark.nightly)], ids=["here", "a-process"]
 )
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(3))

@@ -15,6 +15,8 @@ import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import DataError, TableError
 
+pytestmark = pytest.mark.users
+
 F = 3
 V = 40
 D = 4
@@ -118,7 +120,6 @@ def a_runner(case):
     return new_runner(case).build(a_batch(np.random.default_rng(0)))
 
 
-@pytest.mark.users
 @pytest.mark.parametrize("case", CASES)
 @given(partitions=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(4))

@@ -74,7 +74,7 @@ def test_a_flush_takes_what_is_there(seed, schedule, interval):
     assert set(engine.gradient_rows.values()) <= {0}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(200))
 @given(GRAPHS_THAT_SHARE, schedules(), st.sampled_from(["pipeline", "sync"]))
 def test_the_controller_updates_between_rounds_only(seed, schedule, mode):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.effort import FULL, examples
+from support.effort import NIGHTLY, examples
 from support.laws import Engine, assert_gradients, replayed, schedules
 
 import ampjax as amp
@@ -106,7 +106,7 @@ def check(graph, data, schedule):
 
 # Three, five and six rows leave padding at every size of the ladder that they reach.
 some = st.sampled_from([3, 5, 6])
-PADDED = (3, 5, 16) if FULL else (3, 5)
+PADDED = (3, 5, 16) if NIGHTLY else (3, 5)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ PADDED = (3, 5, 16) if FULL else (3, 5)
         ("root", "logarithm"),
         pytest.param("quotient", "angle", marks=pytest.mark.users),
         *(
-            pytest.param(*again, marks=pytest.mark.full)
+            pytest.param(*again, marks=pytest.mark.nightly)
             for again in (("logarithm", "quotient"), ("angle", "root"))
         ),
     ],
@@ -136,7 +136,7 @@ def test_rows(first, second, n, schedule):
     [
         pytest.param("root", "mean", marks=pytest.mark.users),
         pytest.param("quotient", "geometric_mean", marks=pytest.mark.users),
-        pytest.param("logarithm", "mean", marks=pytest.mark.full),
+        pytest.param("logarithm", "mean", marks=pytest.mark.nightly),
     ],
 )
 @settings(max_examples=examples(8))

@@ -43,7 +43,7 @@ def scaled_loss(wire):
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(40))
 @given(
     few,

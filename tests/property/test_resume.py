@@ -50,7 +50,7 @@ def undisturbed(folder, name, every):
     return one, resumed.fit(one)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(24))
 @given(
     st.sampled_from(list(RUNS)),

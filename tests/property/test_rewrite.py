@@ -16,6 +16,8 @@ from support.sparse_steps import assert_equal, quick_jit, reference, step_on_hos
 from ampjax.sparse.rewrite.pulled_step import rewrite
 from ampjax.sparse.rewrite.unique_ids import padded_size, unique_rows
 
+pytestmark = pytest.mark.users
+
 TABLES = PARAMS | {"U": U, "stack": STACK["T"], "columns": COLUMNS["T"]}
 BATCH = jax.ShapeDtypeStruct((2, 3), jnp.int32)
 

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import chains, graphs
-from support.effort import FULL, examples
+from support.effort import NIGHTLY, examples
 from support.laws import Engine, Schedule, assert_gradients, assert_parity, frozen, schedules
 
 import ampjax as amp
 from ampjax.engine.parameters import ParameterStore
 from ampjax.testing import init_params, reference
+
+pytestmark = pytest.mark.users
 
 DATA = graphs.tied_data([1, 3, 2, 5, 2])
 
@@ -31,9 +33,8 @@ def loss_by_hand(words, instance):
 GRADIENT = jax.grad(loss_by_hand)
 
 
-@pytest.mark.users
 @settings(max_examples=examples(40))
-@given(st.sampled_from([-2, -3] if FULL else [-2]), schedules(sizes=(1, 2)))
+@given(st.sampled_from([-2, -3] if NIGHTLY else [-2]), schedules(sizes=(1, 2)))
 def test_any_graph_under_any_schedule(seed, schedule):
     assert_parity(seed, schedule)
 
@@ -48,7 +49,6 @@ def wanted_of_the_tied_model():
     )
 
 
-@pytest.mark.users
 @settings(max_examples=examples(24))
 @given(schedules(sizes=(2,), rich=True), st.sampled_from(["current", "stashed"]))
 def test_a_tied_embedding_has_the_gradient_of_the_tied_model(schedule, weights):

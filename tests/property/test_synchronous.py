@@ -15,6 +15,8 @@ from ampjax.ir.instances import Instances
 from ampjax.ir.state import INSTANCE
 from ampjax.testing import compare, difference_table, reference
 
+pytestmark = pytest.mark.users
+
 STEPS = 4
 TRANSFORMS = {
     "sgd": optax.sgd(0.05),

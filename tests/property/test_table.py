@@ -73,7 +73,7 @@ def processes():
         yield servers
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @given(
     mode=st.sampled_from(["lazy", "faithful"]),
     splits=st.lists(st.tuples(splits, st.integers(1, 3)), min_size=1, max_size=3),

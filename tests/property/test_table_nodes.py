@@ -16,6 +16,8 @@ from support.laws import NEVER, Costs, schedules
 import ampjax as amp
 from ampjax.testing import reference
 
+pytestmark = pytest.mark.users
+
 DATA = models.data(8)
 N_ROWS = sum(len(instance["tag"].payload) for instance in DATA)
 OPTIMIZERS = {
@@ -128,7 +130,6 @@ def test_training_is_that_of_the_dense_node_under_one_schedule(
     )
 
 
-@pytest.mark.users
 @settings(max_examples=examples(8))
 @given(
     SCHEDULES, st.integers(0, 99), st.sampled_from([*OPTIMIZERS]), st.sampled_from(["mean", "sum"])
@@ -172,7 +173,6 @@ def counts_of(trainer):
     return result
 
 
-@pytest.mark.users
 @settings(max_examples=examples(6))
 @given(st.integers(2, 3), st.integers(1, 3), st.sampled_from(["sgd", "adagrad"]))
 def test_copies_of_a_network_with_one_table_are_the_network(copies, workers, name):

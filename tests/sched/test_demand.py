@@ -196,7 +196,7 @@ def guarded_run(graph, instances, limits, policy, size, choose):
     assert_empty(s)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @given(
     st.sampled_from(sorted(CASES)),
     LENGTHS,

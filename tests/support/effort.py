@@ -1,4 +1,4 @@
-"""How much a run does: `AMPJAX_TESTS=variants` adds tests to an ordinary one, `full` also tries more cases in each; `users` compiles kernels as those of users are compiled."""
+"""How much a run does: `AMPJAX_TESTS=users` compiles kernels as those of users are compiled, and adds tests about numbers; `nightly` also runs all other tests, with all cases."""
 
 import os
 import subprocess
@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-EFFORT = os.environ.get("AMPJAX_TESTS", "quick")
-if EFFORT not in ("quick", "users", "variants", "full"):
-    raise ValueError(f"AMPJAX_TESTS: expected quick, users, variants or full, got {EFFORT!r}")
-FULL = EFFORT == "full"
-AS_USERS = EFFORT == "users"
-WITH_VARIANTS = EFFORT in ("variants", "full")
-"""Whether tests that are marked `full` run."""
+EFFORT = os.environ.get("AMPJAX_TESTS", "ordinary")
+if EFFORT not in ("ordinary", "users", "nightly"):
+    raise ValueError(f"AMPJAX_TESTS: expected ordinary, users or nightly, got {EFFORT!r}")
+NIGHTLY = EFFORT == "nightly"
+AS_USERS = EFFORT in ("users", "nightly")
+"""Whether kernels are compiled with users' flags, and what is marked `users` runs."""
 
 QUICK_FLAGS = (
     "xla_backend_optimization_level=0",
@@ -27,18 +26,18 @@ At level 0 the rows of a matrix product are other bits in dispatches of other si
 
 
 def examples(n: int) -> int:
-    """How many examples Hypothesis tries where a full run tries `n`: an eighth of them, at least 4 and at most 12."""
-    if FULL:
+    """How many examples Hypothesis tries where a nightly run tries `n`: an eighth of them, at least 4 and at most 12."""
+    if NIGHTLY:
         return n
     return min(n, max(4, n // 8), 12)
 
 
-def in_full_runs(values: Iterable[Any], *ordinary: Any) -> list[Any]:
-    """Parameters of a test that are left to a full run: all but the ordinary ones."""
+def left_to_nightly(values: Iterable[Any], *ordinary: Any) -> list[Any]:
+    """Parameters of a test that are left to nightly runs: all but the ordinary ones."""
     marked = []
     for value in values:
         if not any(value is each for each in ordinary):
-            marked.append(pytest.param(value, marks=pytest.mark.full))
+            marked.append(pytest.param(value, marks=pytest.mark.nightly))
     return marked
 
 

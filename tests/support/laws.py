@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import optax
 from hypothesis import strategies as st
-from support.effort import FULL
+from support.effort import NIGHTLY
 from support.engines import Told
 from support.random_graphs.random_case import random_case
 
@@ -51,16 +51,16 @@ from ampjax.train.settings import Settings
 NEVER = 1 << 60
 """An interval that no run reaches: parameters are frozen, gradients stay in the accumulators."""
 
-if FULL:
+if NIGHTLY:
     SIZES = (1, 2, 3, 4, 7, 16)
 else:
     SIZES = (1, 3, 4)
 """Of dispatches that run kernels: padded sizes are powers of two, and each is a compilation. An ordinary run compiles the smallest."""
 
-GRAPHS = st.integers(0, 400 if FULL else 40)
+GRAPHS = st.integers(0, 400 if NIGHTLY else 40)
 """Seeds of random graphs for laws of control alone, which compile no kernels. An ordinary run builds a tenth of them, and its laws share them."""
 
-if FULL:
+if NIGHTLY:
     GRAPHS_THAT_SHARE = st.integers(-100, 400)
 else:
     GRAPHS_THAT_SHARE = st.integers(-10, 40)

@@ -31,7 +31,7 @@ def shared_names(files):
     return {name: len(paths) for name, paths in files.items() if len(paths) > 1}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_no_two_classes_have_one_name():
     files = files_of_classes()
     shared = shared_names(files)
@@ -39,7 +39,7 @@ def test_no_two_classes_have_one_name():
     assert not new, "give the newer class a name of two words: its subject and its kind"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_list_of_shared_names_is_short_enough():
     shared = shared_names(files_of_classes())
     outdated = {name: n for name, n in SHARED.items() if shared.get(name, 1) < n}

@@ -84,7 +84,7 @@ def test_replicas_train_complex_variables_as_optax_does(name, run_option):
     assert table.sparse and "tables hold no rows of complex64" in table.choice
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_nodes_train_complex_parameters_as_optax_does(name):
     with amp.Graph() as g:

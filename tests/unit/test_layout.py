@@ -125,7 +125,7 @@ def test_imports_only_go_down_the_list(imports: dict[str, set[str]]):
     assert not back
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_library_knows_nothing_of_experiments_and_tests():
     """A user of the wheel has neither, nor what an extra installs."""
     outside = {"experiments", "support", "flax", "orbax", "scipy", "tyro"}
@@ -197,7 +197,7 @@ def members(node: ast.ClassDef) -> tuple[int, int]:
     return len(methods), len(fields | set_here)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_large_classes_say_why():
     silent = []
     for name, path in modules().items():

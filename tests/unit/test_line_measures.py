@@ -23,13 +23,13 @@ def measures():
     return measured()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_every_package_is_held_to_figures(measures):
     assert set(measures) == set(HELD_TO), "run `python -m support.line_measures --write` in tests/"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("package", HELD_TO)
 def test_no_figure_rises(measures, package):

@@ -5,7 +5,7 @@ from collections import Counter
 import jax
 import numpy as np
 import pytest
-from support.effort import FULL
+from support.effort import NIGHTLY
 from support.random_graphs.random_case import random_case
 
 from ampjax.ir.ops.payload_nodes import Sink
@@ -13,7 +13,7 @@ from ampjax.testing import init_params, reference
 
 pytestmark = pytest.mark.slow
 
-SEEDS, OFTEN = (200, 5) if FULL else (60, 1)
+SEEDS, OFTEN = (200, 5) if NIGHTLY else (60, 1)
 """Cases, and how many of them show each feature at least."""
 KINDS = {
     *("Pump", "PPT", "NPT", "Loss", "Sink", "Concat", "Split", "Reduce", "Collect"),
@@ -115,6 +115,7 @@ def test_equal_bodies_are_equal_objects_across_cases():
     assert len(bodies) <= 20
 
 
+@pytest.mark.nightly
 def test_a_case_in_float64():
     with jax.enable_x64(True):
         case = random_case(3, dtype="float64")

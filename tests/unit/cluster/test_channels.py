@@ -12,7 +12,7 @@ import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.effort import examples, in_full_runs
+from support.effort import examples, left_to_nightly
 from support.local_lines import needs_local
 from support.lossy_proxy import LossyProxy
 
@@ -173,7 +173,7 @@ def test_what_cannot_travel_harms_no_other_message(pair):
 # ---- the link's rules ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(st.data(), st.integers(1, 30), st.integers(1, 5))
@@ -245,14 +245,14 @@ def exchanged(a, b):
     return right
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
         "cut",
         "replay",
-        *in_full_runs(("delay", "truncate", "garbage")),
+        *left_to_nightly(("delay", "truncate", "garbage")),
     ],
 )
 def test_a_bad_network_changes_no_number(fault):
@@ -268,7 +268,7 @@ def test_a_bad_network_changes_no_number(fault):
         assert_both_count_the_same(a, b)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(20))
 def test_connections_that_are_cut_while_they_are_made_do_not_overtake_each_other(seed):
     """One in some twenty such runs, both ways, ended with a connection that one end took for the peer's and the other one for nobody's."""
@@ -380,7 +380,7 @@ def test_an_end_that_sends_nothing_right_is_given_up():
     a.close()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_last_message_of_a_process_that_has_ended_comes_before_its_end():
     with over_zmq() as (near, far, _):

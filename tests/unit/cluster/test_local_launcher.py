@@ -154,7 +154,7 @@ class OwnLauncher(LocalLauncher):
         return [Plain(process) for process in super().start(*arguments)]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_launcher_of_ones_own_needs_to_know_nothing_of_it():
     launcher = OwnLauncher(lambda line: None, is_direct=False)

@@ -157,6 +157,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_messages_of_every_size_both_ways_at_once():
     def messages(seed):
@@ -286,7 +287,7 @@ def what_lasts():
     assert not any(map(is_there, processes_of_hosts()))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @needs_linux
 @pytest.mark.usefixtures("what_lasts")

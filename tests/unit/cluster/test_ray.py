@@ -1,4 +1,4 @@
-"""Hosts that Ray places: the same as local ones. Slow, so only in a full run."""
+"""Hosts that Ray places: the same as local ones. Slow, so only in a nightly run."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ import ampjax as amp
 from ampjax.cluster import HostOptions, Message, RayLauncher, spawn
 from ampjax.errors import HostDiedError, HostError
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 ray = pytest.importorskip("ray")
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts can't import a test
 

@@ -64,7 +64,7 @@ def started():
         yield hosts, lines
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_hosts_talk_to_the_driver_and_to_each_other(started):
     hosts, lines = started
@@ -87,7 +87,7 @@ def test_hosts_talk_to_the_driver_and_to_each_other(started):
     assert hosts[0].alive and hosts[0].address.startswith("tcp://127.0.0.1:")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_busy_host_beats_and_a_stopped_one_is_unreachable_until_it_goes_on(started):
     hosts, _ = started
@@ -114,7 +114,7 @@ def _comes_back(channel):
     return False
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_program_that_fails_and_a_process_that_dies_are_told_apart():
     with spawn(3, echo, launcher=LocalLauncher(lambda line: None)) as hosts:
@@ -163,7 +163,7 @@ def test_a_patience_that_the_environment_asks_for(monkeypatch):
     assert HostOptions().patience == Patience(1.8)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_drivers_death_ends_all_hosts_even_stopped_ones():
     script = """
@@ -236,7 +236,7 @@ def test_hosts_that_do_not_fit_are_refused(differs, text):
         check(job, Hello(**{**fits, **differs}))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_host_that_cannot_start_is_told_with_what_it_has_written():
     options = HostOptions(environment={"JAX_PLATFORMS": "no_such_platform"}, devices=1)

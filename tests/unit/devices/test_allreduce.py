@@ -43,7 +43,7 @@ def replicas(homes, seed=0):
     ]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @given(HOMES, st.integers(0, 100))
 @settings(max_examples=60)
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_the_mean_on_each_replicas_device(homes, seed):
             )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @given(HOMES, st.integers(0, 1 << 16))
 @settings(max_examples=20)
 def test_equal_replicas_stay_what_they_are_to_the_bit(homes, seed):

@@ -110,7 +110,7 @@ def test_a_trace_has_every_dispatch(every):
     ]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("every", [1, 4])
 def test_a_trace_of_several_workers_and_their_updates(every):
     """Workers donate what others have written, so a trace waits on copies; an update has a slice of its own."""

@@ -109,7 +109,7 @@ def test_one_host_or_payloads_that_decide():
     assert not has_expected_order(types.SimpleNamespace(executor=None, scheduler=foreseen))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_asynchronous_runs_on_hosts_give_the_same_bits_each_time():
     """Nothing that is measured decides."""

@@ -53,13 +53,13 @@ def run(seed):
     return digest.hexdigest()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_one_seed_gives_one_schedule_and_the_same_bits():
     assert run(0) == run(0) != run(1)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_also_in_another_process_with_another_hash_seed():
     here = os.path.dirname(__file__)
@@ -201,7 +201,7 @@ def trained(way):
     return said, took, jax.tree.map(np.asarray, e.executor.store.params)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_kernels_run_in_the_same_order_where_many_dispatches_are_decided_in_one_call():
     said, took, params = trained("by table")

@@ -72,7 +72,7 @@ def test_the_number_of_compilations_is_bounded_by_the_ladder():
     assert compilations() - before <= ladder_steps * kernels
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_nothing_is_compiled_after_the_first_epoch():
     trainer = amp.Trainer(
         graphs.rnn(),
@@ -112,7 +112,7 @@ def test_nothing_is_compiled_after_the_warm_up():
     assert history[0].compilations == 0 < history[0].dropped
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_long_instances_that_meet_in_a_group_compile_nothing_after_the_warm_up():
     """Those that are looked at at random are short, nearly all; an epoch's last group is not."""
     settings = {
@@ -152,7 +152,7 @@ def test_instances_of_unequal_length_compile_nothing_after_the_warm_up():
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_warm_up_of_its_own_changes_nothing_but_when_things_are_compiled():
     data = graphs.rnn_data([3, 1, 2] * 4)
     histories = []
@@ -173,7 +173,7 @@ def test_a_warm_up_of_its_own_changes_nothing_but_when_things_are_compiled():
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_kernels_may_be_compiled_when_they_are_needed():
     """The first update comes sooner; nothing else differs, and after the first epoch nothing is compiled."""
     data = graphs.rnn_data(
@@ -201,7 +201,7 @@ def test_kernels_may_be_compiled_when_they_are_needed():
     ]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_what_nobody_has_needed_is_compiled_after_the_first_epoch(monkeypatch):
     data = graphs.rnn_data([1, 2, 3])
     warmed = []
@@ -268,6 +268,7 @@ def test_a_pass_without_training_is_prepared_whole():
     assert before[0] == before[1]
 
 
+@pytest.mark.nightly
 def test_a_warm_up_that_was_interrupted_is_taken_up_again(monkeypatch):
     with amp.Graph() as g:
         x = amp.pump("x", (7,))  # a shape that no other test has
@@ -299,7 +300,7 @@ def interrupted_at(n, method):
     return method_until
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_arenas_have_room_for_validation_too():
     """Instances of validation may be larger than those of training; a growing arena would compile its kernels again."""
     trainer = amp.Trainer(

@@ -44,7 +44,7 @@ def test_products_of_a_body_are_found_wherever_they_are() -> None:
     assert product_shapes(g.nodes["x"]) == []
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_pass_of_trees_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leaf of 6 features has two gates of 4, a branch five on both children's 4, a node five classes; the way back has twice as many operations."""
     monkeypatch.setattr(account, "cache_compilations", lambda: None)

@@ -52,7 +52,7 @@ class Fake:
         return 3
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_programs_are_measured_in_their_own_processes(tmp_path: Path) -> None:
     entries = [Entry(name, "none", f"{__name__}:Fake") for name in ("ours", "theirs")]
     if __name__.partition(".")[0] != "tests":
@@ -75,7 +75,7 @@ def test_programs_are_measured_in_their_own_processes(tmp_path: Path) -> None:
         ]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_program_that_can_t_start_is_told() -> None:
     with pytest.raises(RuntimeError, match="program `broken`: its process ended with status 1"):
         common.compare("x", [Entry("broken", "", "experiments.bench.program:no_such_function")])
@@ -92,7 +92,7 @@ def test_passes_below_one_are_refused() -> None:
         wire.main(wire.WireBench(passes=0))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_wire_bench_measures_all_kinds(tmp_path: Path) -> None:
     rows = wire.main(
         wire.WireBench(
@@ -108,7 +108,7 @@ def test_the_wire_bench_measures_all_kinds(tmp_path: Path) -> None:
     ) > 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_tracing_bench_compares_passes(tmp_path: Path) -> None:
     options = tracing.TracingOptions(
         sizes=(4,),
@@ -123,7 +123,7 @@ def test_the_tracing_bench_compares_passes(tmp_path: Path) -> None:
     assert 0 <= row["traced_busy"] <= 1 and 0 < row["waited_busy"] <= 1
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
     options = engine.EngineOptions(
         sizes=(4,),
@@ -138,7 +138,7 @@ def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
     assert min(row["control_us"], row["engine_us"], row["kernels_us"]) > 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_budgets_are_kept_where_their_cost_is_measured(tmp_path: Path) -> None:
     options = {
         "budgets": (0, 2),
@@ -303,7 +303,7 @@ def test_the_start_is_measured_cold_and_with_a_cache(
         start_up.main(start_up.StartUpBench(epochs=0))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_mistake_in_a_process_of_its_own_is_told_like_any_other(tmp_path):
     """A missing file was two tracebacks."""
     with pytest.raises(
@@ -312,7 +312,7 @@ def test_a_mistake_in_a_process_of_its_own_is_told_like_any_other(tmp_path):
         start_up.main(start_up.StartUpBench(data_dir=tmp_path))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "cache_compilations", lambda: None)
     sizes = {
@@ -332,7 +332,7 @@ def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyP
         memory.main(memory.MemoryBench(epochs=0))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_pages_are_counted_with_and_without(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -356,7 +356,7 @@ def test_pages_are_counted_with_and_without(
         pages.main(pages.PagesBench(passes=0))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_whole_batch_s_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in {"H": 4, "WORDS": 7, "STEPS": 3, "BATCH": 4}.items():
         monkeypatch.setattr(pages, name, size)
@@ -365,7 +365,7 @@ def test_a_whole_batch_s_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
         assert set(pages.measured(program, passes=2)) == set(pages.FIGURES)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_memory_is_told_after_trainers_and_after_fits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -398,7 +398,7 @@ def test_a_comb_has_the_leaves_and_the_depth_that_are_asked_for(data: st.DataObj
             growth.comb(wrong, leaves)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_growth_is_measured_against_trees_in_flight_and_depth(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ def works() -> list[Any]:
     """All works; in an ordinary run two."""
     result = []
     for name in driver.WORKS:
-        result.append(pytest.param(name, marks=() if name in ORDINARY else (pytest.mark.full,)))
+        result.append(pytest.param(name, marks=() if name in ORDINARY else (pytest.mark.nightly,)))
     return result
 
 
@@ -47,6 +47,7 @@ def test_both_forms_of_a_work_are_the_same(name: str) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_works_that_differ_are_refused() -> None:
     work = driver.WORKS["chain"](Amount(0.001))
     batched = amp.vmap(
@@ -65,7 +66,7 @@ def test_works_that_differ_are_refused() -> None:
         )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_measures_both_forms(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
@@ -83,7 +84,7 @@ def test_a_run_measures_both_forms(tmp_path: Path) -> None:
     assert all(seconds > 0 for seconds in row["first_s"])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_accelerators_works_are_measured_while_there_is_time(tmp_path, monkeypatch) -> None:
     path = tmp_path / "results.jsonl"

@@ -33,7 +33,7 @@ from experiments.models.tree_lstm import Cells
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_peers_start_like_ours_and_learn() -> None:
     arguments = {"n_train": 400, "n_valid": 200, "epochs": 1}
     ours = Ours("list-reduction", max_active_keys=4, max_dispatch_size=2, **arguments)
@@ -44,7 +44,7 @@ def test_the_peers_start_like_ours_and_learn() -> None:
         assert program.train() == 400 and program.infer() == 200 and program.updates() >= 1
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_padding_changes_no_logits() -> None:
     peer = list_reduction_jax.padded(n_train=100, n_valid=100, epochs=1)
     tokens = np.zeros((10, 1), np.int32)
@@ -62,7 +62,7 @@ def test_padding_changes_no_logits() -> None:
     np.testing.assert_allclose(full, short, rtol=1e-6)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("cell", ["fold", "tai"])
 def test_trees_by_levels_have_our_gradients(cell: str) -> None:
     """Chunks that are filled up, and minibatches that are not full, change nothing."""
@@ -93,7 +93,7 @@ def test_trees_by_levels_have_our_gradients(cell: str) -> None:
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_minibatch_of_trees_by_levels_makes_our_update(monkeypatch: pytest.MonkeyPatch) -> None:
     """They took the mean over trees where ours takes the sum over nodes, and so learnt slowly: Adagrad's accumulators do not start at 0."""
     few = sst.synthetic(12, 4)
@@ -119,7 +119,7 @@ def test_a_minibatch_of_trees_by_levels_makes_our_update(monkeypatch: pytest.Mon
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_sentiment_programs_start_alike_and_learn() -> None:
     arguments = {
         "n_train": 60,
@@ -138,7 +138,7 @@ def test_the_sentiment_programs_start_alike_and_learn() -> None:
         assert program.evaluate() > before
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_padded_tagger_computes_what_ours_does() -> None:
     data, _ = wikiner.synthetic(6, 1)
     graph = tagger(
@@ -154,7 +154,7 @@ def test_the_padded_tagger_computes_what_ours_does() -> None:
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "arrangement"),
     [
@@ -186,7 +186,7 @@ def test_graphs_side_by_side_have_our_gradients(kind: str, arrangement: str) -> 
     parity.assert_equal(sums, tuple(want))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("experiment", "peer", "sizes"),
     [
@@ -215,7 +215,7 @@ def test_ours_and_the_peer_start_alike_and_train(
         assert program.evaluate() != before
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_perceptron_in_one_jit_computes_what_ours_does() -> None:
     data = mnist.Batches(mnist.synthetic(6, 1)[0], 6)
     params, *want = parity.ours(
@@ -227,7 +227,7 @@ def test_the_perceptron_in_one_jit_computes_what_ours_does() -> None:
     parity.assert_equal((loss, grads), tuple(want))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_dense_form_computes_what_ours_does() -> None:
     data = qm9.split(qm9.synthetic(40), n_valid=20, n_train=5).train
     graph = ggnn_regression(Network(qm9.N_FEATURES, 12, 2, qm9.N_KINDS))
@@ -244,7 +244,7 @@ def test_the_dense_form_computes_what_ours_does() -> None:
     parity.assert_equal(sums, tuple(want))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_union_of_all_paths_learns() -> None:
     program = permutation_jax.Model(
         n_train=1000,

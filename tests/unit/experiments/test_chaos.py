@@ -21,7 +21,7 @@ def test_options():
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_kill(tmp_path):
     options = ChaosOptions(
         kills=1,
@@ -48,7 +48,7 @@ def test_options_of_hosts():
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_host_that_is_killed(tmp_path):
     options = hosts.ChaosHostsOptions(
         kills=1, hangs=0, models=("list-reduction",), n_train=40, epochs=4, every_instances=20, within_s=0.5,
@@ -70,7 +70,7 @@ def test_options_of_a_runner():
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_server_or_worker_that_is_killed(tmp_path):
     options = runner.ChaosRunnerOptions(
         kills=1,

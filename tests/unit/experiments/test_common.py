@@ -124,7 +124,7 @@ def test_a_sample_hands_out_the_instances_it_chose() -> None:
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_expected_updates_are_those_of_a_run() -> None:
     graph = list_reduction_rnn(8, batch=10)
     data = Buckets(generate(1000), 10, 8)
@@ -143,7 +143,7 @@ def test_options_of_nodes_can_be_set_after_the_graph_is_built() -> None:
     assert graph.nodes["linear1/1"].options.replica_of == "linear1"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_start_up_leaves_the_user_s_environment_alone(tmp_path: Path) -> None:
     code = (
         "import os, jax; from experiments.common import start_up; start_up(workers=3);"

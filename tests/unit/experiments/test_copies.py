@@ -29,11 +29,13 @@ def test_all_experiments_are_here() -> None:
     assert {*SMALL} == {*EXPERIMENTS}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in ("mnist", "list-reduction") else pytest.param(name, marks=pytest.mark.full)
+        name
+        if name in ("mnist", "list-reduction")
+        else pytest.param(name, marks=pytest.mark.nightly)
         for name in SMALL
     ],
 )

@@ -23,7 +23,7 @@ def test_the_most_common_answer_is_far_from_the_target(name: Name) -> None:
     assert chance(FunctionsOptions(name=name, n_train=1, n_valid=300)) < recipe.target - 0.2
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_run_says_whether_the_target_was_reached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

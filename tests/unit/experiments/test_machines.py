@@ -19,7 +19,7 @@ from experiments.link_times import measure_link_times
 from experiments.scaling import ScalingOptions
 from experiments.table3 import Table3Options
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 
 def test_every_model_runs_without_numerics() -> None:
@@ -119,7 +119,7 @@ def test_the_simulators_bench_counts_messages(tmp_path: Path) -> None:
     assert [json.loads(line) for line in (tmp_path / "s").open()] == rows
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_calibration_compares_prediction_and_measurement(tmp_path: Path) -> None:
     options = CalibrateOptions(
         models=("buckets",),
@@ -134,7 +134,7 @@ def test_calibration_compares_prediction_and_measurement(tmp_path: Path) -> None
     assert json.loads((tmp_path / "c").read_text())["workers"] == 1
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_calibration_on_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "measure_link_times", partial(measure_link_times, 20, 1))
     options = CalibrateOptions(

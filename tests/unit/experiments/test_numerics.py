@@ -13,7 +13,7 @@ from ampjax.numerics.guard import FLAG
 from experiments import numerics
 from experiments.numerics import NumericsOptions, difference
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 
 @pytest.mark.parametrize("name", ["perceptron", pytest.param("lm", marks=pytest.mark.long)])

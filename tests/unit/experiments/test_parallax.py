@@ -38,7 +38,7 @@ from experiments.parallax.splits import Split
 from experiments.parallax.sweep import sweep
 from experiments.parallax.workloads import Sizes, Workload, workload
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 TINY = Sizes(
     vocabulary=40,
@@ -248,7 +248,7 @@ def test_table_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "…" not in capsys.readouterr().out  # a number that is cut off can't be read
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_table_6(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -368,7 +368,7 @@ def test_what_figure_7_trains(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {len(value) for value in first.values()} == {batch}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_figures_8_and_9(tmp_path: Path, timed: list[Any]) -> None:
     rows = fig8.main(fig8.Fig8Options(models=("lm",), counts=(1, 2), out=tmp_path))
     assert {(row["where"], row["replicas"]) for row in rows if row["model"] == "lm"} == {
@@ -386,7 +386,7 @@ def test_figures_8_and_9(tmp_path: Path, timed: list[Any]) -> None:
     }
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_bench(tmp_path: Path) -> None:
     options = bench.ParallaxBench(
         what=("lm", "table", "processes"), servers=1, vocabulary=60, classes=40, units=8, samples=8, batch=2, words=3, rows=100, width=4, ids=5,
@@ -425,7 +425,7 @@ def test_towers_by_hand_train_what_ours_trains(optimizer: towers.Optimizer, devi
         )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_towers(tmp_path: Path) -> None:
     options = bench.ParallaxBench(
         what=("towers",),
@@ -441,7 +441,7 @@ def test_towers(tmp_path: Path) -> None:
     assert all(row["ratio"] > 0 for row in records(tmp_path / "j"))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_bench_of_processes() -> None:
     sizes = {
         "vocabulary": 60,
@@ -465,7 +465,7 @@ def test_bench_of_processes() -> None:
     assert [result.what for result in results] == names
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_ways_are_timed_over_processes(tmp_path: Path) -> None:
     file = tmp_path / "resources.yaml"
     file.write_text(
@@ -498,7 +498,7 @@ def test_resources_of_experiments(tmp_path: Path) -> None:
         LocalOptions(resources=file).time("lm", ("hybrid",))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_image_models_have_the_same_collectives_as_pmap(monkeypatch: pytest.MonkeyPatch) -> None:
     from experiments.models import resnet
 

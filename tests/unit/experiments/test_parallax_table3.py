@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 
 def test_bytes_are_within_five_percent_of_the_formulas(tmp_path):

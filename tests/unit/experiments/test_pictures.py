@@ -11,7 +11,7 @@ from experiments.pictures import (
     updates_of_a_run,
 )
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 
 def test_schedules(tmp_path):
@@ -21,7 +21,7 @@ def test_schedules(tmp_path):
     assert text.count("worker 3") == len(WAYS)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_graph_after_a_run(tmp_path):
     graph_after_a_run(tmp_path / "graph.svg", n=3, max_dispatch_size=1)
     text = (tmp_path / "graph.svg").read_text(encoding="utf-8")

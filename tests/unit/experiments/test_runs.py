@@ -64,7 +64,7 @@ def assert_png(path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_list_reduction_leaves_its_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,7 +86,7 @@ def test_list_reduction_leaves_its_files(
     assert last.endswith(str(tmp_path / "out")) and "seed 0 1;" in last
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_run_on_the_machines_of_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,7 +102,7 @@ def test_a_run_on_the_machines_of_a_file(
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_json_is_appended_to_and_the_folder_starts_anew(tmp_path: Path) -> None:
     for _ in range(2):
         list_reduction.main(small(tmp_path, epochs=1))
@@ -110,7 +110,7 @@ def test_json_is_appended_to_and_the_folder_starts_anew(tmp_path: Path) -> None:
     assert len(records(tmp_path / "out" / "history.jsonl")) == 1
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_machine_of_flops_gives_its_own_time(tmp_path: Path) -> None:
     for flops in (1e9, 2e9):
         list_reduction.main(small(tmp_path, epochs=1, flops=flops, out=tmp_path / "out"))
@@ -119,7 +119,7 @@ def test_a_machine_of_flops_gives_its_own_time(tmp_path: Path) -> None:
     assert slow["options"]["flops"] == 1e9 and fast["valid_accuracy"] == slow["valid_accuracy"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_what_is_no_layer_may_take_the_time_that_it_takes_here(tmp_path: Path) -> None:
     """Measured once and kept: with the same times it is the same run."""
     profile = tmp_path / "profiles" / "times.json"
@@ -142,20 +142,20 @@ def test_what_is_no_layer_may_take_the_time_that_it_takes_here(tmp_path: Path) -
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_throughput_counts_sequences_not_buckets(tmp_path: Path) -> None:
     task = list_reduction.tasks(small(tmp_path))(0)
     assert task.train.n_examples == 200 and len(task.train) < 50  # type: ignore[attr-defined]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
     [
         {"mode": "sync"},
         {"mode": "pipeline", "policy": "backward_first", "max_dispatch_size": 1},
         pytest.param(
-            {"replicas": 2, "workers": 2, "replica_sync": "every_k:2"}, marks=pytest.mark.full
+            {"replicas": 2, "workers": 2, "replica_sync": "every_k:2"}, marks=pytest.mark.nightly
         ),
         {"single": True, "max_active_keys": 16},
     ],
@@ -170,13 +170,13 @@ def test_every_mode_runs(tmp_path: Path, options: dict[str, Any]) -> None:
     assert history[0].updates > 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_it_stops_at_the_target_unless_told_to_go_on(tmp_path: Path) -> None:
     assert len(list_reduction.main(small(tmp_path, target=0.0))[0]) == 1
     assert len(list_reduction.main(small(tmp_path, target=0.0, keep_going=True))[0]) == 2
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_mnist_runs_without_files(tmp_path: Path) -> None:
     options = MnistOptions(
         synthetic=True,
@@ -193,7 +193,7 @@ def test_mnist_runs_without_files(tmp_path: Path) -> None:
     assert records(tmp_path / "history.jsonl")[0]["workers"] == 4
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_wikiner_runs_without_files(tmp_path: Path) -> None:
     options = WikinerOptions(
         synthetic=True,
@@ -214,7 +214,7 @@ def test_wikiner_runs_without_files(tmp_path: Path) -> None:
     assert_png(tmp_path / "gantt.png")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_qm9_learns_without_files(tmp_path: Path) -> None:
     sizes = {
         "hidden": 12,
@@ -239,7 +239,7 @@ def test_qm9_learns_without_files(tmp_path: Path) -> None:
     assert_png(tmp_path / "convergence.png")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_babi15_runs_without_files(tmp_path: Path) -> None:
     sizes = {
         "n_train": 40,
@@ -260,7 +260,7 @@ def test_babi15_runs_without_files(tmp_path: Path) -> None:
     assert 0 <= history[0].valid["accuracy"] <= 1 and history[0].updates > 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_appendix_c_prints_the_papers_figure_and_the_simulation_comes_near(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     paper, formula, simulated = appendix_c.main(AppendixCOptions(n=60, json=file))
@@ -284,7 +284,7 @@ def test_every_experiment_can_be_asked_for_all_there_is(name: str) -> None:
     assert parse([name, "--full"]).full and not parse([name]).full
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_all_there_is_means_the_papers_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, kind, hidden, keep in (
         ({}, "tai", 150, 0.5),
@@ -305,7 +305,7 @@ def test_all_there_is_means_the_papers_settings(monkeypatch: pytest.MonkeyPatch)
     assert [options.epochs for options in asked] == [25, 3, 40]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["lists", "trees", "sentences"])
 def test_the_embedding_may_lie_in_a_table_in_host_memory(name: str) -> None:
     own: dict[str, Any] = {
@@ -338,7 +338,7 @@ def test_the_embedding_may_lie_in_a_table_in_host_memory(name: str) -> None:
     assert interval[0] == interval[1]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("copies", [1, 2])
 def test_list_reduction_learns_with_its_embedding_in_a_table(copies: int, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {
@@ -360,7 +360,7 @@ def test_list_reduction_learns_with_its_embedding_in_a_table(copies: int, tmp_pa
     assert hosted[-1].train["loss"] == pytest.approx(dense[-1].train["loss"], rel=0.1)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_few_sentences_have_no_frequent_word() -> None:
     task = wikiner.tasks(WikinerOptions(synthetic=True, n_train=1, n_valid=1))(0)
     assert amp.Trainer(task.graph).params["embed"].shape[0] == 1
@@ -385,7 +385,7 @@ def test_permutations_are_learned_with_the_settings_that_users_get(tmp_path: Pat
     assert history.best("accuracy") >= 0.97 and len(history) <= 5
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_figure_5b_has_a_point_for_each_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -437,7 +437,7 @@ def test_intervals_are_what_a_batch_brings() -> None:
     }
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_virtual_replicas_write_rows_and_pictures(tmp_path: Path) -> None:
     options = VirtualOptions(
         replicas=(1, 2),
@@ -583,7 +583,7 @@ def test_every_experiment_tells_what_it_does_and_can_be_run(
     assert callable(COMMANDS[name].main)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_nothing_is_said_when_nobody_reads_on() -> None:
     """As in `python -m experiments --help | head -1`."""
     ours = subprocess.Popen(

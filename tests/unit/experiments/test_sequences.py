@@ -53,7 +53,7 @@ def test_both_ways_see_the_same_sentences() -> None:
     assert subject.padding == pytest.approx(1 - sum(map(len, rows)) / n_places)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", get_args(Name))
 def test_a_run_scores_both_ways_alike(

@@ -64,7 +64,7 @@ def test_momentum_does_what_numpy_does():
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_transformer_sees_no_later_characters():
     params = language.init(jax.random.key(0), 7)
@@ -99,6 +99,7 @@ def test_the_learning_rate_with_the_best_median_is_taken(tmp_path, monkeypatch):
     assert {record["rate"] for record in records} == {board.RATES["lists"][1]}
 
 
+@pytest.mark.nightly
 def test_the_command_writes_a_record_for_each_run(tmp_path, monkeypatch):
     monkeypatch.delenv("AMPJAX_DATA", raising=False)
     path = tmp_path / "found.jsonl"
@@ -122,7 +123,7 @@ def test_the_command_writes_a_record_for_each_run(tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_delays_that_are_drawn_are_late_on_average(tmp_path):
     common = {
         "remedy": ("adam", "adam+bound"),
@@ -170,7 +171,7 @@ def test_what_has_diverged_has_a_cell_too():
 
 
 @pytest.mark.parametrize(
-    "remedy", [pytest.param(name, marks=pytest.mark.full) for name in REMEDIES]
+    "remedy", [pytest.param(name, marks=pytest.mark.nightly) for name in REMEDIES]
 )
 def test_every_remedy_learns_late_and_not(remedy):
     for delay in (0, 2):

@@ -39,7 +39,7 @@ def test_mistakes_are_told():
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 def test_tuning_and_a_grid_search_choose_among_the_same(tmp_path, monkeypatch):
     space = {
         "max_active_keys": (1, 2),

@@ -187,7 +187,7 @@ def test_a_batch_is_an_argument_of_jit_and_shapes_decide_what_is_compiled():
     assert len(traces) == 1
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_list_of_examples_is_packed_where_the_call_is_traced():
     batched = amp.vmap(recurrent, SPEC)
     grads = jax.jit(jax.grad(lambda p: batched(p, EXAMPLES).sum()))(PARAMS)
@@ -320,7 +320,7 @@ def test_an_element_at_a_computed_place_is_taken():
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_whole_sequences_are_turned_around_and_summed_up():
     def model(p, s):
         vectors = amp.map(

@@ -73,7 +73,7 @@ def gradient():
     return jax.grad(lambda p: sum(model(p, each) for each in EXAMPLES))(PARAMS)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_checkpoint(gradient):
     compare(
         jax.grad(lambda p: jax.checkpoint(loss)(p, BATCH))(PARAMS),
@@ -81,7 +81,7 @@ def test_checkpoint(gradient):
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_donated_parameters(gradient):
     step = jax.jit(
         lambda p, batch: jax.tree.map(
@@ -114,7 +114,7 @@ def test_an_ensemble(gradient):
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_forward_derivative(gradient):
     direction = jax.tree.map(np.ones_like, PARAMS)
     _, change = jax.jvp(
@@ -128,6 +128,7 @@ def test_a_forward_derivative(gradient):
     )
 
 
+@pytest.mark.nightly
 def test_several_devices(gradient):
     """Each device has a part; gradients are summed over devices."""
     parts = BATCHED.pack(EXAMPLES, parts=2)
@@ -165,13 +166,13 @@ def test_parts_have_equal_shapes_and_uneven_ones_are_filled_up():
         BATCHED.pack(EXAMPLES[:2], parts=3)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_export():
     exported = export.export(jax.jit(loss))(PARAMS, BATCH)
     compare(exported.call(PARAMS, BATCH), loss(PARAMS, BATCH))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_bfloat16():
     half = jax.tree.map(
         lambda x: jnp.asarray(x, jnp.bfloat16),

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 
 import ampjax as amp
 from ampjax.frontend.batch_rules import reduction_steps, sequence_steps
@@ -198,7 +198,9 @@ def close(one, other):
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("function", [within, guarded, *in_full_runs(FUNCTIONS, within, guarded)])
+@pytest.mark.parametrize(
+    "function", [within, guarded, *left_to_nightly(FUNCTIONS, within, guarded)]
+)
 def test_blocks_are_what_the_function_gives(function):
     grads, found = values_and_gradients(function)
 
@@ -300,7 +302,7 @@ def test_nan_stays_in_its_example():
         )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_blocks_under_transformations():
     """An ensemble, derivatives forward over backward, and parts of equal shapes."""
     batched = amp.vmap(
@@ -345,7 +347,7 @@ def test_blocks_under_transformations():
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("function", [across, within, beyond])
 def test_a_long_example_is_cut_into_tiles(function, monkeypatch):
     """Tiles give the values and gradients of pairs as rows; no side is padded to the longest example for all."""

@@ -466,12 +466,12 @@ def test_values_and_gradients(function):
     agrees(function)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_choices_in_turns():
     agrees(chosen, is_traced=False)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "function",
     [by_value, ends_of_edges],
@@ -481,7 +481,7 @@ def test_values_and_gradients_of_concrete_examples(function):
     agrees(function, is_traced=False)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("function", OTHERS, ids=lambda f: f.__name__)
 def test_values_and_gradients_of_others(function):
     agrees(function)
@@ -491,7 +491,7 @@ def test_a_memory():
     agrees(memory, [each for each in EXAMPLES if len(each["u"])])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "function",
     [whole, part],
@@ -501,6 +501,7 @@ def test_whole_sequences(function):
     agrees(function, [each for each in EXAMPLES if len(each["x"])])
 
 
+@pytest.mark.nightly
 def test_loops_of_no_turn_and_sequences_of_no_element():
     none = [
         example(
@@ -637,6 +638,7 @@ def test_metrics_and_outputs_of_turns():
     )
 
 
+@pytest.mark.nightly
 def test_random_numbers_differ_from_turn_to_turn_and_row_to_row():
     def drawn(p, s):
         def body(i, carry):

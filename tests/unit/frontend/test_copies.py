@@ -87,11 +87,11 @@ def trained(compiled, epochs=0):
     return trainer, trainer.accumulate(data, update=False)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "replicas, copies",
-    [*(pytest.param(*more, marks=pytest.mark.full) for more in ((3, 1), (1, 2))), (2, 2)],
+    [*(pytest.param(*more, marks=pytest.mark.nightly) for more in ((3, 1), (1, 2))), (2, 2)],
 )
 def test_copies_compute_what_one_computes(replicas, copies):
     alone = amp.compile(model(1), PARAMS, SPEC)
@@ -129,7 +129,7 @@ def test_copies_compute_what_one_computes(replicas, copies):
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_parameters_of_copies_are_those_of_the_model():
     compiled = amp.compile(model(2), PARAMS, SPEC, copies=2)

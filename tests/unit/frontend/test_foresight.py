@@ -80,7 +80,7 @@ def test_wires_of_one_carry_are_told_the_same():
         Compiled64(two_wires, PARAMS, SPEC, instances_of(8, (0, 3, 22, 70))).check_direction()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("n_choices", "reverse", "lengths"),
     [

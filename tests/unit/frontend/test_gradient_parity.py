@@ -106,7 +106,7 @@ def in_half_precision(dtype, of_params):
     return amp.compile(narrow, params, {"words": "int32[t]"}), [words(n) for n in (2, 9)]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "of_params", "tolerance"),

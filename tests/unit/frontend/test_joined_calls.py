@@ -173,7 +173,7 @@ def test_choices_are_joined_wherever_they_are(row):
         law.check_direction()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_many_choices_at_once():
     def row(p, x, k):
         h = x @ p["gate"]["w"]

@@ -32,7 +32,7 @@ def test_a_function_that_is_called_like_a_key_of_the_params_leaves_the_name_to_t
     assert set(compiled.graph.parameterised) == {"scale", "cell"}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_loop_in_a_choice_in_a_loop_all_by_values_that_are_read() -> None:
     def model(p: Any, s: Any) -> jax.Array:

@@ -206,7 +206,7 @@ def recurrent(p, e):
     return jnp.sum(h * p["last"]["v"](e["v"]))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_modules_of_nnx_are_parameters():
     """Called as they are: modules of modules, cells, modules in dictionaries; trained, and given back as modules."""
     rngs = nnx.Rngs(0)

@@ -5,13 +5,13 @@ from support.printed import FOLDER, cases, file
 
 CASES = cases()
 IN_EVERY_RUN = ("combinators/", "by hand/")
-"""The others repeat what these have, in larger graphs, so they are left to the full run."""
+"""The others repeat what these have, in larger graphs, so they are left to nightly runs."""
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        name if name.startswith(IN_EVERY_RUN) else pytest.param(name, marks=pytest.mark.full)
+        name if name.startswith(IN_EVERY_RUN) else pytest.param(name, marks=pytest.mark.nightly)
         for name in CASES
     ],
 )

@@ -185,9 +185,9 @@ USES = [carried, closed_over, chosen, looped, in_trees, in_recursions, of_exampl
 @pytest.mark.parametrize(
     ("make", "result"),
     [(jax.random.key, each) for each in USES[:2]]
-    + [pytest.param(jax.random.key, each, marks=pytest.mark.full) for each in USES[2:]]
+    + [pytest.param(jax.random.key, each, marks=pytest.mark.nightly) for each in USES[2:]]
     + [(jax.random.PRNGKey, each) for each in USES[:1]]
-    + [pytest.param(jax.random.PRNGKey, each, marks=pytest.mark.full) for each in USES[1:]],
+    + [pytest.param(jax.random.PRNGKey, each, marks=pytest.mark.nightly) for each in USES[1:]],
 )
 def test_the_graph_draws_what_the_function_draws(make, result):
     with jax.enable_x64(True):
@@ -385,7 +385,7 @@ def structures(p, e):
     return down + amp.sum(asked) + amp.sum(amp.map(lambda a, h: noisy(a + h), sent, e["h"]))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("result", [loops, choices, structures])
 def test_verify_compares_with_the_numbers_that_the_engine_drew(result):
     params = jax.tree.map(np.float32, P)
@@ -428,7 +428,7 @@ def test_verify_still_finds_another_function():
         compiled.verify([{"id": 1}], progress=False)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_each_accumulation_draws_anew_and_a_checkpoint_knows_how_many_there_were(tmp_path):
     def model(p, e):
         def digit(s, x):

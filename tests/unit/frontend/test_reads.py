@@ -436,7 +436,7 @@ def test_any_sizes(model, seed, data):
         Compiled64(model, parameters(), SPEC, some).check_direction(seed)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [attention_over_neighbours, pairs_in_rounds])
 def test_the_engine_computes_it(model):

@@ -82,7 +82,7 @@ def test_any_acyclic_graph(seed, sizes):
         Compiled64(dag, parameters(), DAG, dags(seed, sizes)).check_direction(seed)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_engine_computes_it():
     instances = dags(3, (1, 5, 0, 7), np.float32)
@@ -338,7 +338,7 @@ def alignment(p, s):
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_table_of_dynamic_programming():
     def table(a, b):
         i, j = (x.ravel() for x in np.indices((len(a), len(b))))

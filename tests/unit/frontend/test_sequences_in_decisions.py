@@ -313,7 +313,7 @@ BODIES = [sequences, pairs, chosen, counted, structures, graphs, decided_again, 
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    "place", [in_choice, in_loop, pytest.param(in_loops_of_elements, marks=pytest.mark.full)]
+    "place", [in_choice, in_loop, pytest.param(in_loops_of_elements, marks=pytest.mark.nightly)]
 )
 @pytest.mark.parametrize("body", BODIES)
 def test_all_that_the_instance_may_decide_works_where_a_value_does(body, place):
@@ -327,7 +327,7 @@ def test_all_that_the_instance_may_decide_works_where_a_value_does(body, place):
         (compiled.check_gradients if body is graphs else compiled.check_direction)()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "rows", [lambda p, e: e["x"], lambda p, e: amp.map(lambda x: jnp.tanh(x * p["v"]), e["x"])]
 )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 
 import ampjax as amp
 from ampjax.frontend.loops.loop_forms import form_of_loops, loops_as
@@ -232,7 +232,7 @@ def test_the_form_is_chosen_by_the_back_end():
         assert form_of_loops() == "scan"
 
 
-@pytest.mark.parametrize("function", [of_sequences, *in_full_runs(FUNCTIONS, of_sequences)])
+@pytest.mark.parametrize("function", [of_sequences, *left_to_nightly(FUNCTIONS, of_sequences)])
 def test_values_and_gradients_are_those_of_scans(function):
     """Also of a batch that is filled up; and a second run gives the same bits."""
     key = jax.random.key(1) if function is of_drawn_numbers else None
@@ -266,6 +266,7 @@ def test_steps_are_taken_where_they_can_be():
         assert steps.pack(EXAMPLES).layout != scans.pack(EXAMPLES).layout
 
 
+@pytest.mark.nightly
 def test_all_orders_of_examples_give_the_same():
     batched = batched_as("steps", of_trees)
     order = [3, 0, 4, 2, 1]
@@ -273,7 +274,7 @@ def test_all_orders_of_examples_give_the_same():
     compare(found, batched(PARAMS, EXAMPLES)[np.array(order)])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_state_that_many_read_has_its_cotangents_added_up():
     """A star: nine children read the root's state; and a chain, each of which one reads."""
 
@@ -403,7 +404,7 @@ def directional(batched, batch, params):
     return loss, direction, forward, backward
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("function", [of_sequences, of_trees])
 def test_forward_derivatives_and_those_of_gradients(function):
     steps, scans = both(function)
@@ -430,7 +431,7 @@ def test_forward_derivatives_and_those_of_gradients(function):
     )  # second derivatives
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_gradient_of_a_gradient():
     """A second derivative of a loop in steps equals the same derivative of a loop by `lax.scan`."""
 
@@ -447,7 +448,7 @@ def test_a_gradient_of_a_gradient():
     compare(*found)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_transformations_of_a_batch():
     """An ensemble, a checkpoint, two devices."""
     batched = batched_as("steps", of_trees)
@@ -496,7 +497,7 @@ def test_transformations_of_a_batch():
     compare(jax.jit(every)(PARAMS, parts), want)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [("bfloat16", 0.1), ("float64", 1e-12)],
@@ -575,7 +576,7 @@ def bodies_of_loops(text):
     return found
 
 
-@pytest.mark.parametrize("function", [of_trees, *in_full_runs([of_sequences])])
+@pytest.mark.parametrize("function", [of_trees, *left_to_nightly([of_sequences])])
 def test_no_step_copies_an_arena_and_no_read_becomes_a_scatter(function):
     """A compiled step writes slices of its carried arrays; no step copies a whole arena or scatters into one."""
     batched = batched_as("steps", function)

@@ -47,7 +47,7 @@ def test_a_compiled_graph_is_the_same_after_its_journey():
     assert there.evaluate(data, progress=False) == here.evaluate(data, progress=False)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_compiled_graph_trains_on_two_processes_to_the_same_bits():
     compiled, data = summed()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 
 import ampjax as amp
 from ampjax.errors import DataError, GraphError
@@ -354,7 +354,9 @@ EMPTIES_TOO = [
 
 @pytest.mark.first_case
 @pytest.mark.slow
-@pytest.mark.parametrize("function", [slices, decided, *in_full_runs(EMPTIES_TOO, slices, decided)])
+@pytest.mark.parametrize(
+    "function", [slices, decided, *left_to_nightly(EMPTIES_TOO, slices, decided)]
+)
 def test_operations_on_whole_sequences_are_those_of_each_example(function):
     agrees(function)
 
@@ -407,7 +409,7 @@ def shifted(p, s):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", [shifted, *in_full_runs([single])])
+@pytest.mark.parametrize("function", [shifted, *left_to_nightly([single])])
 def test_what_an_empty_sequence_has_not_is_refused_for_it_alone(function):
     agrees(function, FILLED)
     with pytest.raises(DataError, match=r"test_whole_sequences.py:\d+.*, instance 1: expected "):

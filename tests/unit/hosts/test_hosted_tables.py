@@ -49,9 +49,9 @@ def assert_same_state(one, other):
     assert_same(*states)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("adagrad", marks=pytest.mark.full), "adam"])
+@pytest.mark.parametrize("name", [pytest.param("adagrad", marks=pytest.mark.nightly), "adam"])
 def test_a_recorded_run_gives_the_same_bits_on_hosts(name, tmp_path):
     options = {
         "drop_staler_than": 0,
@@ -81,7 +81,7 @@ def test_a_recorded_run_gives_the_same_bits_on_hosts(name, tmp_path):
     there.close()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_checkpoint_of_hosts_is_one_of_a_process_and_the_other_way_round(tmp_path):
     here, _ = made(0)
@@ -106,7 +106,7 @@ def test_a_checkpoint_of_hosts_is_one_of_a_process_and_the_other_way_round(tmp_p
     there.close()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_fit_on_processes_goes_on_when_the_host_of_the_table_dies(tmp_path):
     graphs = []
@@ -145,7 +145,7 @@ def test_a_fit_on_processes_goes_on_when_the_host_of_the_table_dies(tmp_path):
     there.close()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_tables_that_no_host_can_keep(tmp_path):
     graph, _ = models.with_table(optax.sgd(0.1), folder=tmp_path)

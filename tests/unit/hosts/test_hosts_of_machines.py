@@ -42,7 +42,7 @@ def test_a_host_on_each_machine_with_a_space_for_each_device(tmp_path):
     assert all(form == here for form in forms) and hosts_from(2) == amp.Hosts(2)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_nodes_are_where_their_hosts_names_say_and_traces_name_these(tmp_path):
     """The numbers are those of one process, and the recording is one that a trainer without hosts follows."""

@@ -40,15 +40,15 @@ def same(one, other):
         assert one == other
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         ("trees", {"weights": "stashed"}),
         ("sequences", {"weights": "estimated", "drop_staler_than": 0}),
-        pytest.param("questions", {}, marks=pytest.mark.full),
-        pytest.param("questions, edge by edge", {}, marks=pytest.mark.full),
-        pytest.param("tagger", {}, marks=pytest.mark.full),
+        pytest.param("questions", {}, marks=pytest.mark.nightly),
+        pytest.param("questions, edge by edge", {}, marks=pytest.mark.nightly),
+        pytest.param("tagger", {}, marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from ampjax.errors import HostError, SettingsError
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_recorded_run_gives_the_same_bits_on_two_processes_and_a_dead_host_is_noticed(tmp_path):
     graph, data = model("sequences in replicas")
     options = {
@@ -107,7 +107,7 @@ def test_a_graph_that_can_not_travel():
         amp.Trainer(g, hosts=2)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_hangs(
     sign, tmp_path, monkeypatch
@@ -163,7 +163,7 @@ def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_han
     here.close()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_recorded_fit_goes_on_when_a_host_dies_and_its_recording_replays_to_the_same_bits(
     tmp_path,
 ):

@@ -272,7 +272,7 @@ def test_every_node_kind_has_its_own_colours():
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_text_needs_no_pictures():
     """Export as text is for machines without a library for pictures, too, and starts at once."""

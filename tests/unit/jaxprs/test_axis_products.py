@@ -37,7 +37,7 @@ def normal(seed, *shape):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=30)
 @given(
     st.lists(sizes, min_size=1, max_size=3),

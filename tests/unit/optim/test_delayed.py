@@ -196,7 +196,7 @@ def test_probabilities_that_are_none(probabilities):
         RandomDelay(probabilities)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_nodes_gradients_come_late():
     """In AMP: here each node is updated once a call, so a delay of 1 applies the gradients of the round before."""

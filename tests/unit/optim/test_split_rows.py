@@ -128,7 +128,7 @@ ALIKE = "sgd", "nesterov", "rmsprop", "adamw", "scheduled"
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.full) if name in ALIKE else name
+        pytest.param(name, marks=pytest.mark.nightly) if name in ALIKE else name
         for name in [*ROW_WISE, *MORE]
     ],
 )

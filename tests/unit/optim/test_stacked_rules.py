@@ -175,10 +175,10 @@ class Stacked:
         )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [n if n in ORDINARY else pytest.param(n, marks=pytest.mark.full) for n in TRANSFORMS]
+    "name", [n if n in ORDINARY else pytest.param(n, marks=pytest.mark.nightly) for n in TRANSFORMS]
 )
 def test_stacked_tables_are_plain_optax(name):
     tx, stacks = TRANSFORMS[name]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
@@ -75,8 +75,8 @@ RUNS = {
 TX = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(0.05))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("how", [*list(RUNS)[:2], *in_full_runs(list(RUNS)[2:])])
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", [*list(RUNS)[:2], *left_to_nightly(list(RUNS)[2:])])
 @pytest.mark.parametrize("bias", [None, np.zeros(2, np.float32)], ids=["no bias", "a bias"])
 def test_none_and_empty_containers_train_as_in_plain_jax(tmp_path, how, bias):
     machines = Resources(

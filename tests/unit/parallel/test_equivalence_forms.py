@@ -118,7 +118,7 @@ def test_a_right_program_is_not_told(form):
     check_figures(runner, loss)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", FORMS)
 def test_negatives_within_the_batch_are_told(form):
     read, _, n, options = FORMS[form]

@@ -121,7 +121,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_predictions_are_the_functions(runner, name):
     own = batch(3, 5)
@@ -168,6 +168,7 @@ def test_parts_are_evaluated_as_the_joined_batch(runner):
     )
 
 
+@pytest.mark.nightly
 def test_evaluation_between_steps_changes_nothing():
     runners = [make(), make()]
     for seed in range(3):

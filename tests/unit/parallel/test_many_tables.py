@@ -93,19 +93,19 @@ LABELS = jax.tree_util.tree_map_with_path(
     [
         (CLIPPED, {}),
         pytest.param(
-            CLIPPED, {"boundary_among_servers": False, "partitions": 3}, marks=pytest.mark.full
+            CLIPPED, {"boundary_among_servers": False, "partitions": 3}, marks=pytest.mark.nightly
         ),
         pytest.param(
             optax.multi_transform({"a": optax.adagrad(0.1), "b": optax.sgd(0.1, 0.9)}, LABELS),
             {"run_option": "ar"},
-            marks=pytest.mark.full,
+            marks=pytest.mark.nightly,
         ),
-        pytest.param(optax.adam(0.1), {"run_option": "ps"}, marks=pytest.mark.full),
-        pytest.param(optax.adam(0.1), {"server_processes": True}, marks=pytest.mark.full),
+        pytest.param(optax.adam(0.1), {"run_option": "ps"}, marks=pytest.mark.nightly),
+        pytest.param(optax.adam(0.1), {"server_processes": True}, marks=pytest.mark.nightly),
         pytest.param(
             optax.adagrad(0.1),
             {"local_aggregation": False, "partitions": 2},
-            marks=pytest.mark.full,
+            marks=pytest.mark.nightly,
         ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -124,7 +124,7 @@ def test_training_is_plain_optax(tx, options):
         assert worst((runner.params, runner.opt_state), trained(tx)) < 2e-5
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_asynchronous_training_is_that_of_tables_apart(apart):
     runners = []
     for maker in (make, apart):
@@ -151,8 +151,8 @@ def test_gradients_are_given_by_variable():
         np.testing.assert_allclose(dense, whole["tables"][name], atol=1e-6)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("before", ["apart", pytest.param("stacked", marks=pytest.mark.full)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("before", ["apart", pytest.param("stacked", marks=pytest.mark.nightly)])
 def test_checkpoints_are_those_of_tables_apart(tmp_path, apart, before):
     makers = {"apart": apart, "stacked": make}
     first = makers.pop(before)(partitions=3)
@@ -170,7 +170,7 @@ def test_checkpoints_are_those_of_tables_apart(tmp_path, apart, before):
     assert worst((early.params, early.opt_state), (first.params, first.opt_state)) < 1e-6
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_what_is_explained_is_each_variable(apart):
     runners = [make(), apart()]
     for runner in runners:
@@ -193,7 +193,7 @@ def test_what_is_explained_is_each_variable(apart):
     assert "tables/wide1 [21, 3]" in str(tables[0])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_tables_are_split_anew_and_started_anew_together(tmp_path):
     runner = make(optax.adam(0.1))
     runner.run(batch(0))
@@ -232,6 +232,7 @@ def test_an_error_names_the_row_of_the_variable():
         runner.run({"ids": np.full((2, len(ROWS)), 7), "y": np.zeros(2, np.float32)})
 
 
+@pytest.mark.nightly
 def test_tables_of_fewer_partitions_than_servers_stay_apart():
     assert len(make(partitions=1).build(batch(0)).step.tables) == 10
     assert len(make(partitions=1, n_machines=1).build(batch(0)).step.tables) == 3

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
@@ -145,7 +145,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("how", [*list(RUNS)[:1], *in_full_runs(list(RUNS)[1:])])
+@pytest.mark.parametrize("how", [*list(RUNS)[:1], *left_to_nightly(list(RUNS)[1:])])
 def test_wherever_variables_are(how):
     with (
         make(taken, **RUNS[how]) as runner,

@@ -82,7 +82,7 @@ OPTIONS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.full) if n[:2] in ("on", "at") else n for n in OPTIONS],
+    [pytest.param(n, marks=pytest.mark.nightly) if n[:2] in ("on", "at") else n for n in OPTIONS],
 )
 def test_a_learning_rate_changes_when_it_is_assigned(name):
     with make(**OPTIONS[name]) as runner:
@@ -103,7 +103,7 @@ def test_a_learning_rate_changes_when_it_is_assigned(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["tables", "dense", pytest.param("on every machine", marks=pytest.mark.full)]
+    "name", ["tables", "dense", pytest.param("on every machine", marks=pytest.mark.nightly)]
 )
 def test_a_whole_state_is_taken_over(name):
     plain = Plain()

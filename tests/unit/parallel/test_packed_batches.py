@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 
 import ampjax as amp
 import ampjax.parallel as px
@@ -90,8 +90,8 @@ def by_one_device(tx, steps):
     return params
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("run_option", ["ps", *in_full_runs(["hybrid", "ar"])])
+@pytest.mark.nightly
+@pytest.mark.parametrize("run_option", ["ps", *left_to_nightly(["hybrid", "ar"])])
 def test_a_run_on_two_replicas_equals_one_on_one_device(run_option):
     steps = [EXAMPLES[:8], EXAMPLES[8:16], EXAMPLES[13:20]]
     tx = optax.adagrad(0.1)

@@ -120,7 +120,7 @@ def undisturbed(folder, name):
     return train(make(folder / name, name))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(16))
 @given(st.sampled_from(list(RUNS)), st.lists(st.integers(0, N_STEPS), min_size=1, max_size=2))
 def test_killed_and_resumed(folder, name, kills):
@@ -136,7 +136,7 @@ def test_killed_and_resumed(folder, name, kills):
     assert sorted(path.name for path in again.iterdir()) == ["step-4", "step-6"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("n", [0, 2, 9])
 def test_killed_while_it_saves(folder, tmp_path, monkeypatch, n):
     killed_while_it_saves(make(tmp_path), monkeypatch, n)

@@ -578,7 +578,7 @@ def test_a_new_split_of_one_table_keeps_servers_balanced():
         )  # bytes, of 2400: ten rows, fewer than most partitions have
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_tables_are_split_anew_between_steps():
     runner = make()
     batch = a_batch(np.arange(4))

@@ -269,7 +269,7 @@ def test_another_rate_of_the_same_optimizer_goes_on_from_a_checkpoint(tmp_path):
     equal(runner.params, trained().params)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_errors_write_variables_as_explanations_do(tmp_path):
     trained().save(tmp_path / "c")
     with pytest.raises(DataError, match=r"table `table`: expected shape \(10, 3\)"):

@@ -65,12 +65,12 @@ def equal(first, second):
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
     [
         pytest.param(
-            {"boundary_among_servers": False, "wire_dtype": "bfloat16"}, marks=pytest.mark.full
+            {"boundary_among_servers": False, "wire_dtype": "bfloat16"}, marks=pytest.mark.nightly
         ),
         {"run_option": "ps", "sync": False},
     ],
@@ -100,7 +100,7 @@ def test_training_is_the_same_bit_for_bit(processes, options):
     assert clients == servers and sum(own.pulled for own in clients) > 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_training_goes_on_from_a_checkpoint_to_the_same_bits_after_a_server_was_killed(tmp_path):
     with make(ServerProcesses(2)) as runner:
         [runner.run(batch(seed)) for seed in range(2)]
@@ -120,7 +120,7 @@ def test_training_goes_on_from_a_checkpoint_to_the_same_bits_after_a_server_was_
         runner.run(batch(0))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_step_that_had_been_made_when_an_interrupt_came_through_is_counted(monkeypatch):
     runner = make()
     wanted = make()
@@ -139,6 +139,7 @@ def test_a_step_that_had_been_made_when_an_interrupt_came_through_is_counted(mon
     equal(runner.params, wanted.params)
 
 
+@pytest.mark.nightly
 def test_gradients_under_way_are_dropped_where_another_state_comes(tmp_path):
     runner = make(sync=False)
     other = make(sync=False)

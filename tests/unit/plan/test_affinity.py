@@ -188,6 +188,7 @@ def test_paper_light_nodes_spread_over_the_rest_and_depend_on_the_seed():
     assert maps[0] != maps[1] != maps[2]
 
 
+@pytest.mark.nightly
 @given(STEPS, WORKERS, st.integers(1, 3))
 @settings(max_examples=100)
 def test_coloured_neighbours_differ_whenever_greedy_can(steps, workers, hops):
@@ -260,7 +261,7 @@ def all_rules():
     return result
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_same_in_every_process():
     """Names hash differently from process to process; the maps must not notice."""

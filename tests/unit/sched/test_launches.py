@@ -127,12 +127,14 @@ def run(fed, n, ahead):
     return most
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.full) if name in ("random, unfused", "rnn") else name
+        pytest.param(name, marks=pytest.mark.nightly)
+        if name in ("random, unfused", "rnn")
+        else name
         for name in CASES
     ],
 )

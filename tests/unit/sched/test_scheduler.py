@@ -32,7 +32,7 @@ def test_which_policies_are_compiled():
     assert {*FROZEN_POLICIES} <= {*COMPILED}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_a_compiled_policy_decides_as_its_function_does(name):
     """A policy without a number is called with views of the queues, as a user's is."""
@@ -50,7 +50,7 @@ def test_a_compiled_policy_decides_as_its_function_does(name):
     assert compiled[:2] == compiled[2:]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_loops_do_the_same_uncompiled():
     """In a process of its own, since Numba reads the variable when it is imported; which is not before a scheduler is made."""

@@ -31,7 +31,7 @@ FROZEN = json.loads(FILE.read_text())
 @pytest.mark.parametrize(
     "name",
     [
-        name if i % 3 == 0 else pytest.param(name, marks=pytest.mark.full)
+        name if i % 3 == 0 else pytest.param(name, marks=pytest.mark.nightly)
         for i, name in enumerate(CASES)
     ],
 )

@@ -83,7 +83,7 @@ def run():
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_nothing_is_compiled_but_what_is_measured(run):
     scheduler, executor, data = run
@@ -109,7 +109,7 @@ def test_nothing_is_compiled_but_what_is_measured(run):
     assert compilations() == compiled
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_drivers_thread_does_more_than_calls_and_decisions(run):
     """Nanoseconds of processor time, so what is sure is only that there are some."""

@@ -85,7 +85,7 @@ def instances(n, size=4):
     return result
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_every_kernel_of_a_graph_is_measured_and_a_simulation_adds_them_up():
     graph = mlp((4, 5, 3), 2)
     settings = {"workers": 2, "max_active_keys": 1, "fuse": False, "max_dispatch_size": 1}
@@ -115,7 +115,7 @@ def test_every_kernel_of_a_graph_is_measured_and_a_simulation_adds_them_up():
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_every_size_is_measured_with_its_updates_and_apart():
     """A size that came only with updates at once was said to take 64 times that of one row."""
     settings = {
@@ -226,6 +226,7 @@ def test_a_straggler_is_slower():
     assert slow == pytest.approx(3 * even)
 
 
+@pytest.mark.nightly
 def test_dispatches_that_a_run_issues_in_one_call_are_measured_so(monkeypatch):
     """Measured alone, each would take a call's time, of which a run has one for several."""
     run = Executor.run
@@ -292,7 +293,7 @@ def test_least_times_count_beside_other_programs_and_never_fall_with_the_rows():
     assert medians(passes).times == {"forward a": {1: 4.0, 2: 6.0, 4: 37.5, 8: 34.0}}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_edges_of_instances_that_have_ended_are_known_where_they_are_measured():
     """The host is ahead of the devices, so an instance can end, and another get its handle, before its last dispatch is issued."""
     rng = np.random.default_rng(0)

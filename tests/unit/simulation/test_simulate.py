@@ -91,7 +91,7 @@ def test_the_trace_covers_the_run() -> None:
     assert trace.span_ns == round(found.seconds * 1e9)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_numerics_train_the_parameters_as_a_trainer_does() -> None:
     options: dict[str, Any] = {

@@ -106,7 +106,7 @@ def some(shape=(D,), n=2):
     return result
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_single_operations_are_compiled_only(caplog):
     bodies = [loops, a_while, a_branch, library, rematerialised, own_rule]
     unused = 11  # features that no other test has: nothing is compiled already

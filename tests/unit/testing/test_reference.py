@@ -10,7 +10,7 @@ import ampjax as amp
 from ampjax.errors import DeadlockError, InvariantError, MessageError, ParameterError
 from ampjax.testing import compare, difference_table, init_params, reference
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 D = 4
 cross_entropy = optax.softmax_cross_entropy_with_integer_labels
@@ -236,7 +236,6 @@ def gate(p, h, m):
     return (1 - z) * h + z * jnp.tanh(m)
 
 
-@pytest.mark.users
 def test_gated_graph_network_step_by_step():
     steps = 2
     kinds = 3
@@ -303,7 +302,7 @@ def test_gated_graph_network_step_by_step():
     assert got.rows["edge2"] == 0 and not np.any(got.grads["edge2"]["w"])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_group_with_opener_of_size_zero_and_order():
     def weigh(rows, segment_ids, n):  # depends on the order of the rows
         return jax.ops.segment_sum(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import graphs
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 from support.laws import ROWS, random_one, start
 
 import ampjax as amp
@@ -44,7 +44,7 @@ def test_nothing_updates_while_gradients_are_compared(interval, schedules):
     assert found, found
 
 
-@pytest.mark.parametrize("seed", [1, *in_full_runs((4, 7, 11))])
+@pytest.mark.parametrize("seed", [1, *left_to_nightly((4, 7, 11))])
 def test_random_graphs_agree_in_inference_too(seed):
     """Loops, groups, ragged rows, replicas, edges: sinks with their states, and metrics."""
     case = random_one(seed)
@@ -116,6 +116,7 @@ def test_what_is_not_finite_never_agrees():
 # The report.
 
 
+@pytest.mark.nightly
 def test_the_report_says_what_was_compared_and_what_was_not():
     found = verify(graphs.with_sinks(), data(), schedules=[SINGLE])
     lines = found.report.splitlines()

@@ -19,7 +19,7 @@ slices = st.builds(
 )  # fmt: skip
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=30)
 @given(st.lists(slices, max_size=8))
 @pytest.mark.slow

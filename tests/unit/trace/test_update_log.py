@@ -68,7 +68,7 @@ class Lineage:
             self.held[change.node].clear()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @settings(max_examples=examples(90))
 @given(GRAPHS_THAT_SHARE, schedules(), st.integers(1, 9), st.sampled_from([None, 0, 2]))
 @pytest.mark.slow

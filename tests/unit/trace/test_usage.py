@@ -70,7 +70,7 @@ def test_every_moment_of_a_run_counts_once(slices, waits, run):
         assert all(a[1] == b[0] for a, b in itertools.pairwise(mine))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["sync", "pipeline", "async"])
 @pytest.mark.parametrize("model", [runs.rnn, runs.trees])
 def test_in_virtual_time_nothing_is_the_hosts(model, mode):

@@ -49,7 +49,7 @@ def equal(first, second):
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_shared_parameters_are_there_once(tmp_path):
     instances = graphs.tied_data(
         [2, 1, 3, 1, 2]

@@ -41,7 +41,7 @@ def trainer(tx=None, **options):
     return amp.Trainer(compiled.graph, tx or optax.sgd(1e-4), **options), compiled.data(DATA)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_node_that_hardly_updates_is_told_with_an_interval_for_fifty_updates():
     runs, data = trainer(min_update_interval=101)
     (text,) = told(lambda: runs.fit(data, epochs=3, progress=False))
@@ -80,7 +80,7 @@ def test_a_node_with_an_interval_of_its_own():
     assert "with 2 it makes about 50" in text
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
     [
@@ -123,7 +123,7 @@ def late_first(queues, now):
     return max(queues, key=lambda queue: queue.direction == "forward")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_gradients_that_come_late_are_told_with_what_to_lower():
     runs = late(max_active_keys=64)
     (text,) = told(lambda: runs.fit(graphs.chain_data(256), epochs=2, progress=False))
@@ -186,7 +186,7 @@ def test_training_ends_when_parameters_are_lost(hosts):
     assert "lower the learning rate" in text and "diverged" in repr(history)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_training_goes_on_if_that_is_wanted():
     runs, data = exploding()
     with pytest.warns(RuntimeWarning, match="are not finite any more") as caught:
@@ -195,6 +195,7 @@ def test_training_goes_on_if_that_is_wanted():
     assert len(history) == 3 and not history.diverged
 
 
+@pytest.mark.nightly
 def test_parameters_that_are_lost_by_the_last_update_of_an_epoch_are_seen():
     """The loss of that epoch was finite."""
     runs, data = trainer(
@@ -225,6 +226,7 @@ def test_a_loss_alone_that_is_not_finite_ends_nothing():
     assert len(history) == 2 and not history.diverged
 
 
+@pytest.mark.nightly
 def test_lost_parameters_are_in_no_snapshot(tmp_path):
     """So whoever resumes goes on from numbers."""
 
@@ -248,7 +250,7 @@ def test_lost_parameters_are_in_no_snapshot(tmp_path):
     assert [epoch.epoch for epoch in resumed.epochs] == [epoch.epoch for epoch in history.epochs]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_recording_of_a_run_that_was_lost_can_be_replayed(tmp_path):
     for stops in (True, False):
         runs, data = exploding()

@@ -114,12 +114,12 @@ def gradient_before(weights, **options):
     return float(trainer.gradients["still"][0]), trainer.statistics
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
     [
-        pytest.param(mode, marks=pytest.mark.full) if mode in ("pipeline", "sync") else mode
+        pytest.param(mode, marks=pytest.mark.nightly) if mode in ("pipeline", "sync") else mode
         for mode in MODES
     ],
 )
@@ -136,7 +136,7 @@ def test_at_a_constant_velocity_it_is_the_forward_passes_parameters(mode):
     assert (found == current) == (MODES[mode].get("mode") in ("sync", "pipeline"))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"mode": "sync"}, {"max_staleness": 0}])
 def test_without_staleness_it_has_the_bits_of_current_weights(options):

@@ -159,7 +159,7 @@ class Taken(InstanceList):
         return super().gather(ids)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_training_and_evaluation_go_by_size():
     lengths = [

@@ -383,6 +383,7 @@ def noting():
 RATE = 1e-3
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @settings(max_examples=examples(18))
 @given(

@@ -29,6 +29,7 @@ def trainer(graph, **options):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_copies_share_a_table_and_average_their_layers():
     graph, table = models.with_table(optax.sgd(0.1), copies=2)
@@ -84,7 +85,7 @@ def test_what_is_no_node_can_not_be_explained():
         told["copied/0"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_hosts_send_parameters_when_they_are_asked_for_and_once():
     with amp.Graph() as graph:
@@ -109,7 +110,7 @@ def test_hosts_send_parameters_when_they_are_asked_for_and_once():
         assert 12_000 < received() - told < 14_000
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("rule", ["epoch", ("every_k", 1), ("message", 1)])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_frozen_copies_stay_what_they_are_to_the_bit(rule, workers):
@@ -140,7 +141,7 @@ def test_frozen_copies_stay_what_they_are_to_the_bit(rule, workers):
         assert param.tobytes() == before[name].tobytes()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_models_own_parameters_of_equal_copies_are_these_to_the_bit():
     params = {"w": np.random.default_rng(1).normal(size=40).astype(np.float32)}
     compiled = amp.compile(

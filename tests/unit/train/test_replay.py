@@ -82,7 +82,7 @@ def assert_replays(path, make, train, valid, epochs=2):
     return first, again
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_loop(path):
     make = functools.partial(
         trainer,
@@ -108,7 +108,7 @@ def replicated():
     return g
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_replicas(path):
     """Averages are where they were between the updates, and at the end of each epoch."""
     assert_replays(
@@ -169,7 +169,7 @@ SHARED = {
 }
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", SHARED.values(), ids=SHARED)
 def test_shared_parameters(path, options):
     assert_replays(
@@ -220,7 +220,7 @@ BACK = (
 )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_readings_that_route(path):
     assert_replays(path, functools.partial(trainer, deciding()), DATA, None)
     assert any(isinstance(d, Done) and d.choices for d in Recording(path).decisions())

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 
 import ampjax as amp
 
@@ -47,7 +47,7 @@ def case(name):
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("name", [*ORDINARY, *in_full_runs(MODELS, *ORDINARY)])
+@pytest.mark.parametrize("name", [*ORDINARY, *left_to_nightly(MODELS, *ORDINARY)])
 def test_evaluate_fit_and_accumulate(name):
     model, examples, mean = case(name)
     compiled = amp.compile(model, PARAMS, SPEC)

@@ -314,7 +314,7 @@ resumed.fit(one, resume=True)
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_process_that_is_killed(tmp_path, whole):
     """By SIGKILL, while it trains."""
     command = [
@@ -334,7 +334,7 @@ def test_a_process_that_is_killed(tmp_path, whole):
     assert go_on(tmp_path, whole).resumed
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_fit_goes_on_in_the_trainer_whose_callback_failed(tmp_path):
     """Queues count anew then, and forget what they were: else one that looks as it did once is taken for empty."""
     graph, data = model("sequences")

@@ -34,7 +34,7 @@ def trainer(graph, **options):
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_checkpoint_holds_the_table_and_gradients_that_wait(tmp_path):
     graph, table = models.with_table(optax.adam(0.1), partitions=3)
@@ -67,6 +67,7 @@ def test_a_checkpoint_of_a_graph_without_the_table_is_refused(tmp_path):
     assert table.version == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_fit_goes_on_from_a_snapshot(tmp_path):
     whole, table = models.with_table(optax.adagrad(0.1))
@@ -105,6 +106,7 @@ def test_a_recorded_run_replays_with_a_table_that_starts_alike(tmp_path):
     np.testing.assert_array_equal(table.dense(), again.dense())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_verify_compares_with_all_rows_and_leaves_them_as_they_were():
     graph, table = models.with_table(optax.sgd(0.1))
@@ -136,7 +138,7 @@ def test_one_worker_runs_all_that_reads_a_table():
     assert placed["output/0"] != placed["output/1"] and placed["embed/0"] == placed["embed/1"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_tables_in_files_and_at_server_processes(tmp_path):
     found = []

@@ -561,7 +561,7 @@ def test_predictions_of_several_messages_per_instance():
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_predictions_are_those_of_the_layers_that_a_loss_has_fused():
     """They are computed by a stage of their own, with the parameters that the loss's has trained."""
     rng = np.random.default_rng(0)
@@ -707,7 +707,7 @@ def test_a_history_goes_on():
     assert [e.epoch for e in history.epochs] == [1, 2] and history[1].seconds >= history[0].seconds
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_seconds_are_those_of_training_and_validation(monkeypatch):
     async def slow(*_, **__):
         await asyncio.sleep(0.5)
@@ -882,7 +882,7 @@ def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monk
     assert rows > 30
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
     with amp.Graph() as g:
         wire = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(amp.pump("x"))
@@ -1022,7 +1022,7 @@ def test_demand_is_counted_for_the_instances_that_come():
     assert trainer.accumulate([{"x": np.float32(1)}] * 40)["loss"] > 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_trace_of_replicas_that_average_by_messages():
     """Parameters change in the order of the scheduler's decisions, whoever is waited for."""
     with amp.Graph() as g:
@@ -1065,7 +1065,7 @@ def one_by_one(example):
         yield {"tokens": amp.messages(np.array([token]), t=t, length=length)}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_users_controller_loop_pumps_token_by_token(workers):
     data = graphs.rnn_data([3, 1, 2])
@@ -1088,7 +1088,7 @@ def test_a_users_controller_loop_pumps_token_by_token(workers):
     assert len(looped.fit(examples, examples[:2], epochs=2, **QUIET)) == 2
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_memory_limit_holds_controller_loops_back_and_nothing_is_compiled_late():
     data = graphs.rnn_data([6, 2, 6, 1, 4, 6])
     examples = [(i["tokens"].payload, i["label"]) for i in data]
@@ -1211,7 +1211,7 @@ def test_device_bytes_count_recorded_activations_and_accumulators():
     assert own["accumulators"] == own["params"] > 0  # float32, all of them
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_arenas_that_grow_in_training_change_nothing():
     data = graphs.rnn_data([3, 1, 4, 2])
     ends = []
@@ -1241,7 +1241,7 @@ def smallest_limit(length):
             limit = int(1.3 * limit)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_small_memory_limit_holds_instances_back_and_trains():
     data = graphs.rnn_data([6, 2, 6, 1, 4, 6])
     options = {"min_update_interval": NEVER, "max_active_keys": 6}
@@ -1270,7 +1270,7 @@ def test_an_instance_that_can_not_fit_is_named():
     assert trainer.accumulate(graphs.rnn_data([1, 2]))["loss"] > 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_instances_that_are_larger_than_the_sampled_ones_are_held_back_too():
     """Each fits, and all four at once do not: they must be held back, not block each other half-way."""
     trainer = amp.Trainer(
@@ -1296,7 +1296,7 @@ def outside_of_samples(n, n_long):
     return lengths.tolist()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "parts", [[outside_of_samples(400, 16)], [[1] * 64, [16] * 64]], ids=["once", "later"]
 )
@@ -1314,7 +1314,7 @@ def test_the_largest_instances_are_known_where_data_tell_sizes(parts):
     assert 1 < trainer.statistics.most_in_flight <= 16
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_branch_that_no_sampled_instance_took_has_room_too():
     with amp.Graph() as g:
         common, rare = amp.cond(
@@ -1401,7 +1401,7 @@ def virtual_history(**options):
     return history, t
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_training_in_virtual_time_is_the_same_every_time():
     one, t1 = virtual_history(max_active_keys=4)
     two, t2 = virtual_history(max_active_keys=4)

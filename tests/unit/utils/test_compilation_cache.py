@@ -39,7 +39,7 @@ def config(tmp_path, monkeypatch):
     reset_cache()  # JAX goes back to the folder of the tests' run
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_second_process_loads_what_the_first_has_compiled(tmp_path):
     """Also if JAX has compiled something before there is a trainer."""
     code = (

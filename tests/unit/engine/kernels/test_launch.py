@@ -40,7 +40,7 @@ def kinds(value):
     return {type(value).__name__}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("name", CASES)
 def test_launches_can_travel(name, fuse):

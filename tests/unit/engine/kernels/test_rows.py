@@ -166,7 +166,7 @@ def test_a_row_of_zeros_under_a_square_root_poisons_only_itself():
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @given(
     st.sampled_from(["division", "sqrt"]),
     st.integers(1, 8),
@@ -384,6 +384,7 @@ def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_sch
     assert abs(grads[0]) > 0.1
 
 
+@pytest.mark.nightly
 def test_every_epoch_draws_anew():
     """Dropout that drops the same of an instance in every epoch would be a fixed damage to the data."""
 

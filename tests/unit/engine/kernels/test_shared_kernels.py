@@ -139,6 +139,7 @@ def trained(
     return trainer
 
 
+@pytest.mark.nightly
 def test_engines_and_kernels_of_dropped_graphs_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stayed for the life of the process: 50 trainers took two gigabytes, of larger graphs they took memory maps beyond what Linux allows."""
     gc.collect()

@@ -75,7 +75,7 @@ def assert_same(one, other):
 @pytest.mark.first_case
 @pytest.mark.parametrize("gradient", ["mean", "sum"])
 @pytest.mark.parametrize(
-    "rule", [*sorted({*RULES} - {"adagrad"}), pytest.param("adagrad", marks=pytest.mark.full)]
+    "rule", [*sorted({*RULES} - {"adagrad"}), pytest.param("adagrad", marks=pytest.mark.nightly)]
 )
 def test_an_update_at_once_equals_one_from_accumulators(rule, gradient, monkeypatch):
     settings = {"min_update_interval": 1, "gradient": gradient}

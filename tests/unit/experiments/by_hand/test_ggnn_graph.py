@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 
 import ampjax as amp
 from ampjax.errors import SettingsError
@@ -24,7 +24,7 @@ T = 3
 KINDS = 4
 ONE_OF_THEM = (
     ENCODINGS[0],
-    *in_full_runs(ENCODINGS[1:]),
+    *left_to_nightly(ENCODINGS[1:]),
 )
 """Both encodings have equal gradients, as a test of its own shows."""
 
@@ -171,9 +171,11 @@ def gradients(kind: str, encoding: str, **options: Any):
     return params, data, loss, trainer.gradients
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("encoding", ONE_OF_THEM)
-@pytest.mark.parametrize("kind", ["regression", pytest.param("selection", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "kind", ["regression", pytest.param("selection", marks=pytest.mark.nightly)]
+)
 def test_gradients_are_those_of_a_dense_implementation(kind: str, encoding: str) -> None:
     params, data, got, grads = gradients(kind, encoding)
     loss, want = jax.jit(jax.value_and_grad(lambda p: dense_loss(p, data, kind)))(params)
@@ -184,7 +186,7 @@ def test_gradients_are_those_of_a_dense_implementation(kind: str, encoding: str)
             assert np.abs(b).max() > 0 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["regression", "selection"])
 def test_both_encodings_have_equal_gradients(kind: str) -> None:
     (_, _, loss, one), (_, _, same, other) = (gradients(kind, encoding) for encoding in ENCODINGS)
@@ -195,7 +197,7 @@ def test_both_encodings_have_equal_gradients(kind: str) -> None:
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_separate_gates_are_the_same_unit(encoding: str) -> None:
     """Seven heavy nodes before the read-out, on eight workers (arXiv version, figure 7)."""
@@ -227,7 +229,7 @@ def test_separate_gates_are_the_same_unit(encoding: str) -> None:
             assert np.abs(b).max() > 0 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options", [{"max_dispatch_size": 1}, {"max_active_keys": 5, "workers": 2}]
 )
@@ -240,7 +242,7 @@ def test_no_schedule_changes_the_gradients(options: dict[str, int]) -> None:
                 assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_sparse_graphs_train(encoding: str) -> None:
     graphs = odd_graphs()
@@ -254,7 +256,7 @@ def test_sparse_graphs_train(encoding: str) -> None:
         assert history[-1].valid["error"] < history[0].valid["error"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_replicas_learn_and_an_empty_data_set_is_refused(encoding: str) -> None:
     graphs = odd_graphs()
@@ -272,7 +274,7 @@ def test_replicas_learn_and_an_empty_data_set_is_refused(encoding: str) -> None:
         trainer.evaluate(instances(graphs, encoding, [])[1])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("encoding", ONE_OF_THEM)
 def test_metrics_are_counted_by_hand(encoding: str) -> None:
     graphs = odd_graphs()

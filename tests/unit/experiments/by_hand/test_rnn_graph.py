@@ -17,12 +17,12 @@ pytestmark = pytest.mark.slow
 DATA = generate(12, seed=3)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.full), True])
+@pytest.mark.nightly
+@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.nightly), True])
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"max_active_keys": 1, "max_dispatch_size": 1}, marks=pytest.mark.full),
+        pytest.param({"max_active_keys": 1, "max_dispatch_size": 1}, marks=pytest.mark.nightly),
         {"workers": 2},
     ],
 )
@@ -37,8 +37,8 @@ def test_gradients_of_single_sequences_are_those_of_plain_jax(
     )
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.full), True])
+@pytest.mark.nightly
+@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_gradients_of_buckets_are_those_of_plain_jax(whole: bool) -> None:
     """Each bucket gives the mean over its real sequences, so buckets of one length with three of them weigh a third."""
     same = DATA.lengths == np.bincount(DATA.lengths).argmax()
@@ -61,12 +61,12 @@ def test_gradients_of_buckets_are_those_of_plain_jax(whole: bool) -> None:
 
 
 OF_ONE_KIND = [
-    pytest.param(options, marks=pytest.mark.full) for options in ({"replicas": 3}, {"copies": 3})
+    pytest.param(options, marks=pytest.mark.nightly) for options in ({"replicas": 3}, {"copies": 3})
 ]
-"""The third has both, so these are left to the full run."""
+"""The third has both, so these are left to nightly runs."""
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [*OF_ONE_KIND, {"copies": 2, "replicas": 2, "whole": True}])
 def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -> None:
     graph = list_reduction_rnn(HIDDEN, **options)

@@ -39,7 +39,7 @@ def small(target: float, options: ByHandOptions, seed: int) -> Forms:
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_both_forms_take_as_many_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     never = 2.0
     at_once = 0.0

@@ -147,6 +147,7 @@ def test_each_epoch_has_fresh_samples() -> None:
         babi15.Fresh(supply, 11)
 
 
+@pytest.mark.first_case
 @pytest.mark.skipif(
     "AMPJAX_DATA" not in os.environ,
     reason="the real files are only read where AMPJAX_DATA names their folder",

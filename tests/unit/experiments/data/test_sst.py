@@ -125,7 +125,7 @@ def test_synthetic_trees_come_from_their_seed() -> None:
         sst.synthetic(3, 0)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.skipif(
     "AMPJAX_DATA" not in os.environ,
     reason="the real files are only read where AMPJAX_DATA names their folder",

@@ -75,7 +75,7 @@ def direct_loss(params, data, sizes=SIZES):
 
 @pytest.mark.parametrize(
     ("workers", "replicas"),
-    [pytest.param(1, 1, marks=pytest.mark.users), pytest.param(2, 2, marks=pytest.mark.full)],
+    [pytest.param(1, 1, marks=pytest.mark.users), pytest.param(2, 2, marks=pytest.mark.nightly)],
 )
 def test_gradients_are_those_of_a_direct_implementation(workers, replicas):
     """Replicas start equal, and their gradients add up to those of one."""
@@ -103,7 +103,7 @@ def test_gradients_are_those_of_a_direct_implementation(workers, replicas):
         assert rows == {"step": sum(taken), "classify": len(data)}[node]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_it_learns_and_the_penalty_shortens_pondering():
     rng = np.random.default_rng(1)
     model = compiled_rnn(replace(SIZES, time_penalty=0.1))

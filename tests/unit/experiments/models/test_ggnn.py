@@ -13,7 +13,7 @@ from experiments.by_hand import ggnn_graph
 from experiments.data import babi15, qm9
 from experiments.models import ggnn
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 H = 12
 STEPS = 2
@@ -56,7 +56,7 @@ def both(kind, replicas=1):
     ("kind", "metric"),
     [
         pytest.param("regression", "error", marks=pytest.mark.users),
-        pytest.param("selection", "accuracy", marks=pytest.mark.full),
+        pytest.param("selection", "accuracy", marks=pytest.mark.nightly),
     ],
 )
 def test_functions_compute_what_the_graphs_of_nodes_do(kind, metric):
@@ -81,7 +81,7 @@ def test_functions_compute_what_the_graphs_of_nodes_do(kind, metric):
     assert mine == theirs == ("edge0", "edge1", "edge2", "edge3", "update")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["regression", "selection"])
 def test_gradients_of_replicas_add_up_to_those_of_one(kind):
     found = []
@@ -147,7 +147,6 @@ def test_no_two_layers_begin_with_the_same_numbers(start, last):
     )
 
 
-@pytest.mark.users
 def test_kinds_of_edges_are_numbered_however_many_there_are():
     """JAX sorts the keys of dictionaries, and `edge10` is before `edge2` then."""
     params = ggnn.init_selection(

@@ -42,7 +42,7 @@ def test_the_grids_are_those_of_the_paper() -> None:
     assert logits.shape == (2, 7)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_training_learns_with_the_auxiliary_head() -> None:
     config = inception.Config(
         ("to 8",),

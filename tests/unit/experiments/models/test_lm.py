@@ -16,7 +16,7 @@ from experiments.data.text import Contiguous
 from experiments.models import lm
 from experiments.models.layers import functional
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 CONFIG = lm.Config(
     40,
@@ -61,7 +61,6 @@ def plain_loss(params: Any, batch: Any) -> jax.Array:
     return nats
 
 
-@pytest.mark.users
 def test_the_loss_and_its_gradients_are_the_formulas() -> None:
     params = jax.tree.map(
         lambda x: x + 0.1,
@@ -86,7 +85,6 @@ def test_the_loss_and_its_gradients_are_the_formulas() -> None:
     )
 
 
-@pytest.mark.users
 def test_words_behind_a_sentences_end_do_not_count() -> None:
     """Neither with the full softmax nor with a sampled one; what they are does not matter."""
     params = lm.init(CONFIG, 1)
@@ -111,7 +109,7 @@ def test_words_behind_a_sentences_end_do_not_count() -> None:
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_training_learns_to_copy_and_touches_few_rows() -> None:
     data = Contiguous(
         zipf.tokens(1200, 40, copy=0.9, lag=1, seed=2),
@@ -214,7 +212,7 @@ def test_tables_of_two_sizes_and_no_projection() -> None:
     assert "projection" not in shapes["lstm"] and shapes["lstm"]["kernel"].shape == (14, 32)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_mistakes_are_named() -> None:
     with pytest.raises(SettingsError, match="`samples`: expected at most 40 classes, got 41"):
         lm.Config(40, samples=41)

@@ -66,7 +66,7 @@ def direct_loss(params, data, experts):
     [
         pytest.param(2, 2, 2, marks=pytest.mark.users),
         *(
-            pytest.param(*rest, marks=pytest.mark.full)
+            pytest.param(*rest, marks=pytest.mark.nightly)
             for rest in ((1, 1, 1), (2, 2, 1), (1, 1, 2))
         ),
     ],
@@ -104,7 +104,7 @@ def test_gradients_are_those_of_a_dense_implementation(top, workers, replicas):
             assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1e-6), node
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_it_learns_and_uses_all_experts():
     rng = np.random.default_rng(0)
     compiled = model(Experts(6, 16, 3, top=1))

@@ -15,7 +15,7 @@ from ampjax.train.initial_params import initial_params
 from experiments.data.mnist import Batches, Digits
 from experiments.models import labelled_cross_entropy, mlp
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 
 def test_four_workers_take_a_layer_each() -> None:
@@ -29,7 +29,6 @@ def test_its_start_is_he_s() -> None:
     assert not params["linear2"]["b"].any()
 
 
-@pytest.mark.users
 def test_gradients_are_those_of_plain_jax() -> None:
     rng = np.random.default_rng(0)
     images = rng.normal(size=(9, 784)).astype(np.float32)

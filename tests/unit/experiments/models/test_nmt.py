@@ -16,7 +16,7 @@ from experiments.models.layers.attention import Attention
 from experiments.models.layers.dropout import Dropout
 from experiments.models.layers.lstm import reverse
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 CONFIG = nmt.Config(
     2,
@@ -84,7 +84,7 @@ def test_only_the_words_of_a_sentence_are_reversed() -> None:
     assert reverse(x, jnp.array([3, 0]))[..., 0].tolist() == [[2, 1, 0, 3], [4, 5, 6, 7]]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_training_learns_a_dictionary_and_padding_does_not_matter() -> None:
     data = PairBatches(
         zipf.pairs(160, 12, max_length=2),
@@ -129,7 +129,6 @@ def test_training_learns_a_dictionary_and_padding_does_not_matter() -> None:
     )
 
 
-@pytest.mark.users
 def test_all_gradients_of_both_architectures_are_finite_and_something() -> None:
     pairs = Pairs(
         Sentences.of([[3, 4]]),
@@ -155,7 +154,6 @@ def test_all_gradients_of_both_architectures_are_finite_and_something() -> None:
         assert jnp.isfinite(leaf).all() and jnp.abs(leaf).max() > 0, path
 
 
-@pytest.mark.users
 def test_decoding_word_by_word_is_what_training_does() -> None:
     batch = PairBatches(Pairs(Sentences.of([[3, 4]]), Sentences.of([[5, 6]])), 1, 2, 1).gather(
         np.array([0]), 2

@@ -14,7 +14,7 @@ from experiments.bench.peers import permutation_jax
 from experiments.data.permutation import generate, plain
 from experiments.models.permutation import SPEC, embed, init, permutation
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 
 def direct_loss(params, data):
@@ -36,7 +36,6 @@ def compiled_for(n_operations, replicas=1):
     )
 
 
-@pytest.mark.users
 def test_each_instance_takes_its_own_way():
     data = generate(7, 3)
     model = compiled_for(3)
@@ -55,7 +54,7 @@ def test_each_instance_takes_its_own_way():
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_replicas_are_kept_together_and_learn():
     model = compiled_for(2, replicas=2)
     data = model.data(plain(generate(40, 2)))
@@ -70,7 +69,6 @@ def test_replicas_are_kept_together_and_learn():
     assert history[-1].train["loss"] < 0.9 * history[0].train["loss"]
 
 
-@pytest.mark.users
 def test_the_union_of_all_paths_computes_the_same():
     data = generate(5, 3)
     model = compiled_for(3)

@@ -41,7 +41,7 @@ def test_strides_halve_and_channels_double() -> None:
     assert shapes["weights"]["head"]["kernel"].shape == (64, 5)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_training_learns_and_averages_the_statistics() -> None:
     tx = resnet.make_optimizer(CONFIG)
     loss_fn = resnet.make_loss(CONFIG)

@@ -65,12 +65,12 @@ def test_gradients_of_buckets_are_those_of_plain_jax() -> None:
 
 
 OF_ONE_KIND = [
-    pytest.param(options, marks=pytest.mark.full) for options in ({"replicas": 3}, {"copies": 3})
+    pytest.param(options, marks=pytest.mark.nightly) for options in ({"replicas": 3}, {"copies": 3})
 ]
-"""The third has both, so these are left to the full run."""
+"""The third has both, so these are left to nightly runs."""
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [*OF_ONE_KIND, {"copies": 2, "replicas": 2}])
 def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -> None:
     model = list_reduction_rnn(HIDDEN, **options)

@@ -18,7 +18,7 @@ from experiments.data import wikiner
 from experiments.data.wikiner import OUTSIDE, Sentences, plain
 from experiments.models.tagger import SPEC, Sizes, init, tagger
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 NEVER = 1 << 40
 SMALL = Sizes(
@@ -140,7 +140,6 @@ def random_params(trainer: amp.Trainer) -> Any:
     )
 
 
-@pytest.mark.users
 def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
     every = sentences(tmp_path, *INTERESTING.values())
     # One trainer with arenas large enough, so that kernels are compiled once: gradients add up over sentences, on both sides.
@@ -190,7 +189,9 @@ def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"workers": 2, "replicas": 2, "max_dispatch_size": 2}, marks=pytest.mark.full),
+        pytest.param(
+            {"workers": 2, "replicas": 2, "max_dispatch_size": 2}, marks=pytest.mark.nightly
+        ),
         pytest.param({"max_dispatch_size": 1, "max_active_keys": 1}, marks=pytest.mark.users),
     ],
 )
@@ -225,7 +226,6 @@ def test_gradients_stay_with_replicas_workers_and_single_messages(
         assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
 
 
-@pytest.mark.users
 def test_metrics_count_words_and_words_inside_entities(tmp_path: Path) -> None:
     data = sentences(tmp_path, *[*INTERESTING.values()][:5])
     compiled = model(data, replace(SMALL, noise=9.0))
@@ -251,7 +251,7 @@ def test_metrics_count_words_and_words_inside_entities(tmp_path: Path) -> None:
     assert trainer.accumulate(instances)["loss"] != pytest.approx(float(loss), rel=1e-2)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_it_learns_synthetic_tags() -> None:
     train, valid = wikiner.synthetic(200, 50)
     compiled = model(train, Sizes(8, 16, 16, 16))
@@ -325,7 +325,7 @@ def test_sizes_that_do_not_fit(make, match: str) -> None:
         make()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.skipif(
     "AMPJAX_DATA" not in os.environ,
     reason="the real files are only read where AMPJAX_DATA names their folder",

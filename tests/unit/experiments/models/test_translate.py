@@ -14,7 +14,7 @@ from experiments.models.layers import functional
 from experiments.models.layers.dropout import Dropout
 from experiments.models.translate import _search, make_translate
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 LOGITS = np.random.default_rng(4).normal(scale=2, size=(2, 5, 5)).astype(np.float32)
 """Of two sentences: the next word's logits after each word."""
@@ -75,7 +75,7 @@ def test_a_beam_of_one_takes_the_likeliest_word_each_time() -> None:
         assert words[sentence, 0].tolist() == expected
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_model_translates_as_its_decoder_says() -> None:
     config = nmt.Config(2, 8, 12, 12, beam=2)
     params = nmt.init(config, 5)

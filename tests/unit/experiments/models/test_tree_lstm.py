@@ -14,7 +14,7 @@ from experiments.data import sst
 from experiments.models.layers.dropout import dropout
 from experiments.models.tree_lstm import SPEC, Cells, init, tree_lstm
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 NEVER = 1 << 40
 E = 6
@@ -100,7 +100,6 @@ def direct_loss(params, trees: sst.Trees, kind: str):
     return total
 
 
-@pytest.mark.users
 @pytest.mark.parametrize(
     ("kind", "replicas"),
     [
@@ -153,7 +152,7 @@ def test_gradients_are_those_of_a_direct_implementation(
         assert rows == {"embed": 16, "leaf": 16, "branch": 12, "classify": 28}[node]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_tree_of_depth_100_trains(tmp_path: Path) -> None:
     path = tmp_path / "trees.txt"
     path.write_text(deep(100) + "\n(2 a)\n", encoding="utf-8")
@@ -179,7 +178,6 @@ def test_an_empty_data_set_is_refused(tmp_path: Path) -> None:
         amp.Trainer(model.graph).evaluate(model.data(sst.plain(none)))
 
 
-@pytest.mark.users
 def test_root_accuracy_counts_roots(tmp_path: Path) -> None:
     trees = shapes(tmp_path)
     model = compiled(trees, Cells("fold", E, H))

@@ -23,6 +23,8 @@ from ampjax.optim import (
     trained_params,
 )
 
+pytestmark = pytest.mark.users
+
 ADAM = optax.adam(0.1)
 MOMENTUM = optax.sgd(0.1, momentum=0.9)
 HESSIAN = np.array([[2.0, 0.8], [0.8, 1.0]])
@@ -104,7 +106,6 @@ def test_it_goes_down_a_quadratic_with_delayed_gradients(name):
     assert at @ HESSIAN @ at < 0.5 * START @ HESSIAN @ START
 
 
-@pytest.mark.users
 @settings(max_examples=10)
 @given(STALENESS, st.floats(0, 2), st.integers(1, 6))
 @pytest.mark.slow
@@ -283,7 +284,6 @@ def rotation(angle):
     )
 
 
-@pytest.mark.users
 @settings(max_examples=5)
 @given(st.floats(0, 3), st.integers(0, 9))
 @pytest.mark.slow
@@ -308,7 +308,7 @@ def test_a_rotated_problem_is_solved_in_rotated_steps(angle, seed):
         np.testing.assert_allclose(turn @ one, other, atol=5e-3)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @settings(max_examples=6)
 @given(st.integers(1, 3), st.integers(0, 99))

@@ -98,7 +98,7 @@ FEW = ("devices", "no barrier")
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    "how", [how if how in FEW else pytest.param(how, marks=pytest.mark.full) for how in RUNS]
+    "how", [how if how in FEW else pytest.param(how, marks=pytest.mark.nightly) for how in RUNS]
 )
 def test_a_later_batch_that_a_cut_changes_is_told_once(how):
     with make(quotient, **RUNS[how]) as runner:
@@ -122,7 +122,7 @@ def test_a_later_batch_that_a_cut_changes_is_told_once(how):
 
 
 @pytest.mark.parametrize(
-    "how", [how if how in FEW else pytest.param(how, marks=pytest.mark.full) for how in RUNS]
+    "how", [how if how in FEW else pytest.param(how, marks=pytest.mark.nightly) for how in RUNS]
 )
 def test_an_error_comes_before_anything_changes_and_again(how):
     with make(quotient, check_equivalence="error", **RUNS[how]) as runner:
@@ -232,7 +232,7 @@ def shared_batch(seed):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    "how", [how if how in FEW else pytest.param(how, marks=pytest.mark.full) for how in RUNS]
+    "how", [how if how in FEW else pytest.param(how, marks=pytest.mark.nightly) for how in RUNS]
 )
 def test_shared_leaves_train_as_on_one_device(how):
     n = 1 if how == "no barrier" else 2

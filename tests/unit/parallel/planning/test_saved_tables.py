@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
@@ -101,7 +101,7 @@ ORDINARY = [
 
 def combinations():
     for how, kind, begun in itertools.product(CONTINUED, ("table", "dense"), (False, True)):
-        marks = () if (how, kind, begun) in ORDINARY else pytest.mark.full
+        marks = () if (how, kind, begun) in ORDINARY else pytest.mark.nightly
         yield pytest.param(how, kind, begun, marks=marks)
 
 
@@ -194,7 +194,7 @@ EMPTY = {
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("how", ["devices", *in_full_runs(list(EMPTY)[1:])])
+@pytest.mark.parametrize("how", ["devices", *left_to_nightly(list(EMPTY)[1:])])
 @pytest.mark.parametrize("lengths", [(0, 2, 2), (2, 0, 2)], ids=str)
 def test_a_feature_without_ids_stays_what_it_is(how, lengths):
     params = FIRST | {"rare": np.random.default_rng(1).normal(size=(ROWS, DIM)).astype(np.float32)}

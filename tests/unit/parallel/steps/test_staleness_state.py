@@ -90,11 +90,11 @@ def expected(tx, max_staleness):
     return params, ages
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "threshold",
-    [pytest.param(1e-3, id="dense", marks=pytest.mark.full), pytest.param(2.0, id="table")],
+    [pytest.param(1e-3, id="dense", marks=pytest.mark.nightly), pytest.param(2.0, id="table")],
 )
 @pytest.mark.parametrize("name", REMEDIES)
 def test_a_remedy_is_told_how_old_gradients_are(name, threshold):

@@ -26,7 +26,7 @@ def known(runner):
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 @pytest.mark.parametrize(
     "options", [{"table_mode": "lazy"}, {"run_option": "ps"}], ids=["lazy", "faithful-ps"]
@@ -75,7 +75,7 @@ def two_tables(params, batch):
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 def test_rows_of_several_tables_that_are_more_than_fits_in_a_channel_do_not_let_worker_and_server_wait_for_each_other():
     """Had the worker asked for both ahead, the server would wait until it takes the first ones, and the worker until the server takes what it pushes."""

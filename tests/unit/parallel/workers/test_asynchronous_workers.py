@@ -46,11 +46,11 @@ def counting(folder):
     return px.get_runner(counted_loss, params, optax.sgd(1.0), ONE_SERVER, config)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 @pytest.mark.parametrize(
-    "faults", [(), pytest.param((1, 0), marks=pytest.mark.full)], ids=["", "lost"]
+    "faults", [(), pytest.param((1, 0), marks=pytest.mark.nightly)], ids=["", "lost"]
 )
 def test_every_gradient_counts_once_although_processes_are_lost(faults, tmp_path):
     wanted = collections.defaultdict(float)
@@ -89,7 +89,7 @@ def test_every_gradient_counts_once_although_processes_are_lost(faults, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 @pytest.mark.parametrize("number", [0, 3], ids=["server", "worker"])
 def test_processes_are_asynchronous_as_devices_are(number, tmp_path):
@@ -120,7 +120,7 @@ def test_processes_are_asynchronous_as_devices_are(number, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 def test_an_update_that_waits_for_a_worker_that_hangs_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", "2")
@@ -141,7 +141,7 @@ def test_an_update_that_waits_for_a_worker_that_hangs_is_given_up(tmp_path, monk
         )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ampjax.errors.EquivalenceWarning")
 def test_a_restart_waits_for_workers_that_still_use_the_old_tables(tmp_path):

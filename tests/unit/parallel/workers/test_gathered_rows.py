@@ -8,7 +8,7 @@ from support.worker_runners import TWO, batch, equal, here, kill, make, same_mod
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 def test_tables_on_every_machine_are_those_of_one_process(tmp_path):
     with make(TWO, tmp_path / "c", run_option="ar") as runner:

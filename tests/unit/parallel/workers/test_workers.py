@@ -20,7 +20,7 @@ from ampjax.errors import HostDiedError, ParameterError, SettingsError, TableErr
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import a test
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_path):
@@ -90,7 +90,7 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 def test_dense_variables_at_servers_are_the_same_bits_too():
     runner = make(TWO, run_option="ps")
     runners = here(run_option="ps"), runner
@@ -104,7 +104,7 @@ def test_dense_variables_at_servers_are_the_same_bits_too():
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 def test_without_a_table_servers_are_watched_too():
     def dense(params, batch):
         return px.mean((batch["y"] * params["w"][0] - 1) ** 2)
@@ -145,7 +145,7 @@ def interrupted_between_workers(runner):
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 def test_an_interrupted_recovery_is_made_anew_with_the_next_step(tmp_path):
     with make(TWO, tmp_path / "c") as runner:
@@ -169,7 +169,7 @@ def test_an_interrupted_recovery_is_made_anew_with_the_next_step(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 @pytest.mark.parametrize("number", [1, 3], ids=["server", "worker"])
 def test_a_process_that_hangs_is_noticed_within_two_seconds(number, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 from support.sparse_programs import IDS, PARAMS, SOFTMAX, SPARSE, D, T, V, W, end, sampled_softmax
 from support.sparse_steps import arrays_with, assert_equal, quick_jit, reference, step_inside
 
@@ -27,7 +27,7 @@ def program():
     return rewrite(plain, PARAMS, IDS)
 
 
-@pytest.mark.parametrize("group", [0, *in_full_runs(range(1, 8))])
+@pytest.mark.parametrize("group", [0, *left_to_nightly(range(1, 8))])
 def test_losses_aux_and_gradients_are_those_of_the_programs(group):
     cases = SPARSE[group::8]  # compiled together, which takes half the time
     programs = [rewrite(case.loss, case.params, case.batch) for case in cases]
@@ -51,7 +51,7 @@ def beside(case, program, params, batch):
     return step_inside(program, params, batch), reference(case.loss, params, batch, has_aux)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_no_array_has_the_tables_rows():
     for case in SPARSE:
         program = rewrite(case.loss, case.params, case.batch)

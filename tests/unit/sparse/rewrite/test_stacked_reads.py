@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 from support.sparse_steps import assert_equal, quick_jit, reference
 
 from ampjax.sparse.rewrite.pulled_step import rewrite
@@ -136,7 +136,7 @@ def step(program, params, batch):
 GROUPS = 5
 
 
-@pytest.mark.parametrize("group", [0, *in_full_runs(range(1, GROUPS))])
+@pytest.mark.parametrize("group", [0, *left_to_nightly(range(1, GROUPS))])
 def test_losses_and_gradients_are_those_of_the_programs(group):
     cases = list(PROGRAMS.items())[group::GROUPS]  # compiled together, which takes half the time
     order = []

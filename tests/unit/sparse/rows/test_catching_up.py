@@ -43,7 +43,7 @@ def pushed(table, n, made):
     return each, whole
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_no_update_has_to_make_up_for_many_others(made):
     table = Table(VALUES, ADAM, mode="faithful", max_lag=MAX_LAG, partitions=3)
     each, whole = pushed(table, 5 * MAX_LAG, made)

@@ -114,7 +114,7 @@ def a_runner(machines, mode, tx):
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("machines", [1, 2])
 @pytest.mark.parametrize("mode", ["lazy", "faithful"])
 @pytest.mark.parametrize("rounds", [0, 1])

@@ -54,7 +54,7 @@ def table(processes, name="sgd", values=VALUES, **settings):
 # ---- the same as in this process -------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("adam", {"mode": "faithful", "max_lag": 2}), ("sgd", {"wire_dtype": jnp.bfloat16})],
@@ -90,7 +90,7 @@ def test_all_that_a_table_does_is_the_same_bit_for_bit(processes, tmp_path, name
     ) == 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_settings_name_the_processes(processes):
     t = table(processes, partitions=2)
     assert (
@@ -99,7 +99,7 @@ def test_settings_name_the_processes(processes):
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_mapped_files_go_with_the_table(processes, tmp_path):
     t = table(processes, "adam", partitions=3, folder=tmp_path)
     assert len(list(tmp_path.rglob("*.rows"))) == 9
@@ -109,7 +109,7 @@ def test_mapped_files_go_with_the_table(processes, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_tables_of_several_threads_share_the_servers(processes):
     tables = []
     for _ in range(3):
@@ -132,7 +132,7 @@ def test_tables_of_several_threads_share_the_servers(processes):
 # ---- mistakes --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_a_bad_push_changes_nothing(processes):
     t = table(processes, "adam", partitions=2, servers=2)
@@ -193,7 +193,7 @@ def test_settings_that_are_refused(processes):
 # ---- a process that ends ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_server_that_was_killed_is_named_and_started_anew_for_a_new_table(doomed, tmp_path):
     t = table(doomed, "adam")
     t.push([1, 2, 3], ONES)
@@ -215,7 +215,7 @@ def test_a_server_that_was_killed_is_named_and_started_anew_for_a_new_table(doom
         t.pull([0])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_server_that_hangs_is_noticed_and_ended(doomed):
     t = table(doomed)
     (process,) = doomed.ids
@@ -239,6 +239,7 @@ def test_a_request_that_comes_again_is_answered_from_memory():
     assert answers == [1, 1, 2, 2] and calls == [(1,), (2,)]
 
 
+@pytest.mark.nightly
 def test_one_interrupt_waits_and_a_second_one_ends_the_server(doomed, monkeypatch):
     t = table(doomed)
     receive = ZmqChannel.receive
@@ -309,7 +310,7 @@ def test_an_interrupt_comes_at_the_end_of_the_outermost_block():
     assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_new_split_needs_only_the_servers_that_it_is_on():
     with ServerProcesses(2) as servers:
         t = table(servers)
@@ -352,7 +353,7 @@ def test_threads_of_a_server_ask_for_functions_one_after_the_other(monkeypatch):
     assert fetched == 8 * [True]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_an_optimizer_that_cannot_travel_is_told_and_harms_no_other_table(doomed, monkeypatch):
     kept = table(doomed)
     t = table(doomed, "adam")
@@ -370,7 +371,7 @@ def test_an_optimizer_that_cannot_travel_is_told_and_harms_no_other_table(doomed
 # ---- nothing stays behind --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_closed_servers_are_gone_and_say_so(doomed):
     t = table(doomed)
     (process,) = doomed.ids
@@ -397,7 +398,7 @@ def test_servers_end_when_nobody_holds_them():
     assert not is_there(process)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_servers_forget_tables_and_updates_that_nobody_holds(processes):
     t = table(processes)
     other = table(processes)
@@ -417,7 +418,7 @@ def test_servers_forget_tables_and_updates_that_nobody_holds(processes):
         processes.ask(key, {0: ("rows", 0)})
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_nothing_is_kept_for_servers_that_are_never_asked():
     with ServerProcesses(2) as servers:
         t = table(servers)
@@ -441,8 +442,8 @@ def test_a_forked_process_is_refused(processes, monkeypatch):
     )
 
 
-@pytest.mark.full
-@pytest.mark.full
+@pytest.mark.nightly
+@pytest.mark.nightly
 def test_servers_end_with_a_script_however_that_ends():
     """No script has a guard of `__main__`."""
     script = """

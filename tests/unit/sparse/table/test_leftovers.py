@@ -75,7 +75,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_save_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:

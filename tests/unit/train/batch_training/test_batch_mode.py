@@ -7,7 +7,7 @@ import optax
 import pytest
 from support import batch_mode
 from support.batch_mode import assert_close, compiled, examples, plain_optax, trainer
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 
 import ampjax as amp
 
@@ -25,7 +25,7 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.parametrize("name", ["labels", *in_full_runs(TRANSFORMS, "labels")])
+@pytest.mark.parametrize("name", ["labels", *left_to_nightly(TRANSFORMS, "labels")])
 def test_it_is_plain_optax_on_the_mean_of_the_function(name):
     tx = TRANSFORMS[name]
     data = examples(10)
@@ -43,7 +43,7 @@ def test_it_is_plain_optax_on_the_mean_of_the_function(name):
 
 
 @pytest.mark.parametrize(
-    "mode, keys", [("sync", 1), pytest.param("pipeline", 4, marks=pytest.mark.full)]
+    "mode, keys", [("sync", 1), pytest.param("pipeline", 4, marks=pytest.mark.nightly)]
 )
 def test_it_is_training_through_messages_in_rounds(mode, keys):
     data = compiled().data(examples())
@@ -73,7 +73,7 @@ def test_it_is_training_through_messages_in_rounds(mode, keys):
         assert (epoch.updates, epoch.messages) == (other.updates, 0)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_evaluation_and_predictions_are_those_of_messages():
     data = examples(70)
     one, other = trainer(), trainer("pipeline")
@@ -143,7 +143,7 @@ def test_outputs_of_elements_come_in_order():
         )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_sums_of_gradients_and_frozen_nodes_and_settings_of_single_nodes():
     def parts(p, s):
         h = amp.mean(
@@ -201,6 +201,7 @@ def test_dropout_draws_in_training_alone_and_anew_in_each_round():
     assert runs[2][0][0] != first and runs[2][0][1] == pytest.approx(without)
 
 
+@pytest.mark.nightly
 def test_all_programs_are_compiled_ahead():
     one = trainer(
         tx=optax.sgd(0.123),
@@ -284,7 +285,7 @@ class Drawn:
         return Drawn(int(rng.integers(100)))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_data_are_drawn_anew_for_each_epoch():
     runs = []
     for mode in ("batch", "pipeline"):

@@ -5,7 +5,7 @@ import optax
 import pytest
 from support import batch_mode
 from support.batch_mode import compiled, examples, same_bits, trainer
-from support.effort import in_full_runs
+from support.effort import left_to_nightly
 
 import ampjax as amp
 
@@ -29,7 +29,7 @@ def without_time(history):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("function", [batch_mode.model, batch_mode.dropped])
-@pytest.mark.parametrize("every", [5, *in_full_runs([None])])
+@pytest.mark.parametrize("every", [5, *left_to_nightly([None])])
 def test_a_fit_that_was_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch, every, function):
     data = compiled(function).data(DATA)
     valid = compiled(function).data(DATA[:9])
@@ -93,6 +93,7 @@ def test_a_fit_that_was_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch, e
     assert history.resumed == [{"epoch": 2, "instances": 12 if every else 0}]
 
 
+@pytest.mark.nightly
 def test_snapshots_by_the_clock_are_taken_between_rounds(tmp_path):
     data = compiled().data(DATA)
     snapshots = amp.Snapshots(

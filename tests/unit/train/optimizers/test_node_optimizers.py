@@ -66,7 +66,7 @@ PLACES = {
 }
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", ["global norm and adamw", "plateaus", "adam"])

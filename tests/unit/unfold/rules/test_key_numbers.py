@@ -173,7 +173,7 @@ def test_codes_that_have_no_room_left_are_given_anew(monkeypatch):
     assert 1 < len(widened) <= 1000 / (FEWEST_CODES - 2) + 2
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(6))
 def test_a_schedule_does_not_depend_on_how_keys_are_numbered(seed, monkeypatch):
     case = random_case(seed)

@@ -58,6 +58,7 @@ def texts(svg):
     return [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
+@pytest.mark.nightly
 def test_svg_is_xml_and_holds_every_node_and_wire():
     graph = ggnn()
     found = texts(to_svg(graph))
@@ -93,7 +94,7 @@ def test_no_texts_overlap():
     assert not clashes
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_files_are_the_same_each_time(tmp_path, suffix):

@@ -121,7 +121,7 @@ def test_a_line_that_does_not_end_is_refused_before_it_is_in_memory(tmp_path: Pa
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_packed_text_that_unpacks_to_far_more_than_text_does_is_refused(tmp_path: Path) -> None:
     path = write(
         tmp_path,

@@ -184,12 +184,12 @@ CASES = {
 
 
 IN_EVERY_RUN = ("sequences",)
-"""The others repeat this for another model, so they are left to the full run; random models are tried in every run."""
+"""The others repeat this for another model, so they are left to nightly runs; random models are tried in every run."""
 
 
 EVERY_CASE = pytest.mark.parametrize(
     "name",
-    [n if n in IN_EVERY_RUN else pytest.param(n, marks=pytest.mark.full) for n in CASES],
+    [n if n in IN_EVERY_RUN else pytest.param(n, marks=pytest.mark.nightly) for n in CASES],
 )
 
 

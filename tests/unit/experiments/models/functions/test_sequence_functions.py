@@ -14,7 +14,7 @@ from experiments.data.pairs import PairBatches, Pairs, Sentences, plain, plain_s
 from experiments.models import lm, nmt
 from experiments.models.functions import language_model_function, translation_function
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 LM = lm.Config(
     12,
@@ -95,7 +95,7 @@ CASES = {
     [
         "lm",
         pytest.param("nmt, gnmt", marks=pytest.mark.users),
-        pytest.param("nmt, bi", marks=pytest.mark.full),
+        pytest.param("nmt, bi", marks=pytest.mark.nightly),
     ],
 )
 def test_a_sentences_loss_and_gradients_are_the_batch_models(name: str) -> None:
@@ -121,7 +121,7 @@ def test_a_sentences_loss_and_gradients_are_the_batch_models(name: str) -> None:
             )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
 def test_the_engine_computes_them(name: str) -> None:
     function, params, instances, *_ = CASES[name]()

@@ -21,7 +21,7 @@ from experiments.models.functions.zoo import memory_network, stochastic_depth
 KEY = jax.random.key(0)
 N_INSTANCES = 2
 IN_EVERY_RUN = ("stochastic-depth",)
-"""The others repeat what the front end's own tests check, so they are left to the full run."""
+"""The others repeat what the front end's own tests check, so they are left to nightly runs."""
 
 
 def case(name: str) -> tuple[ModuleType, Any, list[Any]]:
@@ -39,7 +39,7 @@ def case(name: str) -> tuple[ModuleType, Any, list[Any]]:
 EVERY_MODEL = pytest.mark.parametrize(
     "name",
     [
-        name if name in IN_EVERY_RUN else pytest.param(name, marks=pytest.mark.full)
+        name if name in IN_EVERY_RUN else pytest.param(name, marks=pytest.mark.nightly)
         for name in RECIPES
     ],
 )
@@ -83,7 +83,7 @@ def test_a_model_is_one_function_of_a_batch(name: str) -> None:
     assert_equal(jax.jit(jax.value_and_grad(weighted))(params), want)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.slow
 @EVERY_MODEL
 def test_a_model_trains_by_batches(name: str) -> None:
@@ -123,7 +123,7 @@ def test_a_model_trains_by_batches(name: str) -> None:
     )
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["spinn", "programmer-interpreter"])
 def test_outside_of_training_a_model_follows_its_own_predictions(name: str) -> None:
     module, model, instances = case(name)

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.models import labelled_cross_entropy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 
 def test_padding_counts_neither_in_the_loss_nor_in_the_metric() -> None:

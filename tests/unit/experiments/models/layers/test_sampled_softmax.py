@@ -12,7 +12,7 @@ from experiments.models.layers.sampled_softmax import (
     sampled_loss,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 draw = jax.jit(draw, static_argnums=(1, 2))
 
