@@ -106,6 +106,7 @@ def test_a_case_is_a_function_of_its_seed(seed):
     assert repr(case) == f"Case(replay={case.replay!r})"
 
 
+@pytest.mark.nightly
 def test_equal_bodies_are_equal_objects_across_cases():
     bodies = set()
     for seed in range(40):

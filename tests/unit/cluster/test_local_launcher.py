@@ -122,6 +122,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing_open(after, monkeypatch
     assert open_files() == before
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_memory_that_cannot_be_had_ends_all_hosts_and_leaves_nothing_open(monkeypatch):
     local_launcher._in_a_lasting_thread(lambda: None)

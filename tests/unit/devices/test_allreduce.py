@@ -86,6 +86,7 @@ def test_equal_replicas_stay_what_they_are_to_the_bit(homes, seed):
         )
 
 
+@pytest.mark.nightly
 @given(HOMES)
 @settings(max_examples=20)
 def test_all_results_are_the_same_bits(homes):

@@ -141,6 +141,7 @@ def test_a_run_that_fails_leaves_a_trace_without_times_and_the_next_is_traced(
     assert_agree(trace, tmp_path / "recording", there.plan)
 
 
+@pytest.mark.nightly
 def test_workers_that_share_a_memory_space_wait_for_their_own_rows():
     """Workers 1 and 2 have nothing to do: no gradient comes back to the one, none goes forth from the other."""
     places = {

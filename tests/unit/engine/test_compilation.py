@@ -228,6 +228,7 @@ def test_what_nobody_has_needed_is_compiled_after_the_first_epoch(monkeypatch):
     assert seen[0] == 0 < seen[1] == seen[2] == seen[3]
 
 
+@pytest.mark.nightly
 def test_an_interrupted_compilation_after_the_first_epoch_loses_no_epoch(monkeypatch):
     data = graphs.rnn_data([1, 2, 3])
     trainer = amp.Trainer(
@@ -384,6 +385,7 @@ def test_the_warm_up_goes_up_to_twice_what_a_dry_run_has_seen():
     assert [len(ladder.compilations) for ladder in found] == [3] * 5
 
 
+@pytest.mark.nightly
 def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_several_messages():
     """Rare edge kinds: the instances that the warm-up looks at may have none of them."""
 

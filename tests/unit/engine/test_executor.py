@@ -288,6 +288,7 @@ def test_averaging_makes_a_new_version_of_stashed_parameters():
     assert len(seen) > 4
 
 
+@pytest.mark.nightly
 def test_warming_up_leaves_no_trace():
     e = engine(graphs.two_outputs(), fuse=False)
     seen = dry_run(e.plan, [columns(e.graph, graphs.two_outputs_data(2))], [0, 2]).stages

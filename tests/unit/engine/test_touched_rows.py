@@ -154,6 +154,7 @@ def test_a_table_that_nodes_share_is_updated_by_rows_where_all_of_them_look_up(
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.usefixtures("every_table")
 @pytest.mark.parametrize(
     "tx", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)], ids=["adam", "momentum"]
@@ -257,6 +258,7 @@ def test_the_number_among_several_inputs():
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("every_table")
 def test_numbers_that_were_computed_are_not_known():
     with amp.Graph() as g:

@@ -121,6 +121,7 @@ def test_pairs_show_the_seconds_of_each_run_and_which_did_not_reach_the_target(t
     )
 
 
+@pytest.mark.nightly
 def test_pairs_need_what_earlier_steps_have_written(tmp_path):
     options = TuneOptions(
         name="mnist",

@@ -276,6 +276,7 @@ def test_a_compiled_model_has_it():
     assert compiled.batched is compiled.batched and repr(compiled.batched) == "vmap(of_words)"
 
 
+@pytest.mark.nightly
 def test_an_ensemble_is_a_vmap_over_parameters():
     batched = amp.vmap(recurrent, SPEC, params=PARAMS)
     batch = batched.pack(EXAMPLES)

@@ -282,6 +282,7 @@ def test_the_same_bits_from_run_to_run():
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
+@pytest.mark.nightly
 def test_nan_stays_in_its_example():
     """NaN stays in an example even if pairs of that example fill up empty places of the block."""
     examples = [*EXAMPLES]

@@ -109,6 +109,7 @@ def test_what_is_fed_in_other_ways_is_another_body() -> None:
     assert swapped(False)["w"] == swapped(False)["w"] != swapped(True)["w"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_model_compiled_again_compiles_no_kernel() -> None:
     tx = optax.sgd(0.1)

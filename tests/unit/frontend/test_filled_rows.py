@@ -147,6 +147,7 @@ def at_computed_places(p, s):
     return amp.sum(amp.map(of, s["chars"]))
 
 
+@pytest.mark.nightly
 def test_copies_are_differentiated_too():
     batched = amp.vmap(in_words, SPEC, params=PARAMS)
     batch = batched.pack(EXAMPLES, size=5)

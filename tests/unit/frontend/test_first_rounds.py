@@ -116,6 +116,7 @@ def test_other_loops_begin_as_they_go_on(cell, start):
         model.check_direction()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_carry_of_several_dtypes_and_sequences_within_sequences():
     def model(p, s):

@@ -43,6 +43,7 @@ def places(graph, name):
     return result
 
 
+@pytest.mark.nightly
 def test_each_function_is_one_node_and_all_numbers_are_read_at_once():
     def row(p, x, k):
         h = x @ p["gate"]["w"]
@@ -208,6 +209,7 @@ def test_a_number_that_every_function_reads_is_read(n):
         law.check_direction()
 
 
+@pytest.mark.nightly
 def test_each_choice_draws_for_itself():
     def row(p, x, k):
         def noisy(x):

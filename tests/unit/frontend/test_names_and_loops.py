@@ -73,6 +73,7 @@ def test_a_loop_in_a_choice_in_a_loop_all_by_values_that_are_read() -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_needs_no_value_is_computed_where_a_value_that_was_read_decides() -> None:
     def model(p: Any, s: Any) -> jax.Array:

@@ -376,6 +376,7 @@ def test_the_engine_computes_it_too(rows):
         assert found["loss_sum"] == pytest.approx(float(compiled.loss(params, examples)), rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_round_costs_as_many_messages_as_where_the_instance_says_how_many_there_are():
     """The elements of a sequence go around, and each is told whether the loop goes on: half as many messages again."""
 

@@ -499,6 +499,7 @@ def test_sequences_come_back_cut():
         assert [np.asarray(row).tolist() for row in got] == want
 
 
+@pytest.mark.nightly
 def test_rows_that_fill_up_never_show():
     def model(p, s):
         v = hidden(p, s)

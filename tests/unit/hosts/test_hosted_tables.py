@@ -174,6 +174,7 @@ def test_an_error_names_the_instance():
 # What travels
 
 
+@pytest.mark.nightly
 def test_trainers_of_one_graph_keep_their_tables_apart():
     """After as many updates, so that the tables' versions are the same, each has its own rows."""
     graph, table = models.with_table(optax.adagrad(0.1))

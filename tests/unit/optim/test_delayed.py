@@ -152,6 +152,7 @@ def test_what_comes_in_stale_is_staler():
     assert np.asarray(state.inner).tolist()[-1] == 5.0
 
 
+@pytest.mark.nightly
 @settings(max_examples=5)
 @given(st.integers(0, 100))
 def test_drawn_delays_are_those_of_the_probabilities(seed):

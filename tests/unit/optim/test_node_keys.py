@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 import ampjax as amp
 from ampjax.optim.node_keys import with_own_keys
@@ -29,6 +30,7 @@ def trained(keys):
     return compiled.params(trainer.params)
 
 
+@pytest.mark.nightly
 def test_noise_differs_from_node_to_node():
     after = trained("abc")
     rows = np.stack([after[key] for key in "abc"])

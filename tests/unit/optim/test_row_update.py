@@ -90,6 +90,7 @@ def test_three_updates_are_those_of_the_whole_table(name, gradient, dtype):
     assert params.dtype == dtype
 
 
+@pytest.mark.nightly
 @given(
     rows=st.lists(st.integers(0, SHAPE[0] - 1), max_size=40),
     again=st.lists(st.integers(0, SHAPE[0] - 1)),

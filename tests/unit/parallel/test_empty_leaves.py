@@ -109,6 +109,7 @@ def test_none_and_empty_containers_train_as_in_plain_jax(tmp_path, how, bias):
         )
 
 
+@pytest.mark.nightly
 def test_without_a_barrier():
     machines = Resources((Machine("a", tuple(jax.local_devices()[:2])),))
     runner = px.get_runner(

@@ -138,6 +138,7 @@ def overwritten(mean):
     return loss
 
 
+@pytest.mark.nightly
 def test_a_row_that_statistics_of_the_batch_overwrite():
     loss = overwritten(px.mean)
     check_figures(make(loss, 3).build(BATCH), loss)
@@ -157,6 +158,7 @@ def turned(mean):
     return loss
 
 
+@pytest.mark.nightly
 def test_complex_variables():
     params = PARAMS | {"c": (PARAMS["w"] + 1j * PARAMS["w"].T).astype(np.complex64)}
     loss = turned(px.mean)

@@ -134,6 +134,7 @@ def test_predictions_are_the_functions(runner, name):
     )
 
 
+@pytest.mark.first_case
 def test_rows_are_read_without_the_table(runner, monkeypatch):
     params = runner.params
     for forbidden in ("arrays", "blocks"):

@@ -103,6 +103,7 @@ CASES = [
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("kind", "kept"), CASES, ids=str)
 def test_an_id_outside_is_told_once(kind, kept):
     loss, number, text = READS[kind]

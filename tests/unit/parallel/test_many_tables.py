@@ -88,6 +88,7 @@ LABELS = jax.tree_util.tree_map_with_path(
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("tx", "options"),
     [
@@ -207,6 +208,7 @@ def test_tables_are_split_anew_and_started_anew_together(tmp_path):
     assert worst((runner.params, runner.opt_state), trained(optax.adam(0.1))) < 2e-5
 
 
+@pytest.mark.nightly
 def test_an_error_names_the_row_of_the_variable():
     def infinite(params, batch):
         rows = []
@@ -238,6 +240,7 @@ def test_tables_of_fewer_partitions_than_servers_stay_apart():
     assert len(make(partitions=1, n_machines=1).build(batch(0)).step.tables) == 3
 
 
+@pytest.mark.nightly
 def test_partitioners_and_readings_keep_tables_apart():
     def narrow_read(params, batch):  # of two columns of some tables
         rows = []

@@ -155,6 +155,7 @@ def test_wherever_variables_are(how):
         runner.run(BATCH)
 
 
+@pytest.mark.nightly
 def test_of_tables_that_are_kept_as_one():
     params = {f"t{k}": PARAMS["t"] for k in range(5)} | {"w": PARAMS["w"]}
 

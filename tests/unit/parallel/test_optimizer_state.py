@@ -185,6 +185,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 
+@pytest.mark.first_case
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "text"), MISTAKES, ids=[mistake.__name__ for mistake, _ in MISTAKES]

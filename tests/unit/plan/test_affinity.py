@@ -204,6 +204,7 @@ def test_coloured_neighbours_differ_whenever_greedy_can(steps, workers, hops):
         assert all(placed[name] != placed[other] for name in near for other in near[name])
 
 
+@pytest.mark.nightly
 @given(STEPS, st.integers(1, 4))
 @settings(max_examples=60)
 def test_neighbours_are_those_within_k_hops(steps, hops):

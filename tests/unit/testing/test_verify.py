@@ -44,6 +44,7 @@ def test_nothing_updates_while_gradients_are_compared(interval, schedules):
     assert found, found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, *left_to_nightly((4, 7, 11))])
 def test_random_graphs_agree_in_inference_too(seed):
     """Loops, groups, ragged rows, replicas, edges: sinks with their states, and metrics."""

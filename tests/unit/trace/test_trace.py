@@ -32,6 +32,7 @@ def test_jsonl_round_trip(tmp_path_factory, found):
     assert len(path.read_text(encoding="utf-8").splitlines()) >= len(found)
 
 
+@pytest.mark.nightly
 @given(st.lists(slices, min_size=1, max_size=8))
 def test_busy_fraction_is_the_union_of_slices(found):
     # Against a count of the elementary intervals between all starts and ends.

@@ -51,6 +51,7 @@ def test_a_node_that_hardly_updates_is_told_with_an_interval_for_fifty_updates()
     )
 
 
+@pytest.mark.nightly
 def test_a_frozen_node_need_not_update():
     runs, data = trainer(min_update_interval=101, frozen=("embed", "out"))
     assert told(lambda: runs.fit(data, epochs=2, progress=False)) == []
@@ -147,6 +148,7 @@ def test_gradients_that_come_late_are_told_with_what_to_lower():
         assert told(lambda better=better: better.fit(graphs.chain_data(256), progress=False)) == []
 
 
+@pytest.mark.nightly
 def test_late_gradients_that_were_limited_or_that_a_round_waits_for_are_not_told():
     for options in ({"max_staleness": 20}, {"mode": "pipeline"}, {"max_active_keys": 4}):
         runs = late(**{"max_active_keys": 64, **options})
@@ -211,6 +213,7 @@ def test_parameters_that_are_lost_by_the_last_update_of_an_epoch_are_seen():
     assert history.diverged and np.isfinite(history[-1].train["loss"])
 
 
+@pytest.mark.nightly
 def test_a_loss_alone_that_is_not_finite_ends_nothing():
     """The optimizer leaves such gradients out."""
     compiled = amp.compile(model, PARAMS, SPEC)

@@ -151,6 +151,7 @@ def test_without_staleness_it_has_the_bits_of_current_weights(options):
     jax.tree.map(np.testing.assert_array_equal, *trained)
 
 
+@pytest.mark.nightly
 def test_one_node_may_have_it():
     trainers = []
     for weights in WEIGHTS:

@@ -169,6 +169,7 @@ def test_a_budget_leaves_nothing_to_drop():
     assert trainer.statistics.dropped == 0 and trainer.statistics.staleness_max == 2
 
 
+@pytest.mark.nightly
 def test_shared_parameters_have_one_budget():
     data = graphs.tied_data([3, 1, 2, 4, 2, 3, 1, 2, 3, 4])
     free = trained(graphs.tied(), data, min_update_interval=2)
@@ -212,6 +213,7 @@ def test_in_other_modes_a_budget_changes_nothing():
         assert params[0] == params[1]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("setting", ["max_staleness", "drop_staler_than"])
 @pytest.mark.parametrize("budget", [1, {"f0": 1}], ids=["for all", "for one"])
 def test_a_recording_knows_the_budget(tmp_path, setting, budget):

@@ -119,6 +119,7 @@ def test_replicas(path):
     )
 
 
+@pytest.mark.nightly
 def test_a_trainer_goes_on_as_the_recorded_one(path):
     """Optimizer states, gradients that wait, and the order of instances in the epochs to come are the same too."""
     first, again = assert_replays(path, trainer, DATA, None)

@@ -65,7 +65,7 @@ def test_evaluate_fit_and_accumulate(name):
     assert history.best("loss") == pytest.approx(mean, rel=1e-6)
 
 
-@pytest.mark.first_case
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["in two places", "mean of tokens"])
 def test_on_hosts_in_virtual_time_in_simulations_and_after_snapshots(name, tmp_path):

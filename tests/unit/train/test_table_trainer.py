@@ -92,6 +92,7 @@ def test_a_fit_goes_on_from_a_snapshot(tmp_path):
     np.testing.assert_array_equal(table.dense(), resumed.dense())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_recorded_run_replays_with_a_table_that_starts_alike(tmp_path):
     graph, table = models.with_table(optax.adagrad(0.1))

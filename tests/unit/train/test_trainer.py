@@ -128,6 +128,7 @@ def test_synchronous_training_is_optax_step_by_step(tx, gradient):
         close(trainer.params, plain.params)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("gradient", ["sum", "mean"])
 def test_pipeline_training_is_optax_on_m_instances(gradient):
     tx = adam(0.01)
@@ -971,6 +972,7 @@ def test_a_graph_of_one_stage_is_not_held_to_small_dispatches():
     assert trainer.statistics.dispatches <= 4
 
 
+@pytest.mark.nightly
 def test_a_small_evaluation_does_not_make_later_dispatches_small():
     data = graphs.chain_data(64)
     trainer = amp.Trainer(
@@ -987,6 +989,7 @@ def test_a_small_evaluation_does_not_make_later_dispatches_small():
     assert dispatches[0] == dispatches[1] and trainer.statistics.dispatches <= 4
 
 
+@pytest.mark.nightly
 def test_a_memory_limit_with_outputs_in_several_arenas():
     with amp.Graph() as g:
         x = amp.pump("x", (2,))

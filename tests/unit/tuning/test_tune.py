@@ -91,6 +91,7 @@ def found():
     return tuned()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_chosen_settings_reach_the_target(found):
     assert found.is_reached and found.best.tried.seconds_to_target > 0  # type: ignore[union-attr]
@@ -221,6 +222,7 @@ def test_a_later_plan_that_takes_too_long_is_given_up(monkeypatch):
     assert all((c.simulated is None) == (c.knobs == {"n": 2}) for c in found.candidates)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_on_this_machine_kernels_are_measured_and_shared():
     space = {

@@ -149,6 +149,7 @@ def test_many_random_graphs(seed):
     assert_random_graph_agrees(seed)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("seed", [0, 1, 3, 6, 7, 11])
 def test_as_many_messages_arrive_as_in_the_reference_interpreter(seed):
     case = random_case(seed, size=4, n_instances=2)

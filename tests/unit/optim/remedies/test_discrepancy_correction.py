@@ -34,6 +34,7 @@ def path(tx, gradients, staleness):
     return np.array(seen), np.array(velocities)
 
 
+@pytest.mark.nightly
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0, 9), min_size=1, max_size=8), st.floats(0, 0.99), st.integers(0, 99))
 def test_it_is_the_running_mean_of_changes(staleness, decay, seed):

@@ -160,6 +160,7 @@ GOOD = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", GOOD)
 def test_what_a_cut_leaves_as_it_is_is_not_told(kind):
     loss, options = GOOD[kind]
@@ -385,6 +386,7 @@ OWN = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", OWN)
 def test_keys_of_the_batch_are_not_told(kind):
     runner = make(

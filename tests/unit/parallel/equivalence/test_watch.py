@@ -166,6 +166,7 @@ def test_what_is_proved_is_not_computed(monkeypatch):
     assert compared == ["the first batch"] * 2
 
 
+@pytest.mark.nightly
 def test_what_is_not_proved_is_compared_at_each_step(monkeypatch):
     compared = count(monkeypatch)
     runner = make(in_order)
@@ -255,6 +256,7 @@ def test_shared_leaves_train_as_on_one_device(how):
         assert n == 1 or "proved for all batches" in str(runner.explain(compiled=False))
 
 
+@pytest.mark.nightly
 def test_shared_leaves_of_parts():
     batch = shared_batch(0)
     machines = Resources(
@@ -314,6 +316,7 @@ def a_part(lengths, seed, mask=FULL):
 PARTS = px.Parts((a_part([2, 0, 3], 0), a_part([4, 1, 0], 1)))
 
 
+@pytest.mark.nightly
 def test_bags_are_no_false_alarm():
     runner = make(
         lambda p, b: bags(p, b).mean(),

@@ -115,6 +115,7 @@ def test_a_remedy_is_told_how_old_gradients_are(name, threshold):
 
 
 # Quick flags round the missed updates of rows otherwise for one program than for the other.
+@pytest.mark.nightly
 @pytest.mark.parametrize("sync", [True, pytest.param(False, marks=pytest.mark.users)])
 def test_without_staleness_it_is_the_plain_optimizer(sync):
     found = []

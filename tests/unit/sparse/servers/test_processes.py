@@ -166,6 +166,7 @@ def test_a_bad_push_changes_nothing(processes):
     assert t.traffic[0] == t.traffic[1] and t.push([1], ONES[:1]) == 2
 
 
+@pytest.mark.nightly
 def test_what_goes_wrong_at_a_server_is_told(processes):
     t = table(processes)
     with pytest.raises(
@@ -265,6 +266,7 @@ def test_one_interrupt_waits_and_a_second_one_ends_the_server(doomed, monkeypatc
         t.pull([0])
 
 
+@pytest.mark.nightly
 def test_an_answer_that_was_left_unread_is_taken_for_no_other(doomed):
     t = table(doomed)
     request = Request(
@@ -282,6 +284,7 @@ def test_an_answer_that_was_left_unread_is_taken_for_no_other(doomed):
         t.pull([5])
 
 
+@pytest.mark.nightly
 def test_an_interrupted_update_is_made_as_a_whole(processes, monkeypatch):
     t, wanted = (table(where, "adam", partitions=2, servers=2) for where in (processes, None))
     wanted.push([1, 2, 3], ONES)

@@ -223,6 +223,7 @@ def test_all_programs_are_compiled_ahead():
     assert [epoch.compilations for epoch in other.fit(data, progress=False)] == [0]
 
 
+@pytest.mark.nightly
 def test_integers_among_parameters_stay_and_unread_ones_are_updated():
     tx = optax.adamw(0.1, weight_decay=0.5)
     data = examples(6)
@@ -236,6 +237,7 @@ def test_integers_among_parameters_stay_and_unread_ones_are_updated():
     )
 
 
+@pytest.mark.nightly
 def test_hyperparameters_are_assigned_in_callbacks():
     tx = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)
 

@@ -121,6 +121,7 @@ def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path):
     assert same_bits(whole.opt_state, other.opt_state)
 
 
+@pytest.mark.nightly
 def test_an_interrupted_epoch_leaves_whole_rounds(monkeypatch):
     one = trainer()
     programs = one.session.passes._programs

@@ -52,6 +52,7 @@ def trainer(request):
     found.close()
 
 
+@pytest.mark.first_case
 def test_an_assigned_rate_holds_from_then_on(trainer):
     trainer.accumulate(DATA)
     before = trainer.params

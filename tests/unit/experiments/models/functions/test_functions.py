@@ -216,6 +216,7 @@ def test_a_function_of_a_batch_is_the_function(name: str):
         )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @EVERY_CASE
 def test_a_function_is_its_graph_and_itself(name: str):

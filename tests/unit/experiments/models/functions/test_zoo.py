@@ -45,6 +45,7 @@ EVERY_MODEL = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @EVERY_MODEL
 def test_a_model_computes_what_its_function_does(name: str) -> None:
