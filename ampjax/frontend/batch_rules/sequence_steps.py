@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
+from ampjax.frontend.batch_rules.split_loops import split_loop
 from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
@@ -49,12 +51,16 @@ def scan(
     rows: list[Value] = [x.element for x in xs]
     types = [variable.aval for variable in step.jaxpr.outvars]
     if not k:
-        blocks = block_map(body, space, step, closed, rows)
-        if blocks is not None:
-            return blocks
-        return [*mapped(body, space, step, [*closed, *rows])]
+        return _of_elements(body, space, step, closed, rows)
     if in_steps(body, step, [*closed, *init, *rows], types[:k]):
         return _in_steps(body, call, operands, space, rows)
+    parts = split_loop(step, k)
+    if parts is not None:
+        first = replace(call, functions=(parts.carried,))
+        found = scan(body, first, operands)
+        between = [each.element for each in found[k:]]
+        second = _of_elements(body, space, parts.behind, closed, [*between, *rows])
+        return [*found[:k], *second]
     carried = []
     for value, kind in zip(init, types, strict=False):
         carried.append(carried_part(body, value, kind, call.line))
@@ -96,6 +102,20 @@ def scan(
         level,
     )
     return [*last, *(Elements(space, y) for y in ys)]
+
+
+def _of_elements(
+    body: Body,
+    space: IndexSpace,
+    function: Traced,
+    closed: Sequence[Value],
+    rows: Sequence[Value],
+) -> list[Value]:
+    """Computes a function of each element, in a block of pairs where they lie in one."""
+    blocks = block_map(body, space, function, closed, rows)
+    if blocks is not None:
+        return blocks
+    return [*mapped(body, space, function, [*closed, *rows])]
 
 
 def _in_steps(
