@@ -21,14 +21,14 @@ from ampjax.frontend.loops.loop_forms import loops_as
 
 DTYPE = "float64"
 TOLERANCE = 1e-9
+SMALL = 15
 LARGEST = 1 << 20 if NIGHTLY else 60
-"""Operations of a model; an ordinary run leaves out the largest."""
+"""Operations of a model; an ordinary run leaves out the largest, and most models are small, as those take a third of the time."""
+
+FORMS = "steps", "scan"
 
 COMPILED = 8
 """One program in so many is compiled as a whole."""
-
-AS_SCANS = 5
-"""Loops of one program in so many are `lax.scan`s, as on other devices; those of the others go on in steps where they can."""
 
 pytestmark = pytest.mark.usefixtures("few_objects")
 
@@ -52,7 +52,13 @@ def close(one, other, what):
     )
 
 
-def check(case):
+def check(case, form):
+    """Checks a model.
+
+    Args:
+      case: The model, sizes of examples, and a seed.
+      form: The form of loops: `steps`, as on this device, or `scan`, as on others.
+    """
     model, lengths, seed = case
     rng = np.random.default_rng(seed)
     with jax.enable_x64(True), jax.disable_jit(seed % COMPILED != COMPILED // 2):
@@ -66,7 +72,7 @@ def check(case):
             lambda x: rng.normal(size=x.shape),
             params,
         )
-        with loops_as("scan" if seed % AS_SCANS == 0 else "steps"):
+        with loops_as(form):
             batched = amp.vmap(model, spec(DTYPE), params=params)
         batch = batched.pack(
             [examples[i] for i in order],
@@ -91,15 +97,22 @@ def check(case):
     close(derivative, np.sum(np.asarray(change) * weights), "derivative in a direction")
 
 
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=1000 if NIGHTLY else 470)
+@given(cases(SMALL))
+def test_a_batch_computes_what_a_small_model_computes(form, case):
+    check(case, form)
+
+
 @settings(max_examples=2000 if NIGHTLY else 60)
-@given(cases(LARGEST))
-def test_a_batch_computes_what_the_model_computes(case):
-    check(case)
+@given(cases(LARGEST), st.sampled_from(FORMS))
+def test_a_batch_computes_what_the_model_computes(case, form):
+    check(case, form)
 
 
 @pytest.mark.long
 @settings(max_examples=int(os.environ.get("AMPJAX_CASES", 5_000)))
-@given(cases())
-def test_thousands_of_models(case):
+@given(cases(), st.sampled_from(FORMS))
+def test_thousands_of_models(case, form):
     """More than an hour of one processor; `AMPJAX_CASES` sets another number."""
-    check(case)
+    check(case, form)
