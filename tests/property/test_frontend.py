@@ -24,8 +24,9 @@ import ampjax as amp
 from ampjax.frontend.rules import foresight
 
 DTYPE = "float64"
+SMALL = 15
 LARGEST = 1 << 20 if NIGHTLY else 60
-"""Operations of a model. An ordinary run leaves out the largest fifth of all models, which takes half of the time."""
+"""Operations of a model. An ordinary run leaves out the largest fifth of all models, which takes half of the time, and most of its models are small."""
 
 
 def cases(largest=1 << 20):
@@ -71,7 +72,13 @@ def check(case):
             compiled.check_gradients()
 
 
-@settings(max_examples=3000 if NIGHTLY else 500)
+@settings(max_examples=400)
+@given(cases(SMALL))
+def test_a_graph_computes_what_its_small_model_computes(case):
+    check(case)
+
+
+@settings(max_examples=3000 if NIGHTLY else 100)
 @given(cases(LARGEST))
 def test_a_graph_computes_what_its_model_computes(case):
     check(case)
