@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jax.extend.core import Literal
 
 from ampjax.frontend.batches.inverse_reads import inverse
 from ampjax.frontend.batches.programs_of_rows import Room, Rows, Slot, View
-from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Loop, Recall, RowLowering, Value
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.batches.step_bodies import StepLoop
 from ampjax.frontend.batches.step_frames import Before, StepFrame
-from ampjax.frontend.combinators.tracing import Traced
+from ampjax.frontend.combinators.tracing import COMBINATOR, Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.row_origins import Origin
@@ -44,7 +45,7 @@ def in_steps(
     Args:
       body: Where the loop is.
       function: What is computed of a row.
-      given: What the function is given beside states.
+      given: What the function is given: of all its variables, or of those that are no states.
       types: The types of states.
     """
     if form_of_loops() != "steps" or not types:
@@ -56,9 +57,51 @@ def in_steps(
         and room.frame is body.low.root
         and len(dtypes) == 1
         and is_inexact(types[0].dtype)
-        and not any(isinstance(value, Elements) for value in given)
-        and all(call.kind in ROW_BY_ROW for call in calls(function.jaxpr))
+        and _is_row_by_row(function, given)
     )
+
+
+def _is_row_by_row(
+    function: Traced,
+    given: Sequence[Value],
+) -> bool:
+    """Whether a function is computed row by row: of a sequence it reads nothing but elements whose numbers follow from the example."""
+    jaxpr = function.jaxpr
+    if len(given) == len(function.variables):
+        values = dict(zip(function.variables, given, strict=True))
+    else:
+        values = dict[Any, Value]()
+    sequences = {v for v, value in values.items() if isinstance(value, Elements)}
+    if not sequences and any(isinstance(value, Elements) for value in given):
+        return False
+    known = {v for v, value in values.items() if is_static(value)}
+    reads = set[int]()
+    for equation in jaxpr.eqns:
+        read = {v for v in equation.invars if not isinstance(v, Literal)}
+        if _reads_known_elements(equation, known, values):
+            reads.add(id(equation.params["call"]))
+        elif not sequences.isdisjoint(read):
+            return False
+        elif equation.primitive is not COMBINATOR and read <= known:
+            known.update(equation.outvars)
+    if any(v in sequences for v in jaxpr.outvars if not isinstance(v, Literal)):
+        return False
+    return all(call.kind in ROW_BY_ROW or id(call) in reads for call in calls(jaxpr))
+
+
+def _reads_known_elements(
+    equation: Any,
+    known: set[Any],
+    values: Mapping[Any, Value],
+) -> bool:
+    """Whether an equation takes an element of each of some sequences of arrays, by a number that follows from the example."""
+    if equation.primitive is not COMBINATOR or equation.params["call"].kind != "take":
+        return False
+    number, *xs = equation.invars
+    if not isinstance(number, Literal) and number not in known:
+        return False
+    found = [None if isinstance(x, Literal) else values.get(x) for x in xs]
+    return all(isinstance(x, Elements) and not isinstance(x.element, Elements) for x in found)
 
 
 def step_loop(

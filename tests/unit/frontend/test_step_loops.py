@@ -24,6 +24,7 @@ SPEC = {
     "x": "float32[n,3]",
     "tree": amp.Tree("int32[v]", "int32[v]", "int32[v]"),
     "asked": "int32[m,2]",
+    "taken": "int32[t,2]",
 }
 
 
@@ -56,11 +57,16 @@ def example(seed, n, n_leaves, n_asked):
     asked = []
     for i in range(n_asked):
         asked.append([int(rng.integers(-1, i)) if i else -1 for _ in range(2)])
+    # numbers of elements of `x`, some counted from its end, and of elements before
+    taken = []
+    for i in range(n_asked if n else 0):
+        taken.append([min(i, n) - 1, int(rng.integers(-n, min(i, n)))])
     return {
         "words": rng.integers(0, 7, n).astype(np.int32),
         "x": rng.normal(size=(n, 3)).astype(np.float32),
         "tree": binary_tree(rng, n_leaves),
         "asked": np.array(asked, np.int32).reshape(n_asked, 2),
+        "taken": np.array(taken, np.int32).reshape(-1, 2),
     }
 
 
@@ -188,7 +194,23 @@ def of_drawn_numbers(p, s):
     )
 
 
-FUNCTIONS = [of_sequences, of_trees, of_recursions, of_drawn_numbers]
+def of_taken_elements(p, s):
+    """Steps that take elements of whole sequences, by numbers of the example: from around, and of pairs."""
+    rows = amp.map(lambda x: (x @ p["u"], jnp.tanh(x)), s["x"])
+
+    def each(recur, ab):
+        own = amp.take(rows, 0)[0] + amp.take(s["x"], ab[0])
+        return jnp.tanh(recur(ab[0]) @ p["u"] + recur(ab[1]) * amp.take(rows, ab[1])[1] + own)
+
+    def step(h, ab):
+        return jnp.tanh(h @ p["u"] + amp.take(rows, ab[1])[0]), None
+
+    found = amp.recurse(each, p["embed"][1], s["taken"])
+    last, _ = amp.scan(step, p["b"][:3], s["taken"])
+    return amp.sum(amp.map(jnp.sum, found)) + jnp.sum(last)
+
+
+FUNCTIONS = [of_sequences, of_trees, of_recursions, of_drawn_numbers, of_taken_elements]
 
 
 def compare(one, other, tolerance=1e-5):
@@ -232,7 +254,10 @@ def test_the_form_is_chosen_by_the_back_end():
         assert form_of_loops() == "scan"
 
 
-@pytest.mark.parametrize("function", [of_sequences, *left_to_nightly(FUNCTIONS, of_sequences)])
+@pytest.mark.parametrize(
+    "function",
+    [of_sequences, of_taken_elements, *left_to_nightly(FUNCTIONS, of_sequences, of_taken_elements)],
+)
 def test_values_and_gradients_are_those_of_scans(function):
     """Also of a batch that is filled up; and a second run gives the same bits."""
     key = jax.random.key(1) if function is of_drawn_numbers else None
