@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.frontend.batch_rules.carried_parts import CarriedPart
@@ -17,8 +18,10 @@ from ampjax.frontend.batches.programs_of_rows import (
     Run,
     Slot,
     View,
+    as_typed,
     filled_rows,
     taken,
+    zeros,
 )
 from ampjax.frontend.batches.room_bodies import Body, element_type
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
@@ -58,6 +61,7 @@ def loop(
     results: list[Value] = []
     for room, value, kind in given:
         results.append(of_all_levels(Body(low, made.block, room), value, kind, outputs, seen))
+    n_results = len(outputs)
     for report in made.block.reports:
         body.block.reports.append(
             replace(
@@ -74,6 +78,7 @@ def loop(
         there,
         (before, inside, after, last),
         (outputs, seen),
+        n_results,
     )
     body.block.add([*last, *seen], run)
     found = [part.value(rows) for part, rows in zip(carry, last, strict=True)]
@@ -126,55 +131,166 @@ def as_column(body: Body, value: Value, kind: Any) -> Static:
     return Static(body.low.host.column(value, body.region, kind))
 
 
+@dataclass(frozen=True)
+class _Reads:
+    """What the levels of a loop read of values around the loop.
+
+    Args:
+      tables: The arrays of the batch that each level has a part of.
+      early: What is read before the loop, as it is called in a level.
+      late: What each level reads: as it is called there, where it is, and the array of its rows' numbers.
+      given: What each level gets a part of: the tables, and what is read before.
+    """
+
+    tables: Sequence[Slot]
+    early: Sequence[Rows]
+    late: Sequence[tuple[Rows, Rows, Slot]]
+    given: tuple[Sequence[Any], Sequence[Any]]
+
+
 @dataclass(frozen=True, eq=False)
 class _LevelLoop:
-    """A loop over levels, at run time."""
+    """A loop over levels, at run time.
+
+    Blocks of pairs are in its body whole, as `jax.lax.cond` would keep a copy of what they read for each level. So a level in which no row counts,
+    as the sizes of the ladder have some, repeats the last one that has some, from the same carry.
+    """
 
     low: RowLowering
     made: Loop
     there: Slot
     carried: tuple[Sequence[Rows], Sequence[Rows], Sequence[Rows], Sequence[Rows]]
     given: tuple[Sequence[Rows], Sequence[Rows]]
+    n_results: int
 
     def __call__(self, run: Run) -> list[Any]:
-        before, inside, after, ended = self.carried
-        outputs, seen = self.given
+        before, *_ = self.carried
+        _, seen = self.given
         start = [run.get(rows) for rows in before]
-        n_levels, *shape = run.slots[self.there].shape
-        if not n_levels or 0 in shape:
-            return [*start, *(run.zeros(rows) for rows in seen)]
+        there = run.slots[self.there]
+        none = [*start, *(run.zeros(rows) for rows in seen)]
+        if 0 in there.shape:
+            return none
+        if not self.made.held:
+            return self._all_levels(run, start, self._tables(run))
+        return jax.lax.cond(
+            jnp.any(there),
+            lambda: self._repeated(run, start),
+            lambda: none,
+        )
+
+    def _tables(self, run: Run) -> dict[Slot, Any]:
+        """The arrays of the batch that each level has its own part of."""
         frame = self.made.frame
         tables = {}
         for slot in self.low.slots:
             if frame in slot.frame.around():
                 tables[slot] = run.slots[slot]
-        early = [read for read in self.made.reads if _is_read_once(run, read)]
-        late = [read for read in self.made.reads if read not in early]
-        rows = []
-        for _, source, slot, _ in early:
-            rows.append(taken(run.get(source), tables[slot]))
+        return tables
+
+    def _all_levels(
+        self,
+        run: Run,
+        start: Sequence[Any],
+        tables: dict[Slot, Any],
+    ) -> list[Any]:
+        """Goes through all levels."""
+        *_, after, _ = self.carried
+        outputs, _ = self.given
+        reads = self._reads(run, tables)
 
         def level(carry: Any, given: Any) -> tuple[Any, Any]:
-            own, read = given
-            each = run.inner(dict(zip(tables, own, strict=True)))
-            each.put(inside, carry)
-            each.put([out for out, *_ in early], read)
-            each.put(
-                [out for out, *_ in late],
-                [taken(run.get(x), each.slots[slot]) for _, x, slot, _ in late],
-            )
+            each = self._level(run, carry, reads, given)
             self.made.block.run(each)
             return [each.get(x) for x in after], [each.get(x) for x in outputs]
 
-        last, stacked = jax.lax.scan(
-            level,
-            start,
-            ([*tables.values()], rows),
+        last, stacked = jax.lax.scan(level, start, reads.given)
+        return self._ended(run, last, stacked)
+
+    def _repeated(self, run: Run, start: Sequence[Any]) -> list[Any]:
+        """Goes through all levels, of which those without rows that count repeat the last one that has some."""
+        *_, after, _ = self.carried
+        outputs, _ = self.given
+        held = self.made.held
+        there = run.slots[self.there]
+        is_new = jnp.any(there, -1)
+        number = jnp.minimum(
+            jnp.arange(len(is_new)),
+            jnp.sum(is_new) - 1,
         )
-        return [
-            *filled_rows(run, ended, last),
-            *(x.reshape(-1, *x.shape[2:]) for x in stacked),
-        ]
+        tables = {slot: table[number] for slot, table in self._tables(run).items()}
+        reads = self._reads(run, tables)
+
+        def level(carry: Any, given: Any) -> tuple[Any, Any]:
+            values, before, kept = carry
+            is_new, given = given
+            # the carry that a repeated level starts from is that of the level that it repeats
+            values = [jnp.where(is_new, x, y) for x, y in zip(values, before, strict=True)]
+            each = self._level(run, values, reads, given)
+            each.put([x for x, _ in held], kept)
+            self.made.block.run(each)
+            found = [each.get(x) for x in outputs]
+            # what has been told is not told again
+            for i in range(self.n_results, len(found)):
+                none = zeros(found[i].shape[:1], outputs[i].aval)
+                found[i] = jnp.where(is_new, found[i], none)
+            kept = [each.get(x) for _, x in held]
+            return ([each.get(x) for x in after], values, kept), found
+
+        n_rows = there.shape[1:]
+        kept = [zeros(n_rows, x.aval) for x, _ in held]
+        (last, *_), stacked = jax.lax.scan(
+            level,
+            ([*start], [*start], kept),
+            (is_new, reads.given),
+        )
+        return self._ended(run, last, stacked)
+
+    def _reads(self, run: Run, tables: dict[Slot, Any]) -> _Reads:
+        """Reads what is best read for all levels at once."""
+        early = []
+        late = []
+        values = []
+        for each in self.made.reads:
+            out, source, slot, _ = each
+            if _is_read_once(run, each):
+                early.append(out)
+                values.append(taken(run.get(source), tables[slot]))
+            else:
+                late.append((out, source, slot))
+        return _Reads([*tables], early, late, ([*tables.values()], values))
+
+    def _level(
+        self,
+        run: Run,
+        carry: Sequence[Any],
+        reads: _Reads,
+        given: tuple[Sequence[Any], Sequence[Any]],
+    ) -> Run:
+        """Prepares the run of a level."""
+        tables, values = given
+        _, inside, *_ = self.carried
+        each = run.inner(dict(zip(reads.tables, tables, strict=True)))
+        each.put(inside, carry)
+        each.put(reads.early, values)
+        for out, source, slot in reads.late:
+            each.put([out], [taken(run.get(source), each.slots[slot])])
+        return each
+
+    def _ended(
+        self,
+        run: Run,
+        last: Sequence[Any],
+        stacked: Sequence[Any],
+    ) -> list[Any]:
+        """What is carried out of the loop, and all levels' values one after the other."""
+        _, seen = self.given
+        ended = self.carried[3]
+        result = filled_rows(run, ended, last)
+        for rows, values in zip(seen, stacked, strict=True):
+            every = values.reshape(-1, *values.shape[2:])
+            result.append(as_typed(every, rows.aval))
+        return result
 
 
 def _is_read_once(

@@ -12,6 +12,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
+from ampjax.frontend.batch_rules.early_parts import early_part
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
 from ampjax.frontend.batch_rules.split_loops import split_loop
 from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
@@ -54,6 +55,10 @@ def scan(
         return _of_elements(body, space, step, closed, rows)
     if in_steps(body, step, [*closed, *init, *rows], types[:k]):
         return _in_steps(body, call, operands, space, rows)
+    before = early_part(step, k)
+    if before is not None:
+        given = _of_elements(body, space, before.early, closed, rows)
+        return scan(body, replace(call, functions=(before.late,)), [*operands, *given])
     parts = split_loop(step, k)
     if parts is not None:
         first = replace(call, functions=(parts.carried,))
@@ -79,20 +84,25 @@ def scan(
             return [own if outer is None else own & run.get(outer)]
 
         block.add([mask], counts)
+        made = low.loops[frame]
+        if outer is None:
+            made.counts = mask
         each = around.at(low.room(frame, space, mask, body.room.is_known))
         rooms = [part.inside(each) for part in carried]
         carry = [part.value(x) for part, x in zip(carried, inside, strict=True)]
-        results = each.guarded(
-            each.room,
-            lambda there: there.run(step, [*closed, *carry, *rows]),
-        )
+
+        def turn(there: Body) -> list[Value]:
+            results = there.run(step, [*closed, *carry, *rows])
+            return [*results, *(View(x, space) for _, x in made.held)]
+
+        results = each.guarded(each.room, turn, lambda: not made.held)
         after = []
         for part, room, old, value in zip(carried, rooms, inside, results, strict=False):
             counts_here = room.room.mask
             assert counts_here is not None
             after.append(chosen(block, counts_here, part.after(room, value), old))
         return after, [
-            (each.room, value, kind) for value, kind in zip(results[k:], types[k:], strict=True)
+            (each.room, value, kind) for value, kind in zip(results[k:], types[k:], strict=False)
         ]
 
     last, ys = loop(

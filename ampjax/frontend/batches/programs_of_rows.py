@@ -296,6 +296,7 @@ def run_block(
     block: Block,
     room: Room,
     outputs: Sequence[Rows],
+    may_be_empty: bool = True,
 ) -> Sequence[Any]:
     """Runs a block and gives its arrays; zeros where no row of its room counts.
 
@@ -304,6 +305,7 @@ def run_block(
       block: The block.
       room: Its room.
       outputs: Which of its arrays are wanted.
+      may_be_empty: Whether there may be no row that counts.
     """
     if not run.size(room):
         return [run.zeros(rows) for rows in outputs]
@@ -313,7 +315,7 @@ def run_block(
         block.run(inside)
         return [as_typed(inside.get(rows), rows.aval) for rows in outputs]
 
-    if not room.may_be_empty:
+    if not (may_be_empty and room.may_be_empty):
         return go()
     if room.mask is None:
         counts = run.slots[room.there]

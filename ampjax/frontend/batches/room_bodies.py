@@ -355,12 +355,14 @@ class Body:
         self,
         room: Room,
         build: Callable[[Body], list[Value]],
+        may_be_empty: Callable[[], bool] = lambda: True,
     ) -> list[Value]:
         """Adds a block that is left out where no row of its room counts.
 
         Args:
           room: The room.
           build: Adds the block's steps, and gives results.
+          may_be_empty: Whether there may be no such row, as is known when the program runs.
 
         Returns:
           The results, as they are seen from here.
@@ -376,7 +378,7 @@ class Body:
         if inner.steps:
             self.block.add(
                 outputs,
-                lambda run: run_block(run, inner, room, outputs),
+                lambda run: run_block(run, inner, room, outputs, may_be_empty()),
             )
         return results
 

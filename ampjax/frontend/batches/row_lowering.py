@@ -57,7 +57,7 @@ class RowLowering:
       lengths: The index spaces of sequences whose length is an expression.
       n_draws: How many places draw random numbers.
       across: For each value of copied elements what they are copies of, in the space of these.
-      grids: The blocks of spaces of pairs, by space.
+      grids: The blocks of spaces of pairs, by space; in a loop by the loop's frame and the space.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RowLowering:
         self.lengths = SymbolicLengths(self)
         self.n_draws = 0
         self.across: dict[Value, Value] = {}
-        self.grids: dict[IndexSpace, Any] = {}
+        self.grids: dict[Hashable, Any] = {}
         self._slots: dict[tuple[Sequence[Any], Frame], Slot] = {}
         self._copies: dict[Hashable, IndexSpace] = {}
         self._copied: dict[IndexSpace, IndexSpace] = {}
@@ -322,6 +322,8 @@ class Loop:
     Attributes:
       reads: What the loop's body has of values from outside: the array in it, the array outside, where each row is found, and by whom each is read.
       recalls: What the body of a loop in steps reads of its states.
+      counts: Where the examples alone say which rows count at a level of a loop through sequences: the mask that says so.
+      held: What a level hands to the next one beside the carry: the array before the level, and after it.
     """
 
     def __init__(
@@ -333,6 +335,8 @@ class Loop:
         self.states = states
         self.reads: list[tuple[Rows, Rows, Slot, Slot | None]] = []
         self.recalls: dict[Hashable, Recall] = {}
+        self.counts: Rows | None = None
+        self.held: list[tuple[Rows, Rows]] = []
         self.block = Block()
 
     def has_state(self, rows: Rows) -> bool:

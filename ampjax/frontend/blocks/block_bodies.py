@@ -46,7 +46,9 @@ class BlockBody(Body):
         if result is not None and self.block.sees(result):
             return result
         axes, given = self._side(value)
-        return self.at(self._grid.rooms[axes]).operand(
+        return self._grid.operand(
+            self,
+            axes,
             given,
             kind,
         )

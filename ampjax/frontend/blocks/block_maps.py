@@ -9,6 +9,7 @@ from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.blocks.block_bodies import BlockBody
 from ampjax.frontend.blocks.grids import Grid, grid_of
+from ampjax.frontend.blocks.level_grids import level_grid_of
 from ampjax.frontend.combinators.tracing import Traced
 from ampjax.frontend.deduction.equations import Name, flatten
 from ampjax.frontend.draft.index_spaces import IndexSpace
@@ -37,6 +38,8 @@ def block_map(
         return None
     if not any(is_in_block(body, grid, value) for value in rows):
         return None
+    if not all(map(grid.takes, rows)):
+        return None
     inner = BlockBody(body.low, body.block, grid)
     results = inner.run(
         function,
@@ -51,16 +54,18 @@ def block_map(
 
 
 def block_in(body: Body, space: IndexSpace) -> Grid | None:
-    """The block of a space of pairs that a room's rows have; None where its rows are chosen, or lie in a loop.
+    """The block of a space of pairs that a room's rows have; None where a computed value chooses rows, or in a loop in a loop.
 
     Args:
       body: The rows.
       space: The pairs' space.
     """
     room = body.room
-    if room.mask is not None or room.frame is not body.low.root or space.parent is not room.space:
+    if space.parent is not room.space:
         return None
-    return grid_of(body.low, space)
+    if room.mask is None and room.frame is body.low.root:
+        return grid_of(body.low, space)
+    return level_grid_of(body.low, room, space)
 
 
 def is_in_block(body: Body, grid: Grid, value: Value) -> bool:
@@ -71,9 +76,9 @@ def is_in_block(body: Body, grid: Grid, value: Value) -> bool:
       grid: The block.
       value: The value.
     """
-    if not isinstance(value, View):
-        return isinstance(value, Static) and value in body.low.across
-    return value in body.low.across or grid.axes(value.rows) != ""
+    if isinstance(value, View) and grid.axes(value.rows) != "":
+        return True
+    return isinstance(value, Static | View) and value in body.low.across and grid.takes(value)
 
 
 def _is_plain(function: Traced) -> bool:

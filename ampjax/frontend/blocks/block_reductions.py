@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -54,8 +55,8 @@ def block_reduction(
     def compute(run: Run) -> list[Any]:
         sizes = grid.sizes(run)
         lead = [sizes[axis] for axis in axes]
-        if 0 in lead:
-            return [zeros((0,), kind)]
+        if 0 in (*lead, sizes["x"]):
+            return [zeros((math.prod(lead),), kind)]
         if is_product:
             found = _sum_of_products(
                 grid,
@@ -153,10 +154,13 @@ def _sum_of_products(grid: Grid, run: Run, rows: Rows, factors: Any) -> Any:
     counts = grid.counts(run)
     operands = []
     names = []
-    for factor in factors:
+    each = [grid.shaped(run, factor) for factor in factors]
+    # elements that do not count are nothing in one of the factors: that with fewer numbers
+    of_pairs = [i for i in range(len(factors)) if "x" in grid.axes(factors[i])]
+    fewest = min(of_pairs, key=lambda i: each[i].size)
+    for number, (factor, values) in enumerate(zip(factors, each, strict=True)):
         axes = grid.axes(factor)
-        values = grid.shaped(run, factor)
-        if "x" in axes and "a" not in axes:
+        if number == fewest:
             mask = _along(
                 counts,
                 "px",

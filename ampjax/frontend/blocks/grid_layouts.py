@@ -53,17 +53,38 @@ class GridLayout:
     counts: np.ndarray
 
 
-class GridSpaces:
+class PairSpaces:
     """The spaces of a block.
+
+    Args:
+      outer: The space around both sides, of whose rows tiles are made.
+      pairs: The space of the pairs.
+      across: The space of the elements of which those of `pairs` are copies.
+
+    Attributes:
+      around: The space whose rows have the pairs.
+    """
+
+    def __init__(
+        self,
+        outer: IndexSpace,
+        pairs: IndexSpace,
+        across: IndexSpace,
+    ):
+        assert pairs.parent is not None
+        self.outer = outer
+        self.around = pairs.parent
+        self.across = across
+        self.pairs = pairs
+
+
+class GridSpaces(PairSpaces):
+    """The spaces of a block outside of loops.
 
     Args:
       root: The frame in which the outer rows lie otherwise.
       pairs: The space of the pairs.
       across: The space of the elements of which those of `pairs` are copies.
-
-    Attributes:
-      outer: The space around both sides.
-      around: The space whose rows have the pairs.
     """
 
     def __init__(
@@ -73,12 +94,8 @@ class GridSpaces:
         across: IndexSpace,
     ):
         assert across.parent is not None
-        assert pairs.parent is not None
+        super().__init__(across.parent, pairs, across)
         self._root = root
-        self.outer = across.parent
-        self.around = pairs.parent
-        self.across = across
-        self.pairs = pairs
 
     def layout(self, tables: RowTables) -> GridLayout:
         """The block of a batch.

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, Slot, View
-from ampjax.frontend.batches.row_lowering import RowLowering
+from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.row_lowering import RowLowering, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.blocks import grid_layouts
-from ampjax.frontend.blocks.grid_layouts import GridSpaces
+from ampjax.frontend.blocks.grid_layouts import GridSpaces, PairSpaces
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant
 
@@ -60,9 +61,10 @@ class Grid:
     Its axes are written `p`, `a` and `x`: the tiles, their rows around, and the elements across. A value has those of them that it depends on.
 
     Args:
-      low: The lowering.
-      pairs: The space.
-      across: The space of the elements of which those of `pairs` are copies.
+      spaces: The spaces.
+      rooms: By axes, where values are computed: `p`, `pa` and `px`.
+      frame: The frame of the pairs.
+      counts: Which elements across count.
 
     Attributes:
       spaces: The spaces.
@@ -73,31 +75,40 @@ class Grid:
 
     def __init__(
         self,
-        low: RowLowering,
-        pairs: IndexSpace,
-        across: IndexSpace,
+        spaces: PairSpaces,
+        rooms: Mapping[str, Room],
+        frame: Frame,
+        counts: Slot,
     ):
-        self.spaces = spaces = GridSpaces(low.root, pairs, across)
-        frames = {
-            "p": GridFrame(spaces.outer, lambda tables: spaces.layout(tables).outer),
-            "pa": GridFrame(spaces.around, lambda tables: spaces.layout(tables).around),
-            "px": GridFrame(across, lambda tables: spaces.layout(tables).across),
-        }
-        self.rooms: dict[str, Room] = {}
-        for axes, frame in frames.items():
-            assert frame.space is not None
-            self.rooms[axes] = low.room(frame, frame.space)
-        frame = GridFrame(pairs, spaces.pair_rows)
+        pairs = spaces.pairs
         unused = Slot(frame, lambda tables: tables.is_there(frame, pairs))
-        sides = tuple(self.rooms.values())
-        self.rooms["pax"] = PairRoom(frame, pairs, unused, sides=sides)
-        self._counts = low.slot(
-            ("counts", pairs),
-            frames["px"],
-            lambda tables: spaces.layout(tables).counts.ravel(),
-        )
+        sides = tuple(rooms.values())
+        self.spaces = spaces
+        self.rooms = {**rooms, "pax": PairRoom(frame, pairs, unused, sides=sides)}
+        self._counts = counts
         self.products: dict[Rows, Sequence[Rows | Constant]] = {}
         self.results: dict[View, Rows] = {}
+
+    def operand(
+        self,
+        body: Body,
+        axes: str,
+        value: Value,
+        kind: Any,
+    ) -> Rows | Constant:
+        """Brings a value to the room of its axes.
+
+        Args:
+          body: Where it is read.
+          axes: The axes.
+          value: The value.
+          kind: Its type.
+        """
+        return body.at(self.rooms[axes]).operand(value, kind)
+
+    def takes(self, value: Value) -> bool:
+        """Whether a value of pairs is better read in the block than row by row."""
+        return True
 
     def axes(self, operand: Rows | Constant) -> str:
         """The axes that an operand has.
@@ -163,9 +174,11 @@ class Grid:
     def _across(self, data: Any) -> np.ndarray:
         """`[pairs]`: each pair's element across."""
         pairs = self.spaces.pairs
+        outer = self.spaces.across.parent
+        assert outer is not None
         first = pairs.rows_of(
             data,
-            self.spaces.outer,
+            outer,
             self.spaces.across.starts(data),
         )
         return first + pairs.numbers(data)
@@ -185,8 +198,28 @@ def grid_of(
     if across is pairs or not _may_repeat(pairs, across):
         return None
     if pairs not in low.grids:
-        low.grids[pairs] = Grid(low, pairs, across)
+        low.grids[pairs] = _grid(low, GridSpaces(low.root, pairs, across))
     return low.grids[pairs]
+
+
+def _grid(low: RowLowering, spaces: GridSpaces) -> Grid:
+    """Makes the block of a space outside of loops."""
+    across = GridFrame(spaces.across, lambda tables: spaces.layout(tables).across)
+    frames = {
+        "p": GridFrame(spaces.outer, lambda tables: spaces.layout(tables).outer),
+        "pa": GridFrame(spaces.around, lambda tables: spaces.layout(tables).around),
+        "px": across,
+    }
+    rooms = {}
+    for axes, frame in frames.items():
+        assert frame.space is not None
+        rooms[axes] = low.room(frame, frame.space)
+    counts = low.slot(
+        ("counts", spaces.pairs),
+        across,
+        lambda tables: spaces.layout(tables).counts.ravel(),
+    )
+    return Grid(spaces, rooms, GridFrame(spaces.pairs, spaces.pair_rows), counts)
 
 
 def _may_repeat(pairs: IndexSpace, across: IndexSpace) -> bool:

@@ -33,6 +33,7 @@ WORKS: Mapping[str, Callable[[Amount], Work]] = {
     "molecules-64": partial(graphs.molecules, batch=64),
     "child-sum-trees": of_trees.child_sums,
     "translation": translation.translation,
+    "input-feeding": translation.input_feeding,
     "graph-attention": graphs.attention,
     "attention-200": attention.one_text,
     "attention-64": attention.sentences,
