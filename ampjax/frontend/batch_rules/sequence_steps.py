@@ -12,9 +12,8 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
-from ampjax.frontend.batch_rules.early_parts import early_part
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
-from ampjax.frontend.batch_rules.split_loops import split_loop
+from ampjax.frontend.batch_rules.loop_parts import early_part, part_behind
 from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
@@ -59,7 +58,7 @@ def scan(
     if before is not None:
         given = _of_elements(body, space, before.early, closed, rows)
         return scan(body, replace(call, functions=(before.late,)), [*operands, *given])
-    parts = split_loop(step, k)
+    parts = part_behind(step, k)
     if parts is not None:
         first = replace(call, functions=(parts.carried,))
         found = scan(body, first, operands)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ampjax as amp
-from ampjax.frontend.batch_rules import sequence_steps, split_loops
+from ampjax.frontend.batch_rules import loop_parts, sequence_steps
 from ampjax.frontend.loops.loop_forms import loops_as
 from ampjax.jaxprs.primitives import inner as bodies
 
@@ -169,11 +169,11 @@ def test_a_loop_that_draws_or_reports_stays_whole():
         return jnp.sum(amp.sum(amp.scan(step, jnp.zeros(WIDTH), s["words"])[1]))
 
     seen = []
-    split = split_loops.split_loop
+    split = loop_parts.part_behind
     with jax.enable_x64(True), loops_as("scan"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             sequence_steps,
-            "split_loop",
+            "part_behind",
             lambda *args: seen.append(split(*args)) or seen[-1],
         )
         for model in (draws, reports):
