@@ -10,7 +10,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -70,7 +70,7 @@ class Options:
     """Options of all experiments.
 
     Args:
-      max_active_keys: The most instances in flight.
+      max_active_keys: The most instances in flight; in batch mode the examples of a batch.
       min_update_interval: The least number of gradient rows that a node accumulates before it updates; by default the experiment's choice.
       max_staleness: The largest staleness of a gradient that goes into an update, in versions; by default there is no bound.
       drop_staler_than: The largest staleness of a gradient that is not dropped, in versions; by default none is dropped.
@@ -83,6 +83,7 @@ class Options:
       epochs: Epochs at most.
       seed: One seed or several; each is a run of its own.
       mode: `async`: nodes update themselves. `pipeline`: max-active-keys instances, then an update. `sync`: one instance, then an update.
+        `batch`: as `pipeline`, each round one compiled call without messages; what belongs to messages is left out, and refused where it is asked for.
       data_dir: Folder with data files; else the environment variable AMPJAX_DATA, else a download. Not read where data are generated.
       synthetic: Generated data in place of files.
       full: Use all data of the folder and the paper's settings; this has no effect if they are the defaults.
@@ -115,7 +116,7 @@ class Options:
     resources: Path | None = None
     epochs: int = 10
     seed: tuple[int, ...] = (0,)
-    mode: Literal["async", "pipeline", "sync"] = "async"
+    mode: Literal["async", "pipeline", "sync", "batch"] = "async"
     data_dir: Path | None = None
     synthetic: bool = False
     full: bool = False
@@ -148,26 +149,39 @@ class Options:
         Raises:
           SettingsError: If an option is outside what it can be.
         """
-        return amp.Settings(
+        settings = amp.Settings(
             max_active_keys=self.max_active_keys,
-            min_update_interval=min_update_interval
-            if self.min_update_interval is None
-            else self.min_update_interval,
-            max_staleness=self.max_staleness,
-            drop_staler_than=self.drop_staler_than,
-            weights=self.weights,
             mode=self.mode,
-            workers=self.workers,
-            policy=self.policy,
-            min_admission=min(self.min_admission, self.max_active_keys),
             group_by_size=self.group_by_size,
-            max_dispatch_size=self.max_dispatch_size,
-            replica_sync=sync_rule(self.replica_sync),
             gradient=gradient,
             compile_ahead=True,  # the first epoch's rate is a result, too
-            fuse=self.rest == "none",  # else a layer's time would stand for its neighbours' too
             seed=seed,
         )
+        return replace(settings, **self._of_messages(min_update_interval))
+
+    def _of_messages(self, min_update_interval: int) -> dict[str, Any]:
+        """The settings that belong to messages; in batch mode those that the user has chosen, which the trainer refuses.
+
+        Args:
+          min_update_interval: What to take where the option is absent.
+        """
+        interval = self.min_update_interval
+        settings = {
+            "min_update_interval": min_update_interval if interval is None else interval,
+            "max_staleness": self.max_staleness,
+            "drop_staler_than": self.drop_staler_than,
+            "weights": self.weights,
+            "workers": self.workers,
+            "policy": self.policy,
+            "min_admission": min(self.min_admission, self.max_active_keys),
+            "max_dispatch_size": self.max_dispatch_size,
+            "replica_sync": sync_rule(self.replica_sync),
+        }
+        if self.mode == "batch":
+            given = changed(self)
+            return {name: value for name, value in settings.items() if name in given}
+        # Unfused where rest is measured: else a layer's time would stand for its neighbours' too.
+        return {**settings, "fuse": self.rest == "none"}
 
 
 def sync_rule(text: str) -> str | tuple[str, int]:
@@ -264,10 +278,7 @@ def run(
     for seed in options.seed:
         task = tasks(seed)
         s = task.settings
-        console.print(
-            f"{name}: seed {seed}, {s.mode}, max_active_keys {s.in_flight}, min_update_interval {s.min_update_interval}, {counted(options.replicas, 'replica')}, {counted(s.workers, 'worker')}, {counted(len(jax.devices()), 'device')}",
-            soft_wrap=True,
-        )
+        console.print(f"{name}: seed {seed}, {described(s, options.replicas)}", soft_wrap=True)
         trainer = amp.Trainer(
             task.graph,
             task.tx,
@@ -331,8 +342,31 @@ def run(
                 f"{host.name} ({host.place}): {nodes} with parameters; {sent} to it, {received} from it"
             )
         trainer.close()
-        console.print(f"{seeds}; history, convergence plot and Gantt chart are in {folder}")
+        left = "history and convergence plot"
+        if task.settings.mode != "batch":
+            left = "history, convergence plot and Gantt chart"
+        console.print(f"{seeds}; {left} are in {folder}")
     return list(histories.values())
+
+
+def described(settings: amp.Settings, replicas: int) -> str:
+    """A line that tells how a run trains.
+
+    Args:
+      settings: The trainer's settings.
+      replicas: Copies of the layers that do most of the work.
+    """
+    if settings.mode == "batch":
+        return f"batch, {counted(settings.max_active_keys, 'example')} a batch"
+    parts = (
+        settings.mode,
+        f"max_active_keys {settings.in_flight}",
+        f"min_update_interval {settings.min_update_interval}",
+        counted(replicas, "replica"),
+        counted(settings.workers, "worker"),
+        counted(len(jax.devices()), "device"),
+    )
+    return ", ".join(parts)
 
 
 def machine(
@@ -551,13 +585,15 @@ def _pictures(
     task: Task,
     trainer: amp.Trainer,
 ) -> None:
-    """The convergence plot of all runs, and a Gantt chart and a trace for Perfetto of some more instances of the last one."""
+    """The convergence plot of all runs, and, where there are messages, a Gantt chart and a trace for Perfetto of some more instances of the last one."""
     runs = {}
     for label, history in histories.items():
         if len(history):
             runs[label] = history.records()
     convergence(runs, folder / "convergence.png", f"valid_{task.metric}", options.target)
     s = task.settings
+    if s.mode == "batch":
+        return
     n = min(
         max(4, min(2 * s.in_flight, 16)),
         len(task.train),

@@ -22,13 +22,16 @@ def updates_per_instance(
     """How often each node will update per training instance: the real scheduler tells, on a sample, without numerics.
 
     A dispatch that holds more gradient rows than `min_update_interval` gives one update, so the number depends on the schedule. Learning-rate
-    schedules count a node's own updates; with this number they can be laid out over a whole run.
+    schedules count a node's own updates; with this number they can be laid out over a whole run. In batch mode every node updates after each
+    batch.
 
     Args:
       graph: The graph.
       data: Training instances.
       settings: The settings of the run.
     """
+    if settings.mode == "batch":
+        return dict.fromkeys(graph.parameterised, 1 / settings.max_active_keys)
     n, nodes = _without_numerics(graph, data, settings)
     return {name: stats.updates / n for name, stats in nodes.items()}
 
@@ -54,6 +57,8 @@ def update_together(
 ) -> amp.Settings:
     """Lets every node wait for the gradient rows that `batch` instances bring on average, unless the user has chosen an interval for all.
 
+    In batch mode nothing waits: every node updates after each batch, whose examples are `max_active_keys`.
+
     Args:
       graph: The graph; its nodes' intervals are set.
       data: Training instances.
@@ -65,7 +70,7 @@ def update_together(
     Returns:
       The settings with that node's interval.
     """
-    if options.min_update_interval is not None:
+    if options.min_update_interval is not None or settings.mode == "batch":
         return settings
     of_nodes = intervals(rows_per_instance(graph, data, settings), batch)
     set_options(graph, lambda node: {"min_update_interval": of_nodes[node]})

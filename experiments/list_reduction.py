@@ -74,9 +74,8 @@ def tasks(options: ListReductionOptions) -> Callable[[int], Task]:
     if options.learning_rate is not None:
         require_positive("Adam's default here is 2e-3.", learning_rate=options.learning_rate)
     if options.replica_sync == "auto":
-        options = replace(
-            options, replica_sync="every_k:10" if most_copies(options) > 2 else "epoch"
-        )
+        apart = most_copies(options) > 2 and options.mode != "batch"
+        options = replace(options, replica_sync="every_k:10" if apart else "epoch")
     interval, peak = defaults(options)
 
     def task(seed: int) -> Task:

@@ -240,7 +240,18 @@ class Subset:
         Returns:
           By pump, the messages as columns.
         """
-        return self._data.gather(self._ids[np.asarray(ids, dtype=np.int64)])
+        return self._data.gather(self.locate(ids)[1])
+
+    def locate(self, ids: np.ndarray) -> tuple[Instances, np.ndarray]:
+        """Finds some instances in the data set that they were chosen from.
+
+        Args:
+          ids: `[n]`: which instances, as positions in this selection.
+
+        Returns:
+          The data set, and `[n]` their positions in it.
+        """
+        return self._data, self._ids[np.asarray(ids, dtype=np.int64)]
 
     def __repr__(self) -> str:
         return f"Subset({len(self)} of {len(self._data)} instances)"

@@ -158,7 +158,18 @@ class Fresh:
         Returns:
           By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
-        return self.supply.gather((self.start + np.asarray(ids, np.int64)) % len(self.supply))
+        return self.supply.gather(self.locate(ids)[1])
+
+    def locate(self, ids: np.ndarray) -> tuple[Instances, np.ndarray]:
+        """Finds some instances in the supply.
+
+        Args:
+          ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          The supply, and `[n]` their positions in it.
+        """
+        return self.supply, (self.start + np.asarray(ids, np.int64)) % len(self.supply)
 
 
 def generate(

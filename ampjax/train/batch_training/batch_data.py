@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from ampjax.errors import SettingsError
-from ampjax.train.batch_training.batch_function import Batch, BatchFunction, PackedExamples
+from ampjax.train.batch_training.batch_function import (
+    Batch,
+    BatchEpoch,
+    BatchFunction,
+    PackedExamples,
+)
 from ampjax.train.batch_training.batch_programs import BatchPrograms
+from ampjax.train.batch_training.located_examples import LocatedExamples, located
 from ampjax.train.grouping import Orders, in_batches
 from ampjax.train.settings import Settings
 
@@ -28,12 +34,24 @@ class KnownData:
     Args:
       data: The data set as users have it.
       purpose: What it is run for, one of `passes.PURPOSES`.
-      packed: Its examples in batches.
+      located: Where its examples lie.
+      size: The examples of a batch.
+      packed: The columns in which they lie, in batches.
     """
 
     data: Any
     purpose: str
+    located: LocatedExamples
+    size: int
     packed: PackedExamples
+
+    def epoch(self, groups: Sequence[np.ndarray]) -> BatchEpoch:
+        """Batches of some examples.
+
+        Args:
+          groups: The numbers of the examples of each batch, in the data set.
+        """
+        return self.packed.epoch(self.located.groups(groups))
 
 
 class BatchData:
@@ -108,14 +126,15 @@ class BatchData:
         else:
             order = self._orders.evaluation_order(data)
         size = self.size(data, purpose)
+        examples = located(data)
         packed = self._function.packed(
-            _leaves(data),
+            examples.columns,
             size,
-            in_batches(order, size),
+            examples.groups(in_batches(order, size)),
         )
-        self._keep(KnownData(data, purpose, packed))
+        self._keep(KnownData(data, purpose, examples, size, packed))
 
-    def packed(self, data: Any, purpose: str) -> PackedExamples:
+    def packed(self, data: Any, purpose: str) -> KnownData:
         """A data set in batches; one that was drawn anew has the shapes of the one before.
 
         Args:
@@ -128,18 +147,30 @@ class BatchData:
             if like is None:
                 self.prepare(data, purpose)
             else:
-                size = self.size(data, purpose)
-                packed = self._function.packed(
-                    _leaves(data),
-                    size,
-                    [],
-                    like.packed,
-                )
                 self._known.remove(like)
-                self._keep(KnownData(data, purpose, packed))
+                self._keep(self._redrawn(data, like))
             found = self._find(data, purpose)
         assert found is not None
-        return found.packed
+        return found
+
+    def _redrawn(self, data: Any, like: KnownData) -> KnownData:
+        """A data set that was drawn anew: packed as the one before, with which it may share columns.
+
+        Args:
+          data: The data set.
+          like: The one before.
+        """
+        examples = located(data)
+        size = self.size(data, like.purpose)
+        packed = like.packed
+        if examples.columns is not like.located.columns or size != like.size:
+            packed = self._function.packed(
+                examples.columns,
+                size,
+                [],
+                like.packed,
+            )
+        return KnownData(data, like.purpose, examples, size, packed)
 
     def uncompiled(self) -> list[tuple[str, Batch]]:
         """Lists a batch of each shape that is known and not compiled, each beside the purpose of its run."""
@@ -162,7 +193,7 @@ class BatchData:
         Args:
           data: The data set.
         """
-        return len(self.packed(data, "train").examples())
+        return len(self.packed(data, "train").packed.examples())
 
     def compile(self, purpose: str, batch: Batch) -> None:
         """Compiles the program that runs batches of a shape. No parameter changes.
@@ -203,20 +234,6 @@ class BatchData:
     def _keep(self, known: KnownData) -> None:
         self._known = [*self._known[1 - KEPT :], known]
         self._is_whole.intersection_update(self._known)
-
-
-def _leaves(data: Any) -> Any:
-    """The examples of a data set, as columns.
-
-    Raises:
-      SettingsError: If it was not made of examples of a model.
-    """
-    leaves = getattr(data, "leaves", None)
-    if leaves is None:
-        expected = "what `compiled.data(examples)` gives"
-        fix = "Pass the examples through `compiled.data`."
-        raise SettingsError("mode='batch', data", expected, type(data).__name__, fix)
-    return leaves
 
 
 def _key(purpose: str, batch: Batch) -> Any:
