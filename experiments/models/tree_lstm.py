@@ -252,6 +252,7 @@ def tree_lstm(
       nodes) and `root_accuracy`, and the outputs `logits` and `root` (the root's state).
     """
     draws = cells.keep < 1
+    in_cells = draws and cells.kind == "fold"
 
     def node(
         name: str,
@@ -265,11 +266,11 @@ def tree_lstm(
         tree = s["tree"]
         leaf = node(
             "leaf",
-            lambda x: drawing(draws, cells.leaf, p["leaf"], x),
+            lambda x: drawing(in_cells, cells.leaf, p["leaf"], x),
         )
         branch = node(
             "branch",
-            lambda left, right: drawing(draws, cells.branch, p["branch"], left, right),
+            lambda left, right: drawing(in_cells, cells.branch, p["branch"], left, right),
         )
 
         def score(
