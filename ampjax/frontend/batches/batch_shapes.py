@@ -14,7 +14,7 @@ import numpy as np
 
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.row_program import RowProgram
-from ampjax.frontend.batches.row_tables import Sizes
+from ampjax.frontend.batches.row_tables import Sizes, rounded
 from ampjax.frontend.instance_columns import Columns
 
 MOST_SHAPES = 4
@@ -129,8 +129,17 @@ class BatchShapes:
             batches, sizes = self._program.pack_in(parts, self._size, shape.sizes)
             if sizes.items() <= shape.sizes.items():
                 return batches
-        batches, _ = self._program.pack_in(parts, self._size, sizes)
+        # Batches that fit no shape share one: without room each had a shape, and a program, of its own.
+        batches, _ = self._program.pack_in(parts, self._size, _largest(self._roomy, sizes))
         return batches
+
+    @property
+    def _roomy(self) -> Sizes:
+        """The sizes of the largest shape, each a step of the ladder larger; none before shapes are found."""
+        if not self.shapes:
+            return {}
+        sizes = self.shapes[-1].sizes
+        return {name: rounded(n + 1) for name, n in sizes.items() if n}
 
     def _measured(
         self,
