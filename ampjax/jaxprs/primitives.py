@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import linecache
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path as File
 from typing import Any
 
@@ -66,6 +66,64 @@ def needed(jaxpr: Any, n_results: int | None = None) -> Any:
 def inputs_read(jaxpr: Any) -> list[bool]:
     """Tells for each input of an open jaxpr whether an output depends on that input."""
     return list(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1])
+
+
+def variables(atoms: Iterable[Any]) -> set[Any]:
+    """The variables among some operands, which may be literals, too.
+
+    Args:
+      atoms: The operands.
+    """
+    return {v for v in atoms if not isinstance(v, jex.Literal)}
+
+
+def variables_read(equations: Sequence[Any], results: Iterable[Any]) -> set[Any]:
+    """The variables that some equations read, and those among some results.
+
+    Args:
+      equations: The equations.
+      results: Variables or literals.
+    """
+    found = variables(results)
+    for equation in equations:
+        found |= variables(equation.invars)
+    return found
+
+
+def needed_equations(
+    equations: Sequence[Any],
+    wanted: Iterable[Any],
+    known: Collection[Any],
+) -> list[Any]:
+    """The equations that some variables need beside what is known, in order.
+
+    Args:
+      equations: All equations, in order.
+      wanted: Variables or literals.
+      known: Variables that need not be computed.
+    """
+    given = set(known)
+    alive = variables(wanted) - given
+    found = []
+    for equation in reversed(equations):
+        if not alive.isdisjoint(equation.outvars):
+            found.append(equation)
+            alive |= variables(equation.invars) - given
+    return found[::-1]
+
+
+def depending(equations: Sequence[Any], roots: Iterable[Any]) -> set[Any]:
+    """Finds the variables that depend on some roots, roots included.
+
+    Args:
+      equations: All equations, in order.
+      roots: The roots.
+    """
+    found = set(roots)
+    for equation in equations:
+        if not found.isdisjoint(variables(equation.invars)):
+            found.update(equation.outvars)
+    return found
 
 
 def value_of(atom: Any, env: dict[Any, Any]) -> Any:

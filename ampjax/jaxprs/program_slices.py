@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from ampjax.jaxprs.dependence import Dependence
 from ampjax.jaxprs.flat_program import Equation, FlatProgram, Var, is_literal
-from ampjax.jaxprs.primitives import bind
+from ampjax.jaxprs.primitives import bind, needed_equations
 from ampjax.jaxprs.rowwise import bind_rows
 
 
@@ -148,14 +148,9 @@ def shared_slice(
       dependence: How its variables depend on tables.
       results: Shared variables, or literals.
     """
-    needed = _variables(results)
-    equations = []
     totals = {reduction.result for reduction in dependence.reductions}
-    for equation in reversed(flat.equations):
-        if any(var in needed and var not in totals for var in equation.outvars):
-            equations.append(equation)
-            needed.update(_variables(equation.invars))
-    return SharedSlice(tuple(reversed(equations)), tuple(results), flat.constants)
+    equations = needed_equations(flat.equations, results, totals)
+    return SharedSlice(tuple(equations), tuple(results), flat.constants)
 
 
 def _variables(atoms: Sequence[Any]) -> dict[Var, None]:

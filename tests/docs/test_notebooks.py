@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-from support.effort import users_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
@@ -45,7 +44,7 @@ def test_notebook_runs(path, tmp_path):
         kernel_name="python3",
         resources={"metadata": {"path": tmp_path}},
     )
-    client.execute(env=users_environment())
+    client.execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in cells:
         outputs = cell.outputs

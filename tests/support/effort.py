@@ -53,19 +53,6 @@ def compile_quickly() -> None:
         os.environ["XLA_FLAGS"] = " ".join([*flags, *known])
 
 
-def users_environment() -> dict[str, str]:
-    """The environment of a process that compiles as users do and runs the tests that ask for that (`AMPJAX_TESTS=users`)."""
-    users = []
-    for flag in os.environ["XLA_FLAGS"].split():
-        if flag.removeprefix("--") not in QUICK_FLAGS:
-            users.append(flag)
-    own = {}
-    for name, value in os.environ.items():
-        if not name.startswith("PYTEST_XDIST"):
-            own[name] = value
-    return {**own, "AMPJAX_TESTS": "users", "XLA_FLAGS": " ".join(users)}
-
-
 def _are_known(flags: list[str]) -> bool:
     """Whether this XLA has all these flags. It ends the process over one that it does not know, so another process tries."""
     environment = os.environ | {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}

@@ -56,14 +56,14 @@ def scan(
         return _in_steps(body, call, operands, space, rows)
     before = early_part(step, k)
     if before is not None:
-        given = _of_elements(body, space, before.early, closed, rows)
-        return scan(body, replace(call, functions=(before.late,)), [*operands, *given])
+        given = _of_elements(body, space, before.first, closed, rows)
+        return scan(body, replace(call, functions=(before.second,)), [*operands, *given])
     parts = part_behind(step, k)
     if parts is not None:
-        first = replace(call, functions=(parts.carried,))
+        first = replace(call, functions=(parts.first,))
         found = scan(body, first, operands)
         between = [each.element for each in found[k:]]
-        second = _of_elements(body, space, parts.behind, closed, [*between, *rows])
+        second = _of_elements(body, space, parts.second, closed, [*between, *rows])
         return [*found[:k], *second]
     carried = []
     for value, kind in zip(init, types, strict=False):

@@ -22,7 +22,7 @@ from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.row_origins import Origin
 from ampjax.frontend.draft.values import Elements
 from ampjax.frontend.loops.loop_forms import form_of_loops
-from ampjax.jaxprs.primitives import is_inexact
+from ampjax.jaxprs.primitives import is_inexact, variables
 
 START = 2_000_000
 """Operations in whose time a step of a loop starts: some 20 operations of XLA, a microsecond or two each."""
@@ -77,14 +77,14 @@ def _is_row_by_row(
     known = {v for v, value in values.items() if is_static(value)}
     reads = set[int]()
     for equation in jaxpr.eqns:
-        read = {v for v in equation.invars if not isinstance(v, Literal)}
+        read = variables(equation.invars)
         if _reads_known_elements(equation, known, values):
             reads.add(id(equation.params["call"]))
         elif not sequences.isdisjoint(read):
             return False
         elif equation.primitive is not COMBINATOR and read <= known:
             known.update(equation.outvars)
-    if any(v in sequences for v in jaxpr.outvars if not isinstance(v, Literal)):
+    if not sequences.isdisjoint(variables(jaxpr.outvars)):
         return False
     return all(call.kind in ROW_BY_ROW or id(call) in reads for call in calls(jaxpr))
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax.extend.core import Literal
-
-from ampjax.jaxprs.primitives import bind, value_of
+from ampjax.jaxprs.primitives import bind, depending, needed_equations, value_of, variables_read
 
 Variable = Any
 
@@ -75,14 +73,9 @@ class TracedRows:
           wanted: Variables, or numbers.
           known: Variables that need not be computed.
         """
-        open_ones = {v for v in wanted if not isinstance(v, Literal)}
-        equations = []
-        for equation in reversed(self.jaxpr.eqns):
-            made = [v for v in equation.outvars if v in open_ones and v not in known]
-            if made:
-                equations.append(equation)
-                open_ones |= {v for v in equation.invars if not isinstance(v, Literal)}
-        return equations[::-1], [v for v in known if v in open_ones]
+        equations = needed_equations(self.jaxpr.eqns, wanted, known)
+        read = variables_read(equations, wanted)
+        return equations, [v for v in known if v in read]
 
     def compute(
         self,
@@ -109,11 +102,7 @@ class TracedRows:
         Args:
           roots: The roots.
         """
-        found = set(roots)
-        for equation in self.jaxpr.eqns:
-            if any(v in found for v in equation.invars if not isinstance(v, Literal)):
-                found.update(equation.outvars)
-        return found
+        return depending(self.jaxpr.eqns, roots)
 
     def early(
         self,

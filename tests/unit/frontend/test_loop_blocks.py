@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.effort import left_to_nightly
+from support.jaxpr_walks import equations_in, loops_in
 
 import ampjax as amp
 from ampjax.frontend.batch_rules import reduction_steps, sequence_steps
@@ -265,22 +266,6 @@ def test_what_a_loop_with_blocks_tells_is_told_once():
     np.testing.assert_allclose(found.metrics["largest"], [sums, [6, 2]], rtol=1e-6)
 
 
-def loops_of(jaxpr):
-    """The loops of a program."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in ("scan", "while"):
-            yield equation
-        for inner in bodies(equation):
-            yield from loops_of(inner)
-
-
-def equations_in(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in bodies(equation):
-            yield from equations_in(inner)
-
-
 def of_gradient(model, examples):
     with jax.enable_x64(True):
         batched = amp.vmap(model, SPEC, params=PARAMS)
@@ -293,7 +278,7 @@ def test_no_loop_reads_pairs_or_adds_them_up_one_by_one(model):
     """Backwards a level adds its part to the cotangent of the whole memory; no level keeps a copy of the memory."""
     n = 4
     examples = [example(5, 7, 5) for _ in range(n)]
-    loops = [*loops_of(of_gradient(model, examples))]
+    loops = [*loops_in(of_gradient(model, examples))]
     assert len(loops) >= 2
     shapes = set()
     for loop in loops:

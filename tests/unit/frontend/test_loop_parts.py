@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.jaxpr_walks import equations_in, loops_in
 
 import ampjax as amp
 from ampjax.frontend.batch_rules import loop_parts, sequence_steps
@@ -116,24 +117,6 @@ def test_values_and_gradients_are_those_of_each_example(model, form):
         np.testing.assert_allclose(grads[name], want_grads[name], rtol=1e-9, atol=1e-12)
 
 
-def loops_of(jaxpr):
-    """The bodies of all loops of a program."""
-    for equation in jaxpr.eqns:
-        for inner in bodies(equation):
-            if equation.primitive.name in ("scan", "while"):
-                yield inner
-            yield from loops_of(inner)
-
-
-def names(jaxpr):
-    found = set()
-    for equation in jaxpr.eqns:
-        found.add(equation.primitive.name)
-        for inner in bodies(equation):
-            found |= names(inner)
-    return found
-
-
 @pytest.mark.parametrize("form", ["steps", "scan"])
 @pytest.mark.parametrize(
     ("model", "is_behind"), [(after_the_carry, True), (read_by_the_carry, False)]
@@ -144,8 +127,9 @@ def test_attention_that_no_step_reads_is_in_no_loop(model, is_behind, form):
         batch = batched.pack(EXAMPLES)
         program = jax.make_jaxpr(lambda p: batched(p, batch))(PARAMS)
     in_loops = set()
-    for body in loops_of(program.jaxpr):
-        in_loops |= names(body)
+    for loop in loops_in(program.jaxpr):
+        for body in bodies(loop):
+            in_loops |= {equation.primitive.name for equation in equations_in(body)}
     assert "tanh" in in_loops
     assert ("exp" not in in_loops) == is_behind
 

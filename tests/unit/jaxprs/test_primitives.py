@@ -4,21 +4,15 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import primitives
 from support.calls import one_call
+from support.jaxpr_walks import equations_in
 
 from ampjax.devices.loss_collectives import mean
-from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED, inner, source_line
-
-
-def equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for each in inner(equation):
-            yield from equations(each)
+from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED, source_line
 
 
 def test_the_users_line_stands_behind_functions_that_we_give_them():
     closed = jax.make_jaxpr(lambda x: mean(x * 2))(jnp.ones(3))
-    lines = [source_line(equation) for equation in equations(closed.jaxpr)]
+    lines = [source_line(equation) for equation in equations_in(closed.jaxpr)]
     assert len(lines) > 1
     assert {line.partition(":")[0] for line in lines} == {"test_primitives.py"}
 
