@@ -26,6 +26,7 @@ LARGEST = 1 << 20 if NIGHTLY else 60
 """Operations of a model; an ordinary run leaves out the largest, and most models are small, as those take a third of the time."""
 
 FORMS = "steps", "scan"
+"""Forms of loops: those of this device, and of others."""
 
 COMPILED = 8
 """One program in so many is compiled as a whole."""
@@ -39,6 +40,7 @@ def cases(largest=1 << 20):
         sized,
         st.integers(1, 3).flatmap(shapes),
         st.integers(0, 1 << 16),
+        st.sampled_from(FORMS),
     )
 
 
@@ -52,14 +54,13 @@ def close(one, other, what):
     )
 
 
-def check(case, form):
+def check(case):
     """Checks a model.
 
     Args:
-      case: The model, sizes of examples, and a seed.
-      form: The form of loops: `steps`, as on this device, or `scan`, as on others.
+      case: The model, sizes of examples, a seed, and the form of loops.
     """
-    model, lengths, seed = case
+    model, lengths, seed, form = case
     rng = np.random.default_rng(seed)
     with jax.enable_x64(True), jax.disable_jit(seed % COMPILED != COMPILED // 2):
         params = parameters(seed, DTYPE)
@@ -97,22 +98,21 @@ def check(case, form):
     close(derivative, np.sum(np.asarray(change) * weights), "derivative in a direction")
 
 
-@pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=1000 if NIGHTLY else 470)
+@settings(max_examples=2000 if NIGHTLY else 940)
 @given(cases(SMALL))
-def test_a_batch_computes_what_a_small_model_computes(form, case):
-    check(case, form)
+def test_a_batch_computes_what_a_small_model_computes(case):
+    check(case)
 
 
 @settings(max_examples=2000 if NIGHTLY else 60)
-@given(cases(LARGEST), st.sampled_from(FORMS))
-def test_a_batch_computes_what_the_model_computes(case, form):
-    check(case, form)
+@given(cases(LARGEST))
+def test_a_batch_computes_what_the_model_computes(case):
+    check(case)
 
 
 @pytest.mark.long
 @settings(max_examples=int(os.environ.get("AMPJAX_CASES", 5_000)))
-@given(cases(), st.sampled_from(FORMS))
-def test_thousands_of_models(case, form):
+@given(cases())
+def test_thousands_of_models(case):
     """More than an hour of one processor; `AMPJAX_CASES` sets another number."""
-    check(case, form)
+    check(case)

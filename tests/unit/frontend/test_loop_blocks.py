@@ -193,10 +193,11 @@ MODELS = [
     beyond,
     in_loops,
 ]
+SEVERAL = [feeding, heads, guarded, masked, beyond]
 
 
 @pytest.mark.parametrize("form", ["steps", *left_to_nightly(["scan"])])
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [*SEVERAL, *left_to_nightly(MODELS, *SEVERAL)])
 def test_values_and_gradients_are_those_of_each_example(model, form):
     """In two orders, filled up; in the second with more levels, rows and pairs than the batch needs."""
     with jax.enable_x64(True), loops_as(form):
@@ -292,6 +293,7 @@ def test_no_loop_reads_pairs_or_adds_them_up_one_by_one(model):
     assert ("add_any", (n, 7, WIDTH)) in shapes or ("add_any", (n * 7, WIDTH)) in shapes
 
 
+@pytest.mark.nightly
 def test_blocks_in_loops_are_what_rows_give(monkeypatch):
     def found():
         with jax.enable_x64(True):

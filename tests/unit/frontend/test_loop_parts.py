@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.effort import left_to_nightly
 from support.jaxpr_walks import equations_in, loops_in
 
 import ampjax as amp
@@ -99,7 +100,7 @@ def read_by_the_carry(p, s):
 MODELS = [after_the_carry, of_the_carry_before, in_a_loop, read_by_the_carry]
 
 
-@pytest.mark.parametrize("form", ["steps", "scan"])
+@pytest.mark.parametrize("form", ["steps", *left_to_nightly(["scan"])])
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_values_and_gradients_are_those_of_each_example(model, form):
     with jax.enable_x64(True), loops_as(form):
