@@ -21,6 +21,7 @@ from ampjax.frontend.batches.row_tables import Frame, Place, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.payload_types import from_raw, is_key, raw_type
 from ampjax.frontend.draft.row_origins import Origin, RowOrigin, origins_of
+from ampjax.jaxprs.primitives import is_inexact
 
 
 @dataclass(eq=False)
@@ -360,6 +361,20 @@ def sheltered(values: Any, mask: Any) -> Any:
         return values
     copy = jax.lax.stop_gradient(values[jnp.argmax(mask)])  # no result depends on it
     return jnp.where(along(mask, values), values, copy)
+
+
+def derived_if(there: Any, values: Any) -> Any:
+    """Values whose derivatives are zero unless something is there.
+
+    Where a batch has no row of a space at all, the space's rows are made of zeros, of which a logarithm or a root has no finite derivative.
+
+    Args:
+      there: `[]` or `[rows]`: whether a row is there.
+      values: `[...]`.
+    """
+    if not is_inexact(values.dtype):
+        return values
+    return jnp.where(jnp.any(there), values, jax.lax.stop_gradient(values))
 
 
 def filled_up(run: Run, room: Room, values: Any) -> Any:

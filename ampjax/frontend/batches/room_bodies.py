@@ -19,6 +19,7 @@ from ampjax.frontend.batches.programs_of_rows import (
     Run,
     Slot,
     View,
+    derived_if,
     run_block,
     sheltered,
 )
@@ -31,6 +32,7 @@ from ampjax.frontend.deduction.opened_functions import Opened
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.payload_types import from_raw, raw_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.jaxprs.primitives import is_inexact
 
 
 class Body:
@@ -158,6 +160,8 @@ class Body:
         found = self.operand(value, kind)
         if isinstance(found, Rows) and found.room is not None:
             return found
+        if isinstance(found, Rows):
+            found = self._derived(found)
         each = Rows(kind, self.room)
         room = self.room
 
@@ -259,7 +263,38 @@ class Body:
             return [read(run.get(view.rows), run.slots[slot], own)]
 
         self.block.add([out], compute)
+        return self._derived(out)
+
+    def _derived(self, rows: Rows) -> Rows:
+        """An array from outside as the equations of this room read it: where no row of the room is there, without a derivative."""
+        if not self._may_lack_rows or not is_inexact(rows.aval.dtype):
+            return rows
+        return self.block.once(
+            (rows, self.room.place, "derived"),
+            lambda: self._added_derived(rows),
+        )
+
+    def _all_derived(self, operands: Sequence[Rows | Constant]) -> list[Rows | Constant]:
+        """Operands of an equation, those that are the same for all rows without a derivative where no row is there."""
+        result: list[Rows | Constant] = []
+        for each in operands:
+            if isinstance(each, Rows) and each.room is None:
+                result.append(self._derived(each))
+            else:
+                result.append(each)
+        return result
+
+    def _added_derived(self, rows: Rows) -> Rows:
+        out = Rows(rows.aval, rows.room)
+        there = self.room.there
+        self.block.add([out], lambda run: [derived_if(run.slots[there], run.get(rows))])
         return out
+
+    @property
+    def _may_lack_rows(self) -> bool:
+        """Whether steps here run even where no row of the room is there; loops and choices leave their steps out then."""
+        room = self.room
+        return room.mask is None and room.frame.outer is None
 
     def _is_carried(self, rows: Rows, loop: Loop) -> bool:
         """Says whether an array changes from step to step of a loop, or is made in the loop."""
@@ -318,6 +353,10 @@ class Body:
         """
         is_each = [isinstance(each, Rows) and each.room is not None for each in operands]
         room = self.room if any(is_each) or equation.draws else None
+        of_rows = [each for each in operands if isinstance(each, Rows) and each.room is not None]
+        is_read = room is not None and not any(is_inexact(each.aval.dtype) for each in of_rows)
+        if room is not None and not is_read:
+            operands = self._all_derived(operands)
         outputs = [Rows(name.aval, room) for name in equation.outputs]
         keys = _Keys(self) if equation.draws else None
 
@@ -334,6 +373,8 @@ class Body:
             return jax.vmap(lambda *row: equation.evaluate(None, row), in_axes=axes)(*values)
 
         self.block.add(outputs, compute)
+        if is_read and any(isinstance(each, Rows) and each.room is None for each in operands):
+            return [self._derived(each) for each in outputs]
         return outputs
 
     def view(self, rows: Rows) -> View:

@@ -11,7 +11,14 @@ import jax.numpy as jnp
 
 from ampjax.errors import InvariantError
 from ampjax.frontend.batches.inverse_reads import read
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, Slot, as_typed, taken
+from ampjax.frontend.batches.programs_of_rows import (
+    Rows,
+    Run,
+    Slot,
+    as_typed,
+    derived_if,
+    taken,
+)
 from ampjax.frontend.batches.row_lowering import Loop, Recall
 from ampjax.frontend.batches.step_frames import StepFrame, sizes_of
 from ampjax.frontend.loops.level_bodies import BodyParts, LevelBody, traced
@@ -106,7 +113,8 @@ class _Body:
         for slot, value in run.slots.items():
             if steps.frame in slot.frame.around():
                 self._slots[slot] = value[0]
-        self._n_rows = run.slots[steps.there].size
+        self._there = run.slots[steps.there]
+        self._n_rows = self._there.size
         self._early: list[tuple[Rows, Any]] = []
         self._late: list[tuple[Rows, Rows, Slot]] = []
         for out, source, slot, readers in steps.loop.reads:
@@ -117,7 +125,7 @@ class _Body:
                     self._slots[slot],
                     run.slots[readers],
                 )
-                self._early.append((out, own))
+                self._early.append((out, derived_if(self._there, own)))
             else:
                 self._late.append((out, source, slot))
 
@@ -131,6 +139,7 @@ class _Body:
         rows = [*self._slots.values()]
         rows += [values for _, values in self._early]
         every, constants = self._traced(self._n_rows, rows)
+        constants = [derived_if(self._there, value) for value in constants]
         n_constants = len(constants)
         n_reads = len(self._read)
         reads = every.inputs[n_constants : n_constants + n_reads]
@@ -170,7 +179,7 @@ class _Body:
         own = layout.unpack(arena[before.shape[0] :])
         known |= zip(states, own, strict=True)
         for variable, (i, s) in zip(reads, self._read, strict=True):
-            given = taken(arena, loop.tables.reads[i])
+            given = derived_if(self._there, taken(arena, loop.tables.reads[i]))
             known.setdefault(
                 variable,
                 layout.unpack(given)[s],

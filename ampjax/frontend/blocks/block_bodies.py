@@ -46,12 +46,15 @@ class BlockBody(Body):
         if result is not None and self.block.sees(result):
             return result
         axes, given = self._side(value)
-        return self._grid.operand(
+        found = self._grid.operand(
             self,
             axes,
             given,
             kind,
         )
+        if isinstance(found, Constant) or found in self._grid.computed:
+            return found
+        return self._grid.derived(self, found)
 
     def _side(self, value: Static | View) -> tuple[str, Static | View]:
         """Finds the axes of a value, and the value in the space of these axes."""
@@ -110,6 +113,7 @@ class BlockBody(Body):
             return [x.reshape(n, *x.shape[len(lead) :]) for x in values]
 
         self.block.add(outputs, compute)
+        grid.computed.update(outputs)
         if equation.source.primitive.name == "mul":
             grid.products[outputs[0]] = operands
         return outputs

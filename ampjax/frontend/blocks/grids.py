@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, Slot, View
+from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, Slot, View, derived_if
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import RowLowering, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
@@ -16,6 +16,7 @@ from ampjax.frontend.blocks import grid_layouts
 from ampjax.frontend.blocks.grid_layouts import GridSpaces, PairSpaces
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant
+from ampjax.jaxprs.primitives import is_inexact
 
 
 class GridFrame(Frame):
@@ -70,6 +71,7 @@ class Grid:
       spaces: The spaces.
       rooms: By axes, where values are computed: `p`, `pa`, `px` and `pax`.
       products: For each product of two arrays, these.
+      computed: Arrays that are computed in the block.
       results: For what a reduction gives to the rows around, the same in the block, where it is a copy for each row that has no pairs.
     """
 
@@ -86,6 +88,7 @@ class Grid:
         self.spaces = spaces
         self.rooms = {**rooms, "pax": PairRoom(frame, pairs, unused, sides=sides)}
         self._counts = counts
+        self.computed: set[Rows] = set()
         self.products: dict[Rows, Sequence[Rows | Constant]] = {}
         self.results: dict[View, Rows] = {}
 
@@ -105,6 +108,27 @@ class Grid:
           kind: Its type.
         """
         return body.at(self.rooms[axes]).operand(value, kind)
+
+    def derived(self, body: Body, rows: Rows) -> Rows:
+        """An array from outside as equations on pairs read it: where the batch has no pair, without a derivative.
+
+        Args:
+          body: Where it is read.
+          rows: The array.
+        """
+        if not is_inexact(rows.aval.dtype):
+            return rows
+        return body.block.once((self, rows, "derived"), lambda: self._added_derived(body, rows))
+
+    def _added_derived(self, body: Body, rows: Rows) -> Rows:
+        pairs = self.spaces.pairs
+        low = body.low
+        there = low.slot(
+            ("any", pairs), low.root, lambda tables: np.asarray(pairs.n_rows(tables.data) > 0)
+        )
+        out = Rows(rows.aval, rows.room)
+        body.block.add([out], lambda run: [derived_if(run.slots[there], run.get(rows))])
+        return out
 
     def takes(self, value: Value) -> bool:
         """Whether a value of pairs is better read in the block than row by row."""

@@ -214,6 +214,19 @@ class LevelGrid(Grid):
             self._held[own] = self._hold(body, own)
         return self._held[own]
 
+    def derived(self, body: Body, rows: Rows) -> Rows:
+        """An array as equations on pairs read it: without a derivative where the batch has no pair; see to it before the loop if it is there.
+
+        Args:
+          body: Where it is read.
+          rows: The array.
+        """
+        if rows in self._held.values():
+            return rows
+        if self._around.sees(rows):
+            body = Body(body.low, self._around, body.room)
+        return super().derived(body, rows)
+
     def _hold(self, body: Body, own: Rows) -> Rows:
         """Adds a step that keeps rows whose loop has ended, and copies one that has pairs to those without."""
         loop = self._loop
