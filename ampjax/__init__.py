@@ -66,6 +66,7 @@ from ampjax.ir.builders import (
 from ampjax.ir.graph import PICTURE, Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages, Subset, Topology, messages
 from ampjax.ir.state import State
+from ampjax.lanes.lane_function import LaneFunction
 from ampjax.numerics.check import check_numerics
 from ampjax.sched.decisions.policy import (
     backward_first,
@@ -98,6 +99,7 @@ __all__ = [
     "Hosts",
     "InstanceList",
     "Instances",
+    "LaneFunction",
     "LinkTimes",
     "Messages",
     "ProfileCost",

@@ -1,10 +1,10 @@
-"""`vmap`: turns a model, a plain JAX function of parameters and one ragged example, into one function of parameters and a batch of examples."""
+"""`vmap`: turns a model, a plain JAX function of parameters and one ragged example, into one function of parameters and a batch of examples; any other function into lanes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import jax
 import numpy as np
@@ -33,6 +33,7 @@ from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import list_once, parse
 from ampjax.frontend.redrawn_instances import PlainSource
 from ampjax.frontend.whole_sequences.sequence_operations import of_sequences
+from ampjax.lanes.lane_function import LaneFunction
 
 _RULES = {
     "scan": sequence_steps.scan,
@@ -375,27 +376,62 @@ class Batched:
         return f"vmap({getattr(self._function, '__name__', 'function')})"
 
 
+@overload
+def vmap(
+    function: Callable[..., Any],
+    spec: None = None,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    lanes: int | None = None,
+    trips: int | None = None,
+    max_trips: int | None = None,
+) -> LaneFunction: ...
+
+
+@overload
 def vmap(
     function: Callable[..., Any],
     spec: Any,
     *,
     params: Any = None,
-) -> Batched:
-    """One pure JAX function of parameters and a batch of ragged examples, made of a function of parameters and one example.
+) -> Batched: ...
 
-    The function is traced once, with symbolic lengths, as `amp.compile` traces it. Index spaces become rows over the whole batch, loops become
-    levels, choices part the rows: one XLA program, which `jax.jit`, `jax.grad` and the like transform as any other.
+
+def vmap(
+    function: Callable[..., Any],
+    spec: Any = None,
+    *,
+    params: Any = None,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    lanes: int | None = None,
+    trips: int | None = None,
+    max_trips: int | None = None,
+) -> Batched | LaneFunction:
+    """One pure JAX function of a batch, made of a function of one example.
+
+    With a spec: of parameters and one ragged example. The function is traced once, with symbolic lengths, as `amp.compile` traces it. Index spaces become rows over
+    the whole batch, loops become levels, choices part the rows: one XLA program, which `jax.jit`, `jax.grad` and the like transform as any other.
+
+    Without a spec: of any arrays, as `jax.vmap` takes it, in plain JAX. Elements whose `lax.while_loop` or `lax.cond` differ do not wait for each other: a lane whose
+    element has ended takes the next one. Each element's result is its own, up to rounding, and with the same `lanes` and `trips` to the bit, whatever else is in the batch.
 
     Args:
-      function: `function(params, example)`: plain JAX, with ampjax's combinators for what the example decides.
+      function: `function(params, example)`: plain JAX, with ampjax's combinators for what the example decides; without a spec any function of one element.
       spec: What an example looks like, as `amp.compile` takes it.
-      params: The parameters, or arrays of their types: so that `pack` can be called before the function is.
+      params: With a spec: the parameters, or arrays of their types: so that `pack` can be called before the function is.
+      in_axes: Without a spec: as for `jax.vmap`.
+      out_axes: Without a spec: as for `jax.vmap`.
+      lanes: Without a spec: how many elements are computed at a time. By default that is measured at the first call.
+      trips: Without a spec: trips of an innermost loop between two looks at what is around it.
+      max_trips: Without a spec: trips of loops after which an element is given up with what it has reached; the call then also returns which elements came to their end.
 
     Returns:
       The function of a batch.
 
     Raises:
-      GraphError: If there is no function, or the spec has a leaf that is no type.
+      GraphError: If there is no function, the spec has a leaf that is no type, or an argument belongs to the other form.
 
     >>> import ampjax as amp
     >>> def mean_of_squares(params, example):
@@ -403,10 +439,30 @@ def vmap(
     >>> batched = amp.vmap(mean_of_squares, {"x": "float32[n]"})
     >>> batched({"scale": 2.0}, [{"x": [1.0, 2.0]}, {"x": [3.0]}, {"x": []}]).tolist()
     [5.0, 18.0, 0.0]
+    >>> import jax
+    >>> def halvings(x):
+    ...     return jax.lax.while_loop(lambda c: c[0] > 1, lambda c: (c[0] / 2, c[1] + 1), (x, 0))[1]
+    >>> amp.vmap(halvings, lanes=2)(jax.numpy.array([1.0, 8.0, 1000.0])).tolist()
+    [0, 3, 10]
     """
     if not callable(function):
         fix = "Give the function itself, then the spec of an example."
         raise GraphError(
             "vmap, function", "a function of parameters and one example", f"{function!r}", fix
+        )
+    if spec is None:
+        if params is not None:
+            fix = "Give the spec of an example, or the parameters as an argument with None in `in_axes`."
+            raise GraphError("vmap, params", "a spec beside it", "none", fix)
+        return LaneFunction(function, in_axes, out_axes, lanes, trips, max_trips)
+    own = {"lanes": lanes, "trips": trips, "max_trips": max_trips}
+    given = [name for name, value in own.items() if value is not None]
+    for name, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
+        if isinstance(axes, bool) or axes != 0:
+            given.append(name)
+    if given:
+        fix = "With a spec a call takes parameters and a list of examples: leave these out; or leave out the spec."
+        raise GraphError(
+            f"vmap, {', '.join(given)}", "no spec beside it", "a spec of an example", fix
         )
     return Batched(function, spec, params)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ampjax.frontend.batches.programs_of_rows import taken
 from ampjax.frontend.batches.row_tables import RowTables
-from ampjax.frontend.loops.linear_pairs import linear_pair
+from ampjax.lanes.linear_pairs import linear_pair
 from ampjax.frontend.loops.table_passes import count_readers, list_readers, wide
 from ampjax.jaxprs.primitives import is_inexact
 

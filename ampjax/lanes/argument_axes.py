@@ -1,0 +1,115 @@
+"""Which axis of each argument is that of elements, and where the results' axis goes, as `jax.vmap` takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.errors import DataError, GraphError
+
+
+class FlatArguments(NamedTuple):
+    """Arguments of all elements.
+
+    Args:
+      leaves: Flat; of one that is mapped `[n, ...]`.
+      is_mapped: By leaf, whether each element has its own.
+      structure: Their structure.
+      n: The number of elements.
+    """
+
+    leaves: list[Any]
+    is_mapped: tuple[bool, ...]
+    structure: Any
+    n: int
+
+
+def spread(where: str, axes: Any, tree: Any) -> list[int | None]:
+    """An axis for each leaf of a tree.
+
+    Args:
+      where: The place, for errors.
+      axes: An integer, None, or a tree of them that is a prefix of the tree.
+      tree: The tree.
+
+    Raises:
+      GraphError: If it is none of these.
+    """
+    found: list[int | None] = []
+
+    def add(axis: Any, part: Any) -> None:
+        is_axis = axis is None or (isinstance(axis, int) and not isinstance(axis, bool))
+        if not is_axis:
+            raise TypeError("no axis")
+        found.extend([axis] * len(jax.tree.leaves(part)))
+
+    try:
+        jax.tree.map(add, axes, tree, is_leaf=lambda x: x is None)
+    except (TypeError, ValueError) as error:
+        fix = "Give one integer for all, or a tuple with an integer, None or a tree of them for each argument, as for `jax.vmap`."
+        raise GraphError(where, "axes that fit", f"{axes!r}", fix) from error
+    return found
+
+
+def flat_arguments(where: str, in_axes: Any, args: Sequence[Any]) -> FlatArguments:
+    """Arguments with the axis of elements in front.
+
+    Args:
+      where: The place, for errors.
+      in_axes: As `jax.vmap` takes it.
+      args: The arguments.
+
+    Raises:
+      GraphError: If axes do not fit the arguments.
+      DataError: If no argument is mapped, an axis is not there, or sizes differ.
+    """
+    axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    leaves, structure = jax.tree.flatten(tuple(args))
+    flat = spread(f"{where}, in_axes", axes, tuple(args))
+    moved = []
+    sizes = {}
+    paths = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(tuple(args))]
+    for leaf, axis, path in zip(leaves, flat, paths, strict=True):
+        array = leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
+        if axis is None:
+            moved.append(array)
+            continue
+        if not -array.ndim <= axis < array.ndim:
+            fix = "Name an axis that it has, or None where all elements share it."
+            raise DataError(f"{where}, argument {path}", f"an axis {axis}", f"{array.shape}", fix)
+        moved.append(array if axis == 0 else jnp.moveaxis(array, axis, 0))
+        sizes.setdefault(array.shape[axis], path)
+    if not sizes:
+        fix = "Give `in_axes` an axis for at least one argument."
+        raise DataError(where, "an argument with an axis of elements", "none", fix)
+    if len(sizes) > 1:
+        told = ", ".join(f"{size} in {path}" for size, path in sizes.items())
+        fix = "Give each argument one entry for each element, or None in `in_axes` where all share it."
+        raise DataError(f"{where}, arguments", "the same number of elements", told, fix)
+    is_mapped = tuple(axis is not None for axis in flat)
+    return FlatArguments(moved, is_mapped, structure, next(iter(sizes)))
+
+
+def placed(where: str, out_axes: Any, results: Any) -> Any:
+    """Results with the axis of elements where it is wanted.
+
+    Args:
+      where: The place, for errors.
+      out_axes: As `jax.vmap` takes it, without None.
+      results: A pytree of arrays, `[n, ...]` each.
+
+    Raises:
+      GraphError: If axes do not fit the results.
+    """
+    leaves, structure = jax.tree.flatten(results)
+    axes = spread(f"{where}, out_axes", out_axes, results)
+    moved = []
+    for leaf, axis in zip(leaves, axes, strict=True):
+        if axis is None or not -leaf.ndim <= axis < leaf.ndim:
+            fix = "Results of elements differ: name the axis, from 0, along which they are to lie."
+            raise GraphError(f"{where}, out_axes", f"an axis of {leaf.shape}", f"{axis}", fix)
+        moved.append(leaf if axis == 0 else jnp.moveaxis(leaf, 0, axis))
+    return structure.unflatten(moved)

@@ -1,0 +1,106 @@
+"""Which form computes a function fastest: measured at the first call of each shape, and remembered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ampjax.lanes.element_function import Form
+from ampjax.lanes.running import Pace
+
+LANES = 32
+"""Lanes where nothing was measured."""
+
+TRIPS = 4
+"""Trips of innermost loops between looks, where nothing was measured."""
+
+SAMPLE = 128
+"""Elements of which one after another is measured: that form takes as long for each, whatever their number."""
+
+MARGIN = 0.9
+"""The share of the time of `jax.vmap` that another form has to stay below, to be taken in its place."""
+
+
+def default(n: int) -> Pace:
+    """The form where nothing can be measured, as under `jax.jit`.
+
+    Args:
+      n: The number of elements.
+    """
+    return Pace(min(n, LANES), TRIPS)
+
+
+def candidates(n: int, lanes: int | None, trips: int | None) -> list[Pace]:
+    """The paces that are measured, those to begin with first.
+
+    Args:
+      n: The number of elements.
+      lanes: The number of lanes, if it is given.
+      trips: Trips, if they are given.
+    """
+    found = []
+    for wanted in (LANES, LANES // 4, LANES * 4):
+        found.append(Pace(lanes or min(n, wanted), trips or TRIPS))
+    return list(dict.fromkeys(found))
+
+
+def fastest(
+    compute: Callable[[Form, Sequence[Any]], Any],
+    args: Sequence[Any],
+    is_mapped: Sequence[bool],
+    n: int,
+    paces: Sequence[Pace],
+) -> Form | None:
+    """The fastest form for some arguments.
+
+    Args:
+      compute: Computes results by form and flat arguments.
+      args: The arguments.
+      is_mapped: By argument, whether each element has its own.
+      n: The number of elements.
+      paces: Forms in lanes that are tried.
+
+    Returns:
+      The form; None if it can't be measured, since what is computed is being traced.
+    """
+    step = -(-n // SAMPLE)
+    sample = []
+    for arg, mapped in zip(args, is_mapped, strict=True):
+        sample.append(arg[::step] if mapped else arg)
+    n_sample = -(-n // step)
+    of_vmap = _seconds(compute, "vmap", args)
+    of_map = _seconds(compute, "map", sample)
+    if of_vmap is None or of_map is None:
+        return None
+    times: dict[Form, float] = {"vmap": of_vmap * MARGIN, "map": of_map * n / n_sample}
+    for pace in paces:
+        seconds = _seconds(compute, pace, args)
+        if seconds is None:
+            return None
+        # other numbers of lanes are worth a compilation only where lanes are near the best
+        is_far = seconds > 3 * min(times.values())
+        times[pace] = seconds
+        if is_far:
+            break
+    return min(times, key=lambda form: times[form])
+
+
+def _seconds(
+    compute: Callable[[Form, Sequence[Any]], Any],
+    form: Form,
+    args: Sequence[Any],
+) -> float | None:
+    """The least time of some calls behind the one that compiles; one alone if it is long."""
+    results = compute(form, args)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(results)):
+        return None
+    jax.block_until_ready(results)
+    times: list[float] = []
+    while len(times) < 3 and sum(times) < 0.3:
+        start = time.perf_counter()
+        jax.block_until_ready(compute(form, args))
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,163 @@
+"""`LaneFunction`: a plain JAX function of one element as a function of many, as `jax.vmap` makes it, computed in lanes where that is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.errors import GraphError
+from ampjax.lanes.argument_axes import FlatArguments, flat_arguments, placed
+from ampjax.lanes.choosing import TRIPS, candidates, default, fastest
+from ampjax.lanes.element_function import ElementFunction, Form, trace
+from ampjax.lanes.lane_state import zeros
+from ampjax.lanes.running import LaneRun, Pace, run
+
+
+class LaneFunction:
+    """A function of many elements: `jax.vmap` without waiting for the element whose loops are longest.
+
+    Args:
+      function: The function of one element: plain JAX.
+      in_axes: As for `jax.vmap`.
+      out_axes: As for `jax.vmap`.
+      lanes: How many elements are computed at a time; None to choose by measuring.
+      trips: Trips of an innermost loop between two looks at what is around it; None to choose.
+      max_trips: Trips of loops after which an element is given up.
+
+    Raises:
+      GraphError: If a number is no whole number from 1.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        in_axes: Any = 0,
+        out_axes: Any = 0,
+        lanes: int | None = None,
+        trips: int | None = None,
+        max_trips: int | None = None,
+    ):
+        self._function = function
+        self._in_axes = in_axes
+        self._out_axes = out_axes
+        self._lanes = lanes
+        self._trips = trips
+        self._most = max_trips
+        self._name = getattr(function, "__name__", "function")
+        self._forms: dict[Hashable, Form] = {}
+        self._jitted = jax.jit(self._compute, static_argnums=(0, 1, 2))
+        for name, number in (("lanes", lanes), ("trips", trips), ("max_trips", max_trips)):
+            is_count = isinstance(number, int) and not isinstance(number, bool) and number > 0
+            if number is not None and not is_count:
+                raise GraphError(
+                    f"{self!r}, {name}",
+                    "a whole number from 1",
+                    f"{number!r}",
+                    "Leave it out, or mend it.",
+                )
+
+    def __call__(self, *args: Any) -> Any:
+        """Computes the function's results for all elements.
+
+        The first call for arrays of some shapes measures which form is fastest: in lanes, as `jax.vmap` computes it, or one element after another. A call that is
+        itself traced, as under `jax.jit`, takes what was measured for these shapes before, or else 32 lanes.
+
+        Args:
+          *args: As for `jax.vmap(function, in_axes)`.
+
+        Returns:
+          As `jax.vmap(function, in_axes, out_axes)`. With `max_trips` a pair: the results, and a truth value for each element, `[n]`, whether it came to its end. One
+          that did not has made `max_trips` trips of its loops, which then ended as if their tests had said so; rows that a `scan` did not reach are zero.
+
+        Raises:
+          GraphError: If axes do not fit the arguments or results, or a gradient is taken through a loop whose trips are unknown.
+          DataError: If no argument is mapped, or numbers of elements differ.
+        """
+        flat = flat_arguments(repr(self), self._in_axes, args)
+        form = self._form(flat)
+        results, ended = self._jitted(form, flat.is_mapped, flat.structure, *flat.leaves)
+        results = placed(repr(self), self._out_axes, results)
+        return results if self._most is None else (results, ended)
+
+    def counted(self, *args: Any, lockstep: bool, n_turns: int = 0) -> tuple[LaneRun, Pace, Any]:
+        """Runs the lane program with counters.
+
+        Args:
+          *args: As for a call.
+          lockstep: Whether all elements go step by step together, as under `jax.vmap`.
+          n_turns: Turns of which it is logged where the lanes stand.
+
+        Returns:
+          What was computed, how, and the program.
+        """
+        flat = flat_arguments(repr(self), self._in_axes, args)
+        traced = self._traced(flat.is_mapped, flat.structure, flat.leaves)
+        pace = self._given(flat.n) if not lockstep else Pace(flat.n, 0)
+        pace = pace._replace(counts=True, n_turns=n_turns, most=self._most)
+        operands = [*traced.constants, *flat.leaves]
+        return jax.jit(partial(run, traced.program, pace))(operands), pace, traced.program
+
+    def _given(self, n: int) -> Pace:
+        """The pace that was asked for, or the default."""
+        pace = default(n)
+        return Pace(self._lanes or pace.lanes, self._trips or TRIPS, self._most)
+
+    def _form(self, flat: FlatArguments) -> Form:
+        """The form for some arguments: given, remembered, or measured."""
+        is_given = self._lanes is not None and self._trips is not None
+        if is_given or self._most is not None or flat.n <= 1:
+            return self._given(flat.n)
+        types = tuple((leaf.shape, str(leaf.dtype)) for leaf in flat.leaves)
+        key = (flat.structure, flat.is_mapped, types, jax.config.read("jax_enable_x64"))
+        if key in self._forms:
+            return self._forms[key]
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in flat.leaves):
+            return self._given(flat.n)
+        found = self._measured(flat)
+        if found is None:
+            return self._given(flat.n)
+        self._forms[key] = found
+        return found
+
+    def _measured(self, flat: FlatArguments) -> Form | None:
+        """The fastest form; None if it can't be measured."""
+        if not self._traced(flat.is_mapped, flat.structure, flat.leaves).can_split:
+            return "vmap"
+        paces = candidates(flat.n, self._lanes, self._trips)
+        if self._lanes is not None:
+            return paces[0]
+        compute = lambda form, leaves: self._jitted(form, flat.is_mapped, flat.structure, *leaves)
+        return fastest(compute, flat.leaves, flat.is_mapped, flat.n, paces)
+
+    def _traced(self, is_mapped: Any, structure: Any, leaves: Any) -> ElementFunction:
+        return trace(self._function, leaves, is_mapped, structure, self._name)
+
+    def _compute(self, form: Form, is_mapped: Any, structure: Any, *leaves: Any) -> Any:
+        """The results of all elements, and which of them came to their end; traced once for each form and shape."""
+        traced = self._traced(is_mapped, structure, leaves)
+        sizes = [leaf.shape[0] for leaf, own in zip(leaves, is_mapped, strict=True) if own]
+        n = sizes[0]
+        if n == 0:
+            return self._empty(traced), jnp.ones(0, bool)
+        is_bounded = isinstance(form, Pace) and form.most is not None
+        if is_bounded and not traced.jaxpr.effects:
+            found = run(traced.program, form, [*traced.constants, *leaves])
+            return traced.structure.unflatten(found.results), ~found.is_cut
+        if not traced.can_split:
+            form = "vmap"
+        results = traced(form, leaves)
+        return traced.structure.unflatten(results), jnp.ones(n, bool)
+
+    def _empty(self, traced: ElementFunction) -> Any:
+        """The results of no element."""
+        found = []
+        for var in traced.jaxpr.outvars:
+            found.append(zeros((0,), var.aval))
+        return traced.structure.unflatten(found)
+
+    def __repr__(self) -> str:
+        return f"vmap({self._name})"

@@ -1,0 +1,300 @@
+"""Runs a lane program: one XLA loop, in each turn of which the blocks run where some lane stands, innermost loops several times.
+
+A block is guarded by a loop of at most one trip, not by `lax.cond`: XLA changes what a loop carries in place, where a choice would copy whole arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax import lax
+
+from ampjax.lanes.lane_program import Block, LaneProgram, Loop, take_steps, value_of
+from ampjax.lanes.lane_state import (
+    LaneState,
+    all_results,
+    change_elements,
+    first_state,
+    take,
+    zeros,
+)
+
+
+class LaneRun(NamedTuple):
+    """What a program has computed.
+
+    Args:
+      results: The results, `[n, ...]` each.
+      trips: Trips of loops by element, `[n]`; zeros unless they were counted.
+      is_cut: By element, whether it was given up, `[n]`.
+      runs: How often each block ran, `[n_blocks]`.
+      turns: How many turns there were.
+      log: By turn and lane the element, `[n_turns, n_lanes]`.
+    """
+
+    results: list[Any]
+    trips: Any
+    is_cut: Any
+    runs: Any
+    turns: Any
+    log: Any
+
+
+class Pace(NamedTuple):
+    """How a program runs.
+
+    Args:
+      lanes: Number of lanes.
+      trips: Trips of an innermost loop between looks at what is around it; 0 goes on until no lane is in it, in every loop, as `jax.vmap` does.
+      most: Trips of loops after which an element is given up; None for no bound.
+      counts: Whether trips and runs of blocks are counted.
+      n_turns: Turns of which it is logged where the lanes stand.
+    """
+
+    lanes: int
+    trips: int
+    most: int | None = None
+    counts: bool = False
+    n_turns: int = 0
+
+
+def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
+    """Computes a program for all elements.
+
+    Args:
+      program: The program.
+      pace: How.
+      args: Values of its arguments: of one that is mapped `[n, ...]` with n at least 1.
+    """
+    values = dict(program.constants)
+    for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
+        if not mapped:
+            values[var] = arg
+    take_steps(program.prologue, values)
+    turns = _Turns(program, pace, values)
+    finished = len(program.blocks)
+
+    def turn(state: LaneState) -> LaneState:
+        if pace.n_turns:
+            here = jnp.where(state.pc < finished, state.element, -1)
+            log = lax.dynamic_update_index_in_dim(state.log, here, state.turns, 0)
+            state = state._replace(log=log)
+        state = state._replace(turns=state.turns + 1)
+        state = turns.items(program.body.items, state)
+        return change_elements(program, args, state)
+
+    state = first_state(program, args, values, pace.lanes, pace.n_turns)
+    state = lax.while_loop(lambda state: jnp.any(state.pc < finished), turn, state)
+    return LaneRun(
+        all_results(program, state, values),
+        state.all_trips,
+        state.all_cut,
+        state.runs,
+        state.turns,
+        state.log,
+    )
+
+
+class _Turns:
+    """Runs parts of a program on a state.
+
+    Args:
+      program: The program.
+      pace: How it runs.
+      values: Values of what lanes share.
+    """
+
+    def __init__(self, program: LaneProgram, pace: Pace, values: dict[Any, Any]):
+        self._pace = pace
+        self._values = values
+        self._numbers = {var: number for number, var in enumerate(program.registers)}
+        self._finished = len(program.blocks)
+        self._counts = pace.counts or pace.most is not None
+
+    def items(self, items: Sequence[Block | Loop], state: LaneState) -> LaneState:
+        """Runs blocks and loops in order, each where some lane stands there."""
+        for item in items:
+            if isinstance(item, Loop):
+                state = self._loop(item, state)
+            else:
+                state = self._once(item, state)
+        return state
+
+    def _loop(self, loop: Loop, state: LaneState) -> LaneState:
+        """Runs a loop's items several times, as long as some lane is in it; once in a turn if it has loops inside."""
+        numbers = [block.number for block in loop.blocks]
+        first = min(numbers)
+        last = max(numbers)
+        most = self._pace.trips
+        is_simple = len(loop.items) == 1
+
+        def goes_on(carry: Any) -> Any:
+            n, state = carry
+            there = jnp.any((state.pc >= first) & (state.pc <= last))
+            return there & (n < most) if most else there
+
+        def trip(carry: Any) -> Any:
+            n, state = carry
+            # of a loop of a single block it is known that some lane stands there
+            if is_simple:
+                state = self._block(loop.items[0], state)
+            else:
+                state = self.items(loop.items, state)
+            return n + 1, state
+
+        if most and not loop.is_innermost:
+            return self.items(loop.items, state)
+        return lax.while_loop(goes_on, trip, (jnp.zeros((), jnp.int32), state))[1]
+
+    def _once(self, block: Block, state: LaneState) -> LaneState:
+        """Runs a block if some lane stands there."""
+
+        def goes_on(carry: Any) -> Any:
+            is_first, state = carry
+            return is_first & jnp.any(state.pc == block.number)
+
+        run = lambda carry: (jnp.zeros((), bool), self._block(block, carry[1]))
+        return lax.while_loop(goes_on, run, (jnp.ones((), bool), state))[1]
+
+    def _block(self, block: Block, state: LaneState) -> LaneState:
+        """Computes a block for all lanes, and keeps the results of those that stand there."""
+        stands = state.pc == block.number
+        reads = {v for v in block.reads() if v in self._numbers}
+        given = {self._numbers[v]: state.registers[self._numbers[v]] for v in reads}
+        rows = (given, state.trips, state.is_cut)
+        computed = jax.vmap(
+            lambda rows: self._compute(block, *rows),
+            axis_size=self._pace.lanes,
+        )(rows)
+        changed, puts, pc, trips, is_cut = computed
+        registers = dict(state.registers)
+        if self._pace.most is not None:
+            for var in block.clears:
+                number = self._numbers[var]
+                registers[number] = merge(
+                    stands,
+                    zeros(stands.shape, var.aval),
+                    registers[number],
+                )
+        for number, value in changed.items():
+            registers[number] = merge(stands, value, registers[number])
+        if puts:
+            arrays = [registers[self._numbers[put.array]] for put in block.puts]
+            written = put_rows(arrays, stands, puts)
+            for put, array in zip(block.puts, written, strict=True):
+                registers[self._numbers[put.array]] = array
+        state = state._replace(registers=registers, pc=jnp.where(stands, pc, state.pc))
+        if self._counts:
+            state = state._replace(
+                trips=jnp.where(stands, trips, state.trips),
+                is_cut=jnp.where(stands, is_cut, state.is_cut),
+            )
+        if self._pace.counts:
+            state = state._replace(runs=state.runs.at[block.number].add(1))
+        return state
+
+    def _compute(
+        self,
+        block: Block,
+        given: dict[int, Any],
+        trips: Any,
+        is_cut: Any,
+    ) -> tuple[dict[int, Any], list[tuple[Any, Any]], Any, Any, Any]:
+        """Computes a block for one lane: what registers get, the rows that are written, the next block, trips, and whether the element is given up."""
+        values = dict(self._values)
+        for var in block.reads():
+            if var in self._numbers:
+                values[var] = given[self._numbers[var]]
+        take_steps(block.steps, values)
+        changed = {}
+        for var in block.defines():
+            if var in self._numbers:
+                changed[self._numbers[var]] = values[var]
+        for var, atom in block.assigns:
+            changed[self._numbers[var]] = cast(value_of(atom, values), var.aval)
+        puts = []
+        for put in block.puts:
+            row = cast(value_of(put.row, values), row_type(put.array.aval))
+            puts.append((value_of(put.place, values), row))
+        # how many trips the element has made, and whether it may make another one
+        if block.is_trip:
+            trips = trips + 1
+        choice = block.choice
+        if choice is not None:
+            choice = jnp.asarray(value_of(choice, values))
+        if block.is_test and self._pace.most is not None:
+            is_over = trips >= self._pace.most
+            is_cut = is_cut | (choice & is_over)
+            choice = choice & ~is_over
+        return changed, puts, self._target(block, choice), trips, is_cut
+
+    def _target(self, block: Block, choice: Any) -> Any:
+        """The number of the next block."""
+        numbers = [self._finished if t is None else t.number for t in block.targets]
+        if choice is None or len(set(numbers)) == 1:
+            return jnp.asarray(numbers[0], jnp.int32)
+        if len(numbers) == 2:
+            return jnp.where(choice, numbers[1], numbers[0]).astype(jnp.int32)
+        return take(jnp.asarray(numbers, jnp.int32), jnp.clip(choice, 0, len(numbers) - 1))
+
+
+def merge(stands: Any, new: Any, old: Any) -> Any:
+    """Rows of lanes that stand somewhere, and the old ones of all others.
+
+    Args:
+      stands: By lane, whether it does.
+      new: `[n_lanes, ...]`.
+      old: `[n_lanes, ...]`.
+    """
+    return jnp.where(stands.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+
+def put_rows(
+    arrays: Sequence[Any],
+    stands: Any,
+    rows: Sequence[tuple[Any, Any]],
+) -> list[Any]:
+    """Writes a row into each of some arrays, lane by lane, in place.
+
+    Args:
+      arrays: `[n_lanes, length, ...]` each.
+      stands: By lane, whether it writes.
+      rows: For each array by lane the place, `[n_lanes]`, and the row, `[n_lanes, ...]`.
+    """
+
+    def write(carry: Any) -> Any:
+        left, arrays = carry
+        lane = jnp.argmax(left).astype(jnp.int32)
+        written = []
+        for array, (place, row) in zip(arrays, rows, strict=True):
+            starts = (lane, take(place, lane), *[jnp.zeros_like(lane)] * (array.ndim - 2))
+            update = take(row, lane)[None, None]
+            written.append(lax.dynamic_update_slice(array, update, starts))
+        return left.at[lane].set(False), written
+
+    return lax.while_loop(lambda carry: jnp.any(carry[0]), write, (stands, list(arrays)))[1]
+
+
+def row_type(aval: Any) -> Any:
+    """The type of a row of an array.
+
+    Args:
+      aval: The array's type.
+    """
+    return aval.update(shape=aval.shape[1:])
+
+
+def cast(value: Any, aval: Any) -> Any:
+    """A value as an array of a type; a literal has no dtype of its own.
+
+    Args:
+      value: The value.
+      aval: The type.
+    """
+    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return value
+    return jnp.asarray(value, aval.dtype)

@@ -1,0 +1,138 @@
+"""The equations that become blocks: loops whose trips depend on the element, choices that do and are dear, and whatever holds one of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.extend.core as jex
+
+from ampjax.jaxprs.primitives import (
+    CALLS,
+    REMATERIALIZED,
+    called,
+    inner,
+    opened,
+    scan_parts,
+    while_parts,
+)
+
+INLINED = (
+    *CALLS,
+    *REMATERIALIZED,
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+)
+"""Calls that compute what the jaxpr that they call computes."""
+
+DEAR = 1000
+"""Numbers that the branches of a choice compute, from which on it is worth a block of its own; with fewer, both branches are computed."""
+
+_PER_RESULT = {"random_bits": 100, "threefry2x32": 100, "erf_inv": 20, "sort": 20}
+_WHOLE = ("cholesky", "lu", "qr", "eigh", "svd", "triangular_solve", "schur")
+
+
+def splits(eqn: Any, varies: Sequence[bool]) -> bool:
+    """Tells whether an equation becomes blocks.
+
+    Args:
+      eqn: The equation.
+      varies: By operand, whether elements have different values of it.
+    """
+    return _study(eqn, varies)[1]
+
+
+def _study(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
+    """By result whether it varies, and whether the equation becomes blocks."""
+    name = eqn.primitive.name
+    if name == "while":
+        return _study_while(eqn, varies)
+    if name == "scan":
+        return _study_scan(eqn, varies)
+    if name == "cond":
+        return _study_cond(eqn, varies)
+    if name in INLINED:
+        return _study_jaxpr(called(eqn), varies)
+    return [any(varies)] * len(eqn.outvars), False
+
+
+def _study_jaxpr(jaxpr: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
+    """As `_study`, for a jaxpr."""
+    body, _ = opened(jaxpr)
+    found = dict(zip(body.invars, varies, strict=True))
+
+    def read(atom: Any) -> bool:
+        return not isinstance(atom, jex.Literal) and found.get(atom, False)
+
+    is_split = False
+    for eqn in body.eqns:
+        results, here = _study(eqn, [read(atom) for atom in eqn.invars])
+        found.update(zip(eqn.outvars, results, strict=True))
+        is_split |= here
+    return [read(atom) for atom in body.outvars], is_split
+
+
+def _study_while(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
+    """Goes round until no more of the carry varies."""
+    asked, closed, carry = while_parts(eqn, varies)
+    while True:
+        test, in_test = _study_jaxpr(eqn.params["cond_jaxpr"], [*asked, *carry])
+        after, in_body = _study_jaxpr(eqn.params["body_jaxpr"], [*closed, *carry])
+        joined = [a or b for a, b in zip(carry, after, strict=True)]
+        if test[0]:
+            return [True] * len(carry), True
+        if joined == carry:
+            return carry, in_test or in_body
+        carry = joined
+
+
+def _study_scan(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
+    """Goes round until no more of the carry varies."""
+    closed, carry, rows = scan_parts(eqn, varies)
+    while True:
+        after, is_split = _study_jaxpr(eqn.params["jaxpr"], [*closed, *carry, *rows])
+        n = len(carry)
+        joined = [a or b for a, b in zip(carry, after[:n], strict=True)]
+        if joined == carry:
+            return [*carry, *after[n:]], is_split and eqn.params["length"] > 0
+        carry = joined
+
+
+def _study_cond(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
+    """Joins what the branches do."""
+    results = [varies[0]] * len(eqn.outvars)
+    is_split = False
+    cost = 0.0
+    for branch in eqn.params["branches"]:
+        found, here = _study_jaxpr(branch, varies[1:])
+        results = [a or b for a, b in zip(results, found, strict=True)]
+        is_split |= here
+        cost += work(opened(branch)[0])
+    return results, is_split or (varies[0] and cost >= DEAR)
+
+
+def work(jaxpr: Any) -> float:
+    """A rough count of the numbers that a jaxpr computes for one element.
+
+    Args:
+      jaxpr: An open jaxpr.
+    """
+    total = 0.0
+    for eqn in jaxpr.eqns:
+        size = sum(math.prod(getattr(v.aval, "shape", ())) for v in eqn.outvars)
+        name = eqn.primitive.name
+        trips = eqn.params["length"] if name == "scan" else 1
+        inside = list(inner(eqn))
+        if inside:
+            total += trips * sum(work(each) for each in inside)
+        elif name == "dot_general":
+            (contracted, _), _ = eqn.params["dimension_numbers"]
+            shape = eqn.invars[0].aval.shape
+            total += size * math.prod(shape[axis] for axis in contracted) / 4
+        elif name in _WHOLE:
+            total += math.prod(eqn.invars[0].aval.shape) ** 1.5
+        else:
+            total += size * _PER_RESULT.get(name, 1)
+    return total
