@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from ampjax.lanes.element_function import Form
 from ampjax.lanes.running import Pace
@@ -95,7 +96,7 @@ def _seconds(
 ) -> float | None:
     """The least time of some calls behind the one that compiles; one alone if it is long."""
     results = compute(form, args)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(results)):
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(results)):
         return None
     jax.block_until_ready(results)
     times: list[float] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from ampjax.errors import GraphError
 from ampjax.lanes.argument_axes import FlatArguments, flat_arguments, placed
@@ -115,7 +116,7 @@ class LaneFunction:
         key = (flat.structure, flat.is_mapped, types, jax.config.read("jax_enable_x64"))
         if key in self._forms:
             return self._forms[key]
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in flat.leaves):
+        if any(isinstance(leaf, Tracer) for leaf in flat.leaves):
             return self._given(flat.n)
         found = self._measured(flat)
         if found is None:
@@ -143,8 +144,7 @@ class LaneFunction:
         n = sizes[0]
         if n == 0:
             return self._empty(traced), jnp.ones(0, bool)
-        is_bounded = isinstance(form, Pace) and form.most is not None
-        if is_bounded and not traced.jaxpr.effects:
+        if isinstance(form, Pace) and form.most is not None and not traced.jaxpr.effects:
             found = run(traced.program, form, [*traced.constants, *leaves])
             return traced.structure.unflatten(found.results), ~found.is_cut
         if not traced.can_split:

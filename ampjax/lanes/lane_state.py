@@ -147,8 +147,9 @@ def all_results(
         if not isinstance(atom, jex.Literal) and atom in registers:
             found.append(next(own))
         else:
-            value = jnp.asarray(value_of(atom, values), atom.aval.dtype)
-            found.append(jnp.broadcast_to(value, (n, *atom.aval.shape)))
+            aval: Any = atom.aval
+            value = jnp.asarray(value_of(atom, values), aval.dtype)
+            found.append(jnp.broadcast_to(value, (n, *aval.shape)))
     return found
 
 

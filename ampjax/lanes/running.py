@@ -5,11 +5,10 @@ A block is guarded by a loop of at most one trip, not by `lax.cond`: XLA changes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
@@ -130,7 +129,7 @@ class _Turns:
         first = min(numbers)
         last = max(numbers)
         most = self._pace.trips
-        is_simple = len(loop.items) == 1
+        only = loop.items[0] if len(loop.items) == 1 else None
 
         def goes_on(carry: Any) -> Any:
             n, state = carry
@@ -140,8 +139,8 @@ class _Turns:
         def trip(carry: Any) -> Any:
             n, state = carry
             # of a loop of a single block it is known that some lane stands there
-            if is_simple:
-                state = self._block(loop.items[0], state)
+            if isinstance(only, Block):
+                state = self._block(only, state)
             else:
                 state = self.items(loop.items, state)
             return n + 1, state

@@ -1,6 +1,7 @@
 """`amp.vmap` of plain JAX functions: against `jax.vmap`, and against the function of one element."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -278,9 +279,10 @@ def test_numbers_are_checked(name, number):
 
 def test_arguments_of_the_other_form_are_refused():
     with pytest.raises(GraphError, match="vmap, params: expected a spec beside it"):
-        amp.vmap(turned, params={})
+        amp.vmap(turned, params={})  # pyright: ignore[reportCallIssue]
     with pytest.raises(GraphError, match="vmap, lanes, out_axes: expected no spec beside it"):
-        amp.vmap(lambda params, x: x, "float32[]", lanes=2, out_axes=1)
+        other: Any = {"lanes": 2, "out_axes": 1}
+        amp.vmap(lambda params, x: x, "float32[]", **other)
 
 
 def test_arguments_that_do_not_fit_are_refused():

@@ -1,0 +1,137 @@
+"""Any plain JAX function in lanes (`amp.vmap` without a spec): each element gets what the function gives it alone, whatever else is in the batch.
+
+Programs are nested loops, choices and scans whose trips and ways each element decides, in float64.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from support.effort import NIGHTLY
+
+import ampjax as amp
+from ampjax.lanes import splitting
+
+WEIGHTS = np.random.default_rng(0).normal(size=(3, 3)) / 2
+numbers = st.integers(0, 4)
+
+
+def of_simple(name, own, state):
+    """An operation without a loop or choice."""
+    x, n = state
+    if name == "product":
+        return jnp.tanh(WEIGHTS @ x + own), n
+    if name == "sort":
+        return jnp.sort(x) * 0.9, n
+    if name == "count":
+        return x, (3 * n + own + 1) % 7
+    return x.at[n % 3].add(0.1 * own + n), n
+
+
+def of_while(trips, body, state):
+    """A loop whose trips follow from the state before."""
+    most = (state[1] + trips) % 6
+
+    def trip(carry):
+        i, inner = carry
+        return i + 1, body(inner)
+
+    return lax.while_loop(lambda carry: carry[0] < most, trip, (jnp.int32(0), state))[1]
+
+
+def of_falling(bound, body, state):
+    """A loop that goes on until a number that it carries is small, so that its test needs the body."""
+
+    def trip(carry):
+        left, inner = carry
+        x, n = body(inner)
+        return left - 1 - n % 2, (x, n)
+
+    return lax.while_loop(lambda carry: carry[0] > 0, trip, (state[1] + bound, state))[1]
+
+
+def of_scan(length, body, state):
+    """A scan, forwards or backwards, that reads rows and whose rows are added up."""
+
+    def step(inner, row):
+        x, n = body(inner)
+        return (x * row, n), (x[0] + row, n)
+
+    rows = jnp.linspace(0.5, 1.0, length)
+    (x, n), (sums, counts) = lax.scan(step, state, rows, reverse=length % 2 == 0)
+    return x + jnp.sum(sums) / (length + 1), (n + jnp.sum(counts).astype(jnp.int32)) % 7
+
+
+def of_cond(threshold, body, other, state):
+    """A choice by a number, or by a value."""
+    if threshold % 2:
+        which = state[0][0] > 0.1 * threshold
+    else:
+        which = state[1] > threshold
+    return lax.cond(which, body, other, state)
+
+
+def of_switch(parts, state):
+    """A choice of several."""
+    return lax.switch(state[1] % len(parts), parts, state)
+
+
+def chained(parts, state):
+    for part in parts:
+        state = part(state)
+    return state
+
+
+def larger(inner):
+    """Programs that hold others."""
+    several = st.lists(inner, min_size=1, max_size=3)
+    return st.one_of(
+        several.map(lambda parts: partial(chained, parts)),
+        st.builds(partial, st.just(of_while), numbers, inner),
+        st.builds(partial, st.just(of_falling), numbers, inner),
+        st.builds(partial, st.just(of_scan), numbers, inner),
+        st.builds(partial, st.just(of_cond), numbers, inner, inner),
+        st.builds(partial, st.just(of_switch), several),
+    )
+
+
+simple = st.builds(
+    partial,
+    st.just(of_simple),
+    st.sampled_from(["product", "sort", "count", "add"]),
+    numbers,
+)
+programs = st.recursive(simple, larger, max_leaves=6)
+
+
+@settings(max_examples=500 if NIGHTLY else 40)
+@given(
+    programs,
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(0, 1 << 16),
+)
+def test_each_element_gets_what_it_gets_alone(program, n, lanes, trips, seed):
+    """In another order, other elements beside and after it, the bits are the same."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(n)
+    with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
+        patch.setattr(splitting, "DEAR", 0)
+        xs = rng.normal(size=(n, 3))
+        ns = rng.integers(0, 7, n).astype(np.int32)
+        run = amp.vmap(lambda x, n: program((x, n)), lanes=lanes, trips=trips)
+        found = run(xs, ns)
+        again = run(xs[order], ns[order])
+        with jax.disable_jit():
+            alone = [program((jnp.asarray(x), jnp.asarray(k))) for x, k in zip(xs, ns, strict=True)]
+    for i, (x, k) in enumerate(alone):
+        np.testing.assert_allclose(found[0][i], x, rtol=1e-9, atol=1e-9)
+        assert found[1][i] == k
+    for a, b in zip(found, again, strict=True):
+        assert np.asarray(a[order]).tobytes() == np.asarray(b).tobytes()
