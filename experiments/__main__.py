@@ -110,6 +110,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench growth": Command("bench.growth", "GrowthBench"),
     "gpu": Command("gpu", "GpuOptions"),
     "bench batch": Command("bench.batch.driver", "BatchBench"),
+    "bench lanes": Command("bench.lanes.driver", "LanesBench"),
 }
 """By what is written on the command line. `bench` compares ours with other programs, and measures the engine alone."""
 

@@ -13,9 +13,9 @@ from jax import lax
 
 from ampjax.errors import GraphError
 from ampjax.jaxprs.primitives import bind, evaluate, is_inexact, needed, opened
+from ampjax.lanes.lane_lowering import lower
 from ampjax.lanes.lane_program import LaneProgram
 from ampjax.lanes.linear_pairs import linear_pair
-from ampjax.lanes.lane_lowering import lower
 from ampjax.lanes.running import Pace, run
 
 Form = Pace | str

@@ -94,7 +94,7 @@ def larger(inner):
         several.map(lambda parts: partial(chained, parts)),
         st.builds(partial, st.just(of_while), numbers, inner),
         st.builds(partial, st.just(of_falling), numbers, inner),
-        st.builds(partial, st.just(of_scan), numbers, inner),
+        st.builds(partial, st.just(of_scan), st.integers(1, 5), inner),
         st.builds(partial, st.just(of_cond), numbers, inner, inner),
         st.builds(partial, st.just(of_switch), several),
     )
