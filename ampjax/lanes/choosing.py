@@ -21,6 +21,12 @@ TRIPS = 4
 SAMPLE = 128
 """Elements of which one after another is measured: that form takes as long for each, whatever their number."""
 
+LONG = 0.2
+"""Seconds of `jax.vmap` from which on lanes are tried on a part of the elements first."""
+
+PART = 8
+"""One element in so many is in that part."""
+
 MARGIN = 0.9
 """The share of the time of `jax.vmap` that another form has to stay below, to be taken in its place."""
 
@@ -77,6 +83,8 @@ def fastest(
     if of_vmap is None or of_map is None:
         return None
     times: dict[Form, float] = {"vmap": of_vmap * MARGIN, "map": of_map * n / n_sample}
+    if of_vmap > LONG and _is_hopeless(compute, args, is_mapped, n, paces[0], min(times.values())):
+        paces = ()
     for pace in paces:
         seconds = _seconds(compute, pace, args)
         if seconds is None:
@@ -87,6 +95,23 @@ def fastest(
         if is_far:
             break
     return min(times, key=lambda form: times[form])
+
+
+def _is_hopeless(
+    compute: Callable[[Form, Sequence[Any]], Any],
+    args: Sequence[Any],
+    is_mapped: Sequence[bool],
+    n: int,
+    pace: Pace,
+    best: float,
+) -> bool:
+    """Whether lanes take longer for a part of the elements than another form for all."""
+    part = []
+    for arg, mapped in zip(args, is_mapped, strict=True):
+        part.append(arg[::PART] if mapped else arg)
+    lanes = min(pace.lanes, -(-n // PART))
+    seconds = _seconds(compute, pace._replace(lanes=lanes), part)
+    return seconds is not None and seconds > best
 
 
 def _seconds(

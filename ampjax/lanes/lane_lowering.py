@@ -17,7 +17,7 @@ from jax.core import ShapedArray
 
 from ampjax.jaxprs.primitives import bind, called, opened, scan_parts, while_parts
 from ampjax.lanes.lane_program import Block, LaneProgram, Loop, Put, Step
-from ampjax.lanes.splitting import INLINED, splits
+from ampjax.lanes.splitting import INLINED, sees_all, splits
 
 _COUNTER = ShapedArray((), np.dtype(np.int32))
 _TRUTH = ShapedArray((), np.dtype(bool))
@@ -164,6 +164,7 @@ class _Lowering:
         step = Step(partial(bind, eqn), tuple(atoms), tuple(outs))
         if any(varies) or self._depth:
             self._at.steps.append(step)
+            self._at.sees_all |= sees_all(eqn)
         else:
             self._prologue.append(step)
             self.shared.update(outs)

@@ -54,6 +54,7 @@ class Block:
       targets: Blocks; None is the end.
       is_test: Whether the choice is whether a loop goes on.
       is_trip: Whether a trip of a loop ends here.
+      sees_all: Whether some step sees all lanes at once, so that lanes which stand elsewhere must not show.
     """
 
     number: int
@@ -65,6 +66,7 @@ class Block:
     targets: tuple[Block | None, ...] = (None,)
     is_test: bool = False
     is_trip: bool = False
+    sees_all: bool = False
 
     def reads(self) -> set[Any]:
         """The variables that it takes from registers or from what lanes share."""

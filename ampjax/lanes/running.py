@@ -164,6 +164,9 @@ class _Turns:
         stands = state.pc == block.number
         reads = {v for v in block.reads() if v in self._numbers}
         given = {self._numbers[v]: state.registers[self._numbers[v]] for v in reads}
+        if block.sees_all:
+            one = jnp.argmax(stands)
+            given = {i: merge(stands, x, take(x, one)[None]) for i, x in given.items()}
         rows = (given, state.trips, state.is_cut)
         computed = jax.vmap(
             lambda rows: self._compute(block, *rows),

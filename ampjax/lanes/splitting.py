@@ -34,6 +34,18 @@ _PER_RESULT = {"random_bits": 100, "threefry2x32": 100, "erf_inv": 20, "sort": 2
 _WHOLE = ("cholesky", "lu", "qr", "eigh", "svd", "triangular_solve", "schur")
 
 
+def sees_all(eqn: Any) -> bool:
+    """Tells whether an equation sees all lanes at once: it calls the host, or is one of equinox's that look at a whole batch of `jax.vmap`.
+
+    Args:
+      eqn: The equation.
+    """
+    name = eqn.primitive.name
+    if name.endswith("callback") or name.startswith("unvmap"):
+        return True
+    return any(sees_all(each) for body in inner(eqn) for each in body.eqns)
+
+
 def splits(eqn: Any, varies: Sequence[bool]) -> bool:
     """Tells whether an equation becomes blocks.
 

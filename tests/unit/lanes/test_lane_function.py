@@ -12,6 +12,8 @@ from jax.sharding import AxisType, PartitionSpec
 
 import ampjax as amp
 from ampjax.errors import DataError, GraphError
+from ampjax.lanes import choosing as forms
+from ampjax.lanes.running import Pace
 
 XS = jnp.asarray(np.random.default_rng(0).normal(size=(11, 3)).astype(np.float32))
 NS = jnp.asarray([3, 0, 5, 1, 9, 0, 2, 7, 4, 6, 1], jnp.int32)
@@ -268,6 +270,36 @@ def test_what_tells_the_host_something_is_left_to_jax(capfd):
     require_close(lanes_of(told)(XS, NS), jax.vmap(turned)(XS, NS))
     jax.effects_barrier()
     assert "n is 9" in capfd.readouterr().out
+
+
+def test_a_check_on_the_host_sees_no_lane_that_stands_elsewhere():
+    """Such as those of equinox, which raise where a value is wrong: lanes without an element hold zeros."""
+
+    def check(k):
+        if np.any(k <= 0):
+            raise ValueError("a count that no element has")
+        return k
+
+    def checked(n):
+        def trip(carry):
+            i, left = carry
+            seen = jax.pure_callback(
+                check, jax.ShapeDtypeStruct((), np.int32), left, vmap_method="expand_dims"
+            )
+            return i + seen, left - 1
+
+        return lax.while_loop(lambda carry: carry[1] > 0, trip, (jnp.int32(0), n))[0]
+
+    assert lanes_of(checked)(NS).tolist() == [n * (n + 1) // 2 for n in NS.tolist()]
+
+
+def test_lanes_are_tried_on_a_part_where_a_call_is_long(monkeypatch):
+    tried = []
+    monkeypatch.setattr(forms, "LONG", 0.0)
+    monkeypatch.setattr(forms, "_seconds", lambda compute, form, args: tried.append(form) or 1.0)
+    found = forms.fastest(lambda form, args: args, [NS], [True], len(NS), [Pace(8, 4)])
+    assert found in ("map", "vmap")
+    assert tried[2:] == [Pace(2, 4)]  # as long as all elements take otherwise
 
 
 @pytest.mark.parametrize("name", ["lanes", "trips", "max_trips"])
