@@ -172,7 +172,7 @@ def van_der_pol(n: int) -> Work:
     Raises:
       ModuleNotFoundError: If diffrax is missing.
     """
-    import diffrax
+    import diffrax  # pyright: ignore[reportMissingImports]
 
     def field(t: Any, y: Any, mu: Any) -> Any:
         return jnp.stack([y[1], mu * (1 - y[0] ** 2) * y[1] - y[0]])
@@ -206,7 +206,7 @@ def funnel(n: int) -> Work:
     Raises:
       ModuleNotFoundError: If blackjax is missing.
     """
-    import blackjax
+    import blackjax  # pyright: ignore[reportMissingImports]
 
     def log_density(x: Any) -> Any:
         of_neck = -0.5 * (x[0] / 3) ** 2
