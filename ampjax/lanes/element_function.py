@@ -140,7 +140,7 @@ class ElementFunction:
 
 def _not_reversible(name: str) -> GraphError:
     """The error for a gradient through a loop of unknown trips."""
-    fix = "Bound the loop, by `lax.scan` over a `lax.cond` or `amp.while_loop(most=...)`, take `jax.jvp`, or give the function a `jax.custom_vjp`."
+    fix = "Bound the loop, by `lax.scan` over a `lax.cond`, take `jax.jvp`, or give the function a `jax.custom_vjp`."
     return GraphError(
         f"vmap({name}), gradient",
         "loops whose trips are bounded",

@@ -200,6 +200,18 @@ def test_elements_that_never_end_are_given_up():
     assert halves.tolist() == [0.5**n for n in (3, 10, 0, 10, 10, 9)]
 
 
+def test_trips_are_counted_and_lanes_do_not_wait_for_the_longest():
+    """In step all elements wait for nine trips; two lanes make some trips more than their elements need."""
+    trips = []
+    for lockstep in (False, True):
+        counted, _, program = amp.vmap(turned, lanes=2, trips=1).counted(XS, NS, lockstep=lockstep)
+        assert counted.trips.tolist() == NS.tolist()
+        (body,) = (block.number for block in program.blocks if block.is_trip)
+        trips.append(int(counted.runs[body]))
+    assert trips[1] == NS.max()
+    assert NS.sum() <= 2 * trips[0] < len(NS) * trips[1]
+
+
 def test_rows_that_an_element_did_not_reach_are_zero():
     batched = amp.vmap(nested, lanes=2, trips=1, max_trips=6)
     (_, (_, rows)), ended = batched(XS, NS)
