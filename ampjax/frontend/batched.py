@@ -416,6 +416,7 @@ def vmap(
 
     Without a spec: of any arrays, as `jax.vmap` takes it, in plain JAX. Elements whose `lax.while_loop` or `lax.cond` differ do not wait for each other: a lane whose
     element has ended takes the next one. Each element's result is its own, up to rounding, and with the same `lanes` and `trips` to the bit, whatever else is in the batch.
+    As with `jax.jit`, what such a function closes over is taken as it is at the first call for arrays of some shapes.
 
     Args:
       function: `function(params, example)`: plain JAX, with ampjax's combinators for what the example decides; without a spec any function of one element.
