@@ -67,6 +67,7 @@ from ampjax.ir.graph import PICTURE, Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages, Subset, Topology, messages
 from ampjax.ir.state import State
 from ampjax.lanes.lane_function import LaneFunction
+from ampjax.lanes.lane_report import LaneReport
 from ampjax.numerics.check import check_numerics
 from ampjax.sched.decisions.policy import (
     backward_first,
@@ -100,6 +101,7 @@ __all__ = [
     "InstanceList",
     "Instances",
     "LaneFunction",
+    "LaneReport",
     "LinkTimes",
     "Messages",
     "ProfileCost",

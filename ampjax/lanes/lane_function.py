@@ -8,14 +8,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
-from ampjax.errors import GraphError
+from ampjax.errors import DataError, GraphError
 from ampjax.lanes.argument_axes import FlatArguments, flat_arguments, placed
 from ampjax.lanes.choosing import TRIPS, candidates, default, fastest
 from ampjax.lanes.element_function import ElementFunction, Form, trace
+from ampjax.lanes.lane_report import LaneReport
 from ampjax.lanes.lane_state import zeros
-from ampjax.lanes.running import LaneRun, Pace, run
+from ampjax.lanes.running import Pace, run
 
 
 class LaneFunction:
@@ -84,23 +86,42 @@ class LaneFunction:
         results = placed(repr(self), self._out_axes, results)
         return results if self._most is None else (results, ended)
 
-    def counted(self, *args: Any, lockstep: bool, n_turns: int = 0) -> tuple[LaneRun, Pace, Any]:
-        """Runs the lane program with counters.
+    def explain(self, *args: Any) -> LaneReport:
+        """Counts how often loops run for each element, and how many rows lanes and `jax.vmap` compute for that.
+
+        The function runs twice, in the lanes that were asked for, or 32, and with all elements step by step together.
 
         Args:
-          *args: As for a call.
-          lockstep: Whether all elements go step by step together, as under `jax.vmap`.
-          n_turns: Turns of which it is logged where the lanes stand.
+          *args: As for a call, with one element at least.
 
         Returns:
-          What was computed, how, and the program.
+          The counts.
+
+        Raises:
+          GraphError: If axes do not fit the arguments, or the function has effects, which lanes would repeat.
+          DataError: If no argument is mapped, numbers of elements differ, or there is no element.
         """
-        flat = flat_arguments(repr(self), self._in_axes, args)
+        where = f"{self!r}, explain"
+        flat = flat_arguments(where, self._in_axes, args)
+        if flat.n == 0:
+            raise DataError(where, "an element at least", "none", "Give arrays that are not empty.")
         traced = self._traced(flat.is_mapped, flat.structure, flat.leaves)
-        pace = self._given(flat.n) if not lockstep else Pace(flat.n, 0)
-        pace = pace._replace(counts=True, n_turns=n_turns, most=self._most)
+        if traced.jaxpr.effects:
+            raise GraphError(
+                where,
+                "a function without effects",
+                "one that tells the host something on the way",
+                "Leave `jax.debug.print` and the like out.",
+            )
+        program = traced.program
         operands = [*traced.constants, *flat.leaves]
-        return jax.jit(partial(run, traced.program, pace))(operands), pace, traced.program
+        bodies = [block.number for block in program.blocks if block.is_trip]
+        rows = []
+        for pace in (self._given(flat.n), Pace(flat.n, 0, self._most)):
+            counted = jax.jit(partial(run, program, pace._replace(counts=True)))(operands)
+            rows.append(int(sum(counted.runs[number] for number in bodies)) * pace.lanes)
+        trips = np.asarray(counted.trips)
+        return LaneReport(self._name, trips, self._given(flat.n).lanes, rows[1], rows[0])
 
     def _given(self, n: int) -> Pace:
         """The pace that was asked for, or the default."""

@@ -27,8 +27,6 @@ class LaneState(NamedTuple):
       all_trips: Trips by element, `[n]`.
       all_cut: Whether given up, by element, `[n]`.
       runs: How often each block ran, `[n_blocks]`.
-      turns: Turns so far; a single number.
-      log: The element of each lane in each turn, -1 for none, `[n_turns, n_lanes]`, or with no rows.
     """
 
     pc: Any
@@ -41,8 +39,6 @@ class LaneState(NamedTuple):
     all_trips: Any
     all_cut: Any
     runs: Any
-    turns: Any
-    log: Any
 
 
 def zeros(shape: Sequence[int], aval: Any) -> Any:
@@ -60,7 +56,6 @@ def first_state(
     args: Sequence[Any],
     values: dict[Any, Any],
     n_lanes: int,
-    n_turns: int = 0,
 ) -> LaneState:
     """The state before the first turn: lane i has element i.
 
@@ -69,7 +64,6 @@ def first_state(
       args: Values of its arguments; of one that is mapped `[n, ...]`.
       values: Values of what lanes share.
       n_lanes: Number of lanes.
-      n_turns: Turns that are logged.
     """
     n = n_elements(program, args)
     lane = jnp.arange(n_lanes, dtype=jnp.int32)
@@ -95,8 +89,6 @@ def first_state(
         all_trips=jnp.zeros(n, jnp.int32),
         all_cut=jnp.zeros(n, bool),
         runs=jnp.zeros(n_blocks, jnp.int32),
-        turns=jnp.zeros((), jnp.int32),
-        log=jnp.full((n_turns, n_lanes), -1, jnp.int32),
     )
 
 

@@ -31,16 +31,12 @@ class LaneRun(NamedTuple):
       trips: Trips of loops by element, `[n]`; zeros unless they were counted.
       is_cut: By element, whether it was given up, `[n]`.
       runs: How often each block ran, `[n_blocks]`.
-      turns: How many turns there were.
-      log: By turn and lane the element, `[n_turns, n_lanes]`.
     """
 
     results: list[Any]
     trips: Any
     is_cut: Any
     runs: Any
-    turns: Any
-    log: Any
 
 
 class Pace(NamedTuple):
@@ -51,14 +47,12 @@ class Pace(NamedTuple):
       trips: Trips of an innermost loop between looks at what is around it; 0 goes on until no lane is in it, in every loop, as `jax.vmap` does.
       most: Trips of loops after which an element is given up; None for no bound.
       counts: Whether trips and runs of blocks are counted.
-      n_turns: Turns of which it is logged where the lanes stand.
     """
 
     lanes: int
     trips: int
     most: int | None = None
     counts: bool = False
-    n_turns: int = 0
 
 
 def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
@@ -78,23 +72,16 @@ def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
     finished = len(program.blocks)
 
     def turn(state: LaneState) -> LaneState:
-        if pace.n_turns:
-            here = jnp.where(state.pc < finished, state.element, -1)
-            log = lax.dynamic_update_index_in_dim(state.log, here, state.turns, 0)
-            state = state._replace(log=log)
-        state = state._replace(turns=state.turns + 1)
         state = turns.items(program.body.items, state)
         return change_elements(program, args, state)
 
-    state = first_state(program, args, values, pace.lanes, pace.n_turns)
+    state = first_state(program, args, values, pace.lanes)
     state = lax.while_loop(lambda state: jnp.any(state.pc < finished), turn, state)
     return LaneRun(
         all_results(program, state, values),
         state.all_trips,
         state.all_cut,
         state.runs,
-        state.turns,
-        state.log,
     )
 
 

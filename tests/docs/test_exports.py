@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PUBLIC = {
     "ampjax": """
         Graph  State  Topology  Instances  InstanceList  Subset  Messages  messages
-        compile  Compiled  vmap  Batched  LaneFunction  Batch  RaggedRows  Reports  Ragged  Stacked  Tree  Edges
+        compile  Compiled  vmap  Batched  LaneFunction  LaneReport  Batch  RaggedRows  Reports  Ragged  Stacked  Tree  Edges
         scan  map  fori_loop  sum  max  mean  softmax  logsumexp  take  length  propagate  cond  switch  read  while_loop  look_up  fold_tree  scan_tree  recurse
         metric  output  node  stochastic  dropout  training
         pump  topology  ppt  npt  nn  concat  split  loss  sink  discard

@@ -202,14 +202,14 @@ def test_elements_that_never_end_are_given_up():
 
 def test_trips_are_counted_and_lanes_do_not_wait_for_the_longest():
     """In step all elements wait for nine trips; two lanes make some trips more than their elements need."""
-    trips = []
-    for lockstep in (False, True):
-        counted, _, program = amp.vmap(turned, lanes=2, trips=1).counted(XS, NS, lockstep=lockstep)
-        assert counted.trips.tolist() == NS.tolist()
-        (body,) = (block.number for block in program.blocks if block.is_trip)
-        trips.append(int(counted.runs[body]))
-    assert trips[1] == NS.max()
-    assert NS.sum() <= 2 * trips[0] < len(NS) * trips[1]
+    report = amp.vmap(turned, lanes=2, trips=1).explain(XS, NS)
+    assert report.trips.tolist() == NS.tolist()
+    assert report.rows_of_vmap == NS.max() * len(NS)
+    assert NS.sum() <= report.rows_of_lanes < report.rows_of_vmap
+    assert "turned: 11 elements, trips of loops 0 to 9, 3.5 on average" in repr(report)
+    assert "jax.vmap" in report._repr_html_()
+    with pytest.raises(DataError, match="explain: expected an element at least"):
+        lanes_of(turned).explain(XS[:0], NS[:0])
 
 
 def test_rows_that_an_element_did_not_reach_are_zero():
