@@ -73,6 +73,36 @@ class ElementFunction:
 
         return compute(*self.constants, *args)
 
+    def bounded(self, pace: Pace, args: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Computes the results of all elements, of which some are given up.
+
+        Args:
+          pace: How, with a bound.
+          args: Flat arguments; of one that is mapped `[n, ...]`.
+
+        Returns:
+          Flat results, and which elements were given up, `[n]`.
+
+        Raises:
+          GraphError: If they are differentiated.
+        """
+
+        @jax.custom_jvp
+        def compute(*args: Any) -> tuple[list[Any], Any]:
+            found = run(self.program, pace, args)
+            return found.results, found.is_cut
+
+        @compute.defjvp
+        def _(primals: Any, tangents: Any) -> Any:
+            raise GraphError(
+                f"vmap({self.name}), derivative",
+                "loops that come to their end",
+                "`max_trips`",
+                "Leave `max_trips` out where you differentiate.",
+            )
+
+        return compute(*self.constants, *args)
+
     def _compute(self, form: Form, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         """Computes the results of all elements in a form."""
         if isinstance(form, Pace):

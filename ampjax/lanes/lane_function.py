@@ -77,7 +77,7 @@ class LaneFunction:
           that did not has made `max_trips` trips of its loops, which then ended as if their tests had said so; rows that a `scan` did not reach are zero.
 
         Raises:
-          GraphError: If axes do not fit the arguments or results, or a gradient is taken through a loop whose trips are unknown.
+          GraphError: If axes do not fit the arguments or results, a gradient is taken through a loop whose trips are unknown, or a derivative with `max_trips`.
           DataError: If no argument is mapped, or numbers of elements differ.
         """
         flat = flat_arguments(repr(self), self._in_axes, args)
@@ -166,8 +166,8 @@ class LaneFunction:
         if n == 0:
             return self._empty(traced), jnp.ones(0, bool)
         if isinstance(form, Pace) and form.most is not None and not traced.jaxpr.effects:
-            found = run(traced.program, form, [*traced.constants, *leaves])
-            return traced.structure.unflatten(found.results), ~found.is_cut
+            found, is_cut = traced.bounded(form, leaves)
+            return traced.structure.unflatten(found), ~is_cut
         if not traced.can_split:
             form = "vmap"
         results = traced(form, leaves)

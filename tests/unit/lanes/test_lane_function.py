@@ -274,6 +274,13 @@ def test_a_gradient_through_an_unbounded_loop_is_refused():
     assert "jax.custom_vjp" in told.value.fix
 
 
+def test_derivatives_of_what_may_be_given_up_are_refused():
+    loss = lambda xs: amp.vmap(turned, max_trips=3)(xs, NS)[0].sum()
+    assert np.isfinite(loss(XS))
+    with pytest.raises(GraphError, match=r"vmap\(turned\), derivative: expected loops that come"):
+        jax.grad(loss)(XS)
+
+
 def test_what_tells_the_host_something_is_left_to_jax(capfd):
     def told(x, n):
         jax.debug.print("n is {}", n)
