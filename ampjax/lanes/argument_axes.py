@@ -71,26 +71,32 @@ def flat_arguments(where: str, in_axes: Any, args: Sequence[Any]) -> FlatArgumen
     flat = spread(f"{where}, in_axes", axes, tuple(args))
     moved = []
     sizes = {}
-    paths = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(tuple(args))]
-    for leaf, axis, path in zip(leaves, flat, paths, strict=True):
+    for number, (leaf, axis) in enumerate(zip(leaves, flat, strict=True)):
         array = leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
         if axis is None:
             moved.append(array)
             continue
         if not -array.ndim <= axis < array.ndim:
             fix = "Name an axis that it has, or None where all elements share it."
-            raise DataError(f"{where}, argument {path}", f"an axis {axis}", f"{array.shape}", fix)
+            name = _names(args)[number]
+            raise DataError(f"{where}, argument {name}", f"an axis {axis}", f"{array.shape}", fix)
         moved.append(array if axis == 0 else jnp.moveaxis(array, axis, 0))
-        sizes.setdefault(array.shape[axis], path)
+        sizes.setdefault(array.shape[axis], number)
     if not sizes:
         fix = "Give `in_axes` an axis for at least one argument."
         raise DataError(where, "an argument with an axis of elements", "none", fix)
     if len(sizes) > 1:
-        told = ", ".join(f"{size} in {path}" for size, path in sizes.items())
+        names = _names(args)
+        told = ", ".join(f"{size} in {names[number]}" for size, number in sizes.items())
         fix = "Give each argument one entry for each element, or None in `in_axes` where all share it."
         raise DataError(f"{where}, arguments", "the same number of elements", told, fix)
     is_mapped = tuple(axis is not None for axis in flat)
     return FlatArguments(moved, is_mapped, structure, next(iter(sizes)))
+
+
+def _names(args: Sequence[Any]) -> list[str]:
+    """The names of all leaves of some arguments, for errors."""
+    return [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(tuple(args))]
 
 
 def placed(where: str, out_axes: Any, results: Any) -> Any:

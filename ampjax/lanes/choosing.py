@@ -31,15 +31,6 @@ MARGIN = 0.9
 """The share of the time of `jax.vmap` that another form has to stay below, to be taken in its place."""
 
 
-def default(n: int) -> Pace:
-    """The form where nothing can be measured, as under `jax.jit`.
-
-    Args:
-      n: The number of elements.
-    """
-    return Pace(min(n, LANES), TRIPS)
-
-
 def candidates(n: int, lanes: int | None, trips: int | None) -> list[Pace]:
     """The paces that are measured, those to begin with first.
 

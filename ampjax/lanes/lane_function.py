@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from ampjax.errors import DataError, GraphError
 from ampjax.lanes.argument_axes import FlatArguments, flat_arguments, placed
-from ampjax.lanes.choosing import TRIPS, candidates, default, fastest
+from ampjax.lanes.choosing import LANES, TRIPS, candidates, fastest
 from ampjax.lanes.element_function import ElementFunction, Form, trace
 from ampjax.lanes.lane_report import LaneReport
 from ampjax.lanes.lane_state import zeros
@@ -125,8 +125,7 @@ class LaneFunction:
 
     def _given(self, n: int) -> Pace:
         """The pace that was asked for, or the default."""
-        pace = default(n)
-        return Pace(self._lanes or pace.lanes, self._trips or TRIPS, self._most)
+        return Pace(self._lanes or min(n, LANES), self._trips or TRIPS, self._most)
 
     def _form(self, flat: FlatArguments) -> Form:
         """The form for some arguments: given, remembered, or measured."""
@@ -161,8 +160,7 @@ class LaneFunction:
     def _compute(self, form: Form, is_mapped: Any, structure: Any, *leaves: Any) -> Any:
         """The results of all elements, and which of them came to their end; traced once for each form and shape."""
         traced = self._traced(is_mapped, structure, leaves)
-        sizes = [leaf.shape[0] for leaf, own in zip(leaves, is_mapped, strict=True) if own]
-        n = sizes[0]
+        n = next(leaf.shape[0] for leaf, own in zip(leaves, is_mapped, strict=True) if own)
         if n == 0:
             return self._empty(traced), jnp.ones(0, bool)
         if isinstance(form, Pace) and form.most is not None and not traced.jaxpr.effects:

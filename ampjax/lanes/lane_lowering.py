@@ -10,13 +10,12 @@ from functools import partial
 from typing import Any
 
 import jax.extend.core as jex
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.core import ShapedArray
 
-from ampjax.jaxprs.primitives import bind, called, opened, scan_parts, while_parts
+from ampjax.jaxprs.primitives import bind, called, opened, scan_parts, variables, while_parts
 from ampjax.lanes.lane_program import Block, LaneProgram, Loop, Put, Step
+from ampjax.lanes.lane_state import take
 from ampjax.lanes.splitting import INLINED, sees_all, splits
 
 _COUNTER = ShapedArray((), np.dtype(np.int32))
@@ -111,7 +110,7 @@ class _Lowering:
           results: Atoms of the results.
         """
         self._drop_unread(results)
-        read = {v for v in results if not isinstance(v, jex.Literal)}
+        read = variables(results)
         written: list[Any] = [v for v, mapped in zip(inputs, is_mapped, strict=True) if mapped]
         for block in self.blocks:
             read |= block.reads()
@@ -135,7 +134,7 @@ class _Lowering:
     def _drop_unread(self, results: Sequence[Any]) -> None:
         """Drops assignments to registers that nobody reads, one after another."""
         while True:
-            read = {v for v in results if not isinstance(v, jex.Literal)}
+            read = variables(results)
             for block in self.blocks:
                 read |= block.reads()
             n_before = sum(len(block.assigns) + len(block.puts) for block in self.blocks)
@@ -260,7 +259,7 @@ class _Lowering:
             elements = []
             for array in rows:
                 aval = array.aval.update(shape=array.aval.shape[1:])
-                elements.append(self._step(_row, [array, here], aval))
+                elements.append(self._step(take, [array, here], aval))
             after = self._call(eqn.params["jaxpr"], [*closed, *carry, *elements])
             here = place()
             next_one = self._step(lambda i: i + 1, [counter], _COUNTER)
@@ -285,7 +284,7 @@ class _Lowering:
             body, values = opened(branch)
             if not body.eqns and not values and None not in firsts:
                 # a branch that computes nothing: everybody does it, the others write over it
-                found = self._atoms_of(body, atoms[1:])
+                found = self._call(branch, atoms[1:])
                 entry.assigns.extend(zip(results, found, strict=True))
                 firsts.append(None)
             else:
@@ -298,13 +297,3 @@ class _Lowering:
         for end in ends:
             end.targets = (after,)
         return results
-
-    def _atoms_of(self, body: Any, atoms: Sequence[Any]) -> list[Any]:
-        """The outputs of a jaxpr without equations."""
-        env = dict(zip(body.invars, atoms, strict=True))
-        return [v if isinstance(v, jex.Literal) else env[v] for v in body.outvars]
-
-
-def _row(array: Any, place: Any) -> Any:
-    """The row of an array at a place."""
-    return lax.dynamic_index_in_dim(jnp.asarray(array), place, keepdims=False)

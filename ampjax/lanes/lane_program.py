@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
-import jax.extend.core as jex
+from ampjax.jaxprs.primitives import value_of, variables
 
 
 class Step(NamedTuple):
@@ -78,7 +79,7 @@ class Block:
         used.extend(atom for _, atom in self.assigns)
         for put in self.puts:
             used.extend((put.place, put.row))
-        return {v for v in used if not isinstance(v, jex.Literal)} - own
+        return variables(used) - own
 
     def defines(self) -> set[Any]:
         """The variables that its steps compute."""
@@ -139,20 +140,15 @@ class LaneProgram:
     registers: tuple[Any, ...]
     shared: frozenset[Any]
 
+    @cached_property
+    def numbers(self) -> dict[Any, int]:
+        """The number of each register, by variable."""
+        return {var: number for number, var in enumerate(self.registers)}
+
     @property
     def has_loops(self) -> bool:
         """Whether there is a loop or a choice, so that elements can take different ways."""
         return len(self.blocks) > 1
-
-
-def value_of(atom: Any, values: Mapping[Any, Any]) -> Any:
-    """The value of an atom.
-
-    Args:
-      atom: A variable or a literal.
-      values: By variable its value.
-    """
-    return atom.val if isinstance(atom, jex.Literal) else values[atom]
 
 
 def take_steps(steps: Sequence[Step], values: dict[Any, Any]) -> None:

@@ -10,7 +10,8 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
-from ampjax.lanes.lane_program import LaneProgram, value_of
+from ampjax.jaxprs.primitives import value_of
+from ampjax.lanes.lane_program import LaneProgram
 
 
 class LaneState(NamedTuple):
@@ -65,12 +66,12 @@ def first_state(
       values: Values of what lanes share.
       n_lanes: Number of lanes.
     """
-    n = n_elements(program, args)
+    n = next(arg.shape[0] for arg, mapped in zip(args, program.is_mapped, strict=True) if mapped)
     lane = jnp.arange(n_lanes, dtype=jnp.int32)
     registers = {}
     for number, var in enumerate(program.registers):
         registers[number] = zeros((n_lanes,), var.aval)
-    numbers = {var: number for number, var in enumerate(program.registers)}
+    numbers = program.numbers
     for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
         if mapped and var in numbers:
             registers[numbers[var]] = arg[jnp.minimum(lane, n - 1)]
@@ -92,31 +93,17 @@ def first_state(
     )
 
 
-def n_elements(program: LaneProgram, args: Sequence[Any]) -> int:
-    """The number of elements.
-
-    Args:
-      program: The program.
-      args: Values of its arguments.
-    """
-    for mapped, arg in zip(program.is_mapped, args, strict=True):
-        if mapped:
-            return arg.shape[0]
-    raise AssertionError("a program without a mapped argument")
-
-
 def varying_results(program: LaneProgram) -> list[Any]:
     """The atoms of those results of which each element has its own.
 
     Args:
       program: The program.
     """
-    registers = set(program.registers)
-    found = []
-    for atom in program.results:
-        if not isinstance(atom, jex.Literal) and atom in registers:
-            found.append(atom)
-    return found
+    return [v for v in program.results if _varies(v, program)]
+
+
+def _varies(atom: Any, program: LaneProgram) -> bool:
+    return not isinstance(atom, jex.Literal) and atom in program.numbers
 
 
 def all_results(
@@ -133,14 +120,13 @@ def all_results(
     """
     n = state.all_trips.shape[0]
     own = iter(state.results)
-    registers = set(program.registers)
     found = []
     for atom in program.results:
-        if not isinstance(atom, jex.Literal) and atom in registers:
+        if _varies(atom, program):
             found.append(next(own))
         else:
             aval: Any = atom.aval
-            value = jnp.asarray(value_of(atom, values), aval.dtype)
+            value = cast(value_of(atom, values), aval)
             found.append(jnp.broadcast_to(value, (n, *aval.shape)))
     return found
 
@@ -155,7 +141,7 @@ def change_elements(program: LaneProgram, args: Sequence[Any], state: LaneState)
     """
     finished = len(program.blocks)
     n = state.all_trips.shape[0]
-    numbers = {var: number for number, var in enumerate(program.registers)}
+    numbers = program.numbers
     sources = [numbers[atom] for atom in varying_results(program)]
     own = []
     for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
@@ -209,6 +195,16 @@ def put(array: Any, value: Any, row: Any) -> Any:
       value: The row.
       row: Its number.
     """
-    if not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        value = jnp.asarray(value, array.dtype)
-    return lax.dynamic_update_index_in_dim(array, value, row, 0)
+    return lax.dynamic_update_index_in_dim(array, cast(value, array), row, 0)
+
+
+def cast(value: Any, kind: Any) -> Any:
+    """A value as an array of a type; a literal has no dtype of its own.
+
+    Args:
+      value: The value.
+      kind: The type, or an array of its dtype.
+    """
+    if jnp.issubdtype(kind.dtype, jax.dtypes.prng_key):
+        return value
+    return jnp.asarray(value, kind.dtype)

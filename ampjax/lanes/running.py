@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ampjax.lanes.lane_program import Block, LaneProgram, Loop, take_steps, value_of
+from ampjax.jaxprs.primitives import value_of
+from ampjax.lanes.lane_program import Block, LaneProgram, Loop, take_steps
 from ampjax.lanes.lane_state import (
     LaneState,
     all_results,
+    cast,
     change_elements,
     first_state,
     take,
@@ -97,7 +99,7 @@ class _Turns:
     def __init__(self, program: LaneProgram, pace: Pace, values: dict[Any, Any]):
         self._pace = pace
         self._values = values
-        self._numbers = {var: number for number, var in enumerate(program.registers)}
+        self._numbers = program.numbers
         self._finished = len(program.blocks)
         self._counts = pace.counts or pace.most is not None
 
@@ -275,15 +277,3 @@ def row_type(aval: Any) -> Any:
       aval: The array's type.
     """
     return aval.update(shape=aval.shape[1:])
-
-
-def cast(value: Any, aval: Any) -> Any:
-    """A value as an array of a type; a literal has no dtype of its own.
-
-    Args:
-      value: The value.
-      aval: The type.
-    """
-    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        return value
-    return jnp.asarray(value, aval.dtype)

@@ -267,12 +267,24 @@ class Body:
 
     def _derived(self, rows: Rows) -> Rows:
         """An array from outside as the equations of this room read it: where no row of the room is there, without a derivative."""
-        if not self._may_lack_rows or not is_inexact(rows.aval.dtype):
+        return self.derived_where(self.room.there, rows) if self._may_lack_rows else rows
+
+    def derived_where(self, there: Slot, rows: Rows) -> Rows:
+        """An array, without a derivative where nothing is there.
+
+        Args:
+          there: The array of the batch that says what is there.
+          rows: The array.
+        """
+        if not is_inexact(rows.aval.dtype):
             return rows
-        return self.block.once(
-            (rows, self.room.place, "derived"),
-            lambda: self._added_derived(rows),
-        )
+
+        def added() -> Rows:
+            out = Rows(rows.aval, rows.room)
+            self.block.add([out], lambda run: [derived_if(run.slots[there], run.get(rows))])
+            return out
+
+        return self.block.once((rows, there, "derived"), added)
 
     def _all_derived(self, operands: Sequence[Rows | Constant]) -> list[Rows | Constant]:
         """Operands of an equation, those that are the same for all rows without a derivative where no row is there."""
@@ -283,12 +295,6 @@ class Body:
             else:
                 result.append(each)
         return result
-
-    def _added_derived(self, rows: Rows) -> Rows:
-        out = Rows(rows.aval, rows.room)
-        there = self.room.there
-        self.block.add([out], lambda run: [derived_if(run.slots[there], run.get(rows))])
-        return out
 
     @property
     def _may_lack_rows(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, Slot, View, derived_if
+from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, Slot, View
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import RowLowering, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
@@ -16,7 +16,6 @@ from ampjax.frontend.blocks import grid_layouts
 from ampjax.frontend.blocks.grid_layouts import GridSpaces, PairSpaces
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant
-from ampjax.jaxprs.primitives import is_inexact
 
 
 class GridFrame(Frame):
@@ -116,19 +115,12 @@ class Grid:
           body: Where it is read.
           rows: The array.
         """
-        if not is_inexact(rows.aval.dtype):
-            return rows
-        return body.block.once((self, rows, "derived"), lambda: self._added_derived(body, rows))
-
-    def _added_derived(self, body: Body, rows: Rows) -> Rows:
         pairs = self.spaces.pairs
         low = body.low
         there = low.slot(
             ("any", pairs), low.root, lambda tables: np.asarray(pairs.n_rows(tables.data) > 0)
         )
-        out = Rows(rows.aval, rows.room)
-        body.block.add([out], lambda run: [derived_if(run.slots[there], run.get(rows))])
-        return out
+        return body.derived_where(there, rows)
 
     def takes(self, value: Value) -> bool:
         """Whether a value of pairs is better read in the block than row by row."""

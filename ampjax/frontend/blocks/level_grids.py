@@ -212,17 +212,16 @@ class LevelGrid(Grid):
             return own
         if own not in self._held:
             self._held[own] = self._hold(body, own)
+            self.computed.add(self._held[own])
         return self._held[own]
 
     def derived(self, body: Body, rows: Rows) -> Rows:
-        """An array as equations on pairs read it: without a derivative where the batch has no pair; see to it before the loop if it is there.
+        """An array as equations on pairs read it: without a derivative where the batch has no pair, which is settled before the loop for an array from there.
 
         Args:
           body: Where it is read.
           rows: The array.
         """
-        if rows in self._held.values():
-            return rows
         if self._around.sees(rows):
             body = Body(body.low, self._around, body.room)
         return super().derived(body, rows)
