@@ -29,11 +29,8 @@ DRAWS = ("random_bits", "random_gamma", "threefry2x32", "rng_bit_generator")
 """Primitives that draw random numbers; the first operand is the key, or a part of it."""
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax")
-_OURS = tuple(
-    File(__file__).parents[1] / name
-    for name in ("sparse", "jaxprs", "devices", "frontend", "nn.py")
-)
-"""Packages and modules whose functions users call in a loss, or which trace it: a line in them is no line of the user's."""
+_OURS = File(__file__).parents[1]
+"""The package's folder. Users call its functions in a loss, and it traces users' functions: a line in it is no line of the user's."""
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
@@ -350,9 +347,7 @@ def shape_text(aval: Any) -> str:
 
 @functools.cache
 def is_library_file(name: str) -> bool:
-    """Tells whether a file is JAX's, Flax's or Optax's, or one of ours that traces users' functions."""
+    """Tells whether a file is JAX's, Flax's or Optax's, or one of ours."""
     file = File(name)
-    is_ours = any(file.is_relative_to(folder) for folder in _OURS)
-    return is_ours or (
-        "site-packages" in file.parts and any(name in file.parts for name in _LIBRARIES)
-    )
+    is_theirs = "site-packages" in file.parts and any(each in file.parts for each in _LIBRARIES)
+    return is_theirs or file.is_relative_to(_OURS)

@@ -24,7 +24,7 @@ from support.laws import (
 if NIGHTLY:
     GRAPHS, RICH, CASES = 60, 6, 2000
 else:
-    GRAPHS, RICH, CASES = 4, 1, 80 if AS_USERS else 40
+    GRAPHS, RICH, CASES = 4, 1, 80 if AS_USERS else 20
 """Graphs (the oracle runs once for each), those that also run fused and on several devices, and schedules in all."""
 
 

@@ -143,6 +143,7 @@ def test_another_case_departs(folder):
         run_control(4, again)
 
 
+@pytest.mark.nightly
 def test_a_recorded_choice_wins_over_the_policy(folder):
     engine, again = recorded(
         folder,

@@ -107,6 +107,7 @@ def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(
         assert_the_same(seed, schedule, flops, purpose, overlap)
 
 
+@pytest.mark.nightly
 @settings(max_examples=examples(60))
 @given(
     GRAPHS,

@@ -134,7 +134,7 @@ def packed(batched, examples):
         ), filled
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=tried(32))
 @given(
     st.lists(

@@ -95,6 +95,7 @@ def test_all_results_are_the_same_bits(homes):
     assert all(np.array_equal(result["w"], results[0]["w"]) for result in results)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("homes", [[0], [1, 1], [0, 1], [0, 1, 2, 3], [2, 0, 2, 2, 3]])
 def test_the_second_call_compiles_nothing(homes):
     compiled = []
@@ -203,6 +204,7 @@ def test_all_reduce_sum_of_integers():
     assert [int(s) for s in sums] == [3, 3, 3]
 
 
+@pytest.mark.nightly
 def test_many_outstanding_collectives_do_not_hang():
     """Without the window this hangs at 33 on JAX 0.10.2 and then ends the process."""
     _, trees = replicas([0, 1, 2])

@@ -51,7 +51,7 @@ def test_a_run_ends_with_everything_done():
     check(e.scheduler.snapshot())
 
 
-@pytest.mark.first_case
+@pytest.mark.nightly
 @pytest.mark.parametrize("run_ahead", [1, 32, 1000])
 def test_run_ahead_changes_nothing_but_time(run_ahead):
     """Routing depends on issued dispatches only."""
@@ -91,6 +91,7 @@ def test_training_and_inference_sources_run_at_the_same_time():
     assert set(e.metrics(True)) == set(e.metrics(False)) == {"loss"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("every", [1, 2, 1000])
 def test_a_trace_has_every_dispatch(every):
     e = engine(graphs.chain(2), fuse=False)
@@ -440,6 +441,7 @@ def test_an_error_of_one_worker_ends_the_others():
 # Cancellation
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("workers", [1, 2])
 def test_cancelling_leaves_an_engine_that_can_go_on(workers):
     e = engine(

@@ -55,7 +55,7 @@ def odd_clocks(monkeypatch):
     monkeypatch.setattr(hosts, "now_ns", now_ns)
 
 
-@pytest.mark.first_case
+@pytest.mark.nightly
 @pytest.mark.parametrize("every", [1, 8])
 def test_one_event_a_dispatch_in_order_by_the_drivers_clock(there, odd_clocks, every, tmp_path):
     trace = amp.Trace(every=every)

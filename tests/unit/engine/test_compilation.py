@@ -247,6 +247,7 @@ def test_an_interrupted_compilation_after_the_first_epoch_loses_no_epoch(monkeyp
     ].compilations == 0
 
 
+@pytest.mark.nightly
 def test_a_pass_without_training_is_prepared_whole():
     with amp.Graph() as g:
         amp.sink(
@@ -321,7 +322,7 @@ def test_arenas_have_room_for_validation_too():
     assert history[0].compilations == 0
 
 
-@pytest.mark.first_case
+@pytest.mark.nightly
 @pytest.mark.parametrize("sync", ["epoch", ("every_k", 2), ("message", 2)])
 def test_averages_of_replicas_are_compiled_in_the_warm_up(sync):
     with amp.Graph() as g:

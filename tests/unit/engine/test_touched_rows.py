@@ -154,7 +154,7 @@ def test_a_table_that_nodes_share_is_updated_by_rows_where_all_of_them_look_up(
     )
 
 
-@pytest.mark.first_case
+@pytest.mark.nightly
 @pytest.mark.usefixtures("every_table")
 @pytest.mark.parametrize(
     "tx", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)], ids=["adam", "momentum"]
@@ -176,6 +176,7 @@ def test_stashed_and_estimated_parameters_are_updated_whole(weights, monkeypatch
     assert found and not any(found)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("low", [-5, 60])
 def test_numbers_outside_the_table_are_its_own_affair(low, monkeypatch):
     data = words(20, low, low + 8)
@@ -206,6 +207,7 @@ def test_gradients_that_a_checkpoint_brings_are_in_the_next_update(tmp_path):
     assert not np.asarray(second.session.executor.store.accumulators["embed"]).any()
 
 
+@pytest.mark.nightly
 def test_small_tables_are_updated_whole(monkeypatch):
     trainer, found = trained(optax.sgd(0.1), words(20), monkeypatch)
     assert not trainer.session.executor.store._by_row and not any(found)

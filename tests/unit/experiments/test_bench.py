@@ -449,6 +449,7 @@ def test_growth_is_measured_against_trees_in_flight_and_depth(
         growth.main(growth.GrowthBench(depths=(9,), leaves=5))
 
 
+@pytest.mark.nightly
 def test_workers_are_compared_at_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Entry] = []
     results = []

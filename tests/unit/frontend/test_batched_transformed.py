@@ -195,6 +195,7 @@ def test_bfloat16():
     )  # bfloat16 has 8 bits
 
 
+@pytest.mark.nightly
 def test_float64():
     with jax.enable_x64(True):
         double = jax.tree.map(

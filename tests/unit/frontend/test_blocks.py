@@ -212,7 +212,7 @@ def test_blocks_are_what_the_function_gives(function):
     close((found, grads), (each, want))
 
 
-@pytest.mark.first_case
+@pytest.mark.nightly
 @pytest.mark.parametrize("function", [within, heads, texts])
 def test_blocks_are_what_rows_give(function, monkeypatch):
     """Filled up with copies, in another order."""

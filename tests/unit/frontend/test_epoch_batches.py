@@ -132,6 +132,7 @@ def test_batches_by_size_have_neighbours_in_random_order():
     assert joined(small) == order.tolist()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("by_size", [False, True])
 def test_an_epoch_has_few_shapes_and_all_values(by_size):
     batched = amp.vmap(model, SPEC, params=PARAMS)

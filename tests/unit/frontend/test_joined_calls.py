@@ -166,6 +166,7 @@ def of_two(p, x):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("row", [in_a_scan, in_a_while_loop, in_a_joined_choice])
 def test_choices_are_joined_wherever_they_are(row):
     with jax.enable_x64(True):

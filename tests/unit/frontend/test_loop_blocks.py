@@ -193,7 +193,7 @@ MODELS = [
     beyond,
     in_loops,
 ]
-SEVERAL = [feeding, heads, guarded, masked, beyond]
+SEVERAL = [heads, guarded]
 
 
 @pytest.mark.parametrize("form", ["steps", *left_to_nightly(["scan"])])
@@ -223,6 +223,7 @@ def test_values_and_gradients_are_those_of_each_example(model, form):
                 )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", [feeding, *left_to_nightly([masked, reductions])])
 def test_batches_that_lack_pairs_or_turns_have_the_shapes_of_others(model):
     """Batches of one example each, with as many levels and pairs as the largest one."""
@@ -274,6 +275,7 @@ def of_gradient(model, examples):
         return jax.make_jaxpr(jax.grad(lambda p: batched(p, batch).sum()))(PARAMS).jaxpr
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("model", [feeding, additive])
 def test_no_loop_reads_pairs_or_adds_them_up_one_by_one(model):
     """Backwards a level adds its part to the cotangent of the whole memory; no level keeps a copy of the memory."""

@@ -101,7 +101,7 @@ MODELS = [after_the_carry, of_the_carry_before, in_a_loop, read_by_the_carry]
 
 
 @pytest.mark.parametrize("form", ["steps", *left_to_nightly(["scan"])])
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [in_a_loop, *left_to_nightly(MODELS, in_a_loop)])
 def test_values_and_gradients_are_those_of_each_example(model, form):
     with jax.enable_x64(True), loops_as(form):
         batched = amp.vmap(model, SPEC, params=PARAMS)
@@ -118,6 +118,7 @@ def test_values_and_gradients_are_those_of_each_example(model, form):
         np.testing.assert_allclose(grads[name], want_grads[name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("form", ["steps", "scan"])
 @pytest.mark.parametrize(
     ("model", "is_behind"), [(after_the_carry, True), (read_by_the_carry, False)]
@@ -135,6 +136,7 @@ def test_attention_that_no_step_reads_is_in_no_loop(model, is_behind, form):
     assert ("exp" not in in_loops) == is_behind
 
 
+@pytest.mark.nightly
 def test_a_loop_that_draws_or_reports_stays_whole():
     def draws(p, s):
         def step(h, x):

@@ -123,10 +123,11 @@ MODELS = [
     of_a_loop_in_a_loop,
     of_a_graph,
 ]
+SEVERAL = [of_elements, of_taken, of_pairs_in_a_loop, of_a_graph]
 
 
 @pytest.mark.parametrize("form", ["steps", *left_to_nightly(["scan"])])
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [*SEVERAL, *left_to_nightly(MODELS, *SEVERAL)])
 def test_values_and_gradients_are_those_of_each_example(model, form):
     """Batches of one example each, of one shape: that of them all together."""
     with jax.enable_x64(True), loops_as(form):

@@ -232,6 +232,7 @@ def test_modules_of_nnx_are_parameters():
     )
 
 
+@pytest.mark.nightly
 def test_layers_of_flax_that_draw_are_given_a_key():
     def drop(key, x):
         return LINEN_DROPOUT.apply(
@@ -278,6 +279,7 @@ def test_parameters_that_are_refused(value, got):
     )
 
 
+@pytest.mark.nightly
 def test_rounds_at_most_may_be_a_number_of_numpys():
     def loop(p, e):
         return amp.while_loop(

@@ -410,6 +410,7 @@ def test_verify_compares_with_the_numbers_that_the_engine_drew(result):
     assert len({round(loss, 2) for loss in [*losses, float(compiled.loss(params, examples))]}) == 3
 
 
+@pytest.mark.nightly
 def test_verify_still_finds_another_function():
     calls = []
 

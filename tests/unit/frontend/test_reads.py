@@ -417,6 +417,7 @@ def test_the_graph_computes_what_the_model_does_with_nodes(model):
         Compiled64(model, parameters(), SPEC, instances()).check_gradients()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(
@@ -511,6 +512,7 @@ def test_messages_are_as_many_as_reads_and_elements(n):
     assert n_messages(pointers, spec, one) <= 3 * 300 + 5 * n
 
 
+@pytest.mark.nightly
 def test_messages_of_nodes_are_as_many_as_reads_and_nodes():
     spec = {
         "nodes": "float32[g,2]",

@@ -192,6 +192,7 @@ def recurse_as_fold_tree(p, s):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("one", "other"),
     [(scan, recurse_as_scan), (scan_tree, recurse_as_scan_tree), (fold_tree, recurse_as_fold_tree)],
@@ -305,6 +306,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", MODELS)
 def test_it_stands_anywhere(model):
     with jax.enable_x64(True):

@@ -81,6 +81,7 @@ def test_the_loss_computes_metrics_that_the_model_returns():
         assert metrics[name] == pytest.approx(np.mean([float(told[name]) for told in each]))
 
 
+@pytest.mark.nightly
 def test_metrics_of_every_kind():
     """The loss itself, what needs parameters of its own, what follows from parameters, constants or the instance alone, truth values."""
 
@@ -119,6 +120,7 @@ def test_metrics_of_every_kind():
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("dimension", ["v", "t"])
 def test_every_sequence_is_predicted_as_rows(dimension):
     """Over the nodes of a graph, which travel in one message, as over any other sequence, of data or computed, of loops or reductions."""

@@ -444,6 +444,7 @@ def test_values_of_the_instance_come_along_with_what_is_carried():
     )
 
 
+@pytest.mark.nightly
 def test_a_large_value_is_read_where_the_instance_decides_for_each_element():
     def model(p, e):
         def each(w):

@@ -256,7 +256,7 @@ def test_the_form_is_chosen_by_the_back_end():
 
 @pytest.mark.parametrize(
     "function",
-    [of_sequences, of_taken_elements, *left_to_nightly(FUNCTIONS, of_sequences, of_taken_elements)],
+    [of_taken_elements, *left_to_nightly(FUNCTIONS, of_taken_elements)],
 )
 def test_values_and_gradients_are_those_of_scans(function):
     """Also of a batch that is filled up; and a second run gives the same bits."""
@@ -381,6 +381,7 @@ def test_one_program_serves_other_depths():
     assert compute._cache_size() == 1
 
 
+@pytest.mark.nightly
 def test_nothing_comes_of_rows_that_no_step_computes():
     """Rows behind the last step would divide by zero if the rows held zeros."""
 

@@ -408,6 +408,7 @@ def shifted(p, s):
     ) + jnp.sum(v) / n * (n - 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("function", [shifted, *left_to_nightly([single])])
 def test_what_an_empty_sequence_has_not_is_refused_for_it_alone(function):

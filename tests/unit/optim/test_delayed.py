@@ -117,6 +117,7 @@ def test_parts_have_delays_of_their_own():
             )
 
 
+@pytest.mark.nightly
 @settings(max_examples=6)
 @given(st.integers(1, 3), st.integers(0, 3))
 def test_the_staleness_that_is_told(delay, sync):

@@ -137,6 +137,7 @@ def test_asynchronous_training_is_that_of_tables_apart(apart):
     assert worst(*((runner.params, runner.opt_state) for runner in runners)) < 1e-6
 
 
+@pytest.mark.nightly
 def test_gradients_are_given_by_variable():
     runner = make(n_machines=1)
     grads = runner.run(batch(0), fetch="gradients").fetched["gradients"]

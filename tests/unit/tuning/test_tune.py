@@ -135,6 +135,7 @@ def test_measured_figures_of_virtual_time_are_near_the_simulated_ones(found):
     assert tried.tried.per_s == pytest.approx(tried.simulated.per_s, rel=0.3)
 
 
+@pytest.mark.nightly
 def test_the_same_seed_chooses_the_same(found):
     again = tuned()
     assert again.settings == found.settings
@@ -236,6 +237,7 @@ def test_on_this_machine_kernels_are_measured_and_shared():
     assert all(c.simulated for c in found.candidates)
 
 
+@pytest.mark.nightly
 def test_a_target_that_is_not_reached_is_told_with_the_best_value(ticks):
     match = r"tune, `target`: expected loss -1 within 1.5 s, got .* at best, after .* of training\. The settings are those"
     with pytest.warns(TuningWarning, match=match):

@@ -35,7 +35,7 @@ def watched(e, monkeypatch):
     return calls
 
 
-@pytest.mark.first_case
+@pytest.mark.nightly
 @pytest.mark.parametrize("interval", [NEVER, 5, 1])
 def test_a_loop_learns_the_same(monkeypatch, interval):
     lengths = [

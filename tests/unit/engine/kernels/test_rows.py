@@ -80,6 +80,7 @@ def test_padding_never_reaches_a_weight_gradient(name, n, fuse):
     assert metrics["loss"] == pytest.approx(float(loss) / n, rel=1e-5)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("n", [1, 3])
 def test_what_the_trash_row_holds_does_not_matter(n):
     """Padding writes to slot 0; neither values nor adjoints that lie there are ever read into a result."""
@@ -118,7 +119,7 @@ def late_graph(body):
     return g
 
 
-@pytest.mark.first_case
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["log", "sqrt", "softmax"])
 def test_padding_of_an_adjoint_alone_reads_no_activation_that_was_never_recorded(name):
     """Forward in dispatches of one row, back in one of three, of which a fourth is padding."""
@@ -333,6 +334,7 @@ def test_bfloat16_can_write_gradients(fuse):
 # Random bodies
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("fuse", [False, True])
 def test_a_random_body_draws_too_where_it_is_one_stage_with_the_loss(fuse):
     def noisy(w, x, key=None):

@@ -72,7 +72,7 @@ def assert_same(one, other):
     )
 
 
-@pytest.mark.first_case
+@pytest.mark.nightly
 @pytest.mark.parametrize("gradient", ["mean", "sum"])
 @pytest.mark.parametrize(
     "rule", [*sorted({*RULES} - {"adagrad"}), pytest.param("adagrad", marks=pytest.mark.nightly)]

@@ -67,6 +67,7 @@ def test_a_model_computes_what_its_function_does(name: str) -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @EVERY_MODEL
 def test_a_model_is_one_function_of_a_batch(name: str) -> None:
@@ -161,6 +162,7 @@ def test_a_layer_that_is_skipped_does_not_run() -> None:
     assert told["loss"] == pytest.approx(float(compiled.loss(params, instances)) / 40, rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_the_attention_of_a_fresh_memory_network_is_spread() -> None:
     p = memory_network.init(KEY)
     weights = jax.nn.softmax(
