@@ -16,7 +16,8 @@ from ampjax.jaxprs.primitives import bind, evaluate, is_inexact, needed, opened
 from ampjax.lanes.lane_lowering import lower
 from ampjax.lanes.lane_program import LaneProgram
 from ampjax.lanes.linear_pairs import linear_pair
-from ampjax.lanes.running import Pace, run
+from ampjax.lanes.one_kernel import in_one_kernel
+from ampjax.lanes.running import Pace, is_small, run
 
 Form = Pace | str
 """`"vmap"`: all elements step by step together; `"map"`: one element after another; a `Pace`: in lanes."""
@@ -111,7 +112,9 @@ class ElementFunction:
         own = [arg for arg, mapped in zip(args, self.is_mapped, strict=True) if mapped]
         if form == "vmap":
             return jax.vmap(one)(*own)
-        return lax.map(lambda own: one(*own), own)
+        mapped = lambda own: lax.map(lambda own: one(*own), own)
+        found = in_one_kernel(mapped, own) if is_small(self.program, 1) else None
+        return mapped(own) if found is None else found
 
     def _joined(self, args: Sequence[Any], own: Sequence[Any]) -> list[Any]:
         """The arguments of one element: its own ones, and what all share."""

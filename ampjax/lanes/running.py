@@ -5,6 +5,7 @@ A block is guarded by a loop of at most one trip, not by `lax.cond`: XLA changes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,9 +21,14 @@ from ampjax.lanes.lane_state import (
     cast,
     change_elements,
     first_state,
+    put,
     take,
     zeros,
 )
+from ampjax.lanes.one_kernel import LARGE, in_one_kernel
+
+_OUTSIDE = ("element", "next", "results", "all_trips", "all_cut")
+"""Parts of the state that no block changes."""
 
 
 class LaneRun(NamedTuple):
@@ -70,21 +76,41 @@ def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
         if not mapped:
             values[var] = arg
     take_steps(program.prologue, values)
-    turns = _Turns(program, pace, values)
     finished = len(program.blocks)
 
-    def turn(state: LaneState) -> LaneState:
-        state = turns.items(program.body.items, state)
-        return change_elements(program, args, state)
+    def all_turns(state: LaneState, in_kernels: bool = False) -> LaneState:
+        turns = _Turns(program, pace, values, in_kernels)
+
+        def turn(state: LaneState) -> LaneState:
+            state = turns.items(program.body.items, state)
+            return change_elements(program, args, state)
+
+        return lax.while_loop(lambda state: jnp.any(state.pc < finished), turn, state)
 
     state = first_state(program, args, values, pace.lanes)
-    state = lax.while_loop(lambda state: jnp.any(state.pc < finished), turn, state)
+    can_be_one = is_small(program, pace.lanes)
+    found = in_one_kernel(all_turns, state) if can_be_one else None
+    state = all_turns(state, can_be_one) if found is None else found
     return LaneRun(
         all_results(program, state, values),
         state.all_trips,
         state.all_cut,
         state.runs,
     )
+
+
+def is_small(program: LaneProgram, lanes: int) -> bool:
+    """Tells whether a program's arrays are so small that one thread may do all.
+
+    Args:
+      program: The program.
+      lanes: How many lanes it runs in.
+    """
+    sizes = []
+    for var in program.registers:
+        width = getattr(var.aval.dtype, "itemsize", 8)
+        sizes.append(width * math.prod(var.aval.shape) * lanes)
+    return max(sizes, default=0) <= LARGE
 
 
 class _Turns:
@@ -94,10 +120,18 @@ class _Turns:
       program: The program.
       pace: How it runs.
       values: Values of what lanes share.
+      in_kernels: Whether innermost loops are compiled to a kernel each, if they can be.
     """
 
-    def __init__(self, program: LaneProgram, pace: Pace, values: dict[Any, Any]):
+    def __init__(
+        self,
+        program: LaneProgram,
+        pace: Pace,
+        values: dict[Any, Any],
+        in_kernels: bool,
+    ):
         self._pace = pace
+        self._in_kernels = in_kernels
         self._values = values
         self._numbers = program.numbers
         self._finished = len(program.blocks)
@@ -134,9 +168,17 @@ class _Turns:
                 state = self.items(loop.items, state)
             return n + 1, state
 
+        def trips(state: LaneState) -> LaneState:
+            return lax.while_loop(goes_on, trip, (jnp.zeros((), jnp.int32), state))[1]
+
         if most and not loop.is_innermost:
             return self.items(loop.items, state)
-        return lax.while_loop(goes_on, trip, (jnp.zeros((), jnp.int32), state))[1]
+        # a kernel gives copies of what it gets, so it does not get what no block changes
+        inside = state._replace(**dict.fromkeys(_OUTSIDE))
+        found = in_one_kernel(trips, inside) if self._in_kernels else None
+        if found is None:
+            return trips(state)
+        return found._replace(**{name: getattr(state, name) for name in _OUTSIDE})
 
     def _once(self, block: Block, state: LaneState) -> LaneState:
         """Runs a block if some lane stands there."""
@@ -174,10 +216,9 @@ class _Turns:
         for number, value in changed.items():
             registers[number] = merge(stands, value, registers[number])
         if puts:
-            arrays = [registers[self._numbers[put.array]] for put in block.puts]
-            written = put_rows(arrays, stands, puts)
-            for put, array in zip(block.puts, written, strict=True):
-                registers[self._numbers[put.array]] = array
+            numbers = [self._numbers[each.array] for each in block.puts]
+            written = put_rows([registers[number] for number in numbers], stands, puts)
+            registers.update(zip(numbers, written, strict=True))
         state = state._replace(registers=registers, pc=jnp.where(stands, pc, state.pc))
         if self._counts:
             state = state._replace(
@@ -185,7 +226,7 @@ class _Turns:
                 is_cut=jnp.where(stands, is_cut, state.is_cut),
             )
         if self._pace.counts:
-            state = state._replace(runs=state.runs.at[block.number].add(1))
+            state = state._replace(runs=put(state.runs, state.runs[block.number] + 1, block.number))
         return state
 
     def _compute(
@@ -208,9 +249,9 @@ class _Turns:
         for var, atom in block.assigns:
             changed[self._numbers[var]] = cast(value_of(atom, values), var.aval)
         puts = []
-        for put in block.puts:
-            row = cast(value_of(put.row, values), row_type(put.array.aval))
-            puts.append((value_of(put.place, values), row))
+        for each in block.puts:
+            row = cast(value_of(each.row, values), row_type(each.array.aval))
+            puts.append((value_of(each.place, values), row))
         # how many trips the element has made, and whether it may make another one
         if block.is_trip:
             trips = trips + 1
@@ -265,7 +306,7 @@ def put_rows(
             starts = (lane, take(place, lane), *[jnp.zeros_like(lane)] * (array.ndim - 2))
             update = take(row, lane)[None, None]
             written.append(lax.dynamic_update_slice(array, update, starts))
-        return left.at[lane].set(False), written
+        return put(left, jnp.zeros((), bool), lane), written
 
     return lax.while_loop(lambda carry: jnp.any(carry[0]), write, (stands, list(arrays)))[1]
 
