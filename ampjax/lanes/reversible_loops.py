@@ -1,0 +1,254 @@
+"""While loops that can be differentiated backwards, however many trips they make.
+
+Forward a loop keeps its first carry and counts its trips. Backward it goes from the last trip to the first, a few trips at a time, and computes the carries before
+them again, from the nearest that it has kept. Which ones it keeps follows A. Griewank and A. Walther, "Algorithm 799: revolve", ACM TOMS 26, 2000: with s carries
+no trip is computed more than r times again, up to (s + r)! / (s! r!) times the trips that go back together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ampjax.jaxprs.primitives import is_inexact, opened
+from ampjax.jaxprs.replaced_loops import WhileLoop, with_loops
+from ampjax.lanes.lane_state import put, take
+from ampjax.lanes.linear_pairs import FloatParts, changes_by_pair
+
+SLOTS = 16
+"""Carries that a loop keeps at a time while it goes back."""
+
+STRETCH = 16
+"""Trips that go back together; what JAX keeps for them is kept for so many trips."""
+
+TIMES = 16
+"""How often a trip is computed again where the plan is best; sixteen slots then suffice for two thousand million trips."""
+
+_MOST = np.iinfo(np.int32).max
+
+
+class _Way(NamedTuple):
+    """How far a loop has gone back.
+
+    Args:
+      end: Trips that are left.
+      top: The slot of the last carry kept.
+      places: By slot, the trips before its carry.
+      slots: The carries, `[SLOTS, ...]` each.
+      of_carry: Cotangents of the inexact part of the carry behind trip `end`.
+      of_closed: Those of the inexact ones of the body's constants, so far.
+    """
+
+    end: Any
+    top: Any
+    places: Any
+    slots: list[Any]
+    of_carry: list[Any]
+    of_closed: list[Any]
+
+
+def reversible_loop(
+    loop: WhileLoop,
+    asked: Sequence[Any],
+    closed: Sequence[Any],
+    carry: Sequence[Any],
+) -> list[Any]:
+    """Runs a loop; JAX can differentiate it backwards, and not forwards.
+
+    Args:
+      loop: The loop.
+      asked: The test's constants.
+      closed: The body's constants.
+      carry: What it carries into its first trip.
+    """
+    if not any(_floats(carry)):
+        return loop.plain(asked, closed, carry)
+
+    @jax.custom_vjp
+    def run(asked: Any, closed: Any, carry: Any) -> list[Any]:
+        return loop.plain(asked, closed, carry)
+
+    def forward(asked: Any, closed: Any, carry: Any) -> Any:
+        def trip(state: Any) -> Any:
+            n, carry = state
+            return n + 1, loop.body(closed, carry)
+
+        n, last = lax.while_loop(
+            lambda state: loop.test(asked, state[1]),
+            trip,
+            (jnp.zeros((), jnp.int32), carry),
+        )
+        return last, (closed, carry, n)
+
+    def backward(kept: Any, cotangents: Any) -> Any:
+        closed, carry, n = kept
+        of_closed, of_carry = _gone_back(loop.body, closed, carry, n, cotangents)
+        return None, of_closed, of_carry
+
+    run.defvjp(forward, backward)
+    return run(list(asked), list(closed), list(carry))
+
+
+def differentiable(function: Callable[..., Sequence[Any]]) -> Callable[..., list[Any]]:
+    """A flat function that JAX can differentiate in both directions, again and again, though it has while loops.
+
+    Args:
+      function: The function.
+    """
+
+    @jax.custom_jvp
+    def compute(*args: Any) -> list[Any]:
+        return list(function(*args))
+
+    @compute.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        results = compute(*primals)
+        return results, changes_by_pair(function, transpose, primals, tangents, results)
+
+    def transpose(
+        parts: FloatParts,
+        given: Sequence[Any],
+        cotangents: Sequence[Any],
+    ) -> Sequence[Any]:
+        n = len(given)
+
+        def pull(*operands: Any) -> list[Any]:
+            args = operands[:n]
+            jaxpr, constants = opened(jax.make_jaxpr(function)(*args))
+            run = lambda *args: with_loops(jaxpr, constants, args, reversible_loop)
+            return jax.vjp(parts.of(run, args), *parts.own(args))[1](list(operands[n:]))
+
+        return differentiable(pull)(*given, *cotangents)
+
+    return compute
+
+
+def _floats(values: Sequence[Any]) -> list[bool]:
+    """By value, whether it has a cotangent."""
+    return [is_inexact(jax.typeof(x).dtype) for x in values]
+
+
+def _chosen(values: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    """The wanted ones among some values."""
+    return [x for x, is_wanted in zip(values, wanted, strict=True) if is_wanted]
+
+
+def _joined(values: Sequence[Any], wanted: Sequence[bool], chosen: Sequence[Any]) -> list[Any]:
+    """Some values, with the wanted ones replaced."""
+    left = iter(chosen)
+    return [next(left) if want else x for x, want in zip(values, wanted, strict=True)]
+
+
+def _gone_back(
+    body: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
+    closed: Sequence[Any],
+    first: Sequence[Any],
+    n: Any,
+    cotangents: Sequence[Any],
+) -> tuple[list[Any], list[Any]]:
+    """Cotangents of a body's constants and of the first carry; None where there is none.
+
+    Args:
+      body: The body.
+      closed: Its constants.
+      first: The first carry.
+      n: The number of trips.
+      cotangents: Of the last carry.
+    """
+    in_carry = _floats(first)
+    in_closed = _floats(closed)
+    floats_closed = _chosen(closed, in_closed)
+    reach = jnp.asarray(_reach(SLOTS, STRETCH))
+
+    def trips_to_next(way: _Way) -> Any:
+        """How far the next carry to be kept is from the last one."""
+        left = way.end - way.places[way.top]
+        free = SLOTS - 1 - way.top
+        # how often a trip has to be computed again at most; the table has a column in front for -1
+        again = jnp.sum(reach[free, 1:] < left)
+        most = left - reach[jnp.maximum(free - 1, 0), again + 1]
+        return jnp.maximum(jnp.maximum(most, reach[free, again - 1]), STRETCH)
+
+    def keep_next(way: _Way) -> _Way:
+        # goes on from the last carry kept, without keeping anything on the way
+        n_trips = trips_to_next(way)
+        start = [take(slot, way.top) for slot in way.slots]
+        reached = lax.while_loop(
+            lambda state: state[0] < n_trips,
+            lambda state: (state[0] + 1, body(closed, state[1])),
+            (jnp.zeros((), jnp.int32), start),
+        )[1]
+        # the carry that it has reached gets the next slot
+        top = way.top + 1
+        return way._replace(
+            top=top,
+            places=put(way.places, way.places[way.top] + n_trips, top),
+            slots=[put(slot, x, top) for slot, x in zip(way.slots, reached, strict=True)],
+        )
+
+    def stretch_back(way: _Way) -> _Way:
+        # keeps carries until the last one kept is near the end
+        is_far = lambda way: way.end - way.places[way.top] > STRETCH
+        way = lax.while_loop(is_far, keep_next, way)
+        place = way.places[way.top]
+        start = [take(slot, way.top) for slot in way.slots]
+
+        def stretch(carry: list[Any], constants: list[Any]) -> list[Any]:
+            own = _joined(closed, in_closed, constants)
+
+            def step(carry: list[Any], i: Any) -> Any:
+                after = lax.cond(
+                    place + i < way.end,
+                    lambda carry: body(own, carry),
+                    lambda carry: carry,
+                    carry,
+                )
+                return after, None
+
+            whole = _joined(start, in_carry, carry)
+            last, _ = lax.scan(step, whole, jnp.arange(STRETCH, dtype=jnp.int32))
+            return _chosen(last, in_carry)
+
+        # takes the cotangents back over these trips, and forgets the carry before them
+        pull = jax.vjp(stretch, _chosen(start, in_carry), floats_closed)[1]
+        of_carry, added = pull(way.of_carry)
+        return way._replace(
+            end=place,
+            top=way.top - 1,
+            of_carry=of_carry,
+            of_closed=[a + b for a, b in zip(way.of_closed, added, strict=True)],
+        )
+
+    way = _Way(
+        end=n,
+        top=jnp.zeros((), jnp.int32),
+        places=jnp.zeros(SLOTS, jnp.int32),
+        slots=[jnp.broadcast_to(x, (SLOTS, *x.shape)) for x in first],
+        of_carry=_chosen(cotangents, in_carry),
+        of_closed=[jnp.zeros_like(x) for x in floats_closed],
+    )
+    way = lax.while_loop(lambda way: way.end > 0, stretch_back, way)
+    of_closed = _joined([None] * len(closed), in_closed, way.of_closed)
+    of_carry = _joined([None] * len(first), in_carry, way.of_carry)
+    return of_closed, of_carry
+
+
+def _reach(n_slots: int, stretch: int) -> np.ndarray:
+    """How many trips go back with so many free slots if none is computed more than so often again.
+
+    Returns:
+      By free slots, and by times from -1, `[n_slots, n_times]`.
+    """
+    rows = []
+    for free in range(n_slots):
+        row = [0]
+        for times in range(TIMES):
+            row.append(min(stretch * math.comb(free + times, times), _MOST))
+        rows.append(row)
+    return np.asarray(rows, np.int32)
