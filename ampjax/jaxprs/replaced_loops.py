@@ -103,8 +103,9 @@ def _typed(values: Sequence[Any], atoms: Sequence[Any]) -> list[Any]:
     """Values of atoms, those of literals with their dtypes."""
     found = []
     for value, atom in zip(values, atoms, strict=True):
+        aval: Any = atom.aval
         is_literal = isinstance(atom, jex.Literal)
-        found.append(np.asarray(value, atom.aval.dtype) if is_literal else value)
+        found.append(np.asarray(value, aval.dtype) if is_literal else value)
     return found
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from ampjax.jaxprs.primitives import is_inexact, opened
 from ampjax.jaxprs.replaced_loops import WhileLoop, with_loops
@@ -75,6 +78,9 @@ def reversible_loop(
         return loop.plain(asked, closed, carry)
 
     def forward(asked: Any, closed: Any, carry: Any) -> Any:
+        changes = _Changes(tuple(x.perturbed for x in closed))
+        asked, closed, carry = jax.tree.map(lambda x: x.value, (asked, closed, carry))
+
         def trip(state: Any) -> Any:
             n, carry = state
             return n + 1, loop.body(closed, carry)
@@ -84,15 +90,39 @@ def reversible_loop(
             trip,
             (jnp.zeros((), jnp.int32), carry),
         )
-        return last, (closed, carry, n)
+        return last, (changes, closed, carry, n)
 
     def backward(kept: Any, cotangents: Any) -> Any:
-        closed, carry, n = kept
-        of_closed, of_carry = _gone_back(loop.body, closed, carry, n, cotangents)
-        return None, of_closed, of_carry
+        changes, closed, carry, n = kept
+        given = [_filled(ct) for ct in cotangents]
+        of_closed, of_carry = _gone_back(loop.body, closed, changes.of_closed, carry, n, given)
+        return [None] * len(asked), of_closed, of_carry
 
-    run.defvjp(forward, backward)
+    run.defvjp(forward, backward, symbolic_zeros=True)
     return run(list(asked), list(closed), list(carry))
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=(),
+    meta_fields=("of_closed",),
+)
+@dataclass(frozen=True)
+class _Changes:
+    """What is differentiated by.
+
+    Args:
+      of_closed: By constant of the body, whether it is.
+    """
+
+    of_closed: tuple[bool, ...]
+
+
+def _filled(cotangent: Any) -> Any:
+    """A cotangent as an array, also one known to be zero."""
+    if isinstance(cotangent, SymbolicZero):
+        return np.zeros(cotangent.shape, cotangent.dtype)
+    return cotangent
 
 
 def differentiable(function: Callable[..., Sequence[Any]]) -> Callable[..., list[Any]]:
@@ -148,6 +178,7 @@ def _joined(values: Sequence[Any], wanted: Sequence[bool], chosen: Sequence[Any]
 def _gone_back(
     body: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
     closed: Sequence[Any],
+    is_asked: Sequence[bool],
     first: Sequence[Any],
     n: Any,
     cotangents: Sequence[Any],
@@ -157,12 +188,13 @@ def _gone_back(
     Args:
       body: The body.
       closed: Its constants.
+      is_asked: By constant, whether its cotangent is needed.
       first: The first carry.
       n: The number of trips.
       cotangents: Of the last carry.
     """
     in_carry = _floats(first)
-    in_closed = _floats(closed)
+    in_closed = [a and b for a, b in zip(is_asked, _floats(closed), strict=True)]
     floats_closed = _chosen(closed, in_closed)
     reach = jnp.asarray(_reach(SLOTS, STRETCH))
 
