@@ -186,12 +186,12 @@ class ElementFunction:
 
 
 def _not_reversible(name: str) -> GraphError:
-    """The error for a gradient through a loop of unknown trips."""
-    fix = "Bound the loop, by `lax.scan` over a `lax.cond`, take `jax.jvp`, or give the function a `jax.custom_vjp`."
+    """The error for a derivative of the user's own that JAX can't take back."""
+    fix = "Bound that loop, by `lax.scan` over a `lax.cond`, or give the function a `jax.custom_vjp` in place of its `jax.custom_jvp`."
     return GraphError(
         f"vmap({name}), gradient",
-        "loops whose trips are bounded",
-        "a `lax.while_loop`, or a `fori_loop` with computed bounds, whose trips JAX does not keep for the way back",
+        "derivatives that JAX can take backwards",
+        "a rule of `jax.custom_jvp` with a `lax.while_loop`, or a `fori_loop` with computed bounds",
         fix,
     )
 

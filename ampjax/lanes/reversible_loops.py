@@ -1,8 +1,8 @@
 """While loops that can be differentiated backwards, however many trips they make.
 
-Forward a loop keeps its first carry and counts its trips. Backward it goes from the last trip to the first, a few trips at a time, and computes the carries before
-them again, from the nearest that it has kept. Which ones it keeps follows A. Griewank and A. Walther, "Algorithm 799: revolve", ACM TOMS 26, 2000: with s carries
-no trip is computed more than r times again, up to (s + r)! / (s! r!) times the trips that go back together.
+Forward a loop keeps its first carry and counts its trips. Backward it goes from the last trip to the first, and computes the carry before each again from the
+nearest that it has kept. Which ones it keeps follows A. Griewank and A. Walther, "Algorithm 799: revolve", ACM TOMS 26, 2000: with s carries no trip is computed
+more than r times again, in a loop of up to (s + r)! / (s! r!) trips.
 """
 
 from __future__ import annotations
@@ -24,14 +24,11 @@ from ampjax.jaxprs.replaced_loops import WhileLoop, with_loops
 from ampjax.lanes.lane_state import put, take
 from ampjax.lanes.linear_pairs import FloatParts, changes_by_pair
 
-SLOTS = 16
-"""Carries that a loop keeps at a time while it goes back."""
+SLOTS = 64
+"""Carries that a loop keeps at a time while it goes back: trips of loops up to 64 are computed once again, up to 2,080 at most twice, up to 45,760 three times."""
 
-STRETCH = 16
-"""Trips that go back together; what JAX keeps for them is kept for so many trips."""
-
-TIMES = 16
-"""How often a trip is computed again where the plan is best; sixteen slots then suffice for two thousand million trips."""
+_TIMES = 16
+"""How often trips are computed again, at most, in loops that the plan is made for; with eight times 64 carries suffice for any number of trips."""
 
 _MOST = np.iinfo(np.int32).max
 
@@ -196,7 +193,7 @@ def _gone_back(
     in_carry = _floats(first)
     in_closed = [a and b for a, b in zip(is_asked, _floats(closed), strict=True)]
     floats_closed = _chosen(closed, in_closed)
-    reach = jnp.asarray(_reach(SLOTS, STRETCH))
+    reach = jnp.asarray(_reach(SLOTS))
 
     def trips_to_next(way: _Way) -> Any:
         """How far the next carry to be kept is from the last one."""
@@ -204,8 +201,8 @@ def _gone_back(
         free = SLOTS - 1 - way.top
         # how often a trip has to be computed again at most; the table has a column in front for -1
         again = jnp.sum(reach[free, 1:] < left)
-        most = left - reach[jnp.maximum(free - 1, 0), again + 1]
-        return jnp.maximum(jnp.maximum(most, reach[free, again - 1]), STRETCH)
+        least = left - reach[jnp.maximum(free - 1, 0), again + 1]
+        return jnp.maximum(jnp.maximum(least, reach[free, again - 1]), 1)
 
     def keep_next(way: _Way) -> _Way:
         # goes on from the last carry kept, without keeping anything on the way
@@ -224,34 +221,21 @@ def _gone_back(
             slots=[put(slot, x, top) for slot, x in zip(way.slots, reached, strict=True)],
         )
 
-    def stretch_back(way: _Way) -> _Way:
-        # keeps carries until the last one kept is near the end
-        is_far = lambda way: way.end - way.places[way.top] > STRETCH
+    def trip_back(way: _Way) -> _Way:
+        # keeps carries until the last one kept is the one before the last trip
+        is_far = lambda way: way.end - way.places[way.top] > 1
         way = lax.while_loop(is_far, keep_next, way)
-        place = way.places[way.top]
         start = [take(slot, way.top) for slot in way.slots]
 
-        def stretch(carry: list[Any], constants: list[Any]) -> list[Any]:
+        def trip(carry: list[Any], constants: list[Any]) -> list[Any]:
             own = _joined(closed, in_closed, constants)
+            return _chosen(body(own, _joined(start, in_carry, carry)), in_carry)
 
-            def step(carry: list[Any], i: Any) -> Any:
-                after = lax.cond(
-                    place + i < way.end,
-                    lambda carry: body(own, carry),
-                    lambda carry: carry,
-                    carry,
-                )
-                return after, None
-
-            whole = _joined(start, in_carry, carry)
-            last, _ = lax.scan(step, whole, jnp.arange(STRETCH, dtype=jnp.int32))
-            return _chosen(last, in_carry)
-
-        # takes the cotangents back over these trips, and forgets the carry before them
-        pull = jax.vjp(stretch, _chosen(start, in_carry), floats_closed)[1]
+        # takes the cotangents back over this trip, and forgets the carry before it
+        pull = jax.vjp(trip, _chosen(start, in_carry), floats_closed)[1]
         of_carry, added = pull(way.of_carry)
         return way._replace(
-            end=place,
+            end=way.end - 1,
             top=way.top - 1,
             of_carry=of_carry,
             of_closed=[a + b for a, b in zip(way.of_closed, added, strict=True)],
@@ -265,13 +249,13 @@ def _gone_back(
         of_carry=_chosen(cotangents, in_carry),
         of_closed=[jnp.zeros_like(x) for x in floats_closed],
     )
-    way = lax.while_loop(lambda way: way.end > 0, stretch_back, way)
+    way = lax.while_loop(lambda way: way.end > 0, trip_back, way)
     of_closed = _joined([None] * len(closed), in_closed, way.of_closed)
     of_carry = _joined([None] * len(first), in_carry, way.of_carry)
     return of_closed, of_carry
 
 
-def _reach(n_slots: int, stretch: int) -> np.ndarray:
+def _reach(n_slots: int) -> np.ndarray:
     """How many trips go back with so many free slots if none is computed more than so often again.
 
     Returns:
@@ -280,7 +264,7 @@ def _reach(n_slots: int, stretch: int) -> np.ndarray:
     rows = []
     for free in range(n_slots):
         row = [0]
-        for times in range(TIMES):
-            row.append(min(stretch * math.comb(free + times, times), _MOST))
+        for times in range(_TIMES):
+            row.append(min(math.comb(free + times, times), _MOST))
         rows.append(row)
     return np.asarray(rows, np.int32)

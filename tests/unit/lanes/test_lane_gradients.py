@@ -1,6 +1,6 @@
 """Gradients of `amp.vmap` of plain JAX functions with loops of unknown trips: against JAX's own of the same loops, unrolled in Python."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import ampjax as amp
+from ampjax.errors import GraphError
 from ampjax.lanes import reversible_loops
 
 XS = np.random.default_rng(0).normal(size=(7, 3))
@@ -54,7 +55,7 @@ def nested(w, x, n):
         return lax.cond(k % 2 == 0, lambda y: falling(w, y, k), lambda y: 0.5 * y + x, y), k - 1
 
     def draw(x, row):
-        x, _ = lax.while_loop(lambda carry: carry[1] > 0, outer, (x * row, n))
+        x, _ = lax.while_loop(lambda carry: carry[1] > 0, outer, (x * row, n % 5))
         return x, x[0]
 
     x, rows = lax.scan(draw, x, jnp.arange(1.0, 4.0), reverse=True)
@@ -117,13 +118,14 @@ def loss(batched, w, xs, ns=NS):
     return jnp.sum(jnp.cos(batched(w, xs, ns)) * jnp.arange(1.0, 4.0))
 
 
-def unrolled(program, w=W, xs=XS, ns=NS):
-    """Gradients of the shared argument and of the elements', by JAX."""
+@cache
+def unrolled(program, n=len(NS)):
+    """Gradients of the shared argument and of the elements', by JAX, for the first elements."""
     if program is called:  # which JAX traces even then
         program = partial(called, checkpoint=lambda function: function)
     with jax.disable_jit():
         of = partial(loss, partial(one_by_one, program))
-        return jax.grad(of, (0, 1))(jnp.asarray(w), jnp.asarray(xs), ns)
+        return jax.grad(of, (0, 1))(jnp.asarray(W), jnp.asarray(XS[:n]), NS[:n])
 
 
 def require_close(found, expected, rtol=1e-9):
@@ -138,8 +140,109 @@ def vmapped(program, **how):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_as_unrolled(program, form, monkeypatch):
-    monkeypatch.setattr(reversible_loops, "SLOTS", 2)
-    monkeypatch.setattr(reversible_loops, "STRETCH", 2)
+    monkeypatch.setattr(reversible_loops, "SLOTS", 3)
     batched = vmapped(program, **FORMS[form])
     found = jax.jit(jax.grad(partial(loss, batched), (0, 1)))(W, XS)
     require_close(found, unrolled(program))
+
+
+@pytest.mark.parametrize("form", ["map", "vmap"])
+def test_in_the_form_that_was_measured(form, monkeypatch):
+    monkeypatch.setattr("ampjax.lanes.lane_function.fastest", lambda *_: form)
+    batched = vmapped(falling)
+    batched(W, XS, NS)
+    require_close(jax.grad(partial(loss, batched), (0, 1))(W, XS), unrolled(falling))
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_few_elements(n):
+    found = jax.grad(partial(loss, vmapped(falling)), (0, 1))(W, XS[:n], NS[:n])
+    if n:
+        require_close(found, unrolled(falling, n))
+    else:
+        assert not found[0].any() and found[1].shape == (0, 3)
+
+
+def test_of_what_a_function_closes_over():
+    def of(w):
+        return jnp.sum(amp.vmap(partial(turned, w), lanes=2, trips=2)(XS, NS) ** 2)
+
+    def expected(w):
+        return jnp.sum(one_by_one(turned, w, XS, NS) ** 2)
+
+    with jax.disable_jit():
+        right = jax.grad(expected)(jnp.asarray(W))
+    require_close(jax.grad(of)(W), right)
+    require_close(jax.jit(jax.grad(of))(W), right)
+
+
+def test_long_loops_keep_few_carries():
+    """A carry of 1,000 numbers, 3,000 trips: with each kept there would be 3,000 of them."""
+
+    def long(x, n):
+        return lax.fori_loop(0, n, lambda i, x: x + 0.01 * jnp.sin(x + 0.1 * i), x)
+
+    def scanned(x, n):
+        step = lambda x, i: (jnp.where(i < n, x + 0.01 * jnp.sin(x + 0.1 * i), x), None)
+        return lax.scan(step, x, jnp.arange(3000))[0]
+
+    xs = np.random.default_rng(2).normal(size=(2, 1000))
+    ns = np.asarray([3000, 2111], np.int32)
+    of = lambda batched: lambda xs: jnp.sum(jnp.cos(batched(xs, ns)))
+    compiled = jax.jit(jax.grad(of(amp.vmap(long, lanes=1, trips=8)))).lower(xs).compile()
+    require_close(compiled(xs), jax.grad(of(jax.vmap(scanned)))(xs))
+    temporary = compiled.memory_analysis().temp_size_in_bytes
+    assert temporary < 100 * xs[0].nbytes
+
+
+@pytest.mark.parametrize("slots", [2, 3, 64])
+def test_any_number_of_trips_goes_back(slots, monkeypatch):
+    """With two slots each carry is computed from the first one; 1 to 40 trips."""
+    monkeypatch.setattr(reversible_loops, "SLOTS", slots)
+    xs = np.linspace(0.1, 0.9, 41)
+    ns = np.arange(41, dtype=np.int32)
+    power = lambda x, n: lax.fori_loop(0, n, lambda _, y: y * x, 1.0)
+    found = jax.grad(lambda xs: jnp.sum(amp.vmap(power, lanes=41, trips=2)(xs, ns)))(xs)
+    require_close(found, ns * xs ** (ns - 1.0))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_infinite_derivative_behind_the_last_trip_does_not_show(form):
+    """The root has none at zero, where the first element stands without a trip."""
+    root = lambda w, x, n: lax.fori_loop(0, n, lambda _, x: jnp.sqrt(x) * w, x)
+    xs = np.asarray([0.0, 16.0, 81.0])
+    of = lambda w, xs: jnp.sum(vmapped(root, **FORMS[form])(w, xs, np.asarray([0, 1, 2])))
+    found = jax.grad(of, (0, 1))(2.0, xs)
+    # x; sqrt(x) w; sqrt(sqrt(x) w) w = x^(1/4) w^(3/2)
+    require_close(found[0], 4 + 1.5 * 3 * np.sqrt(2))
+    require_close(found[1], np.asarray([1.0, 2 / 8, 0.25 * 81**-0.75 * 2**1.5]))
+
+
+def test_second_derivatives():
+    batched = vmapped(falling, lanes=2, trips=2)
+    xs = XS[:2]
+    of = lambda xs: loss(batched, W, xs, NS[:2])
+    with jax.disable_jit():
+        alone = lambda xs: loss(partial(one_by_one, falling), W, xs, NS[:2])
+        expected = jax.grad(lambda xs: jnp.sum(jnp.sin(jax.grad(alone)(xs))))(jnp.asarray(xs))
+    directions = np.cos(jax.grad(of)(xs))
+    require_close(jax.jvp(jax.grad(of), (xs,), (directions,))[1], expected)
+    require_close(jax.grad(lambda xs: jnp.sum(jnp.sin(jax.grad(of)(xs))))(xs), expected)
+
+
+def test_a_rule_of_the_users_that_loops_is_refused():
+    """JAX does not take a loop in a rule of `jax.custom_jvp` back; it is not ours to write another one."""
+
+    @jax.custom_jvp
+    def own(x, n):
+        return x
+
+    @own.defjvp
+    def _(primals, tangents):
+        x, n = primals
+        return own(x, n), lax.fori_loop(0, n, lambda i, t: t * 2, tangents[0])
+
+    both = lambda w, x, n: own(turned(w, x, n), n)
+    with pytest.raises(GraphError, match="gradient: expected derivatives that") as told:
+        jax.grad(partial(loss, vmapped(both)))(W, XS)
+    assert "jax.custom_vjp" in told.value.fix
