@@ -1,8 +1,9 @@
-"""A jaxpr run with its while loops computed in another way, wherever they stand: in calls, scans, choices and other loops."""
+"""Runs of a jaxpr with other computations in place of while loops: at the top, in calls, scans, choices and other loops."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,9 @@ from ampjax.jaxprs.primitives import (
     while_parts,
 )
 
+Values = Sequence[Any]
+"""Values of several atoms."""
+
 
 class WhileLoop(NamedTuple):
     """A while loop of a jaxpr, as functions of values.
@@ -33,16 +37,21 @@ class WhileLoop(NamedTuple):
     """
 
     eqn: Any
-    test: Callable[[Sequence[Any], Sequence[Any]], Any]
-    body: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
+    test: Callable[[Values, Values], Any]
+    body: Callable[[Values, Values], Values]
 
-    def plain(self, asked: Sequence[Any], closed: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
+    def plain(
+        self,
+        asked: Values,
+        closed: Values,
+        carry: Values,
+    ) -> Values:
         """Runs the loop as JAX does.
 
         Args:
           asked: The test's constants.
           closed: The body's constants.
-          carry: What it carries into its first trip.
+          carry: The first carry.
         """
         return lax.while_loop(
             lambda carry: self.test(asked, carry),
@@ -52,8 +61,8 @@ class WhileLoop(NamedTuple):
 
 
 Replacement = Callable[
-    [WhileLoop, Sequence[Any], Sequence[Any], Sequence[Any]],
-    Sequence[Any],
+    [WhileLoop, Values, Values, Values],
+    Values,
 ]
 """From a loop, the constants of its test and of its body, and its first carry to its last carry."""
 
@@ -64,19 +73,22 @@ def has_while(jaxpr: Any) -> bool:
     Args:
       jaxpr: An open jaxpr.
     """
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "while" or any(has_while(each) for each in inner(eqn)):
-            return True
-    return False
+    return any(_holds_while(eqn) for eqn in jaxpr.eqns)
+
+
+def _holds_while(eqn: Any) -> bool:
+    if eqn.primitive.name == "while":
+        return True
+    return any(has_while(each) for each in inner(eqn))
 
 
 def with_loops(
     jaxpr: Any,
-    constants: Sequence[Any],
-    args: Sequence[Any],
+    constants: Values,
+    args: Values,
     replacement: Replacement,
-) -> list[Any]:
-    """Runs an open jaxpr with its while loops replaced. Functions with a derivative of their own stay as they are.
+) -> Values:
+    """Runs an open jaxpr with all while loops replaced, but not inside functions with a derivative of the user's own.
 
     Args:
       jaxpr: The jaxpr.
@@ -88,49 +100,59 @@ def with_loops(
       Values of its outputs.
     """
 
-    def results(eqn: Any, values: list[Any]) -> list[Any]:
-        if eqn.primitive.name == "while":
-            return _while(eqn, _typed(values, eqn.invars), replacement)
+    def results(eqn: Any, values: list[Any]) -> Values:
         rule = _RULES.get(eqn.primitive.name)
-        if rule is None or not any(has_while(each) for each in inner(eqn)):
+        if rule is None or not _holds_while(eqn):
             return bind(eqn, values)
-        return rule(eqn, _typed(values, eqn.invars), replacement)
+        typed = _typed(values, eqn.invars)
+        return rule(eqn, typed, replacement)
 
-    return _typed(evaluate(jaxpr, constants, args, results), jaxpr.outvars)
+    outputs = evaluate(jaxpr, constants, args, results)
+    return _typed(outputs, jaxpr.outvars)
 
 
-def _typed(values: Sequence[Any], atoms: Sequence[Any]) -> list[Any]:
-    """Values of atoms, those of literals with their dtypes."""
+def _typed(values: Values, atoms: Values) -> Values:
+    """Returns values of atoms, of literals with the dtype."""
     found = []
     for value, atom in zip(values, atoms, strict=True):
-        aval: Any = atom.aval
-        is_literal = isinstance(atom, jex.Literal)
-        found.append(np.asarray(value, aval.dtype) if is_literal else value)
+        if isinstance(atom, jex.Literal):
+            aval: Any = atom.aval
+            value = np.asarray(value, aval.dtype)
+        found.append(value)
     return found
 
 
-def _run(jaxpr: Any, args: Sequence[Any], replacement: Replacement) -> list[Any]:
-    """Runs a jaxpr that an equation holds."""
+def _run(jaxpr: Any, args: Values, replacement: Replacement) -> Values:
+    """Runs a jaxpr of an equation."""
     body, constants = opened(jaxpr)
     return with_loops(body, constants, args, replacement)
 
 
-def _while(eqn: Any, args: Sequence[Any], replacement: Replacement) -> list[Any]:
-    def test(asked: Sequence[Any], carry: Sequence[Any]) -> Any:
-        return _run(eqn.params["cond_jaxpr"], [*asked, *carry], replacement)[0]
+def _while(eqn: Any, args: Values, replacement: Replacement) -> Values:
+    tested = eqn.params["cond_jaxpr"]
+    repeated = eqn.params["body_jaxpr"]
 
-    def body(closed: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
-        return _run(eqn.params["body_jaxpr"], [*closed, *carry], replacement)
+    def test(asked: Values, carry: Values) -> Any:
+        found = _run(tested, [*asked, *carry], replacement)
+        return found[0]
 
-    return list(replacement(WhileLoop(eqn, test, body), *while_parts(eqn, args)))
+    def body(closed: Values, carry: Values) -> Values:
+        return _run(repeated, [*closed, *carry], replacement)
+
+    loop = WhileLoop(eqn, test, body)
+    asked, closed, carry = while_parts(eqn, args)
+    return list(replacement(loop, asked, closed, carry))
 
 
-def _scan(eqn: Any, args: Sequence[Any], replacement: Replacement) -> list[Any]:
+def _scan(eqn: Any, args: Values, replacement: Replacement) -> Values:
     closed, init, rows = scan_parts(eqn, args)
+    repeated = eqn.params["jaxpr"]
+    n = len(init)
 
     def step(carry: Any, row: Any) -> Any:
-        found = _run(eqn.params["jaxpr"], [*closed, *carry, *row], replacement)
-        return found[: len(init)], found[len(init) :]
+        given = [*closed, *carry, *row]
+        found = _run(repeated, given, replacement)
+        return found[:n], found[n:]
 
     carry, stacked = lax.scan(
         step,
@@ -143,24 +165,29 @@ def _scan(eqn: Any, args: Sequence[Any], replacement: Replacement) -> list[Any]:
     return [*carry, *stacked]
 
 
-def _cond(eqn: Any, args: Sequence[Any], replacement: Replacement) -> list[Any]:
+def _cond(eqn: Any, args: Values, replacement: Replacement) -> Values:
     branches = []
     for branch in eqn.params["branches"]:
-        branches.append(lambda *args, branch=branch: _run(branch, args, replacement))
-    return lax.switch(args[0], branches, *args[1:])
+        branches.append(partial(_jaxpr, branch, replacement))
+    which, *operands = args
+    return lax.switch(which, branches, *operands)
 
 
-def _call(eqn: Any, args: Sequence[Any], replacement: Replacement) -> list[Any]:
+def _jaxpr(jaxpr: Any, replacement: Replacement, *args: Any) -> Values:
+    return _run(jaxpr, args, replacement)
+
+
+def _call(eqn: Any, args: Values, replacement: Replacement) -> Values:
     return _run(called(eqn), args, replacement)
 
 
-def _of_vmap(eqn: Any, args: Sequence[Any], replacement: Replacement) -> list[Any]:
+def _of_vmap(eqn: Any, args: Values, replacement: Replacement) -> Values:
     return _run(eqn.params["call"], args, replacement)
 
 
-def _rematerialized(eqn: Any, args: Sequence[Any], replacement: Replacement) -> list[Any]:
+def _rematerialized(eqn: Any, args: Values, replacement: Replacement) -> Values:
     run = jax.checkpoint(
-        lambda *args: _run(called(eqn), args, replacement),
+        partial(_jaxpr, called(eqn), replacement),
         prevent_cse=eqn.params["prevent_cse"],
         policy=eqn.params["policy"],
     )
@@ -168,6 +195,7 @@ def _rematerialized(eqn: Any, args: Sequence[Any], replacement: Replacement) -> 
 
 
 _RULES = {
+    "while": _while,
     "scan": _scan,
     "cond": _cond,
     "custom_vmap_call": _of_vmap,

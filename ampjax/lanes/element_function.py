@@ -74,7 +74,7 @@ class ElementFunction:
         return self._differentiable(form, counts=False)(*operands)[0]
 
     def _differentiable(self, form: Form, counts: bool) -> Any:
-        """A function of constants and arguments to results, with derivatives, and trips of each element's loops if lanes count them."""
+        """A function of constants and arguments with derivatives, to results, and numbers of trips of each element's loops if lanes count trips."""
 
         @jax.custom_jvp
         def compute(*args: Any) -> tuple[list[Any], Any]:
@@ -127,7 +127,7 @@ class ElementFunction:
         return compute(*self.constants, *args)
 
     def _compute(self, form: Form, counts: bool, args: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Computes the results of all elements in a form, and trips of loops by element, `[n]`: zeros unless lanes count them."""
+        """Computes the results of all elements in a form, and trips of loops by element, `[n]`: zeros unless lanes count trips."""
         if isinstance(form, Pace):
             found = run(self.program, form._replace(counts=counts), args)
             return found.results, found.trips
@@ -152,7 +152,7 @@ class ElementFunction:
         given: Sequence[Any],
         cotangents: Sequence[Any],
     ) -> Sequence[Any]:
-        """Cotangents of arguments: those that JAX finds for `jax.vmap` of the function, unless it has loops that JAX can't take back.
+        """Cotangents of arguments: JAX's for `jax.vmap` of the function, unless the function has loops that JAX can't take back.
 
         Then elements go one after another, as many together as there are lanes, or all together.
         """

@@ -59,7 +59,7 @@ def linear_pair(
 
 
 class FloatParts(NamedTuple):
-    """Which arguments and results of a function have derivatives.
+    """The arguments and results of a function that have derivatives.
 
     Args:
       of_args: The numbers of such arguments.
@@ -103,7 +103,7 @@ def changes_by_pair(
     results: Sequence[Any],
     fixed: Collection[int] = (),
 ) -> list[Any]:
-    """The tangents of a function's results: forwards those that JAX finds, backwards by a function of its own.
+    """The tangents of a function's results: forwards JAX's own, backwards by another function.
 
     Args:
       function: The function, flat.

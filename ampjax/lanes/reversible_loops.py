@@ -1,4 +1,4 @@
-"""While loops that can be differentiated backwards, however many trips they make.
+"""While loops with a derivative in reverse direction, for any number of trips.
 
 Forward a loop keeps its first carry and counts its trips. Backward it goes from the last trip to the first, and computes the carry before each again from the
 nearest that it has kept. Which ones it keeps follows A. Griewank and A. Walther, "Algorithm 799: revolve", ACM TOMS 26, 2000: with s carries no trip is computed
@@ -34,7 +34,7 @@ _MOST = np.iinfo(np.int32).max
 
 
 class _Way(NamedTuple):
-    """How far a loop has gone back.
+    """The state of a loop on the way back.
 
     Args:
       end: Trips that are left.
@@ -59,7 +59,7 @@ def reversible_loop(
     closed: Sequence[Any],
     carry: Sequence[Any],
 ) -> list[Any]:
-    """Runs a loop; JAX can differentiate it backwards, and not forwards.
+    """Runs a loop in a form that JAX differentiates backwards, but not forwards.
 
     Args:
       loop: The loop.
@@ -106,7 +106,7 @@ def reversible_loop(
 )
 @dataclass(frozen=True)
 class _Changes:
-    """What is differentiated by.
+    """Flags of the variables of a derivative.
 
     Args:
       of_closed: By constant of the body, whether it is.
@@ -118,12 +118,13 @@ class _Changes:
 def _filled(cotangent: Any) -> Any:
     """A cotangent as an array, also one known to be zero."""
     if isinstance(cotangent, SymbolicZero):
-        return np.zeros(cotangent.shape, cotangent.dtype)
+        kind: Any = cotangent.aval
+        return np.zeros(kind.shape, kind.dtype)
     return cotangent
 
 
 def differentiable(function: Callable[..., Sequence[Any]]) -> Callable[..., list[Any]]:
-    """A flat function that JAX can differentiate in both directions, again and again, though it has while loops.
+    """A flat function, while loops included, in a form that JAX differentiates in both directions, again and again.
 
     Args:
       function: The function.
@@ -157,7 +158,7 @@ def differentiable(function: Callable[..., Sequence[Any]]) -> Callable[..., list
 
 
 def _floats(values: Sequence[Any]) -> list[bool]:
-    """By value, whether it has a cotangent."""
+    """Tells for each value whether there are cotangents for such values."""
     return [is_inexact(jax.typeof(x).dtype) for x in values]
 
 
@@ -196,13 +197,16 @@ def _gone_back(
     reach = jnp.asarray(_reach(SLOTS))
 
     def trips_to_next(way: _Way) -> Any:
-        """How far the next carry to be kept is from the last one."""
+        """The number of trips from the last carry kept to the next."""
         left = way.end - way.places[way.top]
         free = SLOTS - 1 - way.top
         # how often a trip has to be computed again at most; the table has a column in front for -1
         again = jnp.sum(reach[free, 1:] < left)
-        least = left - reach[jnp.maximum(free - 1, 0), again + 1]
-        return jnp.maximum(jnp.maximum(least, reach[free, again - 1]), 1)
+        behind = reach[jnp.maximum(free - 1, 0), again + 1]
+        before = reach[free, again - 1]
+        wanted = jnp.maximum(left - behind, before)
+        # under `vmap` this is also asked where nothing is left
+        return jnp.minimum(jnp.maximum(wanted, 1), left - 1)
 
     def keep_next(way: _Way) -> _Way:
         # goes on from the last carry kept, without keeping anything on the way
@@ -215,10 +219,14 @@ def _gone_back(
         )[1]
         # the carry that it has reached gets the next slot
         top = way.top + 1
+        place = way.places[way.top] + n_trips
+        slots = []
+        for slot, x in zip(way.slots, reached, strict=True):
+            slots.append(put(slot, x, top))
         return way._replace(
             top=top,
-            places=put(way.places, way.places[way.top] + n_trips, top),
-            slots=[put(slot, x, top) for slot, x in zip(way.slots, reached, strict=True)],
+            places=put(way.places, place, top),
+            slots=slots,
         )
 
     def trip_back(way: _Way) -> _Way:
@@ -229,16 +237,19 @@ def _gone_back(
 
         def trip(carry: list[Any], constants: list[Any]) -> list[Any]:
             own = _joined(closed, in_closed, constants)
-            return _chosen(body(own, _joined(start, in_carry, carry)), in_carry)
+            whole = _joined(start, in_carry, carry)
+            return _chosen(body(own, whole), in_carry)
 
         # takes the cotangents back over this trip, and forgets the carry before it
-        pull = jax.vjp(trip, _chosen(start, in_carry), floats_closed)[1]
+        floats = _chosen(start, in_carry)
+        pull = jax.vjp(trip, floats, floats_closed)[1]
         of_carry, added = pull(way.of_carry)
+        sums = [a + b for a, b in zip(way.of_closed, added, strict=True)]
         return way._replace(
             end=way.end - 1,
             top=way.top - 1,
             of_carry=of_carry,
-            of_closed=[a + b for a, b in zip(way.of_closed, added, strict=True)],
+            of_closed=sums,
         )
 
     way = _Way(
@@ -256,7 +267,7 @@ def _gone_back(
 
 
 def _reach(n_slots: int) -> np.ndarray:
-    """How many trips go back with so many free slots if none is computed more than so often again.
+    """The longest loops that go back with a number of free slots and a number of repetitions of a trip.
 
     Returns:
       By free slots, and by times from -1, `[n_slots, n_times]`.

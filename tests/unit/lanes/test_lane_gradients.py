@@ -119,7 +119,7 @@ def loss(batched, w, xs, ns=NS):
 
 
 @cache
-def unrolled(program, n=len(NS)):
+def unrolled(program, n=7):
     """Gradients of the shared argument and of the elements', by JAX, for the first elements."""
     if program is called:  # which JAX traces even then
         program = partial(called, checkpoint=lambda function: function)
@@ -204,6 +204,14 @@ def test_any_number_of_trips_goes_back(slots, monkeypatch):
     power = lambda x, n: lax.fori_loop(0, n, lambda _, y: y * x, 1.0)
     found = jax.grad(lambda xs: jnp.sum(amp.vmap(power, lanes=41, trips=2)(xs, ns)))(xs)
     require_close(found, ns * xs ** (ns - 1.0))
+
+
+def test_under_vmap():
+    power = lambda x, n: lax.fori_loop(0, n, lambda _, y: y * x, 1.0)
+    of = lambda xs, ns: jnp.sum(amp.vmap(power, lanes=2, trips=2)(xs, ns))
+    xs = np.linspace(0.1, 0.9, 6).reshape(2, 3)
+    ns = np.asarray([[1, 2, 3], [0, 80, 1]])
+    require_close(jax.vmap(jax.grad(of))(xs, ns), ns * xs ** (ns - 1.0))
 
 
 @pytest.mark.parametrize("form", FORMS)
