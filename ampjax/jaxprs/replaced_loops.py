@@ -23,7 +23,7 @@ from ampjax.jaxprs.primitives import (
     while_parts,
 )
 
-Values = Sequence[Any]
+Values = list[Any]
 """Values of several atoms."""
 
 
@@ -37,14 +37,14 @@ class WhileLoop(NamedTuple):
     """
 
     eqn: Any
-    test: Callable[[Values, Values], Any]
-    body: Callable[[Values, Values], Values]
+    test: Callable[[Sequence[Any], Sequence[Any]], Any]
+    body: Callable[[Sequence[Any], Sequence[Any]], Values]
 
     def plain(
         self,
-        asked: Values,
-        closed: Values,
-        carry: Values,
+        asked: Sequence[Any],
+        closed: Sequence[Any],
+        carry: Sequence[Any],
     ) -> Values:
         """Runs the loop as JAX does.
 
@@ -62,7 +62,7 @@ class WhileLoop(NamedTuple):
 
 Replacement = Callable[
     [WhileLoop, Values, Values, Values],
-    Values,
+    Sequence[Any],
 ]
 """From a loop, the constants of its test and of its body, and its first carry to its last carry."""
 
@@ -84,8 +84,8 @@ def _holds_while(eqn: Any) -> bool:
 
 def with_loops(
     jaxpr: Any,
-    constants: Values,
-    args: Values,
+    constants: Sequence[Any],
+    args: Sequence[Any],
     replacement: Replacement,
 ) -> Values:
     """Runs an open jaxpr with all while loops replaced, but not inside functions with a derivative of the user's own.
@@ -111,7 +111,7 @@ def with_loops(
     return _typed(outputs, jaxpr.outvars)
 
 
-def _typed(values: Values, atoms: Values) -> Values:
+def _typed(values: Values, atoms: Sequence[Any]) -> Values:
     """Returns values of atoms, of literals with the dtype."""
     found = []
     for value, atom in zip(values, atoms, strict=True):
@@ -132,11 +132,11 @@ def _while(eqn: Any, args: Values, replacement: Replacement) -> Values:
     tested = eqn.params["cond_jaxpr"]
     repeated = eqn.params["body_jaxpr"]
 
-    def test(asked: Values, carry: Values) -> Any:
+    def test(asked: Sequence[Any], carry: Sequence[Any]) -> Any:
         found = _run(tested, [*asked, *carry], replacement)
         return found[0]
 
-    def body(closed: Values, carry: Values) -> Values:
+    def body(closed: Sequence[Any], carry: Sequence[Any]) -> Values:
         return _run(repeated, [*closed, *carry], replacement)
 
     loop = WhileLoop(eqn, test, body)
@@ -174,7 +174,7 @@ def _cond(eqn: Any, args: Values, replacement: Replacement) -> Values:
 
 
 def _jaxpr(jaxpr: Any, replacement: Replacement, *args: Any) -> Values:
-    return _run(jaxpr, args, replacement)
+    return _run(jaxpr, list(args), replacement)
 
 
 def _call(eqn: Any, args: Values, replacement: Replacement) -> Values:
