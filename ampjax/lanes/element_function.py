@@ -15,11 +15,11 @@ from jax.core import Tracer
 
 from ampjax.errors import GraphError
 from ampjax.jaxprs.primitives import bind, evaluate, needed, opened
-from ampjax.jaxprs.replaced_loops import has_while
 from ampjax.lanes.element_gradients import pulled_back
 from ampjax.lanes.lane_lowering import lower
 from ampjax.lanes.lane_program import LaneProgram
 from ampjax.lanes.linear_pairs import FloatParts, changes_by_pair
+from ampjax.lanes.replaced_loops import has_while
 from ampjax.lanes.reversible_loops import differentiable
 from ampjax.lanes.running import Pace, run
 

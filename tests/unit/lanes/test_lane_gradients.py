@@ -123,9 +123,11 @@ def unrolled(program, n=7):
     """Gradients of the shared argument and of the elements', by JAX, for the first elements."""
     if program is called:  # which JAX traces even then
         program = partial(called, checkpoint=lambda function: function)
+    of = partial(loss, partial(one_by_one, program))
+    w = jnp.asarray(W)
+    xs = jnp.asarray(XS[:n])
     with jax.disable_jit():
-        of = partial(loss, partial(one_by_one, program))
-        return jax.grad(of, (0, 1))(jnp.asarray(W), jnp.asarray(XS[:n]), NS[:n])
+        return jax.grad(of, (0, 1))(w, xs, NS[:n])
 
 
 def require_close(found, expected, rtol=1e-9):
