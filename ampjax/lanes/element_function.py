@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from ampjax.errors import GraphError
-from ampjax.jaxprs.primitives import bind, evaluate, is_inexact, needed, opened
+from ampjax.jaxprs.primitives import bind, evaluate, needed, opened
+from ampjax.lanes.element_gradients import pulled_back
 from ampjax.lanes.lane_lowering import lower
 from ampjax.lanes.lane_program import LaneProgram
-from ampjax.lanes.linear_pairs import linear_pair
+from ampjax.lanes.linear_pairs import FloatParts, changes_by_pair
 from ampjax.lanes.one_kernel import in_one_kernel
+from ampjax.lanes.replaced_loops import has_while
+from ampjax.lanes.reversible_loops import differentiable
 from ampjax.lanes.running import Pace, is_small, run
 
 Form = Pace | str
@@ -46,6 +51,11 @@ class ElementFunction:
         """The lane program. Constants are its first arguments, so that what a function closes over may be differentiated."""
         return lower(self.jaxpr, self.is_mapped)
 
+    @cached_property
+    def has_while(self) -> bool:
+        """Whether there is a loop that JAX can't differentiate backwards."""
+        return has_while(self.jaxpr)
+
     @property
     def can_split(self) -> bool:
         """Whether lanes can gain something: elements differ in their ways, and no host is told on the way."""
@@ -61,18 +71,31 @@ class ElementFunction:
         Returns:
           Flat results, `[n, ...]` each.
         """
-        n = len(self.constants)
+        operands = (*self.constants, *args)
+        return self._differentiable(form, counts=False)(*operands)[0]
+
+    def _differentiable(self, form: Form, counts: bool) -> Any:
+        """A function of constants and arguments with derivatives, to results, and numbers of trips of each element's loops if lanes count trips."""
 
         @jax.custom_jvp
-        def compute(*args: Any) -> list[Any]:
-            return self._compute(form, args[:n], args[n:])
+        def compute(*args: Any) -> tuple[list[Any], Any]:
+            return self._compute(form, counts, args)
 
         @compute.defjvp
         def _(primals: Any, tangents: Any) -> Any:
-            results = compute(*primals)
-            return results, self._changes(primals, tangents, results)
+            results, trips = self._differentiable(form, self.has_while)(*primals)
+            no_change = np.zeros(trips.shape, jax.dtypes.float0)
+            changes = changes_by_pair(
+                lambda *args: self._compute("vmap", False, args[:-1])[0],
+                partial(self._taken_back, form),
+                [*primals, trips],
+                [*tangents, no_change],
+                results,
+                [i for i, x in enumerate(self.constants) if not isinstance(x, Tracer)],
+            )
+            return (results, trips), (changes, no_change)
 
-        return compute(*self.constants, *args)
+        return compute
 
     def bounded(self, pace: Pace, args: Sequence[Any]) -> tuple[list[Any], Any]:
         """Computes the results of all elements, of which some are given up.
@@ -104,17 +127,20 @@ class ElementFunction:
 
         return compute(*self.constants, *args)
 
-    def _compute(self, form: Form, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """Computes the results of all elements in a form."""
+    def _compute(self, form: Form, counts: bool, args: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Computes the results of all elements in a form, and trips of loops by element, `[n]`: zeros unless lanes count trips."""
         if isinstance(form, Pace):
-            return run(self.program, form, [*constants, *args]).results
-        one = lambda *own: evaluate(self.jaxpr, constants, self._joined(args, own), bind)
-        own = [arg for arg, mapped in zip(args, self.is_mapped, strict=True) if mapped]
+            found = run(self.program, form._replace(counts=counts), args)
+            return found.results, found.trips
+        n = len(self.constants)
+        one = lambda own: evaluate(self.jaxpr, args[:n], self._joined(args[n:], own), bind)
+        own = [arg for arg, mapped in zip(args[n:], self.is_mapped, strict=True) if mapped]
+        not_counted = jnp.zeros(own[0].shape[0], jnp.int32)
         if form == "vmap":
-            return jax.vmap(one)(*own)
-        mapped = lambda own: lax.map(lambda own: one(*own), own)
-        found = in_one_kernel(mapped, own) if is_small(self.program, 1) else None
-        return mapped(own) if found is None else found
+            return jax.vmap(one)(own), not_counted
+        one_by_one = lambda own: lax.map(one, own)
+        found = in_one_kernel(one_by_one, own) if is_small(self.program, 1) else None
+        return one_by_one(own) if found is None else found, not_counted
 
     def _joined(self, args: Sequence[Any], own: Sequence[Any]) -> list[Any]:
         """The arguments of one element: its own ones, and what all share."""
@@ -124,60 +150,53 @@ class ElementFunction:
             joined.append(next(left) if mapped else arg)
         return joined
 
-    def _changes(
+    def _taken_back(
         self,
-        primals: Sequence[Any],
-        tangents: Sequence[Any],
-        results: Sequence[Any],
-    ) -> list[Any]:
-        """The tangents of the results: those that JAX finds for `jax.vmap` of the function, in either direction."""
-        n = len(self.constants)
-        of_args = [i for i, x in enumerate(primals) if is_inexact(jnp.asarray(x).dtype)]
-        of_results = [i for i, x in enumerate(results) if is_inexact(x.dtype)]
+        form: Form,
+        parts: FloatParts,
+        given: Sequence[Any],
+        cotangents: Sequence[Any],
+    ) -> Sequence[Any]:
+        """Cotangents of arguments: JAX's for `jax.vmap` of the function, unless the function has loops that JAX can't take back.
 
-        def floats(given: Sequence[Any]) -> Callable[..., list[Any]]:
-            def function(*own: Any) -> list[Any]:
-                args = list(given)
-                for i, x in zip(of_args, own, strict=True):
-                    args[i] = x
-                found = self._compute("vmap", args[:n], args[n:])
-                return [found[i] for i in of_results]
+        Then elements go one after another, as many together as there are lanes, or all together.
+        """
+        *args, trips = given
+        if not self.has_while:
+            whole = lambda *args: self._compute("vmap", False, args)[0]
+            return jax.vjp(parts.of(whole, args), *parts.own(args))[1](list(cotangents))
+        rows = form.lanes if isinstance(form, Pace) else 1
+        if form == "vmap":
+            rows = trips.shape[0]
+        is_mapped = (*[False] * len(self.constants), *self.is_mapped)
 
-            return function
+        def pull(*operands: Any) -> list[Any]:
+            n = len(args)
+            return pulled_back(
+                self.jaxpr,
+                is_mapped,
+                operands[:n],
+                operands[n],
+                rows,
+                parts,
+                operands[n + 1 :],
+            )
 
-        def forward(given: Sequence[Any], changes: Sequence[Any]) -> Sequence[Any]:
-            own = tuple(given[i] for i in of_args)
-            return jax.jvp(floats(given), own, tuple(changes))[1]
-
-        def backward(given: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
-            own = tuple(given[i] for i in of_args)
-            try:
-                return jax.vjp(floats(given), *own)[1](list(cotangents))
-            except ValueError as error:
-                if "Reverse-mode differentiation does not work" not in str(error):
-                    raise
-                raise _not_reversible(self.name) from error
-
-        found = linear_pair(
-            forward,
-            backward,
-            primals,
-            [tangents[i] for i in of_args],
-            [results[i] for i in of_results],
-        )
-        changes = [jnp.zeros(x.shape, jax.dtypes.float0) for x in results]
-        for i, change in zip(of_results, found, strict=True):
-            changes[i] = change
-        return changes
+        try:
+            return differentiable(pull)(*given, *cotangents)
+        except ValueError as error:
+            if "Reverse-mode differentiation does not work" not in str(error):
+                raise
+            raise _not_reversible(self.name) from error
 
 
 def _not_reversible(name: str) -> GraphError:
-    """The error for a gradient through a loop of unknown trips."""
-    fix = "Bound the loop, by `lax.scan` over a `lax.cond`, take `jax.jvp`, or give the function a `jax.custom_vjp`."
+    """The error for a derivative of the user's own that JAX can't take back."""
+    fix = "Bound that loop, by `lax.scan` over a `lax.cond`, or give the function a `jax.custom_vjp` in place of its `jax.custom_jvp`."
     return GraphError(
         f"vmap({name}), gradient",
-        "loops whose trips are bounded",
-        "a `lax.while_loop`, or a `fori_loop` with computed bounds, whose trips JAX does not keep for the way back",
+        "derivatives that JAX can take backwards",
+        "a rule of `jax.custom_jvp` with a `lax.while_loop`, or a `fori_loop` with computed bounds",
         fix,
     )
 

@@ -77,7 +77,7 @@ class LaneFunction:
           that did not has made `max_trips` trips of its loops, which then ended as if their tests had said so; rows that a `scan` did not reach are zero.
 
         Raises:
-          GraphError: If axes do not fit the arguments or results, a gradient is taken through a loop whose trips are unknown, or a derivative with `max_trips`.
+          GraphError: If axes do not fit the arguments or results, a derivative is taken with `max_trips`, or a gradient through a `jax.custom_jvp` whose rule has a loop of unknown trips.
           DataError: If no argument is mapped, or numbers of elements differ.
         """
         flat = flat_arguments(repr(self), self._in_axes, args)

@@ -5,10 +5,10 @@ It is what a loop with a backward pass of its own needs under all of JAX's trans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
+
+from ampjax.jaxprs.primitives import is_inexact
 
 Linear = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 """From what is given and what it is linear in to results."""
@@ -54,6 +56,86 @@ def linear_pair(
         n_given=len(given),
         results=tuple(ShapedArray(kind.shape, kind.dtype) for kind in results),
     )
+
+
+class FloatParts(NamedTuple):
+    """The arguments and results of a function that have derivatives.
+
+    Args:
+      of_args: The numbers of such arguments.
+      of_results: The numbers of such results.
+    """
+
+    of_args: list[int]
+    of_results: list[int]
+
+    def of(self, function: Callable[..., Sequence[Any]], args: Sequence[Any]) -> Any:
+        """Returns a function of such arguments alone, to such results.
+
+        Args:
+          function: The function.
+          args: All its arguments.
+        """
+
+        def floats(*own: Any) -> list[Any]:
+            given = list(args)
+            for i, x in zip(self.of_args, own, strict=True):
+                given[i] = x
+            found = function(*given)
+            return [found[i] for i in self.of_results]
+
+        return floats
+
+    def own(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Such arguments.
+
+        Args:
+          args: All arguments.
+        """
+        return tuple(args[i] for i in self.of_args)
+
+
+def changes_by_pair(
+    function: Callable[..., Sequence[Any]],
+    transpose: Callable[[FloatParts, Sequence[Any], Sequence[Any]], Sequence[Any]],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    results: Sequence[Any],
+    fixed: Collection[int] = (),
+) -> list[Any]:
+    """The tangents of a function's results: forwards JAX's own, backwards by another function.
+
+    Args:
+      function: The function, flat.
+      transpose: From what has derivatives, the arguments, and cotangents of such results to those of such arguments.
+      primals: The arguments.
+      tangents: Their tangents.
+      results: The results.
+      fixed: Numbers of arguments that never change.
+    """
+    of_args = []
+    for i, x in enumerate(primals):
+        if i not in fixed and is_inexact(jax.typeof(x).dtype):
+            of_args.append(i)
+    parts = FloatParts(
+        of_args,
+        [i for i, x in enumerate(results) if is_inexact(x.dtype)],
+    )
+
+    def forward(given: Sequence[Any], changes: Sequence[Any]) -> Sequence[Any]:
+        return jax.jvp(parts.of(function, given), parts.own(given), tuple(changes))[1]
+
+    found = linear_pair(
+        forward,
+        lambda given, cotangents: transpose(parts, given, cotangents),
+        primals,
+        parts.own(tangents),
+        [results[i] for i in parts.of_results],
+    )
+    changes: list[Any] = [np.zeros(x.shape, jax.dtypes.float0) for x in results]
+    for i, change in zip(parts.of_results, found, strict=True):
+        changes[i] = change
+    return changes
 
 
 def _run(*args: Any, function: Linear, n_given: int, **_: Any) -> list[Any]:

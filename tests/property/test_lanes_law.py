@@ -15,7 +15,7 @@ from jax import lax
 from support.effort import NIGHTLY
 
 import ampjax as amp
-from ampjax.lanes import splitting
+from ampjax.lanes import reversible_loops, splitting
 
 WEIGHTS = np.random.default_rng(0).normal(size=(3, 3)) / 2
 numbers = st.integers(0, 4)
@@ -135,3 +135,31 @@ def test_each_element_gets_what_it_gets_alone(program, n, lanes, trips, seed):
         assert found[1][i] == k
     for a, b in zip(found, again, strict=True):
         assert np.asarray(a[order]).tobytes() == np.asarray(b).tobytes()
+
+
+@settings(max_examples=200 if NIGHTLY else 12)
+@given(programs, st.integers(1, 3), st.integers(1, 3), st.integers(2, 4), st.integers(0, 1 << 16))
+def test_gradients_are_those_of_unrolled_loops(program, n, lanes, slots, seed):
+    """Of the elements' own numbers and of a shared one, backwards through loops that keep two to four carries."""
+    rng = np.random.default_rng(seed)
+
+    def loss(run, scale, xs):
+        return jnp.sum(run(scale, xs) * np.arange(1.0, 4.0))
+
+    with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
+        patch.setattr(splitting, "DEAR", 0)
+        patch.setattr(reversible_loops, "SLOTS", slots)
+        xs = rng.normal(size=(n, 3))
+        ns = rng.integers(0, 7, n).astype(np.int32)
+        one = lambda scale, x, k: program((x * scale, k))[0]
+        lanes_of = amp.vmap(one, in_axes=(None, 0, 0), lanes=lanes, trips=2)
+        run = lambda scale, xs: lanes_of(scale, xs, ns)
+        found = jax.jit(jax.grad(partial(loss, run), (0, 1)))(0.9, xs)
+
+        def alone(scale, xs):
+            return jnp.stack([one(scale, x, k) for x, k in zip(xs, jnp.asarray(ns), strict=True)])
+
+        with jax.disable_jit():
+            expected = jax.grad(partial(loss, alone), (0, 1))(0.9, jnp.asarray(xs))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)

@@ -265,15 +265,6 @@ def test_forward_derivatives_go_through_loops():
     require_close(changes(lanes_of), changes(jax.vmap))
 
 
-def test_a_gradient_through_an_unbounded_loop_is_refused():
-    loss = lambda xs: lanes_of(turned)(xs, NS).sum()
-    with pytest.raises(
-        GraphError, match=r"vmap\(turned\), gradient: expected loops whose trips"
-    ) as told:
-        jax.grad(loss)(XS)
-    assert "jax.custom_vjp" in told.value.fix
-
-
 def test_derivatives_of_what_may_be_given_up_are_refused():
     loss = lambda xs: amp.vmap(turned, max_trips=3)(xs, NS)[0].sum()
     assert np.isfinite(loss(XS))

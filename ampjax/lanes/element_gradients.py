@@ -1,0 +1,180 @@
+"""Cotangents of a function of many elements, some elements at a time: elements whose loops have similar numbers of trips go together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+from ampjax.jaxprs.primitives import opened
+from ampjax.lanes.lane_state import take
+from ampjax.lanes.linear_pairs import FloatParts
+from ampjax.lanes.replaced_loops import Replacement, WhileLoop, with_loops
+from ampjax.lanes.reversible_loops import reversible_loop
+from ampjax.lanes.running import merge
+from ampjax.lanes.splitting import splits
+
+
+def pulled_back(
+    jaxpr: Any,
+    is_mapped: Sequence[bool],
+    args: Sequence[Any],
+    trips: Any,
+    rows: int,
+    parts: FloatParts,
+    cotangents: Sequence[Any],
+) -> list[Any]:
+    """Cotangents of arguments.
+
+    Args:
+      jaxpr: The function of one element, whose constants are its first arguments.
+      is_mapped: By argument, whether each element has its own.
+      args: The arguments; of one that is mapped `[n, ...]`.
+      trips: How many trips of loops each element makes, `[n]`, or about so.
+      rows: How many elements are computed at a time.
+      parts: Which arguments and results have cotangents.
+      cotangents: Those of such results, `[n, ...]` each.
+
+    Returns:
+      The cotangents of such arguments; of those that elements share, summed over the elements.
+    """
+    n = trips.shape[0]
+    own = [i for i in parts.of_args if is_mapped[i]]
+    shared = [i for i in parts.of_args if not is_mapped[i]]
+    rows = min(rows, n)
+
+    def pull(part: Sequence[Any], cotangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Computes cotangents of own arguments and of shared ones."""
+        whole = lambda *part: _of_part(jaxpr, is_mapped, part)
+        floats = parts.of(whole, part)
+        back = jax.vjp(floats, *parts.own(part))[1]
+        found = back(list(cotangents))
+        by_arg = dict(zip(parts.of_args, found, strict=True))
+        of_own = [by_arg[i] for i in own]
+        of_shared = [by_arg[i] for i in shared]
+        return of_own, of_shared
+
+    def joined(of_own: Sequence[Any], of_shared: Sequence[Any]) -> list[Any]:
+        numbers = [*own, *shared]
+        found = dict(zip(numbers, [*of_own, *of_shared], strict=True))
+        return [found[i] for i in parts.of_args]
+
+    if rows == n:
+        return joined(*pull(args, cotangents))
+
+    # elements in the order of their trips; the last part is filled up with the last element, which then has no cotangent
+    n_parts = -(-n // rows)
+    order = jnp.argsort(trips)
+    places = jnp.arange(n_parts * rows).reshape(n_parts, rows)
+
+    def next_part(sums: list[Any], places: Any) -> tuple[list[Any], list[Any]]:
+        elements = order[jnp.minimum(places, n - 1)]
+        part = []
+        for x, mapped in zip(args, is_mapped, strict=True):
+            part.append(x[elements] if mapped else x)
+        is_there = places < n
+        given = []
+        for x in cotangents:
+            own_rows = x[elements]
+            nothing = jnp.zeros_like(own_rows)
+            given.append(merge(is_there, own_rows, nothing))
+        of_own, of_shared = pull(part, given)
+        sums = [a + b for a, b in zip(sums, of_shared, strict=True)]
+        return sums, of_own
+
+    zeros = [jnp.zeros_like(args[i]) for i in shared]
+    of_shared, of_parts = lax.scan(next_part, zeros, places)
+    # back to where the elements were
+    back = jnp.argsort(order)
+    of_own = [x.reshape(-1, *x.shape[2:])[back] for x in of_parts]
+    return joined(of_own, of_shared)
+
+
+def _of_part(jaxpr: Any, is_mapped: Sequence[bool], args: Sequence[Any]) -> list[Any]:
+    """Results of some elements, `[rows, ...]` each, whose loops can be differentiated backwards."""
+    n = len(jaxpr.constvars)
+    rows = []
+    for x, mapped in zip(args, is_mapped, strict=True):
+        if mapped:
+            rows.append(x.shape[0])
+
+    def run(replacement: Replacement, *args: Any) -> list[Any]:
+        return with_loops(jaxpr, args[:n], args[n:], replacement)
+
+    if rows[0] == 1:
+        alone = []
+        for x, mapped in zip(args, is_mapped, strict=True):
+            alone.append(x[0] if mapped else x)
+        found = run(reversible_loop, *alone)
+        return [jnp.expand_dims(x, 0) for x in found]
+
+    axes = [0 if mapped else None for mapped in is_mapped]
+    together = jax.vmap(partial(run, _vmapped_loop), in_axes=tuple(axes))
+    batched, constants = opened(jax.make_jaxpr(together)(*args))
+    return with_loops(batched, constants, args, reversible_loop)
+
+
+def _vmapped_loop(
+    loop: WhileLoop,
+    asked: Sequence[Any],
+    closed: Sequence[Any],
+    carry: Sequence[Any],
+) -> list[Any]:
+    """Runs a loop under `vmap`, with one body for all elements if the elements end at different times."""
+    n_asked = len(asked)
+    n_fixed = n_asked + len(closed)
+
+    def plain(*args: Any) -> list[Any]:
+        return loop.plain(
+            args[:n_asked],
+            args[n_asked:n_fixed],
+            args[n_fixed:],
+        )
+
+    run = custom_vmap(plain)
+
+    @run.def_vmap
+    def _(size: int, is_batched: Sequence[bool], *args: Any) -> tuple[list[Any], list[bool]]:
+        axes = [0 if batched else None for batched in is_batched]
+        is_new = [True] * len(carry)
+        if not splits(loop.eqn, is_batched):
+            return jax.vmap(plain, in_axes=tuple(axes))(*args), is_new
+        first = []
+        for x, batched in zip(args[n_fixed:], is_batched[n_fixed:], strict=True):
+            first.append(x if batched else jnp.broadcast_to(x, (size, *x.shape)))
+        step = _in_step(loop, axes[:n_asked], axes[n_asked:n_fixed])
+        return step.plain(args[:n_asked], args[:n_fixed], first), is_new
+
+    return run(*asked, *closed, *carry)
+
+
+def _in_step(loop: WhileLoop, of_asked: Sequence[Any], of_closed: Sequence[Any]) -> WhileLoop:
+    """A loop of several elements, until the last one has ended. The constants of its test are also the first ones of its body."""
+    n = len(of_asked)
+    tests = jax.vmap(loop.test, in_axes=(list(of_asked), 0))
+    bodies = jax.vmap(loop.body, in_axes=(list(of_closed), 0))
+
+    def test(asked: Sequence[Any], carry: Sequence[Any]) -> Any:
+        goes_on = tests(list(asked), list(carry))
+        return jnp.any(goes_on)
+
+    def body(constants: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
+        goes_on = tests(list(constants[:n]), list(carry))
+        # an element that has ended computes with the numbers of one that has not: at its own last carry derivatives may be infinite
+        one = jnp.argmax(goes_on)
+        filled = []
+        for x in carry:
+            filled.append(merge(goes_on, x, take(x, one)[None]))
+        after = bodies(list(constants[n:]), filled)
+        # and keeps its own
+        kept = []
+        for new, old in zip(after, carry, strict=True):
+            kept.append(merge(goes_on, new, old))
+        return kept
+
+    return WhileLoop(loop.eqn, test, body)

@@ -1,0 +1,281 @@
+"""While loops with a derivative in reverse direction, for any number of trips.
+
+Forward a loop keeps its first carry and counts its trips. Backward it goes from the last trip to the first, and computes the carry before each again from the
+nearest that it has kept. Which ones it keeps follows A. Griewank and A. Walther, "Algorithm 799: revolve", ACM TOMS 26, 2000: with s carries no trip is computed
+more than r times again, in a loop of up to (s + r)! / (s! r!) trips.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+
+from ampjax.jaxprs.primitives import is_inexact, opened
+from ampjax.lanes.lane_state import put, take
+from ampjax.lanes.linear_pairs import FloatParts, changes_by_pair
+from ampjax.lanes.replaced_loops import WhileLoop, with_loops
+
+SLOTS = 64
+"""Carries that a loop keeps at a time while it goes back: trips of loops up to 64 are computed once again, up to 2,080 at most twice, up to 45,760 three times."""
+
+_TIMES = 16
+"""How often trips are computed again, at most, in loops that the plan is made for; with eight times 64 carries suffice for any number of trips."""
+
+_MOST = np.iinfo(np.int32).max
+
+
+class _Way(NamedTuple):
+    """The state of a loop on the way back.
+
+    Args:
+      end: Trips that are left.
+      top: The slot of the last carry kept.
+      places: By slot, the trips before its carry.
+      slots: The carries, `[SLOTS, ...]` each.
+      of_carry: Cotangents of the inexact part of the carry behind trip `end`.
+      of_closed: Those of the inexact ones of the body's constants, so far.
+    """
+
+    end: Any
+    top: Any
+    places: Any
+    slots: list[Any]
+    of_carry: list[Any]
+    of_closed: list[Any]
+
+
+def reversible_loop(
+    loop: WhileLoop,
+    asked: Sequence[Any],
+    closed: Sequence[Any],
+    carry: Sequence[Any],
+) -> list[Any]:
+    """Runs a loop in a form that JAX differentiates backwards, but not forwards.
+
+    Args:
+      loop: The loop.
+      asked: The test's constants.
+      closed: The body's constants.
+      carry: What it carries into its first trip.
+    """
+    if not any(_floats(carry)):
+        return loop.plain(asked, closed, carry)
+
+    @jax.custom_vjp
+    def run(asked: Any, closed: Any, carry: Any) -> list[Any]:
+        return loop.plain(asked, closed, carry)
+
+    def forward(asked: Any, closed: Any, carry: Any) -> Any:
+        changes = _Changes(tuple(x.perturbed for x in closed))
+        asked, closed, carry = jax.tree.map(lambda x: x.value, (asked, closed, carry))
+
+        def trip(state: Any) -> Any:
+            n, carry = state
+            return n + 1, loop.body(closed, carry)
+
+        n, last = lax.while_loop(
+            lambda state: loop.test(asked, state[1]),
+            trip,
+            (jnp.zeros((), jnp.int32), carry),
+        )
+        return last, (changes, closed, carry, n)
+
+    def backward(kept: Any, cotangents: Any) -> Any:
+        changes, closed, carry, n = kept
+        given = [_filled(ct) for ct in cotangents]
+        of_closed, of_carry = _gone_back(loop.body, closed, changes.of_closed, carry, n, given)
+        return [None] * len(asked), of_closed, of_carry
+
+    run.defvjp(forward, backward, symbolic_zeros=True)
+    return run(list(asked), list(closed), list(carry))
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=(),
+    meta_fields=("of_closed",),
+)
+@dataclass(frozen=True)
+class _Changes:
+    """Flags of the variables of a derivative.
+
+    Args:
+      of_closed: By constant of the body, whether it is.
+    """
+
+    of_closed: tuple[bool, ...]
+
+
+def _filled(cotangent: Any) -> Any:
+    """A cotangent as an array, also one known to be zero."""
+    if isinstance(cotangent, SymbolicZero):
+        kind: Any = cotangent.aval
+        return np.zeros(kind.shape, kind.dtype)
+    return cotangent
+
+
+def differentiable(function: Callable[..., Sequence[Any]]) -> Callable[..., list[Any]]:
+    """A flat function, while loops included, in a form that JAX differentiates in both directions, again and again.
+
+    Args:
+      function: The function.
+    """
+
+    @jax.custom_jvp
+    def compute(*args: Any) -> list[Any]:
+        return list(function(*args))
+
+    @compute.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        results = compute(*primals)
+        return results, changes_by_pair(function, transpose, primals, tangents, results)
+
+    def transpose(
+        parts: FloatParts,
+        given: Sequence[Any],
+        cotangents: Sequence[Any],
+    ) -> Sequence[Any]:
+        n = len(given)
+
+        def pull(*operands: Any) -> list[Any]:
+            args = operands[:n]
+            jaxpr, constants = opened(jax.make_jaxpr(function)(*args))
+            run = lambda *args: with_loops(jaxpr, constants, args, reversible_loop)
+            return jax.vjp(parts.of(run, args), *parts.own(args))[1](list(operands[n:]))
+
+        return differentiable(pull)(*given, *cotangents)
+
+    return compute
+
+
+def _floats(values: Sequence[Any]) -> list[bool]:
+    """Tells for each value whether there are cotangents for such values."""
+    return [is_inexact(jax.typeof(x).dtype) for x in values]
+
+
+def _chosen(values: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    """The wanted ones among some values."""
+    return [x for x, is_wanted in zip(values, wanted, strict=True) if is_wanted]
+
+
+def _joined(values: Sequence[Any], wanted: Sequence[bool], chosen: Sequence[Any]) -> list[Any]:
+    """Some values, with the wanted ones replaced."""
+    left = iter(chosen)
+    return [next(left) if want else x for x, want in zip(values, wanted, strict=True)]
+
+
+def _gone_back(
+    body: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
+    closed: Sequence[Any],
+    is_asked: Sequence[bool],
+    first: Sequence[Any],
+    n: Any,
+    cotangents: Sequence[Any],
+) -> tuple[list[Any], list[Any]]:
+    """Cotangents of a body's constants and of the first carry; None where there is none.
+
+    Args:
+      body: The body.
+      closed: Its constants.
+      is_asked: By constant, whether its cotangent is needed.
+      first: The first carry.
+      n: The number of trips.
+      cotangents: Of the last carry.
+    """
+    in_carry = _floats(first)
+    in_closed = [a and b for a, b in zip(is_asked, _floats(closed), strict=True)]
+    floats_closed = _chosen(closed, in_closed)
+    reach = jnp.asarray(_reach(SLOTS))
+
+    def trips_to_next(way: _Way) -> Any:
+        """The number of trips from the last carry kept to the next."""
+        left = way.end - way.places[way.top]
+        free = SLOTS - 1 - way.top
+        # how often a trip has to be computed again at most; the table has a column in front for -1
+        again = jnp.sum(reach[free, 1:] < left)
+        behind = reach[jnp.maximum(free - 1, 0), again + 1]
+        before = reach[free, again - 1]
+        wanted = jnp.maximum(left - behind, before)
+        # under `vmap` this is also asked where nothing is left
+        return jnp.minimum(jnp.maximum(wanted, 1), left - 1)
+
+    def keep_next(way: _Way) -> _Way:
+        # goes on from the last carry kept, without keeping anything on the way
+        n_trips = trips_to_next(way)
+        start = [take(slot, way.top) for slot in way.slots]
+        reached = lax.while_loop(
+            lambda state: state[0] < n_trips,
+            lambda state: (state[0] + 1, body(closed, state[1])),
+            (jnp.zeros((), jnp.int32), start),
+        )[1]
+        # the carry that it has reached gets the next slot
+        top = way.top + 1
+        place = way.places[way.top] + n_trips
+        slots = []
+        for slot, x in zip(way.slots, reached, strict=True):
+            slots.append(put(slot, x, top))
+        return way._replace(
+            top=top,
+            places=put(way.places, place, top),
+            slots=slots,
+        )
+
+    def trip_back(way: _Way) -> _Way:
+        # keeps carries until the last one kept is the one before the last trip
+        is_far = lambda way: way.end - way.places[way.top] > 1
+        way = lax.while_loop(is_far, keep_next, way)
+        start = [take(slot, way.top) for slot in way.slots]
+
+        def trip(carry: list[Any], constants: list[Any]) -> list[Any]:
+            own = _joined(closed, in_closed, constants)
+            whole = _joined(start, in_carry, carry)
+            return _chosen(body(own, whole), in_carry)
+
+        # takes the cotangents back over this trip, and forgets the carry before it
+        floats = _chosen(start, in_carry)
+        pull = jax.vjp(trip, floats, floats_closed)[1]
+        of_carry, added = pull(way.of_carry)
+        sums = [a + b for a, b in zip(way.of_closed, added, strict=True)]
+        return way._replace(
+            end=way.end - 1,
+            top=way.top - 1,
+            of_carry=of_carry,
+            of_closed=sums,
+        )
+
+    way = _Way(
+        end=n,
+        top=jnp.zeros((), jnp.int32),
+        places=jnp.zeros(SLOTS, jnp.int32),
+        slots=[jnp.broadcast_to(x, (SLOTS, *x.shape)) for x in first],
+        of_carry=_chosen(cotangents, in_carry),
+        of_closed=[jnp.zeros_like(x) for x in floats_closed],
+    )
+    way = lax.while_loop(lambda way: way.end > 0, trip_back, way)
+    of_closed = _joined([None] * len(closed), in_closed, way.of_closed)
+    of_carry = _joined([None] * len(first), in_carry, way.of_carry)
+    return of_closed, of_carry
+
+
+def _reach(n_slots: int) -> np.ndarray:
+    """The longest loops that go back with a number of free slots and a number of repetitions of a trip.
+
+    Returns:
+      By free slots, and by times from -1, `[n_slots, n_times]`.
+    """
+    rows = []
+    for free in range(n_slots):
+        row = [0]
+        for times in range(_TIMES):
+            row.append(min(math.comb(free + times, times), _MOST))
+        rows.append(row)
+    return np.asarray(rows, np.int32)
