@@ -33,12 +33,14 @@ class LaneRun(NamedTuple):
       trips: Trips of loops by element, `[n]`; zeros unless they were counted.
       is_cut: By element, whether it was given up, `[n]`.
       runs: How often each block ran, `[n_blocks]`.
+      spans: By element the lane that had it, and how many trips each lane had computed when it took it and when it had finished, `[n, 3]`; zeros unless counted.
     """
 
     results: list[Any]
     trips: Any
     is_cut: Any
     runs: Any
+    spans: Any
 
 
 class Pace(NamedTuple):
@@ -65,17 +67,14 @@ def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
       pace: How.
       args: Values of its arguments: of one that is mapped `[n, ...]` with n at least 1.
     """
-    values = dict(program.constants)
-    for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
-        if not mapped:
-            values[var] = arg
-    take_steps(program.prologue, values)
-    turns = _Turns(program, pace, values)
+    values = shared_values(program, args)
+    turns = Turns(program, pace, values)
     finished = len(program.blocks)
 
     def turn(state: LaneState) -> LaneState:
         state = turns.items(program.body.items, state)
-        return change_elements(program, args, state)
+        clock = trips_computed(program, state.runs) if pace.counts else None
+        return change_elements(program, args, state, clock)
 
     state = first_state(program, args, values, pace.lanes)
     state = lax.while_loop(lambda state: jnp.any(state.pc < finished), turn, state)
@@ -84,10 +83,37 @@ def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
         state.all_trips,
         state.all_cut,
         state.runs,
+        state.spans,
     )
 
 
-class _Turns:
+def shared_values(program: LaneProgram, args: Sequence[Any]) -> dict[Any, Any]:
+    """Values of what lanes share, by variable.
+
+    Args:
+      program: The program.
+      args: Values of its arguments.
+    """
+    values = dict(program.constants)
+    for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
+        if not mapped:
+            values[var] = arg
+    take_steps(program.prologue, values)
+    return values
+
+
+def trips_computed(program: LaneProgram, runs: Any) -> Any:
+    """The trips of loops that each lane has computed, for its element or for none.
+
+    Args:
+      program: The program.
+      runs: How often each block ran, `[n_blocks]`.
+    """
+    is_trip = jnp.asarray([block.is_trip for block in program.blocks])
+    return jnp.sum(jnp.where(is_trip, runs, 0), dtype=jnp.int32)
+
+
+class Turns:
     """Runs parts of a program on a state.
 
     Args:
