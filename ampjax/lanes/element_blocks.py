@@ -155,11 +155,15 @@ class ElementBlocks:
             raise DataError(place, "numbers", f"{array.dtype}", fix) from error
 
     def _check_kind(self, number: int, leaf: Any) -> None:
+        wanted = self._kinds[number]
+        # most elements are arrays of that very type, which is quickly seen
+        if getattr(leaf, "dtype", None) == wanted.dtype and leaf.shape == wanted.shape:
+            return
         kind = self._kind(number, leaf)
-        if kind != self._kinds[number]:
+        if kind != wanted:
             raise DataError(
                 f"{self._place()}, argument {self._name(number)}",
-                f"{self._kinds[number]}, as in element 0",
+                f"{wanted}, as in element 0",
                 f"{kind}",
                 "Pad or convert it: all elements of a stream go through one compiled program.",
             )

@@ -74,12 +74,14 @@ def lanes(
         )
         axes = figure.add_axes(box)
         axes.set(xlim=(0, max(of_vmap, of_lanes)), ylim=(n_rows, 0))
-        _draw(axes, rows, begin, report.trips, (length, n_rows))
+        _draw(axes, rows, begin, report.trips, (length, n_rows), row)
         _dress(axes, name, length * n_rows, report)
+        _number_rows(axes, n_rows, row)
         y += row * n_rows + _HEAD
-    figure.axes[0].set_ylabel("element")
-    figure.axes[1].set_ylabel("lane")
-    figure.axes[1].set_xlabel("trips computed in each row")
+    for axes, kind in zip(figure.axes, ("element", "lane"), strict=True):
+        axes.set_ylabel(kind)
+        axes.yaxis.set_label_coords(-0.05, 0.5)
+    figure.axes[1].set_xlabel("trips of loops that each row computes")
     _legend(figure)
     if title:
         figure.suptitle(title, y=1 - 0.1 / height, va="top", fontsize=11)
@@ -93,6 +95,7 @@ def _draw(
     starts: np.ndarray,
     trips: np.ndarray,
     size: tuple[int, int],
+    height: float,
 ) -> None:
     """A chart's bars on grey ground.
 
@@ -102,26 +105,25 @@ def _draw(
       starts: By element where its bar begins.
       trips: By element how long it is.
       size: How far the ground goes, and over how many rows.
+      height: Of a row, in inches.
     """
     length, n_rows = size
     axes.add_collection(
         PolyCollection([_corners(0, length, 0, n_rows)], facecolors=_WASTE, label="waste")
     )
-    points = 72 * axes.get_position().height * axes.figure.get_size_inches()[1] / n_rows
-    gap = 0.1 if points > 4 else 0.0
     bars = []
     colours = []
     for element in np.flatnonzero(trips):
         row = rows[element]
         end = starts[element] + trips[element]
-        bars.append(_corners(starts[element], end, row + gap, row + 1 - gap))
+        bars.append(_corners(starts[element], end, row, row + 1))
         colours.append(_COLOURS[element % len(_COLOURS)])
     axes.add_collection(
         PolyCollection(
             bars,
             facecolors=colours,
             edgecolors=WHITE,
-            linewidths=0.4 if gap else 0.0,
+            linewidths=0.8 if height > 0.06 else 0.0,
             label="elements",
         )
     )
@@ -140,14 +142,24 @@ def _dress(axes: Axes, name: str, n_computed: int, report: LaneReport) -> None:
         fontsize=10,
     )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-    axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _number_rows(axes: Axes, n_rows: int, height: float) -> None:
+    """Numbers beside as many rows as there is room for."""
+    steps = [n * 10**k for k in range(10) for n in (1, 2, 5)]
+    step = next(step for step in steps if step * height >= 0.2)
+    shown = range(0, n_rows, step)
+    axes.set_yticks([row + 0.5 for row in shown], [f"{row}" for row in shown], fontsize=8)
+    axes.tick_params(axis="y", length=0)
 
 
 def _legend(figure: Figure) -> None:
     handles = [
-        Patch(facecolor=_COLOURS[0], label="a colour for each element"),
+        Patch(
+            facecolor=_COLOURS[0],
+            label="trips of an element's own loops, a colour for each element",
+        ),
         Patch(facecolor=_WASTE, label="computed for nothing"),
     ]
     figure.legend(handles=handles, loc="lower center", ncols=2, frameon=False, fontsize=9)

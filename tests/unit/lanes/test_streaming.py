@@ -121,10 +121,13 @@ class Source:
             yield np.int32(3_000 if i in self._long else i % 7)
 
 
-@pytest.mark.parametrize(("ordered", "long"), [(False, (0,)), (True, ()), (True, (0, 40_000))])
-def test_a_long_stream_is_never_in_memory(ordered, long):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n", "ordered", "long"),
+    [(100_000, False, (0,)), (10_000, True, ()), (100_000, True, (0, 40_000))],
+)
+def test_a_long_stream_is_never_in_memory(n, ordered, long):
     """Only blocks are taken ahead; in order also what waits for an element that takes long."""
-    n = 100_000
     block = 500
     most_waiting = 2_000
     source = Source(n, long)
