@@ -2,6 +2,7 @@
 
 from collections import namedtuple
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -262,10 +263,11 @@ def test_elements_that_are_not_like_the_first_are_refused(second, told):
 
 def test_settings_are_checked_before_anything_is_read():
     for name in ("block", "most_waiting"):
+        none: Any = {name: 0}
         with pytest.raises(
             GraphError, match=rf"vmap\(counted\), {name}: expected a whole number from 1, got 0"
         ):
-            lanes_of(counted).stream([1], **{name: 0})
+            lanes_of(counted).stream([1], **none)
     with pytest.raises(DataError, match="stream: expected an argument that elements do not share"):
         list(lanes_of(counted, in_axes=None).stream([1]))
     with pytest.raises(GraphError, match="stream, in_axes: expected axes that fit"):

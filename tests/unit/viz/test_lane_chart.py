@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from matplotlib.text import Text
 
 import ampjax as amp
 from ampjax.errors import SettingsError
@@ -65,7 +66,9 @@ def test_no_text_leaves_the_picture_or_lies_on_another(n):
         labels = [t.get_window_extent() for t in axes.get_yticklabels()]
         for one, other in pairwise(labels):
             assert not one.overlaps(other)
-        for text in (axes.yaxis.label, axes.xaxis.label, axes._left_title):
+        names = {kind.get_text(): kind for kind in axes.findobj(Text)}
+        title = names[axes.get_title(loc="left")]
+        for text in (axes.yaxis.label, axes.xaxis.label, title):
             box = text.get_window_extent()
             assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
             assert box.y0 >= 0 and box.y1 <= figure.bbox.y1
