@@ -48,7 +48,7 @@ class FinishedElements(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """A state together with what is finished."""
+    """A state together with the finished elements."""
 
     state: LaneState
     numbers: Any
@@ -112,7 +112,7 @@ def advance(
 
 
 def _changed(program: LaneProgram, args: Sequence[Any], carry: _Carry, n: Any) -> _Carry:
-    """Hands in what lanes have finished, and gives them and idle lanes the next elements."""
+    """Hands in finished elements, and gives the next ones to free lanes."""
     finished = len(program.blocks)
 
     def wants(state: LaneState) -> Any:

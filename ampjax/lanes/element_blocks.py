@@ -36,7 +36,7 @@ class ElementBlock(NamedTuple):
         return found
 
     def repeated(self, is_mapped: Sequence[bool]) -> list[Any]:
-        """The arguments, padded with those of the last element.
+        """The arguments, padded with the last element.
 
         Args:
           is_mapped: By argument, whether each element has its own.
@@ -67,7 +67,7 @@ class LeafKind(NamedTuple):
 
 
 class ElementBlocks:
-    """The blocks of a stream, read as they are asked for.
+    """The blocks of a stream, read on demand.
 
     Args:
       where: The place, for errors.
@@ -126,7 +126,7 @@ class ElementBlocks:
         return leaves
 
     def _learn(self, args: tuple[Any, ...], leaves: list[Any], structure: Any) -> None:
-        """Notes what the first element is like."""
+        """Notes the structure, types and shared leaves of the first element."""
         axes = spread(f"{self._where}, in_axes", self._in_axes, args)
         self.is_mapped = tuple(axis is not None for axis in axes)
         self.structure = structure
@@ -201,7 +201,7 @@ class ElementBlocks:
 
 
 def _rows(leaves: Sequence[Any], kind: LeafKind, size: int) -> Any:
-    """Leaves as rows of one array: in JAX if they are keys of random numbers, else in NumPy."""
+    """Leaves as rows of one array: keys of random numbers in JAX, all else in NumPy."""
     if jnp.issubdtype(kind.dtype, jax.dtypes.prng_key):
         padding = [leaves[-1]] * (size - len(leaves))
         return jnp.stack([*leaves, *padding])

@@ -180,7 +180,7 @@ class LaneFunction:
             )
 
     def _streamed(self, blocks: ElementBlocks, most_waiting: int | None) -> Iterator[Any]:
-        """The results of a stream; how they are computed is decided by the first block."""
+        """The results of a stream, in the form that the first block decides."""
         rest = iter(blocks)
         first = next(rest, None)
         if first is None:
@@ -199,7 +199,7 @@ class LaneFunction:
         first: ElementBlock,
         traced: ElementFunction,
     ) -> StreamWork:
-        """What computes a stream: lanes, or a call for each block where that was found to be faster."""
+        """The computation of a stream: in lanes, or by a call for each block where that was faster."""
         is_mapped = blocks.is_mapped
         structure = blocks.structure
         flat = FlatArguments(first.only(is_mapped), is_mapped, structure, first.n)

@@ -88,7 +88,7 @@ def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
 
 
 def shared_values(program: LaneProgram, args: Sequence[Any]) -> dict[Any, Any]:
-    """Values of what lanes share, by variable.
+    """Values that all lanes share, by variable.
 
     Args:
       program: The program.

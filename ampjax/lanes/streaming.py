@@ -1,4 +1,4 @@
-"""Streams: results of elements that are read block by block, in their order or as they finish."""
+"""Streams: results of elements that are read block by block, in the order of the stream or of the finish."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StreamWork(Protocol):
         ...
 
     def collect(self) -> list[StreamResult]:
-        """Waits for the last block that was given; the elements that were finished since."""
+        """Waits for the last block that was given, and returns the elements finished since."""
         ...
 
 
@@ -68,7 +68,7 @@ class LaneWork:
         self._n_of_last = 0
 
     def give(self, block: ElementBlock | None, until: float) -> None:
-        """Starts to compute a block; without one lanes finish what they have.
+        """Starts to compute a block; without a block lanes finish their elements.
 
         Args:
           block: The block.
@@ -85,7 +85,7 @@ class LaneWork:
         self._n_of_last = n
 
     def collect(self) -> list[StreamResult]:
-        """Waits for the last block; the elements that were finished since, as they finished."""
+        """Waits for the last block, and returns the elements finished since, in the order of the finish."""
         found = self._found
         self._found = None
         if found is None:
@@ -150,7 +150,7 @@ class CallWork:
 
 
 def rows_of(arrays: list[Any], n: int) -> list[list[Any]]:
-    """Rows of some arrays, each by itself, so that keeping one does not keep all.
+    """Rows of some arrays as arrays of their own, so that a kept row does not keep all.
 
     Args:
       arrays: `[at least n, ...]` each.
@@ -170,7 +170,7 @@ def in_turn(
     blocks: Iterable[ElementBlock],
     most_waiting: int | None,
 ) -> Iterator[StreamResult]:
-    """Gives blocks to a computation, and results as they come.
+    """Gives blocks to a computation, and yields its results.
 
     While a block is computed the next one is read, and results of the one before are given out.
 
@@ -213,7 +213,7 @@ class _WaitingResults:
 
     @property
     def n_early(self) -> int:
-        """How many wait for one before them."""
+        """The number of results that wait for an earlier one."""
         return len(self._early)
 
     def add(self, results: Iterable[StreamResult]) -> None:
@@ -232,7 +232,7 @@ class _WaitingResults:
             self.next += 1
 
     def ready(self) -> Iterator[StreamResult]:
-        """Gives out the results whose turn it is."""
+        """Yields the results that are next."""
         ready = self._ready
         self._ready = []
         ready.reverse()

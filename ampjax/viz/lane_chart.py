@@ -32,7 +32,7 @@ def lanes(
     *,
     title: str | None = None,
 ) -> Figure:
-    """Draws what `amp.vmap(function).explain` has counted: a bar for each element, above as `jax.vmap` computes it, below in its lane.
+    """Draws the counts of `amp.vmap(function).explain`: a bar for each element, above under `jax.vmap`, below in its lane.
 
     Both charts have one scale in both directions, so areas are rows computed. The coloured part of an element's bar is the trips of its own loops, drawn at the bar's
     beginning; grey is computed for nothing: under `jax.vmap` until the last element has ended, in lanes until the next look, or because no element is left.

@@ -109,7 +109,7 @@ def test_one_program_for_all_blocks_and_streams():
 
 
 class Source:
-    """A stream that counts what is taken from it."""
+    """A stream that counts the elements taken."""
 
     def __init__(self, n, long=()):
         self.n_taken = 0
@@ -128,7 +128,7 @@ class Source:
     [(100_000, False, (0,)), (10_000, True, ()), (100_000, True, (0, 40_000))],
 )
 def test_a_long_stream_is_never_in_memory(n, ordered, long):
-    """Only blocks are taken ahead; in order also what waits for an element that takes long."""
+    """Only blocks are taken ahead; in order also elements behind one that takes long."""
     block = 500
     most_waiting = 2_000
     source = Source(n, long)
