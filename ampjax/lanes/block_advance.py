@@ -10,7 +10,7 @@ from jax import lax
 
 from ampjax.lanes.lane_program import LaneProgram
 from ampjax.lanes.lane_state import LaneState, all_results, empty_state, hand_in, put, take_element
-from ampjax.lanes.running import Pace, Turns, shared_values
+from ampjax.lanes.running import LaneTurns, Pace, shared_values
 
 
 class KeptLanes(NamedTuple):
@@ -86,7 +86,7 @@ def advance(
       until: Lanes go on, too, as long as one of them has an element with a number below this one.
     """
     values = shared_values(program, args)
-    turns = Turns(program, pace, values)
+    turns = LaneTurns(program, pace, values)
     finished = len(program.blocks)
     size = next(arg.shape[0] for arg, own in zip(args, program.is_mapped, strict=True) if own)
     room = size + pace.lanes

@@ -68,7 +68,7 @@ def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
       args: Values of its arguments: of one that is mapped `[n, ...]` with n at least 1.
     """
     values = shared_values(program, args)
-    turns = Turns(program, pace, values)
+    turns = LaneTurns(program, pace, values)
     finished = len(program.blocks)
 
     def turn(state: LaneState) -> LaneState:
@@ -113,7 +113,7 @@ def trips_computed(program: LaneProgram, runs: Any) -> Any:
     return jnp.sum(jnp.where(is_trip, runs, 0), dtype=jnp.int32)
 
 
-class Turns:
+class LaneTurns:
     """Runs parts of a program on a state.
 
     Args:
