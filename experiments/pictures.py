@@ -7,13 +7,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
+from jax import lax
 
 import ampjax as amp
 from ampjax.viz.gantt import gantt, gantts
 from ampjax.viz.graphs.graph_picture import draw
+from ampjax.viz.lane_chart import lanes
 from ampjax.viz.lineage import lineage
 from ampjax.viz.staleness_histogram import staleness
 from ampjax.viz.traffic import traffic
@@ -52,6 +55,7 @@ def main(folder: Path = Path("docs/pictures")) -> None:
     looks(folder / "time_spent.png", folder / "staleness.png")
     updates_of_a_run(folder / "lineage.png")
     on_hosts(folder / "hosts.png", folder / "traffic.png")
+    in_lanes(folder / "lanes.png")
 
 
 def schedules(path: Path) -> None:
@@ -211,6 +215,24 @@ def on_hosts(
     gantt(trace, schedule)
     traffic(trace, between)
     trainer.close()
+
+
+def in_lanes(path: Path) -> None:
+    """The steps of Collatz sequences, by `jax.vmap` and in eight lanes.
+
+    Args:
+      path: The file.
+    """
+
+    def steps_to_one(n: Any) -> Any:
+        def step(carry: Any) -> Any:
+            n, count = carry
+            return jnp.where(n % 2 == 0, n // 2, 3 * n + 1), count + 1
+
+        return lax.while_loop(lambda carry: carry[0] > 1, step, (n, 0))[1]
+
+    batched = amp.vmap(steps_to_one, lanes=8, trips=4)
+    lanes(batched.explain(jnp.arange(1, 30)), path)
 
 
 if __name__ == "__main__":

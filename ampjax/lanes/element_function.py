@@ -22,7 +22,7 @@ from ampjax.lanes.linear_pairs import FloatParts, changes_by_pair
 from ampjax.lanes.one_kernel import in_one_kernel
 from ampjax.lanes.replaced_loops import has_while
 from ampjax.lanes.reversible_loops import differentiable
-from ampjax.lanes.running import Pace, is_small, run
+from ampjax.lanes.running import Pace, run
 
 Form = Pace | str
 """`"vmap"`: all elements step by step together; `"map"`: one element after another; a `Pace`: in lanes."""
@@ -139,7 +139,7 @@ class ElementFunction:
         if form == "vmap":
             return jax.vmap(one)(own), not_counted
         one_by_one = lambda own: lax.map(one, own)
-        found = in_one_kernel(one_by_one, own) if is_small(self.program, 1) else None
+        found = in_one_kernel(one_by_one, own)
         return one_by_one(own) if found is None else found, not_counted
 
     def _joined(self, args: Sequence[Any], own: Sequence[Any]) -> list[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,11 +14,14 @@ from jax.core import Tracer
 
 from ampjax.errors import DataError, GraphError
 from ampjax.lanes.argument_axes import FlatArguments, flat_arguments, placed
+from ampjax.lanes.block_advance import advance, idle_lanes
 from ampjax.lanes.choosing import LANES, TRIPS, candidates, fastest
+from ampjax.lanes.element_blocks import ElementBlock, ElementBlocks
 from ampjax.lanes.element_function import ElementFunction, Form, trace
 from ampjax.lanes.lane_report import LaneReport
 from ampjax.lanes.lane_state import zeros
 from ampjax.lanes.running import Pace, run
+from ampjax.lanes.streaming import CallWork, LaneWork, StreamWork, in_turn
 
 
 class LaneFunction:
@@ -53,15 +57,9 @@ class LaneFunction:
         self._name = getattr(function, "__name__", "function")
         self._forms: dict[Hashable, Form] = {}
         self._jitted = jax.jit(self._compute, static_argnums=(0, 1, 2))
+        self._advanced = jax.jit(self._advance, static_argnums=(0, 1, 2), donate_argnums=3)
         for name, number in (("lanes", lanes), ("trips", trips), ("max_trips", max_trips)):
-            is_count = isinstance(number, int) and not isinstance(number, bool) and number > 0
-            if number is not None and not is_count:
-                raise GraphError(
-                    f"{self!r}, {name}",
-                    "a whole number from 1",
-                    f"{number!r}",
-                    "Leave it out, or mend it.",
-                )
+            self._check_count(name, number)
 
     def __call__(self, *args: Any) -> Any:
         """Computes the function's results for all elements.
@@ -85,6 +83,50 @@ class LaneFunction:
         results, ended = self._jitted(form, flat.is_mapped, flat.structure, *flat.leaves)
         results = placed(repr(self), self._out_axes, results)
         return results if self._most is None else (results, ended)
+
+    def stream(
+        self,
+        elements: Iterable[Any],
+        *,
+        ordered: bool = True,
+        block: int | None = None,
+        most_waiting: int | None = None,
+    ) -> Iterator[Any]:
+        """Computes the function's results for elements that come one by one, and need not be in memory together.
+
+        Elements are read in blocks. Lanes keep their elements from one block to the next, so none waits for the longest of a block. While a block is computed, the next
+        one is read, and the results of the one before are given out.
+
+        Where `lanes` or `trips` are not given, the first block is measured as a call of so many elements is. Each block is then a call of its own, if that is faster.
+
+        Args:
+          elements: Arguments of the function, one call's at a time: a tuple of all arguments, or, unless it is a tuple itself, the only one. All elements have the same
+            shapes and dtypes; NumPy arrays are read fastest. An argument for which `in_axes` has None is the same object in each element; other axes do not count.
+          ordered: Whether results come in the order of the elements. Otherwise they come as they finish, with their numbers.
+          block: How many elements are read at a time; four times the lanes unless it is given.
+          most_waiting: If more finished results than so many wait for one before them, no further element is begun until that one has come; 16 blocks unless it is given.
+
+        Returns:
+          An iterator over the results of one element each, in NumPy (keys of random numbers in JAX). With `max_trips` over pairs of results and whether the element came to
+          its end. With `ordered=False` over pairs of the element's number, from 0, and that.
+
+        Raises:
+          GraphError: If `block` or `most_waiting` is no whole number from 1, or axes do not fit the arguments.
+          DataError: If an element is not like the first one, has something else than numbers, or shares all arguments.
+
+        >>> import ampjax as amp
+        >>> from jax import lax
+        >>> halve = lambda x: lax.while_loop(lambda x: x > 1, lambda x: x / 2, x)
+        >>> numbers = (float(i) for i in range(1, 1000))
+        >>> sum(float(x) for x in amp.vmap(halve, lanes=4, trips=2).stream(numbers)) < 999
+        True
+        """
+        self._check_count("block", block)
+        self._check_count("most_waiting", most_waiting)
+        size = block or 4 * (self._lanes or LANES)
+        most = (most_waiting or 16 * size) if ordered else None
+        blocks = ElementBlocks(f"{self!r}, stream", self._in_axes, elements, size)
+        return self._streamed(blocks, most)
 
     def explain(self, *args: Any) -> LaneReport:
         """Counts how often loops run for each element, and how many rows lanes and `jax.vmap` compute for that.
@@ -117,11 +159,76 @@ class LaneFunction:
         operands = [*traced.constants, *flat.leaves]
         bodies = [block.number for block in program.blocks if block.is_trip]
         rows = []
+        spans = []
         for pace in (self._given(flat.n), Pace(flat.n, 0, self._most)):
             counted = jax.jit(partial(run, program, pace._replace(counts=True)))(operands)
             rows.append(int(sum(counted.runs[number] for number in bodies)) * pace.lanes)
+            spans.append(np.asarray(counted.spans))
         trips = np.asarray(counted.trips)
-        return LaneReport(self._name, trips, self._given(flat.n).lanes, rows[1], rows[0])
+        lanes = self._given(flat.n).lanes
+        return LaneReport(self._name, trips, lanes, rows[1], rows[0], *spans[0].T)
+
+    def _check_count(self, name: str, number: int | None) -> None:
+        """Checks a setting that is a number of things, or None."""
+        is_count = isinstance(number, int) and not isinstance(number, bool) and number > 0
+        if number is not None and not is_count:
+            raise GraphError(
+                f"{self!r}, {name}",
+                "a whole number from 1",
+                f"{number!r}",
+                "Leave it out, or mend it.",
+            )
+
+    def _streamed(self, blocks: ElementBlocks, most_waiting: int | None) -> Iterator[Any]:
+        """The results of a stream, in the form that the first block decides."""
+        rest = iter(blocks)
+        first = next(rest, None)
+        if first is None:
+            return
+        traced = self._traced(blocks.is_mapped, blocks.structure, first.leaves)
+        work = self._work(blocks, first, traced)
+        for found in in_turn(work, itertools.chain([first], rest), most_waiting):
+            result = traced.structure.unflatten(found.leaves)
+            if self._most is not None:
+                result = (result, found.has_ended)
+            yield result if most_waiting is not None else (found.number, result)
+
+    def _work(
+        self,
+        blocks: ElementBlocks,
+        first: ElementBlock,
+        traced: ElementFunction,
+    ) -> StreamWork:
+        """The computation of a stream: in lanes, or by a call for each block where that was faster."""
+        is_mapped = blocks.is_mapped
+        structure = blocks.structure
+        flat = FlatArguments(first.only(is_mapped), is_mapped, structure, first.n)
+        form = self._form(flat)
+        tells_host = bool(traced.jaxpr.effects)
+        is_bounded = self._most is not None and not tells_host
+        if isinstance(form, Pace) and (traced.can_split or is_bounded):
+            step = partial(self._advanced, form, is_mapped, structure)
+            return LaneWork(step, idle_lanes(traced.program, form.lanes))
+
+        def compute(leaves: list[Any]) -> list[Any]:
+            results, _ = self._jitted(form, is_mapped, structure, *leaves)
+            return jax.tree.leaves(results)
+
+        return CallWork(compute, is_mapped, pads=not tells_host)
+
+    def _advance(
+        self,
+        pace: Pace,
+        is_mapped: Any,
+        structure: Any,
+        kept: Any,
+        leaves: Any,
+        *numbers: Any,
+    ) -> Any:
+        """A block in lanes; traced once for each pace and shape."""
+        traced = self._traced(is_mapped, structure, leaves)
+        args = [*traced.constants, *leaves]
+        return advance(traced.program, pace, kept, args, *numbers)
 
     def _given(self, n: int) -> Pace:
         """The pace that was asked for, or the default."""

@@ -24,6 +24,9 @@ class LaneReport:
       lanes: The number of lanes.
       rows_of_vmap: Rows that `jax.vmap` computes.
       rows_of_lanes: Rows that lanes compute.
+      lane: The lane that had each element, `[n]`.
+      start: How many trips each lane had computed, for its element or for none, when the element's lane took it, `[n]`.
+      end: The same when the element's results were handed in, `[n]`.
     """
 
     name: str
@@ -31,6 +34,9 @@ class LaneReport:
     lanes: int
     rows_of_vmap: int
     rows_of_lanes: int
+    lane: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
 
     def __repr__(self) -> str:
         return f"{self._title()}\n{text_table(_HEADERS, self._rows())}"

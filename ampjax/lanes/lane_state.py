@@ -28,6 +28,8 @@ class LaneState(NamedTuple):
       all_trips: Trips by element, `[n]`.
       all_cut: Whether given up, by element, `[n]`.
       runs: How often each block ran, `[n_blocks]`.
+      since: What the clock showed when the lane took its element.
+      spans: By element its lane, and what the clock showed when the lane took it and when it had finished, `[n, 3]`; zeros unless a clock is given.
     """
 
     pc: Any
@@ -40,6 +42,8 @@ class LaneState(NamedTuple):
     all_trips: Any
     all_cut: Any
     runs: Any
+    since: Any
+    spans: Any
 
 
 def zeros(shape: Sequence[int], aval: Any) -> Any:
@@ -68,28 +72,48 @@ def first_state(
     """
     n = next(arg.shape[0] for arg, mapped in zip(args, program.is_mapped, strict=True) if mapped)
     lane = jnp.arange(n_lanes, dtype=jnp.int32)
-    registers = {}
-    for number, var in enumerate(program.registers):
-        registers[number] = zeros((n_lanes,), var.aval)
+    empty = empty_state(program, n_lanes, n)
+    registers = dict(empty.registers)
     numbers = program.numbers
     for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
         if mapped and var in numbers:
             registers[numbers[var]] = arg[jnp.minimum(lane, n - 1)]
+    return empty._replace(
+        pc=jnp.where(lane < n, 0, len(program.blocks) + 1),
+        element=jnp.minimum(lane, n - 1),
+        registers=registers,
+        next=jnp.asarray(min(n_lanes, n), jnp.int32),
+    )
+
+
+def empty_state(program: LaneProgram, n_lanes: int, n: int) -> LaneState:
+    """The state of lanes without elements.
+
+    Args:
+      program: The program.
+      n_lanes: Number of lanes.
+      n: How many results there is room for.
+    """
+    registers = {}
+    for number, var in enumerate(program.registers):
+        registers[number] = zeros((n_lanes,), var.aval)
     results = []
     for atom in varying_results(program):
         results.append(zeros((n,), atom.aval))
     n_blocks = len(program.blocks)
     return LaneState(
-        pc=jnp.where(lane < n, 0, n_blocks + 1),
-        element=jnp.minimum(lane, n - 1),
+        pc=jnp.full(n_lanes, n_blocks + 1, jnp.int32),
+        element=jnp.zeros(n_lanes, jnp.int32),
         registers=registers,
         trips=jnp.zeros(n_lanes, jnp.int32),
         is_cut=jnp.zeros(n_lanes, bool),
-        next=jnp.asarray(min(n_lanes, n), jnp.int32),
+        next=jnp.zeros((), jnp.int32),
         results=results,
         all_trips=jnp.zeros(n, jnp.int32),
         all_cut=jnp.zeros(n, bool),
         runs=jnp.zeros(n_blocks, jnp.int32),
+        since=jnp.zeros(n_lanes, jnp.int32),
+        spans=jnp.zeros((n, 3), jnp.int32),
     )
 
 
@@ -131,50 +155,92 @@ def all_results(
     return found
 
 
-def change_elements(program: LaneProgram, args: Sequence[Any], state: LaneState) -> LaneState:
+def change_elements(
+    program: LaneProgram,
+    args: Sequence[Any],
+    state: LaneState,
+    clock: Any = None,
+) -> LaneState:
     """Hands in the results of finished lanes, one lane after another, and gives each the next element.
 
     Args:
       program: The program.
       args: Values of its arguments.
       state: The state behind a turn.
+      clock: A number to note beside elements, if they are to be followed.
     """
     finished = len(program.blocks)
     n = state.all_trips.shape[0]
-    numbers = program.numbers
-    sources = [numbers[atom] for atom in varying_results(program)]
-    own = []
-    for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
-        if mapped and var in numbers:
-            own.append((numbers[var], arg))
 
     def change(state: LaneState) -> LaneState:
         # the first finished lane, and where its results go
         lane = jnp.argmax(state.pc == finished).astype(jnp.int32)
         element = state.element[lane]
-        results = []
-        for array, source in zip(state.results, sources, strict=True):
-            results.append(put(array, take(state.registers[source], lane), element))
+        state = hand_in(program, state, lane, element)
+        if clock is not None:
+            span = jnp.stack([lane, state.since[lane], clock])
+            state = state._replace(
+                since=put(state.since, clock, lane),
+                spans=put(state.spans, span, element),
+            )
         # its next element, or none
-        new = jnp.minimum(state.next, n - 1)
-        is_there = state.next < n
-        registers = dict(state.registers)
-        for number, arg in own:
-            registers[number] = put(registers[number], take(arg, new), lane)
-        pc = put(state.pc, jnp.where(is_there, 0, finished + 1), lane)
-        return state._replace(
-            pc=pc,
-            element=put(state.element, new, lane),
-            registers=registers,
-            trips=put(state.trips, jnp.zeros((), jnp.int32), lane),
-            is_cut=put(state.is_cut, jnp.zeros((), bool), lane),
-            next=state.next + is_there,
-            results=results,
-            all_trips=put(state.all_trips, state.trips[lane], element),
-            all_cut=put(state.all_cut, state.is_cut[lane], element),
-        )
+        return take_element(program, args, state, lane, n)
 
     return lax.while_loop(lambda state: jnp.any(state.pc == finished), change, state)
+
+
+def hand_in(program: LaneProgram, state: LaneState, lane: Any, place: Any) -> LaneState:
+    """Writes down the results of a lane's element.
+
+    Args:
+      program: The program.
+      state: The state.
+      lane: The lane.
+      place: Where they go among all results.
+    """
+    numbers = program.numbers
+    results = []
+    for array, atom in zip(state.results, varying_results(program), strict=True):
+        results.append(put(array, take(state.registers[numbers[atom]], lane), place))
+    return state._replace(
+        results=results,
+        all_trips=put(state.all_trips, state.trips[lane], place),
+        all_cut=put(state.all_cut, state.is_cut[lane], place),
+    )
+
+
+def take_element(
+    program: LaneProgram,
+    args: Sequence[Any],
+    state: LaneState,
+    lane: Any,
+    n: Any,
+) -> LaneState:
+    """Gives a lane the next element, or none if there is no more.
+
+    Args:
+      program: The program.
+      args: Values of its arguments.
+      state: The state.
+      lane: The lane.
+      n: The number of elements.
+    """
+    numbers = program.numbers
+    new = jnp.clip(state.next, 0, jnp.maximum(n - 1, 0))
+    is_there = state.next < n
+    registers = dict(state.registers)
+    for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
+        if mapped and var in numbers:
+            number = numbers[var]
+            registers[number] = put(registers[number], take(arg, new), lane)
+    return state._replace(
+        pc=put(state.pc, jnp.where(is_there, 0, len(program.blocks) + 1), lane),
+        element=put(state.element, new, lane),
+        registers=registers,
+        trips=put(state.trips, jnp.zeros((), jnp.int32), lane),
+        is_cut=put(state.is_cut, jnp.zeros((), bool), lane),
+        next=state.next + is_there,
+    )
 
 
 def take(array: Any, row: Any) -> Any:

@@ -5,7 +5,6 @@ A block is guarded by a loop of at most one trip, not by `lax.cond`: XLA changes
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,14 +20,9 @@ from ampjax.lanes.lane_state import (
     cast,
     change_elements,
     first_state,
-    put,
     take,
     zeros,
 )
-from ampjax.lanes.one_kernel import LARGE, in_one_kernel
-
-_OUTSIDE = ("element", "next", "results", "all_trips", "all_cut")
-"""Parts of the state that no block changes."""
 
 
 class LaneRun(NamedTuple):
@@ -39,12 +33,14 @@ class LaneRun(NamedTuple):
       trips: Trips of loops by element, `[n]`; zeros unless they were counted.
       is_cut: By element, whether it was given up, `[n]`.
       runs: How often each block ran, `[n_blocks]`.
+      spans: By element the lane that had it, and how many trips each lane had computed when it took it and when it had finished, `[n, 3]`; zeros unless counted.
     """
 
     results: list[Any]
     trips: Any
     is_cut: Any
     runs: Any
+    spans: Any
 
 
 class Pace(NamedTuple):
@@ -71,67 +67,63 @@ def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
       pace: How.
       args: Values of its arguments: of one that is mapped `[n, ...]` with n at least 1.
     """
-    values = dict(program.constants)
-    for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
-        if not mapped:
-            values[var] = arg
-    take_steps(program.prologue, values)
+    values = shared_values(program, args)
+    turns = LaneTurns(program, pace, values)
     finished = len(program.blocks)
 
-    def all_turns(state: LaneState, in_kernels: bool = False) -> LaneState:
-        turns = _Turns(program, pace, values, in_kernels)
-
-        def turn(state: LaneState) -> LaneState:
-            state = turns.items(program.body.items, state)
-            return change_elements(program, args, state)
-
-        return lax.while_loop(lambda state: jnp.any(state.pc < finished), turn, state)
+    def turn(state: LaneState) -> LaneState:
+        state = turns.items(program.body.items, state)
+        clock = trips_computed(program, state.runs) if pace.counts else None
+        return change_elements(program, args, state, clock)
 
     state = first_state(program, args, values, pace.lanes)
-    can_be_one = is_small(program, pace.lanes)
-    found = in_one_kernel(all_turns, state) if can_be_one else None
-    state = all_turns(state, can_be_one) if found is None else found
+    state = lax.while_loop(lambda state: jnp.any(state.pc < finished), turn, state)
     return LaneRun(
         all_results(program, state, values),
         state.all_trips,
         state.all_cut,
         state.runs,
+        state.spans,
     )
 
 
-def is_small(program: LaneProgram, lanes: int) -> bool:
-    """Tells whether a program's arrays are so small that one thread may do all.
+def shared_values(program: LaneProgram, args: Sequence[Any]) -> dict[Any, Any]:
+    """Values that all lanes share, by variable.
 
     Args:
       program: The program.
-      lanes: How many lanes it runs in.
+      args: Values of its arguments.
     """
-    sizes = []
-    for var in program.registers:
-        width = getattr(var.aval.dtype, "itemsize", 8)
-        sizes.append(width * math.prod(var.aval.shape) * lanes)
-    return max(sizes, default=0) <= LARGE
+    values = dict(program.constants)
+    for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
+        if not mapped:
+            values[var] = arg
+    take_steps(program.prologue, values)
+    return values
 
 
-class _Turns:
+def trips_computed(program: LaneProgram, runs: Any) -> Any:
+    """The trips of loops that each lane has computed, for its element or for none.
+
+    Args:
+      program: The program.
+      runs: How often each block ran, `[n_blocks]`.
+    """
+    is_trip = jnp.asarray([block.is_trip for block in program.blocks])
+    return jnp.sum(jnp.where(is_trip, runs, 0), dtype=jnp.int32)
+
+
+class LaneTurns:
     """Runs parts of a program on a state.
 
     Args:
       program: The program.
       pace: How it runs.
       values: Values of what lanes share.
-      in_kernels: Whether innermost loops are compiled to a kernel each, if they can be.
     """
 
-    def __init__(
-        self,
-        program: LaneProgram,
-        pace: Pace,
-        values: dict[Any, Any],
-        in_kernels: bool,
-    ):
+    def __init__(self, program: LaneProgram, pace: Pace, values: dict[Any, Any]):
         self._pace = pace
-        self._in_kernels = in_kernels
         self._values = values
         self._numbers = program.numbers
         self._finished = len(program.blocks)
@@ -168,17 +160,9 @@ class _Turns:
                 state = self.items(loop.items, state)
             return n + 1, state
 
-        def trips(state: LaneState) -> LaneState:
-            return lax.while_loop(goes_on, trip, (jnp.zeros((), jnp.int32), state))[1]
-
         if most and not loop.is_innermost:
             return self.items(loop.items, state)
-        # a kernel gives copies of what it gets, so it does not get what no block changes
-        inside = state._replace(**dict.fromkeys(_OUTSIDE))
-        found = in_one_kernel(trips, inside) if self._in_kernels else None
-        if found is None:
-            return trips(state)
-        return found._replace(**{name: getattr(state, name) for name in _OUTSIDE})
+        return lax.while_loop(goes_on, trip, (jnp.zeros((), jnp.int32), state))[1]
 
     def _once(self, block: Block, state: LaneState) -> LaneState:
         """Runs a block if some lane stands there."""
@@ -216,9 +200,10 @@ class _Turns:
         for number, value in changed.items():
             registers[number] = merge(stands, value, registers[number])
         if puts:
-            numbers = [self._numbers[each.array] for each in block.puts]
-            written = put_rows([registers[number] for number in numbers], stands, puts)
-            registers.update(zip(numbers, written, strict=True))
+            arrays = [registers[self._numbers[put.array]] for put in block.puts]
+            written = put_rows(arrays, stands, puts)
+            for put, array in zip(block.puts, written, strict=True):
+                registers[self._numbers[put.array]] = array
         state = state._replace(registers=registers, pc=jnp.where(stands, pc, state.pc))
         if self._counts:
             state = state._replace(
@@ -226,7 +211,7 @@ class _Turns:
                 is_cut=jnp.where(stands, is_cut, state.is_cut),
             )
         if self._pace.counts:
-            state = state._replace(runs=put(state.runs, state.runs[block.number] + 1, block.number))
+            state = state._replace(runs=state.runs.at[block.number].add(1))
         return state
 
     def _compute(
@@ -249,9 +234,9 @@ class _Turns:
         for var, atom in block.assigns:
             changed[self._numbers[var]] = cast(value_of(atom, values), var.aval)
         puts = []
-        for each in block.puts:
-            row = cast(value_of(each.row, values), row_type(each.array.aval))
-            puts.append((value_of(each.place, values), row))
+        for put in block.puts:
+            row = cast(value_of(put.row, values), row_type(put.array.aval))
+            puts.append((value_of(put.place, values), row))
         # how many trips the element has made, and whether it may make another one
         if block.is_trip:
             trips = trips + 1
@@ -306,7 +291,7 @@ def put_rows(
             starts = (lane, take(place, lane), *[jnp.zeros_like(lane)] * (array.ndim - 2))
             update = take(row, lane)[None, None]
             written.append(lax.dynamic_update_slice(array, update, starts))
-        return put(left, jnp.zeros((), bool), lane), written
+        return left.at[lane].set(False), written
 
     return lax.while_loop(lambda carry: jnp.any(carry[0]), write, (stands, list(arrays)))[1]
 

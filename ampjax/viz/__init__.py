@@ -6,6 +6,7 @@ from ampjax.viz.figure import new_figure
 from ampjax.viz.front import Point, front
 from ampjax.viz.gantt import gantt, gantts
 from ampjax.viz.graphs.graph_picture import draw, to_svg
+from ampjax.viz.lane_chart import lanes
 from ampjax.viz.lineage import lineage
 from ampjax.viz.partitions import partition_search
 from ampjax.viz.perfetto import to_perfetto
@@ -23,6 +24,7 @@ __all__ = [
     "front",
     "gantt",
     "gantts",
+    "lanes",
     "lineage",
     "new_figure",
     "partition_search",

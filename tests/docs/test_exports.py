@@ -40,7 +40,7 @@ PUBLIC = {
     "ampjax.simulation": "FlopsCost  Stragglers  Profile  ProfileCost  HostedCost  ClusterCost  LinkTimes  Simulation",
     "ampjax.tuning": "Candidate  Figures  Tried  Tuned",
     "ampjax.viz": """
-        draw  to_svg  gantt  gantts  time_spent  queues  staleness  lineage  traffic  to_perfetto  zoomable
+        draw  to_svg  gantt  gantts  lanes  time_spent  queues  staleness  lineage  traffic  to_perfetto  zoomable
         curves  convergence  front  Point  partition_search  new_figure
     """,
     "ampjax.testing": "reference  Reference  init_params  compare  difference_table",

@@ -163,3 +163,29 @@ def test_gradients_are_those_of_unrolled_loops(program, n, lanes, slots, seed):
             expected = jax.grad(partial(loss, alone), (0, 1))(0.9, jnp.asarray(xs))
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
+
+
+@settings(max_examples=100 if NIGHTLY else 8)
+@given(
+    programs,
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.integers(0, 1 << 16),
+)
+def test_a_stream_gives_what_a_call_gives(program, n, lanes, trips, block, seed):
+    """In blocks of any size, each element once."""
+    rng = np.random.default_rng(seed)
+    with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
+        patch.setattr(splitting, "DEAR", 0)
+        xs = rng.normal(size=(n, 3))
+        ns = rng.integers(0, 7, n).astype(np.int32)
+        run = amp.vmap(lambda x, n: program((x, n)), lanes=lanes, trips=trips)
+        expected = run(xs, ns)
+        pairs = run.stream(zip(xs, ns, strict=True), ordered=False, block=block)
+        found = list(pairs)
+    assert sorted(number for number, _ in found) == list(range(n))
+    for number, (x, k) in found:
+        np.testing.assert_allclose(x, expected[0][number], rtol=1e-9, atol=1e-9)
+        assert k == expected[1][number]

@@ -212,6 +212,43 @@ def test_trips_are_counted_and_lanes_do_not_wait_for_the_longest():
         lanes_of(turned).explain(XS[:0], NS[:0])
 
 
+@pytest.mark.parametrize(("n_lanes", "n_trips"), [(1, 1), (3, 4), (4, 2), (20, 3)])
+def test_where_each_element_was_is_told(n_lanes, n_trips):
+    """Beside a queue by hand: in each turn a lane's element makes so many trips, if it has them, and then the first free lane takes the next."""
+    report = amp.vmap(turned, lanes=n_lanes, trips=n_trips).explain(XS, NS)
+    left = NS.tolist()
+    waiting = list(range(len(left)))
+    inside = {}
+    for lane in range(min(n_lanes, len(left))):
+        inside[lane] = (waiting.pop(0), 0)
+    clock = 0
+    spans = {}
+    while inside:
+        # a turn ends early once no lane is in its loop any more
+        clock += min(n_trips, max(left[element] for element, _ in inside.values()))
+        for lane, (element, start) in sorted(inside.items()):
+            left[element] = max(left[element] - n_trips, 0)
+            if left[element] == 0:
+                spans[element] = (lane, start, clock)
+                del inside[lane]
+                if waiting:
+                    inside[lane] = (waiting.pop(0), clock)
+    found = zip(report.lane.tolist(), report.start.tolist(), report.end.tolist(), strict=True)
+    assert list(found) == [spans[element] for element in range(len(NS))]
+    assert report.rows_of_lanes == clock * n_lanes
+
+
+def test_elements_in_one_lane_follow_each_other():
+    report = amp.vmap(nested, lanes=3, trips=2).explain(XS, NS)
+    assert (report.end - report.start >= report.trips).all()
+    for lane in range(3):
+        order = np.argsort(report.start[report.lane == lane])
+        starts = report.start[report.lane == lane][order]
+        ends = report.end[report.lane == lane][order]
+        assert starts[0] == 0
+        assert (starts[1:] == ends[:-1]).all()
+
+
 def test_rows_that_an_element_did_not_reach_are_zero():
     batched = amp.vmap(nested, lanes=2, trips=1, max_trips=6)
     (_, (_, rows)), ended = batched(XS, NS)

@@ -1,0 +1,211 @@
+"""Reads a stream's elements in blocks of one size, as arrays, and checks that each element is like the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import DataError
+from ampjax.lanes.argument_axes import spread
+
+
+class ElementBlock(NamedTuple):
+    """Some elements that follow each other in a stream.
+
+    Args:
+      leaves: Their flat arguments; of one that is mapped `[size, ...]`, padded with zeros.
+      n: How many elements there are.
+    """
+
+    leaves: list[Any]
+    n: int
+
+    def only(self, is_mapped: Sequence[bool]) -> list[Any]:
+        """The arguments without padding.
+
+        Args:
+          is_mapped: By argument, whether each element has its own.
+        """
+        found = []
+        for leaf, mapped in zip(self.leaves, is_mapped, strict=True):
+            found.append(leaf[: self.n] if mapped else leaf)
+        return found
+
+    def repeated(self, is_mapped: Sequence[bool]) -> list[Any]:
+        """The arguments, padded with the last element.
+
+        Args:
+          is_mapped: By argument, whether each element has its own.
+        """
+        found = []
+        for leaf, mapped in zip(self.leaves, is_mapped, strict=True):
+            if mapped:
+                places = np.minimum(np.arange(len(leaf)), self.n - 1)
+                found.append(leaf[places])
+            else:
+                found.append(leaf)
+        return found
+
+
+class LeafKind(NamedTuple):
+    """The type of a flat argument of one element.
+
+    Args:
+      shape: Its shape.
+      dtype: Its dtype.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def __repr__(self) -> str:
+        return f"{self.shape} {self.dtype}"
+
+
+class ElementBlocks:
+    """The blocks of a stream, read on demand.
+
+    Args:
+      where: The place, for errors.
+      in_axes: As for `jax.vmap`: an argument with None is the same object in each element.
+      elements: The elements; a tuple is the arguments of one call, anything else the only argument.
+      size: How many elements a block has.
+
+    Attributes:
+      structure: The structure of an element's arguments, once one has been read.
+      is_mapped: By flat argument, whether each element has its own, once one has been read.
+    """
+
+    def __init__(self, where: str, in_axes: Any, elements: Iterable[Any], size: int):
+        self._where = where
+        self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+        self._elements = iter(elements)
+        self._size = size
+        self._n_read = 0
+        self._first: list[Any] = []
+        self._kinds: list[LeafKind] = []
+        self._dtypes: dict[Any, Any] = {}
+        self.structure: Any = None
+        self.is_mapped: tuple[bool, ...] = ()
+
+    def __iter__(self) -> Iterator[ElementBlock]:
+        """Reads the blocks; only the last one may have fewer elements.
+
+        Raises:
+          DataError: If an element's structure, shapes or dtypes are not those of the first, or an argument that all share is another object.
+          GraphError: If axes do not fit the arguments.
+        """
+        block: list[list[Any]] = []
+        for element in self._elements:
+            block.append(self._checked(element))
+            self._n_read += 1
+            if len(block) == self._size:
+                yield self._stacked(block)
+                block = []
+        if block:
+            yield self._stacked(block)
+
+    def _checked(self, element: Any) -> list[Any]:
+        """The flat arguments of an element."""
+        args = element if type(element) is tuple else (element,)
+        leaves, structure = jax.tree.flatten(args)
+        if self.structure is None:
+            self._learn(args, leaves, structure)
+        if structure != self.structure:
+            fix = "Let all elements of a stream have one structure; a tuple is the arguments of a call."
+            raise DataError(self._place(), f"{self.structure}", f"{structure}", fix)
+        for number, (leaf, mapped) in enumerate(zip(leaves, self.is_mapped, strict=True)):
+            if mapped:
+                self._check_kind(number, leaf)
+            else:
+                self._check_shared(number, leaf)
+        return leaves
+
+    def _learn(self, args: tuple[Any, ...], leaves: list[Any], structure: Any) -> None:
+        """Notes the structure, types and shared leaves of the first element."""
+        axes = spread(f"{self._where}, in_axes", self._in_axes, args)
+        self.is_mapped = tuple(axis is not None for axis in axes)
+        self.structure = structure
+        self._first = leaves
+        for number, leaf in enumerate(leaves):
+            self._kinds.append(self._kind(number, leaf))
+        if not any(self.is_mapped):
+            fix = "Give `in_axes` an axis for at least one argument."
+            raise DataError(self._where, "an argument that elements do not share", "none", fix)
+
+    def _kind(self, number: int, leaf: Any) -> LeafKind:
+        """The type that a leaf has in JAX."""
+        array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+        if array.dtype not in self._dtypes:
+            self._dtypes[array.dtype] = self._dtype_in_jax(number, array)
+        return LeafKind(np.shape(array), self._dtypes[array.dtype])
+
+    def _dtype_in_jax(self, number: int, array: Any) -> Any:
+        if isinstance(array, jax.Array):
+            return array.dtype
+        try:
+            return jnp.asarray(np.zeros((), array.dtype)).dtype
+        except TypeError as error:
+            place = f"{self._place()}, argument {self._name(number)}"
+            fix = "Leave out what is no number."
+            raise DataError(place, "numbers", f"{array.dtype}", fix) from error
+
+    def _check_kind(self, number: int, leaf: Any) -> None:
+        wanted = self._kinds[number]
+        # most elements are arrays of that very type, which is quickly seen
+        if getattr(leaf, "dtype", None) == wanted.dtype and leaf.shape == wanted.shape:
+            return
+        kind = self._kind(number, leaf)
+        if kind != wanted:
+            raise DataError(
+                f"{self._place()}, argument {self._name(number)}",
+                f"{wanted}, as in element 0",
+                f"{kind}",
+                "Pad or convert it: all elements of a stream go through one compiled program.",
+            )
+
+    def _check_shared(self, number: int, leaf: Any) -> None:
+        first = self._first[number]
+        is_same = leaf is first or (isinstance(leaf, int | float | complex) and leaf == first)
+        if not is_same:
+            raise DataError(
+                f"{self._place()}, argument {self._name(number)}",
+                "the same object as in element 0, as `in_axes` has None for it",
+                "another one",
+                "Make it once, before the elements, or give it an axis in `in_axes`.",
+            )
+
+    def _stacked(self, block: Sequence[list[Any]]) -> ElementBlock:
+        """Some elements as a block."""
+        columns = list(zip(*block, strict=True))
+        stacked = []
+        for number, (mapped, kind) in enumerate(zip(self.is_mapped, self._kinds, strict=True)):
+            if mapped:
+                stacked.append(_rows(columns[number], kind, self._size))
+            else:
+                stacked.append(jnp.asarray(self._first[number]))
+        return ElementBlock(stacked, len(block))
+
+    def _place(self) -> str:
+        return f"{self._where}, element {self._n_read}"
+
+    def _name(self, number: int) -> str:
+        """The name of a leaf."""
+        args = self.structure.unflatten(range(self.structure.num_leaves))
+        paths, _ = zip(*jax.tree_util.tree_leaves_with_path(args), strict=True)
+        return jax.tree_util.keystr(paths[number])
+
+
+def _rows(leaves: Sequence[Any], kind: LeafKind, size: int) -> Any:
+    """Leaves as rows of one array: keys of random numbers in JAX, all else in NumPy."""
+    if jnp.issubdtype(kind.dtype, jax.dtypes.prng_key):
+        padding = [leaves[-1]] * (size - len(leaves))
+        return jnp.stack([*leaves, *padding])
+    rows = np.zeros((size, *kind.shape), kind.dtype)
+    for number, leaf in enumerate(leaves):
+        rows[number] = leaf
+    return rows
