@@ -22,6 +22,9 @@ CALLS = ("jit", "pjit", "call", "core_call", "closed_call", "eval_jaxpr")
 REMATERIALIZED = ("remat", "remat2", "checkpoint")
 """Calls whose values are computed again for the backward pass."""
 
+CUSTOM_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+"""Calls with a derivative of the user's own."""
+
 CALLBACKS = ("debug_callback", "debug_print", "io_callback")
 """Primitives that the host notices. They must run once a step, so a program that only looks for ids leaves them out."""
 

@@ -18,10 +18,10 @@ from ampjax.jaxprs.primitives import bind, evaluate, needed, opened
 from ampjax.lanes.element_gradients import pulled_back
 from ampjax.lanes.lane_lowering import lower
 from ampjax.lanes.lane_program import LaneProgram
-from ampjax.lanes.linear_pairs import FloatParts, changes_by_pair
-from ampjax.lanes.one_kernel import in_one_kernel
-from ampjax.lanes.replaced_loops import has_while
 from ampjax.lanes.reversible_loops import differentiable
+from ampjax.lanes.rewriting.linear_pairs import FloatParts, changes_by_pair
+from ampjax.lanes.rewriting.one_kernel import in_one_kernel
+from ampjax.lanes.rewriting.replaced_equations import holds
 from ampjax.lanes.running import Pace, run
 
 Form = Pace | str
@@ -54,7 +54,7 @@ class ElementFunction:
     @cached_property
     def has_while(self) -> bool:
         """Whether there is a loop that JAX can't differentiate backwards."""
-        return has_while(self.jaxpr)
+        return holds(self.jaxpr, ("while",))
 
     @property
     def can_split(self) -> bool:

@@ -13,9 +13,9 @@ from jax.custom_batching import custom_vmap
 
 from ampjax.jaxprs.primitives import opened
 from ampjax.lanes.lane_state import take
-from ampjax.lanes.linear_pairs import FloatParts
-from ampjax.lanes.replaced_loops import Replacement, WhileLoop, with_loops
 from ampjax.lanes.reversible_loops import reversible_loop
+from ampjax.lanes.rewriting.linear_pairs import FloatParts
+from ampjax.lanes.rewriting.replaced_equations import Replacement, WhileLoop, with_loops
 from ampjax.lanes.running import merge
 from ampjax.lanes.splitting import splits
 

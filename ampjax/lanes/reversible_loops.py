@@ -21,8 +21,8 @@ from jax.custom_derivatives import SymbolicZero
 
 from ampjax.jaxprs.primitives import is_inexact, opened
 from ampjax.lanes.lane_state import put, take
-from ampjax.lanes.linear_pairs import FloatParts, changes_by_pair
-from ampjax.lanes.replaced_loops import WhileLoop, with_loops
+from ampjax.lanes.rewriting.linear_pairs import FloatParts, changes_by_pair
+from ampjax.lanes.rewriting.replaced_equations import WhileLoop, with_loops
 
 SLOTS = 64
 """Carries that a loop keeps at a time while it goes back: trips of loops up to 64 are computed once again, up to 2,080 at most twice, up to 45,760 three times."""

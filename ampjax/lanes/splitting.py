@@ -10,6 +10,7 @@ import jax.extend.core as jex
 
 from ampjax.jaxprs.primitives import (
     CALLS,
+    CUSTOM_CALLS,
     REMATERIALIZED,
     called,
     inner,
@@ -18,13 +19,7 @@ from ampjax.jaxprs.primitives import (
     while_parts,
 )
 
-INLINED = (
-    *CALLS,
-    *REMATERIALIZED,
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-)
+INLINED = (*CALLS, *REMATERIALIZED, *CUSTOM_CALLS)
 """Calls that compute what the jaxpr that they call computes."""
 
 DEAR = 1000

@@ -137,6 +137,27 @@ def test_each_element_gets_what_it_gets_alone(program, n, lanes, trips, seed):
         assert np.asarray(a[order]).tobytes() == np.asarray(b).tobytes()
 
 
+@settings(max_examples=500 if NIGHTLY else 20)
+@given(programs, st.integers(2, 6), st.integers(0, 1 << 16))
+def test_one_after_another_is_what_each_gets_alone(program, n, seed):
+    """In one kernel where all operations can be in one, also where XLA knows all arguments."""
+    rng = np.random.default_rng(seed)
+    with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
+        patch.setattr(splitting, "DEAR", 0)
+        patch.setattr("ampjax.lanes.lane_function.fastest", lambda *_: "map")
+        xs = rng.normal(size=(n, 3))
+        ns = rng.integers(0, 7, n).astype(np.int32)
+        run = amp.vmap(lambda x, n: program((x, n)))
+        found = run(xs, ns)
+        known = jax.jit(lambda: run(xs, ns))()
+        with jax.disable_jit():
+            alone = [program((jnp.asarray(x), jnp.asarray(k))) for x, k in zip(xs, ns, strict=True)]
+    for i, (x, k) in enumerate(alone):
+        np.testing.assert_allclose(found[0][i], x, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(known[0][i], x, rtol=1e-9, atol=1e-9)
+        assert found[1][i] == known[1][i] == k
+
+
 @settings(max_examples=200 if NIGHTLY else 12)
 @given(programs, st.integers(1, 3), st.integers(1, 3), st.integers(2, 4), st.integers(0, 1 << 16))
 def test_gradients_are_those_of_unrolled_loops(program, n, lanes, slots, seed):

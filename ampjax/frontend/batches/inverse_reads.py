@@ -12,7 +12,7 @@ from ampjax.frontend.batches.programs_of_rows import taken
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.loops.table_passes import count_readers, list_readers, wide
 from ampjax.jaxprs.primitives import is_inexact
-from ampjax.lanes.linear_pairs import linear_pair
+from ampjax.lanes.rewriting.linear_pairs import linear_pair
 
 MOST_READERS = 4
 """Where a row has more readers, cotangents are added where they lie."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from ampjax.frontend.loops.level_bodies import LevelBody
 from ampjax.frontend.loops.packed_rows import Kept, Packed
 from ampjax.frontend.loops.step_tables import StepTables
-from ampjax.lanes.linear_pairs import derivative, linear_pair
+from ampjax.lanes.rewriting.linear_pairs import derivative, linear_pair
 
 
 @dataclass(frozen=True, eq=False)

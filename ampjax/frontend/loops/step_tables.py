@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ampjax.lanes.linear_pairs import IS_DIFFERENTIATED
+from ampjax.lanes.rewriting.linear_pairs import IS_DIFFERENTIATED
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,10 +37,12 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> Any:
     Returns:
       The array with the rows.
     """
-    array, places, rows = operands
+    array, places, rows = [jnp.asarray(x) for x in operands]
     numbers = eqn.params["dimension_numbers"]
     batch = places.shape[:-1]
     n = int(np.prod(batch))
+    if n == 0:
+        return array
     starts = _starts(numbers, array.ndim, places.reshape(n, -1), batch)
     rows, sizes = _windows(numbers, array, rows, n)
     limits = np.array(array.shape) - np.array(sizes)

@@ -1,0 +1,138 @@
+"""Small programs as one kernel: XLA's runtime for CPUs starts a kernel for each operation of a loop, which takes a microsecond, however small its arrays are.
+
+XLA can also compile a call, loops inside included, to a single kernel. It does so by itself for loops that touch less than a kilobyte, and wherever a call has the
+attribute that is set here. Not all operations can be in such a kernel, and versions of JAX differ, so only what was tried is compiled so.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
+
+from ampjax.jaxprs.primitives import CUSTOM_CALLS, REMATERIALIZED, bind, evaluate, opened
+from ampjax.lanes.rewriting.replaced_equations import Run, Values, in_place, with_replaced
+from ampjax.lanes.rewriting.row_writes import COMBINED, is_written_by_rows, write_rows
+
+SWITCH = "AMPJAX_ONE_KERNEL"
+"""The environment variable that leaves this to XLA alone, where it is 0."""
+
+NEWEST = (0, 13)
+"""The first version of JAX that was not tried."""
+
+LARGE = 1 << 16
+"""Bytes of an array from which on several threads would share an operation, which one kernel does not."""
+
+MOST_PRODUCTS = 1 << 10
+"""Products of numbers in a matrix product, up to which it is written as a sum."""
+
+_CALL = {"xla_cpu_small_call": "true", "inlineable": "false"}
+_INSIDE = {"xla_cpu_small_call": "false", "inlineable": "true"}
+_OPERATION = re.compile(r"= \"?(?:stablehlo|chlo)\.(\w+)")
+_OPERATIONS = """
+abs add and atan2 bitcast_convert broadcast_in_dim case cbrt ceil clamp compare concatenate constant convert cosine count_leading_zeros divide
+dynamic_slice dynamic_update_slice erf erf_inv exponential exponential_minus_one floor gather if iota is_finite log log_plus_one logistic maximum
+minimum multiply negate next_after not optimization_barrier or pad popcnt power reduce reduce_precision remainder reshape reverse round_nearest_afz
+round_nearest_even rsqrt select shift_left shift_right_arithmetic shift_right_logical sign sine slice sqrt square subtract tan tanh transpose while
+xor
+"""
+_ALLOWED = frozenset(_OPERATIONS.split())
+"""Operations of StableHLO that were tried in one kernel."""
+
+
+def in_one_kernel(function: Callable[..., Any], *args: Any) -> Any:
+    """Computes a function in one kernel.
+
+    Args:
+      function: The function.
+      *args: Its arguments, pytrees of arrays.
+
+    Returns:
+      What the function returns; None if it is better left to XLA.
+    """
+    is_tried = jax.__version_info__ < NEWEST and jax.default_backend() == "cpu"
+    if not is_tried or os.environ.get(SWITCH) == "0":
+        return None
+    traced, shape = jax.make_jaxpr(function, return_shape=True)(*args)
+    given = jax.tree.leaves(args)
+    body, values = opened(traced)
+    operands = [*values, *given]
+    n = len(values)
+
+    @jax.jit
+    def compute(*operands: Any) -> Values:
+        return [*with_replaced(body, operands[:n], operands[n:], _RULES), *operands]
+
+    # equations inside would inherit the attributes of the call, so they get others
+    with set_xla_metadata(**_INSIDE):
+        call, constants = opened(jax.make_jaxpr(compute)(*operands))
+    if not _can_be_one(compute, operands):
+        return None
+    # XLA can't compile a kernel with an argument that nothing reads. So arguments are results, too, and barriers hide that nobody needs these, and which ones are
+    # constants, as constants would be moved into the kernel.
+    operands = lax.optimization_barrier(operands)
+    with set_xla_metadata(**_CALL):
+        results = evaluate(call, constants, operands, _call)
+    results = lax.optimization_barrier(results)
+    structure = jax.tree.structure(shape)
+    return jax.tree.unflatten(structure, results[: structure.num_leaves])
+
+
+def _call(eqn: Any, operands: list[Any]) -> list[Any]:
+    """The results of a call, under the settings of here."""
+    return eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
+
+
+def _can_be_one(compute: Any, operands: Sequence[Any]) -> bool:
+    """Tells whether all operations of a function may be in one kernel."""
+    types = []
+    for x in operands:
+        aval = jax.typeof(x)
+        types.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type))
+    text = compute.lower(*types).as_text()
+    return set(_OPERATION.findall(text)) <= _ALLOWED
+
+
+def _written(eqn: Any, values: Values, run: Run) -> Sequence[Any]:
+    if not is_written_by_rows(eqn):
+        return bind(eqn, values)
+    return [write_rows(eqn, values)]
+
+
+def _multiplied(eqn: Any, values: Values, run: Run) -> Sequence[Any]:
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    shape = eqn.invars[0].aval.shape
+    n = math.prod(shape[axis] for axis in contracted)
+    if n * math.prod(eqn.outvars[0].aval.shape) > MOST_PRODUCTS:
+        return bind(eqn, values)
+    return [_as_sum(eqn, *values)]
+
+
+def _as_sum(eqn: Any, a: Any, b: Any) -> Any:
+    """A matrix product as a sum of products."""
+    (of_a, of_b), (shared_a, shared_b) = eqn.params["dimension_numbers"]
+    out = eqn.outvars[0].aval
+    own_a = [axis for axis in range(a.ndim) if axis not in (*of_a, *shared_a)]
+    own_b = [axis for axis in range(b.ndim) if axis not in (*of_b, *shared_b)]
+    # axes: shared, those of a alone, those of b alone, summed
+    a = a.transpose(*shared_a, *own_a, *of_a).astype(out.dtype)
+    b = b.transpose(*shared_b, *own_b, *of_b).astype(out.dtype)
+    a = jnp.expand_dims(a, [len(shared_a) + len(own_a) + i for i in range(len(own_b))])
+    b = jnp.expand_dims(b, [len(shared_b) + i for i in range(len(own_a))])
+    summed = tuple(range(out.ndim, out.ndim + len(of_a)))
+    return jnp.sum(a * b, axis=summed, dtype=out.dtype)
+
+
+_RULES = {
+    "dot_general": _multiplied,
+    **dict.fromkeys(COMBINED, _written),
+    **dict.fromkeys((*CUSTOM_CALLS, *REMATERIALIZED), in_place),
+}
+"""What is computed otherwise in one kernel."""
