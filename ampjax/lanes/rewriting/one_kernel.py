@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from ampjax.jaxprs.primitives import CUSTOM_CALLS, REMATERIALIZED, bind, evaluate, opened
@@ -75,14 +76,36 @@ def in_one_kernel(function: Callable[..., Any], *args: Any) -> Any:
         call, constants = opened(jax.make_jaxpr(compute)(*operands))
     if not _can_be_one(compute, operands):
         return None
+    structure = jax.tree.structure(shape)
+    results = _kernel(compute, call, constants)(*operands)
+    return jax.tree.unflatten(structure, results[: structure.num_leaves])
+
+
+def _kernel(compute: Any, call: Any, constants: Sequence[Any]) -> Callable[..., Any]:
+    """A function as one kernel, or under `jax.vmap`, which brings other operations, as it is.
+
+    Args:
+      compute: The function.
+      call: A jaxpr that calls it.
+      constants: Values of the jaxpr's constants.
+    """
+
     # XLA can't compile a kernel with an argument that nothing reads. So arguments are results, too, and barriers hide that nobody needs these, and which ones are
     # constants, as constants would be moved into the kernel.
-    operands = lax.optimization_barrier(operands)
-    with set_xla_metadata(**_CALL):
-        results = evaluate(call, constants, operands, _call)
-    results = lax.optimization_barrier(results)
-    structure = jax.tree.structure(shape)
-    return jax.tree.unflatten(structure, results[: structure.num_leaves])
+    @custom_vmap
+    def run(*operands: Any) -> Values:
+        operands = lax.optimization_barrier(operands)
+        with set_xla_metadata(**_CALL):
+            results = evaluate(call, constants, operands, _call)
+        return list(lax.optimization_barrier(results))
+
+    @run.def_vmap
+    def _(size: int, is_batched: Sequence[bool], *operands: Any) -> tuple[Values, list[bool]]:
+        axes = [0 if batched else None for batched in is_batched]
+        results = jax.vmap(compute, in_axes=tuple(axes), axis_size=size)(*operands)
+        return results, [True] * len(results)
+
+    return run
 
 
 def _call(eqn: Any, operands: list[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, PartitionSpec
 
 from ampjax.lanes.rewriting.one_kernel import SWITCH, in_one_kernel
 
@@ -74,6 +75,30 @@ def test_constants_that_a_function_closes_over():
     found = jax.jit(lambda *args: in_one_kernel(run, *args))(XS, KS)
     assert found is not None
     np.testing.assert_allclose(found, jax.jit(run)(XS, KS), rtol=1e-5, atol=1e-6)
+
+
+def updates(x, k):
+    """Under `jax.vmap` its write becomes a `scatter`."""
+    row = lax.dynamic_update_slice(jnp.zeros(16), x[None], (k,))
+    return lax.fori_loop(0, 3, lambda i, row: row.at[k + i].add(1.0), row)
+
+
+def test_under_vmap_and_several_devices():
+    run = partial(one_by_one, updates)
+    kernel = jax.jit(lambda *args: in_one_kernel(run, *args))
+    expected = jax.jit(run)(XS, KS)
+    several = jax.vmap(kernel)(np.stack([XS, XS]), np.stack([KS, KS]))
+    np.testing.assert_allclose(several, jnp.stack([expected, expected]), rtol=1e-6)
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+    spec = PartitionSpec("d")
+    parts = jax.shard_map(
+        kernel,
+        mesh=mesh,
+        in_specs=spec,
+        out_specs=spec,
+        check_vma=False,
+    )
+    np.testing.assert_allclose(jax.jit(parts)(XS, KS), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
