@@ -109,7 +109,7 @@ class Columns:
         return part
 
     def n_elements(self) -> np.ndarray:
-        """How many elements each instance has along all dimensions of the spec, itself included, `[n]`."""
+        """Counts the elements of each instance along all dimensions of the spec, the instance included, `[n]`."""
         total = np.ones(self._n, np.int64)
         instance: dict[tuple[str, ...], np.ndarray] = {(): np.arange(self._n)}
         for dimensions, (_, sizes) in _outer_first(self._sizes):
@@ -119,7 +119,7 @@ class Columns:
         return total
 
     def _starts_of(self, dimensions: tuple[str, ...]) -> np.ndarray:
-        """Where the elements of each row begin."""
+        """The start of each row's elements."""
         if dimensions not in self._starts:
             sizes = self._sizes[dimensions][1]
             self._starts[dimensions] = sizes.cumsum() - sizes
@@ -411,7 +411,7 @@ def _noting(noted: list[set[str]]) -> Iterator[set[str]]:
 def _outer_first(
     sizes: Mapping[tuple[str, ...], tuple[str, np.ndarray]],
 ) -> list[tuple[tuple[str, ...], tuple[str, np.ndarray]]]:
-    """The sizes along each dimension, those around the others first."""
+    """The sizes along each dimension, the outermost first."""
     return sorted(sizes.items(), key=lambda entry: len(entry[0]))
 
 

@@ -50,7 +50,7 @@ class RedrawnInstances:
 
     @property
     def leaves(self) -> Columns:
-        """The instances as they are, for training by batches."""
+        """The unchanged instances, for training by batches."""
         return self._data.leaves
 
     def __len__(self) -> int:

@@ -243,7 +243,7 @@ class Subset:
         return self._data.gather(self.locate(ids)[1])
 
     def locate(self, ids: np.ndarray) -> tuple[Instances, np.ndarray]:
-        """Finds some instances in the data set that they were chosen from.
+        """Finds some instances of this selection in the data set behind the selection.
 
         Args:
           ids: `[n]`: which instances, as positions in this selection.

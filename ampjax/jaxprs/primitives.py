@@ -78,7 +78,7 @@ def variables(atoms: Iterable[Any]) -> set[Any]:
 
 
 def variables_read(equations: Sequence[Any], results: Iterable[Any]) -> set[Any]:
-    """The variables that some equations read, and those among some results.
+    """Collects the variables that some equations read, and the variables among some results.
 
     Args:
       equations: The equations.
@@ -95,7 +95,7 @@ def needed_equations(
     wanted: Iterable[Any],
     known: Collection[Any],
 ) -> list[Any]:
-    """The equations that some variables need beside what is known, in order.
+    """Lists the equations that some variables need beside known ones, in order.
 
     Args:
       equations: All equations, in order.

@@ -1,4 +1,4 @@
-"""Which axis of each argument is that of elements, and where the results' axis goes, as `jax.vmap` takes it."""
+"""The axes along which elements lie in arguments and in results, given as for `jax.vmap`."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _names(args: Sequence[Any]) -> list[str]:
 
 
 def placed(where: str, out_axes: Any, results: Any) -> Any:
-    """Results with the axis of elements where it is wanted.
+    """Moves the axis of elements of each result to its place in `out_axes`.
 
     Args:
       where: The place, for errors.

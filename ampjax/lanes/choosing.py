@@ -1,4 +1,4 @@
-"""Which form computes a function fastest: measured at the first call of each shape, and remembered."""
+"""The choice of the fastest form of a function, by measurements at the first call of each shape."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MARGIN = 0.9
 
 
 def candidates(n: int, lanes: int | None, trips: int | None) -> list[Pace]:
-    """The paces that are measured, those to begin with first.
+    """Lists the paces to measure, in the order of their measurement.
 
     Args:
       n: The number of elements.
@@ -110,7 +110,7 @@ def _seconds(
     form: Form,
     args: Sequence[Any],
 ) -> float | None:
-    """The least time of some calls behind the one that compiles; one alone if it is long."""
+    """Measures the least time in seconds of up to three compiled calls; None while JAX traces the call."""
     results = compute(form, args)
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(results)):
         return None

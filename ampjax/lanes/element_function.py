@@ -1,4 +1,4 @@
-"""The function of one element, traced: its jaxpr, and the forms in which it is computed for many elements."""
+"""The traced function of one element: its jaxpr, and the forms that compute its results for many elements."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ElementFunction:
 
     @cached_property
     def program(self) -> LaneProgram:
-        """The lane program. Constants are its first arguments, so that what a function closes over may be differentiated."""
+        """The lane program. Constants are its first arguments, so that values from a closure have derivatives."""
         return lower(self.jaxpr, self.is_mapped)
 
     @cached_property
@@ -143,7 +143,7 @@ class ElementFunction:
         return one_by_one(own) if found is None else found, not_counted
 
     def _joined(self, args: Sequence[Any], own: Sequence[Any]) -> list[Any]:
-        """The arguments of one element: its own ones, and what all share."""
+        """Joins the arguments that an element has alone with the shared ones, in the function's order."""
         left = iter(own)
         joined = []
         for arg, mapped in zip(args, self.is_mapped, strict=True):

@@ -1,4 +1,4 @@
-"""`LaneFunction`: a plain JAX function of one element as a function of many, as `jax.vmap` makes it, computed in lanes where that is faster."""
+"""`LaneFunction`: a plain JAX function of one element, mapped over many as by `jax.vmap`, in lanes where lanes are faster."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class LaneFunction:
         return found
 
     def _measured(self, flat: FlatArguments) -> Form | None:
-        """The fastest form; None if it can't be measured."""
+        """Measures the fastest form; None while JAX traces the call."""
         if not self._traced(flat.is_mapped, flat.structure, flat.leaves).can_split:
             return "vmap"
         paces = candidates(flat.n, self._lanes, self._trips)
@@ -265,7 +265,7 @@ class LaneFunction:
         return trace(self._function, leaves, is_mapped, structure, self._name)
 
     def _compute(self, form: Form, is_mapped: Any, structure: Any, *leaves: Any) -> Any:
-        """The results of all elements, and which of them came to their end; traced once for each form and shape."""
+        """Computes the results of all elements, and whether each element came to its end; traced once for each form and shape."""
         traced = self._traced(is_mapped, structure, leaves)
         n = next(leaf.shape[0] for leaf, own in zip(leaves, is_mapped, strict=True) if own)
         if n == 0:

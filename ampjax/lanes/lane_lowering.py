@@ -1,4 +1,4 @@
-"""Turns the jaxpr of one element's function into blocks: loops and choices that depend on the element become jumps, all else stays as it is.
+"""The lowering of a jaxpr of one element to blocks: loops and choices that depend on the element become jumps.
 
 A loop is turned round: its test stands before it and again behind its body, so that a trip of a simple loop is one block.
 """

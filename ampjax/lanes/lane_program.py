@@ -43,7 +43,7 @@ class Put(NamedTuple):
 
 @dataclass(eq=False)
 class Block:
-    """Steps without a jump, and the jump behind them.
+    """Steps without a jump, and the jump behind the last step.
 
     Args:
       number: Its place among the blocks: what a lane's program counter says.
@@ -70,7 +70,7 @@ class Block:
     sees_all: bool = False
 
     def reads(self) -> set[Any]:
-        """The variables that it takes from registers or from what lanes share."""
+        """Collects the variables that the block takes from registers or from shared values."""
         used: list[Any] = [self.choice] if self.choice is not None else []
         own: set[Any] = set()
         for step in self.steps:
@@ -101,12 +101,12 @@ class Loop:
 
     @property
     def is_innermost(self) -> bool:
-        """Whether it has no loop inside."""
+        """Whether the loop has no loop inside."""
         return not any(isinstance(item, Loop) for item in self.items)
 
     @property
     def blocks(self) -> Iterator[Block]:
-        """All its blocks, those of inner loops included."""
+        """All blocks of the loop, the blocks of inner loops included."""
         for item in self.items:
             if isinstance(item, Loop):
                 yield from item.blocks

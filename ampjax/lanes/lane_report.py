@@ -1,4 +1,4 @@
-"""What a function's loops cost in lanes and under `jax.vmap`, counted in rows."""
+"""A report of the cost of a function's loops in lanes and under `jax.vmap`, counted in rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEADERS = ("form", "rows computed", "of these useful")
 
 @dataclass(frozen=True, eq=False)
 class LaneReport:
-    """Trips of loops by element, and the rows that each form computes for them; prints as a table, in notebooks too.
+    """Trips of loops by element, and the rows that each form computes for all trips; prints as a table, in notebooks too.
 
     A row is one trip of one loop of one element. `jax.vmap` computes a row for every element until the last one's loop has ended.
 

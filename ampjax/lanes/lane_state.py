@@ -15,7 +15,7 @@ from ampjax.lanes.lane_program import LaneProgram
 
 
 class LaneState(NamedTuple):
-    """What a turn changes: an array with a row for each lane, unless said otherwise.
+    """The arrays that a turn changes, each with a row for each lane unless said otherwise.
 
     Args:
       pc: The number of the block where the lane stands; the number of blocks if its element is finished, one more if it has none.
@@ -118,7 +118,7 @@ def empty_state(program: LaneProgram, n_lanes: int, n: int) -> LaneState:
 
 
 def varying_results(program: LaneProgram) -> list[Any]:
-    """The atoms of those results of which each element has its own.
+    """Lists the atoms of the results that differ from element to element.
 
     Args:
       program: The program.
@@ -135,7 +135,7 @@ def all_results(
     state: LaneState,
     values: dict[Any, Any],
 ) -> list[Any]:
-    """The program's results, `[n, ...]` each: those that all elements share, too.
+    """Collects the program's results, `[n, ...]` each; a result that all elements share is repeated.
 
     Args:
       program: The program.

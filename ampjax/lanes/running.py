@@ -26,7 +26,7 @@ from ampjax.lanes.lane_state import (
 
 
 class LaneRun(NamedTuple):
-    """What a program has computed.
+    """The results of a program, and counts of its run.
 
     Args:
       results: The results, `[n, ...]` each.
@@ -44,7 +44,7 @@ class LaneRun(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How a program runs.
+    """The settings of a program's run.
 
     Args:
       lanes: Number of lanes.
@@ -139,7 +139,7 @@ class LaneTurns:
         return state
 
     def _loop(self, loop: Loop, state: LaneState) -> LaneState:
-        """Runs a loop's items several times, as long as some lane is in it; once in a turn if it has loops inside."""
+        """Runs a loop's items several times, as long as some lane is in the loop; once in a turn if there are loops inside."""
         numbers = [block.number for block in loop.blocks]
         first = min(numbers)
         last = max(numbers)
@@ -175,7 +175,7 @@ class LaneTurns:
         return lax.while_loop(goes_on, run, (jnp.ones((), bool), state))[1]
 
     def _block(self, block: Block, state: LaneState) -> LaneState:
-        """Computes a block for all lanes, and keeps the results of those that stand there."""
+        """Computes a block for all lanes, and keeps the results of the lanes that stand there."""
         stands = state.pc == block.number
         reads = {v for v in block.reads() if v in self._numbers}
         given = {self._numbers[v]: state.registers[self._numbers[v]] for v in reads}
@@ -221,7 +221,7 @@ class LaneTurns:
         trips: Any,
         is_cut: Any,
     ) -> tuple[dict[int, Any], list[tuple[Any, Any]], Any, Any, Any]:
-        """Computes a block for one lane: what registers get, the rows that are written, the next block, trips, and whether the element is given up."""
+        """Computes a block for one lane: new values of registers, rows to write, the next block, trips, and whether the element is given up."""
         values = dict(self._values)
         for var in block.reads():
             if var in self._numbers:

@@ -1,4 +1,4 @@
-"""The equations that become blocks: loops whose trips depend on the element, choices that do and are dear, and whatever holds one of these."""
+"""The equations that become blocks: loops and costly choices that depend on the element, and equations that hold such a loop or choice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WHOLE = ("cholesky", "lu", "qr", "eigh", "svd", "triangular_solve", "schur")
 
 
 def sees_all(eqn: Any) -> bool:
-    """Tells whether an equation sees all lanes at once: it calls the host, or is one of equinox's that look at a whole batch of `jax.vmap`.
+    """Tells whether an equation sees all lanes at once: a call of the host, or one of equinox's looks at a whole batch of `jax.vmap`.
 
     Args:
       eqn: The equation.
@@ -52,7 +52,7 @@ def splits(eqn: Any, varies: Sequence[bool]) -> bool:
 
 
 def _study(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
-    """By result whether it varies, and whether the equation becomes blocks."""
+    """Finds whether each result varies from element to element, and whether the equation becomes blocks."""
     name = eqn.primitive.name
     if name == "while":
         return _study_while(eqn, varies)
@@ -108,7 +108,7 @@ def _study_scan(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
 
 
 def _study_cond(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
-    """Joins what the branches do."""
+    """Joins the findings of all branches."""
     results = [varies[0]] * len(eqn.outvars)
     is_split = False
     cost = 0.0

@@ -133,7 +133,7 @@ def as_column(body: Body, value: Value, kind: Any) -> Static:
 
 @dataclass(frozen=True)
 class _Reads:
-    """What the levels of a loop read of values around the loop.
+    """The reads of values around a loop, in its levels.
 
     Args:
       tables: The arrays of the batch that each level has a part of.
@@ -208,7 +208,7 @@ class _LevelLoop:
         return self._ended(run, last, stacked)
 
     def _repeated(self, run: Run, start: Sequence[Any]) -> list[Any]:
-        """Goes through all levels, of which those without rows that count repeat the last one that has some."""
+        """Runs all levels; a level without a row that counts repeats the last level that had one."""
         *_, after, _ = self.carried
         outputs, _ = self.given
         held = self.made.held
@@ -247,7 +247,7 @@ class _LevelLoop:
         return self._ended(run, last, stacked)
 
     def _reads(self, run: Run, tables: dict[Slot, Any]) -> _Reads:
-        """Reads what is best read for all levels at once."""
+        """Reads values of the batch before the loop, where one read for all levels is best."""
         early = []
         late = []
         values = []
@@ -283,7 +283,7 @@ class _LevelLoop:
         last: Sequence[Any],
         stacked: Sequence[Any],
     ) -> list[Any]:
-        """What is carried out of the loop, and all levels' values one after the other."""
+        """Collects the loop's last carry, and the values of all levels one after the other."""
         _, seen = self.given
         ended = self.carried[3]
         result = filled_rows(run, ended, last)

@@ -1,4 +1,4 @@
-"""Loop fission: what of a loop's body waits for no carry is computed before the loop, and what no carry waits for behind it, for all elements at once."""
+"""Loop fission: the equations of a body that need no carry move before the loop, and the ones that no carry needs move behind the loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SplitFunction:
 
 
 def early_part(step: Traced, n_carry: int) -> SplitFunction | None:
-    """Splits the function of a loop in what comes before the loop and the rest; None where that gains nothing, or an order must be kept.
+    """Splits the function of a loop into a part before the loop and the rest; None where nothing is gained, or an order must be kept.
 
     Args:
       step: From what is closed over, the carry and the elements to the next carry and what the loop gives.
@@ -64,7 +64,7 @@ def early_part(step: Traced, n_carry: int) -> SplitFunction | None:
 
 
 def part_behind(step: Traced, n_carry: int) -> SplitFunction | None:
-    """Splits the function of a loop in what is carried and what comes behind the loop; None where that gains nothing, or an order must be kept.
+    """Splits the function of a loop into the carry's part and a part behind the loop; None where nothing is gained, or an order must be kept.
 
     Args:
       step: From what is closed over, the carry and the elements to the next carry and what the loop gives.

@@ -120,7 +120,7 @@ def _of_elements(
     closed: Sequence[Value],
     rows: Sequence[Value],
 ) -> list[Value]:
-    """Computes a function of each element, in a block of pairs where they lie in one."""
+    """Computes a function of each element, in a block of pairs where the elements lie in one."""
     blocks = block_map(body, space, function, closed, rows)
     if blocks is not None:
         return blocks

@@ -65,7 +65,7 @@ def _is_row_by_row(
     function: Traced,
     given: Sequence[Value],
 ) -> bool:
-    """Whether a function is computed row by row: of a sequence it reads nothing but elements whose numbers follow from the example."""
+    """Whether a function is computed row by row: the elements of sequences that are read have numbers that follow from the example."""
     jaxpr = function.jaxpr
     if len(given) == len(function.variables):
         values = dict(zip(function.variables, given, strict=True))

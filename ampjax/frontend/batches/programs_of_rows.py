@@ -61,7 +61,7 @@ class Room:
         return self.frame, self.space
 
     def size(self, slots: Mapping[Slot, Any]) -> int:
-        """Counts the rows in a run; in a loop that has ended, those of all levels.
+        """Counts the rows in a run; in a loop that has ended, the rows of all levels.
 
         Args:
           slots: The arrays of the batch.

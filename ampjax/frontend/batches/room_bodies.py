@@ -219,7 +219,7 @@ class Body:
         return out
 
     def _is_beside(self, view: View) -> bool:
-        """Whether a value from around a loop has its rows at the places of the loop's rows that read them."""
+        """Whether a value from around a loop has its rows at the same places as the loop's rows that read the value."""
         frame = self.room.frame
         is_inner = self.space is not frame.space
         # of a sequence from around, elements are copies, one for each step of the loop
@@ -266,7 +266,7 @@ class Body:
         return self._derived(out)
 
     def _derived(self, rows: Rows) -> Rows:
-        """An array from outside as the equations of this room read it: where no row of the room is there, without a derivative."""
+        """Stops the derivative of an outer array where no row of the room is there."""
         return self.derived_where(self.room.there, rows) if self._may_lack_rows else rows
 
     def derived_where(self, there: Slot, rows: Rows) -> Rows:
@@ -287,7 +287,7 @@ class Body:
         return self.block.once((rows, there, "derived"), added)
 
     def _all_derived(self, operands: Sequence[Rows | Constant]) -> list[Rows | Constant]:
-        """Operands of an equation, those that are the same for all rows without a derivative where no row is there."""
+        """Stops the derivatives of an equation's operands that are the same for all rows, where no row is there."""
         result: list[Rows | Constant] = []
         for each in operands:
             if isinstance(each, Rows) and each.room is None:
@@ -392,7 +392,7 @@ class Body:
         return View(rows, self.space)
 
     def _has_elements(self, room: Room) -> bool:
-        """Whether each row has elements in an inner room, since it is an element of the same sequence itself."""
+        """Whether each row has elements in an inner room, as an element of the same sequence."""
         around = room.space.parent
         if around is None or around is not self.space:
             return False

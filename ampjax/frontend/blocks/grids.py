@@ -109,7 +109,7 @@ class Grid:
         return body.at(self.rooms[axes]).operand(value, kind)
 
     def derived(self, body: Body, rows: Rows) -> Rows:
-        """An array from outside as equations on pairs read it: where the batch has no pair, without a derivative.
+        """Stops the derivative of an outer array that equations on pairs read, where the batch has no pair.
 
         Args:
           body: Where it is read.
@@ -239,7 +239,7 @@ def _grid(low: RowLowering, spaces: GridSpaces) -> Grid:
 
 
 def _may_repeat(pairs: IndexSpace, across: IndexSpace) -> bool:
-    """Tells whether an element across may be in several pairs; in a branch alone, it is in none or one."""
+    """Tells whether an element across may be in several pairs; in a branch alone, each is in one pair at most."""
     space = pairs.parent
     while space is not None and space is not across.parent:
         if not space.is_part:

@@ -75,7 +75,7 @@ class LevelSpaces(PairSpaces):
         return GridRows(np.where(counts & (tiles.there >= 0)[:, None], filled, -1), filled)
 
     def counts(self, tables: RowTables) -> np.ndarray:
-        """Which elements across count, `[n, longest]`: of a copied tile as of the original.
+        """Tells whether each element across counts, `[n, longest]`; a copied tile's elements count as the original's do.
 
         Args:
           tables: The batch's tables.
@@ -112,7 +112,7 @@ class LevelSpaces(PairSpaces):
         return GridRows(np.where(is_there[:, :, None] & counts, filled, -1), filled)
 
     def _lengths(self, tables: RowTables) -> np.ndarray:
-        """How many elements across each row around the loop has."""
+        """The numbers of elements across of the rows around the loop."""
         return self._of_tiles(tables, self.across.lengths(tables.data))
 
     def _of_tiles(self, tables: RowTables, values: np.ndarray) -> np.ndarray:
@@ -123,7 +123,7 @@ class LevelSpaces(PairSpaces):
 
 
 class _PairFrame(Frame):
-    """The frame of the pairs of a block in a loop: at each level they lie tile by tile.
+    """The frame of the pairs of a block in a loop: at each level the pairs lie tile by tile.
 
     Args:
       frame: The loop's frame.
@@ -140,7 +140,7 @@ class _PairFrame(Frame):
         self._loop = frame
 
     def around(self) -> list[Frame]:
-        """Lists the frames whose levels these are."""
+        """Lists the frames whose levels hold the pairs."""
         return self._loop.around()
 
 
@@ -216,7 +216,7 @@ class LevelGrid(Grid):
         return self._held[own]
 
     def derived(self, body: Body, rows: Rows) -> Rows:
-        """An array as equations on pairs read it: without a derivative where the batch has no pair, which is settled before the loop for an array from there.
+        """Stops the derivative of an array that equations on pairs read, where the batch has no pair; before the loop if the array is from there.
 
         Args:
           body: Where it is read.
@@ -227,7 +227,7 @@ class LevelGrid(Grid):
         return super().derived(body, rows)
 
     def _hold(self, body: Body, own: Rows) -> Rows:
-        """Adds a step that keeps rows whose loop has ended, and copies one that has pairs to those without."""
+        """Adds a step that keeps rows whose loop has ended, and copies a row that has pairs to the rows without."""
         loop = self._loop
         mask = loop.counts
         assert mask is not None

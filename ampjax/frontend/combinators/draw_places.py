@@ -47,7 +47,7 @@ class DrawPlace:
         )
 
     def of_each(self, numbers: Iterable[int]) -> DrawPlace:
-        """Narrows the place to some of the elements that it stands for.
+        """Narrows the place to some of its elements.
 
         Args:
           numbers: A number wherever it says `EACH`.

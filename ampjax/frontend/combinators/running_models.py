@@ -92,7 +92,7 @@ def _is_running(model: Any, frame: FrameType) -> bool:
 
 
 def _arguments(frame: FrameType) -> Iterator[Any]:
-    """Yields a function's arguments, where its variables still hold them."""
+    """Yields a function's arguments that its variables still hold."""
     code = frame.f_code
     n = (
         code.co_argcount

@@ -453,7 +453,7 @@ def sequences_of(
 
 
 def is_symbolic(leaves: Sequence[Any]) -> bool:
-    """Tells whether sequences are those of a model in a trace."""
+    """Tells whether sequences belong to a model in a trace."""
     return any(not is_rows(leaf) and not isinstance(jnp.shape(leaf)[0], int) for leaf in leaves)
 
 

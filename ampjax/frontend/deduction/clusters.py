@@ -139,7 +139,7 @@ class Clusters:
         return list(done.values())
 
     def readers(self) -> Mapping[Name, set[int]]:
-        """Maps each variable to the other clusters that read it; `OUTSIDE` for a metric, which goes where the loss goes."""
+        """Maps each variable to its readers among the other clusters; `OUTSIDE` for a metric, which goes where the loss goes."""
         readers: dict[Name, set[int]] = {}
         for cluster in self._all:
             used = cluster.call.call if cluster.call else None

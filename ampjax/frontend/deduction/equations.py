@@ -168,7 +168,7 @@ class Equation:
 
 
 class Equations:
-    """Some equations as a function of the variables that they read."""
+    """A function of several equations, from the variables that the equations read."""
 
     def __init__(
         self,

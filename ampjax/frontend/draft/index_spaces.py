@@ -189,7 +189,7 @@ class IndexSpace:
 
     @property
     def outside(self) -> IndexSpace:
-        """The same space without the innermost rounds around it."""
+        """The same space without the innermost rounds around the space."""
         space = self.copied or self.parent
         assert space is not None
         return space
@@ -200,7 +200,7 @@ class IndexSpace:
         return self if self.is_known else self.outside.known
 
     def around(self) -> list[IndexSpace]:
-        """Lists this space and the spaces around it, from the inside."""
+        """Lists this space and the spaces around, from the inside."""
         return [
             self,
             *(self.parent.around() if self.parent else ()),

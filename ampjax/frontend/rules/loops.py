@@ -264,7 +264,7 @@ def leave(
     region: Region,
     name: str,
 ) -> Flow:
-    """Takes messages out of the elements of a sequence: they lose the element's state fields.
+    """Takes messages out of the elements of a sequence: the messages lose the element's state fields.
 
     Args:
       low: The lowering.

@@ -235,7 +235,7 @@ class _AskingPlace:
         )
 
     def connect(self, low: Lowering, result: Flow, number: int) -> None:
-        """Sends copies of the results to the rows that ask for them.
+        """Sends copies of the results to the rows that ask for results.
 
         Args:
           low: The lowering.

@@ -29,7 +29,7 @@ def total(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """Lowers a sum: a group of all elements, and a node that adds them up."""
+    """Lowers a sum: a group of all elements, and a node that adds up the group."""
     return _reduce(low, call, operands, region, segment_sum, _column_sum)
 
 
@@ -40,7 +40,7 @@ def largest(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """Lowers a maximum: a group of all elements, and a node that compares them."""
+    """Lowers a maximum: a group of all elements, and a node that compares the group."""
     return _reduce(low, call, operands, region, _segment_max, _column_max)
 
 

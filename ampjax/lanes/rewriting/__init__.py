@@ -1,1 +1,1 @@
-"""Programs of one element with other computations in place of some equations: loops that go back, and what XLA compiles to one kernel."""
+"""Rewritten programs of one element: loops that run backwards, and loops that XLA compiles to one kernel."""

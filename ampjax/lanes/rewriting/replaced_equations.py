@@ -202,7 +202,7 @@ def _varargs(run: Run, jaxpr: Any, *args: Any) -> Values:
 
 
 def in_place(eqn: Any, values: Values, run: Run) -> Values:
-    """The results of a call, by the equations that it holds.
+    """Computes the results of a call by the equations inside.
 
     Args:
       eqn: The call.

@@ -154,7 +154,7 @@ class BatchData:
         return found
 
     def _redrawn(self, data: Any, like: KnownData) -> KnownData:
-        """A data set that was drawn anew: packed as the one before, with which it may share columns.
+        """Packs a data set that was drawn anew like the one before; both may share columns.
 
         Args:
           data: The data set.

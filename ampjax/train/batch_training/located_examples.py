@@ -1,4 +1,4 @@
-"""Where the examples of a data set lie: in columns of its own, or in those of the data set that they were chosen from."""
+"""The places of a data set's examples: in columns of its own, or in the columns of the data set behind a selection."""
 
 from __future__ import annotations
 
