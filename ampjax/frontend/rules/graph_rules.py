@@ -38,17 +38,8 @@ def propagate(
     regions = []
     for kind in range(plan.n_kinds):
         regions.append(region.within(plan.kind_space(kind, region.space)))
-    given: list[dict[int, Value]] = [{} for _ in regions]
-    types = [variable.aval for variable in call.functions[0].jaxpr.invars]
-    for group in by_dtype(types):
-        values = [row.element for i in group if isinstance(row := rows[i], Elements)]
-        there = region.within(nodes)
-        flow = low.pack(
-            values, [types[i] for i in group], there, f"{nodes.dimension}/rows", call.line
-        )
-        outputs = edge_plans.distribute(low.draft, flow, plan, regions, f"{plan.name}/senders")
-        for own, out in zip(given, outputs, strict=True):
-            own |= {i: Computed(out, part) for part, i in enumerate(group)}
+    places = regions, region.within(nodes)
+    given = _rows_of_senders(low, call, rows, plan, places)
     sent: list[list[Any]] = []
     members = sorted(wanted.values)
     kinds = [variable.aval for variable in call.functions[0].jaxpr.outvars]
@@ -75,9 +66,42 @@ def propagate(
         call,
         sent,
         plan,
-        (regions, region.within(nodes)),
+        places,
         wanted,
     )
+
+
+def _rows_of_senders(
+    low: Lowering,
+    call: Call,
+    rows: Sequence[Value],
+    plan: EdgePlan,
+    places: tuple[Sequence[Region], Region],
+) -> list[dict[int, Value]]:
+    """Sends the nodes' rows to the edges: by kind of edge, each row's value by number; `places` are the places of the edges, and of the nodes."""
+    regions, nodes = places
+    dimension = nodes.space.dimension
+    given: list[dict[int, Value]] = [{} for _ in regions]
+    types = [variable.aval for variable in call.functions[0].jaxpr.invars]
+    for group in by_dtype(types):
+        values = [row.element for i in group if isinstance(row := rows[i], Elements)]
+        flow = low.pack(
+            values,
+            [types[i] for i in group],
+            nodes,
+            f"{dimension}/rows",
+            call.line,
+        )
+        outputs = edge_plans.distribute(
+            low.draft,
+            flow,
+            plan,
+            regions,
+            f"{plan.name}/senders",
+        )
+        for own, out in zip(given, outputs, strict=True):
+            own |= {i: Computed(out, part) for part, i in enumerate(group)}
+    return given
 
 
 def _sum_at_nodes(
