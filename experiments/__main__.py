@@ -38,7 +38,7 @@ class Command:
 
     @property
     def main(self) -> Callable[[Any], Any]:
-        """Runs it with its options."""
+        """Runs an experiment with its options."""
         return import_module(f"experiments.{self.runs or self.module}").main
 
 

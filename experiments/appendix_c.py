@@ -58,7 +58,7 @@ class AppendixCOptions:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a row of the table holds.
+    """Rates, memory and devices of one row of the table.
 
     Args:
       source: Where the row comes from.

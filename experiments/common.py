@@ -160,7 +160,7 @@ class Options:
         return replace(settings, **self._of_messages(min_update_interval))
 
     def _of_messages(self, min_update_interval: int) -> dict[str, Any]:
-        """The settings that belong to messages; in batch mode those that the user has chosen, which the trainer refuses.
+        """The settings that belong to messages; in batch mode only settings that the user has chosen, which the trainer refuses.
 
         Args:
           min_update_interval: What to take where the option is absent.

@@ -31,7 +31,7 @@ WORKS = (
 
 @dataclass(frozen=True, kw_only=True)
 class GpuOptions:
-    """Checks on one accelerator that batches compute what plain JAX by hand computes, and measures both, in turn.
+    """Checks on one accelerator that batches and plain JAX by hand agree, and measures both, in turn.
 
     A work that would begin after the time is over is left out, and named. Loops have the form that this back end takes.
 
@@ -57,7 +57,7 @@ def main(
     console: Console | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[dict[str, Any]]:
-    """Prints the device, a line for each work as soon as it is measured, and a table; gives its rows.
+    """Prints the device, a line for each measured work at once, and a table; gives the table's rows.
 
     Args:
       options: The options.

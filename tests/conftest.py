@@ -65,7 +65,7 @@ def compile_loops():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves what is marked `nightly` to a nightly run, and `users` to runs that compile as users do. What is long or nightly is slow, too; what draws examples is a law."""
+    """Leaves tests marked `nightly` to a nightly run, and `users` to runs that compile as users do. Long and nightly tests are slow, too; tests that draw examples are laws."""
     for item in items:
         if item.get_closest_marker("long") or item.get_closest_marker("nightly"):
             item.add_marker("slow")

@@ -21,7 +21,7 @@ def in_a_process(
     arguments: Mapping[str, Any],
     environment: Mapping[str, str | None],
 ) -> Any:
-    """What a module's function returns in a fresh process.
+    """Returns the result of a module's function in a fresh process.
 
     Args:
       function: The function; its result survives JSON.
@@ -58,7 +58,7 @@ def in_a_process(
 
 
 def run(where: str, arguments: str) -> None:
-    """What such a process does."""
+    """Calls a module's function in this process, and prints the result as JSON."""
     module, _, name = where.partition(":")
     try:
         result = getattr(importlib.import_module(module), name)(**json.loads(arguments))

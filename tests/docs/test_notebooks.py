@@ -70,7 +70,7 @@ def test_notebook_runs(path, tmp_path):
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/hooks.py"])
 def test_the_command_that_pages_give_runs_the_notebooks(page):
-    """They are marked `nightly`, so the command has to ask for such a run, and for the folder."""
+    """Notebooks are marked `nightly`, so the command has to ask for such a run, and for the folder."""
     (line,) = re.findall(
         r".*pytest tests/docs/test_notebooks\.py", (ROOT / page).read_text(encoding="utf-8")
     )

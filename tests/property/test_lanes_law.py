@@ -1,4 +1,4 @@
-"""Any plain JAX function in lanes (`amp.vmap` without a spec): each element gets what the function gives it alone, whatever else is in the batch.
+"""Any plain JAX function in lanes (`amp.vmap` without a spec): each element's results are the function's for that element alone, in any batch.
 
 Programs are nested loops, choices and scans whose trips and ways each element decides, in float64.
 """
@@ -45,7 +45,7 @@ def of_while(trips, body, state):
 
 
 def of_falling(bound, body, state):
-    """A loop that goes on until a number that it carries is small, so that its test needs the body."""
+    """A loop that goes on until a carried number is small, so that its test needs the body."""
 
     def trip(carry):
         left, inner = carry
@@ -118,7 +118,7 @@ programs = st.recursive(simple, larger, max_leaves=6)
     st.integers(0, 1 << 16),
 )
 def test_each_element_gets_what_it_gets_alone(program, n, lanes, trips, seed):
-    """In another order, other elements beside and after it, the bits are the same."""
+    """Elements in another order, with other neighbours, have the same bits."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(n)
     with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):

@@ -1,4 +1,4 @@
-"""How much a run does: `AMPJAX_TESTS=users` compiles kernels as those of users are compiled, and adds tests about numbers; `nightly` also runs all other tests, with all cases."""
+"""The effort of a run: `AMPJAX_TESTS=users` compiles kernels with users' flags, and adds tests about numbers; `nightly` also runs all other tests, with all cases."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ At level 0 the rows of a matrix product are other bits in dispatches of other si
 
 
 def examples(n: int) -> int:
-    """How many examples Hypothesis tries where a nightly run tries `n`: an eighth of them, at least 4 and at most 12."""
+    """The number of examples that Hypothesis tries where a nightly run tries `n`: an eighth, at least 4 and at most 12."""
     if NIGHTLY:
         return n
     return min(n, max(4, n // 8), 12)

@@ -1,10 +1,10 @@
-"""Equations of a program, wherever they are in it."""
+"""Equations of a program, at any depth."""
 
 from ampjax.jaxprs.primitives import inner
 
 
 def equations_in(jaxpr):
-    """Yields all equations, those of inner programs behind the one that holds them."""
+    """Yields all equations; an inner program's equations follow the equation that holds the program."""
     for equation in jaxpr.eqns:
         yield equation
         for body in inner(equation):

@@ -30,7 +30,7 @@ def translation(amount: Amount) -> Work:
 
 
 def input_feeding(amount: Amount) -> Work:
-    """The same with a decoder that reads the memory before each step: what it reads is part of what it carries on."""
+    """The same with input feeding: the decoder's cell also gets the attention of the state before."""
     return pairs_of(amount, feeding_model, feeding_plain, 3 * H)
 
 
@@ -130,7 +130,7 @@ def model(p: Any, example: Any) -> jax.Array:
 
 
 def feeding_model(p: Any, example: Any) -> jax.Array:
-    """The same, where the cell gets what the state before it reads of the memory.
+    """The same, where the cell also gets the attention of the state before.
 
     Args:
       p: The parameters.
@@ -185,7 +185,7 @@ def encoded(p: Any, source: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def attended(h: jax.Array, memory: jax.Array) -> jax.Array:
-    """What a state reads of the memory: its elements, each by its share.
+    """The attention of a state: the memory's elements, each by its share.
 
     Args:
       h: The state `[H]`.
@@ -295,7 +295,7 @@ def plain_encoded(p: Any, arrays: Any) -> tuple[jax.Array, jax.Array, jax.Array]
 
 
 def plain_attended(h: jax.Array, memory: jax.Array, is_word: jax.Array) -> jax.Array:
-    """What states read of the memory, `[pairs, H]`.
+    """The attention of states over the memory, `[pairs, H]`.
 
     Args:
       h: The states.

@@ -103,7 +103,7 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
 
 
 def measured(name: str, work: Work, options: LanesBench) -> dict[str, Any]:
-    """Checks that all forms of a work agree, and measures them.
+    """Checks that all forms of a work agree, and measures each form.
 
     Args:
       name: The work's name.

@@ -65,7 +65,7 @@ def loops(kind: str, n: int) -> Work:
 
 
 def nested(n: int) -> Work:
-    """Forty draws, each with a loop of its own length, as samplers have it.
+    """Forty draws, each with a loop of its own length, as in samplers.
 
     Args:
       n: Elements.
@@ -114,7 +114,7 @@ def resets(n: int) -> Work:
 
 
 def early_exit(width: int, n: int) -> Work:
-    """Eight blocks, of which an element leaves the rest out once it is sure: after one or two in most cases.
+    """Eight blocks; an element that is sure leaves out the rest, after one or two in most cases.
 
     Args:
       width: Of the blocks.

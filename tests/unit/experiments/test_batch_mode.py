@@ -1,4 +1,4 @@
-"""Experiments by whole batches: their settings, what they refuse, and a run beside the same one through messages."""
+"""Experiments by whole batches: settings, refused options, and a run beside the same one through messages."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The bench of lanes: forms of a work agree, and a run measures them."""
+"""The bench of lanes: forms of a work agree, and a run measures every form."""
 
 import json
 from pathlib import Path

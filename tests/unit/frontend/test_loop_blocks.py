@@ -1,4 +1,4 @@
-"""Pairs of a loop's elements and a sequence around the loop, as attention that feeds a carry has them: blocks at each level, with the values of the function."""
+"""Pairs of a loop's elements and a sequence around the loop, as in attention that feeds a carry: blocks at each level, with the values of the function."""
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def cell(p, h, x):
 
 
 def feeding(p, s):
-    """Input feeding: a cell gets what the state before it reads."""
+    """Input feeding: a cell gets the attention of the state before."""
     memory = amp.map(lambda m: jnp.tanh(m @ p["u"]), s["memory"])
 
     def step(h, x):

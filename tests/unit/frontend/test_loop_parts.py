@@ -1,4 +1,4 @@
-"""What a loop gives and its carry does not wait for is computed behind it: the numbers are those of the loop as it is, and the loop is as short as its carry."""
+"""Results of a loop that its carry does not need are computed behind the loop, with the same numbers; the loop is as short as its carry."""
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ def after_the_carry(p, s):
 
 
 def of_the_carry_before(p, s):
-    """What comes of the carry before a step, of a part of the step, and of an element as it is."""
+    """Results of the carry before a step, of a part of the step, and of an unchanged element."""
 
     def step(carry, x):
         h, n = carry

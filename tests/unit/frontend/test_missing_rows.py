@@ -1,4 +1,4 @@
-"""Batches without any element of a sequence, in shapes of other batches: what is computed of zeros there must not show, not in gradients either.
+"""Batches without any element of a sequence, in shapes of other batches: numbers computed of zeros must not show there, not in gradients either.
 
 Each function here has no finite derivative at zero.
 """
@@ -129,7 +129,7 @@ SEVERAL = [of_elements, of_taken, of_pairs_in_a_loop, of_a_graph]
 @pytest.mark.parametrize("form", ["steps", *left_to_nightly(["scan"])])
 @pytest.mark.parametrize("model", [*SEVERAL, *left_to_nightly(MODELS, *SEVERAL)])
 def test_values_and_gradients_are_those_of_each_example(model, form):
-    """Batches of one example each, of one shape: that of them all together."""
+    """Batches of one example each, all of the shape that fits every example."""
     with jax.enable_x64(True), loops_as(form):
         batched = amp.vmap(model, SPEC, params=PARAMS)
         parts = batched.pack(EXAMPLES, parts=len(EXAMPLES))

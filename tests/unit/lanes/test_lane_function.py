@@ -55,7 +55,7 @@ def looping_test(x, n):
 
 
 def swapped(x, n):
-    """A loop that swaps what it carries."""
+    """A loop that swaps two carried numbers."""
     swap = lambda _, carry: (carry[1], carry[0], carry[2])
     return lax.fori_loop(0, n, swap, (x, 2 * x, 1.0))
 
@@ -214,7 +214,7 @@ def test_trips_are_counted_and_lanes_do_not_wait_for_the_longest():
 
 @pytest.mark.parametrize(("n_lanes", "n_trips"), [(1, 1), (3, 4), (4, 2), (20, 3)])
 def test_where_each_element_was_is_told(n_lanes, n_trips):
-    """Beside a queue by hand: in each turn a lane's element makes so many trips, if it has them, and then the first free lane takes the next."""
+    """A queue by hand agrees: in each turn a lane's element makes so many of its trips, and then the first free lane takes the next element."""
     report = amp.vmap(turned, lanes=n_lanes, trips=n_trips).explain(XS, NS)
     left = NS.tolist()
     waiting = list(range(len(left)))
@@ -320,7 +320,7 @@ def test_what_tells_the_host_something_is_left_to_jax(capfd):
 
 
 def test_a_check_on_the_host_sees_no_lane_that_stands_elsewhere():
-    """Such as those of equinox, which raise where a value is wrong: lanes without an element hold zeros."""
+    """Checks such as equinox's raise where a value is wrong, and lanes without an element hold zeros."""
 
     def check(k):
         if np.any(k <= 0):

@@ -36,7 +36,7 @@ def turned(w, x, n):
 
 
 def falling(w, x, n):
-    """A loop that ends by what it carries, behind which numbers of a loop are used."""
+    """A loop whose carry decides on its end, and whose carried numbers are used afterwards."""
 
     def trip(carry):
         x, size, i = carry
@@ -179,7 +179,7 @@ def test_of_what_a_function_closes_over():
 
 
 def test_long_loops_keep_few_carries():
-    """A carry of 1,000 numbers, 3,000 trips: with each kept there would be 3,000 of them."""
+    """A carry of 1,000 numbers and 3,000 trips: not all 3,000 carries may be kept."""
 
     def long(x, n):
         return lax.fori_loop(0, n, lambda i, x: x + 0.01 * jnp.sin(x + 0.1 * i), x)
@@ -241,7 +241,7 @@ def test_second_derivatives():
 
 
 def test_a_rule_of_the_users_that_loops_is_refused():
-    """JAX does not take a loop in a rule of `jax.custom_jvp` back; it is not ours to write another one."""
+    """JAX does not differentiate a loop in a rule of `jax.custom_jvp` backwards, and a user's rule is not ours to rewrite."""
 
     @jax.custom_jvp
     def own(x, n):

@@ -1,4 +1,4 @@
-"""Programs of small arrays in one kernel of XLA: the same numbers, whatever XLA knows of the arguments, and left alone where an operation can't be there."""
+"""Programs of small arrays in one kernel of XLA: the same numbers, even where XLA knows the arguments; programs with other operations are left alone."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Writes as loops over rows: what `lax.scatter` gives, for any axes and modes."""
+"""Writes as loops over rows: the results of `lax.scatter`, for any axes and modes."""
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ def test_rows_at_places_of_one_axis(scatter, mode, n, width, seed):
 @settings(max_examples=examples(100))
 @given(st.booleans(), st.sampled_from(MODES), st.integers(0, 1 << 16))
 def test_a_batch_of_writes(adds, mode, seed):
-    """Each row of a batch writes into its own array, as `jax.vmap` has it."""
+    """Each row of a batch writes into its own array, as under `jax.vmap`."""
     rng = np.random.default_rng(seed)
     arrays = rng.normal(size=(3, 5, 2)).astype(np.float32)
     places = rng.integers(-2, 8, (3, 1)).astype(np.int32)

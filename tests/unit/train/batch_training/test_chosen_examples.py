@@ -15,7 +15,7 @@ CHOSEN = np.array([7, 2, 2, 11, 0, 5, 9, 4])
 
 @dataclass(frozen=True)
 class Window:
-    """A few examples of a data set; those after them in the next epoch."""
+    """A few examples of a data set; the next epoch has the following ones."""
 
     data: Any
     n: int
