@@ -86,7 +86,13 @@ def tasks(options: Babi15Options) -> Callable[[int], Task]:
         graph, train, valid = _model(options, seed)
         settings = options.settings(seed, 1)
         settings = update_together(graph, train, settings, options, options.batch, "score")
-        return Task(graph, train, valid, settings, optax.adam(options.learning_rate))
+        return Task(
+            graph,
+            train,
+            valid,
+            settings,
+            optax.adam(options.learning_rate),
+        )
 
     return task
 

@@ -116,7 +116,11 @@ def main(
             row = compare(options, name, workers, of_hosts)
             rows.append(row)
             rates = f"{row.predicted_per_s:,.0f}", f"{row.measured_per_s:,.0f}", f"{row.ratio:.2f}"
-            table.add_row(name, f"{workers} on hosts" if row.on_hosts else str(workers), *rates)
+            table.add_row(
+                name,
+                f"{workers} on hosts" if row.on_hosts else str(workers),
+                *rates,
+            )
             append(options.json, [{"experiment": "calibrate", **asdict(row)}])
     console.print(table)
     return rows

@@ -154,4 +154,8 @@ def draw(rows: Mapping[Place, Row], path: Path) -> None:
             statistics.median(row.epochs),
         )
         series.setdefault(f"min_update_interval {interval}", []).append(point)
-    front(series, next(iter(rows.values())).n_train, path)
+    front(
+        series,
+        next(iter(rows.values())).n_train,
+        path,
+    )

@@ -156,7 +156,14 @@ def tasks(options: FunctionsOptions) -> Callable[[int], Task]:
             options.settings(seed, 1), compile_ahead=False
         )  # few of all sizes are ever used
         shown = next(iter(compiled.graph.parameterised.values())).role
-        settings = update_together(compiled.graph, data, settings, options, options.batch, shown)
+        settings = update_together(
+            compiled.graph,
+            data,
+            settings,
+            options,
+            options.batch,
+            shown,
+        )
         return Task(
             compiled.graph,
             data,

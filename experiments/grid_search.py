@@ -202,7 +202,13 @@ class Grid:
         for choice in choices:
             shared = self.shared(replace(choice, settings={**choice.settings, "seed": seed}))
             shared.trainer.set_params(params)
-            trials.append(replace(shared, train=amp.Subset(self.work.train, order), value=None))
+            trials.append(
+                replace(
+                    shared,
+                    train=amp.Subset(self.work.train, order),
+                    value=None,
+                )
+            )
             trials[-1].warm_up(Budget.unlimited())
         while able := [trial for trial in trials if self._goes_on(trial)]:
             min(able, key=lambda trial: trial.seconds[-1]).advance(Budget.unlimited())

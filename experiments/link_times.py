@@ -145,7 +145,13 @@ def _spent(task: _Task, on_hosts: bool, passes: int) -> Spent:
         spent = []
         for p, s in zip(processes, before, strict=True):
             spent.append(1e9 * (spent_s(p) - s) / epoch.dispatches)
-        found.append(Spent(spent[0], sum(spent[1:]), epoch.dispatches / len(task.data)))
+        found.append(
+            Spent(
+                spent[0],
+                sum(spent[1:]),
+                epoch.dispatches / len(task.data),
+            )
+        )
     trainer.close()
     return min(found, key=_of_all)
 

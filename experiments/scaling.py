@@ -141,7 +141,11 @@ def main(
     sizes = {}
     for name in ("in_flight", "n", "least", "flops"):
         sizes[name] = getattr(options, name)
-    require_positive("See the defaults.", workers=min(options.workers, default=0), **sizes)
+    require_positive(
+        "See the defaults.",
+        workers=min(options.workers, default=0),
+        **sizes,
+    )
     for name in ("bytes_per_s", "host_bytes_per_s"):
         if not getattr(options, name) > 0:  # it may be infinite
             where = f"--{name.replace('_', '-')}"

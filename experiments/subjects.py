@@ -79,7 +79,12 @@ def _graph(graph: Graph, instances: Data, seed: int) -> Subject:
     params = moved(initial_params(graph, {}, seed), seed)
 
     def compiled() -> Found:
-        run = run_engine(graph, instances, params, Settings(max_active_keys=len(instances)))
+        run = run_engine(
+            graph,
+            instances,
+            params,
+            Settings(max_active_keys=len(instances)),
+        )
         return run.loss, dict(run.grads)
 
     def exact() -> Found:
@@ -259,7 +264,11 @@ def _tagger(small: bool, seed: int) -> tuple[Graph, Data]:
         TaggerSizes(4, 4, 4, 4) if small else TaggerSizes(),
         noise=0,
     )
-    graph = tagger(len(vocabulary.words), len(vocabulary.characters), sizes)
+    graph = tagger(
+        len(vocabulary.words),
+        len(vocabulary.characters),
+        sizes,
+    )
     return graph, _first(wikiner.SentenceInstances(sentences), 1 if small else 3)
 
 

@@ -182,7 +182,14 @@ def main(options: TuneOptions, console: Console | None = None) -> Tuned | None:
             if kind in options.steps:
                 grid.search(kind, folder / f"{kind}.jsonl")
         if "pairs" in options.steps:
-            pairs(grid, folder, options.rivals, options.repeats, options.name, console)
+            pairs(
+                grid,
+                folder,
+                options.rivals,
+                options.repeats,
+                options.name,
+                console,
+            )
     console.print(f"choices and pictures are in {folder}")
     return tuned
 

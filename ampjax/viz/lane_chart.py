@@ -129,11 +129,21 @@ def _draw(
     )
 
 
-def _corners(left: float, right: float, top: float, bottom: float) -> list[tuple[float, float]]:
+def _corners(
+    left: float,
+    right: float,
+    top: float,
+    bottom: float,
+) -> list[tuple[float, float]]:
     return [(left, top), (right, top), (right, bottom), (left, bottom)]
 
 
-def _dress(axes: Axes, name: str, n_computed: int, report: LaneReport) -> None:
+def _dress(
+    axes: Axes,
+    name: str,
+    n_computed: int,
+    report: LaneReport,
+) -> None:
     """A chart's name with its figures, and its axes."""
     useful = int(report.trips.sum()) / n_computed
     axes.set_title(
@@ -150,7 +160,11 @@ def _number_rows(axes: Axes, n_rows: int, height: float) -> None:
     steps = [n * 10**k for k in range(10) for n in (1, 2, 5)]
     step = next(step for step in steps if step * height >= 0.2)
     shown = range(0, n_rows, step)
-    axes.set_yticks([row + 0.5 for row in shown], [f"{row}" for row in shown], fontsize=8)
+    axes.set_yticks(
+        [row + 0.5 for row in shown],
+        [f"{row}" for row in shown],
+        fontsize=8,
+    )
     axes.tick_params(axis="y", length=0)
 
 

@@ -41,7 +41,11 @@ def account(entry: Entry, passes: int) -> dict[str, Any]:
       AmpError: What making the program raises of these.
       RuntimeError: If the process fails otherwise; its errors are on the terminal.
     """
-    return in_a_process(measured, {"passes": passes, **entry.arguments}, entry.environment)
+    return in_a_process(
+        measured,
+        {"passes": passes, **entry.arguments},
+        entry.environment,
+    )
 
 
 def show(
@@ -63,7 +67,12 @@ def show(
     for row in found["stages"]:
         counts = f"{1e3 * row['dispatches']:,.0f}", f"{row['rows']:,.1f}"
         times = f"{row['kernels_us']:,.1f}", f"{row['mflop']:,.2f}", f"{row['products_us']:,.1f}"
-        table.add_row(row["stage"], row["direction"], *counts, *times)
+        table.add_row(
+            row["stage"],
+            row["direction"],
+            *counts,
+            *times,
+        )
     console.print(table)
     rows, n_in, n_out = found["product"]
     console.print(

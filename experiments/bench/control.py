@@ -64,7 +64,11 @@ def main(
       SettingsError: If an option is below 1.
     """
     sizes = {name: getattr(options, name) for name in ("messages", "passes")}
-    require_positive("See the defaults.", sizes=min(options.sizes, default=0), **sizes)
+    require_positive(
+        "See the defaults.",
+        sizes=min(options.sizes, default=0),
+        **sizes,
+    )
     rows = [measure(options, size) for size in options.sizes]
     table = compact(
         "dispatch\nsize",

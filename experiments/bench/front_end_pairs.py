@@ -174,7 +174,14 @@ def _sentences(amount: Amount) -> Pair:
     graph = alike(task.graph, tagger_graph(*counts, sizes))
     adapter = lambda: wikiner.SentenceInstances(sentences)
     plain = lambda: wikiner.plain(sentences)
-    return Pair(graph, adapter, compiled, plain, task.settings, task.tx)
+    return Pair(
+        graph,
+        adapter,
+        compiled,
+        plain,
+        task.settings,
+        task.tx,
+    )
 
 
 def _shuffles(amount: Amount) -> Pair:

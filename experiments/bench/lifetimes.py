@@ -67,7 +67,15 @@ def main(
             "bench lifetimes, options", "numbers of at least 1", f"{options}", "Change the option."
         )
     rows = []
-    table = compact("after", "", "resident MB", "maps", "compiled", "s", title="lifetimes")
+    table = compact(
+        "after",
+        "",
+        "resident MB",
+        "maps",
+        "compiled",
+        "s",
+        title="lifetimes",
+    )
     for of, run, n in (("trainers", trainers, options.trainers), ("fits", fits, options.fits)):
         for found in in_a_process(run, {"n": n}, {}):
             rows.append({"bench": "lifetimes", "of": of, **found})

@@ -106,7 +106,13 @@ def measured(program: str, passes: int) -> dict[str, float]:
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         each.append((seconds, spent, after.ru_minflt - before.ru_minflt))
     medians = (statistics.median(values) for values in zip(*each, strict=True))
-    return dict(zip(FIGURES, (*medians, resident_bytes() / 1e6), strict=True))
+    return dict(
+        zip(
+            FIGURES,
+            (*medians, resident_bytes() / 1e6),
+            strict=True,
+        )
+    )
 
 
 def whole_batch() -> Callable[[], Any]:
@@ -180,7 +186,11 @@ def engine() -> Callable[[], Any]:
     tokens = []
     for _ in range(2000):
         tokens.append(rng.integers(0, 14, rng.integers(2, 12)).astype(np.int32))
-    compiled = amp.compile(model, params, {"tokens": "int32[t]", "label": "int32[]"})
+    compiled = amp.compile(
+        model,
+        params,
+        {"tokens": "int32[t]", "label": "int32[]"},
+    )
     data = compiled.data([{"tokens": each, "label": each[0] % 10} for each in tokens])
     trainer = amp.Trainer(
         compiled.graph, optax.adam(1e-3), max_active_keys=256, min_update_interval=100

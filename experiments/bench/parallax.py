@@ -222,7 +222,14 @@ def large_table(options: ParallaxBench) -> Result:
     Several steps a turn, on rows that the turn before has driven from the caches: nobody trains one step this way and the next one the other.
     """
     work = _table(options, 4 * TURN)
-    sparse = Ours(px.get_runner(work.loss, work.params, work.tx, machines(1, 1)))
+    sparse = Ours(
+        px.get_runner(
+            work.loss,
+            work.params,
+            work.tx,
+            machines(1, 1),
+        )
+    )
     programs = {
         "ours": sparse,
         "plain": Jitted(work.loss, work.params, work.tx),
@@ -352,7 +359,13 @@ class Knowing:
 
     def __init__(self, program: Ours, batches: Sequence[Any]):
         self._program = program
-        self._next = dict(zip(map(id, batches), (*batches[1:], batches[0]), strict=True))
+        self._next = dict(
+            zip(
+                map(id, batches),
+                (*batches[1:], batches[0]),
+                strict=True,
+            )
+        )
 
     def step(self, batch: Any) -> Any:
         """One step."""
@@ -370,7 +383,13 @@ def _language_model(options: ParallaxBench) -> Workload:
     )  # fmt: skip
     batches = []
     for seed in range(4):
-        batches.append(_batch(config, options.replicas * config.batch, seed))
+        batches.append(
+            _batch(
+                config,
+                options.replicas * config.batch,
+                seed,
+            )
+        )
     return Workload(
         "lm",
         lm.make_loss(config),

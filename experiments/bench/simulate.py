@@ -61,7 +61,11 @@ def main(
     sizes = {}
     for name in ("in_flight", "n", "passes", "max_active_keys", "buckets"):
         sizes[name] = getattr(options, name)
-    require_positive("See the defaults.", sizes=min(options.sizes, default=0), **sizes)
+    require_positive(
+        "See the defaults.",
+        sizes=min(options.sizes, default=0),
+        **sizes,
+    )
     rows = [single(options, size) for size in options.sizes]
     rows += [full(options, name, options.sizes[-1]) for name in options.models]
     if options.replicas:

@@ -129,7 +129,15 @@ def make(way: str, model: Model) -> Ours | HandWritten:
             learning_rate=LEARNING_RATE,
             devices=resources.devices,
         )
-    return Ours(px.get_runner(loss, params, tx, resources, px.ParallaxConfig(table_mode=way)))
+    return Ours(
+        px.get_runner(
+            loss,
+            params,
+            tx,
+            resources,
+            px.ParallaxConfig(table_mode=way),
+        )
+    )
 
 
 def peak_bytes(

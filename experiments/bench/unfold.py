@@ -75,7 +75,13 @@ def main(
     rows = []
     for name in options.models:
         for wave in options.waves:
-            rows.append(measure(name, *workload(name, wave), options.passes))
+            rows.append(
+                measure(
+                    name,
+                    *workload(name, wave),
+                    options.passes,
+                )
+            )
     if options.trees is not None:
         rows.append(whole_treebank(options.trees))
     table = compact(

@@ -60,7 +60,15 @@ def loop(
     seen: list[Rows] = []
     results: list[Value] = []
     for room, value, kind in given:
-        results.append(of_all_levels(Body(low, made.block, room), value, kind, outputs, seen))
+        results.append(
+            of_all_levels(
+                Body(low, made.block, room),
+                value,
+                kind,
+                outputs,
+                seen,
+            )
+        )
     n_results = len(outputs)
     for report in made.block.reports:
         body.block.reports.append(
@@ -258,7 +266,12 @@ class _LevelLoop:
                 values.append(taken(run.get(source), tables[slot]))
             else:
                 late.append((out, source, slot))
-        return _Reads([*tables], early, late, ([*tables.values()], values))
+        return _Reads(
+            [*tables],
+            early,
+            late,
+            ([*tables.values()], values),
+        )
 
     def _level(
         self,

@@ -135,5 +135,13 @@ def recall(
     is_none = Static(Column(space, lambda data: column.of(data) < 0))
     results: list[Value] = []
     for state, first, kind in zip(recursion.states, init, call.results, strict=True):
-        results.append(where(body, is_none, first, View(state.rows, space, origin), kind))
+        results.append(
+            where(
+                body,
+                is_none,
+                first,
+                View(state.rows, space, origin),
+                kind,
+            )
+        )
     return results

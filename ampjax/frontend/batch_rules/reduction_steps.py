@@ -82,7 +82,11 @@ def segments(
     out = Rows(kind, room)
 
     def compute(run: Run) -> list[Any]:
-        found = reduce(run.get(values), run.slots[parents], run.size(room))
+        found = reduce(
+            run.get(values),
+            run.slots[parents],
+            run.size(room),
+        )
         return [as_typed(filled_up(run, room, found), kind)]
 
     body.block.add([out], compute)

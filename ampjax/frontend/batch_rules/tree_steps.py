@@ -139,7 +139,15 @@ def scan(
     def each(there: Body, states: list[Value]) -> list[Value]:
         before = []
         for own, state, kind in zip(init, states, types, strict=True):
-            before.append(where(there, is_root, own, View(state.rows, space, above), kind))
+            before.append(
+                where(
+                    there,
+                    is_root,
+                    own,
+                    View(state.rows, space, above),
+                    kind,
+                )
+            )
         return there.run(
             step,
             [*operands[:n_closed], *before, *rows],

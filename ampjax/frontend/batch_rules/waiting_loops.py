@@ -86,7 +86,15 @@ def waiting_loop(
         after = []
         for value, old in zip(results, inside, strict=True):
             _require_array(value, call)
-            after.append(_written(block, each.rows(value, old.aval), old, plain, place))
+            after.append(
+                _written(
+                    block,
+                    each.rows(value, old.aval),
+                    old,
+                    plain,
+                    place,
+                )
+            )
         return after, []
 
     carried = []

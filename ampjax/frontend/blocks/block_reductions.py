@@ -85,7 +85,12 @@ def block_reduction(
     return result
 
 
-def _outside(body: Body, grid: Grid, rows: Rows, name: str) -> View:
+def _outside(
+    body: Body,
+    grid: Grid,
+    rows: Rows,
+    name: str,
+) -> View:
     """Brings a reduction to the rows around; rows without pairs get the reduction of nothing."""
     kind = rows.aval
     pairs = grid.spaces.pairs
@@ -110,7 +115,12 @@ def _outside(body: Body, grid: Grid, rows: Rows, name: str) -> View:
     return View(out, body.space)
 
 
-def _along(mask: Any, own: str, axes: str, n_axes: int) -> Any:
+def _along(
+    mask: Any,
+    own: str,
+    axes: str,
+    n_axes: int,
+) -> Any:
     """A mask over some axes, of a shape that fits values with more.
 
     Args:
@@ -127,7 +137,12 @@ def _along(mask: Any, own: str, axes: str, n_axes: int) -> Any:
     )
 
 
-def _is_sum_of_products(body: Body, grid: Grid, rows: Rows, factors: Any) -> bool:
+def _is_sum_of_products(
+    body: Body,
+    grid: Grid,
+    rows: Rows,
+    factors: Any,
+) -> bool:
     """Whether each of two factors lacks an axis that the product has, so that their sum is a matrix product."""
     if len(factors) != 2 or any(isinstance(x, Constant) or x.room is None for x in factors):
         return False
@@ -150,7 +165,12 @@ def _letters(grid: Grid, factor: Rows, product: Rows) -> str:
     return grid.axes(factor) + own
 
 
-def _sum_of_products(grid: Grid, run: Run, rows: Rows, factors: Any) -> Any:
+def _sum_of_products(
+    grid: Grid,
+    run: Run,
+    rows: Rows,
+    factors: Any,
+) -> Any:
     counts = grid.counts(run)
     operands = []
     names = []

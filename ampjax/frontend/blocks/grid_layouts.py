@@ -141,7 +141,11 @@ class GridSpaces(PairSpaces):
         sizes = np.minimum(of_around[tile] - done, height)
         around, _ = _side(first[tile] + done, sizes, (n, height))
         starts = self.across.starts(data)
-        across, counts = _side(starts[tile], of_across[tile], (n, longest))
+        across, counts = _side(
+            starts[tile],
+            of_across[tile],
+            (n, longest),
+        )
         outer, _ = _side(tile, np.ones_like(tile), (n, 1))
         return GridLayout(
             GridRows(outer.there[:, 0], outer.filled[:, 0]),

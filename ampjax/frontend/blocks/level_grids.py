@@ -104,9 +104,17 @@ class LevelSpaces(PairSpaces):
             none = np.zeros((*loop.shape, counts.shape[1]), np.int64)
             return GridRows(none - 1, none)
         # a row whose loop has ended is what it was at its last level
-        level = np.where(loop >= 0, np.arange(len(loop))[:, None], 0)
+        level = np.where(
+            loop >= 0,
+            np.arange(len(loop))[:, None],
+            0,
+        )
         held = np.take_along_axis(loop, np.maximum.accumulate(level), 0)
-        tile = np.where(tiles.there >= 0, np.arange(len(number)), np.argmax(tiles.there >= 0))
+        tile = np.where(
+            tiles.there >= 0,
+            np.arange(len(number)),
+            np.argmax(tiles.there >= 0),
+        )
         filled = starts[held[:, tile]][:, :, None] + number
         is_there = (loop >= 0) & (tiles.there >= 0)
         return GridRows(np.where(is_there[:, :, None] & counts, filled, -1), filled)
@@ -178,7 +186,12 @@ class LevelGrid(Grid):
             of_across,
             lambda tables: spaces.counts(tables).ravel(),
         )
-        super().__init__(spaces, rooms, _PairFrame(room.frame, spaces), counts)
+        super().__init__(
+            spaces,
+            rooms,
+            _PairFrame(room.frame, spaces),
+            counts,
+        )
         self._room = room
         self._low = low
         self._loop: Loop = low.loops[room.frame]
@@ -244,7 +257,11 @@ class LevelGrid(Grid):
                 return [values, values]
             # no result depends on what is kept or copied
             kept = jax.lax.stop_gradient(run.get(before))
-            values = jnp.where(along(run.get(mask), values), values, kept)
+            values = jnp.where(
+                along(run.get(mask), values),
+                values,
+                kept,
+            )
             there = jnp.asarray(run.slots[is_tile])
             copy = jax.lax.stop_gradient(values[jnp.argmax(there)])
             return [values, jnp.where(along(there, values), values, copy)]

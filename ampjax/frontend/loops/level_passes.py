@@ -30,7 +30,12 @@ def sorted_rows(keys: Any, before: np.ndarray | None = None) -> np.ndarray:
     if n_keys > 4 * len(keys) + 1000:  # to count so many keys would take longer than to compare
         return before[np.argsort(keys[before], kind="stable")]
     order = np.empty(len(before), np.int64)
-    sort_by(keys - least, before, np.zeros(n_keys + 1, np.int64), order)
+    sort_by(
+        keys - least,
+        before,
+        np.zeros(n_keys + 1, np.int64),
+        order,
+    )
     return order
 
 

@@ -49,7 +49,12 @@ def list_reduction(amount: Amount, batch: int) -> Work:
 def chain(amount: Amount) -> Work:
     """A loop of 10,000 steps; by hand `jax.lax.scan`."""
     x = np.random.default_rng(0).normal(size=(amount.of(10_000), H)).astype(np.float32)
-    return _of_chain(chain_model, {"x": f"float32[t,{H}]"}, {"x": x}, x)
+    return _of_chain(
+        chain_model,
+        {"x": f"float32[t,{H}]"},
+        {"x": x},
+        x,
+    )
 
 
 def tree_chain(amount: Amount) -> Work:
@@ -92,7 +97,12 @@ def recursive_chain(amount: Amount) -> Work:
     )
 
 
-def _of_chain(model: Any, spec: Any, example: Any, x: np.ndarray) -> Work:
+def _of_chain(
+    model: Any,
+    spec: Any,
+    example: Any,
+    x: np.ndarray,
+) -> Work:
     params = weights(0, w=(H, H))
     return Work(
         model,

@@ -248,7 +248,11 @@ def feeding_plain(p: Any, arrays: Any) -> jax.Array:
 
     def decode(h: jax.Array, x: jax.Array) -> Any:
         read = plain_attended(h, memory, is_word)
-        h = gru(p["decode"], h, jnp.concatenate([x, read], -1))
+        h = gru(
+            p["decode"],
+            h,
+            jnp.concatenate([x, read], -1),
+        )
         return h, jnp.concatenate([h, read], -1)
 
     xs = p["embed"][arrays["inputs"].T]

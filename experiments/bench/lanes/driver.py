@@ -141,7 +141,12 @@ def _seconds(compute: Callable[..., Any], args: tuple[Any, ...]) -> float:
     return time.perf_counter() - start
 
 
-def _require_same(where: str, work: Work, found: Any, wanted: Any) -> None:
+def _require_same(
+    where: str,
+    work: Work,
+    found: Any,
+    wanted: Any,
+) -> None:
     """Refuses results that differ by more than rounding."""
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         off = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64))

@@ -104,13 +104,21 @@ def resets(n: int) -> Work:
             move = jax.random.normal(of_step, (2,))
             place = 0.98 * place + 0.05 * move + 0.01 * world[0, 0]
             is_over = jnp.abs(place[0]) > 0.7
-            world = lax.cond(is_over, lambda: reset(of_reset), lambda: world)
+            world = lax.cond(
+                is_over,
+                lambda: reset(of_reset),
+                lambda: world,
+            )
             return (jnp.where(is_over, 0.0, place), world, key), place[0]
 
         start = (jnp.zeros(2), reset(key), key)
         return lax.scan(step, start, None, length=1000)[1]
 
-    return Work(function, (jax.random.split(jax.random.key(0), n),), tolerance=1e-2)
+    return Work(
+        function,
+        (jax.random.split(jax.random.key(0), n),),
+        tolerance=1e-2,
+    )
 
 
 def early_exit(width: int, n: int) -> Work:
@@ -194,7 +202,11 @@ def van_der_pol(n: int) -> Work:
         return found.ys[0]
 
     mu = np.exp(np.random.default_rng(0).uniform(0, np.log(1000), n))
-    return Work(function, (jnp.asarray(mu, jnp.float32),), tolerance=5e-2)
+    return Work(
+        function,
+        (jnp.asarray(mu, jnp.float32),),
+        tolerance=5e-2,
+    )
 
 
 def funnel(n: int) -> Work:
