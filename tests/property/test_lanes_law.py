@@ -125,7 +125,11 @@ def test_each_element_gets_what_it_gets_alone(program, n, lanes, trips, seed):
         patch.setattr(splitting, "DEAR", 0)
         xs = rng.normal(size=(n, 3))
         ns = rng.integers(0, 7, n).astype(np.int32)
-        run = amp.vmap(lambda x, n: program((x, n)), lanes=lanes, trips=trips)
+        run = amp.vmap(
+            lambda x, n: program((x, n)),
+            lanes=lanes,
+            trips=trips,
+        )
         found = run(xs, ns)
         again = run(xs[order], ns[order])
         with jax.disable_jit():
@@ -202,7 +206,11 @@ def test_a_stream_gives_what_a_call_gives(program, n, lanes, trips, block, seed)
         patch.setattr(splitting, "DEAR", 0)
         xs = rng.normal(size=(n, 3))
         ns = rng.integers(0, 7, n).astype(np.int32)
-        run = amp.vmap(lambda x, n: program((x, n)), lanes=lanes, trips=trips)
+        run = amp.vmap(
+            lambda x, n: program((x, n)),
+            lanes=lanes,
+            trips=trips,
+        )
         expected = run(xs, ns)
         pairs = run.stream(zip(xs, ns, strict=True), ordered=False, block=block)
         found = list(pairs)

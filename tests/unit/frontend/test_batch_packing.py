@@ -24,7 +24,11 @@ def neighbours(params, example):
 def test_what_is_taken_is_found_without_a_list_of_all_copies():
     n = 3000
     rng = np.random.default_rng(0)
-    batched = amp.vmap(neighbours, {"x": "float32[n]", "at": "int32[m]"}, params=1.0)
+    batched = amp.vmap(
+        neighbours,
+        {"x": "float32[n]", "at": "int32[m]"},
+        params=1.0,
+    )
     x = rng.normal(size=n).astype(np.float32)
     at = rng.integers(-n, n, n).astype(np.int32)
     example = {"x": x, "at": at}
@@ -72,7 +76,11 @@ def test_rounds_over_the_same_edges_share_arrays():
     def by_hand(n_rounds):
         h = example["x"]
         for _ in range(n_rounds):
-            sent = np.where(edges.kinds == 0, h[edges.senders], h[edges.senders] - 1)
+            sent = np.where(
+                edges.kinds == 0,
+                h[edges.senders],
+                h[edges.senders] - 1,
+            )
             h = h + np.bincount(edges.receivers, sent, 3)
         return [h.sum()]
 
@@ -142,7 +150,11 @@ def test_only_so_many_bytes_are_kept(monkeypatch):
 def test_a_trainer_packs_what_it_evaluates_on_twice_at_most(monkeypatch):
     examples = [{"x": np.ones(n, np.float32)} for n in (3, 1, 4, 1)]
     model = lambda params, example: sum_of_squares(params["w"], example)
-    compiled = amp.compile(model, {"w": jnp.ones(())}, {"x": "float32[n]"})
+    compiled = amp.compile(
+        model,
+        {"w": jnp.ones(())},
+        {"x": "float32[n]"},
+    )
     trainer = amp.Trainer(
         compiled.graph,
         optax.sgd(0.0),

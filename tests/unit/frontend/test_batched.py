@@ -40,7 +40,13 @@ def of_words(p, s):
         s["words"],
         s["x"],
     )
-    return amp.sum(amp.map(lambda a, v: jnp.sum(a * v**2), amp.softmax(vectors), vectors))
+    return amp.sum(
+        amp.map(
+            lambda a, v: jnp.sum(a * v**2),
+            amp.softmax(vectors),
+            vectors,
+        )
+    )
 
 
 def recurrent(p, s):
@@ -339,7 +345,13 @@ def test_whole_sequences_are_turned_around_and_summed_up():
             lambda: jnp.argmin(s["words"]),
             lambda: 0,
         )
-        back = amp.sum(amp.map(lambda a, b: jnp.dot(a, b) * b[1], vectors, jnp.flip(vectors, 0)))
+        back = amp.sum(
+            amp.map(
+                lambda a, b: jnp.dot(a, b) * b[1],
+                vectors,
+                jnp.flip(vectors, 0),
+            )
+        )
         return (
             back
             + jnp.sum(known)

@@ -47,7 +47,13 @@ def model(p, s):
         lambda: h,
     )
     chosen = jax.nn.softplus(chosen) - jax.nn.relu(h)
-    return jnp.sum(amp.cond(amp.read(chosen[0] > 0), lambda: chosen @ p["w"], lambda: chosen * 2))
+    return jnp.sum(
+        amp.cond(
+            amp.read(chosen[0] > 0),
+            lambda: chosen @ p["w"],
+            lambda: chosen * 2,
+        )
+    )
 
 
 BATCHED = amp.vmap(model, SPEC, params=PARAMS)

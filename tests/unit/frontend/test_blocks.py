@@ -38,7 +38,13 @@ EXAMPLES = [example(seed, lengths) for seed, lengths in enumerate(LENGTHS)]
 def attend(queries, keys, values):
     def each(q):
         shares = amp.softmax(amp.map(lambda k: q @ k, keys))
-        return amp.sum(amp.map(lambda share, v: share * v, shares, values))
+        return amp.sum(
+            amp.map(
+                lambda share, v: share * v,
+                shares,
+                values,
+            )
+        )
 
     return amp.map(each, queries)
 
@@ -72,7 +78,13 @@ def heads(p, s):
     def each(x):
         q = split(x)
         shares = amp.softmax(amp.map(lambda k: jnp.sum(q * k, 1), keys))
-        return amp.sum(amp.map(lambda share, k: share[:, None] * k, shares, keys))
+        return amp.sum(
+            amp.map(
+                lambda share, k: share[:, None] * k,
+                shares,
+                keys,
+            )
+        )
 
     return jnp.sum(amp.sum(amp.map(each, s["x"])) ** 2)
 

@@ -104,7 +104,13 @@ def test_what_is_fed_in_other_ways_is_another_body() -> None:
             ]
             return p["w"] * (other - one if is_swapped else one - other)
 
-        return bodies(amp.compile(of_one, {"w": np.float32(1)}, {"x": "float32[t]"}))
+        return bodies(
+            amp.compile(
+                of_one,
+                {"w": np.float32(1)},
+                {"x": "float32[t]"},
+            )
+        )
 
     assert swapped(False)["w"] == swapped(False)["w"] != swapped(True)["w"]
 

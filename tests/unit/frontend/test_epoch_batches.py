@@ -195,7 +195,11 @@ def test_predictions_need_no_labels():
         amp.output("y", s["x"] * p["w"][0])
         return (s["y"] - s["x"]) ** 2
 
-    batched = amp.vmap(outputs, {"x": "float32[]", "y": "float32[]"}, params=PARAMS)
+    batched = amp.vmap(
+        outputs,
+        {"x": "float32[]", "y": "float32[]"},
+        params=PARAMS,
+    )
     examples = [{"x": float(i)} for i in range(5)]
     found = []
     for batch in batched.batches(examples, 2, None, labels=False):
@@ -241,7 +245,11 @@ def test_the_thread_computes_in_as_many_bits_as_the_caller():
         return p["w"] * amp.sum(s["x"] ** 2)
 
     with jax.enable_x64(True):
-        batched = amp.vmap(squares, {"x": "float64[2]"}, params={"w": np.float64(1)})
+        batched = amp.vmap(
+            squares,
+            {"x": "float64[2]"},
+            params={"w": np.float64(1)},
+        )
         (batch,) = batched.batches([{"x": np.array([1.0, 1 + 1e-12])}], 1)
         assert float(batched({"w": np.float64(1)}, batch)[0]) != 2.0
 

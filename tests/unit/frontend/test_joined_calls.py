@@ -132,7 +132,13 @@ def test_functions_may_hold_loops_and_nodes_with_replicas():
 
 
 def in_a_scan(p, x, k):
-    return jnp.sum(amp.fori_loop(k, lambda i, h: jnp.tanh(of_two(p, h) + x * i), jnp.full(2, 0.2)))
+    return jnp.sum(
+        amp.fori_loop(
+            k,
+            lambda i, h: jnp.tanh(of_two(p, h) + x * i),
+            jnp.full(2, 0.2),
+        )
+    )
 
 
 def in_a_while_loop(p, x, k):

@@ -30,7 +30,12 @@ def test_levels_of_groups(seed):
     most = level_passes.count_levels(groups, levels, np.zeros(shape, np.int64))
     assert most == max(map(len, lists))
     found = np.full((*shape, most), -1)
-    level_passes.list_levels(groups, levels, np.zeros(shape, np.int64), found)
+    level_passes.list_levels(
+        groups,
+        levels,
+        np.zeros(shape, np.int64),
+        found,
+    )
     for row, own in zip(found.reshape(len(lists), most), lists, strict=True):
         assert row.tolist() == own + [-1] * (most - len(own))
 

@@ -51,7 +51,13 @@ EXAMPLES = [example(*sizes) for sizes in SIZES]
 
 def attend(h, memory):
     shares = amp.softmax(amp.map(lambda m: h @ m, memory))
-    return amp.sum(amp.map(lambda share, m: share * m, shares, memory))
+    return amp.sum(
+        amp.map(
+            lambda share, m: share * m,
+            shares,
+            memory,
+        )
+    )
 
 
 def cell(p, h, x):
@@ -77,7 +83,13 @@ def additive(p, s):
     def step(h, x):
         q = h @ p["u"]
         shares = amp.softmax(amp.map(lambda k: p["v"] @ jnp.tanh(q + k), keys))
-        read = amp.sum(amp.map(lambda share, m: share * m, shares, s["memory"]))
+        read = amp.sum(
+            amp.map(
+                lambda share, m: share * m,
+                shares,
+                s["memory"],
+            )
+        )
         return cell(p, h, x + read), read
 
     h, reads = amp.scan(step, START, s["words"], reverse=True)
@@ -90,7 +102,13 @@ def heads(p, s):
     def step(h, x):
         scores = amp.map(lambda m: h * (m @ p["u"]), s["memory"])
         shares = amp.softmax(scores)
-        read = amp.sum(amp.map(lambda share, m: share * m, shares, s["memory"]))
+        read = amp.sum(
+            amp.map(
+                lambda share, m: share * m,
+                shares,
+                s["memory"],
+            )
+        )
         return cell(p, h, x + read), None
 
     return jnp.sum(amp.scan(step, START, s["words"])[0])
@@ -104,7 +122,11 @@ def guarded(p, s):
         bits = amp.sum(amp.map(lambda m: jnp.log(h * m) * p["v"], memory))
         return s["sign"] * jnp.exp(jnp.tanh(bits))
 
-    h = amp.fori_loop(s["turns"], turn, s["sign"] * jnp.exp(p["v"]))
+    h = amp.fori_loop(
+        s["turns"],
+        turn,
+        s["sign"] * jnp.exp(p["v"]),
+    )
     return jnp.sum(h)
 
 
@@ -133,7 +155,13 @@ def masked(p, s):
             s["places"],
         )
         shares = amp.softmax(scores)
-        read = amp.sum(amp.map(lambda share, m: share * m, shares, s["memory"]))
+        read = amp.sum(
+            amp.map(
+                lambda share, m: share * m,
+                shares,
+                s["memory"],
+            )
+        )
         return cell(p, h, x + read), shares
 
     h, shares = amp.scan(step, START, (s["words"], s["at"]))
@@ -159,9 +187,18 @@ def beyond(p, s):
     def step(carry, x):
         h, cover = carry
         scores = amp.map(lambda m: jnp.tanh(h @ m), s["memory"])
-        c, _ = amp.scan(lambda c, z: (jnp.sin(c + z), None), 0.1, scores)
+        c, _ = amp.scan(
+            lambda c, z: (jnp.sin(c + z), None),
+            0.1,
+            scores,
+        )
         some = amp.map(lambda z: amp.cond(amp.read(z > 0), lambda: z**2, lambda: -z), scores)
-        cover = amp.map(lambda old, z, m: 0.5 * old + z * (m @ p["v"]), cover, some, s["memory"])
+        cover = amp.map(
+            lambda old, z, m: 0.5 * old + z * (m @ p["v"]),
+            cover,
+            some,
+            s["memory"],
+        )
         return (cell(p, h, x + attend(h, s["memory"]) * c + amp.sum(cover)), cover), None
 
     start = amp.map(lambda m: m @ p["v"], s["memory"])
@@ -179,7 +216,11 @@ def in_loops(p, s):
         return amp.scan(inner, g + x, s["memory"])[0], None
 
     g, _ = amp.scan(outer, START, s["words"])
-    return amp.cond(amp.read(jnp.sum(g) > 0), lambda: feeding(p, s), lambda: jnp.sum(g))
+    return amp.cond(
+        amp.read(jnp.sum(g) > 0),
+        lambda: feeding(p, s),
+        lambda: jnp.sum(g),
+    )
 
 
 MODELS = [
@@ -213,7 +254,11 @@ def test_values_and_gradients_are_those_of_each_example(model, form):
             weights = np.array([1.0, 2, 3, 4, 5, 6, 0, 0])
             value, grads = run(weights, batch)
             parts = list(zip(weights, order, strict=False))
-            np.testing.assert_allclose(value, sum(w * each[i][0] for w, i in parts), rtol=1e-9)
+            np.testing.assert_allclose(
+                value,
+                sum(w * each[i][0] for w, i in parts),
+                rtol=1e-9,
+            )
             for name in PARAMS:
                 np.testing.assert_allclose(
                     grads[name],
@@ -265,7 +310,11 @@ def test_what_a_loop_with_blocks_tells_is_told_once():
                     read = jax.nn.softmax(s["memory"] @ hs[i]) @ s["memory"]
                 hs[i] = cell(PARAMS, hs[i], x + read)
                 sums[i] += hs[i].max()
-    np.testing.assert_allclose(found.metrics["largest"], [sums, [6, 2]], rtol=1e-6)
+    np.testing.assert_allclose(
+        found.metrics["largest"],
+        [sums, [6, 2]],
+        rtol=1e-6,
+    )
 
 
 def of_gradient(model, examples):

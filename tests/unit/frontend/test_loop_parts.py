@@ -36,7 +36,13 @@ EXAMPLES = [example(3, 4), example(0, 2), example(5, 1), example(1, 7), example(
 
 def attend(h, memory):
     shares = amp.softmax(amp.map(lambda m: h @ m, memory))
-    return amp.sum(amp.map(lambda share, m: share * m, shares, memory))
+    return amp.sum(
+        amp.map(
+            lambda share, m: share * m,
+            shares,
+            memory,
+        )
+    )
 
 
 def after_the_carry(p, s):

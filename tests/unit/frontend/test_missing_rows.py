@@ -71,7 +71,13 @@ def of_pairs(p, s):
 def of_attention(p, s):
     def row(x):
         scores = amp.map(lambda y: jnp.log((x @ p["w"]) @ y), s["b"])
-        read = amp.sum(amp.map(lambda w, y: w * jnp.sqrt(y * p["u"]), amp.softmax(scores), s["b"]))
+        read = amp.sum(
+            amp.map(
+                lambda w, y: w * jnp.sqrt(y * p["u"]),
+                amp.softmax(scores),
+                s["b"],
+            )
+        )
         return jnp.sum(read) * jnp.log(x @ p["u"])
 
     return amp.sum(amp.map(row, s["a"]))
@@ -107,8 +113,18 @@ def of_a_loop_in_a_loop(p, s):
 
 
 def of_a_graph(p, s):
-    total = amp.propagate(lambda x: jnp.sqrt(x * p["u"]), s["edges"], s["a"])
-    return amp.sum(amp.map(lambda h, x: h @ jnp.log(x @ p["w"]), total, s["a"]))
+    total = amp.propagate(
+        lambda x: jnp.sqrt(x * p["u"]),
+        s["edges"],
+        s["a"],
+    )
+    return amp.sum(
+        amp.map(
+            lambda h, x: h @ jnp.log(x @ p["w"]),
+            total,
+            s["a"],
+        )
+    )
 
 
 MODELS = [

@@ -118,7 +118,11 @@ def test_trees_and_edges_are_read_in_passes():
     spec = {"tree": amp.Tree("int32[v]", "int32[v]", "int32[v]"), "n": "float32[u,1]"}
     spec["edges"] = amp.Edges("u", kinds=2)
     tree = amp.Tree.of(((1, 2), 3))
-    edges = amp.Edges(np.array([0], np.int32), np.array([1], np.int32), None)
+    edges = amp.Edges(
+        np.array([0], np.int32),
+        np.array([1], np.int32),
+        None,
+    )
     instance = {"tree": tree, "n": np.ones((2, 1), np.float32), "edges": edges}
     # Kinds are left out, which the other way reads as zeros.
     assert require_same(spec, [instance, instance]) == 6

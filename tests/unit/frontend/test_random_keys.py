@@ -370,7 +370,13 @@ def structures(p, e):
         lambda n, kids: noisy(amp.sum(amp.map(noisy, kids))),
         e["tree"],
     )[1]
-    down = amp.sum(amp.scan_tree(lambda s, n: noisy(dense(p, s + n)), up, e["tree"]))
+    down = amp.sum(
+        amp.scan_tree(
+            lambda s, n: noisy(dense(p, s + n)),
+            up,
+            e["tree"],
+        )
+    )
     asked = amp.recurse(
         lambda recur, x, ps: noisy(x * p["b"]) + amp.sum(amp.map(recur, ps)),
         up,

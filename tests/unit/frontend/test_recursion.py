@@ -223,7 +223,14 @@ def several_types(p, s):
         s["x"],
         s["i"],
     )
-    return amp.sum(amp.map(lambda d, a, b: d * jnp.sum(a) * b, depth, low, high))
+    return amp.sum(
+        amp.map(
+            lambda d, a, b: d * jnp.sum(a) * b,
+            depth,
+            low,
+            high,
+        )
+    )
 
 
 def asked_where_the_instance_chooses(p, s):
@@ -293,7 +300,13 @@ def at_one_place_of_a_choice(p, s):
             -1,
         )
 
-    return jnp.sum(amp.cond(s["k"] == 1, through, lambda: p["scale"] * s["k"]))
+    return jnp.sum(
+        amp.cond(
+            s["k"] == 1,
+            through,
+            lambda: p["scale"] * s["k"],
+        )
+    )
 
 
 MODELS = [

@@ -188,7 +188,13 @@ def structures(p, e, h):
         branch,
         e["tree"],
     )
-    down = amp.sum(amp.scan_tree(lambda s, n: cell(p, s, n), root, e["tree"]))
+    down = amp.sum(
+        amp.scan_tree(
+            lambda s, n: cell(p, s, n),
+            root,
+            e["tree"],
+        )
+    )
     asked = amp.recurse(
         lambda r, x, ps: jnp.tanh(x * p["v"] + amp.sum(amp.map(r, ps)) + h),
         h,

@@ -68,7 +68,11 @@ def test_readers_are_those_that_read(seed):
 def test_rows_find_what_they_read(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 7))
-    lies = np.where(rng.random(n) < 0.2, -1, rng.permutation(3 * n)[:n])
+    lies = np.where(
+        rng.random(n) < 0.2,
+        -1,
+        rng.permutation(3 * n)[:n],
+    )
     wanted = rng.integers(-1, n, rng.integers(1, 7))
     rows = rng.integers(-1, len(wanted), 9)
     filled = np.maximum(rows, 0)
@@ -92,7 +96,11 @@ def test_states_come_from_the_loop_or_from_before_it(seed, has_start):
     start = rng.integers(0, 4, 5) if has_start else np.zeros(0, np.int64)
     rows = rng.integers(0, 5, 8)
     other = before[start[rows]] if has_start else np.full(8, -1)
-    wanted = np.where(awaited[rows] >= 0, positions[awaited[rows]], other)
+    wanted = np.where(
+        awaited[rows] >= 0,
+        positions[awaited[rows]],
+        other,
+    )
     found = np.empty(8, np.int64)
     table_passes.find_states(rows, awaited, positions, start, before, found)
     assert found.tolist() == wanted.tolist()

@@ -51,7 +51,11 @@ def choosing(x, n):
 def looping_test(x, n):
     """A loop whose test has a loop."""
     test = lambda carry: lax.fori_loop(0, carry[1] % 3, lambda _, k: k + 2, carry[1]) < n
-    return lax.while_loop(test, lambda carry: (carry[0] * 1.5, carry[1] + 1), (x, 0))
+    return lax.while_loop(
+        test,
+        lambda carry: (carry[0] * 1.5, carry[1] + 1),
+        (x, 0),
+    )
 
 
 def swapped(x, n):
@@ -191,7 +195,11 @@ def test_float64():
 def test_elements_that_never_end_are_given_up():
     def endless(n):
         test = lambda carry: carry[0] != n
-        return lax.while_loop(test, lambda carry: (carry[0] + 1, carry[1] * 0.5), (0, 1.0))
+        return lax.while_loop(
+            test,
+            lambda carry: (carry[0] + 1, carry[1] * 0.5),
+            (0, 1.0),
+        )
 
     ns = jnp.asarray([3, -1, 0, 10, -5, 9])
     (reached, halves), ended = amp.vmap(endless, lanes=2, max_trips=10)(ns)
@@ -233,7 +241,12 @@ def test_where_each_element_was_is_told(n_lanes, n_trips):
                 del inside[lane]
                 if waiting:
                     inside[lane] = (waiting.pop(0), clock)
-    found = zip(report.lane.tolist(), report.start.tolist(), report.end.tolist(), strict=True)
+    found = zip(
+        report.lane.tolist(),
+        report.start.tolist(),
+        report.end.tolist(),
+        strict=True,
+    )
     assert list(found) == [spans[element] for element in range(len(NS))]
     assert report.rows_of_lanes == clock * n_lanes
 
@@ -275,7 +288,12 @@ def bounded(w, x, n):
     """A scan with choices, which JAX differentiates in both directions."""
 
     def step(x, i):
-        x = lax.cond(i < n, lambda x: jnp.tanh(w @ x), lambda x: x, x)
+        x = lax.cond(
+            i < n,
+            lambda x: jnp.tanh(w @ x),
+            lambda x: x,
+            x,
+        )
         return lax.cond(x[0] > 0, lambda x: x, lambda x: jnp.sort(w @ w @ w @ x), x), x[1]
 
     return lax.scan(step, x, jnp.arange(5))
@@ -343,8 +361,18 @@ def test_a_check_on_the_host_sees_no_lane_that_stands_elsewhere():
 def test_lanes_are_tried_on_a_part_where_a_call_is_long(monkeypatch):
     tried = []
     monkeypatch.setattr(forms, "LONG", 0.0)
-    monkeypatch.setattr(forms, "_seconds", lambda compute, form, args: tried.append(form) or 1.0)
-    found = forms.fastest(lambda form, args: args, [NS], [True], len(NS), [Pace(8, 4)])
+    monkeypatch.setattr(
+        forms,
+        "_seconds",
+        lambda compute, form, args: tried.append(form) or 1.0,
+    )
+    found = forms.fastest(
+        lambda form, args: args,
+        [NS],
+        [True],
+        len(NS),
+        [Pace(8, 4)],
+    )
     assert found in ("map", "vmap")
     assert tried[2:] == [Pace(2, 4)]  # as long as all elements take otherwise
 

@@ -32,7 +32,12 @@ FORMS = {
 
 def turned(w, x, n):
     """A loop with a trip count of its own."""
-    return lax.fori_loop(0, n, lambda i, x: jnp.tanh(w @ x) + 0.1 * i, x)
+    return lax.fori_loop(
+        0,
+        n,
+        lambda i, x: jnp.tanh(w @ x) + 0.1 * i,
+        x,
+    )
 
 
 def falling(w, x, n):
@@ -42,7 +47,11 @@ def falling(w, x, n):
         x, size, i = carry
         return jnp.sin(w @ x) * 0.9, size * 0.7 + 0.01 * x[0] ** 2, i + 1
 
-    x, size, i = lax.while_loop(lambda c: c[1] > 0.05 * (n + 1), trip, (x, jnp.sum(x**2), 0))
+    x, size, i = lax.while_loop(
+        lambda c: c[1] > 0.05 * (n + 1),
+        trip,
+        (x, jnp.sum(x**2), 0),
+    )
     return x * size + i
 
 
@@ -55,7 +64,11 @@ def nested(w, x, n):
         return lax.cond(k % 2 == 0, lambda y: falling(w, y, k), lambda y: 0.5 * y + x, y), k - 1
 
     def draw(x, row):
-        x, _ = lax.while_loop(lambda carry: carry[1] > 0, outer, (x * row, n % 5))
+        x, _ = lax.while_loop(
+            lambda carry: carry[1] > 0,
+            outer,
+            (x * row, n % 5),
+        )
         return x, x[0]
 
     x, rows = lax.scan(draw, x, jnp.arange(1.0, 4.0), reverse=True)
@@ -85,7 +98,12 @@ turned_otherwise.defvjp(
 
 def called(w, x, n, checkpoint=jax.checkpoint):
     """Loops in calls, and functions with derivatives of their own inside and around loops."""
-    y = lax.fori_loop(0, n, lambda i, x: jax.nn.relu(jnp.sin(doubled(x, i))), x)
+    y = lax.fori_loop(
+        0,
+        n,
+        lambda i, x: jax.nn.relu(jnp.sin(doubled(x, i))),
+        x,
+    )
     z = jax.jit(turned)(w, x, n) + checkpoint(turned)(w, y, n)
     return z + doubled(x, n) + turned_otherwise(x, n)
 
@@ -182,7 +200,12 @@ def test_long_loops_keep_few_carries():
     """A carry of 1,000 numbers and 3,000 trips: not all 3,000 carries may be kept."""
 
     def long(x, n):
-        return lax.fori_loop(0, n, lambda i, x: x + 0.01 * jnp.sin(x + 0.1 * i), x)
+        return lax.fori_loop(
+            0,
+            n,
+            lambda i, x: x + 0.01 * jnp.sin(x + 0.1 * i),
+            x,
+        )
 
     def scanned(x, n):
         step = lambda x, i: (jnp.where(i < n, x + 0.01 * jnp.sin(x + 0.1 * i), x), None)

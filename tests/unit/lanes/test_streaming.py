@@ -25,7 +25,12 @@ def turned(x, n):
     """A loop in a scan: numbers, rows, a count, and a result that is the same for all."""
 
     def draw(x, k):
-        y = lax.fori_loop(0, (n * k) % 7, lambda i, x: jnp.tanh(W @ x) + i, x)
+        y = lax.fori_loop(
+            0,
+            (n * k) % 7,
+            lambda i, x: jnp.tanh(W @ x) + i,
+            x,
+        )
         return y, y[:2]
 
     x = lax.fori_loop(0, n, lambda i, x: jnp.tanh(W @ x) + i, x)
@@ -35,7 +40,11 @@ def turned(x, n):
 
 def counted(n):
     """A count up to a number, which some numbers never reach."""
-    return lax.while_loop(lambda i: i != n, lambda i: i + 1, jnp.int32(0))
+    return lax.while_loop(
+        lambda i: i != n,
+        lambda i: i + 1,
+        jnp.int32(0),
+    )
 
 
 def pairs(n=N):
@@ -190,7 +199,12 @@ def test_what_tells_the_host_something_tells_it_once_for_each_element(capfd):
 
 def test_arguments_that_elements_share():
     def scaled(args, w):
-        return lax.fori_loop(0, args["n"], lambda _, x: w @ x * args["scale"], args["x"])
+        return lax.fori_loop(
+            0,
+            args["n"],
+            lambda _, x: w @ x * args["scale"],
+            args["x"],
+        )
 
     w = jnp.asarray(W)
     in_axes = ({"x": 1, "n": 0, "scale": None}, None)

@@ -38,7 +38,12 @@ def draws(x, k):
 
 def ignores(x, k):
     """Needs neither number, which XLA finds out and JAX does not."""
-    return lax.fori_loop(0, 3, lambda i, y: y + 1.0, jnp.where(k * 0 == 0, 1.0, x * 0))
+    return lax.fori_loop(
+        0,
+        3,
+        lambda i, y: y + 1.0,
+        jnp.where(k * 0 == 0, 1.0, x * 0),
+    )
 
 
 BODIES = [loop, products, draws, ignores]
@@ -69,7 +74,12 @@ def test_constants_that_a_function_closes_over():
     weights = jnp.asarray(np.random.default_rng(0).normal(size=(8, 8)), jnp.float32)
 
     def body(x, k):
-        return lax.fori_loop(0, k, lambda _, y: jnp.tanh((y * weights).sum(0)), jnp.full(8, x))
+        return lax.fori_loop(
+            0,
+            k,
+            lambda _, y: jnp.tanh((y * weights).sum(0)),
+            jnp.full(8, x),
+        )
 
     run = partial(one_by_one, body)
     found = jax.jit(lambda *args: in_one_kernel(run, *args))(XS, KS)

@@ -27,7 +27,12 @@ def by_rows(function, *args):
 
     traced = jax.make_jaxpr(function)(*args)
     rules = dict.fromkeys(COMBINED, rule)
-    result = with_replaced(traced.jaxpr, traced.consts, [jnp.asarray(x) for x in args], rules)
+    result = with_replaced(
+        traced.jaxpr,
+        traced.consts,
+        [jnp.asarray(x) for x in args],
+        rules,
+    )
     assert written
     return result[0]
 
@@ -55,7 +60,11 @@ def test_rows_at_places_of_one_axis(scatter, mode, n, width, seed):
         # windows that overlap have no order
         places, rows = places[:1], rows[:1]
     given = [jnp.asarray(x) for x in (array, places, rows)]
-    np.testing.assert_allclose(by_rows(write, *given), write(*given), 1e-6)
+    np.testing.assert_allclose(
+        by_rows(write, *given),
+        write(*given),
+        1e-6,
+    )
 
 
 @settings(max_examples=examples(100))
@@ -70,4 +79,8 @@ def test_a_batch_of_writes(adds, mode, seed):
     scatter = lax.scatter_add if adds else lax.scatter
     write = jax.vmap(lambda *args: scatter(*args, numbers, mode=mode))
     given = [jnp.asarray(x) for x in (arrays, places, rows)]
-    np.testing.assert_allclose(by_rows(write, *given), write(*given), 1e-6)
+    np.testing.assert_allclose(
+        by_rows(write, *given),
+        write(*given),
+        1e-6,
+    )
