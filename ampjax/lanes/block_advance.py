@@ -102,16 +102,30 @@ def advance(
         state = turns.items(program.body.items, carry.state)
         return _changed(program, args, carry._replace(state=state), n)
 
-    carry = _Carry(state, jnp.zeros(room, jnp.int32), jnp.zeros((), jnp.int32))
+    carry = _Carry(
+        state,
+        jnp.zeros(room, jnp.int32),
+        jnp.zeros((), jnp.int32),
+    )
     # lanes that found no element in the block before take one of this block
     carry = _changed(program, args, carry, n)
     carry = lax.while_loop(goes_on, turn, carry)
     results = all_results(program, carry.state, values)
-    found = FinishedElements(results, carry.numbers, carry.state.all_cut, carry.n)
+    found = FinishedElements(
+        results,
+        carry.numbers,
+        carry.state.all_cut,
+        carry.n,
+    )
     return _kept(carry.state), found
 
 
-def _changed(program: LaneProgram, args: Sequence[Any], carry: _Carry, n: Any) -> _Carry:
+def _changed(
+    program: LaneProgram,
+    args: Sequence[Any],
+    carry: _Carry,
+    n: Any,
+) -> _Carry:
     """Hands in finished elements, and gives the next ones to free lanes."""
     finished = len(program.blocks)
 
@@ -123,13 +137,27 @@ def _changed(program: LaneProgram, args: Sequence[Any], carry: _Carry, n: Any) -
         lane = jnp.argmax(wants(carry.state)).astype(jnp.int32)
         # an idle lane writes, too, where the next result will be written over it: there is always one to come
         has_result = carry.state.pc[lane] == finished
-        numbers = put(carry.numbers, carry.state.element[lane], carry.n)
+        numbers = put(
+            carry.numbers,
+            carry.state.element[lane],
+            carry.n,
+        )
         state = hand_in(program, carry.state, lane, carry.n)
         state = take_element(program, args, state, lane, n)
         return _Carry(state, numbers, carry.n + has_result)
 
-    return lax.while_loop(lambda carry: jnp.any(wants(carry.state)), change, carry)
+    return lax.while_loop(
+        lambda carry: jnp.any(wants(carry.state)),
+        change,
+        carry,
+    )
 
 
 def _kept(state: LaneState) -> KeptLanes:
-    return KeptLanes(state.pc, state.element, state.registers, state.trips, state.is_cut)
+    return KeptLanes(
+        state.pc,
+        state.element,
+        state.registers,
+        state.trips,
+        state.is_cut,
+    )

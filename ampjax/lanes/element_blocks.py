@@ -80,7 +80,13 @@ class ElementBlocks:
       is_mapped: By flat argument, whether each element has its own, once one has been read.
     """
 
-    def __init__(self, where: str, in_axes: Any, elements: Iterable[Any], size: int):
+    def __init__(
+        self,
+        where: str,
+        in_axes: Any,
+        elements: Iterable[Any],
+        size: int,
+    ):
         self._where = where
         self._in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
         self._elements = iter(elements)
@@ -125,7 +131,12 @@ class ElementBlocks:
                 self._check_shared(number, leaf)
         return leaves
 
-    def _learn(self, args: tuple[Any, ...], leaves: list[Any], structure: Any) -> None:
+    def _learn(
+        self,
+        args: tuple[Any, ...],
+        leaves: list[Any],
+        structure: Any,
+    ) -> None:
         """Notes the structure, types and shared leaves of the first element."""
         axes = spread(f"{self._where}, in_axes", self._in_axes, args)
         self.is_mapped = tuple(axis is not None for axis in axes)

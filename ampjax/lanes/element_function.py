@@ -127,10 +127,19 @@ class ElementFunction:
 
         return compute(*self.constants, *args)
 
-    def _compute(self, form: Form, counts: bool, args: Sequence[Any]) -> tuple[list[Any], Any]:
+    def _compute(
+        self,
+        form: Form,
+        counts: bool,
+        args: Sequence[Any],
+    ) -> tuple[list[Any], Any]:
         """Computes the results of all elements in a form, and trips of loops by element, `[n]`: zeros unless lanes count trips."""
         if isinstance(form, Pace):
-            found = run(self.program, form._replace(counts=counts), args)
+            found = run(
+                self.program,
+                form._replace(counts=counts),
+                args,
+            )
             return found.results, found.trips
         n = len(self.constants)
         one = lambda own: evaluate(self.jaxpr, args[:n], self._joined(args[n:], own), bind)
@@ -231,4 +240,10 @@ def trace(
 
     closed = jax.make_jaxpr(flat)(*types)
     jaxpr, constants = opened(closed)
-    return ElementFunction(needed(jaxpr), constants, tuple(is_mapped), found[0], name)
+    return ElementFunction(
+        needed(jaxpr),
+        constants,
+        tuple(is_mapped),
+        found[0],
+        name,
+    )

@@ -147,7 +147,11 @@ def _vmapped_loop(
         first = []
         for x, batched in zip(args[n_fixed:], is_batched[n_fixed:], strict=True):
             first.append(x if batched else jnp.broadcast_to(x, (size, *x.shape)))
-        step = _in_step(loop, axes[:n_asked], axes[n_asked:n_fixed])
+        step = _in_step(
+            loop,
+            axes[:n_asked],
+            axes[n_asked:n_fixed],
+        )
         return step.plain(args[:n_asked], args[:n_fixed], first), is_new
 
     return run(*asked, *closed, *carry)

@@ -80,7 +80,12 @@ class LaneFunction:
         """
         flat = flat_arguments(repr(self), self._in_axes, args)
         form = self._form(flat)
-        results, ended = self._jitted(form, flat.is_mapped, flat.structure, *flat.leaves)
+        results, ended = self._jitted(
+            form,
+            flat.is_mapped,
+            flat.structure,
+            *flat.leaves,
+        )
         results = placed(repr(self), self._out_axes, results)
         return results if self._most is None else (results, ended)
 
@@ -166,7 +171,14 @@ class LaneFunction:
             spans.append(np.asarray(counted.spans))
         trips = np.asarray(counted.trips)
         lanes = self._given(flat.n).lanes
-        return LaneReport(self._name, trips, lanes, rows[1], rows[0], *spans[0].T)
+        return LaneReport(
+            self._name,
+            trips,
+            lanes,
+            rows[1],
+            rows[0],
+            *spans[0].T,
+        )
 
     def _check_count(self, name: str, number: int | None) -> None:
         """Checks a setting that is a number of things, or None."""
@@ -202,7 +214,12 @@ class LaneFunction:
         """The computation of a stream: in lanes, or by a call for each block where that was faster."""
         is_mapped = blocks.is_mapped
         structure = blocks.structure
-        flat = FlatArguments(first.only(is_mapped), is_mapped, structure, first.n)
+        flat = FlatArguments(
+            first.only(is_mapped),
+            is_mapped,
+            structure,
+            first.n,
+        )
         form = self._form(flat)
         tells_host = bool(traced.jaxpr.effects)
         is_bounded = self._most is not None and not tells_host
@@ -232,7 +249,11 @@ class LaneFunction:
 
     def _given(self, n: int) -> Pace:
         """The pace that was asked for, or the default."""
-        return Pace(self._lanes or min(n, LANES), self._trips or TRIPS, self._most)
+        return Pace(
+            self._lanes or min(n, LANES),
+            self._trips or TRIPS,
+            self._most,
+        )
 
     def _form(self, flat: FlatArguments) -> Form:
         """The form for some arguments: given, remembered, or measured."""
@@ -259,9 +280,20 @@ class LaneFunction:
         if self._lanes is not None:
             return paces[0]
         compute = lambda form, leaves: self._jitted(form, flat.is_mapped, flat.structure, *leaves)
-        return fastest(compute, flat.leaves, flat.is_mapped, flat.n, paces)
+        return fastest(
+            compute,
+            flat.leaves,
+            flat.is_mapped,
+            flat.n,
+            paces,
+        )
 
-    def _traced(self, is_mapped: Any, structure: Any, leaves: Any) -> ElementFunction:
+    def _traced(
+        self,
+        is_mapped: Any,
+        structure: Any,
+        leaves: Any,
+    ) -> ElementFunction:
         return trace(self._function, leaves, is_mapped, structure, self._name)
 
     def _compute(self, form: Form, is_mapped: Any, structure: Any, *leaves: Any) -> Any:

@@ -93,7 +93,13 @@ class _Lowering:
             return [atom if isinstance(atom, jex.Literal) else env[atom] for atom in atoms]
 
         for eqn in jaxpr.eqns:
-            env.update(zip(eqn.outvars, self._equation(eqn, named(eqn.invars)), strict=True))
+            env.update(
+                zip(
+                    eqn.outvars,
+                    self._equation(eqn, named(eqn.invars)),
+                    strict=True,
+                )
+            )
         return named(jaxpr.outvars)
 
     def finished(
@@ -160,7 +166,11 @@ class _Lowering:
         if any(varies) and splits(eqn, varies):
             return self._split(eqn, atoms)
         outs = [jex.Var(v.aval) for v in eqn.outvars]
-        step = Step(partial(bind, eqn), tuple(atoms), tuple(outs))
+        step = Step(
+            partial(bind, eqn),
+            tuple(atoms),
+            tuple(outs),
+        )
         if any(varies) or self._depth:
             self._at.steps.append(step)
             self._at.sees_all |= sees_all(eqn)
@@ -192,7 +202,12 @@ class _Lowering:
             env[var] = self.constant(var.aval, value)
         return self.inline(body, env)
 
-    def _step(self, function: Any, inputs: Sequence[Any], aval: Any) -> Any:
+    def _step(
+        self,
+        function: Any,
+        inputs: Sequence[Any],
+        aval: Any,
+    ) -> Any:
         """Adds a computation with one result; returns its variable."""
         out = jex.Var(aval)
         compute = lambda operands: [function(*operands)]
@@ -252,7 +267,11 @@ class _Lowering:
         def place() -> Any:
             if not is_reversed:
                 return counter
-            return self._step(lambda i: length - 1 - i, [counter], _COUNTER)
+            return self._step(
+                lambda i: length - 1 - i,
+                [counter],
+                _COUNTER,
+            )
 
         def body() -> Any:
             here = place()

@@ -160,4 +160,10 @@ def take_steps(steps: Sequence[Step], values: dict[Any, Any]) -> None:
     """
     for step in steps:
         operands = [value_of(atom, values) for atom in step.inputs]
-        values.update(zip(step.outputs, step.compute(operands), strict=True))
+        values.update(
+            zip(
+                step.outputs,
+                step.compute(operands),
+                strict=True,
+            )
+        )

@@ -186,10 +186,19 @@ def change_elements(
         # its next element, or none
         return take_element(program, args, state, lane, n)
 
-    return lax.while_loop(lambda state: jnp.any(state.pc == finished), change, state)
+    return lax.while_loop(
+        lambda state: jnp.any(state.pc == finished),
+        change,
+        state,
+    )
 
 
-def hand_in(program: LaneProgram, state: LaneState, lane: Any, place: Any) -> LaneState:
+def hand_in(
+    program: LaneProgram,
+    state: LaneState,
+    lane: Any,
+    place: Any,
+) -> LaneState:
     """Writes down the results of a lane's element.
 
     Args:
@@ -201,7 +210,13 @@ def hand_in(program: LaneProgram, state: LaneState, lane: Any, place: Any) -> La
     numbers = program.numbers
     results = []
     for array, atom in zip(state.results, varying_results(program), strict=True):
-        results.append(put(array, take(state.registers[numbers[atom]], lane), place))
+        results.append(
+            put(
+                array,
+                take(state.registers[numbers[atom]], lane),
+                place,
+            )
+        )
     return state._replace(
         results=results,
         all_trips=put(state.all_trips, state.trips[lane], place),

@@ -92,7 +92,14 @@ def reversible_loop(
     def backward(kept: Any, cotangents: Any) -> Any:
         changes, closed, carry, n = kept
         given = [_filled(ct) for ct in cotangents]
-        of_closed, of_carry = _gone_back(loop.body, closed, changes.of_closed, carry, n, given)
+        of_closed, of_carry = _gone_back(
+            loop.body,
+            closed,
+            changes.of_closed,
+            carry,
+            n,
+            given,
+        )
         return [None] * len(asked), of_closed, of_carry
 
     run.defvjp(forward, backward, symbolic_zeros=True)
@@ -261,8 +268,16 @@ def _gone_back(
         of_closed=[jnp.zeros_like(x) for x in floats_closed],
     )
     way = lax.while_loop(lambda way: way.end > 0, trip_back, way)
-    of_closed = _joined([None] * len(closed), in_closed, way.of_closed)
-    of_carry = _joined([None] * len(first), in_carry, way.of_carry)
+    of_closed = _joined(
+        [None] * len(closed),
+        in_closed,
+        way.of_closed,
+    )
+    of_carry = _joined(
+        [None] * len(first),
+        in_carry,
+        way.of_carry,
+    )
     return of_closed, of_carry
 
 

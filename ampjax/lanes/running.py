@@ -77,7 +77,11 @@ def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
         return change_elements(program, args, state, clock)
 
     state = first_state(program, args, values, pace.lanes)
-    state = lax.while_loop(lambda state: jnp.any(state.pc < finished), turn, state)
+    state = lax.while_loop(
+        lambda state: jnp.any(state.pc < finished),
+        turn,
+        state,
+    )
     return LaneRun(
         all_results(program, state, values),
         state.all_trips,
@@ -122,7 +126,12 @@ class LaneTurns:
       values: Values of what lanes share.
     """
 
-    def __init__(self, program: LaneProgram, pace: Pace, values: dict[Any, Any]):
+    def __init__(
+        self,
+        program: LaneProgram,
+        pace: Pace,
+        values: dict[Any, Any],
+    ):
         self._pace = pace
         self._values = values
         self._numbers = program.numbers
@@ -267,7 +276,11 @@ def merge(stands: Any, new: Any, old: Any) -> Any:
       new: `[n_lanes, ...]`.
       old: `[n_lanes, ...]`.
     """
-    return jnp.where(stands.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+    return jnp.where(
+        stands.reshape(-1, *[1] * (old.ndim - 1)),
+        new,
+        old,
+    )
 
 
 def put_rows(

@@ -82,7 +82,7 @@ def in_one_kernel(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _kernel(compute: Any, call: Any, constants: Sequence[Any]) -> Callable[..., Any]:
-    """A function as one kernel, or under `jax.vmap`, which brings other operations, as it is.
+    """A function as one kernel; under `jax.vmap`, which brings other operations, the plain function.
 
     Args:
       compute: The function.

@@ -78,7 +78,12 @@ def with_replaced(
             return bind(eqn, values)
         return rule(eqn, _typed(values, eqn.invars), run)
 
-    outputs = evaluate(jaxpr, constants, args, lambda eqn, values: list(results(eqn, values)))
+    outputs = evaluate(
+        jaxpr,
+        constants,
+        args,
+        lambda eqn, values: list(results(eqn, values)),
+    )
     return _typed(outputs, jaxpr.outvars)
 
 

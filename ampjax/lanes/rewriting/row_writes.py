@@ -43,7 +43,12 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> Any:
     n = int(np.prod(batch))
     if n == 0:
         return array
-    starts = _starts(numbers, array.ndim, places.reshape(n, -1), batch)
+    starts = _starts(
+        numbers,
+        array.ndim,
+        places.reshape(n, -1),
+        batch,
+    )
     rows, sizes = _windows(numbers, array, rows, n)
     limits = np.array(array.shape) - np.array(sizes)
     combine = COMBINED[eqn.primitive.name]
@@ -62,7 +67,12 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> Any:
     return lax.fori_loop(0, n, write, array)
 
 
-def _starts(numbers: Any, rank: int, places: Any, batch: Sequence[int]) -> Any:
+def _starts(
+    numbers: Any,
+    rank: int,
+    places: Any,
+    batch: Sequence[int],
+) -> Any:
     """`[n, rank]`: where each row begins."""
     n = len(places)
     columns: list[Any] = [jnp.zeros(n, jnp.int32)] * rank
@@ -79,7 +89,12 @@ def _starts(numbers: Any, rank: int, places: Any, batch: Sequence[int]) -> Any:
     return jnp.stack(columns, 1)
 
 
-def _windows(numbers: Any, array: Any, rows: Any, n: int) -> tuple[Any, list[int]]:
+def _windows(
+    numbers: Any,
+    array: Any,
+    rows: Any,
+    n: int,
+) -> tuple[Any, list[int]]:
     """The rows, `[n, ...]` with all axes of the array, and the size of one."""
     window = list(numbers.update_window_dims)
     others = [axis for axis in range(rows.ndim) if axis not in window]
