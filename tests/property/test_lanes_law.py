@@ -109,7 +109,7 @@ simple = st.builds(
 programs = st.recursive(simple, larger, max_leaves=6)
 
 
-@settings(max_examples=500 if NIGHTLY else 40)
+@settings(max_examples=500 if NIGHTLY else 25)
 @given(
     programs,
     st.integers(1, 6),
@@ -141,7 +141,7 @@ def test_each_element_gets_what_it_gets_alone(program, n, lanes, trips, seed):
         assert np.asarray(a[order]).tobytes() == np.asarray(b).tobytes()
 
 
-@settings(max_examples=500 if NIGHTLY else 20)
+@settings(max_examples=500 if NIGHTLY else 8)
 @given(programs, st.integers(2, 6), st.integers(0, 1 << 16))
 def test_one_after_another_is_what_each_gets_alone(program, n, seed):
     """In one kernel where all operations can be in one, also where XLA knows all arguments."""
@@ -162,7 +162,7 @@ def test_one_after_another_is_what_each_gets_alone(program, n, seed):
         assert found[1][i] == known[1][i] == k
 
 
-@settings(max_examples=200 if NIGHTLY else 12)
+@settings(max_examples=200 if NIGHTLY else 5)
 @given(programs, st.integers(1, 3), st.integers(1, 3), st.integers(2, 4), st.integers(0, 1 << 16))
 def test_gradients_are_those_of_unrolled_loops(program, n, lanes, slots, seed):
     """Of the elements' own numbers and of a shared one, backwards through loops that keep two to four carries."""
@@ -190,7 +190,7 @@ def test_gradients_are_those_of_unrolled_loops(program, n, lanes, slots, seed):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
 
 
-@settings(max_examples=100 if NIGHTLY else 8)
+@settings(max_examples=100 if NIGHTLY else 3)
 @given(
     programs,
     st.integers(1, 9),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from support.effort import left_to_nightly
 
 import ampjax as amp
 from ampjax.errors import GraphError
@@ -158,7 +159,7 @@ def vmapped(program, **how):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [called, *left_to_nightly(PROGRAMS, called)])
 def test_as_unrolled(program, form, monkeypatch):
     monkeypatch.setattr(reversible_loops, "SLOTS", 3)
     batched = vmapped(program, **FORMS[form])
@@ -251,6 +252,7 @@ def test_an_infinite_derivative_behind_the_last_trip_does_not_show(form):
     require_close(found[1], np.asarray([1.0, 2 / 8, 0.25 * 81**-0.75 * 2**1.5]))
 
 
+@pytest.mark.nightly
 def test_second_derivatives():
     batched = vmapped(falling, lanes=2, trips=2)
     xs = XS[:2]

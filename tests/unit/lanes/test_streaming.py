@@ -59,7 +59,8 @@ def require_row(found, expected, number):
         np.testing.assert_array_equal(a, b[number])
 
 
-@pytest.mark.parametrize(("block", "n"), [(1, N), (8, N), (19, N), (100, N), (8, 16), (8, 1)])
+@pytest.mark.first_case
+@pytest.mark.parametrize(("block", "n"), [(8, N), (1, N), (19, N), (100, N), (8, 16), (8, 1)])
 def test_the_bits_of_a_call_in_the_order_of_the_stream(block, n):
     batched = lanes_of(turned)
     expected = batched(XS, NS)
@@ -131,6 +132,7 @@ class Source:
             yield np.int32(3_000 if i in self._long else i % 7)
 
 
+@pytest.mark.first_case
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "ordered", "long"),
@@ -166,6 +168,7 @@ def test_nothing_is_read_before_it_is_asked_for_and_no_element_is_no_result():
     assert list(lanes_of(counted).stream(iter(()))) == []
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("form", ["map", "vmap"])
 def test_blocks_are_calls_where_that_is_faster(monkeypatch, form):
     monkeypatch.setattr("ampjax.lanes.lane_function.fastest", lambda *_: form)

@@ -57,6 +57,7 @@ def test_areas_are_rows_computed_on_one_scale(report):
     assert heights[0] / len(TRIPS) == pytest.approx(heights[1] / report.lanes)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("n", [1, 8, 1_000])
 def test_no_text_leaves_the_picture_or_lies_on_another(n):
     report = amp.vmap(turned, lanes=4, trips=2).explain(jnp.arange(1, n + 1) % 9 + 1)
