@@ -18,7 +18,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from ampjax.jaxprs.primitives import CUSTOM_CALLS, REMATERIALIZED, bind, evaluate, opened
+from ampjax.jaxprs.primitives import CUSTOM_CALLS, REMATERIALIZED, bind, evaluate, inner, opened
 from ampjax.lanes.rewriting.replaced_equations import Run, Values, in_place, with_replaced
 from ampjax.lanes.rewriting.row_writes import COMBINED, is_written_by_rows, write_rows
 
@@ -64,6 +64,8 @@ def in_one_kernel(function: Callable[..., Any], *args: Any) -> Any:
     traced, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     given = jax.tree.leaves(args)
     body, values = opened(traced)
+    if any(_has_large(each) for eqn in body.eqns for each in inner(eqn)):
+        return None
     operands = [*values, *given]
     n = len(values)
 
@@ -79,6 +81,18 @@ def in_one_kernel(function: Callable[..., Any], *args: Any) -> Any:
     structure = jax.tree.structure(shape)
     results = _kernel(compute, call, constants)(*operands)
     return jax.tree.unflatten(structure, results[: structure.num_leaves])
+
+
+def _has_large(jaxpr: Any) -> bool:
+    """Tells whether a jaxpr computes a large array, at any depth."""
+    for eqn in jaxpr.eqns:
+        for var in eqn.outvars:
+            width = getattr(var.aval.dtype, "itemsize", 8)
+            if width * math.prod(var.aval.shape) > LARGE:
+                return True
+        if any(_has_large(each) for each in inner(eqn)):
+            return True
+    return False
 
 
 def _kernel(compute: Any, call: Any, constants: Sequence[Any]) -> Callable[..., Any]:

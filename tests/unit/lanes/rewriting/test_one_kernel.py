@@ -116,10 +116,11 @@ def test_under_vmap_and_several_devices():
     [
         lambda x, k: jnp.sort(jnp.array([x, 0.0, 0.1])),
         lambda x, k: jnp.full((64, 64), x) @ jnp.ones((64, 64)),
+        lambda x, k: jnp.tanh(jnp.full(20_000, x)) + k,
         lambda x, k: jnp.linalg.cholesky(jnp.eye(2) * (2 + x)),
         lambda x, k: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), np.float32), x),
     ],
-    ids=["sort", "product", "cholesky", "callback"],
+    ids=["sort", "product", "large", "cholesky", "callback"],
 )
 def test_operations_that_were_not_tried_are_left_to_xla(body):
     assert in_one_kernel(partial(one_by_one, body), jnp.asarray(XS), jnp.asarray(KS)) is None
