@@ -78,7 +78,7 @@ def flat_arguments(where: str, in_axes: Any, args: Sequence[Any]) -> FlatArgumen
             continue
         if not -array.ndim <= axis < array.ndim:
             fix = "Name an axis that it has, or None where all elements share it."
-            name = _names(args)[number]
+            name = leaf_names(args)[number]
             raise DataError(f"{where}, argument {name}", f"an axis {axis}", f"{array.shape}", fix)
         moved.append(array if axis == 0 else jnp.moveaxis(array, axis, 0))
         sizes.setdefault(array.shape[axis], number)
@@ -86,7 +86,7 @@ def flat_arguments(where: str, in_axes: Any, args: Sequence[Any]) -> FlatArgumen
         fix = "Give `in_axes` an axis for at least one argument."
         raise DataError(where, "an argument with an axis of elements", "none", fix)
     if len(sizes) > 1:
-        names = _names(args)
+        names = leaf_names(args)
         told = ", ".join(f"{size} in {names[number]}" for size, number in sizes.items())
         fix = "Give each argument one entry for each element, or None in `in_axes` where all share it."
         raise DataError(f"{where}, arguments", "the same number of elements", told, fix)
@@ -94,8 +94,22 @@ def flat_arguments(where: str, in_axes: Any, args: Sequence[Any]) -> FlatArgumen
     return FlatArguments(moved, is_mapped, structure, next(iter(sizes)))
 
 
-def _names(args: Sequence[Any]) -> list[str]:
-    """The names of all leaves of some arguments, for errors."""
+def n_elements(is_mapped: Sequence[bool], args: Sequence[Any]) -> int:
+    """The number of elements in flat arguments.
+
+    Args:
+      is_mapped: By argument, whether each element has its own; one at least.
+      args: The arguments; of one that is mapped `[n, ...]`.
+    """
+    return next(arg.shape[0] for arg, own in zip(args, is_mapped, strict=True) if own)
+
+
+def leaf_names(args: Sequence[Any]) -> list[str]:
+    """The names of all leaves of some arguments, for errors.
+
+    Args:
+      args: The arguments, pytrees.
+    """
     return [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(tuple(args))]
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
+from ampjax.lanes.argument_axes import n_elements
 from ampjax.lanes.lane_program import LaneProgram
 from ampjax.lanes.lane_state import LaneState, all_results, empty_state, hand_in, put, take_element
 from ampjax.lanes.running import LaneTurns, Pace, shared_values
@@ -88,8 +89,7 @@ def advance(
     values = shared_values(program, args)
     turns = LaneTurns(program, pace, values)
     finished = len(program.blocks)
-    size = next(arg.shape[0] for arg, own in zip(args, program.is_mapped, strict=True) if own)
-    room = size + pace.lanes
+    room = n_elements(program.is_mapped, args) + pace.lanes
     state = empty_state(program, pace.lanes, room)._replace(**kept._asdict())
     state = state._replace(element=state.element - shift)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.lanes.argument_axes import spread
+from ampjax.lanes.argument_axes import leaf_names, spread
 
 
 class ElementBlock(NamedTuple):
@@ -207,8 +207,7 @@ class ElementBlocks:
     def _name(self, number: int) -> str:
         """The name of a leaf."""
         args = self.structure.unflatten(range(self.structure.num_leaves))
-        paths, _ = zip(*jax.tree_util.tree_leaves_with_path(args), strict=True)
-        return jax.tree_util.keystr(paths[number])
+        return leaf_names(args)[number]
 
 
 def _rows(leaves: Sequence[Any], kind: LeafKind, size: int) -> Any:

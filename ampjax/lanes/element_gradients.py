@@ -12,6 +12,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from ampjax.jaxprs.primitives import opened
+from ampjax.lanes.argument_axes import n_elements
 from ampjax.lanes.lane_state import take
 from ampjax.lanes.reversible_loops import reversible_loop
 from ampjax.lanes.rewriting.linear_pairs import FloatParts
@@ -98,15 +99,11 @@ def pulled_back(
 def _of_part(jaxpr: Any, is_mapped: Sequence[bool], args: Sequence[Any]) -> list[Any]:
     """Results of some elements, `[rows, ...]` each, whose loops can be differentiated backwards."""
     n = len(jaxpr.constvars)
-    rows = []
-    for x, mapped in zip(args, is_mapped, strict=True):
-        if mapped:
-            rows.append(x.shape[0])
 
     def run(replacement: Replacement, *args: Any) -> list[Any]:
         return with_loops(jaxpr, args[:n], args[n:], replacement)
 
-    if rows[0] == 1:
+    if n_elements(is_mapped, args) == 1:
         alone = []
         for x, mapped in zip(args, is_mapped, strict=True):
             alone.append(x[0] if mapped else x)

@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ampjax.errors import DataError, GraphError
-from ampjax.lanes.argument_axes import FlatArguments, flat_arguments, placed
+from ampjax.lanes.argument_axes import FlatArguments, flat_arguments, n_elements, placed
 from ampjax.lanes.block_advance import advance, idle_lanes
 from ampjax.lanes.choosing import LANES, TRIPS, candidates, fastest
 from ampjax.lanes.element_blocks import ElementBlock, ElementBlocks
@@ -299,7 +299,7 @@ class LaneFunction:
     def _compute(self, form: Form, is_mapped: Any, structure: Any, *leaves: Any) -> Any:
         """Computes the results of all elements, and whether each element came to its end; traced once for each form and shape."""
         traced = self._traced(is_mapped, structure, leaves)
-        n = next(leaf.shape[0] for leaf, own in zip(leaves, is_mapped, strict=True) if own)
+        n = n_elements(is_mapped, leaves)
         if n == 0:
             return self._empty(traced), jnp.ones(0, bool)
         if isinstance(form, Pace) and form.most is not None and not traced.jaxpr.effects:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ampjax.jaxprs.primitives import value_of
+from ampjax.lanes.argument_axes import n_elements
 from ampjax.lanes.lane_program import LaneProgram
 
 
@@ -70,7 +71,7 @@ def first_state(
       values: Values of what lanes share.
       n_lanes: Number of lanes.
     """
-    n = next(arg.shape[0] for arg, mapped in zip(args, program.is_mapped, strict=True) if mapped)
+    n = n_elements(program.is_mapped, args)
     lane = jnp.arange(n_lanes, dtype=jnp.int32)
     empty = empty_state(program, n_lanes, n)
     registers = dict(empty.registers)

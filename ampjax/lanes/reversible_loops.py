@@ -17,11 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
 
 from ampjax.jaxprs.primitives import is_inexact, opened
 from ampjax.lanes.lane_state import put, take
-from ampjax.lanes.rewriting.linear_pairs import FloatParts, changes_by_pair
+from ampjax.lanes.rewriting.linear_pairs import FloatParts, changes_by_pair, filled
 from ampjax.lanes.rewriting.replaced_equations import WhileLoop, with_loops
 
 SLOTS = 64
@@ -91,7 +90,7 @@ def reversible_loop(
 
     def backward(kept: Any, cotangents: Any) -> Any:
         changes, closed, carry, n = kept
-        given = [_filled(ct) for ct in cotangents]
+        given = [filled(ct) for ct in cotangents]
         of_closed, of_carry = _gone_back(
             loop.body,
             closed,
@@ -120,14 +119,6 @@ class _Changes:
     """
 
     of_closed: tuple[bool, ...]
-
-
-def _filled(cotangent: Any) -> Any:
-    """A cotangent as an array, also one known to be zero."""
-    if isinstance(cotangent, SymbolicZero):
-        kind: Any = cotangent.aval
-        return np.zeros(kind.shape, kind.dtype)
-    return cotangent
 
 
 def differentiable(function: Callable[..., Sequence[Any]]) -> Callable[..., list[Any]]:

@@ -109,6 +109,12 @@ simple = st.builds(
 programs = st.recursive(simple, larger, max_leaves=6)
 
 
+def each_alone(program, xs, ns):
+    """Results of the elements, operation by operation."""
+    with jax.disable_jit():
+        return [program((jnp.asarray(x), jnp.asarray(k))) for x, k in zip(xs, ns, strict=True)]
+
+
 @settings(max_examples=500 if NIGHTLY else 25)
 @given(
     programs,
@@ -132,8 +138,7 @@ def test_each_element_gets_what_it_gets_alone(program, n, lanes, trips, seed):
         )
         found = run(xs, ns)
         again = run(xs[order], ns[order])
-        with jax.disable_jit():
-            alone = [program((jnp.asarray(x), jnp.asarray(k))) for x, k in zip(xs, ns, strict=True)]
+        alone = each_alone(program, xs, ns)
     for i, (x, k) in enumerate(alone):
         np.testing.assert_allclose(found[0][i], x, rtol=1e-9, atol=1e-9)
         assert found[1][i] == k
@@ -154,8 +159,7 @@ def test_one_after_another_is_what_each_gets_alone(program, n, seed):
         run = amp.vmap(lambda x, n: program((x, n)))
         found = run(xs, ns)
         known = jax.jit(lambda: run(xs, ns))()
-        with jax.disable_jit():
-            alone = [program((jnp.asarray(x), jnp.asarray(k))) for x, k in zip(xs, ns, strict=True)]
+        alone = each_alone(program, xs, ns)
     for i, (x, k) in enumerate(alone):
         np.testing.assert_allclose(found[0][i], x, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(known[0][i], x, rtol=1e-9, atol=1e-9)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
+from jax.custom_derivatives import SymbolicZero
 from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
 
@@ -153,7 +154,7 @@ def _jvp(
     """Differentiates: in its linear arguments the function is its own derivative, in all others JAX differentiates."""
     n = params["n_given"]
     results = PAIR.bind(*primals, **params)
-    changes = [_filled(t) for t in tangents]
+    changes = [filled(t) for t in tangents]
     if all(isinstance(t, ad.Zero) for t in tangents[:n]):
         return results, PAIR.bind(
             *primals[:n],
@@ -190,9 +191,13 @@ def _differentiated() -> Iterator[None]:
         IS_DIFFERENTIATED.reset(token)
 
 
-def _filled(tangent: Any) -> Any:
-    """Returns a tangent as an array, also for a tangent known to be zero."""
-    if isinstance(tangent, ad.Zero):
+def filled(tangent: Any) -> Any:
+    """Returns a tangent or cotangent as an array, also for one known to be zero.
+
+    Args:
+      tangent: The tangent or cotangent.
+    """
+    if isinstance(tangent, ad.Zero | SymbolicZero):
         kind: Any = tangent.aval
         return np.zeros(kind.shape, kind.dtype)
     return tangent

@@ -76,7 +76,9 @@ def in_one_kernel(function: Callable[..., Any], *args: Any) -> Any:
     # equations inside would inherit the attributes of the call, so they get others
     with set_xla_metadata(**_INSIDE):
         call, constants = opened(jax.make_jaxpr(compute)(*operands))
-    if not _can_be_one(compute, operands):
+        # here it is the same trace
+        can_be_one = _can_be_one(compute, operands)
+    if not can_be_one:
         return None
     structure = jax.tree.structure(shape)
     results = _kernel(compute, call, constants)(*operands)
