@@ -374,7 +374,7 @@ def derived_if(there: Any, values: Any) -> Any:
     """
     if not is_inexact(values.dtype):
         return values
-    return jnp.where(jnp.any(there), values, jax.lax.stop_gradient(values))
+    return jax.lax.select(jnp.any(there), values, jax.lax.stop_gradient(values))
 
 
 def filled_up(run: Run, room: Room, values: Any) -> Any:
@@ -390,8 +390,10 @@ def filled_up(run: Run, room: Room, values: Any) -> Any:
     if not len(values):
         return values
     there = jnp.asarray(run.slots[room.there])
-    copy = values[jnp.argmax(there)]
-    return jnp.where(along(there, values), values, copy)
+    copy = taken(values, jnp.argmax(there))
+    copies = jnp.broadcast_to(copy, values.shape)
+    is_there = jnp.broadcast_to(along(there, values), values.shape)
+    return jax.lax.select(is_there, values, copies)
 
 
 def filled_rows(run: Run, rows: Sequence[Rows], values: Sequence[Any]) -> list[Any]:

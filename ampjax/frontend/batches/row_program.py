@@ -200,7 +200,7 @@ class RowProgram:
         )
         run.put(
             self._params,
-            [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)],
+            [_as_array(leaf) for leaf in jax.tree.leaves(params)],
         )
         self._block.run(run)
         result = self._structure.unflatten([get(run) for get in self._results])
@@ -217,6 +217,11 @@ class RowProgram:
             else:
                 outputs[report.name] = get(run)
         return Reports(result, metrics, outputs)
+
+
+def _as_array(leaf: Any) -> Any:
+    """A leaf as an array of JAX; one that is such an array stays as it is, as `jnp.asarray` would add a conversion to its derivative."""
+    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
 
 
 def _names(structure: Any) -> str:

@@ -266,7 +266,7 @@ def sum(xs: Any) -> Any:
     return _reduce(
         "sum",
         xs,
-        lambda x: jnp.sum(jnp.asarray(x), 0),
+        lambda x: jnp.sum(x, 0),
     )
 
 
@@ -283,7 +283,7 @@ def max(xs: Any) -> Any:
         "max",
         xs,
         lambda x: jnp.max(
-            jnp.asarray(x),
+            x,
             0,
             initial=least(jnp.result_type(x)),
         ),

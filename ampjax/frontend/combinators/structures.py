@@ -296,7 +296,7 @@ def stack(rows: Sequence[Any]) -> Any:
             or len({jnp.shape(value) for value in values}) > 1
         ):
             return _in_one(values)
-        return jnp.stack([jnp.asarray(value) for value in values])
+        return jnp.stack(values)
 
     return jax.tree.map(column, *rows, is_leaf=is_rows)
 
