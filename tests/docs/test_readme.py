@@ -9,22 +9,25 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 
 
-def run(number):
-    """The names that a program leaves."""
+def run(*numbers):
+    """The names that programs leave, which continue each other."""
     programs = re.findall(
         r"```python\n(.*?)```",
         README.read_text(encoding="utf-8"),
         re.DOTALL,
     )
-    assert len(programs) == 2
+    assert len(programs) == 4
     names: dict = {}
-    exec(compile(programs[number], str(README), "exec"), names)
+    for number in numbers:
+        exec(compile(programs[number], str(README), "exec"), names)
     return names
 
 
 @pytest.mark.nightly
 def test_the_model_in_the_readme_trains_and_verifies(capsys):
     names = run(0)
+    assert names["history"].best("accuracy") > 0.95, "the README says so"
+    names = run(0, 1)
     assert names["history"].best("accuracy") > 0.95, "the README says so"
     assert "agrees with jax.grad" in capsys.readouterr().out
     (shown,) = re.findall(
@@ -33,8 +36,15 @@ def test_the_model_in_the_readme_trains_and_verifies(capsys):
     assert repr(names["compiled"].graph).startswith(shown)
 
 
+def test_the_loops_in_the_readme_end_by_themselves(capsys):
+    names = run(2)
+    error = names["values"] / names["roots"](names["values"]) ** 2 - 1
+    assert abs(error).max() < 1e-5
+    assert "one after another" in capsys.readouterr().out
+
+
 def test_the_loss_in_the_readme_is_found_to_have_a_sparse_table(capsys):
-    names = run(1)
+    names = run(3)
     out = capsys.readouterr().out
     assert re.search(r"table \[10000, 16\] +sparse", out) and re.search(r"w \[16\] +dense", out)
     assert names["runner"].run(names["batch"]).loss < 256

@@ -26,6 +26,11 @@ SAMPLED = 16
 COSTS = (1.1, 1.25, 1.5, 2.0, float("inf"))
 """How many times its own numbers a batch may hold in a shape that others share; the next one where there would be too many shapes."""
 
+FEW_BATCHES = 256
+"""An epoch of fewer batches than this takes less time than the compilation of a program more; so its batches may hold half as much again as they need."""
+
+COSTS_OF_FEW = COSTS[2:]
+"""`COSTS` of such an epoch."""
 
 KEPT = 4
 """The shapes of how many data sets are kept."""
@@ -91,11 +96,15 @@ class BatchShapes:
             own = Shape(sizes, n_numbers, _n_elements(parts), numbers)
             found.append((parts, own))
         found.sort(key=lambda one: -one[1].n_numbers)
-        for most in COSTS:
+        is_short = len(groups) < FEW_BATCHES
+        for most in COSTS_OF_FEW if is_short else COSTS:
             shapes = self._joined(found, most)
             if len(shapes) <= MOST_SHAPES:
                 break
         self.shapes = shapes[::-1]
+        # later epochs draw other batches, some of them larger
+        if is_short and len({own.n_elements for _, own in found}) > 1:
+            self.shapes = [*self.shapes[:-1], self._widened(columns)]
 
     def pack(self, columns: Columns, numbers: np.ndarray) -> list[Batch]:
         """Packs the parts of a batch in the first shape that fits all parts, or in a shape of their own if none fits.
@@ -133,6 +142,12 @@ class BatchShapes:
         batches, _ = self._program.pack_in(parts, self._size, _largest(self._roomy, sizes))
         return batches
 
+    def _widened(self, columns: Columns) -> Shape:
+        """The largest shape with some room."""
+        last = self.shapes[-1]
+        sizes, n_numbers = self._measured(self._parts(columns, last.numbers), self._roomy)
+        return replace(last, sizes=sizes, n_numbers=n_numbers)
+
     @property
     def _roomy(self) -> Sizes:
         """The sizes of the largest shape, each a step of the ladder larger; none before shapes are found."""
@@ -167,7 +182,9 @@ class BatchShapes:
                 continue
             last = shapes[-1]
             sizes, n_numbers = self._measured(parts, _largest(last.sizes, own.sizes))
-            if n_numbers > most * own.n_numbers:
+            # the last batch of an epoch may be smaller: for one batch no program is worth its time
+            is_full = len(own.numbers) == self._size * self._n_parts
+            if is_full and n_numbers > most * own.n_numbers:
                 shapes.append(own)
                 continue
             n_elements = max(last.n_elements, own.n_elements)

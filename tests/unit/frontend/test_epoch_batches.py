@@ -79,6 +79,10 @@ def joined(lists):
     return found
 
 
+def shapes_of(batch):
+    return tuple(array.shape for array in batch.arrays)
+
+
 def losses_one_by_one(examples):
     losses = []
     for each in examples:
@@ -142,10 +146,19 @@ def test_an_epoch_has_few_shapes_and_all_values(by_size):
         total = 0.0
         for batch in batched.batches(EXAMPLES, 4, seed, by_size=by_size):
             assert batch.size == 4
-            shapes.add(tuple(array.shape for array in batch.arrays))
+            shapes.add(shapes_of(batch))
             total += weighted(batch, batched(PARAMS, batch))
         np.testing.assert_allclose(total, want, rtol=1e-5)
     assert len(shapes) <= 4
+
+
+def test_a_small_data_set_has_one_shape_over_many_epochs():
+    batched = amp.vmap(model, SPEC, params=PARAMS)
+    shapes = set()
+    for seed in range(20):
+        for batch in batched.batches(EXAMPLES, size=16, seed=seed):  # the last one has 9 examples
+            shapes.add(shapes_of(batch))
+    assert len(shapes) == 1
 
 
 def test_an_example_larger_than_any_that_was_drawn_has_a_shape_of_its_own():
