@@ -10,6 +10,7 @@ import logging
 import os
 import posixpath
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Mends the links of decisions, and of the engine's details, to files that are no pages."""
+    """Mends the links of decisions, and of the engine's details, to files that are no pages; puts the version in."""
     uri = page.file.src_uri
+    markdown = markdown.replace("{{ version }}", _version())
     mended = uri.startswith("decisions/") or uri == "engine.md"
     return _mend_links(markdown, posixpath.dirname(f"docs/{uri}"), uri) if mended else markdown
 
@@ -65,6 +67,12 @@ def on_post_build(config: MkDocsConfig, **_: Any) -> None:
                 and 'rel="canonical"' not in tag
             ):
                 log.warning("%s loads something from elsewhere: %s", page.name, tag)
+
+
+def _version() -> str:
+    """The version of this checkout."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)["project"]["version"]
 
 
 def _glossary() -> str:

@@ -26,6 +26,7 @@ from experiments.by_hand.tree_lstm_graph import tree_lstm
 from experiments.common import start_up
 from experiments.data import list_reduction, sst
 from experiments.data.mnist import N_PIXELS, Batches, Digits
+from experiments.example_shapes import example_shapes
 from experiments.models.mlp import mlp
 from experiments.models.tree_lstm import Cells
 
@@ -56,6 +57,7 @@ def main(folder: Path = Path("docs/pictures")) -> None:
     updates_of_a_run(folder / "lineage.png")
     on_hosts(folder / "hosts.png", folder / "traffic.png")
     in_lanes(folder / "lanes.png")
+    example_shapes(folder)
 
 
 def schedules(path: Path) -> None:

@@ -20,7 +20,7 @@ from ampjax.frontend.instance_columns import Columns
 MOST_SHAPES = 4
 """How many shapes there are, at most, unless a batch fits none of them."""
 
-SAMPLED = 16
+SAMPLED = 64
 """How many batches shapes are found from, at most."""
 
 COSTS = (1.1, 1.25, 1.5, 2.0, float("inf"))
@@ -102,8 +102,9 @@ class BatchShapes:
             if len(shapes) <= MOST_SHAPES:
                 break
         self.shapes = shapes[::-1]
-        # later epochs draw other batches, some of them larger
-        if is_short and len({own.n_elements for _, own in found}) > 1:
+        # other batches are drawn, too, some of them larger; where there are several shapes few batches have the largest, so room in it costs little
+        is_rare = is_short or len(shapes) > 1
+        if is_rare and len({own.n_elements for _, own in found}) > 1:
             self.shapes = [*self.shapes[:-1], self._widened(columns)]
 
     def pack(self, columns: Columns, numbers: np.ndarray) -> list[Batch]:

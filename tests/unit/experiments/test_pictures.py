@@ -2,6 +2,7 @@
 
 import pytest
 
+from experiments.example_shapes import example_shapes
 from experiments.pictures import (
     WAYS,
     graph_after_a_run,
@@ -46,3 +47,8 @@ def test_hosts(tmp_path):
         for name in ("host0", "host1", "worker 3")
     )
     assert "driver" in (tmp_path / "traffic.svg").read_text(encoding="utf-8")
+
+
+def test_what_an_example_may_be(tmp_path):
+    example_shapes(tmp_path)
+    assert len(list(tmp_path.glob("*.svg"))) == 3

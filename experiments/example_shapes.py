@@ -1,0 +1,131 @@
+"""The start page's three pictures of what an example may be: a sentence, a tree, a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import cos, pi, sin
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
+
+NODE = "#3f51b5"
+EDGE = "#e64a19"
+RADIUS = 0.24
+FONT = 11
+Place = tuple[float, float]
+
+
+def example_shapes(folder: Path) -> None:
+    """Draws all three.
+
+    Args:
+      folder: Where the files go.
+    """
+    sentence(folder / "sentence.svg")
+    tree(folder / "tree.svg")
+    molecule(folder / "molecule.svg")
+
+
+def sentence(path: Path) -> None:
+    """A sentence: a state goes from word to word, and each word gets a tag.
+
+    Args:
+      path: The file.
+    """
+    words = ("she", "met", "Ada", "in", "Turin")
+    tags = ("", "", "person", "", "place")
+    with _axes(path) as axes:
+        for i, (word, tag) in enumerate(zip(words, tags, strict=True)):
+            state = (i, 1.0)
+            _text(axes, (i, 0.0), word)
+            _arrow(axes, (i, 0.0), state)
+            if i:
+                _arrow(axes, (i - 1, 1.0), state, EDGE)
+            if tag:
+                _arrow(axes, state, (i, 2.0))
+                _text(axes, (i, 2.0), tag)
+            _node(axes, state)
+
+
+def tree(path: Path) -> None:
+    """A parse tree: each node is computed from its children.
+
+    Args:
+      path: The file.
+    """
+    leaves = [(0, 0.0), (1, 0.0), (2, 0.0), (3, 0.0)]
+    branches = {(2.5, 0.8): leaves[2:], (1.75, 1.6): [leaves[1], (2.5, 0.8)]}
+    branches[(0.9, 2.4)] = [leaves[0], (1.75, 1.6)]
+    with _axes(path) as axes:
+        for word, (x, y) in zip(("not", "a", "bad", "film"), leaves, strict=True):
+            _text(axes, (x, y - 0.55), word)
+        for parent, children in branches.items():
+            for child in children:
+                _arrow(axes, child, parent, EDGE)
+        for place in (*leaves, *branches):
+            _node(axes, place)
+
+
+def molecule(path: Path) -> None:
+    """A graph: each node gets messages from its neighbours.
+
+    Args:
+      path: The file.
+    """
+    ring: list[Place] = []
+    for i in range(6):
+        angle = pi / 3 * i + pi / 6
+        ring.append((1.1 * cos(angle), 1.1 * sin(angle)))
+    outer: list[Place] = [(2.0 * cos(pi / 6), 2.0 * sin(pi / 6)), (-2.0 * cos(pi / 6), -1.0)]
+    edges = [(ring[i], ring[(i + 1) % 6]) for i in range(6)]
+    edges.append((ring[0], outer[0]))
+    edges.append((ring[3], outer[1]))
+    with _axes(path) as axes:
+        for one, other in edges:
+            _arrow(axes, one, other, EDGE, "<|-|>")
+        for place in (*ring, *outer):
+            _node(axes, place)
+
+
+@contextmanager
+def _axes(path: Path) -> Iterator[Any]:
+    """Axes without a frame, in a figure that is written at the end."""
+    figure = Figure(figsize=(3.2, 1.9))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    yield axes
+    axes.margins(0.08)
+    axes.autoscale_view()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _node(axes: Any, place: Place) -> None:
+    """A filled circle."""
+    axes.add_patch(Circle(place, RADIUS, color=NODE, zorder=2))
+    axes.autoscale_view()
+
+
+def _text(axes: Any, place: Place, text: str) -> None:
+    """A word."""
+    x, y = place
+    axes.text(x, y, text, ha="center", va="center", fontsize=FONT)
+    # axes take their limits from what is plotted, not from texts
+    axes.plot([x - RADIUS, x + RADIUS], [y - RADIUS, y + RADIUS], alpha=0)
+
+
+def _arrow(
+    axes: Any,
+    start: Sequence[float],
+    end: Sequence[float],
+    colour: str = "#888888",
+    style: str = "-|>",
+) -> None:
+    """An arrow between two places, which ends before the circles there."""
+    shape = {"arrowstyle": style, "color": colour, "lw": 1.5, "shrinkA": 11, "shrinkB": 11}
+    axes.annotate("", xy=end, xytext=start, arrowprops=shape)
+    axes.plot(*zip(start, end, strict=True), alpha=0)
+
