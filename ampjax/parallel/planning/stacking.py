@@ -120,18 +120,32 @@ def split_optimizer(
             alike,
         )
     except TableError as error:
-        text = names(params)
-        quoted = ", ".join(f'"{text[path]}"' for path in program.axes)
-        fix = (
-            f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({quoted},))`; "
-            "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
-        )
         raise TableError(
             readable(error.where),
             error.expected,
             error.got,
-            fix,
+            _advice(error, program, names(params)),
         ) from error
+
+
+def _advice(
+    error: TableError,
+    program: SparseProgram,
+    text: Mapping[str, str],
+) -> str:
+    """What to do about an optimizer that does not work row by row on a table: on all tables, or on one whose rows are along another axis."""
+    for path in program.transposed:
+        if f"table `{path}`" in error.where:
+            name = text[path]
+            return (
+                f"Store `{name}` with its rows along the first axis, by which this optimizer goes; "
+                f'or keep it dense: `ParallaxConfig(keep_dense=("{name}",))`.'
+            )
+    quoted = ", ".join(f'"{text[path]}"' for path in program.axes)
+    return (
+        f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({quoted},))`; "
+        "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
+    )
 
 
 def _kinds(analysis: Analysis, axes: Axes) -> dict[str, Hashable]:
