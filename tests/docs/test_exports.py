@@ -30,6 +30,7 @@ PUBLIC = {
         spawn  Host  Hosts  HostContext  HostOptions  LocalLauncher  RayLauncher
         Message  Channel  Window  Patience  wait_any  memory_pair  Wire  Keys  new_keys
     """,
+    "ampjax.nn": "Linear  Embed  TableEmbed  ChosenEmbed  choose_embed  NgramTable  ngram_hashes",
     "ampjax.sparse": "Table  ServerProcesses  find_sparse",
     "ampjax.optim": """
         rowwise_adagrad  rowwise_adam  rowwise_rmsprop  scale_by_staleness  RowRule  RowState  Split  split_rows
@@ -56,7 +57,6 @@ PUBLIC = {
 
 MODULES = {
     "ampjax.errors",
-    "ampjax.nn",
     *(f"{p}.{m}" for p in ("experiments.data", "experiments.models") for m in PUBLIC[p].split()),
 }
 """Modules from which users import, too."""
