@@ -63,7 +63,8 @@ def ngram_hashes(
         for head in range(n_heads):
             joined = xp.zeros_like(x)
             for age in range(n):
-                joined = joined ^ (by_age[age] * xp.uint32(multiplier(seed, n, head, age)))
+                factor = xp.uint32(multiplier(seed, n, head, age))
+                joined = joined ^ (by_age[age] * factor)
             hashes.append(_mixed(xp, joined))
     return xp.stack(hashes, axis=-1)
 
@@ -82,7 +83,7 @@ def multiplier(seed: int, order: int, head: int, age: int) -> int:
 
 
 def mix(number: int) -> int:
-    """The end of MurmurHash3 for a Python integer of 32 bits: each bit of it changes half of the result's."""
+    """The end of MurmurHash3 for a Python integer of 32 bits, where each bit changes half of the result's."""
     number ^= number >> _SHIFTS[0]
     number = number * _FACTORS[0] & _MASK
     number ^= number >> _SHIFTS[1]
@@ -112,11 +113,16 @@ def _numbered(xp: Any, tokens: Any) -> Any:
     if xp is np and array.size and array.max() >= _MASK:
         fix = "Number the tokens from 0."
         raise DataError("n-grams, `tokens`", "numbers below 2^32 - 1", f"{array.max()}", fix)
-    return xp.where(array < 0, xp.uint32(0), array.astype(xp.uint32) + xp.uint32(1))
+    return xp.where(
+        array < 0,
+        xp.uint32(0),
+        array.astype(xp.uint32) + xp.uint32(1),
+    )
 
 
 def _older(xp: Any, x: Any, age: int) -> Any:
     """By position the token that stands so many places before, 0 where there is none."""
-    kept = x[..., : max(x.shape[-1] - age, 0)]
-    missing = x.shape[-1] - kept.shape[-1]
-    return xp.concatenate([xp.zeros((*x.shape[:-1], missing), xp.uint32), kept], axis=-1)
+    missing = min(age, x.shape[-1])
+    kept = x[..., : x.shape[-1] - missing]
+    zeros = xp.zeros((*x.shape[:-1], missing), xp.uint32)
+    return xp.concatenate([zeros, kept], axis=-1)

@@ -1,4 +1,4 @@
-"""A table of hashed n-grams beside a language model (Engram): which rows a text reads, and what they add to its hidden states.
+"""A table of hashed n-grams beside a language model (Engram): the rows that a text reads, and their part in its hidden states.
 
 Knows arrays; nothing of runners or of where the table is. A runner finds it sparse by itself.
 """
@@ -120,7 +120,8 @@ class NgramTable:
         )
         xp = jnp if isinstance(hashes, jax.Array) else np
         rows = (hashes % xp.uint32(self.n_rows)).astype(xp.int32)
-        return rows + xp.arange(self.n_ids, dtype=xp.int32) * xp.int32(self.n_rows)
+        starts = xp.arange(self.n_ids, dtype=xp.int32) * xp.int32(self.n_rows)
+        return rows + starts
 
     def init(self, key: jax.Array) -> Params:
         """Makes initial parameters.
@@ -137,7 +138,10 @@ class NgramTable:
         shape = (n_memory, self.n_hidden)
         params = {
             "table": self.scale
-            * jax.random.normal(for_table, (self.n_ids * self.n_rows, self.features)),
+            * jax.random.normal(
+                for_table,
+                (self.n_ids * self.n_rows, self.features),
+            ),
             "key": n_memory**-0.5 * jax.random.normal(for_key, shape),
             "value": n_memory**-0.5 * jax.random.normal(for_value, shape),
             "hidden_scale": jnp.ones(self.n_hidden),
@@ -154,7 +158,7 @@ class NgramTable:
         hidden: Any,
         ids: Any,
     ) -> jax.Array:
-        """Reads the memory of each token, and lets in as much of it as the hidden state asks for.
+        """Reads the memory of each token, and lets in as much as the hidden state asks for.
 
         Args:
           params: As `init` makes them.
@@ -168,12 +172,14 @@ class NgramTable:
         memory = memory.reshape(*memory.shape[:-2], -1)
         asked = _normed(hidden, params["hidden_scale"])
         offered = _normed(memory @ params["key"], params["key_scale"])
-        gate = jax.nn.sigmoid((asked * offered).sum(-1, keepdims=True) / self.n_hidden**0.5)
+        likeness = (asked * offered).sum(-1, keepdims=True)
+        gate = jax.nn.sigmoid(likeness / self.n_hidden**0.5)
         let_in = gate * (memory @ params["value"])
         if not self.kernel:
             return let_in
         normed = _normed(let_in, params["conv_scale"])
-        return let_in + jax.nn.silu(_convolved(normed, params["conv"], max(self.orders)))
+        convolved = _convolved(normed, params["conv"], max(self.orders))
+        return let_in + jax.nn.silu(convolved)
 
 
 def _normed(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -183,12 +189,15 @@ def _normed(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def _convolved(x: jax.Array, weights: jax.Array, dilation: int) -> jax.Array:
-    """A depthwise causal convolution, `[..., n_tokens, d]`: the last weight is that of the token itself."""
+    """A depthwise causal convolution, `[..., n_tokens, d]`: the last weight is for the newest token."""
     n_tokens = x.shape[-2]
     result = x * weights[-1]
     for age in range(1, len(weights)):
         back = min(age * dilation, n_tokens)
         zeros = jnp.zeros_like(x[..., :back, :])
-        older = jnp.concatenate([zeros, x[..., : n_tokens - back, :]], axis=-2)
+        older = jnp.concatenate(
+            [zeros, x[..., : n_tokens - back, :]],
+            axis=-2,
+        )
         result = result + older * weights[-1 - age]
     return result

@@ -1,4 +1,4 @@
-"""Bags of ids, as torch's `EmbeddingBag` takes them, in a form whose arrays have one row for each bag and so can be cut like other leaves.
+"""Bags of ids as for torch's `EmbeddingBag`, in a form whose arrays have one row for each bag and so can be cut like other leaves.
 
 Knows arrays; nothing of replicas' devices, of steps or of where tables are.
 """
@@ -90,7 +90,7 @@ class Bag:
         n_bags: int,
         width: int,
     ) -> None:
-        """Fills ids up and lays them out.
+        """Fills ids up and lays the ids out.
 
         Args:
           ids: `[n]`.
@@ -102,11 +102,21 @@ class Bag:
         more = n_bags * width - len(ids)
         shifts = bags - np.arange(len(ids)) // width
         shape = (n_bags, width)
-        self.ids = np.pad(ids, (0, more), constant_values=NO_ID).reshape(shape)
-        self.shifts = np.pad(shifts.astype(np.int32), (0, more)).reshape(shape)
+        self.ids = np.pad(
+            ids,
+            (0, more),
+            constant_values=NO_ID,
+        ).reshape(shape)
+        self.shifts = np.pad(
+            shifts.astype(np.int32),
+            (0, more),
+        ).reshape(shape)
         if weights is not None:
             xp = jnp if isinstance(weights, jax.Array) else np
-            weights = xp.pad(xp.asarray(weights), (0, more)).reshape(shape)
+            weights = xp.pad(
+                xp.asarray(weights),
+                (0, more),
+            ).reshape(shape)
         self.weights = weights
 
     # ---- as a pytree -------------------------------------------------------------------------------------------------
@@ -115,7 +125,8 @@ class Bag:
         """The leaves, each with its name."""
         children = []
         for name in ("ids", "shifts", "weights"):
-            children.append((jax.tree_util.GetAttrKey(name), getattr(self, name)))
+            key = jax.tree_util.GetAttrKey(name)
+            children.append((key, getattr(self, name)))
         return tuple(children), None
 
     @classmethod
@@ -165,8 +176,15 @@ class Bag:
         n_rows, *row = table.shape
         is_id = (self.ids >= 0).reshape(-1)
         # Read no row where there is no id: beyond the table nothing is read, and nothing gets a gradient.
-        places = jnp.where(is_id, jnp.asarray(self.ids).reshape(-1), n_rows)
-        rows = table.at[places].get(mode="fill", fill_value=jnp.nan)
+        places = jnp.where(
+            is_id,
+            jnp.asarray(self.ids).reshape(-1),
+            n_rows,
+        )
+        rows = table.at[places].get(
+            mode="fill",
+            fill_value=jnp.nan,
+        )
         rows = rows.reshape(-1, math.prod(row))
         rows = jnp.where(is_id[:, None], rows, 0)
         if mode == "max":
@@ -184,9 +202,13 @@ class Bag:
         return jax.ops.segment_sum(wide, self._bags(), len(self))
 
     def _bags(self) -> jax.Array:
-        """By id the number of its bag, `[n_bags * width]`; where there is no id the number of bags, so that sums leave it out."""
+        """By id the number of its bag, `[n_bags * width]`; where there is no id the number of bags, which sums leave out."""
         rows = jnp.arange(len(self), dtype=jnp.int32)[:, None]
-        return jnp.where(self.ids >= 0, self.shifts + rows, len(self)).reshape(-1)
+        return jnp.where(
+            self.ids >= 0,
+            self.shifts + rows,
+            len(self),
+        ).reshape(-1)
 
     def _require_mode(self, mode: str) -> None:
         if mode not in MODES:
@@ -231,7 +253,10 @@ class Bag:
             part = object.__new__(Bag)
             part._lay_out(own, of_bags - k * size, factors, size, width)
             parts.append(part)
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        return jax.tree.map(
+            lambda *leaves: np.concatenate(leaves),
+            *parts,
+        )
 
     def widest(self, n_parts: int) -> int:
         """The places in a row that the part with the most ids needs.
@@ -240,14 +265,15 @@ class Bag:
           n_parts: The number of parts, which divides the number of bags.
         """
         if n_parts == 1:
-            return _width(int((self.ids >= 0).sum()), len(self))
+            n_ids = int((self.ids >= 0).sum())
+            return _width(n_ids, len(self))
         _, bags, _ = self._flat()
         size = len(self) // n_parts
         counts = np.bincount(bags // size, minlength=n_parts)
         return _width(int(counts.max()), size)
 
     def _flat(self) -> tuple[np.ndarray, np.ndarray, Any]:
-        """Ids, the numbers of their bags, and weights, without what was filled in, each `[n]`."""
+        """Ids, the numbers of their bags, and weights, without filled places, each `[n]`."""
         is_id = np.asarray(self.ids) >= 0
         bags = np.asarray(self.shifts) + np.arange(len(self))[:, None]
         weights = None if self.weights is None else np.asarray(self.weights)[is_id]
@@ -269,13 +295,20 @@ class BagWidths:
           width: What is needed.
         """
         key = number, n_bags
-        self._widths[key] = max(self._widths.get(key, 0), width)
+        before = self._widths.get(key, 0)
+        self._widths[key] = max(before, width)
         return self._widths[key]
 
 
 def is_bag(part: Any) -> bool:
     """Whether some part of a batch is a `Bag`."""
     return isinstance(part, Bag)
+
+
+def has_bags(batch: Tree) -> bool:
+    """Whether there is a `Bag` in a batch."""
+    leaves = jax.tree.leaves(batch, is_leaf=is_bag)
+    return any(map(is_bag, leaves))
 
 
 def arrange_bags(
@@ -291,25 +324,30 @@ def arrange_bags(
       widths: The widths so far.
 
     Returns:
-      The same batches. A bag whose number of bags can't be cut in such parts stays as it is.
+      The same batches. A bag whose number of bags can't be cut in such parts stays as it is, and so do batches of unequal structures.
     """
+    if not has_bags(batches):
+        return batches
     flat = [jax.tree.leaves(batch, is_leaf=is_bag) for batch in batches]
-    structure = jax.tree.structure(batches[0], is_leaf=is_bag)
+    structures = [jax.tree.structure(batch, is_leaf=is_bag) for batch in batches]
+    if any(other != structures[0] for other in structures):
+        return batches
     columns = []
-    for number, leaves in enumerate(zip(*flat, strict=False)):
+    for number, leaves in enumerate(zip(*flat, strict=True)):
         if all(is_bag(leaf) and len(leaf) % n_parts == 0 for leaf in leaves):
             needed = max(leaf.widest(n_parts) for leaf in leaves)
             width = widths.at_least(number, len(leaves[0]) // n_parts, needed)
             columns.append([_arranged(leaf, n_parts, width) for leaf in leaves])
         else:
             columns.append(leaves)
-    if not any(map(is_bag, flat[0])):
-        return batches
-    return tuple(jax.tree.unflatten(structure, leaves) for leaves in zip(*columns, strict=True))
+    made = []
+    for leaves in zip(*columns, strict=True):
+        made.append(jax.tree.unflatten(structures[0], leaves))
+    return tuple(made)
 
 
 def _arranged(bag: Bag, n_parts: int, width: int) -> Bag:
-    """A bag in parts; the bag itself if there is one, as wide as it is."""
+    """A bag in parts; the same bag if there is one part of its width."""
     if n_parts == 1 and bag.ids.shape[1] == width:
         return bag
     return bag.arranged(n_parts, width)
@@ -321,7 +359,7 @@ def _first_largest(
     bags: jax.Array,
     n_bags: int,
 ) -> jax.Array:
-    """The largest number of each bag in each column, zeros for an empty bag; differentiable in the first row that has it.
+    """The largest number of each bag in each column, zeros for an empty bag; differentiable in the first row with this number.
 
     Args:
       rows: `[n, d]`.
@@ -350,7 +388,7 @@ def _first_largest(
 
 
 def _width(n_ids: int, n_bags: int) -> int:
-    """Places in a row for some ids: their mean number, rounded up so that at most an eighth of them is empty and widths are few.
+    """Places in a row for some ids: the mean number in a bag, rounded up so that at most an eighth is empty and widths are few.
 
     >>> [_width(n, 2) for n in (0, 3, 30, 34, 200)]
     [1, 2, 15, 18, 104]
@@ -380,7 +418,7 @@ def _checked_ids(values: Any) -> np.ndarray:
 
 
 def _lengths(offsets: Any, n_ids: int) -> np.ndarray:
-    """The lengths of bags, of where they begin."""
+    """The lengths of bags, from their offsets."""
     if isinstance(offsets, jax.core.Tracer):
         raise DataError("Bag, `offsets`", "an array", "a traced one", "Make bags on the host.")
     starts = np.asarray(offsets)

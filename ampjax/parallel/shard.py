@@ -20,7 +20,7 @@ from ampjax.devices.host_arrays import host_array, require_32_bits
 from ampjax.devices.random_keys import data_of, is_key
 from ampjax.errors import DataError, SettingsError
 from ampjax.jaxprs.primitives import shape_text
-from ampjax.parallel.bag import BagWidths, arrange_bags, is_bag
+from ampjax.parallel.bag import BagWidths, arrange_bags, has_bags
 from ampjax.parallel.config.leaf_paths import by_path, matches
 from ampjax.sparse.detection.loss_jaxpr import abstract
 from ampjax.utils.setting_checks import at_least
@@ -205,16 +205,7 @@ def split_batch(
         raise SettingsError("batch", expected, "a packed batch, which can't be cut", fix)
     (batch,) = arrange_bags((_arrays(batch),), n, widths)
     are_cut = [not is_shared for is_shared in are_shared(batch, shared)]
-    cut = {}
-    for (path, leaf), is_own in zip(by_path(batch).items(), are_cut, strict=True):
-        if is_own:
-            cut[path] = leaf
-    _equal_sizes(
-        "batch",
-        {path: leaf.shape[0] for path, leaf in cut.items() if np.ndim(leaf) and not is_key(leaf)},
-    )
-    for path, leaf in cut.items():
-        _check_leaf(path, leaf, n)
+    _check_cuts(batch, are_cut, n)
     leaves, structure = jax.tree.flatten(batch)
     each = []
     for i in range(n):
@@ -333,6 +324,25 @@ def _part(leaf: Any, index: int, n: int) -> Any:
     return leaf[index * each : (index + 1) * each]
 
 
+def _check_cuts(
+    batch: Tree,
+    are_cut: Sequence[bool],
+    n: int,
+) -> None:
+    """Checks that the leaves that are cut have one leading size, which n divides."""
+    cut = {}
+    for (path, leaf), is_own in zip(by_path(batch).items(), are_cut, strict=True):
+        if is_own:
+            cut[path] = leaf
+    sizes = {}
+    for path, leaf in cut.items():
+        if np.ndim(leaf) and not is_key(leaf):
+            sizes[path] = leaf.shape[0]
+    _equal_sizes("batch", sizes)
+    for path, leaf in cut.items():
+        _check_leaf(path, leaf, n)
+
+
 def _check_leaf(path: str, leaf: Any, n: int) -> None:
     if np.ndim(leaf) and (leaf.shape[0] % n or not leaf.shape[0]):
         raise SettingsError(
@@ -415,7 +425,7 @@ def _rows(
     n: int,
     shared: Sequence[str],
 ) -> Tree:
-    if any(map(is_bag, jax.tree.leaves(data, is_leaf=is_bag))):
+    if has_bags(data):
         fix = "Pass the batch to `runner.run` as it is, which cuts it between bags."
         raise SettingsError("shard", "arrays with a row for each example", "a `Bag`", fix)
     are_whole = are_shared(data, shared)

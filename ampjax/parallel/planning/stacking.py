@@ -133,7 +133,7 @@ def _advice(
     program: SparseProgram,
     text: Mapping[str, str],
 ) -> str:
-    """What to do about an optimizer that does not work row by row on a table: on all tables, or on one whose rows are along another axis."""
+    """Advice about an optimizer that does not work row by row: for all tables, or for one whose rows are along another axis."""
     for path in program.transposed:
         if f"table `{path}`" in error.where:
             name = text[path]

@@ -1,4 +1,4 @@
-"""The table of n-grams: its hash in Python's integers, its formula in NumPy, and a runner that finds it sparse."""
+"""The table of n-grams: its hash in Python's integers, its formula in NumPy, and runners."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ RNG = np.random.default_rng(0)
 
 
 def mixed(number):
-    """The end of MurmurHash3, as its author writes it."""
+    """The end of MurmurHash3, in the published form."""
     number ^= number >> 16
     number = (number * 0x85EBCA6B) & MASK
     number ^= number >> 13
@@ -50,7 +50,11 @@ def by_integers(tokens, orders, n_heads, seed):
 
 
 @given(
-    tokens=st.lists(st.integers(-2, 2**31 - 1), min_size=6, max_size=6),
+    tokens=st.lists(
+        st.integers(-2, 2**31 - 1),
+        min_size=6,
+        max_size=6,
+    ),
     orders=st.sampled_from([(2, 3), (1,), (8, 2)]),
     seed=st.integers(0, 2**33),
 )
@@ -58,24 +62,59 @@ def by_integers(tokens, orders, n_heads, seed):
 def test_hashes_of_numpy_are_those_of_integers(tokens, orders, seed):
     wanted = by_integers(tokens, orders, 2, seed)
     for dtype in (np.int64, np.int32):
-        got = ngram_hashes(np.array(tokens, dtype), orders, 2, seed)
+        got = ngram_hashes(
+            np.array(tokens, dtype),
+            orders,
+            2,
+            seed,
+        )
         assert got.dtype == np.uint32 and (got == wanted).all()
 
 
 @pytest.mark.parametrize("seed", [3, pytest.param(2**33 - 1, marks=pytest.mark.nightly)])
 def test_numpy_and_jax_have_the_same_bits(seed):
-    layer = NgramTable(n_rows=1009, features=2, n_hidden=4, seed=seed)
-    tokens = RNG.integers(-1, 2**31 - 1, (3, 50)).astype(np.int32)
+    layer = NgramTable(
+        n_rows=1009,
+        features=2,
+        n_hidden=4,
+        seed=seed,
+    )
+    tokens = RNG.integers(
+        -1,
+        2**31 - 1,
+        (3, 50),
+    ).astype(np.int32)
     hashes, ids = jax.jit(
-        lambda tokens: (ngram_hashes(tokens, (2, 3), 2, seed), layer.ids(tokens))
+        lambda tokens: (
+            ngram_hashes(
+                tokens,
+                (2, 3),
+                2,
+                seed,
+            ),
+            layer.ids(tokens),
+        )
     )(tokens)
     assert hashes.dtype == jnp.uint32 and ids.dtype == jnp.int32
-    assert (np.asarray(hashes) == ngram_hashes(tokens, (2, 3), 2, seed)).all()
+    assert (
+        np.asarray(hashes)
+        == ngram_hashes(
+            tokens,
+            (2, 3),
+            2,
+            seed,
+        )
+    ).all()
     assert (np.asarray(ids) == layer.ids(tokens)).all()
 
 
 def test_ids_of_a_head_are_in_its_own_rows_and_spread_over_them():
-    layer = NgramTable(n_rows=1000, features=2, n_hidden=4, n_heads=3)
+    layer = NgramTable(
+        n_rows=1000,
+        features=2,
+        n_hidden=4,
+        n_heads=3,
+    )
     tokens = np.arange(20_000) % 997 * 3  # even and odd ones, in a row
     ids = layer.ids(RNG.permutation(tokens))
     assert ids.shape == (20_000, 6) and ids.dtype == np.int32
@@ -89,8 +128,19 @@ def test_ids_of_a_head_are_in_its_own_rows_and_spread_over_them():
 
 
 def test_heads_collide_apart():
-    layer = NgramTable(n_rows=64, features=2, n_hidden=4, orders=(2,))
-    first, second = layer.ids(RNG.integers(0, 10_000, 5_000)).T
+    layer = NgramTable(
+        n_rows=64,
+        features=2,
+        n_hidden=4,
+        orders=(2,),
+    )
+    first, second = layer.ids(
+        RNG.integers(
+            0,
+            10_000,
+            5_000,
+        )
+    ).T
     together = first[:, None] == first[None, :]
     both = together & (second[:, None] == second[None, :])
     assert both.sum() - 5_000 < 2 * (together.sum() - 5_000) / 64
@@ -136,16 +186,36 @@ def by_numpy(layer, params, hidden, ids):
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", [3, pytest.param(0, marks=pytest.mark.nightly)])
 def test_the_layer_is_the_papers_formula(kernel):
-    layer = NgramTable(n_rows=50, features=3, n_hidden=6, kernel=kernel, scale=1.0)
+    layer = NgramTable(
+        n_rows=50,
+        features=3,
+        n_hidden=6,
+        kernel=kernel,
+        scale=1.0,
+    )
     params = {}
     for name, leaf in jax.eval_shape(layer.init, jax.random.key(0)).items():
         params[name] = RNG.normal(size=leaf.shape).astype(np.float32)
     tokens = RNG.integers(0, 9, (2, 8))
     hidden = RNG.normal(size=(2, 8, 6)).astype(np.float32)
-    got = jax.jit(layer)(params, hidden, layer.ids(tokens))
+    got = jax.jit(layer)(
+        params,
+        hidden,
+        layer.ids(tokens),
+    )
     for k in range(2):
-        wanted = by_numpy(layer, params, hidden[k], layer.ids(tokens[k]))
-        np.testing.assert_allclose(got[k], wanted, rtol=1e-4, atol=1e-5)
+        wanted = by_numpy(
+            layer,
+            params,
+            hidden[k],
+            layer.ids(tokens[k]),
+        )
+        np.testing.assert_allclose(
+            got[k],
+            wanted,
+            rtol=1e-4,
+            atol=1e-5,
+        )
 
 
 @pytest.mark.nightly
@@ -155,8 +225,20 @@ def test_at_first_the_convolution_adds_nothing():
     assert params["table"].shape == (200, 3) and params["conv"].shape == (4, 6)
     ids = layer.ids(RNG.integers(0, 9, 5))
     hidden = RNG.normal(size=(5, 6)).astype(np.float32)
-    plain = NgramTable(n_rows=50, features=3, n_hidden=6, kernel=0)
-    assert (layer(params, hidden, ids) == plain(params, hidden, ids)).all()
+    plain = NgramTable(
+        n_rows=50,
+        features=3,
+        n_hidden=6,
+        kernel=0,
+    )
+    assert (
+        layer(
+            params,
+            hidden,
+            ids,
+        )
+        == plain(params, hidden, ids)
+    ).all()
 
 
 LAYER = NgramTable(n_rows=40, features=3, n_hidden=4)
@@ -170,7 +252,7 @@ def first_params():
 
 
 def loss_of(params, tokens, ids):
-    """Each token from the one before it."""
+    """The mean loss of each token from the one before."""
     hidden = params["words"][tokens]
     hidden = hidden + LAYER(params["ngrams"], hidden, ids)
     logits = hidden @ params["words"].T
@@ -179,7 +261,11 @@ def loss_of(params, tokens, ids):
 
 
 def in_the_loss(params, batch):
-    return loss_of(params, batch["tokens"], LAYER.ids(batch["tokens"]))
+    return loss_of(
+        params,
+        batch["tokens"],
+        LAYER.ids(batch["tokens"]),
+    )
 
 
 def in_the_pipeline(params, batch):
@@ -187,7 +273,15 @@ def in_the_pipeline(params, batch):
 
 
 def batch(seed):
-    tokens = np.random.default_rng(seed).integers(0, 7, (4, 6)).astype(np.int32)
+    tokens = (
+        np.random.default_rng(seed)
+        .integers(
+            0,
+            7,
+            (4, 6),
+        )
+        .astype(np.int32)
+    )
     return {"tokens": tokens, "ids": LAYER.ids(tokens)}
 
 
@@ -242,7 +336,13 @@ def test_in_a_flax_module():
     config = px.ParallaxConfig(alpha_threshold=2.0)
     devices = jax.local_devices()
     machines = Resources(tuple(Machine(f"m{i}", (devices[i],)) for i in range(2)))
-    runner = px.get_runner(loss, params, optax.sgd(0.5), machines, config)
+    runner = px.get_runner(
+        loss,
+        params,
+        optax.sgd(0.5),
+        machines,
+        config,
+    )
     losses = [float(runner.run(batch(0)).loss) for _ in range(5)]
     assert "['params']['ngrams']['table']" in runner.step.tables
     assert losses[-1] < losses[0] == pytest.approx(float(loss(params, batch(0))), rel=1e-5)

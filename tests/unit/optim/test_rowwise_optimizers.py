@@ -65,18 +65,38 @@ class RmspropRow:
 
 RULES = {
     "adagrad": (rowwise_adagrad(RATE, 0.25, EPS), AdagradRow),
-    "adam": (rowwise_adam(RATE, b2=0.75, eps=EPS), lambda: AdamRow(0.0)),
-    "adam with a first moment": (rowwise_adam(RATE, 0.5, 0.75, EPS), lambda: AdamRow(0.5)),
+    "adam": (
+        rowwise_adam(
+            RATE,
+            b2=0.75,
+            eps=EPS,
+        ),
+        lambda: AdamRow(0.0),
+    ),
+    "adam with a first moment": (
+        rowwise_adam(
+            RATE,
+            0.5,
+            0.75,
+            EPS,
+        ),
+        lambda: AdamRow(0.5),
+    ),
     "rmsprop": (rowwise_rmsprop(RATE, 0.75, EPS), RmspropRow),
     "a rate that changes": (
-        optax.inject_hyperparams(rowwise_adam)(lambda count: RATE, b1=0.5, b2=0.75, eps=EPS),
+        optax.inject_hyperparams(rowwise_adam)(
+            lambda count: RATE,
+            b1=0.5,
+            b2=0.75,
+            eps=EPS,
+        ),
         lambda: AdamRow(0.5),
     ),
 }
 
 
 def by_hand(make_row, values, grads):
-    """Trains each row of a leaf by itself, in float64; a vector's rows are its elements, a scalar is one."""
+    """Trains each row of a leaf alone, in float64; a vector's rows are its elements, a scalar is one."""
     rows = np.atleast_1d(np.asarray(values, np.float64))
     result = []
     for i, weights in enumerate(rows):
@@ -107,8 +127,17 @@ def test_each_row_follows_the_published_formula(name):
     for each in grads:
         trained, state = step(trained, state, each)
     for leaf in SHAPES:
-        wanted = by_hand(make_row, params[leaf], [each[leaf] for each in grads])
-        np.testing.assert_allclose(trained[leaf], wanted, rtol=1e-5, atol=1e-6)
+        wanted = by_hand(
+            make_row,
+            params[leaf],
+            [each[leaf] for each in grads],
+        )
+        np.testing.assert_allclose(
+            trained[leaf],
+            wanted,
+            rtol=1e-5,
+            atol=1e-6,
+        )
 
 
 def state_numbers(tx, params):
@@ -130,7 +159,15 @@ def test_state_is_a_sixteenth_of_two_moments(width):
 def test_a_server_keeps_one_float32_a_row():
     params = {"table": jax.ShapeDtypeStruct((100, 32), jnp.float16)}
     for tx in (rowwise_adagrad(RATE), rowwise_adam(RATE), rowwise_rmsprop(RATE)):
-        (state,) = split_rows(tx, params, ["['table']"]).rules["['table']"].state
+        (state,) = (
+            split_rows(
+                tx,
+                params,
+                ["['table']"],
+            )
+            .rules["['table']"]
+            .state
+        )
         assert (state.shape, state.dtype) == ((), np.float32)
 
 
@@ -149,14 +186,22 @@ def test_complex_rows_have_real_state():
     updates, state = tx.update(grads, tx.init(grads))
     assert state[0].nu.dtype == jnp.float32
     np.testing.assert_allclose(state[0].nu, [12.5, 0])
-    np.testing.assert_allclose(updates[0], -grads[0] / np.sqrt(12.5), rtol=1e-6)
+    np.testing.assert_allclose(
+        updates[0],
+        -grads[0] / np.sqrt(12.5),
+        rtol=1e-6,
+    )
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
 def test_empty_leaves(shape):
     for tx, _ in RULES.values():
         grads = jnp.zeros(shape)
-        updates, state = tx.update(grads, tx.init(grads), grads)
+        updates, state = tx.update(
+            grads,
+            tx.init(grads),
+            grads,
+        )
         assert updates.shape == shape
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
 

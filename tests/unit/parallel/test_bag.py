@@ -1,4 +1,4 @@
-"""Bags of ids: as loops over bags compute them, and cut over replicas between bags."""
+"""Bags of ids against loops over bags, and cut over replicas between bags."""
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,11 @@ def test_values_and_gradients_are_those_of_loops(mode):
     factors = RNG.normal(size=(6, 3)).astype(np.float32)
 
     def ours(table, weights):
-        made = px.Bag(VALUES, OFFSETS, weights).look_up(table, mode)
+        made = px.Bag(
+            VALUES,
+            OFFSETS,
+            weights,
+        ).look_up(table, mode)
         return (factors * made).sum(), made
 
     def loops(table, weights):
@@ -56,7 +60,15 @@ def test_values_and_gradients_are_those_of_loops(mode):
     for function in (ours, loops):
         both = jax.value_and_grad(function, wanted_of, has_aux=True)
         results.append(jax.jit(both)(jnp.asarray(TABLE), weights))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), *results)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(
+            a,
+            b,
+            rtol=1e-5,
+            atol=1e-6,
+        ),
+        *results,
+    )
 
 
 @pytest.mark.nightly
@@ -75,7 +87,11 @@ def test_rows_of_any_rank_and_half_precision():
     half = jnp.full((1, 2), 0.1, jnp.bfloat16)
     many = px.Bag(np.zeros(1000, int), [0]).look_up(half)
     assert many.dtype == jnp.bfloat16
-    np.testing.assert_allclose(np.float32(many), 1000 * np.float32(half[0, 0]), rtol=2**-8)
+    np.testing.assert_allclose(
+        np.float32(many),
+        1000 * np.float32(half[0, 0]),
+        rtol=2**-8,
+    )
 
 
 @pytest.mark.nightly
@@ -98,11 +114,19 @@ def test_lengths_and_the_tree():
     assert none.tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
-lengths = st.lists(st.integers(0, 9), min_size=1, max_size=6)
+lengths = st.lists(
+    st.integers(0, 9),
+    min_size=1,
+    max_size=6,
+)
 
 
 @given(
-    batches=st.lists(st.lists(lengths, min_size=4, max_size=4), min_size=1, max_size=3),
+    batches=st.lists(
+        st.lists(lengths, min_size=4, max_size=4),
+        min_size=1,
+        max_size=3,
+    ),
     n=st.sampled_from([1, 2, 4]),
 )
 @settings(max_examples=examples(100))
@@ -116,7 +140,12 @@ def test_cuts_are_between_bags_and_parts_have_one_shape(batches, n):
         values = np.arange(counts.sum())
         weights = values / 2
         bag = px.Bag(values, offsets, weights)
-        parts = split_batch({"bag": bag, "y": np.arange(len(counts))}, n, (), widths)
+        parts = split_batch(
+            {"bag": bag, "y": np.arange(len(counts))},
+            n,
+            (),
+            widths,
+        )
         assert len({part["bag"].ids.shape for part in parts}) == 1
         seen = []
         for part in parts:
@@ -128,15 +157,30 @@ def test_cuts_are_between_bags_and_parts_have_one_shape(batches, n):
             seen.append(ids)
         assert (np.concatenate(seen) == values).all()
         whole = joined_batch(px.Parts(parts))["bag"]._flat()
-        assert all((a == b).all() for a, b in zip(whole, bag._flat(), strict=True))
+        assert all(
+            (a == b).all()
+            for a, b in zip(
+                whole,
+                bag._flat(),
+                strict=True,
+            )
+        )
 
 
 def test_widths_only_grow():
     widths = BagWidths()
     wide = px.Bag(np.arange(40), [0, 30])
     narrow = px.Bag(np.arange(4), [0, 1])
-    (first,) = arrange_bags(({"b": wide},), 2, widths)
-    (second,) = arrange_bags(({"b": narrow},), 2, widths)
+    (first,) = arrange_bags(
+        ({"b": wide},),
+        2,
+        widths,
+    )
+    (second,) = arrange_bags(
+        ({"b": narrow},),
+        2,
+        widths,
+    )
     assert first["b"].ids.shape == second["b"].ids.shape == (2, 30)
 
 
@@ -146,7 +190,11 @@ def a_batch(seed, n_bags=4, weights=True):
     values = rng.integers(0, 12, counts.sum())
     factors = rng.normal(size=len(values)).astype(np.float32) if weights else None
     return {
-        "bag": px.Bag(values, np.cumsum(counts) - counts, factors),
+        "bag": px.Bag(
+            values,
+            np.cumsum(counts) - counts,
+            factors,
+        ),
         "more": px.Bag(values, np.cumsum(counts) - counts),
         "y": rng.normal(size=(n_bags, 3)).astype(np.float32),
     }
@@ -177,11 +225,23 @@ def make(loss, params, tx, *names, **options):
     machines = []
     for i, name in enumerate(names or ("", "")):
         if name:
-            machines.append(Machine(name, (RemoteDevice(name, 0),), address="localhost"))
+            machines.append(
+                Machine(
+                    name,
+                    (RemoteDevice(name, 0),),
+                    address="localhost",
+                )
+            )
         else:
             machines.append(Machine(f"m{i}", (devices[i],)))
     config = px.ParallaxConfig(alpha_threshold=2.0, **{"check_equivalence": "error", **options})
-    return px.get_runner(loss, params, tx, Resources(tuple(machines)), config)
+    return px.get_runner(
+        loss,
+        params,
+        tx,
+        Resources(tuple(machines)),
+        config,
+    )
 
 
 def plain(loss, params, tx, n):
@@ -217,7 +277,12 @@ def test_two_replicas_are_one_device():
 )
 def test_all_modes_wherever_rows_are(names, options):
     # Adam moves a row whose gradient is zero: one that only stands where an id is filled in would be seen.
-    tx = optax.adam(0.05, b1=0.875, b2=0.9375, eps=1e-2)
+    tx = optax.adam(
+        0.05,
+        b1=0.875,
+        b2=0.9375,
+        eps=1e-2,
+    )
     with make(all_modes_loss, PARAMS, tx, *names, **options) as runner:
         losses = [float(runner.run(a_batch(seed)).loss) for seed in range(4)]
         wanted, wanted_losses = plain(all_modes_loss, PARAMS, tx, 4)
@@ -242,8 +307,19 @@ def test_lazy_rows_without_an_id_are_not_touched():
 
 @pytest.mark.nightly
 def test_a_bad_id_stops_the_step():
-    runner = make(sum_loss, {"table": TABLE}, optax.sgd(0.1))
-    bad = {**a_batch(0), "bag": px.Bag([3, 12], [0, 1, 2, 2], [1.0, 1.0])}
+    runner = make(
+        sum_loss,
+        {"table": TABLE},
+        optax.sgd(0.1),
+    )
+    bad = {
+        **a_batch(0),
+        "bag": px.Bag(
+            [3, 12],
+            [0, 1, 2, 2],
+            [1.0, 1.0],
+        ),
+    }
     runner.run(a_batch(0))
     before = runner.params["table"]
     with pytest.raises(ParameterError, match=r"id 12 of leaf `bag/ids` is outside of `table`"):
@@ -272,7 +348,14 @@ def test_batches_that_can_not_be_cut_are_refused():
         (lambda: px.Bag([1], [1]), "Bag, `offsets`: expected numbers that rise from 0 to 1, got 1"),
         (lambda: px.Bag([1, 2], [0, 2, 1]), "Bag, `offsets`: .* got 2 before a smaller number"),
         (lambda: px.Bag([1, 2], [0, 3]), "Bag, `offsets`: .* got 3 before a smaller number"),
-        (lambda: px.Bag([1], [0], [1.0, 2.0]), r"Bag, `weights`: expected one for each value, \[1"),
+        (
+            lambda: px.Bag(
+                [1],
+                [0],
+                [1.0, 2.0],
+            ),
+            r"Bag, `weights`: expected one for each value, \[1",
+        ),
         (lambda: jax.jit(lambda x: px.Bag(x, [0]).ids)(jnp.ones(2, int)), "Make bags on the host"),
         (lambda: jax.jit(lambda x: px.Bag([0], x).ids)(jnp.ones(1, int)), "Make bags on the host"),
     ],
@@ -286,4 +369,8 @@ def test_modes_that_are_not_there_are_refused():
     with pytest.raises(SettingsError, match="`mode`: expected one of sum, mean, max, got 'median'"):
         px.Bag([1], [0]).look_up(TABLE, "median")
     with pytest.raises(SettingsError, match="`mode`: expected `sum`, since the bags have weights"):
-        px.Bag([1], [0], [1.0]).look_up(TABLE, "mean")
+        px.Bag(
+            [1],
+            [0],
+            [1.0],
+        ).look_up(TABLE, "mean")

@@ -1,4 +1,4 @@
-"""Optimizers with one number of state a row in a runner: as plain optax on dense leaves, wherever rows are and however they are split."""
+"""Optimizers with one number of state a row in a runner: as plain optax on dense leaves, wherever rows are and however tables are split."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,11 @@ def loss(params, batch):
 def batch(seed):
     rng = np.random.default_rng(seed)
     return {
-        "ids": rng.integers(0, 20, (4, len(STACKED))),
+        "ids": rng.integers(
+            0,
+            20,
+            (4, len(STACKED)),
+        ),
         "y": rng.normal(size=(4, 2)).astype(np.float32),
     }
 
