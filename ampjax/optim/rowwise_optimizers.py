@@ -1,4 +1,4 @@
-"""Optimizers with one number of state for each row: Adagrad, Adam and RMSProp whose second moment is the mean over a row.
+"""Transforms with one number for each row: Adagrad, Adam and RMSProp whose second moment is the mean over a row; learning rates of rows.
 
 Optax transforms that know nothing of tables. `split_rows` finds, as for any transform, that they work row by row.
 """
@@ -259,6 +259,55 @@ def rowwise_rmsprop(
     )
 
 
+class ScaleRowsState(NamedTuple):
+    """The state of `scale_rows`.
+
+    Attributes:
+      factors: By leaf `[n_rows]`, what updates of the rows are multiplied with.
+    """
+
+    factors: Tree
+
+
+def scale_rows() -> optax.GradientTransformation:
+    """Multiplies the update of each row by a factor of its own: a learning rate for each row.
+
+    Factors are a part of the optimizer's state, 1 at first, float32 at least, so they are where the rows are, and in checkpoints. Assign
+    others to the state: `runner.opt_state[1].factors["words"] = factors`, as with hyperparameters, or plainly to a state of optax.
+    A factor of 0 freezes a row. Put it last in an `optax.chain`: transforms that normalise, such as Adam, undo a scaling before them.
+
+    Rows are those of `rowwise_adagrad`: entries along the first axis, of a vector its elements.
+
+    Returns:
+      An optax transform.
+
+    >>> tx = optax.chain(optax.sgd(1.0), scale_rows())
+    >>> params = {"words": jnp.zeros((2, 3))}
+    >>> state = tx.init(params)
+    >>> state[1].factors["words"] = jnp.array([1.0, 0.5])
+    >>> tx.update({"words": jnp.ones((2, 3))}, state)[0]["words"].tolist()
+    [[-1.0, -1.0, -1.0], [-0.5, -0.5, -0.5]]
+    """
+
+    def init(params: Tree) -> ScaleRowsState:
+        return ScaleRowsState(_one_a_row(params, 1.0))
+
+    def update(
+        updates: Tree,
+        state: ScaleRowsState,
+        params: Tree = None,
+    ) -> tuple[Tree, ScaleRowsState]:
+        del params
+        made = jax.tree.map(
+            lambda u, f: (u * _by_row(f, u)).astype(u.dtype),
+            updates,
+            state.factors,
+        )
+        return made, state
+
+    return optax.GradientTransformation(init, update)
+
+
 def _wide(dtype: Any) -> Any:
     """The dtype in which moments are kept: float32 at least."""
     return jnp.promote_types(dtype, jnp.float32)
@@ -312,8 +361,12 @@ def _first_moment(
 def _over_root(g: jax.Array, v: jax.Array, eps: Any) -> jax.Array:
     """Rows of g over the root of their entry in v."""
     root = jnp.sqrt(v) + eps
-    by_row = root.reshape(root.shape + (1,) * (g.ndim - root.ndim))
-    return (g / by_row).astype(g.dtype)
+    return (g / _by_row(root, g)).astype(g.dtype)
+
+
+def _by_row(numbers: jax.Array, like: jax.Array) -> jax.Array:
+    """One number for each row, with as many axes as the rows' array."""
+    return numbers.reshape(numbers.shape + (1,) * (like.ndim - numbers.ndim))
 
 
 def _require_decay(where: str, name: str, value: Any) -> None:

@@ -90,7 +90,7 @@ def split_and_stack(
         for path in group.paths:
             apart = group.label if is_spread else path
             kinds[path] = kinds[path], apart, readings.of_variable(path, batch)
-    return split_optimizer(tx, program, params, kinds)
+    return split_optimizer(tx, program, params, kinds, config.check_finite)
 
 
 def split_optimizer(
@@ -98,6 +98,7 @@ def split_optimizer(
     program: SparseProgram,
     params: Tree,
     alike: Mapping[str, Hashable],
+    check_finite: bool,
 ) -> Split:
     """Calls `split_rows`; if that fails, the advice names the setting and its tables.
 
@@ -106,6 +107,7 @@ def split_optimizer(
       program: The loss on pulled rows.
       params: The parameters.
       alike: See `split_rows`.
+      check_finite: See `split_rows`.
 
     Raises:
       TableError: As `split_rows` does.
@@ -118,6 +120,7 @@ def split_optimizer(
             tuple(program.axes),
             program.transposed,
             alike,
+            check_finite,
         )
     except TableError as error:
         raise TableError(

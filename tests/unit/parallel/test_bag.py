@@ -13,6 +13,7 @@ from support.optimizers import worst
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, RemoteDevice, Resources
 from ampjax.errors import DataError, ParameterError, SettingsError
+from ampjax.optim import rowwise_adagrad
 from ampjax.parallel.bag import BagWidths, arrange_bags
 from ampjax.parallel.shard import joined_batch, split_batch
 
@@ -259,14 +260,15 @@ def plain(loss, params, tx, n):
 
 @pytest.mark.slow
 def test_two_replicas_are_one_device():
-    tx = optax.sgd(0.1)
+    # The ordinary run's one runner with a row-wise rule, too.
+    tx = rowwise_adagrad(0.1, eps=1e-2)
     params = {"table": TABLE}
     runner = make(sum_loss, params, tx, check_equivalence="off")
     losses = [float(runner.run(a_batch(seed)).loss) for seed in range(2)]
     wanted, wanted_losses = plain(sum_loss, params, tx, 2)
     assert {*runner.step.tables} == {"['table']"}
     np.testing.assert_allclose(losses, wanted_losses, rtol=1e-5)
-    assert worst(runner.params, wanted) < 1e-6
+    assert worst(runner.params, wanted) < 1e-5
 
 
 @pytest.mark.nightly

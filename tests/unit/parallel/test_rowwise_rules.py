@@ -74,6 +74,7 @@ def trained(tx, n, loss_fn=loss, params=PARAMS):
     return params, state
 
 
+@pytest.mark.nightly
 def test_one_table_and_a_matrix():
     def read_one(params, batch):
         return jnp.mean((params["table"][batch["ids"][:, 0]] @ params["w"] - batch["y"]) ** 2)
