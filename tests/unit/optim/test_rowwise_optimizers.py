@@ -193,6 +193,7 @@ def test_complex_rows_have_real_state():
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
 def test_empty_leaves(shape):
     for tx, _ in RULES.values():
