@@ -14,6 +14,12 @@ from ampjax.optim.remedies.scale_by_staleness import (
 )
 from ampjax.optim.remedies.weight_prediction import predict_weights, trained_params
 from ampjax.optim.row_rule import RowRule, RowState
+from ampjax.optim.rowwise_optimizers import (
+    rowwise_adagrad,
+    rowwise_adam,
+    rowwise_rmsprop,
+    scale_rows,
+)
 from ampjax.optim.split_rows import split_rows
 from ampjax.optim.split_transform import Split
 
@@ -33,9 +39,13 @@ __all__ = [
     "make_update",
     "parameter_average",
     "predict_weights",
+    "rowwise_adagrad",
+    "rowwise_adam",
+    "rowwise_rmsprop",
     "scale_by_discounted_nadam",
     "scale_by_rotated_adam",
     "scale_by_staleness",
+    "scale_rows",
     "split_rows",
     "stage_delays",
     "trainable",

@@ -47,12 +47,14 @@ class RowTypes(NamedTuple):
       dtype: The rows' dtype.
       state: The row-wise optimizer state.
       starts: The first row of each parameter whose rows the table holds; one after the other, if there are several.
+      check_finite: Whether gradients that are not finite are refused; if not, new rows are that are not.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     state: tuple[RowState, ...]
     starts: tuple[int, ...] = (0,)
+    check_finite: bool = True
 
     @property
     def arrays(self) -> list[tuple[tuple[int, ...], np.dtype]]:
@@ -78,6 +80,7 @@ class RowRule:
       variables: The update's row inputs: parameters, gradients, states.
       parameters: The parameters whose rows the table holds, one after the other.
       starts: The first row of each of them.
+      check_finite: Whether the table refuses gradients that are not finite; if not, the optimizer gets them, as `optax.apply_if_finite` needs.
     """
 
     table: str
@@ -90,11 +93,18 @@ class RowRule:
     variables: tuple[Var, Var, tuple[Var, ...]]
     parameters: tuple[str, ...]
     starts: tuple[int, ...]
+    check_finite: bool = True
 
     @property
     def types(self) -> RowTypes:
         """The types of rows and their state."""
-        return RowTypes(self.shape, self.dtype, self.state, self.starts)
+        return RowTypes(
+            self.shape,
+            self.dtype,
+            self.state,
+            self.starts,
+            self.check_finite,
+        )
 
     @cached_property
     def zero_gradient_is_noop(self) -> bool:

@@ -42,6 +42,7 @@ def split_rows(
     tables: Sequence[str],
     transposed: Collection[str] = (),
     alike: Mapping[str, Hashable] | None = None,
+    check_finite: bool = True,
 ) -> Split:
     """Cuts an optax transform into the rules for some tables' rows and a shared part.
 
@@ -56,6 +57,7 @@ def split_rows(
       transposed: The tables among these that represent parameters with other axes, such as a transpose; there `tx` must not depend on axes.
       alike: Tables that may share a rule and be stacked, one's rows after the other's: those with equal values here, if they also have equal
         rows and `tx` treats them alike. None: each table has a rule of its own.
+      check_finite: Whether tables refuse gradients that are not finite. If not, `tx` gets them; then new rows that are not finite are refused.
 
     Returns:
       The parts; together they equal `tx` on the whole tree.
@@ -98,7 +100,11 @@ def split_rows(
     n_rows = {}
     for t in tables:
         n_rows[t] = _table(params, owners, t).shape[0]
-    return _assemble(owners, states, *programs, stacks, n_rows)
+    split = _assemble(owners, states, *programs, stacks, n_rows)
+    if check_finite:
+        return split
+    rules = {name: replace(rule, check_finite=False) for name, rule in split.rules.items()}
+    return replace(split, rules=rules)
 
 
 @functools.lru_cache(maxsize=64)

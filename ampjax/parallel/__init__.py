@@ -3,6 +3,7 @@
 from ampjax.cluster.hosts.resources import Machine, RemoteDevice, Resources
 from ampjax.devices.allreduce import all_reduce_sum, average
 from ampjax.devices.loss_collectives import Weighted, all_gather, mean
+from ampjax.parallel.bag import Bag
 from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTimes
 from ampjax.parallel.config.partitioner import Partitioner, partitioner
 from ampjax.parallel.evaluation import Evaluation
@@ -21,6 +22,7 @@ get_partitioner = partitioner
 parallel_run = get_runner
 
 __all__ = [
+    "Bag",
     "Checkpoints",
     "Config",
     "Evaluation",

@@ -17,6 +17,7 @@ import numpy as np
 
 from ampjax.errors import AmpError, IdWarning
 from ampjax.parallel import runner_files
+from ampjax.parallel.bag import BagWidths
 from ampjax.parallel.config.partitioner import Partitioner
 from ampjax.parallel.evaluation import Evaluation, Evaluator
 from ampjax.parallel.explanation import Explanation
@@ -66,6 +67,7 @@ class Runner:
         clock: Callable[[], float],
     ):
         self._training = Training(setup, params, partitioners, clock)
+        self._widths = BagWidths()
         self._evaluation: Evaluator | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -171,6 +173,7 @@ class Runner:
             batch,
             len(self.setup.resources.devices),
             self.setup.config.shared,
+            self._widths,
         )
 
     def reset(self, params: Tree) -> None:

@@ -20,6 +20,7 @@ from ampjax.devices.host_arrays import host_array, require_32_bits
 from ampjax.devices.random_keys import data_of, is_key
 from ampjax.errors import DataError, SettingsError
 from ampjax.jaxprs.primitives import shape_text
+from ampjax.parallel.bag import BagWidths, arrange_bags, has_bags
 from ampjax.parallel.config.leaf_paths import by_path, matches
 from ampjax.sparse.detection.loss_jaxpr import abstract
 from ampjax.utils.setting_checks import at_least
@@ -171,15 +172,17 @@ def split_batch(
     batch: Tree | Parts,
     n: int,
     shared: Sequence[str] = (),
+    widths: BagWidths | None = None,
 ) -> tuple[Tree, ...]:
     """Each replica's part of one step's batch: contiguous rows of every array; scalars, a single random key and shared leaves go to all.
 
-    Numbers of Python and tensors become arrays, for what is compiled for a batch knows arrays only.
+    Numbers of Python and tensors become arrays, for what is compiled for a batch knows arrays only. Bags are cut between bags.
 
     Args:
       batch: A pytree of arrays with one leading size, or `Parts`. Arrays of random keys may have another leading size.
       n: Number of replicas.
       shared: Patterns of leaves that all replicas get whole.
+      widths: The widths of bags so far; None for those of this batch.
 
     Returns:
       n pytrees.
@@ -188,9 +191,11 @@ def split_batch(
       SettingsError: If n does not divide a leading size, the batch is a packed one, leaves differ in it, there are not n parts alike, or no leaf is named so.
       DataError: If there is no leaf, one is nothing that JAX takes, or replicas have unlike shared leaves.
     """
+    widths = widths or BagWidths()
     if isinstance(batch, Parts):
+        parts = tuple(_arrays(part) for part in batch.batches)
         return _check_parts(
-            Parts(tuple(_arrays(part) for part in batch.batches)),
+            Parts(arrange_bags(parts, 1, widths)),
             n,
             shared,
         )
@@ -198,18 +203,9 @@ def split_batch(
         expected = f"`px.Parts` of {n} batches"
         fix = f"Pack with `parts={n}`, and pass `px.Parts(batch.parts)`."
         raise SettingsError("batch", expected, "a packed batch, which can't be cut", fix)
-    batch = _arrays(batch)
+    (batch,) = arrange_bags((_arrays(batch),), n, widths)
     are_cut = [not is_shared for is_shared in are_shared(batch, shared)]
-    cut = {}
-    for (path, leaf), is_own in zip(by_path(batch).items(), are_cut, strict=True):
-        if is_own:
-            cut[path] = leaf
-    _equal_sizes(
-        "batch",
-        {path: leaf.shape[0] for path, leaf in cut.items() if np.ndim(leaf) and not is_key(leaf)},
-    )
-    for path, leaf in cut.items():
-        _check_leaf(path, leaf, n)
+    _check_cuts(batch, are_cut, n)
     leaves, structure = jax.tree.flatten(batch)
     each = []
     for i in range(n):
@@ -272,7 +268,7 @@ def joined_batch(
     """
     if not isinstance(batch, Parts):
         return _arrays(batch)
-    parts = [_arrays(part) for part in batch.batches]
+    parts = arrange_bags(tuple(_arrays(part) for part in batch.batches), 1, BagWidths())
     flat = [by_path(part) for part in parts]
     leaves = []
     for (path, first), is_shared in zip(flat[0].items(), are_shared(parts[0], shared), strict=True):
@@ -326,6 +322,25 @@ def _part(leaf: Any, index: int, n: int) -> Any:
         return leaf
     each = leaf.shape[0] // n
     return leaf[index * each : (index + 1) * each]
+
+
+def _check_cuts(
+    batch: Tree,
+    are_cut: Sequence[bool],
+    n: int,
+) -> None:
+    """Checks that the leaves that are cut have one leading size, which n divides."""
+    cut = {}
+    for (path, leaf), is_own in zip(by_path(batch).items(), are_cut, strict=True):
+        if is_own:
+            cut[path] = leaf
+    sizes = {}
+    for path, leaf in cut.items():
+        if np.ndim(leaf) and not is_key(leaf):
+            sizes[path] = leaf.shape[0]
+    _equal_sizes("batch", sizes)
+    for path, leaf in cut.items():
+        _check_leaf(path, leaf, n)
 
 
 def _check_leaf(path: str, leaf: Any, n: int) -> None:
@@ -410,6 +425,9 @@ def _rows(
     n: int,
     shared: Sequence[str],
 ) -> Tree:
+    if has_bags(data):
+        fix = "Pass the batch to `runner.run` as it is, which cuts it between bags."
+        raise SettingsError("shard", "arrays with a row for each example", "a `Bag`", fix)
     are_whole = are_shared(data, shared)
     leaves, structure = jax.tree.flatten(data)
     paths = zip(by_path(data).items(), are_whole, strict=True)

@@ -23,16 +23,17 @@ PUBLIC = {
     """,
     "ampjax.parallel": """
         get_runner  Runner  ParallaxConfig  Resources  Machine  RemoteDevice  ProcessState  Recovery  Checkpoints  SampleTimes  partitioner  Partitioner
-        shard  Parts  Metrics  Evaluation  RowGrads  Weighted  mean  average  all_gather  all_reduce_sum  all_reduce_bytes  server_bytes
+        shard  Parts  Bag  Metrics  Evaluation  RowGrads  Weighted  mean  average  all_gather  all_reduce_sum  all_reduce_bytes  server_bytes
         Config  get_partitioner  parallel_run
     """,
     "ampjax.cluster": """
         spawn  Host  Hosts  HostContext  HostOptions  LocalLauncher  RayLauncher
         Message  Channel  Window  Patience  wait_any  memory_pair  Wire  Keys  new_keys
     """,
+    "ampjax.nn": "Linear  Embed  TableEmbed  ChosenEmbed  choose_embed  NgramTable  ngram_hashes",
     "ampjax.sparse": "Table  ServerProcesses  find_sparse",
     "ampjax.optim": """
-        scale_by_staleness  RowRule  RowState  Split  split_rows
+        rowwise_adagrad  rowwise_adam  rowwise_rmsprop  scale_rows  scale_by_staleness  RowRule  RowState  Split  split_rows
         make_update  combine  trainable  averaged  parameter_average
         delayed  RandomDelay  stage_delays  anneal_by_staleness  damp_by_staleness  bounded_staleness  compensate_delay
         predict_weights  trained_params  compensate_spikes  scale_by_discounted_nadam  scale_by_rotated_adam
@@ -56,7 +57,6 @@ PUBLIC = {
 
 MODULES = {
     "ampjax.errors",
-    "ampjax.nn",
     *(f"{p}.{m}" for p in ("experiments.data", "experiments.models") for m in PUBLIC[p].split()),
 }
 """Modules from which users import, too."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.optim import parameter_average
+from ampjax.optim import parameter_average, rowwise_adagrad, rowwise_adam, rowwise_rmsprop
 
 ROW_WISE = {
     "sgd": optax.sgd(0.1),
@@ -36,8 +36,12 @@ ROW_WISE = {
     "averaged": optax.chain(
         optax.clip_by_global_norm(0.5), optax.sgd(0.1), parameter_average(0.75)
     ),
+    "row adagrad": rowwise_adagrad(0.1),
+    "row adam": rowwise_adam(0.1),
+    "row adam, first moment": rowwise_adam(0.1, b1=0.9),
+    "row rmsprop": rowwise_rmsprop(0.1),
 }
-STILL = ("sgd", "adagrad")
+STILL = ("sgd", "adagrad", "row adagrad")
 """Those that leave rows without gradient as they are."""
 
 
@@ -107,9 +111,10 @@ def _step(
     )
 
     def choose(new: Any, old: Any) -> Any:
-        if new.shape == params.shape:
-            return jnp.where(keep[:, None], old, new)
-        return new
+        if new.shape[:1] != params.shape[:1]:
+            return new
+        kept = keep.reshape(-1, *[1] * (new.ndim - 1))
+        return jnp.where(kept, old, new)
 
     return jax.tree.map(
         choose,

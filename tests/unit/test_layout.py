@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ampjax"
-LOOSE = {"__init__", "errors", "nn"}
+LOOSE = {"__init__", "errors"}
 """What may stand beside the packages: users import it."""
 ONLY_FOR_ITS_USERS = {("ampjax.ir.bodies", "flax")}
 """Imports of what an extra installs, made when a user gives a thing of that package."""

@@ -112,8 +112,9 @@ class ParallaxConfig:
       server_processes: Whether each server is a process of its own on this machine, and not a part of this process. The training is
         the same, bit for bit. The processes hold sparse variables' rows; dense variables of `ps` stay in this process. They end with
         `runner.close()`, or with the runner.
-      check_finite: Whether a gradient that is not finite stops the step before anything is changed. If not, the optimizer gets
-        dense variables' gradients as they are (`optax.zero_nans`, `optax.apply_if_finite`); tables refuse such rows all the same.
+      check_finite: Whether a gradient that is not finite stops the step before anything is changed. If not, the optimizer gets all
+        gradients as they are: `optax.apply_if_finite` skips such a step for dense variables and tables together, `optax.zero_nans` replaces
+        numbers. A table still refuses new rows that are not finite.
       check_equivalence: What to do if a batch's joined loss differs from the replicas' losses by more than rounding, or if all replicas share
         a random key: `warn` (`EquivalenceWarning`, once), `error` (`EquivalenceError`, before anything changes), or `off`, which compares
         nothing. The first batch is compared. A later one is compared too, at the cost of two forward passes, unless the program proves

@@ -94,7 +94,13 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree) -> Step:
         )
         step.write(params, setup.tx.init(params))
         return step
-    split = plan.split or split_optimizer(setup.tx, plan.program, params, {})
+    split = plan.split or split_optimizer(
+        setup.tx,
+        plan.program,
+        params,
+        {},
+        config.check_finite,
+    )
     dense, rows = plan.program.split(params)
     values = {}
     for name, paths in plan.program.members.items():

@@ -90,7 +90,7 @@ def split_and_stack(
         for path in group.paths:
             apart = group.label if is_spread else path
             kinds[path] = kinds[path], apart, readings.of_variable(path, batch)
-    return split_optimizer(tx, program, params, kinds)
+    return split_optimizer(tx, program, params, kinds, config.check_finite)
 
 
 def split_optimizer(
@@ -98,6 +98,7 @@ def split_optimizer(
     program: SparseProgram,
     params: Tree,
     alike: Mapping[str, Hashable],
+    check_finite: bool,
 ) -> Split:
     """Calls `split_rows`; if that fails, the advice names the setting and its tables.
 
@@ -106,6 +107,7 @@ def split_optimizer(
       program: The loss on pulled rows.
       params: The parameters.
       alike: See `split_rows`.
+      check_finite: See `split_rows`.
 
     Raises:
       TableError: As `split_rows` does.
@@ -118,20 +120,35 @@ def split_optimizer(
             tuple(program.axes),
             program.transposed,
             alike,
+            check_finite,
         )
     except TableError as error:
-        text = names(params)
-        quoted = ", ".join(f'"{text[path]}"' for path in program.axes)
-        fix = (
-            f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({quoted},))`; "
-            "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
-        )
         raise TableError(
             readable(error.where),
             error.expected,
             error.got,
-            fix,
+            _advice(error, program, names(params)),
         ) from error
+
+
+def _advice(
+    error: TableError,
+    program: SparseProgram,
+    text: Mapping[str, str],
+) -> str:
+    """Advice about an optimizer that does not work row by row: for all tables, or for one whose rows are along another axis."""
+    for path in program.transposed:
+        if f"table `{path}`" in error.where:
+            name = text[path]
+            return (
+                f"Store `{name}` with its rows along the first axis, by which this optimizer goes; "
+                f'or keep it dense: `ParallaxConfig(keep_dense=("{name}",))`.'
+            )
+    quoted = ", ".join(f'"{text[path]}"' for path in program.axes)
+    return (
+        f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({quoted},))`; "
+        "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
+    )
 
 
 def _kinds(analysis: Analysis, axes: Axes) -> dict[str, Hashable]:

@@ -77,6 +77,7 @@ class WorkerProgram:
             tuple(loss.axes),
             loss.transposed,
             alike,
+            self.check_finite,
         )
 
     def shapes(

@@ -16,10 +16,12 @@ class GradientBuffer:
 
     Args:
       dtype: The table's dtype, in which gradients are applied.
+      check_finite: Whether sums that are not finite are refused.
     """
 
-    def __init__(self, dtype: np.dtype):
+    def __init__(self, dtype: np.dtype, check_finite: bool = True):
         self._dtype = dtype
+        self._check_finite = check_finite
         self._received: dict[int, dict[int, Rows]] = {}
         self._clients: set[tuple[int, int]] = set()
 
@@ -72,8 +74,10 @@ class GradientBuffer:
                     over="ignore"
                 ):  # what is too large becomes infinite, and is refused
                     grads = grads.astype(self._dtype, copy=False)
-                checked = check_finite(grads, local, f"apply, gradients of partition {partition}")
-                self._received[partition] = {max(by_client): (local, checked)}
+                if self._check_finite:
+                    where = f"apply, gradients of partition {partition}"
+                    check_finite(grads, local, where)
+                self._received[partition] = {max(by_client): (local, grads)}
         return {
             partition: next(iter(parts.values()))
             for partition, parts in sorted(self._received.items())

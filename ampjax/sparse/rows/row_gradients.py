@@ -63,7 +63,7 @@ def checked_grads(
       call: The caller's name, for messages.
 
     Raises:
-      TableError: If the shape or the dtype is wrong, or something is not finite.
+      TableError: If the shape or the dtype is wrong, or something is not finite, unless the rule takes that.
     """
     grads = np.asarray(row_grads)
     if grads.shape != (shape := (len(ids), *rule.shape)):
@@ -81,6 +81,8 @@ def checked_grads(
             f"{grads.dtype}",
             f"Cast them with `.astype('{dtypes[0]}')`.",
         )
+    if not rule.check_finite:
+        return grads
     return check_finite(grads, ids, f"{call}, gradients", rule.row_name)
 
 
@@ -99,7 +101,7 @@ def ready_to_push(
       Rising ids `[m]`, and their gradients `[m, *row]` in that dtype.
 
     Raises:
-      TableError: If the shape or the dtype is wrong, or something is not finite.
+      TableError: If the shape or the dtype is wrong, or something is not finite, unless the rule takes that.
     """
     grads = checked_grads(
         row_grads,
@@ -110,7 +112,7 @@ def ready_to_push(
     )
     ids, sums = sum_duplicates(ids, grads)
     sums = sums.astype(wire, copy=False)
-    if sums is not grads:  # a sum or a cast may overflow
+    if rule.check_finite and sums is not grads:  # a sum or a cast may overflow
         check_finite(sums, ids, "push, gradients", rule.row_name)
     return ids, sums
 

@@ -20,6 +20,7 @@ from ampjax.sparse.rows.catching_up import CatchUp
 from ampjax.sparse.rows.gradient_buffer import GradientBuffer, Rows
 from ampjax.sparse.rows.partition import Partition, Selection
 from ampjax.sparse.rows.partition_layout import PartitionLayout
+from ampjax.sparse.rows.row_gradients import check_finite
 from ampjax.sparse.rows.row_jobs import JobPool
 from ampjax.sparse.rows.row_kernels import RowKernels
 from ampjax.sparse.rows.row_updates import RowJob, compute_rows, reduce_rows
@@ -178,7 +179,8 @@ class ServerPart:
           columns: Which columns have travelled; None for all.
           client: The client's number, where several push to one update; None for the next number.
         """
-        buffer = self._buffers.setdefault(update, GradientBuffer(self._types.dtype))
+        empty = GradientBuffer(self._types.dtype, self._types.check_finite)
+        buffer = self._buffers.setdefault(update, empty)
         for p, (local, grads) in work.items():
             self._traffic.add(local, pushed=grads)
             whole = grads
@@ -291,12 +293,19 @@ class ServerPart:
         return np.diff(counts.sum(0), prepend=0)
 
     def prepare(self, update: int, shared: Sequence[Any]) -> None:
-        """Computes an update of touched rows; no row changes before `commit`."""
+        """Computes an update of touched rows; no row changes before `commit`.
+
+        Raises:
+          TableError: If gradients were not checked, and a new row is not finite.
+        """
         self._catch_up.before_update(shared)
 
         def new_rows(job: RowJob) -> list[np.ndarray]:
             self._catch_up.rows(job.rows)
-            return compute_rows(self._kernels, job, shared)
+            new = compute_rows(self._kernels, job, shared)
+            if not self._types.check_finite:
+                self._require_finite(job.rows, new[0])
+            return new
 
         jobs = self._jobs.cut(self.rows(update))
         results = self._jobs.run(new_rows, jobs)
@@ -310,6 +319,18 @@ class ServerPart:
             )
 
         self._prepared[update] = write
+
+    def _require_finite(self, rows: Selection, new: np.ndarray) -> None:
+        """Checks new rows, padded, where the optimizer was to see to gradients that are not finite."""
+        start = 0
+        for part, local in rows.parts:
+            own = new[start : start + len(local)]
+            check_finite(
+                own,
+                self._layout.row_ids(part.index, local),
+                "apply, new rows",
+            )
+            start += len(local)
 
     def commit(self, update: int) -> None:
         """Makes an update that was prepared, if nothing has changed since. Its gradients can still be read."""

@@ -24,6 +24,8 @@ from ampjax.sparse.table.shards import Shards
 
 VALUES = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
 ONES = np.ones((3, 3), np.float32)
+MORE_ROWWISE = ("row adagrad", "row adam", "row rmsprop")
+"""Optimizers with one number of state a row, beside the one that has both."""
 
 
 def table(name="sgd", values=VALUES, **settings):
@@ -77,7 +79,13 @@ def test_push_sums_duplicates_and_counts_versions():
     assert worst(t.opt_state, wanted.state) < 1e-6
 
 
-@pytest.mark.parametrize("name", ROW_WISE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in MORE_ROWWISE else ())
+        for name in ROW_WISE
+    ],
+)
 def test_lazy_updates_touched_rows_only(name):
     t = table(name, partitions=4, servers=2)
     wanted = Dense(name, VALUES, lazy=True)

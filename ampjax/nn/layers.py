@@ -187,7 +187,7 @@ class TableEmbed:
         return self.table
 
     def init(self, key: jax.Array) -> jax.Array:
-        """All rows as they are now, for tools that want them on a device.
+        """All present rows, for tools that want the table on a device.
 
         Args:
           key: Not needed.
@@ -198,7 +198,7 @@ class TableEmbed:
         return jnp.asarray(self.table.dense())
 
     def __call__(self, params: Any, ids: Any) -> Any:
-        """What is computed, as a function of all rows: the oracle's view of it. The engine pulls rows instead.
+        """The computation as a function of all rows, for the oracle. The engine pulls rows instead.
 
         Args:
           params: All rows, `[n_rows, *row]`.
@@ -249,11 +249,11 @@ class ChosenEmbed:
 
     @property
     def rows(self) -> Any:
-        """What a model that is a function takes as its parameter, to be read by `amp.look_up`: the table, or the first rows."""
+        """The parameter for a model that is a function, to be read by `amp.look_up`: the table, or the first rows."""
         return self.values if self.table is None else self.table
 
     def init(self, key: jax.Array) -> jax.Array:
-        """The rows: those of the table as they are now, else the first ones.
+        """The rows: the table's present ones, else the first ones.
 
         Args:
           key: Not needed.
