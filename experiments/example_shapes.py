@@ -8,6 +8,7 @@ from math import cos, pi, sin
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
@@ -15,6 +16,7 @@ NODE = "#3f51b5"
 EDGE = "#e64a19"
 RADIUS = 0.24
 FONT = 11
+WORDS = ("not", "a", "bad", "film")
 Place = tuple[float, float]
 
 
@@ -56,11 +58,17 @@ def tree(path: Path) -> None:
     Args:
       path: The file.
     """
-    leaves = [(0, 0.0), (1, 0.0), (2, 0.0), (3, 0.0)]
-    branches = {(2.5, 0.8): leaves[2:], (1.75, 1.6): [leaves[1], (2.5, 0.8)]}
-    branches[(0.9, 2.4)] = [leaves[0], (1.75, 1.6)]
+    leaves = [(i, 0.0) for i in range(4)]
+    low = (2.5, 0.8)
+    middle = (1.75, 1.6)
+    root = (0.9, 2.4)
+    branches = {
+        low: leaves[2:],
+        middle: [leaves[1], low],
+        root: [leaves[0], middle],
+    }
     with _axes(path) as axes:
-        for word, (x, y) in zip(("not", "a", "bad", "film"), leaves, strict=True):
+        for word, (x, y) in zip(WORDS, leaves, strict=True):
             _text(axes, (x, y - 0.55), word)
         for parent, children in branches.items():
             for child in children:
@@ -79,14 +87,16 @@ def molecule(path: Path) -> None:
     for i in range(6):
         angle = pi / 3 * i + pi / 6
         ring.append((1.1 * cos(angle), 1.1 * sin(angle)))
-    outer: list[Place] = [(2.0 * cos(pi / 6), 2.0 * sin(pi / 6)), (-2.0 * cos(pi / 6), -1.0)]
-    edges = [(ring[i], ring[(i + 1) % 6]) for i in range(6)]
-    edges.append((ring[0], outer[0]))
-    edges.append((ring[3], outer[1]))
+    width = 2.0 * cos(pi / 6)
+    right = (width, 1.0)
+    left = (-width, -1.0)
+    edges: list[tuple[Place, Place]] = [(ring[0], right), (ring[3], left)]
+    for i in range(6):
+        edges.append((ring[i], ring[(i + 1) % 6]))
     with _axes(path) as axes:
         for one, other in edges:
             _arrow(axes, one, other, EDGE, "<|-|>")
-        for place in (*ring, *outer):
+        for place in (*ring, right, left):
             _node(axes, place)
 
 
@@ -100,7 +110,9 @@ def _axes(path: Path) -> Iterator[Any]:
     yield axes
     axes.margins(0.08)
     axes.autoscale_view()
-    figure.savefig(path, metadata={"Date": None})
+    # the same file each time
+    with rc_context({"svg.hashsalt": "ampjax"}):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def _node(axes: Any, place: Place) -> None:
@@ -114,7 +126,11 @@ def _text(axes: Any, place: Place, text: str) -> None:
     x, y = place
     axes.text(x, y, text, ha="center", va="center", fontsize=FONT)
     # axes take their limits from what is plotted, not from texts
-    axes.plot([x - RADIUS, x + RADIUS], [y - RADIUS, y + RADIUS], alpha=0)
+    axes.plot(
+        [x - RADIUS, x + RADIUS],
+        [y - RADIUS, y + RADIUS],
+        alpha=0,
+    )
 
 
 def _arrow(
@@ -125,7 +141,12 @@ def _arrow(
     style: str = "-|>",
 ) -> None:
     """An arrow between two places, which ends before the circles there."""
-    shape = {"arrowstyle": style, "color": colour, "lw": 1.5, "shrinkA": 11, "shrinkB": 11}
+    shape = {
+        "arrowstyle": style,
+        "color": colour,
+        "lw": 1.5,
+        "shrinkA": 11,
+        "shrinkB": 11,
+    }
     axes.annotate("", xy=end, xytext=start, arrowprops=shape)
     axes.plot(*zip(start, end, strict=True), alpha=0)
-

@@ -304,7 +304,7 @@ class ServerPart:
             self._catch_up.rows(job.rows)
             new = compute_rows(self._kernels, job, shared)
             if not self._types.check_finite:
-                self._require_finite(job.rows, new[0])
+                _require_finite(self._layout, job.rows, new[0])
             return new
 
         jobs = self._jobs.cut(self.rows(update))
@@ -319,18 +319,6 @@ class ServerPart:
             )
 
         self._prepared[update] = write
-
-    def _require_finite(self, rows: Selection, new: np.ndarray) -> None:
-        """Checks new rows, padded, where the optimizer was to see to gradients that are not finite."""
-        start = 0
-        for part, local in rows.parts:
-            own = new[start : start + len(local)]
-            check_finite(
-                own,
-                self._layout.row_ids(part.index, local),
-                "apply, new rows",
-            )
-            start += len(local)
 
     def commit(self, update: int) -> None:
         """Makes an update that was prepared, if nothing has changed since. Its gradients can still be read."""
@@ -390,3 +378,16 @@ class ServerPart:
     def history(self) -> SharedHistory:
         """Shared values of past updates."""
         return self._history
+
+
+def _require_finite(layout: PartitionLayout, rows: Selection, new: np.ndarray) -> None:
+    """Checks new rows, padded, where the optimizer was to see to gradients that are not finite."""
+    start = 0
+    for part, local in rows.parts:
+        own = new[start : start + len(local)]
+        check_finite(
+            own,
+            layout.row_ids(part.index, local),
+            "apply, new rows",
+        )
+        start += len(local)
