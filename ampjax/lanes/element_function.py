@@ -22,6 +22,7 @@ from ampjax.lanes.reversible_loops import differentiable
 from ampjax.lanes.rewriting.linear_pairs import FloatParts, changes_by_pair
 from ampjax.lanes.rewriting.one_kernel import in_one_kernel
 from ampjax.lanes.rewriting.replaced_equations import holds
+from ampjax.lanes.rewriting.whole_batches import looks_at_batch, run_alone
 from ampjax.lanes.running import Pace, run
 
 Form = Pace | str
@@ -142,11 +143,14 @@ class ElementFunction:
             )
             return found.results, found.trips
         n = len(self.constants)
-        one = lambda own: evaluate(self.jaxpr, args[:n], self._joined(args[n:], own), bind)
+        constants = args[:n]
+        one = lambda own: evaluate(self.jaxpr, constants, self._joined(args[n:], own), bind)
         own = [arg for arg, mapped in zip(args[n:], self.is_mapped, strict=True) if mapped]
         not_counted = jnp.zeros(own[0].shape[0], jnp.int32)
         if form == "vmap":
             return jax.vmap(one)(own), not_counted
+        if looks_at_batch(self.jaxpr):
+            one = lambda own: run_alone(self.jaxpr, constants, self._joined(args[n:], own))
         one_by_one = lambda own: lax.map(one, own)
         found = in_one_kernel(one_by_one, own)
         return one_by_one(own) if found is None else found, not_counted

@@ -16,6 +16,7 @@ from jax.core import ShapedArray
 from ampjax.jaxprs.primitives import bind, called, opened, scan_parts, variables, while_parts
 from ampjax.lanes.lane_program import Block, LaneProgram, Loop, Put, Step
 from ampjax.lanes.lane_state import take
+from ampjax.lanes.rewriting.whole_batches import alone, looks_at_batch
 from ampjax.lanes.splitting import INLINED, sees_all, splits
 
 _COUNTER = ShapedArray((), np.dtype(np.int32))
@@ -33,14 +34,16 @@ def lower(jaxpr: Any, is_mapped: Sequence[bool]) -> LaneProgram:
     """
     lowering = _Lowering()
     given = (*[False] * len(jaxpr.constvars), *is_mapped)
-    env = {}
+    variables = [*jaxpr.constvars, *jaxpr.invars]
     inputs = []
-    for var, mapped in zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True):
+    for var, mapped in zip(variables, given, strict=True):
         inputs.append(jex.Var(var.aval))
-        env[var] = inputs[-1]
         if not mapped:
             lowering.shared.add(inputs[-1])
-    results = lowering.inline(jaxpr, env)
+    if looks_at_batch(jaxpr):
+        results = lowering.call(alone(jaxpr), inputs)
+    else:
+        results = lowering.inline(jaxpr, dict(zip(variables, inputs, strict=True)))
     return lowering.finished(inputs, given, results)
 
 
@@ -183,7 +186,7 @@ class _Lowering:
         """Adds an equation as blocks."""
         name = eqn.primitive.name
         if name in INLINED:
-            return self._call(called(eqn), atoms)
+            return self.call(called(eqn), atoms)
         self._depth += 1
         if name == "while":
             results = self._while(eqn, atoms)
@@ -194,8 +197,16 @@ class _Lowering:
         self._depth -= 1
         return results
 
-    def _call(self, jaxpr: Any, atoms: Sequence[Any]) -> list[Any]:
-        """Adds the equations of a jaxpr that an equation holds."""
+    def call(self, jaxpr: Any, atoms: Sequence[Any]) -> list[Any]:
+        """Adds the equations of a jaxpr with constants.
+
+        Args:
+          jaxpr: The jaxpr.
+          atoms: The atoms of its inputs.
+
+        Returns:
+          The atoms of its outputs.
+        """
         body, values = opened(jaxpr)
         env = dict(zip(body.invars, atoms, strict=True))
         for var, value in zip(body.constvars, values, strict=True):
@@ -238,13 +249,13 @@ class _Lowering:
         asked, closed, init = while_parts(eqn, atoms)
         test = eqn.params["cond_jaxpr"]
         carry = [jex.Var(v.aval) for v in eqn.outvars]
-        goes_on = self._call(test, [*asked, *init])[0]
+        goes_on = self.call(test, [*asked, *init])[0]
         self._at.assigns.extend(zip(carry, init, strict=True))
         self._at.choice = goes_on
 
         def body() -> Any:
-            after = self._call(eqn.params["body_jaxpr"], [*closed, *carry])
-            again = self._call(test, [*asked, *after])[0]
+            after = self.call(eqn.params["body_jaxpr"], [*closed, *carry])
+            again = self.call(test, [*asked, *after])[0]
             self._at.assigns.extend(zip(carry, after, strict=True))
             return again
 
@@ -279,7 +290,7 @@ class _Lowering:
             for array in rows:
                 aval = array.aval.update(shape=array.aval.shape[1:])
                 elements.append(self._step(take, [array, here], aval))
-            after = self._call(eqn.params["jaxpr"], [*closed, *carry, *elements])
+            after = self.call(eqn.params["jaxpr"], [*closed, *carry, *elements])
             here = place()
             next_one = self._step(lambda i: i + 1, [counter], _COUNTER)
             again = self._step(lambda i: i < length, [next_one], _TRUTH)
@@ -303,12 +314,12 @@ class _Lowering:
             body, values = opened(branch)
             if not body.eqns and not values and None not in firsts:
                 # a branch that computes nothing: everybody does it, the others write over it
-                found = self._call(branch, atoms[1:])
+                found = self.call(branch, atoms[1:])
                 entry.assigns.extend(zip(results, found, strict=True))
                 firsts.append(None)
             else:
                 firsts.append(self._begin())
-                found = self._call(branch, atoms[1:])
+                found = self.call(branch, atoms[1:])
                 self._at.assigns.extend(zip(results, found, strict=True))
                 ends.append(self._at)
         after = self._begin()

@@ -189,6 +189,8 @@ class LaneTurns:
         reads = {v for v in block.reads() if v in self._numbers}
         given = {self._numbers[v]: state.registers[self._numbers[v]] for v in reads}
         if block.sees_all:
+            # XLA would compute what does not change before the loop that guards the block, where no lane may stand here
+            given, _ = lax.optimization_barrier((given, stands))
             one = jnp.argmax(stands)
             given = {i: merge(stands, x, take(x, one)[None]) for i, x in given.items()}
         rows = (given, state.trips, state.is_cut)

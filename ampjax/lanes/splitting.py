@@ -18,6 +18,7 @@ from ampjax.jaxprs.primitives import (
     scan_parts,
     while_parts,
 )
+from ampjax.lanes.rewriting.whole_batches import LOOKS, calls_host_once
 
 INLINED = (*CALLS, *REMATERIALIZED, *CUSTOM_CALLS)
 """Calls that compute what the jaxpr that they call computes."""
@@ -36,7 +37,7 @@ def sees_all(eqn: Any) -> bool:
       eqn: The equation.
     """
     name = eqn.primitive.name
-    if name.endswith("callback") or name.startswith("unvmap"):
+    if name.endswith("callback") or name in LOOKS:
         return True
     return any(sees_all(each) for body in inner(eqn) for each in body.eqns)
 
@@ -117,7 +118,9 @@ def _study_cond(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
         results = [a or b for a, b in zip(results, found, strict=True)]
         is_split |= here
         cost += work(opened(branch)[0])
-    return results, is_split or (varies[0] and cost >= DEAR)
+    # one look at all elements chooses whether the host is called once for all
+    is_dear = cost >= DEAR and not calls_host_once(eqn)
+    return results, is_split or (varies[0] and is_dear)
 
 
 def work(jaxpr: Any) -> float:

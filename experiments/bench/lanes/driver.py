@@ -17,7 +17,8 @@ from rich.table import Table
 import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.utils.text_tables import compact
-from experiments.bench.lanes.works import ELEMENTS, WORKS, Work
+from experiments.bench.lanes.plain_works import Work
+from experiments.bench.lanes.works import ELEMENTS, WORKS
 from experiments.records import append
 
 MOST_ELEMENTS = 1024
@@ -25,12 +26,12 @@ MOST_ELEMENTS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class LanesBench:
-    """`amp.vmap` of plain JAX functions beside `jax.vmap` and one element after another: milliseconds of a call, medians of rounds in turn.
+    """`amp.vmap` of plain JAX functions beside `jax.vmap` and one element after another: milliseconds of a call, medians of rounds in turn, and rows of loops.
 
     All forms compute the same results, which is checked first. Ours is measured as it chooses by itself, and in lanes.
 
     Args:
-      work: Which works; all by default. Those of diffrax and BlackJAX are left out where these are not installed.
+      work: Which works; all by default. Those of BlackJAX, diffrax and optimistix are left out where these are not installed.
       rounds: Measured rounds of each.
       lanes: Lanes of the form that does not choose.
       trips: Trips of innermost loops between looks, of that form.
@@ -89,7 +90,9 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
         "chosen\nms",
         "to\nvmap",
         "to\nbest",
-        title="a call, and how many times as fast the chosen form is as jax.vmap, and as the better of jax.vmap and lax.map",
+        "rows\nvmap",
+        "rows\nlanes",
+        title="a call, how many times as fast the chosen form is as jax.vmap and as the better of jax.vmap and lax.map, and rows computed for a useful one",
     )
     for row in rows:
         table.add_row(
@@ -98,12 +101,14 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
             *(f"{row[form]:,.2f}" for form in ("vmap_ms", "map_ms", "lanes_ms", "chosen_ms")),
             f"{row['to_vmap']:.2f}",
             f"{row['to_best']:.2f}",
+            f"{row['rows_vmap'] / row['rows']:.2f}",
+            f"{row['rows_lanes'] / row['rows']:.2f}",
         )
     return table
 
 
 def measured(name: str, work: Work, options: LanesBench) -> dict[str, Any]:
-    """Checks that all forms of a work agree, and measures each form.
+    """Checks that all forms of a work agree, measures each form, and counts trips of loops, one row for each element of which it is computed.
 
     Args:
       name: The work's name.
@@ -114,10 +119,11 @@ def measured(name: str, work: Work, options: LanesBench) -> dict[str, Any]:
       ValueError: If two forms differ.
     """
     function = work.function
+    lanes = amp.vmap(function, lanes=options.lanes, trips=options.trips)
     forms: dict[str, Callable[..., Any]] = {
         "vmap": jax.jit(jax.vmap(function)),
         "map": jax.jit(lambda *args: jax.lax.map(lambda own: function(*own), args)),
-        "lanes": amp.vmap(function, lanes=options.lanes, trips=options.trips),
+        "lanes": lanes,
         "chosen": amp.vmap(function),
     }
     results = {form: compute(*work.args) for form, compute in forms.items()}
@@ -132,6 +138,10 @@ def measured(name: str, work: Work, options: LanesBench) -> dict[str, Any]:
     row = {f"{form}_ms": each for form, each in medians.items()}
     row["to_vmap"] = medians["vmap"] / medians["chosen"]
     row["to_best"] = best / medians["chosen"]
+    report = lanes.explain(*work.args)
+    row["rows"] = int(report.trips.sum())
+    row["rows_vmap"] = report.rows_of_vmap
+    row["rows_lanes"] = report.rows_of_lanes
     return row
 
 
@@ -149,7 +159,9 @@ def _require_same(
 ) -> None:
     """Refuses results that differ by more than rounding."""
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        off = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64))
-        limit = work.tolerance * (1 + np.abs(np.asarray(b, np.float64)).max(initial=0))
+        got = np.asarray(work.compared(a), np.float64)
+        right = np.asarray(work.compared(b), np.float64)
+        off = np.abs(got - right)
+        limit = work.tolerance * (1 + np.abs(right).max(initial=0))
         if not off.max(initial=0) <= limit:
             raise ValueError(f"{where}: results differ by {off.max()}, more than {limit}")

@@ -20,13 +20,21 @@ def test_a_run_measures_all_forms(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "lanes.jsonl").read_text()) == row
     assert row["elements"] == 5
     assert row["to_best"] <= row["to_vmap"]
+    assert row["rows"] <= row["rows_vmap"]
     assert "loops-uniform" in console.export_text()
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "work",
-    ["loops-equal", "loops-lognormal", "loops-one-long", "loop-in-a-loop", "early-exit-128"],
+    [
+        "loops-equal",
+        "loops-lognormal",
+        "loops-one-long",
+        "loop-in-a-loop",
+        "early-exit-128",
+        "lbfgs",
+    ],
 )
 def test_all_forms_agree(work: str) -> None:
     driver.main(LanesBench(work=(work,), rounds=1, size=0.01), Console(quiet=True))

@@ -1,0 +1,215 @@
+"""Functions of one element from libraries: equations of diffrax, chains of BlackJAX, minima by optax and optimistix. All data are generated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from experiments.bench.lanes.plain_works import WIDTH, Work, weights
+
+DRAWS = 100
+
+
+def van_der_pol(n: int) -> Work:
+    """Van der Pol's oscillator over five seconds, stiffness from 1 to 1,000.
+
+    Args:
+      n: Elements.
+
+    Raises:
+      ModuleNotFoundError: If diffrax is missing.
+    """
+    return _solved(_oscillator, n)
+
+
+def learned_field(n: int) -> Work:
+    """The same, and a network of two layers of width 64, which adds a little to the right-hand side.
+
+    Args:
+      n: Elements.
+
+    Raises:
+      ModuleNotFoundError: If diffrax is missing.
+    """
+    w = weights(1, 2, WIDTH, WIDTH)
+    into = weights(2, 2, WIDTH)
+    out = weights(3, WIDTH, 2)
+
+    def field(t: Any, y: Any, mu: Any) -> Any:
+        x = jnp.tanh(jnp.tanh(y @ into) @ w[0])
+        return _oscillator(t, y, mu) + 0.1 * (jnp.tanh(x @ w[1]) @ out)
+
+    return _solved(field, n)
+
+
+def _oscillator(t: Any, y: Any, mu: Any) -> Any:
+    return jnp.stack([y[1], mu * (1 - y[0] ** 2) * y[1] - y[0]])
+
+
+def _solved(field: Callable[..., Any], n: int) -> Work:
+    """An equation by diffrax's adaptive Tsit5, for stiffness log-uniform from 1 to 1,000."""
+    import diffrax  # pyright: ignore[reportMissingImports]
+
+    def function(mu: Any) -> Any:
+        found = diffrax.diffeqsolve(
+            diffrax.ODETerm(field),
+            diffrax.Tsit5(),
+            t0=0.0,
+            t1=5.0,
+            dt0=1e-3,
+            y0=jnp.array([2.0, 0.0]),
+            args=mu,
+            stepsize_controller=diffrax.PIDController(rtol=1e-3, atol=1e-5),
+            max_steps=None,
+            adjoint=diffrax.ForwardMode(),
+        )
+        assert found.ys is not None
+        return found.ys[0]
+
+    mu = np.exp(np.random.default_rng(0).uniform(0, np.log(1000), n))
+    return Work(
+        function,
+        (jnp.asarray(mu, jnp.float32),),
+        tolerance=5e-2,
+    )
+
+
+def funnel(n: int) -> Work:
+    """Chains in a funnel of 25 dimensions, step 0.1.
+
+    Args:
+      n: Chains.
+
+    Raises:
+      ModuleNotFoundError: If blackjax is missing.
+    """
+
+    def log_density(x: Any) -> Any:
+        of_neck = -0.5 * (x[0] / 3) ** 2
+        return of_neck - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-x[0]) - 12 * x[0]
+
+    starts = np.random.default_rng(0).normal(size=(n, 25)) * 0.5
+    return _sampled(log_density, 0.1, starts)
+
+
+def mixture(n: int) -> Work:
+    """Chains in a mixture of four correlated Gaussians of ten dimensions, step 0.05.
+
+    Args:
+      n: Chains.
+
+    Raises:
+      ModuleNotFoundError: If blackjax is missing.
+    """
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(10, 10))
+    covariance = root @ root.T / 10 + 0.05 * np.eye(10)
+    precision = jnp.asarray(np.linalg.inv(covariance), jnp.float32)
+    centers = jnp.asarray(rng.normal(size=(4, 10)) * 3, jnp.float32)
+
+    def log_density(x: Any) -> Any:
+        away = x - centers
+        return jax.nn.logsumexp(-0.5 * jnp.sum((away @ precision) * away, 1))
+
+    return _sampled(log_density, 0.05, rng.normal(size=(n, 10)))
+
+
+def _sampled(log_density: Callable[[Any], Any], step: float, starts: np.ndarray) -> Work:
+    """A hundred draws of BlackJAX's NUTS: how many leapfrogs each took."""
+    import blackjax  # pyright: ignore[reportMissingImports]
+
+    n, size = starts.shape
+    sampler = blackjax.nuts(log_density, step, jnp.ones(size))
+
+    def function(key: Any, start: Any) -> Any:
+        def draw(state: Any, key: Any) -> Any:
+            state, info = sampler.step(key, state)
+            return state, info.num_integration_steps
+
+        keys = jax.random.split(key, DRAWS)
+        return lax.scan(draw, sampler.init(start), keys)[1]
+
+    args = (jax.random.split(jax.random.key(0), n), jnp.asarray(starts, jnp.float32))
+    # chains part where numbers are rounded otherwise, so that averages are compared
+    return Work(function, args, tolerance=0.05, compared=np.mean)
+
+
+def lbfgs(n: int) -> Work:
+    """L-BFGS of optax with its line search, until the gradient is small.
+
+    Args:
+      n: Elements.
+    """
+
+    def function(x: Any, scale: Any) -> Any:
+        value = lambda x: _bowl(x, scale)
+        solver = optax.lbfgs()
+        value_and_grad = optax.value_and_grad_from_state(value)
+
+        def step(carry: Any) -> Any:
+            x, state, i = carry
+            found, g = value_and_grad(x, state=state)
+            change, state = solver.update(
+                g,
+                state,
+                x,
+                value=found,
+                grad=g,
+                value_fn=value,
+            )
+            return optax.apply_updates(x, change), state, i + 1
+
+        def goes_on(carry: Any) -> Any:
+            _, state, i = carry
+            g = optax.tree_utils.tree_get(state, "grad")
+            return (i == 0) | ((jnp.linalg.norm(g) > 1e-3) & (i < 300))
+
+        x, _, _ = lax.while_loop(goes_on, step, (x, solver.init(x), 0))
+        return value(x)
+
+    return Work(function, _bowls(n), tolerance=1e-2)
+
+
+def lbfgs_of_optimistix(n: int) -> Work:
+    """L-BFGS of optimistix on the same problems.
+
+    Args:
+      n: Elements.
+
+    Raises:
+      ModuleNotFoundError: If optimistix is missing.
+    """
+    import optimistix  # pyright: ignore[reportMissingImports]
+
+    def function(x: Any, scale: Any) -> Any:
+        found = optimistix.minimise(
+            _bowl,
+            optimistix.LBFGS(1e-3, 1e-3),
+            x,
+            scale,
+            max_steps=500,
+            throw=False,
+        )
+        return _bowl(found.value, scale)
+
+    return Work(function, _bowls(n), tolerance=1e-2)
+
+
+def _bowl(x: Any, scale: Any) -> Any:
+    """A convex function of 16 dimensions, with a condition that depends on its scale."""
+    return jnp.sum(scale * jnp.logaddexp(x, -2 * x)) + 0.05 * jnp.sum(x) ** 2
+
+
+def _bowls(n: int) -> tuple[Any, Any]:
+    """Starts and scales of problems with conditions from 1 to 1e4, `[n, 16]` both."""
+    rng = np.random.default_rng(0)
+    spread = np.exp(rng.uniform(0, np.log(1e4), n))
+    scales = spread[:, None] ** np.linspace(-1, 0, 16)
+    starts = rng.normal(size=(n, 16)) * 3
+    return jnp.asarray(starts, jnp.float32), jnp.asarray(scales, jnp.float32)
