@@ -11,7 +11,7 @@ from jax import lax
 from ampjax.lanes.argument_axes import n_elements
 from ampjax.lanes.lane_program import LaneProgram
 from ampjax.lanes.lane_state import LaneState, all_results, empty_state, hand_in, put, take_element
-from ampjax.lanes.running import LaneTurns, Pace, shared_values
+from ampjax.lanes.running import LanePace, LaneTurns, shared_values
 
 
 class KeptLanes(NamedTuple):
@@ -68,7 +68,7 @@ def idle_lanes(program: LaneProgram, n_lanes: int) -> KeptLanes:
 
 def advance(
     program: LaneProgram,
-    pace: Pace,
+    pace: LanePace,
     kept: KeptLanes,
     args: Sequence[Any],
     n: Any,

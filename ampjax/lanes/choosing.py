@@ -10,7 +10,7 @@ import jax
 from jax.core import Tracer
 
 from ampjax.lanes.element_function import Form
-from ampjax.lanes.running import Pace
+from ampjax.lanes.running import LanePace
 
 LANES = 32
 """Lanes where nothing was measured."""
@@ -31,7 +31,7 @@ MARGIN = 0.9
 """The share of the time of `jax.vmap` that another form has to stay below, to be taken in its place."""
 
 
-def candidates(n: int, lanes: int | None, trips: int | None) -> list[Pace]:
+def candidates(n: int, lanes: int | None, trips: int | None) -> list[LanePace]:
     """Lists the paces to measure, in the order of their measurement.
 
     Args:
@@ -41,7 +41,7 @@ def candidates(n: int, lanes: int | None, trips: int | None) -> list[Pace]:
     """
     found = []
     for wanted in (LANES, LANES // 4, LANES * 4):
-        found.append(Pace(lanes or min(n, wanted), trips or TRIPS))
+        found.append(LanePace(lanes or min(n, wanted), trips or TRIPS))
     return list(dict.fromkeys(found))
 
 
@@ -50,7 +50,7 @@ def fastest(
     args: Sequence[Any],
     is_mapped: Sequence[bool],
     n: int,
-    paces: Sequence[Pace],
+    paces: Sequence[LanePace],
 ) -> Form | None:
     """The fastest form for some arguments.
 
@@ -93,7 +93,7 @@ def _is_hopeless(
     args: Sequence[Any],
     is_mapped: Sequence[bool],
     n: int,
-    pace: Pace,
+    pace: LanePace,
     best: float,
 ) -> bool:
     """Whether lanes take longer for a part of the elements than another form for all."""

@@ -23,10 +23,10 @@ from ampjax.lanes.rewriting.linear_pairs import FloatParts, changes_by_pair
 from ampjax.lanes.rewriting.one_kernel import in_one_kernel
 from ampjax.lanes.rewriting.replaced_equations import holds
 from ampjax.lanes.rewriting.whole_batches import looks_at_batch, run_alone
-from ampjax.lanes.running import Pace, run
+from ampjax.lanes.running import LanePace, run
 
-Form = Pace | str
-"""`"vmap"`: all elements step by step together; `"map"`: one element after another; a `Pace`: in lanes."""
+Form = LanePace | str
+"""`"vmap"`: all elements step by step together; `"map"`: one element after another; a `LanePace`: in lanes."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ElementFunction:
 
         return compute
 
-    def bounded(self, pace: Pace, args: Sequence[Any]) -> tuple[list[Any], Any]:
+    def bounded(self, pace: LanePace, args: Sequence[Any]) -> tuple[list[Any], Any]:
         """Computes the results of all elements, of which some are given up.
 
         Args:
@@ -135,7 +135,7 @@ class ElementFunction:
         args: Sequence[Any],
     ) -> tuple[list[Any], Any]:
         """Computes the results of all elements in a form, and trips of loops by element, `[n]`: zeros unless lanes count trips."""
-        if isinstance(form, Pace):
+        if isinstance(form, LanePace):
             found = run(
                 self.program,
                 form._replace(counts=counts),
@@ -178,7 +178,7 @@ class ElementFunction:
         if not self.has_while:
             whole = lambda *args: self._compute("vmap", False, args)[0]
             return jax.vjp(parts.of(whole, args), *parts.own(args))[1](list(cotangents))
-        rows = form.lanes if isinstance(form, Pace) else 1
+        rows = form.lanes if isinstance(form, LanePace) else 1
         if form == "vmap":
             rows = trips.shape[0]
         is_mapped = (*[False] * len(self.constants), *self.is_mapped)

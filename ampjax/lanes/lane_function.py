@@ -20,7 +20,7 @@ from ampjax.lanes.element_blocks import ElementBlock, ElementBlocks
 from ampjax.lanes.element_function import ElementFunction, Form, trace
 from ampjax.lanes.lane_report import LaneReport
 from ampjax.lanes.lane_state import zeros
-from ampjax.lanes.running import Pace, run
+from ampjax.lanes.running import LanePace, run
 from ampjax.lanes.streaming import CallWork, LaneWork, StreamWork, in_turn
 
 
@@ -165,7 +165,7 @@ class LaneFunction:
         bodies = [block.number for block in program.blocks if block.is_trip]
         rows = []
         spans = []
-        for pace in (self._given(flat.n), Pace(flat.n, 0, self._most)):
+        for pace in (self._given(flat.n), LanePace(flat.n, 0, self._most)):
             counted = jax.jit(partial(run, program, pace._replace(counts=True)))(operands)
             rows.append(int(sum(counted.runs[number] for number in bodies)) * pace.lanes)
             spans.append(np.asarray(counted.spans))
@@ -223,7 +223,7 @@ class LaneFunction:
         form = self._form(flat)
         tells_host = bool(traced.jaxpr.effects)
         is_bounded = self._most is not None and not tells_host
-        if isinstance(form, Pace) and (traced.can_split or is_bounded):
+        if isinstance(form, LanePace) and (traced.can_split or is_bounded):
             step = partial(self._advanced, form, is_mapped, structure)
             return LaneWork(step, idle_lanes(traced.program, form.lanes))
 
@@ -235,7 +235,7 @@ class LaneFunction:
 
     def _advance(
         self,
-        pace: Pace,
+        pace: LanePace,
         is_mapped: Any,
         structure: Any,
         kept: Any,
@@ -247,9 +247,9 @@ class LaneFunction:
         args = [*traced.constants, *leaves]
         return advance(traced.program, pace, kept, args, *numbers)
 
-    def _given(self, n: int) -> Pace:
+    def _given(self, n: int) -> LanePace:
         """The pace that was asked for, or the default."""
-        return Pace(
+        return LanePace(
             self._lanes or min(n, LANES),
             self._trips or TRIPS,
             self._most,
@@ -302,7 +302,7 @@ class LaneFunction:
         n = n_elements(is_mapped, leaves)
         if n == 0:
             return self._empty(traced), jnp.ones(0, bool)
-        if isinstance(form, Pace) and form.most is not None and not traced.jaxpr.effects:
+        if isinstance(form, LanePace) and form.most is not None and not traced.jaxpr.effects:
             found, is_cut = traced.bounded(form, leaves)
             return traced.structure.unflatten(found), ~is_cut
         if not traced.can_split:

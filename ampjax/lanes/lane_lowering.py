@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import ShapedArray
 
 from ampjax.jaxprs.primitives import bind, called, opened, scan_parts, variables, while_parts
-from ampjax.lanes.lane_program import Block, LaneProgram, Loop, Put, Step
+from ampjax.lanes.lane_program import LaneBlock, LaneLoop, LaneProgram, LaneStep, Put
 from ampjax.lanes.lane_state import take
 from ampjax.lanes.rewriting.whole_batches import alone, looks_at_batch
 from ampjax.lanes.splitting import INLINED, sees_all, splits
@@ -57,15 +57,15 @@ class _Lowering:
 
     def __init__(self):
         self.shared: set[Any] = set()
-        self.blocks: list[Block] = []
+        self.blocks: list[LaneBlock] = []
         self._constants: dict[Any, Any] = {}
-        self._prologue: list[Step] = []
-        self._around = [Loop()]
+        self._prologue: list[LaneStep] = []
+        self._around = [LaneLoop()]
         self._depth = 0
         self._begin()
 
     @property
-    def _at(self) -> Block:
+    def _at(self) -> LaneBlock:
         """The block that equations go to."""
         return self.blocks[-1]
 
@@ -154,9 +154,9 @@ class _Lowering:
             if sum(len(block.assigns) + len(block.puts) for block in self.blocks) == n_before:
                 return
 
-    def _begin(self) -> Block:
+    def _begin(self) -> LaneBlock:
         """Starts a block behind all others."""
-        self.blocks.append(Block(len(self.blocks)))
+        self.blocks.append(LaneBlock(len(self.blocks)))
         self._around[-1].items.append(self._at)
         return self._at
 
@@ -169,7 +169,7 @@ class _Lowering:
         if any(varies) and splits(eqn, varies):
             return self._split(eqn, atoms)
         outs = [jex.Var(v.aval) for v in eqn.outvars]
-        step = Step(
+        step = LaneStep(
             partial(bind, eqn),
             tuple(atoms),
             tuple(outs),
@@ -222,7 +222,7 @@ class _Lowering:
         """Adds a computation with one result; returns its variable."""
         out = jex.Var(aval)
         compute = lambda operands: [function(*operands)]
-        self._at.steps.append(Step(compute, tuple(inputs), (out,)))
+        self._at.steps.append(LaneStep(compute, tuple(inputs), (out,)))
         return out
 
     def _turn(self, body: Any) -> None:
@@ -231,7 +231,7 @@ class _Lowering:
         `body()` adds equations and returns the atom of the test of another trip.
         """
         entry = self._at
-        self._around.append(Loop())
+        self._around.append(LaneLoop())
         first = self._begin()
         again = body()
         back = self._at
@@ -308,7 +308,7 @@ class _Lowering:
         results = [jex.Var(v.aval) for v in eqn.outvars]
         entry = self._at
         entry.choice = atoms[0]
-        firsts: list[Block | None] = []
+        firsts: list[LaneBlock | None] = []
         ends = []
         for branch in eqn.params["branches"]:
             body, values = opened(branch)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ampjax.jaxprs.primitives import value_of, variables
 
 
-class Step(NamedTuple):
+class LaneStep(NamedTuple):
     """A computation inside a block.
 
     Args:
@@ -42,7 +42,7 @@ class Put(NamedTuple):
 
 
 @dataclass(eq=False)
-class Block:
+class LaneBlock:
     """Steps without a jump, and the jump behind the last step.
 
     Args:
@@ -59,12 +59,12 @@ class Block:
     """
 
     number: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[LaneStep] = field(default_factory=list)
     assigns: list[tuple[Any, Any]] = field(default_factory=list)
     puts: list[Put] = field(default_factory=list)
     clears: list[Any] = field(default_factory=list)
     choice: Any = None
-    targets: tuple[Block | None, ...] = (None,)
+    targets: tuple[LaneBlock | None, ...] = (None,)
     is_test: bool = False
     is_trip: bool = False
     sees_all: bool = False
@@ -90,25 +90,25 @@ class Block:
 
 
 @dataclass(eq=False)
-class Loop:
+class LaneLoop:
     """A loop: its blocks and inner loops, in order.
 
     Args:
       items: They.
     """
 
-    items: list[Block | Loop] = field(default_factory=list)
+    items: list[LaneBlock | LaneLoop] = field(default_factory=list)
 
     @property
     def is_innermost(self) -> bool:
         """Whether the loop has no loop inside."""
-        return not any(isinstance(item, Loop) for item in self.items)
+        return not any(isinstance(item, LaneLoop) for item in self.items)
 
     @property
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[LaneBlock]:
         """All blocks of the loop, the blocks of inner loops included."""
         for item in self.items:
-            if isinstance(item, Loop):
+            if isinstance(item, LaneLoop):
                 yield from item.blocks
             else:
                 yield item
@@ -130,9 +130,9 @@ class LaneProgram:
       shared: Those that all lanes share.
     """
 
-    blocks: tuple[Block, ...]
-    body: Loop
-    prologue: tuple[Step, ...]
+    blocks: tuple[LaneBlock, ...]
+    body: LaneLoop
+    prologue: tuple[LaneStep, ...]
     constants: Mapping[Any, Any]
     inputs: tuple[Any, ...]
     is_mapped: tuple[bool, ...]
@@ -151,7 +151,7 @@ class LaneProgram:
         return len(self.blocks) > 1
 
 
-def take_steps(steps: Sequence[Step], values: dict[Any, Any]) -> None:
+def take_steps(steps: Sequence[LaneStep], values: dict[Any, Any]) -> None:
     """Computes steps, and adds their results to the values.
 
     Args:

@@ -32,7 +32,7 @@ _TIMES = 16
 _MOST = np.iinfo(np.int32).max
 
 
-class _Way(NamedTuple):
+class _WayBack(NamedTuple):
     """The state of a loop on the way back.
 
     Args:
@@ -194,7 +194,7 @@ def _gone_back(
     floats_closed = _chosen(closed, in_closed)
     reach = jnp.asarray(_reach(SLOTS))
 
-    def trips_to_next(way: _Way) -> Any:
+    def trips_to_next(way: _WayBack) -> Any:
         """The number of trips from the last carry kept to the next."""
         left = way.end - way.places[way.top]
         free = SLOTS - 1 - way.top
@@ -206,7 +206,7 @@ def _gone_back(
         # under `vmap` this is also asked where nothing is left
         return jnp.minimum(jnp.maximum(wanted, 1), left - 1)
 
-    def keep_next(way: _Way) -> _Way:
+    def keep_next(way: _WayBack) -> _WayBack:
         # goes on from the last carry kept, without keeping anything on the way
         n_trips = trips_to_next(way)
         start = [take(slot, way.top) for slot in way.slots]
@@ -227,7 +227,7 @@ def _gone_back(
             slots=slots,
         )
 
-    def trip_back(way: _Way) -> _Way:
+    def trip_back(way: _WayBack) -> _WayBack:
         # keeps carries until the last one kept is the one before the last trip
         is_far = lambda way: way.end - way.places[way.top] > 1
         way = lax.while_loop(is_far, keep_next, way)
@@ -250,7 +250,7 @@ def _gone_back(
             of_closed=sums,
         )
 
-    way = _Way(
+    way = _WayBack(
         end=n,
         top=jnp.zeros((), jnp.int32),
         places=jnp.zeros(SLOTS, jnp.int32),

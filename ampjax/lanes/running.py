@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ampjax.jaxprs.primitives import value_of
-from ampjax.lanes.lane_program import Block, LaneProgram, Loop, take_steps
+from ampjax.lanes.lane_program import LaneBlock, LaneLoop, LaneProgram, take_steps
 from ampjax.lanes.lane_state import (
     LaneState,
     all_results,
@@ -25,7 +25,7 @@ from ampjax.lanes.lane_state import (
 )
 
 
-class LaneRun(NamedTuple):
+class FinishedLanes(NamedTuple):
     """The results of a program, and counts of its run.
 
     Args:
@@ -43,7 +43,7 @@ class LaneRun(NamedTuple):
     spans: Any
 
 
-class Pace(NamedTuple):
+class LanePace(NamedTuple):
     """The settings of a program's run.
 
     Args:
@@ -59,7 +59,7 @@ class Pace(NamedTuple):
     counts: bool = False
 
 
-def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
+def run(program: LaneProgram, pace: LanePace, args: Sequence[Any]) -> FinishedLanes:
     """Computes a program for all elements.
 
     Args:
@@ -82,7 +82,7 @@ def run(program: LaneProgram, pace: Pace, args: Sequence[Any]) -> LaneRun:
         turn,
         state,
     )
-    return LaneRun(
+    return FinishedLanes(
         all_results(program, state, values),
         state.all_trips,
         state.all_cut,
@@ -129,7 +129,7 @@ class LaneTurns:
     def __init__(
         self,
         program: LaneProgram,
-        pace: Pace,
+        pace: LanePace,
         values: dict[Any, Any],
     ):
         self._pace = pace
@@ -138,16 +138,16 @@ class LaneTurns:
         self._finished = len(program.blocks)
         self._counts = pace.counts or pace.most is not None
 
-    def items(self, items: Sequence[Block | Loop], state: LaneState) -> LaneState:
+    def items(self, items: Sequence[LaneBlock | LaneLoop], state: LaneState) -> LaneState:
         """Runs blocks and loops in order, each where some lane stands there."""
         for item in items:
-            if isinstance(item, Loop):
+            if isinstance(item, LaneLoop):
                 state = self._loop(item, state)
             else:
                 state = self._once(item, state)
         return state
 
-    def _loop(self, loop: Loop, state: LaneState) -> LaneState:
+    def _loop(self, loop: LaneLoop, state: LaneState) -> LaneState:
         """Runs a loop's items several times, as long as some lane is in the loop; once in a turn if there are loops inside."""
         numbers = [block.number for block in loop.blocks]
         first = min(numbers)
@@ -163,7 +163,7 @@ class LaneTurns:
         def trip(carry: Any) -> Any:
             n, state = carry
             # of a loop of a single block it is known that some lane stands there
-            if isinstance(only, Block):
+            if isinstance(only, LaneBlock):
                 state = self._block(only, state)
             else:
                 state = self.items(loop.items, state)
@@ -173,7 +173,7 @@ class LaneTurns:
             return self.items(loop.items, state)
         return lax.while_loop(goes_on, trip, (jnp.zeros((), jnp.int32), state))[1]
 
-    def _once(self, block: Block, state: LaneState) -> LaneState:
+    def _once(self, block: LaneBlock, state: LaneState) -> LaneState:
         """Runs a block if some lane stands there."""
 
         def goes_on(carry: Any) -> Any:
@@ -183,7 +183,7 @@ class LaneTurns:
         run = lambda carry: (jnp.zeros((), bool), self._block(block, carry[1]))
         return lax.while_loop(goes_on, run, (jnp.ones((), bool), state))[1]
 
-    def _block(self, block: Block, state: LaneState) -> LaneState:
+    def _block(self, block: LaneBlock, state: LaneState) -> LaneState:
         """Computes a block for all lanes, and keeps the results of the lanes that stand there."""
         stands = state.pc == block.number
         reads = {v for v in block.reads() if v in self._numbers}
@@ -227,7 +227,7 @@ class LaneTurns:
 
     def _compute(
         self,
-        block: Block,
+        block: LaneBlock,
         given: dict[int, Any],
         trips: Any,
         is_cut: Any,
@@ -260,7 +260,7 @@ class LaneTurns:
             choice = choice & ~is_over
         return changed, puts, self._target(block, choice), trips, is_cut
 
-    def _target(self, block: Block, choice: Any) -> Any:
+    def _target(self, block: LaneBlock, choice: Any) -> Any:
         """The number of the next block."""
         numbers = [self._finished if t is None else t.number for t in block.targets]
         if choice is None or len(set(numbers)) == 1:

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, PartitionSpec
 import ampjax as amp
 from ampjax.errors import DataError, GraphError
 from ampjax.lanes import choosing as forms
-from ampjax.lanes.running import Pace
+from ampjax.lanes.running import LanePace
 
 XS = jnp.asarray(np.random.default_rng(0).normal(size=(11, 3)).astype(np.float32))
 NS = jnp.asarray([3, 0, 5, 1, 9, 0, 2, 7, 4, 6, 1], jnp.int32)
@@ -371,10 +371,10 @@ def test_lanes_are_tried_on_a_part_where_a_call_is_long(monkeypatch):
         [NS],
         [True],
         len(NS),
-        [Pace(8, 4)],
+        [LanePace(8, 4)],
     )
     assert found in ("map", "vmap")
-    assert tried[2:] == [Pace(2, 4)]  # as long as all elements take otherwise
+    assert tried[2:] == [LanePace(2, 4)]  # as long as all elements take otherwise
 
 
 @pytest.mark.parametrize("name", ["lanes", "trips", "max_trips"])
