@@ -100,7 +100,7 @@ def rowwise_adagrad(
 
     def update(
         grads: Tree,
-        state: RowwiseAdagradState,
+        state: Any,
         params: Tree = None,
     ) -> tuple[Tree, RowwiseAdagradState]:
         del params
@@ -171,7 +171,7 @@ def rowwise_adam(
 
     def update(
         grads: Tree,
-        state: RowwiseAdamState,
+        state: Any,
         params: Tree = None,
     ) -> tuple[Tree, RowwiseAdamState]:
         del params
@@ -241,7 +241,7 @@ def rowwise_rmsprop(
 
     def update(
         grads: Tree,
-        state: RowwiseRmspropState,
+        state: Any,
         params: Tree = None,
     ) -> tuple[Tree, RowwiseRmspropState]:
         del params
@@ -294,7 +294,7 @@ def scale_rows() -> optax.GradientTransformation:
 
     def update(
         updates: Tree,
-        state: ScaleRowsState,
+        state: Any,
         params: Tree = None,
     ) -> tuple[Tree, ScaleRowsState]:
         del params

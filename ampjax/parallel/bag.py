@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from ampjax.errors import DataError, SettingsError
 
@@ -400,7 +401,7 @@ def _width(n_ids: int, n_bags: int) -> int:
 
 def _checked_ids(values: Any) -> np.ndarray:
     fix = "Pass a flat array of row numbers; hash larger ids in NumPy (`ids % n_rows`)."
-    if isinstance(values, jax.core.Tracer):
+    if isinstance(values, Tracer):
         raise DataError("Bag, `values`", "an array", "a traced one", "Make bags on the host.")
     ids = np.asarray(values)
     if ids.size == 0:
@@ -419,7 +420,7 @@ def _checked_ids(values: Any) -> np.ndarray:
 
 def _lengths(offsets: Any, n_ids: int) -> np.ndarray:
     """The lengths of bags, from their offsets."""
-    if isinstance(offsets, jax.core.Tracer):
+    if isinstance(offsets, Tracer):
         raise DataError("Bag, `offsets`", "an array", "a traced one", "Make bags on the host.")
     starts = np.asarray(offsets)
     if starts.ndim != 1 or starts.dtype.kind not in "iu" or not starts.size:

@@ -1,4 +1,4 @@
-"""Equations that look at a whole batch of `jax.vmap`, in place of which stands what they compute for one element alone.
+"""Equations that look at a whole batch of `jax.vmap`, replaced by their results for one element alone.
 
 Equinox has them, and with it diffrax, optimistix and lineax: loops that go on until the last element is done, checks that raise once for all. Elements in lanes stand
 at different places, and so are no batch in that sense.
@@ -68,7 +68,7 @@ def run_alone(
 
 
 def alone(jaxpr: Any) -> Any:
-    """A jaxpr with constants of what `run_alone` computes: its inputs are the constants of an open jaxpr, and then the inputs.
+    """The equations of `run_alone` as a jaxpr with constants, whose inputs are an open jaxpr's constants and then its inputs.
 
     Args:
       jaxpr: The open jaxpr.
@@ -93,7 +93,7 @@ def calls_host_once(eqn: Any) -> bool:
 
 
 def _choices_of_host(jaxpr: Any) -> Iterator[Any]:
-    """Yields the looks, as variables, that choose whether the host is called for all: only such calls read them."""
+    """Yields variables of looks that choose whether the host is called for all: variables that only such calls read."""
     for look in jaxpr.eqns:
         if look.primitive.name in LOOKS:
             readers = list(_readers(jaxpr, look.outvars[0]))

@@ -108,7 +108,7 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
 
 
 def measured(name: str, work: Work, options: LanesBench) -> dict[str, Any]:
-    """Checks that all forms of a work agree, measures each form, and counts trips of loops, one row for each element of which it is computed.
+    """Checks that all forms of a work agree, measures each form, and counts trips of loops, a row for each element that is computed.
 
     Args:
       name: The work's name.

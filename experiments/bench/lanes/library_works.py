@@ -42,14 +42,18 @@ def learned_field(n: int) -> Work:
     out = weights(3, WIDTH, 2)
 
     def field(t: Any, y: Any, mu: Any) -> Any:
-        x = jnp.tanh(jnp.tanh(y @ into) @ w[0])
-        return _oscillator(t, y, mu) + 0.1 * (jnp.tanh(x @ w[1]) @ out)
+        x = jnp.tanh(y @ into)
+        x = jnp.tanh(x @ w[0])
+        x = jnp.tanh(x @ w[1])
+        return _oscillator(t, y, mu) + 0.1 * (x @ out)
 
     return _solved(field, n)
 
 
 def _oscillator(t: Any, y: Any, mu: Any) -> Any:
-    return jnp.stack([y[1], mu * (1 - y[0] ** 2) * y[1] - y[0]])
+    position, speed = y
+    force = mu * (1 - position**2) * speed - position
+    return jnp.stack([speed, force])
 
 
 def _solved(field: Callable[..., Any], n: int) -> Work:

@@ -1,4 +1,4 @@
-"""Examples of BlackJAX and diffrax, as their pages show them: in lanes each element gets what the function gives it alone."""
+"""Examples from the pages of BlackJAX and diffrax: an element's result in lanes is the function's own."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def robertson(diffrax: Any, k: Any) -> Any:
 
 
 def bouncing(diffrax: Any, height: Any) -> Any:
-    """Diffrax, Events: a ball that falls until it hits the ground, and when it does."""
+    """Diffrax, Events: the time at which a falling ball hits the ground."""
     import optimistix  # pyright: ignore[reportMissingImports]
 
     solution = diffrax.diffeqsolve(
@@ -120,7 +120,7 @@ def require_each_alone(function: Any, xs: Any) -> None:
 
 @pytest.fixture
 def compiles_afresh():
-    """Compilations that are not kept in a folder: JAX can't find those in it that lineax asks for while JAX lowers."""
+    """Compilations without a cache, from which JAX can't load kernels for lineax in the middle of lowering."""
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
     yield

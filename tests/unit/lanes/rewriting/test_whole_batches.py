@@ -1,4 +1,4 @@
-"""Loops and checks that look at a whole batch of `jax.vmap`, as equinox has them: each element in lanes ends by itself, and raises by itself."""
+"""Loops and checks that look at a whole batch of `jax.vmap`, as in equinox: each element in lanes ends, and raises, alone."""
 
 from functools import partial
 
