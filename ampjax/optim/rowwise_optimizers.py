@@ -99,19 +99,19 @@ def rowwise_adagrad(
         return RowwiseAdagradState(_one_a_row(params, initial_accumulator_value))
 
     def update(
-        grads: Tree,
+        updates: Tree,
         state: Any,
         params: Tree = None,
     ) -> tuple[Tree, RowwiseAdagradState]:
         del params
         sums = jax.tree.map(
             lambda g, s: s + _mean_square(g),
-            grads,
+            updates,
             state.sum_of_squares,
         )
         made = jax.tree.map(
             lambda g, s: _over_root(g, s, eps),
-            grads,
+            updates,
             sums,
         )
         return made, RowwiseAdagradState(sums)
@@ -170,27 +170,27 @@ def rowwise_adam(
         )
 
     def update(
-        grads: Tree,
+        updates: Tree,
         state: Any,
         params: Tree = None,
     ) -> tuple[Tree, RowwiseAdamState]:
         del params
         count = jnp.asarray(optax.safe_increment(state.count))
-        nu = _decayed(grads, state.nu, b2)
+        nu = _decayed(updates, state.nu, b2)
         second = jax.tree.map(lambda v: v / (1 - b2**count), nu)
         if b1 is None:
             mu = None
-            first = grads
+            first = updates
         else:
             mu, first = _first_moment(
-                grads,
+                updates,
                 state.mu,
                 b1,
                 count,
             )
         made = jax.tree.map(
             lambda g, m, v: _over_root(m, v, eps).astype(g.dtype),
-            grads,
+            updates,
             first,
             second,
         )
@@ -240,15 +240,15 @@ def rowwise_rmsprop(
         return RowwiseRmspropState(_one_a_row(params, 0.0))
 
     def update(
-        grads: Tree,
+        updates: Tree,
         state: Any,
         params: Tree = None,
     ) -> tuple[Tree, RowwiseRmspropState]:
         del params
-        nu = _decayed(grads, state.nu, decay)
+        nu = _decayed(updates, state.nu, decay)
         made = jax.tree.map(
             lambda g, v: _over_root(g, v, eps),
-            grads,
+            updates,
             nu,
         )
         return made, RowwiseRmspropState(nu)

@@ -95,8 +95,10 @@ def funnel(n: int) -> Work:
     """
 
     def log_density(x: Any) -> Any:
-        of_neck = -0.5 * (x[0] / 3) ** 2
-        return of_neck - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-x[0]) - 12 * x[0]
+        neck = x[0]
+        of_neck = -0.5 * (neck / 3) ** 2
+        squares = jnp.sum(x[1:] ** 2)
+        return of_neck - 0.5 * squares * jnp.exp(-neck) - 12 * neck
 
     starts = np.random.default_rng(0).normal(size=(n, 25)) * 0.5
     return _sampled(log_density, 0.1, starts)
@@ -139,7 +141,10 @@ def _sampled(log_density: Callable[[Any], Any], step: float, starts: np.ndarray)
         keys = jax.random.split(key, DRAWS)
         return lax.scan(draw, sampler.init(start), keys)[1]
 
-    args = (jax.random.split(jax.random.key(0), n), jnp.asarray(starts, jnp.float32))
+    args = (
+        jax.random.split(jax.random.key(0), n),
+        jnp.asarray(starts, jnp.float32),
+    )
     # chains part where numbers are rounded otherwise, so that averages are compared
     return Work(function, args, tolerance=0.05, compared=np.mean)
 

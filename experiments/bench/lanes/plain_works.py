@@ -62,7 +62,10 @@ def loops(kind: str, n: int) -> Work:
         step = lambda _, x: x + 0.01 * jnp.tanh(jnp.tanh(x @ w[0]) @ w[1])
         return lax.fori_loop(0, n, step, x)
 
-    return Work(function, (weights(2, n, WIDTH), jnp.asarray(trips, jnp.int32)))
+    return Work(
+        function,
+        (weights(2, n, WIDTH), jnp.asarray(trips, jnp.int32)),
+    )
 
 
 def nested(n: int) -> Work:
@@ -83,7 +86,10 @@ def nested(n: int) -> Work:
 
         return lax.scan(draw, x, trips)[1]
 
-    return Work(function, (weights(2, n, WIDTH), jnp.asarray(trips, jnp.int32)))
+    return Work(
+        function,
+        (weights(2, n, WIDTH), jnp.asarray(trips, jnp.int32)),
+    )
 
 
 def resets(n: int) -> Work:
