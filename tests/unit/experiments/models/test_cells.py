@@ -215,6 +215,16 @@ NO_CASE = {
     ),
     **dict.fromkeys([f"functions.zoo.{name}" for name in ZOO_PARTS], ZOO),
     **dict.fromkeys([*STARTS, *(f"functions.{name}" for name in FUNCTION_STARTS)], START),
+    **dict.fromkeys(
+        [
+            "nn.ngram_hash.mix",
+            "nn.ngram_hash.multiplier",
+            "nn.ngram_hash.ngram_hashes",
+            "nn.ngram_table.NgramTable",
+            "nn.ngram_table.NgramTable.ids",
+        ],
+        "a table, and whole numbers; unit/nn/test_ngram_table",
+    ),
     "sampled_softmax.draw": "gives whole numbers; unit/experiments/models/test_sampled_softmax",
     "translate.make_translate": "gives words; unit/experiments/models/test_translate",
 }
@@ -222,11 +232,8 @@ NO_CASE = {
 
 def test_everything_public_has_a_case_or_a_reason():
     modules = [
-        amp.nn,
-        *(
-            import_module(found.name)
-            for found in walk_packages(models.__path__, "experiments.models.")
-        ),
+        *modules_of(amp.nn),
+        *modules_of(models),
     ]
     found = set()
     for module in modules:
@@ -241,6 +248,12 @@ def test_everything_public_has_a_case_or_a_reason():
     )
     assert set(NO_CASE) & covered == set() and set(NO_CASE) <= found
     assert {name for name in covered if "._" not in name and "_graph." not in name} <= found
+
+
+def modules_of(package):
+    """The modules of a package, at any depth."""
+    for found in walk_packages(package.__path__, f"{package.__name__}."):
+        yield import_module(found.name)
 
 
 def names_of(module):
@@ -269,6 +282,7 @@ def named(thing):
     where = thing.__module__
     for package in ("ampjax.", "experiments.by_hand.", "experiments.models.", "layers."):
         where = where.removeprefix(package)
+    where = where.replace("nn.layers", "nn")
     return f"{where}.{thing.__qualname__}".removesuffix(".__call__")
 
 
