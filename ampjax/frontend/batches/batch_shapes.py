@@ -103,8 +103,8 @@ class BatchShapes:
                 break
         self.shapes = shapes[::-1]
         # other batches are drawn, too, some of them larger; where there are several shapes few batches have the largest, so room in it costs little
-        is_rare = is_short or len(shapes) > 1
-        if is_rare and len({own.n_elements for _, own in found}) > 1:
+        gets_room = is_short or len(shapes) > 1
+        if gets_room and len({own.n_elements for _, own in found}) > 1:
             self.shapes = [*self.shapes[:-1], self._widened(columns)]
 
     def pack(self, columns: Columns, numbers: np.ndarray) -> list[Batch]:

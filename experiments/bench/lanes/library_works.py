@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jax import lax
 
-from experiments.bench.lanes.plain_works import WIDTH, Work, weights
+from experiments.bench.lanes.plain_works import WIDTH, Work, bowl, bowls, weights
 
 DRAWS = 100
 
@@ -157,7 +157,7 @@ def lbfgs(n: int) -> Work:
     """
 
     def function(x: Any, scale: Any) -> Any:
-        value = lambda x: _bowl(x, scale)
+        value = lambda x: bowl(x, scale)
         solver = optax.lbfgs()
         value_and_grad = optax.value_and_grad_from_state(value)
 
@@ -182,7 +182,7 @@ def lbfgs(n: int) -> Work:
         x, _, _ = lax.while_loop(goes_on, step, (x, solver.init(x), 0))
         return value(x)
 
-    return Work(function, _bowls(n), tolerance=1e-2)
+    return Work(function, bowls(n, 1e4), tolerance=1e-2)
 
 
 def lbfgs_of_optimistix(n: int) -> Work:
@@ -198,27 +198,13 @@ def lbfgs_of_optimistix(n: int) -> Work:
 
     def function(x: Any, scale: Any) -> Any:
         found = optimistix.minimise(
-            _bowl,
+            bowl,
             optimistix.LBFGS(1e-3, 1e-3),
             x,
             scale,
             max_steps=500,
             throw=False,
         )
-        return _bowl(found.value, scale)
+        return bowl(found.value, scale)
 
-    return Work(function, _bowls(n), tolerance=1e-2)
-
-
-def _bowl(x: Any, scale: Any) -> Any:
-    """A convex function of 16 dimensions, with a condition that depends on its scale."""
-    return jnp.sum(scale * jnp.logaddexp(x, -2 * x)) + 0.05 * jnp.sum(x) ** 2
-
-
-def _bowls(n: int) -> tuple[Any, Any]:
-    """Starts and scales of problems with conditions from 1 to 1e4, `[n, 16]` both."""
-    rng = np.random.default_rng(0)
-    spread = np.exp(rng.uniform(0, np.log(1e4), n))
-    scales = spread[:, None] ** np.linspace(-1, 0, 16)
-    starts = rng.normal(size=(n, 16)) * 3
-    return jnp.asarray(starts, jnp.float32), jnp.asarray(scales, jnp.float32)
+    return Work(function, bowls(n, 1e4), tolerance=1e-2)

@@ -155,13 +155,9 @@ def newton(n: int) -> Work:
     Args:
       n: Elements.
     """
-    rng = np.random.default_rng(0)
-    spread = np.exp(rng.uniform(0, np.log(1e5), n))
-    scales = spread[:, None] ** np.linspace(-1, 0, 16)
-    starts = rng.normal(size=(n, 16)) * 3
 
     def function(x: Any, scale: Any) -> Any:
-        value = lambda x: jnp.sum(scale * jnp.logaddexp(x, -2 * x)) + 0.05 * jnp.sum(x) ** 2
+        value = lambda x: bowl(x, scale)
         gradient = jax.grad(value)
 
         def step(carry: Any) -> Any:
@@ -174,5 +170,28 @@ def newton(n: int) -> Work:
         x, _, _ = lax.while_loop(goes_on, step, (x, gradient(x), 0))
         return value(x)
 
-    args = (jnp.asarray(starts, jnp.float32), jnp.asarray(scales, jnp.float32))
-    return Work(function, args, tolerance=1e-2)
+    return Work(function, bowls(n, 1e5), tolerance=1e-2)
+
+
+def bowl(x: Any, scale: Any) -> Any:
+    """A convex function of 16 dimensions, with a condition that depends on its scale.
+
+    Args:
+      x: `[16]`.
+      scale: `[16]`, above 0.
+    """
+    return jnp.sum(scale * jnp.logaddexp(x, -2 * x)) + 0.05 * jnp.sum(x) ** 2
+
+
+def bowls(n: int, most: float) -> tuple[Any, Any]:
+    """Starts and scales of minimizations of `bowl`, `[n, 16]` both.
+
+    Args:
+      n: Elements.
+      most: The largest condition; the least is 1.
+    """
+    rng = np.random.default_rng(0)
+    spread = np.exp(rng.uniform(0, np.log(most), n))
+    scales = spread[:, None] ** np.linspace(-1, 0, 16)
+    starts = rng.normal(size=(n, 16)) * 3
+    return jnp.asarray(starts, jnp.float32), jnp.asarray(scales, jnp.float32)
