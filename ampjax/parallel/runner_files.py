@@ -25,6 +25,7 @@ from ampjax.errors import DataError, TableError
 from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_rows import split_rows
 from ampjax.optim.state_parts import require_same_parts
+from ampjax.optim.update_operations import require_same_operations
 from ampjax.parallel.config.leaf_paths import by_path, names, readable
 from ampjax.parallel.planning.saved_tables import SavedTables
 from ampjax.sparse.detection.row_axes import LEADING, from_table, table_shape, to_table
@@ -303,12 +304,17 @@ def notes_of(folder: str | Path) -> Any:
     return _facts(_whole_one(folder)).get("notes")
 
 
-def check_optimizer(folder: str | Path, expected: str) -> None:
-    """Checks that a runner's checkpoint is of its optimizer, as far as the parts of their states tell. Older checkpoints don't say.
+def check_optimizer(
+    folder: str | Path,
+    expected: str,
+    operations: str,
+) -> None:
+    """Checks that a runner's checkpoint is of its optimizer, as far as states and operations tell. Older checkpoints don't say.
 
     Args:
       folder: What `save` wrote.
       expected: The parts of its optimizer's state, as `parts_of` names them.
+      operations: The operations that make its updates, as `operations_of` gives them.
 
     Raises:
       DataError: If it is of another optimizer.
@@ -318,7 +324,14 @@ def check_optimizer(folder: str | Path, expected: str) -> None:
     notes = notes_of(folder)
     saved = notes.get("optimizer", expected) if isinstance(notes, dict) else expected
     fix = "Make the runner with the optimizer of the one that saved it; or begin with its parameters alone."
-    require_same_parts(f"checkpoint `{_whole_one(folder)}`, optimizer", expected, saved, fix)
+    where = f"checkpoint `{_whole_one(folder)}`, optimizer"
+    require_same_parts(where, expected, saved, fix)
+    if isinstance(notes, dict) and "operations" in notes:
+        require_same_operations(
+            where,
+            {"": operations},
+            {"": notes["operations"]},
+        )
 
 
 def load(

@@ -18,6 +18,7 @@ import optax
 from ampjax.devices.random_keys import copy_leaf
 from ampjax.errors import DataError
 from ampjax.optim.state_parts import parts_of
+from ampjax.optim.update_operations import operations_of
 from ampjax.parallel import runner_files
 from ampjax.parallel.assigned_state import leaves_of
 from ampjax.parallel.config.leaf_paths import names
@@ -106,7 +107,11 @@ class InitialModel:
           TableError: If there is no manifest, or it was altered.
         """
         steps = runner_files.steps(path, self.first)
-        runner_files.check_optimizer(path, parts_of(self.state_like()))
+        runner_files.check_optimizer(
+            path,
+            parts_of(self.state_like()),
+            operations_of(self.tx, self.first),
+        )
         self.checkpoint = Path(path)
         self.state = None
         return steps
@@ -140,6 +145,14 @@ class BuiltModel:
     def optimizer(self) -> str:
         """The parts of the optimizer's state, by which a checkpoint knows its optimizer."""
         return parts_of(self.state_like())
+
+    @cached_property
+    def operations(self) -> str:
+        """The operations that make the optimizer's updates, for the same purpose."""
+        return operations_of(
+            self.setup.tx,
+            self.plan.program.params,
+        )
 
     def settle(self) -> Step:
         """Applies all gradients that are under way, of which only asynchronous steps have any.
@@ -278,7 +291,11 @@ class BuiltModel:
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         step = self.settle()
-        notes = {**(notes or {}), "optimizer": self.optimizer}
+        notes = {
+            **(notes or {}),
+            "optimizer": self.optimizer,
+            "operations": self.operations,
+        }
         runner_files.save(
             path,
             steps,
@@ -301,7 +318,7 @@ class BuiltModel:
           DataError: If it is of another model or optimizer.
           TableError: If files are missing, cut off or altered.
         """
-        runner_files.check_optimizer(path, self.optimizer)
+        runner_files.check_optimizer(path, self.optimizer, self.operations)
         step = self._ready_for_tables()
         saved = runner_files.load(
             path,
@@ -378,7 +395,7 @@ def with_tables_of(
         runner_files.steps(path, first)
     except DataError:
         return None  # who reads it says so
-    runner_files.check_optimizer(path, model.optimizer)
+    runner_files.check_optimizer(path, model.optimizer, model.operations)
     plan = plan_again(
         model.plan,
         setup.resources,

@@ -15,6 +15,7 @@ import numpy as np
 from ampjax.engine.executor_protocol import AnyStore
 from ampjax.errors import DataError
 from ampjax.optim.state_parts import parts_of, require_same_parts
+from ampjax.optim.update_operations import require_same_operations
 from ampjax.parallel import runner_files
 from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.sparse.table.sharded_table import Table
@@ -42,6 +43,7 @@ def save(
     store: AnyStore,
     updates: UpdateCounters,
     position: Position,
+    operations: Mapping[str, str],
     fit: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes everything; a checkpoint that the folder holds is replaced.
@@ -51,6 +53,7 @@ def save(
       store: Parameters, optimizer states and accumulated gradients.
       updates: How many gradient rows each node has accumulated, and the versions of parameters.
       position: How far training has come.
+      operations: By optimizer, the operations that make its updates.
       fit: For a snapshot, what a fit needs to go on; in JSON's types.
 
     Raises:
@@ -63,6 +66,7 @@ def save(
         "virtual_ns": position.virtual_ns,
         "accumulated": position.accumulated,
         "optimizers": _optimizers(store),
+        "operations": dict(operations),
     }
     notes |= {} if fit is None else {"fit": fit}
     rows = {}
@@ -86,7 +90,11 @@ def save(
 
 
 def restore(
-    folder: str | Path, store: AnyStore, updates: UpdateCounters, position: Position
+    folder: str | Path,
+    store: AnyStore,
+    updates: UpdateCounters,
+    position: Position,
+    operations: Mapping[str, str],
 ) -> None:
     """Reads everything into `store`, `updates` and `position`, after a check of all of it.
 
@@ -95,13 +103,15 @@ def restore(
       store: Parameters, optimizer states and accumulated gradients.
       updates: How many gradient rows each node has accumulated, and the versions of parameters.
       position: How far training has come.
+      operations: By optimizer, the operations that make its updates.
 
     Raises:
       SettingsError: If the folder is no path.
       DataError: If what was saved is of another graph or other optimizers, or is no trainer.
       TableError: If files are missing, cut off or altered.
     """
-    apply(read(folder, store, updates, position), store, updates, position)
+    saved = read(folder, store, updates, position, operations)
+    apply(saved, store, updates, position)
 
 
 def read(
@@ -109,6 +119,7 @@ def read(
     store: AnyStore,
     updates: UpdateCounters,
     position: Position,
+    operations: Mapping[str, str],
 ) -> Saved:
     """Reads and checks a whole checkpoint; changes nothing.
 
@@ -117,6 +128,7 @@ def read(
       store: Parameters, optimizer states and accumulated gradients like those that were saved.
       updates: Counters, likewise.
       position: A generator, likewise.
+      operations: By optimizer, the operations that make its updates.
 
     Returns:
       What was read.
@@ -129,7 +141,7 @@ def read(
         like[node] = [_like(node, table)]
     noted = runner_files.notes_of(folder)
     rows = _rows_like(folder, noted, store)
-    _check_optimizers(folder, noted, store)
+    _check_optimizers(folder, noted, store, operations)
     saved = runner_files.load(
         folder,
         dict(store.params),
@@ -181,8 +193,13 @@ def _optimizers(store: AnyStore) -> dict[str, str]:
     return {name: parts_of(state) for name, state in store.opt_state.items()}
 
 
-def _check_optimizers(folder: str | Path, notes: Any, store: AnyStore) -> None:
-    """Checks that a checkpoint's optimizers are the trainer's, as far as their states tell.
+def _check_optimizers(
+    folder: str | Path,
+    notes: Any,
+    store: AnyStore,
+    operations: Mapping[str, str],
+) -> None:
+    """Checks that a checkpoint's optimizers are the trainer's, as far as states and operations tell.
 
     Raises:
       DataError: If not.
@@ -200,6 +217,11 @@ def _check_optimizers(folder: str | Path, notes: Any, store: AnyStore) -> None:
         got = saved.get(name, expected)  # of another graph the files tell
         fix = "Make the trainer with the optimizer and mode of the one that saved it; or begin with its parameters alone."
         require_same_parts(f"checkpoint `{folder}`, optimizer of `{name}`", expected, got, fix)
+    require_same_operations(
+        f"checkpoint `{folder}`, optimizer",
+        operations,
+        notes.get("operations"),
+    )
 
 
 def _checked_notes(

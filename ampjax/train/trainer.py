@@ -230,6 +230,7 @@ class Trainer:
             session.executor.store,
             session.scheduler.updates,
             session.position,
+            session.operations(),
         )
 
     def restore(self, folder: str | Path) -> None:
@@ -245,7 +246,11 @@ class Trainer:
         """
         session = self.session
         checkpoint.restore(
-            folder, session.executor.store, session.scheduler.updates, session.position
+            folder,
+            session.executor.store,
+            session.scheduler.updates,
+            session.position,
+            session.operations(),
         )
 
     @property

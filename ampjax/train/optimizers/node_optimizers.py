@@ -27,6 +27,7 @@ from ampjax.optim.joint.separable import is_separable
 from ampjax.optim.joint.transform_checks import check_init, draws, wants_loss
 from ampjax.optim.node_update import trainable
 from ampjax.optim.remedies.discrepancy_correction import track_velocity
+from ampjax.optim.update_operations import operations_of
 from ampjax.train.settings import Settings
 from ampjax.utils.setting_checks import spelling
 
@@ -64,6 +65,30 @@ class Optimizers:
     def joint(self) -> dict[str, tuple[str, ...]]:
         """The nodes of each group, by its name."""
         return {group.name: group.names for group in self.groups}
+
+    def operations(self, graph: Graph) -> dict[str, str]:
+        """For each optimizer state, the operations that make updates from gradients.
+
+        Args:
+          graph: The graph of the nodes.
+
+        Returns:
+          By a node's name, or a group's, what `operations_of` gives; nothing for tables.
+        """
+        result = {}
+        for name, training in self.training.items():
+            if training.tx is not None and training.table is None:
+                params = trainable(_shapes(graph.parameterised[name]))
+                result[name] = operations_of(training.tx, params)
+        for group in self.groups:
+            shapes = {}
+            for role, names in group.nodes.items():
+                shapes[role] = _shapes(graph.parameterised[names[0]])
+            unread = dict(graph.unread) if group.updates_unread else {}
+            transform = group.transform
+            params = transform.params(shapes, unread)
+            result[group.name] = operations_of(transform.tx, params)
+        return result
 
 
 def optimizers_of(

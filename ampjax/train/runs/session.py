@@ -23,7 +23,7 @@ from ampjax.plan.passes import Pass
 from ampjax.plan.planner import Plan
 from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
-from ampjax.train.assemble import make_executor, plan_for, scheduler_settings
+from ampjax.train.assemble import make_executor, optimizers, plan_for, scheduler_settings
 from ampjax.train.batch_training.batch_data import BatchData
 from ampjax.train.batch_training.batch_function import BatchFunction
 from ampjax.train.batch_training.batch_passes import BatchPasses
@@ -56,6 +56,7 @@ class Session:
       preparation: Sizes memory and compiles kernels before data run.
       passes: Runs passes over data: through messages, or by whole batches.
       position: How far training has come.
+      operations: Tells by which operations each optimizer makes updates, so that a checkpoint knows its optimizers.
     """
 
     settings: Settings
@@ -67,6 +68,7 @@ class Session:
     preparation: Preparation | BatchPreparation
     passes: PassRunner | BatchPasses
     position: Position
+    operations: Callable[[], Mapping[str, str]]
 
     @property
     def row_seeds(self) -> RowSeeds:
@@ -268,6 +270,7 @@ def make_session(
         preparation,
         passes,
         position,
+        lambda: optimizers(graph, s, tx).operations(graph),
     )
     return session if function is None else _by_batches(session, function, executor.store)
 

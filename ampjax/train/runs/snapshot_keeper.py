@@ -85,7 +85,13 @@ class Keeper:
         updates = session.scheduler.updates
         position = session.position
         saved = self._series.read(
-            partial(checkpoint.read, store=store, updates=updates, position=position)
+            partial(
+                checkpoint.read,
+                store=store,
+                updates=updates,
+                position=position,
+                operations=session.operations(),
+            )
         )
         fit = None if saved is None else self._checked(saved, recording)
         self._series.claim()
@@ -146,9 +152,19 @@ class Keeper:
         store = session.executor.store
         updates = session.scheduler.updates
         position = session.position
-        self._series.write(
-            number, lambda folder: checkpoint.save(folder, store, updates, position, fit)
-        )
+        operations = session.operations()
+
+        def save(folder: str | Path) -> None:
+            checkpoint.save(
+                folder,
+                store,
+                updates,
+                position,
+                operations,
+                fit,
+            )
+
+        self._series.write(number, save)
         self._last_s = time.monotonic()
 
     def _checked(

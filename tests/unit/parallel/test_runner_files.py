@@ -262,6 +262,18 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path, options, tx, exp
     runner.run(BATCH)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_checkpoint_of_another_optimizer_with_the_same_state_is_refused(tmp_path, begun):
+    trained().save(tmp_path / "c")
+    runner = make(optax.nadam(0.1))
+    if begun:
+        runner.run(BATCH)
+    before = runner.params, runner.opt_state, runner.steps
+    with pytest.raises(DataError, match="optimizer: expected an optimizer that makes updates by"):
+        runner.restore(tmp_path / "c")
+    equal((runner.params, runner.opt_state, runner.steps), before)
+
+
 def test_another_rate_of_the_same_optimizer_goes_on_from_a_checkpoint(tmp_path):
     trained().save(tmp_path / "c")
     runner = make(optax.adam(0.2))

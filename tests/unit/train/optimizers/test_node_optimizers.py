@@ -168,6 +168,19 @@ def test_a_checkpoint_of_another_optimizer(tmp_path, tx, mode, expected, got):
     jax.tree.map(np.testing.assert_array_equal, trainer.params, before)
 
 
+@pytest.mark.parametrize("mode", ["async", "pipeline", "batch"])
+def test_a_checkpoint_of_another_optimizer_with_the_same_state(tmp_path, mode):
+    model = compiled()
+    amp.Trainer(model.graph, optax.adam(0.1), mode=mode).save(tmp_path / "saved")
+    amp.Trainer(model.graph, optax.adam(0.2), mode=mode).restore(tmp_path / "saved")
+    trainer = amp.Trainer(model.graph, optax.nadam(0.1), mode=mode)
+    before = trainer.params
+    with pytest.raises(DataError, match=r"optimizer of `.*that computes otherwise") as error:
+        trainer.restore(tmp_path / "saved")
+    assert len(str(error.value)) < 400
+    jax.tree.map(np.testing.assert_array_equal, trainer.params, before)
+
+
 def test_gradients_that_were_accumulated_before_are_part_of_the_next_round():
     model = compiled()
     trainer = amp.Trainer(
