@@ -1,7 +1,7 @@
 """Checks of the instances' numbers that index an axis of known size: JAX would read another row, or none, without a word.
 
 What says itself that numbers may lie outside is left alone: modes `clip` and `fill` with a value, `jnp.clip` around the number, a negative class of
-`jax.nn.one_hot`. Rows of a region are looked at, so what `amp.cond` keeps away is none.
+`jax.nn.one_hot`. Mode `clip` of a single number can't be told from none: JAX makes the same slice of both. Rows of a region are looked at, so what `amp.cond` keeps away is none.
 """
 
 from __future__ import annotations
@@ -178,10 +178,16 @@ def _is_strict(params: Mapping[str, Any]) -> bool:
     mode = params["mode"]
     fill = params["fill_value"]
     if mode == jax.lax.GatherScatterMode.CLIP:
-        return False
+        return _was_slice(params["dimension_numbers"])
     return (
         mode == jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS or fill is None or bool(np.isnan(fill))
     )
+
+
+def _was_slice(numbers: Any) -> bool:
+    """Tells whether a gather is what `jax.vmap` makes of `x[i]`: a slice of one row, with a start along each axis."""
+    axes = len(numbers.offset_dims)
+    return not numbers.collapsed_slice_dims and len(numbers.start_index_map) == axes
 
 
 def _parts(
