@@ -1,0 +1,167 @@
+"""What a worker does during a visit: some steps of AdamW from the server's parameters, on a network with one hidden layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+
+from experiments.data.clusters import N_CLASSES, N_FEATURES
+
+PEAK = 2e-4
+LOWEST = 1e-6
+"""Learning rates at the beginning and the end of the cosine."""
+
+
+def init(seed: int, hidden: int) -> jax.Array:
+    """The parameters as a vector, uniform within one over the square root of a layer's inputs, as PyTorch draws them.
+
+    Args:
+      seed: Of the random numbers.
+      hidden: Hidden units.
+    """
+    return ravel_pytree(_draw(jax.random.key(seed), hidden))[0]
+
+
+def _draw(key: jax.Array, hidden: int) -> dict[str, jax.Array]:
+    keys = iter(jax.random.split(key, 4))
+
+    def uniform(n_in: int, shape: tuple[int, ...]) -> jax.Array:
+        bound = 1 / math.sqrt(n_in)
+        return jax.random.uniform(next(keys), shape, minval=-bound, maxval=bound)
+
+    return {
+        "hidden_w": uniform(N_FEATURES, (N_FEATURES, hidden)),
+        "hidden_b": uniform(N_FEATURES, (hidden,)),
+        "output_w": uniform(hidden, (hidden, N_CLASSES)),
+        "output_b": uniform(hidden, (N_CLASSES,)),
+    }
+
+
+def logits_of(hidden: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The network, `(parameters [p], features [n, 512]) -> scores [n, 4]`.
+
+    Args:
+      hidden: Hidden units.
+    """
+    like = jax.eval_shape(lambda: _draw(jax.random.key(0), hidden))
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), like)
+    unravel = ravel_pytree(zeros)[1]
+
+    def logits(flat: jax.Array, features: jax.Array) -> jax.Array:
+        params = unravel(flat)
+        units = jax.nn.relu(features @ params["hidden_w"] + params["hidden_b"])
+        return units @ params["output_w"] + params["output_b"]
+
+    return logits
+
+
+def rates(
+    first_step: int,
+    inner_steps: int,
+    total: int,
+) -> np.ndarray:
+    """The learning rates of a visit: a cosine over all steps on a part of the data. The first step of each visit has the peak, as in the study.
+
+    Args:
+      first_step: Steps on this part before.
+      inner_steps: Of the visit.
+      total: Of the whole training, on this part.
+
+    Returns:
+      `[inner_steps]` float32.
+    """
+    done = np.minimum((first_step + np.arange(inner_steps)) / total, 1)
+    result = LOWEST + (PEAK - LOWEST) * 0.5 * (1 + np.cos(np.pi * done))
+    result[0] = PEAK
+    return result.astype(np.float32)
+
+
+def make_training(
+    hidden: int,
+    decay: float,
+) -> Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]:
+    """A visit's training, `(parameters, features [s, b, 512], labels [s, b], rates [s]) -> parameters`.
+
+    Args:
+      hidden: Hidden units.
+      decay: AdamW's weight decay.
+    """
+    logits = logits_of(hidden)
+    moments = optax.scale_by_adam()
+
+    def loss(
+        flat: jax.Array,
+        features: jax.Array,
+        labels: jax.Array,
+    ) -> jax.Array:
+        scores = logits(flat, features)
+        return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
+
+    def train(
+        flat: jax.Array,
+        features: jax.Array,
+        labels: jax.Array,
+        steps: jax.Array,
+    ) -> jax.Array:
+        def step(carry: Any, batch: Any) -> tuple[Any, None]:
+            flat, state = carry
+            x, y, rate = batch
+            gradient = jax.grad(loss)(flat, x, y)
+            change, state = moments.update(gradient, state)
+            return (flat - rate * (change + decay * flat), state), None
+
+        start = (flat, moments.init(flat))
+        (flat, _), _ = jax.lax.scan(step, start, (features, labels, steps))
+        return flat
+
+    return train
+
+
+def make_visit(
+    hidden: int,
+    decay: float,
+    weight: float,
+) -> Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]:
+    """A visit as a differentiable function: its value is the loss of the first batch, its gradient the pseudo-gradient.
+
+    Args:
+      hidden: Hidden units.
+      decay: AdamW's weight decay.
+      weight: By which the pseudo-gradient is multiplied.
+    """
+    train = make_training(hidden, decay)
+    logits = logits_of(hidden)
+
+    @jax.custom_vjp
+    def visit(
+        flat: jax.Array,
+        features: jax.Array,
+        labels: jax.Array,
+        steps: jax.Array,
+    ) -> jax.Array:
+        del steps
+        scores = logits(flat, features[0])
+        return optax.softmax_cross_entropy_with_integer_labels(scores, labels[0]).mean()
+
+    def forward(*inputs: jax.Array) -> tuple[jax.Array, Any]:
+        return visit(*inputs), inputs
+
+    def backward(inputs: Any, cotangent: jax.Array) -> tuple[Any, ...]:
+        flat, features, labels, steps = inputs
+        moved = flat - train(flat, features, labels, steps)
+        return (
+            weight * cotangent * moved,
+            jnp.zeros_like(features),
+            np.zeros(labels.shape, jax.dtypes.float0),
+            jnp.zeros_like(steps),
+        )
+
+    visit.defvjp(forward, backward)
+    return visit
