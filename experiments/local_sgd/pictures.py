@@ -11,12 +11,14 @@ from matplotlib.figure import Figure
 
 from ampjax.viz.figure import new_figure, save
 
+STYLES = {"synchronous": "-", "delayed": ":", "asynchronous": "--"}
+
 
 def curves(
     records: Sequence[Mapping[str, Any]],
     path: Path | None = None,
 ) -> Figure:
-    """Draws the losses: the mean over seeds, dashed where training is asynchronous.
+    """Draws the losses: the mean over seeds, with a style of line for each way to train.
 
     Args:
       records: Of all trainings.
@@ -28,7 +30,7 @@ def curves(
         own = [record for record in records if record["name"] == name]
         losses = np.mean([record["losses"] for record in own], axis=0)
         seconds = np.mean([record["seconds"] for record in own], axis=0)
-        style = "--" if own[0]["way"] == "asynchronous" else "-"
+        style = STYLES[own[0]["way"]]
         by_steps.plot(own[0]["steps"], losses, style, label=name)
         by_time.plot(seconds, losses, style)
     by_steps.set_xlabel("inner steps of all workers")

@@ -1,7 +1,8 @@
 """The training as a graph in virtual time: a server node with the parameters, and a node on a worker of its own for each kind of device.
 
-A visit is an instance. Forward, the server sends its parameters; backward, which takes the visit's time on the clock, the worker answers with its
-pseudo-gradient, by which the server's outer rule updates the parameters. So staleness is what the engine counts for any node.
+A visit is an instance. Forward, its worker waits until the grace time of its group is over, and the server sends its parameters; backward, which
+takes the visit's time on the clock, the worker answers with its pseudo-gradient, by which the server's outer rule updates the parameters. So
+staleness is what the engine counts for any node.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import optax
 import ampjax as amp
 from ampjax.errors import SettingsWarning
 from ampjax.plan.planner import Plan
-from ampjax.sched.decisions.dispatch import BACKWARD, Dispatch
+from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, Dispatch
 from experiments.data.clusters import N_FEATURES, Clusters
 from experiments.local_sgd.inner_training import init, make_visit, rates
-from experiments.local_sgd.visits import Visit, plan_visits
+from experiments.local_sgd.visits import Visit, in_order_of_admission, plan_visits
 
 BATCH = 32
 """Examples of an inner step."""
@@ -84,7 +85,11 @@ def make_graph(settings: LocalSgd, outer: optax.GradientTransformation) -> amp.G
             tx=outer,
             worker=0,
         )
-        sent = server(begin)
+        ready = []
+        for number, wire in enumerate(amp.cond(begin, lambda state: state.worker, WORKERS)):
+            wait = amp.npt(f"wait {number}", lambda one: one, worker=1 + number)
+            ready.append(wait(wire))
+        sent = server(amp.phi("ready", *ready))
         routes = []
         for wire in (sent, *inputs):
             routes.append(amp.cond(wire, lambda state: state.worker, WORKERS))
@@ -102,7 +107,7 @@ class VisitData:
 
     Args:
       data: All examples; as many parts of them as workers.
-      visits: The visits, in the order in which they begin.
+      visits: The visits, in the order of admission.
       settings: Of the training.
     """
 
@@ -157,8 +162,8 @@ class VisitData:
         places = np.arange(len(ids))
         worker = np.array([self._visits[i].worker for i in ids])
         columns = [np.stack(column) for column in zip(*map(self.batches, ids), strict=True)]
-        payloads = dict(zip(("features", "labels", "rates"), columns, strict=True))
-        payloads["begin"] = np.ones(len(ids), np.float32)
+        columns.append(np.ones(len(ids), np.float32))
+        payloads = dict(zip(("features", "labels", "rates", "begin"), columns, strict=True))
         messages = {}
         for name, payload in payloads.items():
             messages[name] = amp.Messages(payload, places, {"worker": worker})
@@ -166,25 +171,35 @@ class VisitData:
 
 
 class VisitTimes:
-    """A cost model: the way back through a worker takes the time of its visit, all else takes none.
+    """A cost model: the way back through a worker takes the time of its inner steps, its wait the rest of a grace time, all else nothing.
 
     Args:
       plan: The plan.
-      visits: The visits, in the order in which they begin.
+      visits: The visits, in the order of admission.
+      waits: Whether workers wait, as they must unless the engine updates in rounds.
     """
 
-    def __init__(self, plan: Plan, visits: Sequence[Visit]):
-        self._worker_of = {}
+    def __init__(
+        self,
+        plan: Plan,
+        visits: Sequence[Visit],
+        waits: bool,
+    ):
+        times = defaultdict(list)
+        back = [0.0] * WORKERS
+        for visit in visits:
+            waiting = _nanoseconds(back[visit.worker], visit.begin) if waits else 0
+            times[f"wait {visit.worker}", FORWARD].append(waiting)
+            training = _nanoseconds(visit.begin, visit.back)
+            times[f"worker {visit.worker}", BACKWARD].append(training)
+            back[visit.worker] = visit.back
+        self._next: dict[tuple[int, str], Iterator[int]] = {}
         for stage in plan.stages:
             for node in stage.nodes:
-                if node.name.startswith("worker "):
-                    self._worker_of[stage.number] = int(node.name.removeprefix("worker "))
-        by_worker = defaultdict(list)
-        for visit in visits:
-            by_worker[visit.worker].append(visit)
-        self._next: dict[int, Iterator[Visit]] = {}
-        for worker, own in by_worker.items():
-            self._next[worker] = iter(own)
+                for direction in (FORWARD, BACKWARD):
+                    if (node.name, direction) in times:
+                        own = iter(times[node.name, direction])
+                        self._next[stage.number, direction] = own
 
     def __call__(self, dispatch: Dispatch) -> int:
         """Nanoseconds that a dispatch takes.
@@ -192,11 +207,13 @@ class VisitTimes:
         Args:
           dispatch: The dispatch.
         """
-        worker = self._worker_of.get(dispatch.stage)
-        if worker is None or dispatch.direction != BACKWARD:
-            return 0
-        visit = next(self._next[worker])
-        return round(1e9 * visit.end) - round(1e9 * visit.begin)
+        times = self._next.get((dispatch.stage, dispatch.direction))
+        return 0 if times is None else next(times)
+
+
+def _nanoseconds(begin: float, end: float) -> int:
+    """From one moment to another, so that sums of them are moments again."""
+    return round(1e9 * end) - round(1e9 * begin)
 
 
 class KeptParams(NamedTuple):
@@ -224,7 +241,7 @@ def keep_params(every: int, n: int) -> optax.GradientTransformation:
 
     def update(
         updates: Any,
-        state: KeptParams,
+        state: Any,
         params: Any = None,
     ) -> tuple[Any, KeptParams]:
         is_due = state.count % every == 0
@@ -278,7 +295,7 @@ def train(
         math.inf if is_synchronous else grace,
         settings.seed,
     )
-    begun = sorted(planned, key=lambda visit: (visit.begin, visit.worker))
+    admitted = in_order_of_admission(planned)
     of_update = 1 if settings.way == "asynchronous" else WORKERS
     every = max(1, n // of_update // moments)
     places = range(0, n // of_update + 1, every)
@@ -292,11 +309,11 @@ def train(
         max_dispatch_size=1,
         policy="backward_first",
         fuse=False,
-        cost=lambda plan: VisitTimes(plan, begun),
+        cost=lambda plan: VisitTimes(plan, admitted, not is_synchronous),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingsWarning)  # parameters are kept by node
-        trainer.accumulate(VisitData(data, begun, settings))
+        trainer.accumulate(VisitData(data, admitted, settings))
     (state,) = trainer.opt_state.values()
     updates = int(state[0].count)
     params = []

@@ -78,7 +78,7 @@ def plan_visits(
     while len(visits) < n or any(visit.begin < visits[n - 1].end for visit in begun.values()):
         first = min(visit.back for visit in begun.values())
         group = []
-        for visit in sorted(begun.values(), key=lambda visit: visit.back):
+        for visit in sorted(begun.values(), key=_order):
             if visit.back - first <= grace:
                 group.append(visit)
         end = group[-1].back
@@ -96,6 +96,27 @@ def plan_visits(
         for worker in sorted(visit.worker for visit in group):
             begin(worker, end)
     return [visit for visit in visits if visit.begin < visits[n - 1].end]
+
+
+def _order(visit: Visit) -> tuple[float, float]:
+    """Who is back first; at one moment, but for rounding, who began first."""
+    return round(visit.back, 6), visit.begin
+
+
+def in_order_of_admission(visits: Sequence[Visit]) -> list[Visit]:
+    """The first visit of each worker, and then, for each visit that is back, the next one of that worker.
+
+    Args:
+      visits: In the order in which workers are back.
+    """
+    by_worker: dict[int, list[Visit]] = {}
+    for visit in visits:
+        by_worker.setdefault(visit.worker, []).append(visit)
+    result = [by_worker[worker].pop(0) for worker in sorted(by_worker)]
+    for visit in visits:
+        if by_worker[visit.worker]:
+            result.append(by_worker[visit.worker].pop(0))
+    return result
 
 
 def staleness_of(visits: Sequence[Visit]) -> list[int]:
