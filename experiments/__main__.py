@@ -70,6 +70,7 @@ COMMANDS: Mapping[str, Command] = {
     "figure5b": Command("figure5b", "Figure5bOptions"),
     "scaling": Command("scaling", "ScalingOptions"),
     "staleness": Command("staleness.board", "StalenessOptions"),
+    "admission": Command("admission", "AdmissionOptions"),
     "local-sgd": Command("local_sgd.driver", "LocalSgdOptions"),
     "tune": Command("tune", "TuneOptions"),
     "chaos": Command("chaos.driver", "ChaosOptions"),
