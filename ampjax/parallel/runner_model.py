@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from ampjax.devices.random_keys import copy_leaf
-from ampjax.errors import DataError
+from ampjax.errors import DataError, SettingsError
 from ampjax.optim.state_parts import parts_of
 from ampjax.parallel import runner_files
 from ampjax.parallel.assigned_state import leaves_of
@@ -24,6 +24,13 @@ from ampjax.parallel.config.leaf_paths import names
 from ampjax.parallel.config.partitioner import Partitioner, PartitionGroup
 from ampjax.parallel.config.trainable_params import check_like, checked_params
 from ampjax.parallel.equivalence.watch import EquivalenceWatch
+from ampjax.parallel.homes.assigned_rows import (
+    AssignedRows,
+    RowStates,
+    checked_assignment,
+    path_of,
+    with_rows,
+)
 from ampjax.parallel.id_watch import IdWatch
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step, build_step, restart_step
 from ampjax.parallel.planning.variable_plan import VariablePlan, plan_again
@@ -91,6 +98,52 @@ class InitialModel:
             jax.tree.structure(state),
             (leaves_of(state) | dict(leaves)).values(),
         )
+
+    def check_rows(
+        self,
+        name: str,
+        ids: Any,
+        values: Any,
+    ) -> AssignedRows:
+        """Checks new values of some rows.
+
+        Args:
+          name: The variable, as it is written for users.
+          ids: The rows.
+          values: Their values.
+
+        Returns:
+          Copies of both.
+
+        Raises:
+          SettingsError: If there is no such variable, or a checkpoint has not been read yet.
+          DataError: If ids or values are wrong.
+        """
+        path = path_of(self.first, name, "assign_rows")
+        if self.checkpoint is not None:
+            raise SettingsError(
+                "assign_rows",
+                "a batch after a checkpoint was restored",
+                "none yet",
+                "Call `build` with a batch.",
+            )
+        leaf = leaves_of(self.first)[path]
+        like = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        return checked_assignment(name, path, like, ids, values)
+
+    def assign_rows(self, new: AssignedRows) -> None:
+        """Gives some rows of a variable new values and fresh optimizer state.
+
+        Args:
+          new: The rows; there is at least one.
+
+        Raises:
+          TableError: If the optimizer's state was assigned, and it does not work row by row on the variable.
+        """
+        if self.state is not None:
+            states = RowStates(self.tx, self.first)
+            self.assign_state(states.fresh(leaves_of(self.state), new))
+        self.first = with_rows(self.first, new)
 
     def restore(self, path: str | Path) -> int:
         """Goes on from a checkpoint, of which only the parameters' shapes and the optimizer are compared now.
@@ -228,6 +281,60 @@ class BuiltModel:
                 axes.get(owner[name] or "", LEADING),
             )
         step.homes.write_state(as_rows)
+
+    @cached_property
+    def _row_states(self) -> RowStates:
+        return RowStates(self.setup.tx, self.plan.program.params)
+
+    def check_rows(
+        self,
+        name: str,
+        ids: Any,
+        values: Any,
+    ) -> AssignedRows:
+        """Checks new values of some rows.
+
+        Args:
+          name: The variable, as it is written for users.
+          ids: The rows.
+          values: Their values.
+
+        Returns:
+          Copies of both.
+
+        Raises:
+          SettingsError: If there is no such variable.
+          DataError: If ids or values are wrong.
+        """
+        params = self.plan.program.params
+        path = path_of(params, name, "assign_rows")
+        leaf = leaves_of(params)[path]
+        parts = self._parts()
+        shape = parts[path].shape if path in parts else leaf.shape
+        like = jax.ShapeDtypeStruct(shape, leaf.dtype)
+        return checked_assignment(name, path, like, ids, values)
+
+    def assign_rows(self, new: AssignedRows) -> None:
+        """Gives some rows of a variable new values and fresh optimizer state, once all gradients under way have been applied.
+
+        Args:
+          new: The rows; there is at least one.
+
+        Raises:
+          TableError: If the variable is dense, and the optimizer does not work row by row on it.
+        """
+        step = self.settle()
+        if isinstance(step, DenseStep):
+            params, state = step.read()
+            fresh = self._row_states.fresh(leaves_of(state), new)
+        elif new.path in step.homes.parts():
+            step.assign_rows(new)
+            return
+        else:
+            params, state = step.read()
+            fresh = self._row_states.fresh(step.homes.name_shared(state), new)
+        step.write(with_rows(params, new), state, step.tables)
+        self.assign_state(fresh)
 
     def reset(self, params: Tree) -> None:
         """Replaces the parameters, with fresh optimizer state; tables keep their split.

@@ -95,7 +95,8 @@ def load(folder: str | Path) -> SavedVocabulary:
     if types != wanted:
         raise damaged(folder, f"arrays {wanted}", f"{types}")
     texts = _split_texts(folder, *arrays[3:]) if settings.get("strings") else None
-    saved = SavedVocabulary(settings, counts, *arrays[:3], texts)
+    known, free, candidates = arrays[:3]
+    saved = SavedVocabulary(settings, counts, known, free, candidates, texts)
     table_files.sweep(folder)
     return saved
 
