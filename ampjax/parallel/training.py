@@ -145,7 +145,8 @@ class Training:
             model.assign_state(leaves_of(initial.state))
         model.watch.first(model.step, parts)
         self.steps = self.steps if saved is None else saved.step
-        self.searches = self._begin_searches(model, None if saved is None else saved.notes)
+        notes = None if self.searches is None else self.searches.notes
+        self.searches = self._begin_searches(model, notes if saved is None else saved.notes)
         return model
 
     def _begin_searches(
@@ -318,6 +319,29 @@ class Training:
             self._recover(error, self.steps + 1)
         else:
             self._note_rows(new)
+
+    def grow_rows(self, name: str, values: Any) -> None:
+        """Appends rows to a variable. The model is built anew at the next batch, with its parameters and optimizer state.
+
+        Raises:
+          AmpError: As `Runner.grow_rows`.
+        """
+        if self.recoverer is not None:
+            raise SettingsError(
+                "grow_rows",
+                "a runner whose lost processes are not replaced",
+                "one with `checkpoint`, whose checkpoints have fewer rows",
+                "Give the table at first as many rows as it may ever have.",
+            )
+        self.state.adopt()
+        model = self.model
+        longer = model.with_more_rows(name, values)
+        self.state.accept()
+        if isinstance(model, BuiltModel):
+            self.checkpoints.claim()
+            if self.setup.group is not None:
+                self.setup.group.end()  # workers have the old program
+        self.model = longer
 
     def _note_rows(self, new: AssignedRows) -> None:
         """Keeps an assignment for a recovery, in which it is made again."""

@@ -114,22 +114,62 @@ def checked_assignment(
     if rows.ndim != 1 or len(np.unique(rows)) < len(rows):
         got = f"shape {rows.shape}" if rows.ndim != 1 else "a row twice"
         raise DataError(f"{where}, ids", "one axis, each row once", got, "Give each row one value.")
-    array = np.asarray(values)
     shape = (len(rows), *like.shape[1:])
+    return AssignedRows(path, rows, _checked_values(where, values, shape, like.dtype))
+
+
+def checked_new_rows_of(
+    name: str,
+    like: Any,
+    values: Any,
+) -> np.ndarray:
+    """Checks values of rows that shall come after those that a variable has.
+
+    Args:
+      name: The variable, as it is written for users.
+      like: The variable, or its shape and dtype.
+      values: The rows.
+
+    Returns:
+      A copy, `[k, *row]`, in the variable's dtype.
+
+    Raises:
+      DataError: If they are wrong, or there is none.
+    """
+    where = f"grow_rows of `{name}`"
+    count = (np.shape(values) or (0,))[0]
+    if not like.shape or count < 1:
+        got = f"values of shape {np.shape(values)} for shape {like.shape}"
+        raise DataError(where, "a variable with rows, and a row to add", got, "Pass `[k, *row]`.")
+    return _checked_values(where, values, (count, *like.shape[1:]), like.dtype)
+
+
+def _checked_values(
+    where: str,
+    values: Any,
+    shape: tuple[int, ...],
+    dtype: Any,
+) -> np.ndarray:
+    """Values of rows, a copy in the variable's dtype.
+
+    Raises:
+      DataError: If they have another shape, or are no finite numbers.
+    """
+    array = np.asarray(values)
     if array.shape != shape or array.dtype.kind in "OUSMmb":
         raise DataError(
             f"{where}, values",
             f"numbers of shape {shape}",
             f"{array.dtype}{list(array.shape)}",
-            "Give one row of values for each id.",
+            "Give one row of values for each row.",
         )
-    new = np.array(array, like.dtype, order="C")
+    new = np.array(array, dtype, order="C")
     # NumPy does not know all of JAX's short floats.
     wide = np.result_type(new.dtype, np.float32)
     if not np.isfinite(np.asarray(new, wide)).all():
         fix = "Look at what made them."
         raise DataError(f"{where}, values", "finite numbers", "NaN or infinity", fix)
-    return AssignedRows(path, rows, new)
+    return new
 
 
 def with_rows(params: Tree, new: AssignedRows) -> Tree:
@@ -151,6 +191,29 @@ def with_rows(params: Tree, new: AssignedRows) -> Tree:
         return copy
 
     return jax.tree_util.tree_map_with_path(replaced, params)
+
+
+def with_more_rows(
+    params: Tree,
+    path: str,
+    values: np.ndarray,
+) -> Tree:
+    """Appends rows to a parameter.
+
+    Args:
+      params: Parameters, host arrays.
+      path: The parameter.
+      values: Its new rows, `[k, *row]`.
+
+    Returns:
+      Parameters; all others are the same arrays.
+    """
+
+    def longer(key_path: Any, leaf: Any) -> Any:
+        is_it = jax.tree_util.keystr(key_path) == path
+        return np.concatenate([leaf, values]) if is_it else leaf
+
+    return jax.tree_util.tree_map_with_path(longer, params)
 
 
 class RowStates:
@@ -183,13 +246,41 @@ class RowStates:
         Raises:
           TableError: If the optimizer does not work row by row on the variable.
         """
-        if new.path not in self._rules:
-            split = split_rows(self._tx, self._params, [new.path])
-            self._rules[new.path] = split.rules[new.path]
-        rule = self._rules[new.path]
+        rule = self._rule(new.path)
         result = {}
         for state, rows in zip(rule.state, first_states(new.values, rule), strict=True):
             leaf = np.array(leaves[state.name])
             leaf[new.ids] = rows
             result[state.name] = leaf
         return result
+
+    def longer(
+        self,
+        leaves: Mapping[str, Any],
+        path: str,
+        values: np.ndarray,
+    ) -> dict[str, np.ndarray]:
+        """Makes the state of a variable with more rows.
+
+        Args:
+          leaves: By path the leaves of the optimizer's state.
+          path: The variable.
+          values: Its new rows, `[k, *row]`; there is at least one.
+
+        Returns:
+          By path the leaves that have become longer.
+
+        Raises:
+          TableError: If the optimizer does not work row by row on the variable.
+        """
+        rule = self._rule(path)
+        result = {}
+        for state, rows in zip(rule.state, first_states(values, rule), strict=True):
+            result[state.name] = np.concatenate([leaves[state.name], rows])
+        return result
+
+    def _rule(self, path: str) -> RowRule:
+        if path not in self._rules:
+            split = split_rows(self._tx, self._params, [path])
+            self._rules[path] = split.rules[path]
+        return self._rules[path]
