@@ -40,7 +40,14 @@ def test_the_rarest_id_loses_its_row():
     vocabulary = px.Vocabulary(3, evict="frequency")
     rows_of(vocabulary, 1, 1, 2)
     rows_of(vocabulary, 2, 2)
-    assert rows_of(vocabulary, 3) == [1]
+    assert rows_of(vocabulary, 3) == [1], "id 1 was seen twice"
+    assert rows_of(vocabulary, 4) == [1], "id 3 was seen once"
+    vocabulary = px.Vocabulary(3, evict="frequency")
+    rows_of(vocabulary, 1)
+    rows_of(vocabulary, 2)
+    rows_of(vocabulary, 2, 1, 1)
+    rows_of(vocabulary, 2)
+    assert rows_of(vocabulary, 3) == [1], "of ids seen equally often, the one seen longest ago"
 
 
 def test_ids_that_come_no_more_lose_their_rows():
