@@ -15,6 +15,11 @@ from ampjax.parallel.shard import Parts, shard
 from ampjax.parallel.steps.step_outcome import Metrics
 from ampjax.parallel.workers.process_group import ProcessState
 from ampjax.parallel.workers.recovery import Recovery
+from ampjax.sparse.vocabulary.growing_vocabulary import (
+    Vocabulary,
+    VocabularyChanges,
+    VocabularyCounts,
+)
 
 # The names of the original code.
 Config = ParallaxConfig
@@ -38,6 +43,9 @@ __all__ = [
     "RowGrads",
     "Runner",
     "SampleTimes",
+    "Vocabulary",
+    "VocabularyChanges",
+    "VocabularyCounts",
     "Weighted",
     "all_gather",
     "all_reduce_bytes",

@@ -15,9 +15,9 @@ import numpy as np
 
 from ampjax.devices.loss_collectives import scalar
 from ampjax.devices.random_keys import is_key
-from ampjax.errors import DataError, SettingsError
 from ampjax.jaxprs.primitives import is_inexact
 from ampjax.parallel.config.leaf_paths import by_path, names
+from ampjax.parallel.homes.assigned_rows import checked_row_ids, path_of
 from ampjax.parallel.homes.dense_homes import DenseOnDevices
 from ampjax.parallel.homes.row_homes import RowGrads
 from ampjax.parallel.runner_model import BuiltModel
@@ -141,12 +141,8 @@ class Evaluator:
           `[*ids, *row]`.
         """
         plan = self.model.plan
-        text = {short: path for path, short in names(plan.program.params).items()}
-        if name not in text:
-            fix = "Take a name from the table that `explain` prints."
-            raise SettingsError("rows, variable", f"one of {', '.join(text)}", f"{name!r}", fix)
-        path = text[name]
-        wanted = np.asarray(ids)
+        path = path_of(plan.program.params, name, "rows")
+        where = f"rows of `{name}`, ids"
         step = self.model.settle()
         if isinstance(step, DenseStep):
             part = None
@@ -154,8 +150,8 @@ class Evaluator:
             part = step.homes.parts().get(path)
         if part is None:
             dense = np.asarray(by_path(step.read()[0])[name])
-            return dense[_checked_ids(name, wanted, (dense.shape or (0,))[0])]
-        checked = _checked_ids(name, wanted, part.shape[0])
+            return dense[checked_row_ids(ids, (dense.shape or (0,))[0], where)]
+        checked = checked_row_ids(ids, part.shape[0], where)
         distinct, inverse = np.unique(checked.reshape(-1), return_inverse=True)
         rows = part.pull(distinct)[inverse.reshape(-1)]
         return rows.reshape(*checked.shape, *rows.shape[1:])
@@ -307,25 +303,3 @@ def _result(split: SplitLoss, differentiate: bool) -> Callable[..., Any]:
         )
 
     return result
-
-
-def _checked_ids(
-    name: str,
-    ids: np.ndarray,
-    n_rows: int,
-) -> np.ndarray:
-    """Ids that are rows of a variable.
-
-    Raises:
-      DataError: If they are no integers, or outside.
-    """
-    where = f"rows of `{name}`, ids"
-    if not ids.size:
-        return ids.astype(np.int64)
-    if not np.issubdtype(ids.dtype, np.integer):
-        raise DataError(where, "integers", f"{ids.dtype}", "Cast them.")
-    outside = ids[(ids < 0) | (ids >= n_rows)]
-    if outside.size:
-        fix = "A negative id does not count from the end."
-        raise DataError(where, f"ids in [0, {n_rows})", f"{outside.flat[0]}", fix)
-    return ids.astype(np.int64, copy=False)

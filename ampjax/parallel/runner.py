@@ -188,6 +188,47 @@ class Runner:
         """
         self._training.reset(params)
 
+    def assign_rows(
+        self,
+        name: str,
+        rows: Any,
+        values: Any,
+    ) -> None:
+        """Gives some rows of a variable new values and fresh optimizer state, as if training had begun with them; all other rows stay.
+
+        This is for rows that a `Vocabulary` has given to new ids. State that all rows share, such as Adam's count of steps, stays as it is. In
+        asynchronous training, gradients under way are applied first.
+
+        Args:
+          name: The variable, as `explain` writes it.
+          rows: `[k]`, integers in `[0, n_rows)`, each once; of a variable whose rows are counted along other axes, those of `RowGrads`.
+          values: `[k, *row]`, finite numbers, which are cast to the variable's dtype.
+
+        Raises:
+          SettingsError: If there is no such variable, or a checkpoint was restored and there was no batch yet.
+          DataError: If rows or values are wrong. Nothing has changed then.
+          TableError: If the variable is dense, and the optimizer does not work row by row on it. Nothing has changed then.
+        """
+        self._training.assign_rows(name, rows, values)
+
+    def grow_rows(self, name: str, values: Any) -> None:
+        """Appends rows to a variable, with fresh optimizer state; all other rows and their state stay.
+
+        All parameters are copied, and the next batch, of `run` or `build`, plans and compiles anew; until then the runner is as before its first batch.
+        So let the variable grow seldom and by much, as a `Vocabulary` does, which doubles it.
+
+        Args:
+          name: The variable, as `explain` writes it; its rows are along its first axis.
+          values: `[k, *row]`, k at least 1, finite numbers, which are cast to the variable's dtype.
+
+        Raises:
+          SettingsError: If there is no such variable, its rows are along other axes, a checkpoint was restored and there was no batch yet, or
+            the runner replaces lost processes (`ParallaxConfig(checkpoint=...)`): its earlier checkpoints have fewer rows.
+          DataError: If the values are wrong. Nothing has changed then, nor after a `TableError`.
+          TableError: If the optimizer does not work row by row on the variable.
+        """
+        self._training.grow_rows(name, values)
+
     def resplit(self, partitions: int) -> None:
         """Distributes the rows of all tables over another number of partitions; training is not affected.
 

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from ampjax.devices.random_keys import copy_leaf
-from ampjax.errors import DataError
+from ampjax.errors import DataError, SettingsError
 from ampjax.optim.state_parts import parts_of
 from ampjax.optim.update_operations import operations_of
 from ampjax.parallel import runner_files
@@ -25,6 +25,15 @@ from ampjax.parallel.config.leaf_paths import names
 from ampjax.parallel.config.partitioner import Partitioner, PartitionGroup
 from ampjax.parallel.config.trainable_params import check_like, checked_params
 from ampjax.parallel.equivalence.watch import EquivalenceWatch
+from ampjax.parallel.homes.assigned_rows import (
+    AssignedRows,
+    RowStates,
+    checked_assignment,
+    checked_new_rows_of,
+    path_of,
+    with_more_rows,
+    with_rows,
+)
 from ampjax.parallel.id_watch import IdWatch
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step, build_step, restart_step
 from ampjax.parallel.planning.variable_plan import VariablePlan, plan_again
@@ -92,6 +101,81 @@ class InitialModel:
             jax.tree.structure(state),
             (leaves_of(state) | dict(leaves)).values(),
         )
+
+    def check_rows(
+        self,
+        name: str,
+        ids: Any,
+        values: Any,
+    ) -> AssignedRows:
+        """Checks new values of some rows.
+
+        Args:
+          name: The variable, as it is written for users.
+          ids: The rows.
+          values: Their values.
+
+        Returns:
+          Copies of both.
+
+        Raises:
+          SettingsError: If there is no such variable, or a checkpoint has not been read yet.
+          DataError: If ids or values are wrong.
+        """
+        path = path_of(self.first, name, "assign_rows")
+        self._require_read("assign_rows")
+        leaf = leaves_of(self.first)[path]
+        like = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        return checked_assignment(name, path, like, ids, values)
+
+    def assign_rows(self, new: AssignedRows) -> None:
+        """Gives some rows of a variable new values and fresh optimizer state.
+
+        Args:
+          new: The rows; there is at least one.
+
+        Raises:
+          TableError: If the optimizer's state was assigned, and it does not work row by row on the variable.
+        """
+        if self.state is not None:
+            states = RowStates(self.tx, self.first)
+            self.assign_state(states.fresh(leaves_of(self.state), new))
+        self.first = with_rows(self.first, new)
+
+    def with_more_rows(self, name: str, values: Any) -> InitialModel:
+        """Makes a model in which a variable has more rows.
+
+        Args:
+          name: The variable, as it is written for users.
+          values: The rows, which come after those that it has.
+
+        Returns:
+          The model.
+
+        Raises:
+          SettingsError: If there is no such variable, or a checkpoint has not been read yet.
+          DataError: If the values are wrong.
+          TableError: If the optimizer's state was assigned, and it does not work row by row on the variable.
+        """
+        path = path_of(self.first, name, "grow_rows")
+        self._require_read("grow_rows")
+        leaf = leaves_of(self.first)[path]
+        rows = checked_new_rows_of(name, leaf, values)
+        first = with_more_rows(self.first, path, rows)
+        if self.state is None:
+            return InitialModel(self.tx, first)
+        state = _longer_state(self.tx, self.first, self.state, path, rows)
+        return InitialModel(self.tx, first, state=state)
+
+    def _require_read(self, call: str) -> None:
+        """Raises unless the parameters are known."""
+        if self.checkpoint is not None:
+            raise SettingsError(
+                call,
+                "a batch after a checkpoint was restored",
+                "none yet",
+                "Call `build` with a batch.",
+            )
 
     def restore(self, path: str | Path) -> int:
         """Goes on from a checkpoint, of which only the parameters' shapes and the optimizer are compared now.
@@ -242,6 +326,90 @@ class BuiltModel:
             )
         step.homes.write_state(as_rows)
 
+    @cached_property
+    def _row_states(self) -> RowStates:
+        return RowStates(self.setup.tx, self.plan.program.params)
+
+    def check_rows(
+        self,
+        name: str,
+        ids: Any,
+        values: Any,
+    ) -> AssignedRows:
+        """Checks new values of some rows.
+
+        Args:
+          name: The variable, as it is written for users.
+          ids: The rows.
+          values: Their values.
+
+        Returns:
+          Copies of both.
+
+        Raises:
+          SettingsError: If there is no such variable.
+          DataError: If ids or values are wrong.
+        """
+        params = self.plan.program.params
+        path = path_of(params, name, "assign_rows")
+        leaf = leaves_of(params)[path]
+        parts = self._parts()
+        shape = parts[path].shape if path in parts else leaf.shape
+        like = jax.ShapeDtypeStruct(shape, leaf.dtype)
+        return checked_assignment(name, path, like, ids, values)
+
+    def assign_rows(self, new: AssignedRows) -> None:
+        """Gives some rows of a variable new values and fresh optimizer state, once all gradients under way have been applied.
+
+        Args:
+          new: The rows; there is at least one.
+
+        Raises:
+          TableError: If the variable is dense, and the optimizer does not work row by row on it.
+        """
+        step = self.settle()
+        if isinstance(step, DenseStep):
+            params, state = step.read()
+            fresh = self._row_states.fresh(leaves_of(state), new)
+        elif new.path in step.homes.parts():
+            step.assign_rows(new)
+            return
+        else:
+            params, state = step.read()
+            fresh = self._row_states.fresh(step.homes.name_shared(state), new)
+        step.write(with_rows(params, new), state, step.tables)
+        self.assign_state(fresh)
+
+    def with_more_rows(self, name: str, values: Any) -> InitialModel:
+        """Makes a model in which a variable has more rows, once all gradients under way have been applied.
+
+        Args:
+          name: The variable, as it is written for users.
+          values: The rows, which come after those that it has.
+
+        Returns:
+          The model with all parameters and optimizer state, before its first batch.
+
+        Raises:
+          SettingsError: If there is no such variable, or it is a table whose rows are not along the first axis.
+          DataError: If the values are wrong.
+          TableError: If the optimizer does not work row by row on the variable.
+        """
+        program = self.plan.program
+        path = path_of(program.params, name, "grow_rows")
+        axes = program.axes.get(path, LEADING)
+        if tuple(axes) != LEADING:
+            fix = "Transpose it, and read its rows by the first axis."
+            raise SettingsError(f"grow_rows of `{name}`", "rows along axis 0", f"{axes}", fix)
+        rows = checked_new_rows_of(name, leaves_of(program.params)[path], values)
+        params = self.params()
+        state = _longer_state(self.setup.tx, params, self.opt_state(), path, rows)
+        return InitialModel(
+            self.setup.tx,
+            with_more_rows(params, path, rows),
+            state=state,
+        )
+
     def reset(self, params: Tree) -> None:
         """Replaces the parameters, with fresh optimizer state; tables keep their split.
 
@@ -365,6 +533,19 @@ class BuiltModel:
         for path, value in by_path.items():
             result[text.get(path, path)] = value
         return result
+
+
+def _longer_state(
+    tx: optax.GradientTransformation,
+    params: Tree,
+    state: Tree,
+    path: str,
+    rows: np.ndarray,
+) -> Tree:
+    """The optimizer's state of parameters of which one has more rows."""
+    leaves = leaves_of(state)
+    longer = RowStates(tx, params).longer(leaves, path, rows)
+    return jax.tree.unflatten(jax.tree.structure(state), (leaves | longer).values())
 
 
 def with_tables_of(

@@ -29,6 +29,7 @@ from ampjax.parallel.assigned_state import AssignableState, leaves_of
 from ampjax.parallel.config.partitioner import Partitioner, PartitionGroup
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.watch import EquivalenceWatch
+from ampjax.parallel.homes.assigned_rows import AssignedRows
 from ampjax.parallel.not_finite import with_cause
 from ampjax.parallel.planning.build_runner import RunnerSetup, build_step
 from ampjax.parallel.planning.search_timing import Searches
@@ -144,7 +145,8 @@ class Training:
             model.assign_state(leaves_of(initial.state))
         model.watch.first(model.step, parts)
         self.steps = self.steps if saved is None else saved.step
-        self.searches = self._begin_searches(model, None if saved is None else saved.notes)
+        notes = None if self.searches is None else self.searches.notes
+        self.searches = self._begin_searches(model, notes if saved is None else saved.notes)
         return model
 
     def _begin_searches(
@@ -293,6 +295,58 @@ class Training:
             self.model.assign_state(leaves)
         except (HostError, ServerError) as error:
             self._recover(error, self.steps + 1)
+
+    def assign_rows(
+        self,
+        name: str,
+        ids: Any,
+        values: Any,
+    ) -> None:
+        """Gives some rows of a variable new values and fresh optimizer state between steps.
+
+        Raises:
+          AmpError: As `Runner.assign_rows`.
+        """
+        new = self.model.check_rows(name, ids, values)
+        if not len(new.ids):
+            return
+        self.state.adopt()
+        self.state.accept()  # the tree that was given last is of the state before
+        try:
+            self.model.assign_rows(new)
+        except (HostError, ServerError) as error:
+            self._note_rows(new)
+            self._recover(error, self.steps + 1)
+        else:
+            self._note_rows(new)
+
+    def grow_rows(self, name: str, values: Any) -> None:
+        """Appends rows to a variable. The model is built anew at the next batch, with its parameters and optimizer state.
+
+        Raises:
+          AmpError: As `Runner.grow_rows`.
+        """
+        if self.recoverer is not None:
+            raise SettingsError(
+                "grow_rows",
+                "a runner whose lost processes are not replaced",
+                "one with `checkpoint`, whose checkpoints have fewer rows",
+                "Give the table at first as many rows as it may ever have.",
+            )
+        self.state.adopt()
+        model = self.model
+        longer = model.with_more_rows(name, values)
+        self.state.accept()
+        if isinstance(model, BuiltModel):
+            self.checkpoints.claim()
+            if self.setup.group is not None:
+                self.setup.group.end()  # workers have the old program
+        self.model = longer
+
+    def _note_rows(self, new: AssignedRows) -> None:
+        """Keeps an assignment for a recovery, in which it is made again."""
+        if self.recoverer is not None:
+            self.recoverer.note(lambda: self.built.assign_rows(new))
 
     def reset(self, params: Tree) -> None:
         """Starts anew from other parameters; compiled programs, plans and splits stay.

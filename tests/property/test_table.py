@@ -106,6 +106,7 @@ def test_servers_in_processes_are_the_same_bit_for_bit(processes, mode, splits, 
             for ids, grads in clients:
                 pending = table.aggregate(ids, grads, pending, columns)
             table.apply(pending)
+            table.assign([turn, 7], np.full((2, 3), turn))
             if turn + 1 < len(splits):
                 table.resplit(*splits[turn + 1])
         assert (
@@ -161,6 +162,12 @@ class TableMachine(RuleBasedStateMachine):
     def push(self, ids, seed):
         self.table.push(ids, gradients(ids, seed))
         self.dense.update(ids.astype(int), gradients(ids, seed))
+
+    @rule(ids=row_ids, seed=seeds)
+    def assign(self, ids, seed):
+        ids = np.unique(ids.astype(int))
+        self.table.assign(ids[::-1], gradients(ids, seed)[::-1])
+        self.dense.assign(ids, gradients(ids, seed))
 
     @rule(ids=row_ids.filter(len), value=st.sampled_from([np.nan, np.inf]))
     def push_what_is_not_finite(self, ids, value):

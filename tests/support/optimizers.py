@@ -90,6 +90,18 @@ class Dense:
             keep,
         )
 
+    def assign(self, row_ids: np.ndarray, values: np.ndarray) -> None:
+        """Begins some rows anew."""
+        self.params = self.params.at[row_ids].set(values)
+        begun = self.tx.init(self.params)
+
+        def choose(new: Any, old: Any) -> Any:
+            if new.shape[:1] != self.params.shape[:1]:
+                return old
+            return old.at[row_ids].set(new[row_ids])
+
+        self.state = jax.tree.map(choose, begun, self.state)
+
     def copy(self) -> Dense:
         other = object.__new__(Dense)
         other.__dict__.update(self.__dict__)

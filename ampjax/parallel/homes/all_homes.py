@@ -18,6 +18,7 @@ from ampjax.optim.row_rule import Values
 from ampjax.optim.split_transform import Split
 from ampjax.optim.split_update import prepare_update
 from ampjax.parallel.config.leaf_paths import by_path, readable
+from ampjax.parallel.homes.assigned_rows import AssignedRows
 from ampjax.parallel.homes.dense_homes import DenseHome
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.homes.row_homes import Grads, PulledRows, RowGrads, RowHome, row_bytes
@@ -162,19 +163,12 @@ class VariableHomes:
         Args:
           leaves: By path, arrays like the leaves; of rows, tables.
         """
-        names = self.split.state
         params, state = self.dense.read()
-        shared = dict(
-            zip(
-                [names.names[place] for place in names.places(None)],
-                jax.tree.leaves(state),
-                strict=True,
-            )
-        )
+        shared = self.name_shared(state)
         if shared.keys() & leaves.keys():
             self.dense.write(
                 params,
-                names.fill([leaves.get(name, old) for name, old in shared.items()]),
+                self.split.state.fill([leaves.get(name, old) for name, old in shared.items()]),
             )
         for path, part in self.parts().items():
             own = [leaves.get(state.name) for state in part.state]
@@ -184,6 +178,30 @@ class VariableHomes:
                     states.append(old if new is None else new)
                 for table in self.rows[self._table_of(path)].tables:
                     table.set_state(part.first, states)
+
+    def name_shared(self, state: Tree) -> dict[str, Any]:
+        """Names the leaves of shared state.
+
+        Args:
+          state: The optimizer's shared state.
+
+        Returns:
+          By path in the optimizer's whole state the leaves.
+        """
+        names = self.split.state
+        shared = [names.names[place] for place in names.places(None)]
+        return dict(zip(shared, jax.tree.leaves(state), strict=True))
+
+    def assign_rows(self, new: AssignedRows) -> None:
+        """Gives some rows of a variable in a table new values and fresh optimizer state.
+
+        Args:
+          new: The rows, by their numbers within the variable.
+        """
+        name = self._table_of(new.path)
+        first, _ = self.stacks[name].spans[new.path]
+        for table in self.rows[name].tables:
+            table.assign(new.ids + first, new.values)
 
     def _table_of(self, path: str) -> str:
         return next(name for name, stack in self.stacks.items() if path in stack.paths)

@@ -27,6 +27,7 @@ from ampjax.devices.random_keys import on_host
 from ampjax.errors import AmpError
 from ampjax.parallel.config.leaf_paths import by_path
 from ampjax.parallel.homes.all_homes import VariableHomes
+from ampjax.parallel.homes.assigned_rows import AssignedRows
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
@@ -250,6 +251,14 @@ class HomedStep:
           tables: By path, the copies of its table.
         """
         self.homes.write(params, state, tables)
+
+    def assign_rows(self, new: AssignedRows) -> None:
+        """Gives some rows of a variable in a table new values and fresh optimizer state, when no gradient is under way.
+
+        Args:
+          new: The rows.
+        """
+        self.homes.assign_rows(new)
 
     def read(self) -> tuple[Tree, Tree]:
         """Dense parameters and shared optimizer state as host arrays of their own."""

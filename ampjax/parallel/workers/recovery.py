@@ -89,6 +89,14 @@ class Recoverer:
         copy = dict(leaves)
         self._events.append(lambda: self.assign(copy))
 
+    def note(self, event: Callable[[], None]) -> None:
+        """Keeps anything else that has happened between steps.
+
+        Args:
+          event: Lets it happen again.
+        """
+        self._events.append(event)
+
     def recover(self, error: HostError | ServerError, step: int) -> None:
         """Starts processes and takes all steps since the last checkpoint again.
 

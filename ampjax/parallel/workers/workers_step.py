@@ -16,6 +16,7 @@ import numpy as np
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.devices.random_keys import data_of, on_host
 from ampjax.errors import HostError
+from ampjax.parallel.homes.assigned_rows import AssignedRows
 from ampjax.parallel.homes.dense_homes import DenseAtServers
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
@@ -61,6 +62,11 @@ class WorkersStep(HomedStep):
         super().write(params, state, tables)
         self._dealer.forget()
         self._following = self._ahead = None
+
+    def assign_rows(self, new: AssignedRows) -> None:
+        """Implements `HomedStep.assign_rows`. Workers that have the next batch may have read rows before this: that batch is dealt out again."""
+        super().assign_rows(new)
+        self._ahead = None
 
     def announce(self, parts: Sequence[Tree]) -> None:
         """Notes the batch of the step after the one that is taken next.

@@ -371,6 +371,16 @@ class ServerPart:
             for array, new in zip(self._partitions[p].everything, arrays, strict=False):
                 array[places] = new
 
+    def assign(self, work: Mapping[int, tuple[np.ndarray, Sequence[np.ndarray]]]) -> None:
+        """Replaces some rows of some partitions; the updates so far are none that they have missed.
+
+        Args:
+          work: By partition the numbers of its rows, `[n]`, each once, and their parameters and states, `[n, ...]` each.
+        """
+        for p, (local, arrays) in work.items():
+            rows = Selection(((self._partitions[p], local),))
+            rows.write(arrays, self._history.version)
+
     def settle(self) -> None:
         """Catches up all rows, so that the history is no longer needed."""
         self._catch_up.settle()

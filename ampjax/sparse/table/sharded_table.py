@@ -24,6 +24,7 @@ from ampjax.optim.split_transform import Split
 from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns
+from ampjax.sparse.rows.new_rows import checked_new_rows, first_states
 from ampjax.sparse.rows.row_gradients import checked_ids, ready_to_push
 from ampjax.sparse.rows.row_kernels import kernels_for
 from ampjax.sparse.rows.shared_history import SharedHistory
@@ -299,6 +300,31 @@ class Table:
                 1,
             )
             self._shards.fill(row_blocks.of_arrays([*rows, *states], first))
+            self._origin = object()
+
+    def assign(
+        self,
+        row_ids: Int[np.ndarray, " n"],
+        values: Float[np.ndarray, "n ..."],
+    ) -> None:
+        """Gives some rows new values and fresh optimizer state, as if the table had begun with them; other rows stay as they are.
+
+        State that all rows share, such as Adam's count of updates, stays too. Gradients that wait for `apply` still count.
+
+        Args:
+          row_ids: `[n]`, integers in `[0, n_rows)`, each once.
+          values: `[n, *row]`, finite numbers, which are cast to the table's dtype.
+
+        Raises:
+          TableError: If ids or values are wrong; nothing has changed then.
+        """
+        ids = checked_ids(row_ids, self.n_rows, "assign")
+        rows = checked_new_rows(values, ids, self.rule, "assign")
+        if not len(ids):
+            return
+        with self._connection.lock, uninterrupted():
+            states = first_states(rows, self.rule)
+            self._shards.assign(ids, [rows, *states])
             self._origin = object()
 
     @property

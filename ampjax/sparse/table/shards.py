@@ -9,7 +9,7 @@ import functools
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,6 +168,25 @@ class Shards:
                 {p: [array[places] for array in block] for p, (places, _) in within.items()}
             )
             self.ask({server: ("write", start, stop, piece) for server, piece in pieces.items()})
+
+    def assign(
+        self,
+        ids: np.ndarray,
+        arrays: Sequence[np.ndarray],
+    ) -> None:
+        """Replaces some rows, wherever they are.
+
+        Args:
+          ids: `[n]`, each once, int64.
+          arrays: Their parameters, then their states, `[n, ...]` each.
+        """
+        order, spans, local = self.layout.group(ids)
+        work = {}
+        for p, span in spans:
+            own = order[span]
+            work[p] = (local[span], [array[own] for array in arrays])
+        by_server = self.place.by_server(work)
+        self.ask({server: ("assign", rows) for server, rows in by_server.items()})
 
     def blocks(
         self,

@@ -1,0 +1,1 @@
+"""A vocabulary that grows: which row of a table each id has, and which ids have none."""
