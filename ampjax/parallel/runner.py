@@ -451,17 +451,26 @@ class Runner:
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | Path) -> None:
+    def save(
+        self,
+        path: str | Path,
+        base: str | Path | None = None,
+    ) -> None:
         """Writes all parameters and the optimizer state to a folder, with checksums, atomically.
 
         Args:
           path: The folder; a checkpoint that is there is replaced.
+          base: The checkpoint that this runner has saved last, in another folder. Then only those rows of tables are written that have changed
+            since; to restore the new checkpoint, both are needed, side by side as they are now. All rows of a table are written
+            if `base` is another checkpoint, the table was split anew since, or an update changes all rows (momentum or Adam in
+            `faithful` mode). `ParallaxConfig(checkpoint=Checkpoints(..., full_every=10))` does this by itself.
 
         Raises:
-          SettingsError: Before the first batch, or if the path is none.
+          SettingsError: Before the first batch, if a path is none, or `base` is the folder itself.
           DataError: If the folder holds anything else, or is the one in which the program runs.
+          TableError: If `base` can't be read.
         """
-        self._training.save(path)
+        self._training.save(path, base)
 
     def restore(self, path: str | Path) -> None:
         """Restores a checkpoint written by `save`, after a check of the whole checkpoint.

@@ -24,6 +24,7 @@ class RunnerCheckpoints:
     def __init__(self, when: Checkpoints | None):
         self._when = when
         self._last_s = time.monotonic()
+        self._chain: list[Path] = []  # of this process, from the last one with all rows on
         if when is None:
             self._series = None
         else:
@@ -70,13 +71,13 @@ class RunnerCheckpoints:
     def save_if_due(
         self,
         steps: int,
-        save: Callable[[Path], None],
+        save: Callable[[Path, Path | None], None],
     ) -> Path | None:
         """Writes a checkpoint after so many steps, or so much time.
 
         Args:
           steps: Steps taken so far.
-          save: Writes one into a folder, atomically.
+          save: Writes one into a folder, atomically; it may continue another one.
 
         Returns:
           The folder, if it has.
@@ -87,6 +88,17 @@ class RunnerCheckpoints:
         is_late = by_time is not None and time.monotonic() - self._last_s >= by_time
         if not (is_late if self._when.every_steps is None else steps % self._when.every_steps == 0):
             return None
-        self._series.write(steps, save)
+        path = self._series.path(steps)
+        base = self._base_for(path)
+        self._series.write(steps, lambda path: save(path, base))
         self._last_s = time.monotonic()
-        return self._series.path(steps)
+        self._chain = [path] if base is None else [*self._chain, path]
+        return path
+
+    def _base_for(self, path: Path) -> Path | None:
+        """The checkpoint that the next one continues; None if the next one is to have all rows."""
+        assert self._when is not None
+        chain = self._chain
+        if not chain or len(chain) >= self._when.full_every or path in chain:
+            return None
+        return chain[-1] if chain[-1].is_dir() else None

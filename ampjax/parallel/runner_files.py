@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,12 @@ import numpy as np
 import optax
 
 from ampjax.devices import random_keys
-from ampjax.errors import DataError, TableError
+from ampjax.errors import DataError, SettingsError, TableError
 from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_rows import split_rows
 from ampjax.optim.state_parts import require_same_parts
 from ampjax.optim.update_operations import require_same_operations
+from ampjax.parallel.checkpoint_chain import base_facts, chain_of
 from ampjax.parallel.config.leaf_paths import by_path, names, readable
 from ampjax.parallel.planning.saved_tables import SavedTables
 from ampjax.sparse.detection.row_axes import LEADING, from_table, table_shape, to_table
@@ -38,6 +40,18 @@ Tree = Any
 Axes = Mapping[str, Sequence[int]]
 _DENSE = "dense"
 _PARAMS = "params/"
+
+
+class TableFolders(NamedTuple):
+    """The folders that hold a table's rows.
+
+    Args:
+      whole: Has all rows.
+      differences: Have those that changed later, one after the other.
+    """
+
+    whole: Path
+    differences: list[Path]
 
 
 @dataclass(frozen=True)
@@ -86,7 +100,8 @@ def save(
     notes: Mapping[str, Any] | None = None,
     *,
     axes: Axes | None = None,
-) -> None:
+    base: str | Path | None = None,
+) -> str:
     """Writes a checkpoint, which replaces the previous content of the folder atomically.
 
     Args:
@@ -97,6 +112,10 @@ def save(
       tables: By path of a variable its rows.
       notes: What the runner shall find again after `load`, in JSON's types.
       axes: By path, for tables that have other axes than their parameters (see `ampjax.sparse.detection.row_axes`).
+      base: An earlier checkpoint, in another folder. Of tables that have noted their changes since then, the changed rows alone are written.
+
+    Returns:
+      The checkpoint's identifier.
 
     Raises:
       SettingsError: If the folder is no path.
@@ -104,25 +123,56 @@ def save(
     """
     folder = a_path("checkpoint, folder", folder).resolve()
     _check_place(folder)
+    if base is None:
+        continued = None
+    else:
+        continued = base_facts(folder, _other_place(base, folder), _facts)
+    identifier = uuid.uuid4().hex
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder)
     try:
         with leftovers.saving(folder.parent, f"{folder.name}.") as token:
             fresh = _folders_beside(folder, token, "new")
-            for number, table in enumerate(tables.values()):
-                table.save(fresh / _table(number))
+            is_difference = False
+            for number, part in enumerate(tables.values()):
+                since = part.table.changes_since
+                if continued is not None and since == continued["id"]:
+                    part.save_changes(fresh / _table(number))
+                    is_difference = True
+                else:
+                    part.save(fresh / _table(number))
             leaves = [random_keys.data_of(leaf) for leaf in jax.tree.leaves((params, state))]
             facts = {
                 "step": step,
                 "tables": list(tables),
                 "leaves": _describe_leaves(params, state),
                 "notes": notes,
+                "id": identifier,
             }
+            if is_difference:
+                facts["base"] = continued
             facts["axes"] = _list_axes(axes or {})
             table_files.save(fresh / _DENSE, facts, iter([]), leaves)
             _replace(folder, fresh, _folders_beside(folder, token, "old"))
     finally:
         sweep(folder)
+    return identifier
+
+
+def _other_place(base: str | Path, folder: Path) -> Path:
+    """The folder of the checkpoint that another one continues.
+
+    Raises:
+      SettingsError: If it is the same one, which would be replaced, or no path.
+    """
+    if a_path("checkpoint, base", base).resolve() == folder:
+        raise SettingsError(
+            "save, `base`",
+            "a checkpoint in another folder",
+            f"`{folder}`",
+            "Give each checkpoint a folder of its own, or leave `base` out.",
+        )
+    return _whole_one(base)
 
 
 def require_undamaged(folder: str | Path) -> None:
@@ -135,9 +185,9 @@ def require_undamaged(folder: str | Path) -> None:
       SettingsError: If the folder is no path.
       TableError: If files are missing, cut off or altered.
     """
-    folder = _whole_one(folder)
-    for part in _parts(folder):
-        table_files.read_arrays(part, table_files.read_manifest(part))
+    for checkpoint in chain_of(_whole_one(folder), _facts):
+        for part in _parts(checkpoint):
+            table_files.read_arrays(part, table_files.read_manifest(part))
 
 
 def steps(folder: str | Path, params: Tree) -> int:
@@ -153,10 +203,11 @@ def steps(folder: str | Path, params: Tree) -> int:
     Raises:
       SettingsError: If the folder is no path.
       DataError: If what was saved is of another model.
-      TableError: If there is no manifest, or it was altered.
+      TableError: If there is no manifest, or it was altered, or a checkpoint that it continues is missing.
     """
     folder = _whole_one(folder)
     facts = _facts(folder)
+    chain_of(folder, _facts)
     shapes = {}
     for path, _, shape in facts["leaves"]:
         if path.startswith(_PARAMS):
@@ -388,9 +439,10 @@ def load(
         [kind for _, *kind in facts["leaves"]],
         on_disk,
     )
+    chain = chain_of(folder, _facts)
     folders = {}
-    for number, path in enumerate(facts["tables"]):
-        folders[path] = folder / _table(number)
+    for path in facts["tables"]:
+        folders[path] = _table_folders(chain, path)
     tables = {}
     for name, copies in like.items():
         tables[name] = [_load_table(folders, copy) for copy in copies]
@@ -407,6 +459,21 @@ def load(
         tables,
         facts.get("notes"),
     )
+
+
+def bases_of(folder: Path) -> list[Path]:
+    """The checkpoints that a checkpoint needs, since it holds only what has changed after them.
+
+    Args:
+      folder: What `save` wrote.
+
+    Returns:
+      Their folders, as far as they are there.
+    """
+    try:
+        return chain_of(_whole_one(folder), _facts)[1:]
+    except TableError:  # who restores it is told
+        return []
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -474,20 +541,37 @@ def _check_axes(
             raise DataError(where, f"axes of {list(shapes[path])}", f"{list(leaf_axes)}", fix)
 
 
-def _load_table(folders: Mapping[str, Path], like: Like) -> Table:
+def _load_table(folders: Mapping[str, TableFolders], like: Like) -> Table:
     for path, shape in like.shapes.items():
-        saved = tuple(table_files.read_manifest(folders[path], shape=list)["shape"])
+        whole = folders[path].whole
+        saved = tuple(table_files.read_manifest(whole, shape=list)["shape"])
         if saved != shape:
             fix = "Restore into the same model: a table has as many rows as when it was saved."
-            where = f"checkpoint `{folders[path].parent}`, table `{readable(path)}`"
+            where = f"checkpoint `{whole.parent}`, table `{readable(path)}`"
             raise DataError(where, f"shape {shape}", f"{saved}", fix)
-    each = [folders[path] for path in like.shapes]
     return Table.load_parts(
-        each,
+        [folders[path].whole for path in like.shapes],
         like.rule,
         states=[like.states[path] for path in like.shapes],
+        differences=[folders[path].differences for path in like.shapes],
         **like.settings,
     )
+
+
+def _table_folders(chain: Sequence[Path], path: str) -> TableFolders:
+    """Where the rows of a table are, in a checkpoint and those that it continues."""
+    later = []
+    for checkpoint in chain:
+        tables = _facts(checkpoint)["tables"]
+        if path not in tables:
+            break
+        folder = checkpoint / _table(tables.index(path))
+        if not table_files.read_manifest(folder).get("is_difference"):
+            return TableFolders(folder, later[::-1])
+        later.append(folder)
+    fix = "Restore another copy, or an earlier checkpoint."
+    where = f"checkpoint `{chain[0]}`, table `{readable(path)}`"
+    raise TableError(where, "all of its rows in a checkpoint before", "changed rows only", fix)
 
 
 def _describe_leaves(params: Tree, state: Tree) -> list[list[Any]]:

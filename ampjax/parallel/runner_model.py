@@ -446,6 +446,7 @@ class BuiltModel:
         path: str | Path,
         steps: int,
         notes: Mapping[str, Any] | None,
+        base: str | Path | None = None,
     ) -> None:
         """Writes all parameters and optimizer state to a folder, atomically.
 
@@ -453,9 +454,10 @@ class BuiltModel:
           path: The folder; a checkpoint that is there is replaced.
           steps: Steps taken so far.
           notes: What the partition searches have found, in JSON's types.
+          base: The checkpoint that was saved last: of tables the rows that have changed since then are written; None writes all.
 
         Raises:
-          SettingsError: If the path is none.
+          SettingsError: If a path is none.
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         step = self.settle()
@@ -464,14 +466,17 @@ class BuiltModel:
             "optimizer": self.optimizer,
             "operations": self.operations,
         }
-        runner_files.save(
+        identifier = runner_files.save(
             path,
             steps,
             *step.read(),
             self._parts(),
             notes,
             axes=self.plan.program.transposed,
+            base=base,
         )
+        for copies in step.tables.values():
+            copies[0].note_changes(identifier)
 
     def restore(self, path: str | Path) -> SavedRunner:
         """Reads a checkpoint into the homes, after a check of the whole checkpoint. Gradients under way are dropped.

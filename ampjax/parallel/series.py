@@ -96,15 +96,21 @@ class Series:
         number: int,
         save: Callable[[Path], None],
     ) -> None:
-        """Writes a checkpoint; only then deletes checkpoints older than the newest few.
+        """Writes a checkpoint; only then deletes checkpoints older than the newest few, unless these continue them.
 
         Args:
           number: Its number.
           save: Writes it into a folder, atomically.
         """
         save(self.path(number))
-        if self._keep is not None:
-            for old in [n for n in self.numbers() if n < number][self._keep - 1 :]:
+        if self._keep is None:
+            return
+        numbers = [n for n in self.numbers() if n <= number]
+        needed = set()
+        for kept in numbers[: self._keep]:
+            needed.update(runner_files.bases_of(self.path(kept)))
+        for old in numbers[self._keep :]:
+            if self.path(old) not in needed:
                 shutil.rmtree(self.path(old), ignore_errors=True)
 
     def read(

@@ -364,8 +364,16 @@ class Training:
         if self.recoverer is not None:
             self.recoverer.begin_at(checked_params(params))
 
-    def save(self, path: str | Path) -> None:
+    def save(
+        self,
+        path: str | Path,
+        base: str | Path | None = None,
+    ) -> None:
         """Writes a checkpoint, with the results of the partition searches.
+
+        Args:
+          path: Where to.
+          base: The checkpoint that it continues; None writes all rows.
 
         Raises:
           AmpError: As `Runner.save`.
@@ -375,6 +383,7 @@ class Training:
             path,
             self.steps,
             None if self.searches is None else self.searches.notes,
+            base,
         )
 
     def restore(self, path: str | Path) -> None:

@@ -54,7 +54,9 @@ class Checkpoints:
       every_steps: Steps between two checkpoints; by default 1000, unless `every_seconds` is given.
       every_seconds: The least number of seconds between two checkpoints. In asynchronous training (`sync=False`) a checkpoint waits for all
         gradients under way, which changes the staleness of those that follow.
-      keep: How many of the newest are kept; None for all.
+      keep: How many of the newest are kept; None for all. Those that they need are kept, too.
+      full_every: One in so many checkpoints has all rows of tables. The others have the rows that have changed since the one before
+        (`Runner.save(base=...)`), and need it, and those before it up to a full one, to be restored. 1 writes all rows each time.
 
     Raises:
       SettingsError: If a number is too small, or both intervals are given.
@@ -64,11 +66,13 @@ class Checkpoints:
     every_steps: int | None = None
     every_seconds: float | None = None
     keep: int | None = None
+    full_every: int = 1
 
     def __post_init__(self) -> None:
         one_interval("every_steps", self.every_steps, self.every_seconds)
         if self.keep is not None:
             at_least("keep", self.keep, 1)
+        at_least("full_every", self.full_every, 1)
         if self.every_steps is None and self.every_seconds is None:
             object.__setattr__(self, "every_steps", 1000)
 

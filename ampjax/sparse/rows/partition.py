@@ -27,6 +27,9 @@ class Partition:
       types: What they and their state are.
       seen: Updates that its rows have seen so far; None where rows that are left out of updates need not catch up.
       folder: Where its arrays are mapped files; None for ordinary memory.
+
+    Attributes:
+      changed: `[n_rows]`: which rows have been written since changes are noted; None where they are not.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Partition:
             self.seen = None
         else:
             self.seen = np.full(n_rows, seen, np.int64)
+        self.changed: np.ndarray | None = None
 
     @property
     def everything(self) -> list[np.ndarray]:
@@ -138,6 +142,8 @@ class Selection:
                 array[local] = rows[start:end]
             if part.seen is not None:
                 part.seen[local] = version
+            if part.changed is not None:
+                part.changed[local] = True
 
     def seen(self) -> np.ndarray | None:
         """The number of updates that each row has seen, `[len(self)]`; None where rows don't catch up."""

@@ -368,8 +368,38 @@ class ServerPart:
         """
         for p, arrays in rows.items():
             _, places = self._layout.within(p, start, stop)
-            for array, new in zip(self._partitions[p].everything, arrays, strict=False):
+            part = self._partitions[p]
+            for array, new in zip(part.everything, arrays, strict=False):
                 array[places] = new
+            if part.changed is not None:
+                part.changed[places] = True
+
+    def note_changes(self) -> None:
+        """Begins to note which rows change; those noted so far are forgotten."""
+        for part in self._partitions.values():
+            part.changed = np.zeros(part.n_rows, bool)
+
+    def read_changes(
+        self, start: int, stop: int, n_arrays: int
+    ) -> dict[int, tuple[np.ndarray, list[np.ndarray]]]:
+        """Reads this part's share of the rows start to stop that have changed since they are noted.
+
+        Args:
+          start: The first row of the table.
+          stop: The row after the last.
+          n_arrays: How many arrays of each.
+
+        Returns:
+          By partition the rows' numbers in the table, `[n]`, and copies of their parameters and states.
+        """
+        result = {}
+        for p, part in self._partitions.items():
+            _, places = self._layout.within(p, start, stop)
+            assert part.changed is not None
+            local = places.start + np.flatnonzero(part.changed[places])
+            arrays = [array[local] for array in part.arrays[:n_arrays]]
+            result[p] = (self._layout.row_ids(p, local), arrays)
+        return result
 
     def assign(self, work: Mapping[int, tuple[np.ndarray, Sequence[np.ndarray]]]) -> None:
         """Replaces some rows of some partitions; the updates so far are none that they have missed.

@@ -7,7 +7,7 @@ is the rule's. Knows nothing of models, replicas or devices.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,7 @@ class Table:
         self._forget = self._forgotten_with_it()
         history = SharedHistory(0 if self.untouched_rows_stay else settings.max_lag, version)
         self._shards = Shards(settings, settings.partitions, self._connection, history)
+        self._changes_since: str | None = None
 
     def _forgotten_with_it(self) -> weakref.finalize:
         """Lets servers forget the rows when the table goes."""
@@ -511,6 +512,7 @@ class Table:
             shards.fill(old.blocks())
             self._shards = shards
             self._settings = settings
+            self._changes_since = None  # which rows had changed is not dealt out
             old.replace(shards)
 
     def save(self, folder: str | Path) -> None:
@@ -520,6 +522,42 @@ class Table:
           folder: Made if it is missing.
         """
         self.save_part(folder, 0, self.n_rows, self.rule.state)
+
+    @property
+    def changes_since(self) -> str | None:
+        """The name of the save since which changed rows are noted; None if they are not."""
+        return self._changes_since
+
+    def note_changes(self, since: str) -> None:
+        """Begins to note which rows change, so that `save_changes` can write these alone. Where an update changes all rows, nothing is noted.
+
+        Args:
+          since: A name of the save that has the rows as they are now.
+        """
+        with self._connection.lock:
+            if self.untouched_rows_stay:
+                self._shards.note_changes()
+                self._changes_since = since
+
+    def save_changes(
+        self,
+        folder: str | Path,
+        first: int,
+        end: int,
+        state: Sequence[RowState],
+    ) -> None:
+        """Writes those of some rows that have changed since they are noted; the other arguments are those of `save_part`.
+
+        Args:
+          folder: Made if it is missing.
+          first: The first row that may be written.
+          end: The row after the last.
+          state: The rule's state under the names that it has for these rows.
+        """
+        with self._connection.lock:
+            assert self._changes_since is not None
+            rows = self._shards.changes(first, end, 1 + len(state))
+            self._write(folder, rows, first, end, state, is_difference=True)
 
     def save_part(
         self,
@@ -539,13 +577,25 @@ class Table:
         with self._connection.lock:
             self.settle()
             rows = self._shards.blocks(first, end, 1 + len(state))
-            facts = self._facts(end - first, state) | {
-                "version": self.version,
-                "settings": self._settings.facts_to_save(min(self.n_partitions, end - first)),
-            }
-            table_files.save(
-                folder, facts, rows, [np.asarray(leaf) for leaf in self._shared_leaves]
-            )
+            self._write(folder, rows, first, end, state)
+
+    def _write(
+        self,
+        folder: str | Path,
+        rows: Iterator[row_blocks.Block],
+        first: int,
+        end: int,
+        state: Sequence[RowState],
+        **more: Any,
+    ) -> None:
+        """Writes rows, with what is known of the table, and `more`, in the manifest."""
+        facts = self._facts(end - first, state) | {
+            "version": self.version,
+            "settings": self._settings.facts_to_save(min(self.n_partitions, end - first)),
+            **more,
+        }
+        shared = [np.asarray(leaf) for leaf in self._shared_leaves]
+        table_files.save(folder, facts, rows, shared)
 
     @classmethod
     def load(
@@ -577,6 +627,7 @@ class Table:
         tx: optax.GradientTransformation | RowRule,
         /,
         states: Sequence[Sequence[RowState]] | None = None,
+        differences: Sequence[Sequence[Path]] = (),
         **settings: Any,
     ) -> Table:
         """Loads a table from several that were saved, one's rows after the other's, as `load` does.
@@ -585,6 +636,7 @@ class Table:
           folders: The folders that `save` or `save_part` wrote.
           tx: The transform or rule of the table.
           states: For each folder the rule's state under the names that it has there; None for those of the rule.
+          differences: For each folder those that `save_changes` wrote later, one after the other; empty where there are none.
           settings: As for `load`.
 
         Returns:
@@ -612,7 +664,11 @@ class Table:
         kept = []
         for folder, of_one, (arrays, _) in zip(folders, saved, read, strict=True):
             kept.append(settings_of_saved(folder, of_one, arrays, settings, n_rows))
-        versions = [of_one["version"] for of_one in saved]
+        later = list(differences) or [()] * len(read)
+        versions = []
+        for of_one, changes in zip(saved, later, strict=True):
+            newest = table_files.read_manifest(changes[-1], version=int) if changes else of_one
+            versions.append(newest["version"])
         if len({*versions}) > 1:
             fix = "Load tables of one checkpoint."
             raise TableError(
@@ -636,6 +692,9 @@ class Table:
                 (states or [table.rule.state])[place],
             )
             table._shards.fill(row_blocks.of_arrays(arrays, start))
+            for change in later[place]:
+                state = (states or [table.rule.state])[place]
+                table._apply_changes(change, start, len(arrays[0]), state)
             start += len(arrays[0])
         if table._variables is not None:
             table._variables.state = jax.tree.unflatten(
@@ -674,6 +733,35 @@ class Table:
                 f"{saved.get('state')}",
                 fix,
             )
+
+    def _apply_changes(
+        self,
+        folder: Path,
+        first: int,
+        n_rows: int,
+        state: Sequence[RowState],
+    ) -> None:
+        """Replaces the rows that `save_changes` wrote of the `n_rows` from `first` on.
+
+        Raises:
+          TableError: If files are missing, cut off or altered, or hold other rows.
+        """
+        saved = table_files.read_manifest(folder)
+        arrays, _ = table_files.read_arrays(folder, saved)
+        facts = self._facts(n_rows, state)
+        types = [((), np.dtype(np.int64)), *self.rule.types.arrays]
+        n = len(arrays[0]) if arrays else 0
+        found = [(array.shape, array.dtype) for array in arrays]
+        wanted = [((n, *shape), np.dtype(dtype)) for shape, dtype in types]
+        is_like = facts == {name: saved.get(name) for name in facts} and found == wanted
+        ids = arrays[0] if is_like else np.zeros(0, np.int64)
+        in_order = bool((np.diff(ids) > 0).all())
+        if not is_like or not in_order or (n and not (ids[0] >= 0 and ids[-1] < n_rows)):
+            fix = "Restore another copy, or an earlier checkpoint."
+            expected = f"changed rows of a table of {n_rows}, in order, with state as `tx` keeps it"
+            raise TableError(f"{folder}", expected, "something else", fix)
+        if n:
+            self._shards.assign(ids + first, arrays[1:])
 
     def take_over(self, other: Table) -> None:
         """Takes over the rows, state and version of another table, so that references to this table see the rows.

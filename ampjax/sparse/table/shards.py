@@ -188,6 +188,43 @@ class Shards:
         by_server = self.place.by_server(work)
         self.ask({server: ("assign", rows) for server, rows in by_server.items()})
 
+    def note_changes(self) -> None:
+        """Begins to note which rows change; those noted so far are forgotten."""
+        self.everywhere("note_changes")
+
+    def changes(
+        self,
+        first: int,
+        end: int,
+        n_arrays: int,
+    ) -> Iterator[Block]:
+        """Yields the rows that have changed since they are noted, in blocks of the table's rows.
+
+        Args:
+          first: The first row that is looked at.
+          end: The row after the last.
+          n_arrays: How many arrays of each row.
+
+        Returns:
+          For each block its number of rows before, and arrays `[n, ...]`: the rows' numbers, counted from `first`; parameters; states.
+        """
+        shape, dtype = self.connection.rule.types.arrays[0]
+        done = 0
+        for start, stop in row_blocks.ranges(first, end, row_blocks.row_bytes(shape, dtype)):
+            ids = []
+            arrays = []
+            for of_server in self.everywhere("read_changes", start, stop, n_arrays).values():
+                for of_partition, rows in of_server.values():
+                    ids.append(of_partition)
+                    arrays.append(rows)
+            joined = np.concatenate(ids)
+            order = np.argsort(joined)
+            block = [joined[order] - first]
+            for column in zip(*arrays, strict=True):
+                block.append(np.concatenate(column)[order])
+            yield done, block
+            done += len(joined)
+
     def blocks(
         self,
         first: int = 0,

@@ -67,6 +67,14 @@ class TablePart:
         """
         self.table.save_part(folder, self.first, self.end, self.state)
 
+    def save_changes(self, folder: str | Path) -> None:
+        """Writes those of its rows that have changed since changes are noted, as `Table.save_changes` does.
+
+        Args:
+          folder: Made if it is missing.
+        """
+        self.table.save_changes(folder, self.first, self.end, self.state)
+
 
 def part_of_all(table: Table) -> TablePart:
     """Makes the part of a table that holds one parameter's rows only."""
