@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from ampjax.errors import AmpError, IdWarning
-from ampjax.parallel import runner_files
 from ampjax.parallel.bag import BagWidths
+from ampjax.parallel.checkpoints import runner_files
 from ampjax.parallel.config.partitioner import Partitioner
 from ampjax.parallel.evaluation import Evaluation, Evaluator
 from ampjax.parallel.explanation import Explanation
@@ -471,6 +471,20 @@ class Runner:
           TableError: If `base` can't be read.
         """
         self._training.save(path, base)
+
+    def export(self, path: str | Path) -> None:
+        """Writes all parameters to one file of NumPy's, which `numpy.load` reads: by name, as `explain` writes it, an array.
+
+        Tables are written block by block, so that they are not copied as a whole. bfloat16 is written as float32, which NumPy knows. The
+        optimizer's state is not in the file.
+
+        Args:
+          path: The file; its name ends in `.npz`. One that is there is replaced.
+
+        Raises:
+          SettingsError: If the path is none, or ends otherwise.
+        """
+        self._training.model.export(path)
 
     def restore(self, path: str | Path) -> None:
         """Restores a checkpoint written by `save`, after a check of the whole checkpoint.

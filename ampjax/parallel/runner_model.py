@@ -15,13 +15,15 @@ import jax
 import numpy as np
 import optax
 
-from ampjax.devices.random_keys import copy_leaf
+from ampjax.devices.random_keys import copy_leaf, data_of
 from ampjax.errors import DataError, SettingsError
 from ampjax.optim.state_parts import parts_of
 from ampjax.optim.update_operations import operations_of
-from ampjax.parallel import runner_files
 from ampjax.parallel.assigned_state import leaves_of
-from ampjax.parallel.config.leaf_paths import names
+from ampjax.parallel.checkpoints import runner_files
+from ampjax.parallel.checkpoints.numpy_export import export_numpy
+from ampjax.parallel.checkpoints.runner_files import Like, SavedRunner
+from ampjax.parallel.config.leaf_paths import by_path, names, readable
 from ampjax.parallel.config.partitioner import Partitioner, PartitionGroup
 from ampjax.parallel.config.trainable_params import check_like, checked_params
 from ampjax.parallel.equivalence.watch import EquivalenceWatch
@@ -37,7 +39,6 @@ from ampjax.parallel.homes.assigned_rows import (
 from ampjax.parallel.id_watch import IdWatch
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step, build_step, restart_step
 from ampjax.parallel.planning.variable_plan import VariablePlan, plan_again
-from ampjax.parallel.runner_files import Like, SavedRunner
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.synchronous_steps import DenseStep
 from ampjax.sparse.detection.row_axes import LEADING, to_table
@@ -85,6 +86,20 @@ class InitialModel:
         if self.checkpoint is None:
             return self.tx.init(self.first)
         return self._read(self.checkpoint)[1]
+
+    def export(self, path: str | Path) -> None:
+        """Writes the parameters to a file of NumPy's.
+
+        Args:
+          path: The file.
+
+        Raises:
+          SettingsError: If it has no such name.
+        """
+        leaves = {}
+        for name, leaf in by_path(self.params()).items():
+            leaves[readable(name)] = data_of(leaf)
+        export_numpy(path, leaves)
 
     def state_like(self) -> Tree:
         """Shapes and dtypes of the optimizer's state."""
@@ -267,6 +282,29 @@ class BuiltModel:
             params,
             {path: rows.arrays(1)[0] for path, rows in self._parts().items()},
         )
+
+    def export(self, path: str | Path) -> None:
+        """Writes the parameters to a file of NumPy's.
+
+        Args:
+          path: The file.
+
+        Raises:
+          SettingsError: If it has no such name.
+        """
+        params, _ = self.settle().read()
+        program = self.plan.program
+        parts = self._parts()
+        dense = by_path(params)
+        leaves: dict[str, np.ndarray | TablePart] = {}
+        for name in by_path(program.params):
+            if name not in parts:
+                leaves[readable(name)] = data_of(dense[name])
+            elif name in program.transposed:
+                leaves[readable(name)] = program.as_leaves(name, parts[name].arrays(1))[0]
+            else:
+                leaves[readable(name)] = parts[name]
+        export_numpy(path, leaves)
 
     def _parts(self) -> dict[str, TablePart]:
         """By variable its rows in its table."""

@@ -24,8 +24,9 @@ from ampjax.errors import (
     TableError,
 )
 from ampjax.optim.staleness_state import keep_staleness_if_used
-from ampjax.parallel import runner_files
 from ampjax.parallel.assigned_state import AssignableState, leaves_of
+from ampjax.parallel.checkpoints import runner_files
+from ampjax.parallel.checkpoints.runner_checkpoints import RunnerCheckpoints
 from ampjax.parallel.config.partitioner import Partitioner, PartitionGroup
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.watch import EquivalenceWatch
@@ -35,7 +36,6 @@ from ampjax.parallel.planning.build_runner import RunnerSetup, build_step
 from ampjax.parallel.planning.search_timing import Searches
 from ampjax.parallel.planning.variable_plan import plan_variables
 from ampjax.parallel.report import StepTotals
-from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
 from ampjax.parallel.runner_model import BuiltModel, InitialModel, with_tables_of
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.step_outcome import Metrics, select_fetched

@@ -16,7 +16,7 @@ from ampjax.engine.executor_protocol import AnyStore
 from ampjax.errors import DataError
 from ampjax.optim.state_parts import parts_of, require_same_parts
 from ampjax.optim.update_operations import require_same_operations
-from ampjax.parallel import runner_files
+from ampjax.parallel.checkpoints import runner_files
 from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.sparse.table.sharded_table import Table
 from ampjax.sparse.table.table_parts import part_of_all

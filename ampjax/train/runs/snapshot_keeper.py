@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ampjax.errors import DataError, SettingsError
-from ampjax.parallel.series import Series
+from ampjax.parallel.checkpoints.series import Series
 from ampjax.train import checkpoint
 from ampjax.train.history import Epoch, History
 from ampjax.train.provenance import changed, identity

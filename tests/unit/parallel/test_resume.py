@@ -15,7 +15,7 @@ from support.effort import examples
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import DataError, SettingsError, TableError
-from ampjax.parallel.series import SnapshotWarning
+from ampjax.parallel.checkpoints.series import SnapshotWarning
 from ampjax.sparse.table import table_files
 
 pytestmark = pytest.mark.slow

@@ -2,6 +2,10 @@
 
 import json
 import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -244,3 +248,92 @@ def test_checkpoints_by_themselves(tmp_path):
     again.run(batch(10))
     runner.run(batch(10))
     same(again, runner)
+
+
+class Killed(Exception):
+    """What stands for a kill: the runner is not used again."""
+
+
+def states_by_step(n, **options):
+    """Parameters after each step of a run that nothing disturbs."""
+    runner = make(**options)
+    result = [PARAMS]
+    for number in range(1, n + 1):
+        runner.run(batch(number))
+        result.append(runner.params)
+    return result
+
+
+@pytest.mark.parametrize("nth", [0, 1, 2, 3, 5, 8, 13, 17])
+def test_a_kill_in_the_middle_loses_nothing_that_was_saved(nth, tmp_path, monkeypatch):
+    when = px.Checkpoints(tmp_path / "c", every_steps=1, keep=2, full_every=3)
+    runner = make(checkpoint=when)
+    for number in range(1, 4):
+        runner.run(batch(number))
+    calls = iter(range(1000))
+    sync = table_files._sync
+
+    def killed(file):
+        if next(calls) == nth:
+            raise Killed
+        sync(file)
+
+    saved = 3
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(table_files, "_sync", killed)
+        for number in range(4, 9):
+            runner.run(batch(number))
+            saved = number
+    again = make(checkpoint=when)
+    assert again.resume() == saved
+    again.build(batch(0))
+    wanted = states_by_step(8)
+    jax.tree.map(np.testing.assert_array_equal, again.params, wanted[saved])
+    for number in range(saved + 1, 9):
+        again.run(batch(number))
+    jax.tree.map(np.testing.assert_array_equal, again.params, wanted[8])
+
+
+PROGRAM = """
+import sys
+sys.path[:0] = {paths!r}
+import test_row_changes as here
+import ampjax.parallel as px
+when = px.Checkpoints({folder!r}, every_steps=1, keep=2, full_every=4)
+runner = here.make(checkpoint=when)
+print("resumed", runner.resume(), flush=True)
+while True:
+    runner.run(here.batch(runner.steps + 1))
+    print("saved", runner.steps, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_thirty_kills(tmp_path):
+    """Processes that are killed at any moment: what one said to be saved, the next one goes on from."""
+    folder = tmp_path / "c"
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    program = PROGRAM.format(paths=paths, folder=str(folder))
+    rng = np.random.default_rng(0)
+    said = 0
+    for _ in range(30):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        resumed = process.stdout.readline().split()
+        assert resumed[0] == "resumed" and int(resumed[1]) >= said
+        timer = threading.Timer(rng.uniform(0.5, 2.5), process.kill)
+        timer.start()
+        for line in process.stdout:
+            said = int(line.split()[1])
+        process.wait()
+    when = px.Checkpoints(folder, every_steps=1, keep=2, full_every=4)
+    runner = make(checkpoint=when)
+    assert runner.resume() >= said > 60
+    runner.build(batch(0))
+    wanted = states_by_step(runner.steps)
+    jax.tree.map(np.testing.assert_array_equal, runner.params, wanted[runner.steps])

@@ -12,7 +12,7 @@ import pytest
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import DataError, ParameterError, TableError
-from ampjax.parallel.runner_files import read_whole
+from ampjax.parallel.checkpoints.runner_files import read_whole
 from ampjax.sparse.table import table_files
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from support.transforms import adam
 
 import ampjax as amp
 from ampjax.errors import DataError, ReplayError, SettingsError, TableError
-from ampjax.parallel.series import SnapshotWarning
+from ampjax.parallel.checkpoints.series import SnapshotWarning
 from ampjax.sparse.table import table_files
 from ampjax.train.history import History
 

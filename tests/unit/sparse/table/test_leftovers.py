@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ampjax.errors import DataError, TableError
-from ampjax.parallel import runner_files
+from ampjax.parallel.checkpoints import runner_files
 from ampjax.sparse.table import leftovers, table_files
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ KILLED = """
 import os, shutil, signal, sys
 import numpy as np
 from pathlib import Path
-from ampjax.parallel import runner_files
+from ampjax.parallel.checkpoints import runner_files
 
 def saved(folder, step):
     runner_files.save(folder, step, {"w": np.full((3, 2), step, np.float32), "b": np.full(4, step, np.float32)}, (), {})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ampjax.errors import DataError, TableError
-from ampjax.parallel import runner_files
+from ampjax.parallel.checkpoints import runner_files
 from ampjax.utils.setting_checks import a_path
 
 T = TypeVar("T")

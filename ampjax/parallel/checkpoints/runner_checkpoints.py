@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ampjax.errors import SettingsError
+from ampjax.parallel.checkpoints.series import Series
 from ampjax.parallel.config.config import Checkpoints
-from ampjax.parallel.series import Series
 
 T = TypeVar("T")
 

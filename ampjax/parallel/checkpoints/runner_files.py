@@ -27,7 +27,7 @@ from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_rows import split_rows
 from ampjax.optim.state_parts import require_same_parts
 from ampjax.optim.update_operations import require_same_operations
-from ampjax.parallel.checkpoint_chain import base_facts, chain_of
+from ampjax.parallel.checkpoints.checkpoint_chain import base_facts, chain_of
 from ampjax.parallel.config.leaf_paths import by_path, names, readable
 from ampjax.parallel.planning.saved_tables import SavedTables
 from ampjax.sparse.detection.row_axes import LEADING, from_table, table_shape, to_table
