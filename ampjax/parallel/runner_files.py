@@ -22,10 +22,9 @@ import optax
 
 from ampjax.devices import random_keys
 from ampjax.errors import DataError, TableError
+from ampjax.optim.optimizer_identity import require_same_operations, require_same_parts
 from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_rows import split_rows
-from ampjax.optim.state_parts import require_same_parts
-from ampjax.optim.update_operations import require_same_operations
 from ampjax.parallel.config.leaf_paths import by_path, names, readable
 from ampjax.parallel.planning.saved_tables import SavedTables
 from ampjax.sparse.detection.row_axes import LEADING, from_table, table_shape, to_table

@@ -17,8 +17,7 @@ import optax
 
 from ampjax.devices.random_keys import copy_leaf
 from ampjax.errors import DataError
-from ampjax.optim.state_parts import parts_of
-from ampjax.optim.update_operations import operations_of
+from ampjax.optim.optimizer_identity import operations_of, parts_of
 from ampjax.parallel import runner_files
 from ampjax.parallel.assigned_state import leaves_of
 from ampjax.parallel.config.leaf_paths import names
