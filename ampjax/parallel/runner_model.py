@@ -17,8 +17,7 @@ import optax
 
 from ampjax.devices.random_keys import copy_leaf, data_of
 from ampjax.errors import DataError, SettingsError
-from ampjax.optim.state_parts import parts_of
-from ampjax.optim.update_operations import operations_of
+from ampjax.optim.optimizer_identity import operations_of, parts_of
 from ampjax.parallel.assigned_state import leaves_of
 from ampjax.parallel.checkpoints import runner_files
 from ampjax.parallel.checkpoints.numpy_export import export_numpy
@@ -96,9 +95,7 @@ class InitialModel:
         Raises:
           SettingsError: If it has no such name.
         """
-        leaves = {}
-        for name, leaf in by_path(self.params()).items():
-            leaves[readable(name)] = data_of(leaf)
+        leaves = {name: data_of(leaf) for name, leaf in by_path(self.params()).items()}
         export_numpy(path, leaves)
 
     def state_like(self) -> Tree:
@@ -294,17 +291,15 @@ class BuiltModel:
         """
         params, _ = self.settle().read()
         program = self.plan.program
-        parts = self._parts()
-        dense = by_path(params)
         leaves: dict[str, np.ndarray | TablePart] = {}
-        for name in by_path(program.params):
-            if name not in parts:
-                leaves[readable(name)] = data_of(dense[name])
-            elif name in program.transposed:
-                leaves[readable(name)] = program.as_leaves(name, parts[name].arrays(1))[0]
+        for name, leaf in by_path(params).items():
+            leaves[name] = data_of(leaf)
+        for place, part in self._parts().items():
+            if place in program.transposed:
+                leaves[readable(place)] = program.as_leaves(place, part.arrays(1))[0]
             else:
-                leaves[readable(name)] = parts[name]
-        export_numpy(path, leaves)
+                leaves[readable(place)] = part
+        export_numpy(path, {name: leaves[name] for name in by_path(program.params)})
 
     def _parts(self) -> dict[str, TablePart]:
         """By variable its rows in its table."""

@@ -14,8 +14,7 @@ import numpy as np
 
 from ampjax.engine.executor_protocol import AnyStore
 from ampjax.errors import DataError
-from ampjax.optim.state_parts import parts_of, require_same_parts
-from ampjax.optim.update_operations import require_same_operations
+from ampjax.optim.optimizer_identity import parts_of, require_same_operations, require_same_parts
 from ampjax.parallel.checkpoints import runner_files
 from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.sparse.table.sharded_table import Table

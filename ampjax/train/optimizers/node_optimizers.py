@@ -26,8 +26,8 @@ from ampjax.optim.joint.params_form import ParamsForm
 from ampjax.optim.joint.separable import is_separable
 from ampjax.optim.joint.transform_checks import check_init, draws, wants_loss
 from ampjax.optim.node_update import trainable
+from ampjax.optim.optimizer_identity import operations_of
 from ampjax.optim.remedies.discrepancy_correction import track_velocity
-from ampjax.optim.update_operations import operations_of
 from ampjax.train.settings import Settings
 from ampjax.utils.setting_checks import spelling
 

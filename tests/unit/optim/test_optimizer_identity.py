@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from ampjax.errors import DataError
-from ampjax.optim.update_operations import operations_of, require_same_operations
+from ampjax.optim.optimizer_identity import operations_of, require_same_operations
 
 PARAMS = {"w": jnp.ones((2, 3)), "none": None, "b": jnp.float32(1)}
 

@@ -1,7 +1,7 @@
-"""The operations by which an optimizer makes updates of gradients, by which a checkpoint tells optimizers apart whose states are alike.
+"""By what a checkpoint knows its optimizer: the parts of its state in words, and the operations by which it makes updates of gradients.
 
-Adam and NAdam, or momentum and Nesterov's, keep the same state. What depends on counts alone is left out, so that another schedule of the
-learning rate is no other optimizer.
+Adam and NAdam, or momentum and Nesterov's, keep the same state, so that only the operations tell them apart. What depends on counts alone is left
+out, so that another schedule of the learning rate is no other optimizer.
 """
 
 from __future__ import annotations
@@ -23,6 +23,39 @@ Tree = Any
 
 _FORMS = {"broadcast_in_dim", "convert_element_type", "copy", "reshape"}
 """Operations that change the form of numbers alone, which may depend on how a setting was written."""
+
+
+def parts_of(state: Any) -> str:
+    """The parts of an optimizer's state in words: `ScaleByAdamState, EmptyState`.
+
+    Args:
+      state: What a transform's `init` gives.
+    """
+    if isinstance(state, tuple) and not hasattr(state, "_fields"):
+        return ", ".join(map(parts_of, state)) or "no state"
+    if isinstance(state, Mapping):
+        return ", ".join(map(parts_of, state.values()))
+    name = type(state).__name__
+    if hasattr(state, "_fields"):
+        inner = [parts_of(part) for part in state if isinstance(part, tuple)]
+    else:
+        inner = []
+    return f"{name}({', '.join(inner)})" if inner else name
+
+
+def require_same_parts(
+    where: str,
+    expected: str,
+    saved: Any,
+    fix: str,
+) -> None:
+    """Checks, by the parts, that a saved state is of the optimizer that shall continue with the state.
+
+    Raises:
+      DataError: If it is of another.
+    """
+    if f"{saved}" != expected:
+        raise DataError(where, f"the state {expected:.120}", f"{saved:.120}", fix)
 
 
 def operations_of(tx: optax.GradientTransformation, params: Tree) -> str:
