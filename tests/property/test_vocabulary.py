@@ -1,4 +1,4 @@
-"""A vocabulary does what a Python dictionary does, id by id, whatever comes, and goes on as before after it was saved."""
+"""A vocabulary equals a Python dictionary, id by id, under any calls, and after a save and a load."""
 
 from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""A vocabulary as a Python dictionary would do it, id by id: the oracle of `px.Vocabulary`."""
+"""A vocabulary as a Python dictionary, id by id: the oracle of `px.Vocabulary`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PlainVocabulary:
     counts: Counter[str] = field(default_factory=Counter)
 
     def admit(self, ids: Sequence[Any]) -> tuple[list[int], dict[str, Any]]:
-        """The rows of a batch, and what has changed."""
+        """Finds the rows of a batch, and lists the changes."""
         self.calls += 1
         admitted = []
         evicted = []
@@ -68,7 +68,7 @@ class PlainVocabulary:
         admitted: list[Any],
         evicted: list[Any],
     ) -> None:
-        """What becomes of an id without a row."""
+        """Admits an id without a row, or notes a candidate."""
         total = count + (self.candidates[one].count if one in self.candidates else 0)
         row = None
         if total >= self.admit_after:

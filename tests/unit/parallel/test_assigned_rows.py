@@ -1,4 +1,4 @@
-"""Rows that begin anew, and rows that are added, between steps: as plain optax would have it, wherever a variable is."""
+"""Rows that begin anew, and rows that are added between steps, equal plain optax in every home of a variable."""
 
 import re
 import signal
@@ -197,16 +197,58 @@ def test_a_runner_that_has_grown_saves_and_goes_on(tmp_path):
 
 
 ASSIGNED = [
-    ("t9", [0], [[1, 1, 1]], SettingsError, "assign_rows, variable: expected one of columns, t0, t1, t2, t3, w, got 't9'."),
-    ("t1", [0.5], [[1, 1, 1]], DataError, "assign_rows of `t1`, ids: expected integers, got float64."),
-    ("t1", [13], [[1, 1, 1]], DataError, "assign_rows of `t1`, ids: expected ids in [0, 13), got 13."),
+    (
+        "t9",
+        [0],
+        [[1, 1, 1]],
+        SettingsError,
+        "assign_rows, variable: expected one of columns, t0, t1, t2, t3, w, got 't9'.",
+    ),
+    (
+        "t1",
+        [0.5],
+        [[1, 1, 1]],
+        DataError,
+        "assign_rows of `t1`, ids: expected integers, got float64.",
+    ),
+    (
+        "t1",
+        [13],
+        [[1, 1, 1]],
+        DataError,
+        "assign_rows of `t1`, ids: expected ids in [0, 13), got 13.",
+    ),
     ("t1", [-1], [[1, 1, 1]], DataError, "expected ids in [0, 13), got -1."),
-    ("t1", [2, 2], [[1, 1, 1]] * 2, DataError, "assign_rows of `t1`, ids: expected one axis, each row once, got a row twice."),
+    (
+        "t1",
+        [2, 2],
+        [[1, 1, 1]] * 2,
+        DataError,
+        "assign_rows of `t1`, ids: expected one axis, each row once, got a row twice.",
+    ),
     ("t1", [[2]], [[[1, 1, 1]]], DataError, "expected one axis, each row once, got shape (1, 1)."),
-    ("t1", [2], [[1, 1]], DataError, "assign_rows of `t1`, values: expected numbers of shape (1, 3), got int64[1, 2]."),
-    ("t1", [2], [["a", "b", "c"]], DataError, "assign_rows of `t1`, values: expected numbers of shape (1, 3), got <U1[1, 3]."),
-    ("t1", [2], [[1, 1, np.nan]], DataError, "assign_rows of `t1`, values: expected finite numbers, got NaN or infinity."),
-]  # fmt: skip
+    (
+        "t1",
+        [2],
+        [[1, 1]],
+        DataError,
+        "assign_rows of `t1`, values: expected numbers of shape (1, 3), got int64[1, 2].",
+    ),
+    (
+        "t1",
+        [2],
+        [["a", "b", "c"]],
+        DataError,
+        "assign_rows of `t1`, values: expected numbers of shape (1, 3), got <U1[1, 3].",
+    ),
+    (
+        "t1",
+        [2],
+        [[1, 1, np.nan]],
+        DataError,
+        "assign_rows of `t1`, values: expected finite numbers, got NaN or infinity.",
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -224,11 +266,26 @@ def test_wrong_rows_are_refused_and_change_nothing(name, rows, values, error, te
 
 GROWN = [
     ("t9", [[1, 1, 1]], SettingsError, "grow_rows, variable: expected one of columns, t0"),
-    ("t1", np.zeros((0, 3)), DataError, "grow_rows of `t1`: expected a variable with rows, and a row to add, got values of shape (0, 3) for shape (13, 3)."),
-    ("t1", 1.0, DataError, "grow_rows of `t1`: expected a variable with rows, and a row to add, got values of shape ()"),
-    ("t1", [[1, 1]], DataError, "grow_rows of `t1`, values: expected numbers of shape (1, 3), got int64[1, 2]."),
+    (
+        "t1",
+        np.zeros((0, 3)),
+        DataError,
+        "grow_rows of `t1`: expected a variable with rows, and a row to add, got values of shape (0, 3) for shape (13, 3).",
+    ),
+    (
+        "t1",
+        1.0,
+        DataError,
+        "grow_rows of `t1`: expected a variable with rows, and a row to add, got values of shape ()",
+    ),
+    (
+        "t1",
+        [[1, 1]],
+        DataError,
+        "grow_rows of `t1`, values: expected numbers of shape (1, 3), got int64[1, 2].",
+    ),
     ("t1", [[1, np.inf, 1]], DataError, "grow_rows of `t1`, values: expected finite numbers"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "values", "error", "text"), GROWN)
@@ -266,7 +323,7 @@ def word_loss(params, batch):
 
 
 def first_values(ids):
-    """The first values of ids, by which they are known again."""
+    """First values that differ between ids."""
     return (np.asarray(ids)[:, None] % 101 / 50 - np.arange(3)).astype(np.float32)
 
 
@@ -330,7 +387,7 @@ def test_an_id_that_takes_over_a_row_begins_with_values_and_moments_of_its_own()
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 @pytest.mark.parametrize("options", [{"table_mode": "lazy"}, {}], ids=["lazy", "faithful"])
 def test_workers_that_know_the_next_batch_read_rows_anew(options, tmp_path):
-    """Rows are assigned after they were asked for; and when processes are lost, they are assigned again."""
+    """An assignment comes after the workers' request for the rows; a recovery repeats the assignment."""
     with make_workers(TWO, tmp_path / "c", **options) as runner:
         runners = here(**options), runner
         for seed in range(5):
