@@ -1,4 +1,4 @@
-"""Admission of ids: which of them get entries, and which lose theirs. Knows integers only.
+"""Admission of ids to a limited number of entries. Knows integers only.
 
 An id is *known* if it has an entry; a *candidate* has been seen, but not often enough, or there was no entry left for it.
 """
