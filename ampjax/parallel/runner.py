@@ -194,7 +194,7 @@ class Runner:
         rows: Any,
         values: Any,
     ) -> None:
-        """Gives some rows of a variable new values and fresh optimizer state, as if training had begun with them; all other rows stay.
+        """Gives some rows of a variable new values and fresh optimizer state, as at the start of training; all other rows stay.
 
         This is for rows that a `Vocabulary` has given to new ids. State that all rows share, such as Adam's count of steps, stays as it is. In
         asynchronous training, gradients under way are applied first.

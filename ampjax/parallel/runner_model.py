@@ -220,6 +220,8 @@ class InitialModel:
 class BuiltModel:
     """A model after its first batch: its variables have their homes, and a step trains them.
 
+    It has more than 15 methods, since each change of a model between steps is one.
+
     Args:
       setup: What it is trained with.
       plan: What became of each variable.

@@ -344,7 +344,7 @@ class Training:
         self.model = longer
 
     def _note_rows(self, new: AssignedRows) -> None:
-        """Keeps an assignment for a recovery, in which it is made again."""
+        """Keeps an assignment, so that a recovery can repeat the assignment."""
         if self.recoverer is not None:
             self.recoverer.note(lambda: self.built.assign_rows(new))
 

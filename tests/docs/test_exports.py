@@ -24,7 +24,7 @@ PUBLIC = {
     "ampjax.parallel": """
         get_runner  Runner  ParallaxConfig  Resources  Machine  RemoteDevice  ProcessState  Recovery  Checkpoints  SampleTimes  partitioner  Partitioner
         shard  Parts  Bag  Metrics  Evaluation  RowGrads  Weighted  mean  average  all_gather  all_reduce_sum  all_reduce_bytes  server_bytes
-        Config  get_partitioner  parallel_run
+        Vocabulary  VocabularyChanges  VocabularyCounts  Config  get_partitioner  parallel_run
     """,
     "ampjax.cluster": """
         spawn  Host  Hosts  HostContext  HostOptions  LocalLauncher  RayLauncher

@@ -1,4 +1,4 @@
-"""A vocabulary does what a Python dictionary does, id by id, whatever comes, and goes on as before after it was saved."""
+"""A vocabulary equals a Python dictionary, id by id, under any calls, and after a save and a load."""
 
 from dataclasses import asdict
 
@@ -39,6 +39,10 @@ def choices(draw):
     }
 
 
+def pairs(rows, ids):
+    return list(zip(rows.tolist(), ids.tolist(), strict=True))
+
+
 class VocabularyMachine(RuleBasedStateMachine):
     """A vocabulary beside a dictionary."""
 
@@ -52,8 +56,12 @@ class VocabularyMachine(RuleBasedStateMachine):
     def start(self, options, strings, others):
         self.plain = PlainVocabulary(**options)
         self.vocabulary = px.Vocabulary(**options, strings=strings)
-        self.pool = [*TEXTS, *map(str, range(1, 8))] if strings else [*EXTREMES, *others]
-        self.dtype = object if strings else np.int64
+        if strings:
+            self.pool = [*TEXTS, *map(str, range(1, 8))]
+            self.dtype = object
+        else:
+            self.pool = EXTREMES + others
+            self.dtype = np.int64
 
     def batch(self, chosen):
         ids = np.empty(len(chosen), self.dtype)
@@ -66,16 +74,16 @@ class VocabularyMachine(RuleBasedStateMachine):
         rows, changes = self.vocabulary.admit(ids)
         wanted, what = self.plain.admit(ids.tolist())
         assert rows.tolist() == wanted and rows.dtype == np.int32
-        pairs = zip(changes.rows.tolist(), changes.ids.tolist(), strict=True)
-        assert list(pairs) == what["admitted"]
-        pairs = zip(changes.evicted_rows.tolist(), changes.evicted_ids.tolist(), strict=True)
-        assert list(pairs) == what["evicted"]
-        assert (changes.unknown, changes.n_rows) == (what["unknown"], self.plain.n_rows)
+        assert pairs(changes.rows, changes.ids) == what["admitted"]
+        assert pairs(changes.evicted_rows, changes.evicted_ids) == what["evicted"]
+        assert changes.unknown == what["unknown"]
+        assert changes.n_rows == self.plain.n_rows
 
     @rule(chosen=places)
     def look_up(self, chosen):
         ids = self.batch(chosen)
-        assert self.vocabulary.rows(ids).tolist() == [self.plain.row(one) for one in ids.tolist()]
+        rows = self.vocabulary.rows(ids)
+        assert rows.tolist() == [*map(self.plain.row, ids.tolist())]
 
     @rule()
     def save_and_load(self):
@@ -89,8 +97,8 @@ class VocabularyMachine(RuleBasedStateMachine):
             return
         plain = self.plain
         ids, rows = self.vocabulary.ids()
-        by_row = sorted((it.row, one) for one, it in plain.known.items())
-        assert list(zip(rows.tolist(), ids.tolist(), strict=True)) == by_row
+        by_row = [(it.row, one) for one, it in plain.known.items()]
+        assert pairs(rows, ids) == sorted(by_row)
         assert len(self.vocabulary) == len(plain.known)
         counts = asdict(self.vocabulary.counts)
         assert counts.pop("calls") == plain.calls
@@ -129,7 +137,8 @@ def test_large_batches_of_neighbouring_ids(size, share, seed, evict):
     plain = PlainVocabulary(2, most, evict=evict, max_age=3)
     vocabulary = px.Vocabulary(2, most, evict=evict, max_age=3)
     for turn in range(6):
-        ids = (rng.integers(0, size, size) - size // 2) << (turn % 3 * 8)
+        ids = rng.integers(-(size // 2), size, size)
+        ids = ids << (turn % 3 * 8)
         rows, changes = vocabulary.admit(ids)
         wanted, what = plain.admit(ids.tolist())
         assert rows.tolist() == wanted

@@ -1,4 +1,4 @@
-"""A vocabulary as a Python dictionary would do it, id by id: the oracle of `px.Vocabulary`."""
+"""A vocabulary as a Python dictionary, id by id: the oracle of `px.Vocabulary`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class PlainVocabulary:
     counts: Counter[str] = field(default_factory=Counter)
 
     def admit(self, ids: Sequence[Any]) -> tuple[list[int], dict[str, Any]]:
-        """The rows of a batch, and what has changed."""
+        """Finds the rows of a batch, and lists the changes."""
         self.calls += 1
         admitted = []
         evicted = []
         if self.max_age is not None:
-            for one in [i for i, it in self.known.items() if self.is_old(it)]:
+            for one in self.old_ones(self.known):
                 evicted.append((self.take_row(one), one))
-            for one in [i for i, it in self.candidates.items() if self.is_old(it)]:
+            for one in self.old_ones(self.candidates):
                 del self.candidates[one]
                 self.counts["forgotten"] += 1
         seen = Counter(ids)
@@ -68,8 +68,10 @@ class PlainVocabulary:
         admitted: list[Any],
         evicted: list[Any],
     ) -> None:
-        """What becomes of an id without a row."""
-        total = count + (self.candidates[one].count if one in self.candidates else 0)
+        """Admits an id without a row, or notes a candidate."""
+        total = count
+        if one in self.candidates:
+            total += self.candidates[one].count
         row = None
         if total >= self.admit_after:
             row = self.find_row(evicted)
@@ -119,9 +121,11 @@ class PlainVocabulary:
         table[one].seen = self.calls
         table.move_to_end(one)
 
-    def is_old(self, it: PlainId) -> bool:
-        """Whether an id was in none of the last batches."""
-        return self.max_age is not None and it.seen < self.calls - self.max_age
+    def old_ones(self, table: OrderedDict[Any, PlainId]) -> list[Any]:
+        """Ids that were in none of the last batches."""
+        assert self.max_age is not None
+        first = self.calls - self.max_age
+        return [one for one, it in table.items() if it.seen < first]
 
     def row(self, one: Any) -> int:
         """The row of an id."""

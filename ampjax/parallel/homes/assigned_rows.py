@@ -1,4 +1,4 @@
-"""Rows of a variable that begin anew between steps: checks, and what becomes of a dense variable and its optimizer state.
+"""New rows of a variable between steps: checks of their values, and the changes in a dense variable and its optimizer state.
 
 Rows in tables are the tables' own affair. Knows trees and the optimizer; nothing of steps.
 """
@@ -123,7 +123,7 @@ def checked_new_rows_of(
     like: Any,
     values: Any,
 ) -> np.ndarray:
-    """Checks values of rows that shall come after those that a variable has.
+    """Checks values of rows to append to a variable.
 
     Args:
       name: The variable, as it is written for users.

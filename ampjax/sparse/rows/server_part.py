@@ -67,6 +67,8 @@ class ServerNeeds(NamedTuple):
 class ServerPart:
     """Partitions of a table on one server, empty at first. Clients call its public methods by name.
 
+    It has more than 15 methods, since each request of a client is one.
+
     Args:
       settings: What is in it.
       kernels: The optimizer's compiled functions.
@@ -402,7 +404,7 @@ class ServerPart:
         return result
 
     def assign(self, work: Mapping[int, tuple[np.ndarray, Sequence[np.ndarray]]]) -> None:
-        """Replaces some rows of some partitions; the updates so far are none that they have missed.
+        """Replaces some rows of some partitions; new rows have missed no update.
 
         Args:
           work: By partition the numbers of its rows, `[n]`, each once, and their parameters and states, `[n, ...]` each.

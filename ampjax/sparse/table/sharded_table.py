@@ -308,7 +308,7 @@ class Table:
         row_ids: Int[np.ndarray, " n"],
         values: Float[np.ndarray, "n ..."],
     ) -> None:
-        """Gives some rows new values and fresh optimizer state, as if the table had begun with them; other rows stay as they are.
+        """Gives some rows new values and fresh optimizer state, as in a new table; other rows stay.
 
         State that all rows share, such as Adam's count of updates, stays too. Gradients that wait for `apply` still count.
 

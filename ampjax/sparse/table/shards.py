@@ -174,7 +174,7 @@ class Shards:
         ids: np.ndarray,
         arrays: Sequence[np.ndarray],
     ) -> None:
-        """Replaces some rows, wherever they are.
+        """Replaces some rows of any partitions.
 
         Args:
           ids: `[n]`, each once, int64.

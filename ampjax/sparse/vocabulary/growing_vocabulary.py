@@ -1,11 +1,10 @@
-"""A vocabulary that grows: gives rows of a table to ids as they come, and takes rows back from ids that come no more.
+"""A vocabulary that grows: rows of a table for new ids, and from ids that come no more.
 
 Knows ids and numbers of rows; nothing of the table that holds the rows. `Table.assign` and `Runner.assign_rows` give rows new values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,23 +13,16 @@ import numpy as np
 
 from ampjax.errors import DataError, SettingsError
 from ampjax.sparse.vocabulary import vocabulary_files
-from ampjax.sparse.vocabulary.id_columns import (
-    ID,
-    N_EVICTED,
-    N_FORGOTTEN,
-    N_REFUSED,
-    N_TALLIES,
-    NONE,
-    PLACE,
+from ampjax.sparse.vocabulary.id_admission import (
+    AdmittedIds,
+    IdAdmission,
+    VocabularySettings,
 )
-from ampjax.sparse.vocabulary.id_table import IdTable, compiled_loops, empty_slots
+from ampjax.sparse.vocabulary.id_columns import ID, NONE, PLACE
 from ampjax.sparse.vocabulary.string_codes import StringCodes
 from ampjax.sparse.vocabulary.vocabulary_files import SavedVocabulary
 from ampjax.utils.interrupts import uninterrupted
-from ampjax.utils.setting_checks import at_least, one_of
 
-_ORDERS = ("age", "frequency", None)
-_MOST_ROWS = 2**31 - 1
 _INT64 = np.iinfo(np.int64)
 
 
@@ -57,7 +49,7 @@ class VocabularyChanges:
 
 @dataclass(frozen=True)
 class VocabularyCounts:
-    """What a vocabulary has done so far.
+    """Counts of a vocabulary's calls, reads and changes so far.
 
     Args:
       calls: Calls of `admit`.
@@ -89,56 +81,13 @@ class VocabularyCounts:
         return VocabularyCounts(**sums)
 
 
-@dataclass(frozen=True)
-class VocabularySettings:
-    """A vocabulary's settings, checked; `Vocabulary` says what they mean.
-
-    Args:
-      n_rows: Rows of the table at first.
-      max_rows: Rows that it may have.
-      admit_after: How often an id must be seen.
-      evict: Which id loses its row for another.
-      max_age: Calls after which an id loses its row.
-      max_candidates: How many ids without rows are remembered.
-      strings: Whether ids are strings.
-
-    Raises:
-      SettingsError: If one is out of its range.
-    """
-
-    n_rows: int
-    max_rows: int
-    admit_after: int
-    evict: str | None
-    max_age: int | None
-    max_candidates: int
-    strings: bool
-
-    def __post_init__(self) -> None:
-        at_least("n_rows", self.n_rows, 2)
-        at_least("max_rows", self.max_rows, self.n_rows)
-        if self.max_rows > _MOST_ROWS:
-            raise SettingsError(
-                "setting `max_rows`",
-                f"at most {_MOST_ROWS}, since row numbers are int32",
-                f"{self.max_rows}",
-                "Use several tables.",
-            )
-        at_least("admit_after", self.admit_after, 1)
-        one_of("evict", self.evict, _ORDERS)
-        if self.max_age is not None:
-            at_least("max_age", self.max_age, 1)
-        at_least("max_candidates", self.max_candidates, int(self.admit_after > 1))
-        one_of("strings", self.strings, (False, True))
-
-
 class Vocabulary:
-    """A vocabulary that grows: it gives rows of a table to ids, which may be any integers or strings.
+    """A vocabulary that grows: rows of a table for ids, any integers or strings.
 
     Call `admit` with a batch's ids before its step: an id gets a row when it has been seen often enough. Until then, and where there is no row
     for it, it reads row 0, the unknown row, which is trained like any other. Rows that `admit` has given to new ids still have the values and
     the optimizer state of the ids before them: give them new ones with `Runner.assign_rows` or `Table.assign`. The same ids in the same order
-    get the same rows. An id takes about 100 bytes of host memory; 20,000 ids that are known take about a millisecond, strings five times as long.
+    get the same rows. An id takes about 100 bytes of host memory; 20,000 known integers take about a millisecond, strings about ten.
 
     Args:
       n_rows: Rows of the table at first, the unknown row included.
@@ -178,38 +127,43 @@ class Vocabulary:
         most = n_rows if max_rows is None else max_rows
         if max_candidates is None:
             max_candidates = 0 if admit_after == 1 else most
-        self._settings = VocabularySettings(
-            n_rows, most, admit_after, evict, max_age, max_candidates, strings
+        settings = VocabularySettings(
+            n_rows,
+            most,
+            admit_after,
+            evict,
+            max_age,
+            max_candidates,
+            strings,
         )
-        self._known = IdTable()  # entry e has row e + 1
-        self._candidates = IdTable()
+        self._ids = IdAdmission(settings)
         self._codes = StringCodes() if strings else None
         self._counts = VocabularyCounts()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._ids.known)
 
     def __repr__(self) -> str:
-        kind = "strings" if self._settings.strings else "integers"
+        kind = "strings" if self._ids.settings.strings else "integers"
         rows = f"{self.n_rows} of at most {self.max_rows} rows"
         return f"Vocabulary({len(self)} {kind}, {rows})"
 
     @property
     def n_rows(self) -> int:
         """Rows that the table must have by now, the unknown row included."""
-        result = self._settings.n_rows
-        while result <= self._known.n_used:
+        result = self._ids.settings.n_rows
+        while result <= self._ids.known.n_used:
             result = min(2 * result, self.max_rows)
         return result
 
     @property
     def max_rows(self) -> int:
         """Rows that the table may have."""
-        return self._settings.max_rows
+        return self._ids.settings.max_rows
 
     @property
     def counts(self) -> VocabularyCounts:
-        """The counts of what it has done so far."""
+        """The counts of calls, reads and changes so far."""
         return self._counts
 
     def ids(self) -> tuple[Any, np.ndarray]:
@@ -218,8 +172,8 @@ class Vocabulary:
         Returns:
           The ids, `[n]`, and their rows, `[n]`, in the order of the rows.
         """
-        entries = np.sort(self._known.by_age())
-        return self._as_given(self._known.arrays.lines[entries, ID]), _rows(entries)
+        entries = np.sort(self._ids.known.by_age())
+        return self._as_given(self._ids.known.arrays.lines[entries, ID]), _rows(entries)
 
     def rows(self, ids: Any) -> np.ndarray:
         """Finds the rows of ids, as for an evaluation; nothing changes, and nothing is counted.
@@ -237,7 +191,7 @@ class Vocabulary:
         numbers = given.reshape(-1)
         if self._codes is not None:
             numbers = self._codes.find(numbers.tolist())
-        return _rows(self._known.find(numbers)).reshape(given.shape)
+        return _rows(self._ids.known.find(numbers)).reshape(given.shape)
 
     def admit(self, ids: Any) -> tuple[np.ndarray, VocabularyChanges]:
         """Finds the rows of a batch's ids, and gives rows to new ids.
@@ -257,120 +211,34 @@ class Vocabulary:
         with uninterrupted():
             if self._codes is not None:
                 numbers = self._codes.give(numbers.tolist())
-            rows, changes = self._take_in(numbers)
-        return rows.reshape(given.shape), changes
+            admitted = self._ids.admit(numbers, self._counts.calls + 1)
+            changes = VocabularyChanges(
+                rows=_rows(admitted.new[:, 0]),
+                ids=self._as_given(admitted.new[:, 1]),
+                evicted_rows=_rows(admitted.lost[:, 0]),
+                evicted_ids=self._as_given(admitted.lost[:, 1]),
+                unknown=int((admitted.entries == NONE).sum()),
+                n_rows=self.n_rows,
+            )
+            self._forget_codes(admitted)
+            self._note(changes, admitted)
+        return _rows(admitted.entries).reshape(given.shape), changes
 
-    def _take_in(self, ids: np.ndarray) -> tuple[np.ndarray, VocabularyChanges]:
-        """Does the work of `admit`, with ids as integers `[n]`."""
-        step = self._counts.calls + 1
-        aged, outdated = self._drop_aged(step)
-        entries = np.empty(len(ids), np.int64)
-        misses = np.empty(len(ids), np.int64)
-        n_misses = compiled_loops().see(self._known.arrays, ids, step, entries, misses)
-        misses = misses[:n_misses]
-        new, counts, places = _find_distinct(ids, misses)
-        got, evicted, forgotten, n_refused = self._admit_distinct(new, counts, step)
-        entries[misses] = got[places]
-        lost = np.concatenate([aged, evicted])
-        forgotten = np.concatenate([outdated, forgotten])
-        is_admitted = got != NONE
-        changes = VocabularyChanges(
-            rows=_rows(got[is_admitted]),
-            ids=self._as_given(new[is_admitted]),
-            evicted_rows=_rows(lost[:, 0]),
-            evicted_ids=self._as_given(lost[:, 1]),
-            unknown=int((entries == NONE).sum()),
-            n_rows=self.n_rows,
-        )
-        self._forget_codes([lost[:, 1], forgotten, new[~is_admitted]])
+    def _note(
+        self,
+        changes: VocabularyChanges,
+        admitted: AdmittedIds,
+    ) -> None:
+        """Counts a call."""
         self._counts = self._counts.plus(
             calls=1,
-            reads=len(ids),
+            reads=len(admitted.entries),
             unknown=changes.unknown,
-            admitted=len(changes.rows),
-            evicted=len(lost),
-            refused=n_refused,
-            forgotten=len(forgotten),
+            admitted=len(admitted.new),
+            evicted=len(admitted.lost),
+            refused=admitted.n_refused,
+            forgotten=len(admitted.forgotten),
         )
-        return _rows(entries), changes
-
-    def _drop_aged(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Takes out ids that are too old.
-
-        Returns:
-          Entries and ids that have lost their rows, `[n, 2]`, and ids that were candidates, `[m]`.
-        """
-        max_age = self._settings.max_age
-        if max_age is None:
-            return np.empty((0, 2), np.int64), np.empty(0, np.int64)
-        aged = self._known.drop_older(step - max_age)
-        outdated = self._candidates.drop_older(step - max_age)
-        return (
-            np.stack([aged, self._known.arrays.lines[aged, ID]], axis=1),
-            self._candidates.arrays.lines[outdated, ID],
-        )
-
-    def _admit_distinct(
-        self,
-        ids: np.ndarray,
-        counts: np.ndarray,
-        step: int,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Admits ids that have been seen often enough, as far as there is room.
-
-        Args:
-          ids: `[n]`, each once; none is known.
-          counts: `[n]`, how often each was seen in this call.
-          step: The call's number.
-
-        Returns:
-          Their entries, `[n]`; entries and ids that have lost their rows, `[m, 2]`; ids that are forgotten, `[k]`; how many ids found no room.
-        """
-        settings = self._settings
-        loops = compiled_loops()
-        most = settings.max_rows - 1
-        n_ripe = loops.count_ripe(
-            self._candidates.arrays,
-            ids,
-            counts,
-            settings.admit_after,
-        )
-        self._known.reserve(n_ripe, most)
-        self._candidates.reserve(len(ids), settings.max_candidates)
-        victims = self._victims(n_ripe - (most - len(self)), step)
-        victim_ids = self._known.arrays.lines[victims, ID]
-        entries = np.empty(len(ids), np.int64)
-        forgotten = np.empty(len(ids), np.int64)
-        tally = np.zeros(N_TALLIES, np.int64)
-        loops.take_in(
-            self._known.arrays,
-            self._candidates.arrays,
-            ids,
-            counts,
-            step,
-            settings.admit_after,
-            most,
-            settings.max_candidates,
-            victims,
-            entries,
-            forgotten,
-            tally,
-        )
-        evicted = np.stack([victims, victim_ids], axis=1)
-        return (
-            entries,
-            evicted[: tally[N_EVICTED]],
-            forgotten[: tally[N_FORGOTTEN]],
-            int(tally[N_REFUSED]),
-        )
-
-    def _victims(self, count: int, step: int) -> np.ndarray:
-        """Lists entries of ids that lose their rows if others need them, at most so many; ids of this call are not among them."""
-        if count <= 0 or self._settings.evict is None:
-            return np.empty(0, np.int64)
-        if self._settings.evict == "age":
-            return self._known.oldest(count, step)
-        return self._known.rarest(count, step)
 
     # ---- ids as they are given ---------------------------------------------------------------------------------------
 
@@ -379,26 +247,27 @@ class Vocabulary:
         return _checked_integers(ids) if self._codes is None else _checked_strings(ids)
 
     def _as_given(self, numbers: np.ndarray) -> np.ndarray:
-        """Ids as users gave them."""
+        """Ids in the form that users gave."""
         if self._codes is None:
             return numbers.copy()
         texts = np.empty(len(numbers), object)
         texts[:] = self._codes.texts(numbers)
         return texts
 
-    def _forget_codes(self, numbers: Sequence[np.ndarray]) -> None:
+    def _forget_codes(self, admitted: AdmittedIds) -> None:
         """Forgets strings that are neither known nor candidates any more."""
         if self._codes is None:
             return
-        codes = np.unique(np.concatenate(numbers))
-        has_row = self._known.find(codes) != NONE
-        is_candidate = self._candidates.find(codes) != NONE
+        gone = (admitted.lost[:, 1], admitted.forgotten, admitted.left_out)
+        codes = np.unique(np.concatenate(gone))
+        has_row = self._ids.known.find(codes) != NONE
+        is_candidate = self._ids.candidates.find(codes) != NONE
         self._codes.forget(codes[~has_row & ~is_candidate])
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> None:
-        """Writes the vocabulary to a folder, with checksums; if writing is interrupted, what was saved there before is still valid.
+        """Writes the vocabulary to a folder, with checksums; if writing is interrupted, the earlier save there is still valid.
 
         Save it when the runner is saved, into a folder of its own beside the runner's: rows and ids belong together.
 
@@ -406,7 +275,7 @@ class Vocabulary:
           folder: Made if it is missing.
         """
         tables = []
-        for table in (self._known, self._candidates):
+        for table in (self._ids.known, self._ids.candidates):
             entries = table.by_age()
             lines = table.arrays.lines[entries]
             tables.append(np.column_stack([entries, lines[:, :PLACE]]))
@@ -417,10 +286,10 @@ class Vocabulary:
             known[:, 1] = np.arange(len(known))
             candidates[:, 1] = np.arange(len(known), len(texts))
         saved = SavedVocabulary(
-            asdict(self._settings),
+            asdict(self._ids.settings),
             asdict(self._counts),
             known,
-            self._known.free.copy(),
+            self._ids.known.free.copy(),
             candidates,
             texts,
         )
@@ -450,8 +319,8 @@ class Vocabulary:
         candidates = saved.candidates
         result._counts = counts
         result._codes = None if saved.texts is None else StringCodes(saved.texts)
-        result._known.restore(saved.known[:, 0], saved.known[:, 1:], saved.free)
-        result._candidates.restore(
+        result._ids.known.restore(saved.known[:, 0], saved.known[:, 1:], saved.free)
+        result._ids.candidates.restore(
             np.arange(len(candidates)),
             candidates[:, 1:],
             np.empty(0, np.int64),
@@ -460,35 +329,8 @@ class Vocabulary:
 
 
 def _rows(entries: np.ndarray) -> np.ndarray:
-    """The rows of entries, int32: row 0 is the one of ids without an entry."""
+    """The rows of entries, int32: row 0 belongs to ids without an entry."""
     return (entries + 1).astype(np.int32)
-
-
-def _find_distinct(
-    ids: np.ndarray,
-    misses: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Finds the distinct ones among some ids, in the order in which they first come.
-
-    Args:
-      ids: `[n]`.
-      misses: `[m]`, places of the ids that are meant.
-
-    Returns:
-      The distinct ids `[k]`, how often each comes `[k]`, and for each of the misses the place of its id among them, `[m]`.
-    """
-    distinct = np.empty(len(misses), np.int64)
-    counts = np.empty(len(misses), np.int64)
-    places = np.empty(len(misses), np.int64)
-    found = compiled_loops().find_distinct(
-        ids,
-        misses,
-        empty_slots(len(misses)),
-        distinct,
-        counts,
-        places,
-    )
-    return distinct[:found], counts[:found], places
 
 
 def _checked_integers(ids: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What the arrays of a table of ids hold: their columns, by name.
+"""Names for the columns of the arrays in a table of ids.
 
 An id has an entry, a line of `lines`. It is found by its slot (open addressing, one slot after the other). The queue says in which order ids were
 last seen: an id that is seen again gets another place at the queue's end, and its place before that is void.

@@ -1,4 +1,4 @@
-"""Loops over ids, compiled by Numba: who imports this module imports Numba, so a vocabulary does when it is made.
+"""Loops over ids, compiled by Numba. To import this module imports Numba, so a vocabulary waits for its first call.
 
 `t` is always an `IdArrays`. No loop makes an array, and none is given more ids than its table has entries for.
 """
@@ -244,7 +244,7 @@ def see(t, ids, step, entries, misses):
 
 @entry
 def find_distinct(ids, misses, slots, distinct, counts, places):
-    """Finds the distinct ones among some ids, in the order in which they first come.
+    """Finds the distinct ids among some ids, in the order of their first places.
 
     Args:
       ids: `[n]`.
@@ -409,7 +409,7 @@ def take_in(
     forgotten,
     tally,
 ):
-    """Admits ids that have been seen often enough; others become candidates, or stay it.
+    """Admits ids that have been seen often enough; others become candidates, or stay candidates.
 
     Args:
       known: The table of admitted ids.

@@ -50,12 +50,12 @@ class IdTable:
 
     @property
     def n_used(self) -> int:
-        """Entries that were ever used; these are the first ones."""
+        """The number of entries that were ever used; lower entries were used first."""
         return int(self.arrays.numbers[N_USED])
 
     @property
     def free(self) -> np.ndarray:
-        """Those that are free by now; the last of them is used next."""
+        """The entries that are free by now; the last entry is used next."""
         return self.arrays.free[: self.arrays.numbers[N_FREE]]
 
     def reserve(self, n_new: int, most: int) -> None:
@@ -70,7 +70,8 @@ class IdTable:
         if wanted <= has:
             return
         old = self.arrays
-        new = _empty_arrays(max(wanted, min(2 * has, most)))
+        doubled = min(2 * has, most)
+        new = _empty_arrays(max(wanted, doubled))
         new.lines[:has] = old.lines
         new.free[:has] = old.free
         new.queue[: len(old.queue)] = old.queue
@@ -79,7 +80,7 @@ class IdTable:
         self.arrays = new
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Finds the entries of ids, `[n]`; `NONE` for those that are not in the table.
+        """Finds the entries of ids, `[n]`; `NONE` for an id that is not in the table.
 
         Args:
           ids: `[n]`, int64.
@@ -103,9 +104,11 @@ class IdTable:
 
     def by_age(self) -> np.ndarray:
         """Lists the entries of all ids, the one that was seen longest ago first."""
-        places = np.arange(self.arrays.numbers[HEAD], self.arrays.numbers[TAIL])
+        numbers = self.arrays.numbers
+        places = np.arange(numbers[HEAD], numbers[TAIL])
         entries = self.arrays.queue[places]
-        return entries[self.arrays.lines[entries, PLACE] == places]
+        is_last = self.arrays.lines[entries, PLACE] == places
+        return entries[is_last]
 
     def oldest(self, count: int, step: int) -> np.ndarray:
         """Lists entries of ids that were seen longest ago, the oldest first.
@@ -119,21 +122,24 @@ class IdTable:
         return found[:n_found]
 
     def rarest(self, count: int, step: int) -> np.ndarray:
-        """Lists entries of ids that were seen least often; of equal ones the oldest first, and of those of one call the lowest.
+        """Lists entries of ids that were seen least often; of equal counts the oldest first, then the lowest entry.
 
         Args:
           count: At most how many.
           step: Only ids that were last seen before this call.
         """
         lines = self.arrays.lines[: self.n_used]
-        entries = np.flatnonzero((lines[:, PLACE] != NONE) & (lines[:, SEEN] < step))
+        is_used = lines[:, PLACE] != NONE
+        is_older = lines[:, SEEN] < step
+        entries = np.flatnonzero(is_used & is_older)
         counts = lines[entries, COUNT]
         if count < len(entries):
             # Sorting all of them would take ten times as long.
             bound = np.partition(counts, count - 1)[count - 1]
             entries = entries[counts <= bound]
             counts = lines[entries, COUNT]
-        order = np.lexsort((entries, lines[entries, SEEN], counts))
+        seen = lines[entries, SEEN]
+        order = np.lexsort((entries, seen, counts))
         return entries[order[:count]]
 
     def restore(
@@ -157,7 +163,9 @@ class IdTable:
         arrays.lines[entries, PLACE] = np.arange(n_ids)
         arrays.queue[:n_ids] = entries
         arrays.free[: len(free)] = free
-        arrays.numbers[[N_USED, N_FREE, HEAD, TAIL]] = n_used, len(free), 0, n_ids
+        arrays.numbers[N_USED] = n_used
+        arrays.numbers[N_FREE] = len(free)
+        arrays.numbers[TAIL] = n_ids
         compiled_loops().fill_slots(arrays)
 
 
@@ -167,17 +175,14 @@ def empty_slots(n_ids: int) -> np.ndarray:
     Args:
       n_ids: How many ids there may be.
     """
-    slots = np.empty((1 << max(2 * n_ids, 4).bit_length(), 2), np.int64)
-    slots[:] = NONE
-    return slots
+    n_slots = 1 << max(2 * n_ids, 4).bit_length()
+    return np.full((n_slots, 2), NONE, np.int64)
 
 
 def _empty_arrays(n_entries: int) -> IdArrays:
-    lines = np.empty((n_entries, N_COLUMNS), np.int64)
-    lines[:] = NONE
     return IdArrays(
         empty_slots(n_entries),
-        lines,
+        np.full((n_entries, N_COLUMNS), NONE, np.int64),
         np.empty(2 * n_entries, np.int64),
         np.empty(n_entries, np.int64),
         np.zeros(N_NUMBERS, np.int64),

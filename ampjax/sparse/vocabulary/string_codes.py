@@ -18,12 +18,15 @@ class StringCodes:
     """
 
     def __init__(self, texts: Iterable[str] = ()):
-        self._texts = dict(enumerate(texts))
-        self._codes = {text: code for code, text in self._texts.items()}
+        self._texts: dict[int, str] = {}
+        self._codes: dict[str, int] = {}
+        for code, text in enumerate(texts):
+            self._texts[code] = text
+            self._codes[text] = code
         self._next = len(self._texts)
 
     def find(self, texts: Sequence[str]) -> np.ndarray:
-        """Finds the integers of strings, `[n]`; `NONE` for those that have none.
+        """Finds the integers of strings, `[n]`; `NONE` for a string without an integer.
 
         Args:
           texts: `[n]`.
@@ -32,7 +35,7 @@ class StringCodes:
         return np.fromiter(codes, np.int64, len(texts))
 
     def give(self, texts: Sequence[str]) -> np.ndarray:
-        """Finds the integers of strings, `[n]`, and gives new ones to those that have none.
+        """Finds the integers of strings, `[n]`, and gives new integers to new strings.
 
         Args:
           texts: `[n]`.
@@ -62,4 +65,5 @@ class StringCodes:
           codes: `[n]`, their integers, each once.
         """
         for code in codes.tolist():
-            del self._codes[self._texts.pop(code)]
+            text = self._texts.pop(code)
+            del self._codes[text]

@@ -14,9 +14,20 @@ _KIND = "vocabulary"
 _WIDTH = 4
 """Columns of a saved id: its entry, the id, how often it was seen, and in which call last."""
 
+_INTEGERS = [
+    (2, "int64"),
+    (1, "int64"),
+    (2, "int64"),
+]
+_TEXTS = [
+    (1, "int64"),
+    (1, "uint8"),
+]
+"""Axes and dtypes of the arrays: of all vocabularies, and further ones of strings."""
+
 
 class SavedVocabulary(NamedTuple):
-    """A vocabulary as it is saved.
+    """The contents of a saved vocabulary.
 
     Args:
       settings: Its settings, in JSON's types.
@@ -61,9 +72,12 @@ def save(folder: str | Path, saved: SavedVocabulary) -> None:
     arrays = [saved.known, saved.free, saved.candidates]
     if saved.texts is not None:
         # JSON would need six bytes for a letter that is not ASCII, and is read in one piece.
-        encoded = [text.encode("utf-8", "surrogatepass") for text in saved.texts]
-        sizes = np.array([len(text) for text in encoded], np.int64)
-        arrays += [sizes, np.frombuffer(b"".join(encoded), np.uint8)]
+        encoded = []
+        for text in saved.texts:
+            encoded.append(text.encode("utf-8", "surrogatepass"))
+        sizes = [len(text) for text in encoded]
+        arrays.append(np.array(sizes, np.int64))
+        arrays.append(np.frombuffer(b"".join(encoded), np.uint8))
     table_files.save(folder, facts, iter([]), arrays)
 
 
@@ -88,17 +102,24 @@ def load(folder: str | Path) -> SavedVocabulary:
     if not isinstance(settings, dict) or not isinstance(counts, dict):
         raise damaged(folder, "settings and counts", "something else")
     _, arrays = table_files.read_arrays(folder, facts)
+    has_texts = bool(settings.get("strings"))
+    wanted = _INTEGERS + (_TEXTS if has_texts else [])
     types = [(array.ndim, str(array.dtype)) for array in arrays]
-    wanted = [(2, "int64"), (1, "int64"), (2, "int64")]
-    if settings.get("strings"):
-        wanted += [(1, "int64"), (1, "uint8")]
     if types != wanted:
         raise damaged(folder, f"arrays {wanted}", f"{types}")
-    texts = _split_texts(folder, *arrays[3:]) if settings.get("strings") else None
-    known, free, candidates = arrays[:3]
-    saved = SavedVocabulary(settings, counts, known, free, candidates, texts)
+    texts = None
+    if has_texts:
+        texts = _split_texts(folder, *arrays[3:])
     table_files.sweep(folder)
-    return saved
+    known, free, candidates = arrays[:3]
+    return SavedVocabulary(
+        settings,
+        counts,
+        known,
+        free,
+        candidates,
+        texts,
+    )
 
 
 def check(
@@ -118,23 +139,31 @@ def check(
     Raises:
       TableError: If they can't.
     """
-    known = saved.known
-    candidates = saved.candidates
-    if known.shape[1] != _WIDTH or candidates.shape[1] != _WIDTH:
-        raise damaged(folder, f"{_WIDTH} columns", f"{known.shape[1]} and {candidates.shape[1]}")
-    used = np.concatenate([known[:, 0], saved.free])
-    if len(used) > most or (np.sort(used) != np.arange(len(used))).any():
+    tables = (saved.known, saved.candidates)
+    for table in tables:
+        if table.shape[1] != _WIDTH:
+            raise damaged(folder, f"{_WIDTH} columns", f"{table.shape[1]}")
+    used = np.concatenate([saved.known[:, 0], saved.free])
+    used.sort()
+    if len(used) > most or (used != np.arange(len(used))).any():
         raise damaged(folder, f"each of at most {most} rows once", "others")
-    ids = np.concatenate([known[:, 1], candidates[:, 1]])
+    ids = np.concatenate([table[:, 1] for table in tables])
     if len(np.unique(ids)) != len(ids):
         raise damaged(folder, "each id once", "an id that is there twice")
     if saved.texts is not None:
         _check_numbers(folder, saved.texts, ids)
-    for table in (known, candidates):
-        _, _, counts, seen = table.T
-        in_order = (np.diff(seen) >= 0).all()
-        if not in_order or (seen < 1).any() or (seen > calls).any() or (counts < 1).any():
+    for table in tables:
+        if not _are_in_order(table, calls):
             raise damaged(folder, f"ids in the order of {calls} calls", "another order")
+
+
+def _are_in_order(table: np.ndarray, calls: int) -> bool:
+    """Tells whether ids were seen in earlier calls, the oldest first."""
+    if not len(table):
+        return True
+    seen = table[:, 3]
+    rises = bool((np.diff(seen) >= 0).all())
+    return rises and seen[0] >= 1 and seen[-1] <= calls and table[:, 2].min() >= 1
 
 
 def _check_numbers(
@@ -143,7 +172,9 @@ def _check_numbers(
     numbers: np.ndarray,
 ) -> None:
     """Checks that strings have their numbers."""
-    if len({*texts}) != len(texts) or sorted(numbers.tolist()) != [*range(len(texts))]:
+    in_order = np.sort(numbers)
+    is_numbered = np.array_equal(in_order, np.arange(len(texts)))
+    if not is_numbered or len(set(texts)) != len(texts):
         raise damaged(folder, "a string for each id", "others")
 
 
@@ -153,14 +184,16 @@ def _split_texts(
     joined: np.ndarray,
 ) -> list[str]:
     """Cuts joined strings apart."""
-    ends = np.cumsum(sizes)
-    if (sizes < 0).any() or (ends[-1] if len(ends) else 0) != len(joined):
+    if (sizes < 0).any() or sizes.sum() != len(joined):
         raise damaged(folder, "sizes of strings", "others")
     encoded = joined.tobytes()
     texts = []
+    start = 0
     try:
-        for size, end in zip(sizes.tolist(), ends.tolist(), strict=True):
-            texts.append(encoded[end - size : end].decode("utf-8", "surrogatepass"))
+        for size in sizes.tolist():
+            end = start + size
+            texts.append(encoded[start:end].decode("utf-8", "surrogatepass"))
+            start = end
     except UnicodeDecodeError as error:
         raise damaged(folder, "strings in UTF-8", f"{error}") from error
     return texts
