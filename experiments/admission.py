@@ -76,7 +76,8 @@ def make_graph(long: int) -> amp.Graph:
             worker=0,
         )
         first = amp.npt("step 0", lambda logit: logit, worker=1)
-        slow, fast = amp.cond(first(share(begin)), lambda state: state.label == 1)
+        begun = first(share(begin))
+        slow, fast = amp.cond(begun, lambda state: state.label == 1)
         for number in range(1, long):
             step = amp.npt(f"step {number}", lambda logit: logit, worker=1 + number)
             slow = step(slow)
@@ -121,12 +122,13 @@ def examples(
     """
     labels = np.zeros(n, np.float32)
     labels[: round(n * share)] = 1
+    ones = np.ones(1, np.float32)
     result = []
     for label in np.random.default_rng(seed).permutation(labels):
         result.append(
             {
-                "begin": amp.messages(np.ones(1, np.float32), label=int(label)),
-                "label": amp.messages(np.full(1, label), label=int(label)),
+                "begin": amp.messages(ones, label=int(label)),
+                "label": amp.messages(label * ones, label=int(label)),
             }
         )
     return result
@@ -146,7 +148,9 @@ def train(
       bound: In updates.
       seed: Of the order of examples.
     """
-    settings: dict[str, Any] = {} if way is None else {WAYS[way]: bound}
+    settings: dict[str, Any] = {}
+    if way is not None:
+        settings[WAYS[way]] = bound
     trainer = amp.Trainer(
         make_graph(options.long),
         optax.sgd(options.rate),
@@ -249,7 +253,12 @@ def picture(
                 bounds.append(bound)
                 shares.append(_means(records, way, bound)["share"])
         axes.plot(bounds, shares, "o-", label=f"late gradients are {way}")
-    axes.axhline(records[0]["true_share"], color="0.5", linestyle=":", label="true share")
+    axes.axhline(
+        records[0]["true_share"],
+        color="0.5",
+        linestyle=":",
+        label="true share",
+    )
     axes.set_xscale("log", base=2)
     axes.set_ylim(0, 1)
     axes.set_xlabel("bound on staleness, in updates")
@@ -271,7 +280,10 @@ def _means(
     bound: int | None,
 ) -> dict[str, float]:
     """The means over seeds of a way's numbers."""
-    own = [record for record in records if record["way"] == way and record["bound"] == bound]
+    own = []
+    for record in records:
+        if (record["way"], record["bound"]) == (way, bound):
+            own.append(record)
     result = {}
     for name in ("share", "dropped", "staleness", "most_stale", "seconds"):
         result[name] = float(np.mean([record[name] for record in own]))

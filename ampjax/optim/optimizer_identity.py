@@ -1,4 +1,4 @@
-"""By what a checkpoint knows its optimizer: the parts of its state in words, and the operations by which it makes updates of gradients.
+"""The identity of an optimizer for checkpoints: the parts of its state in words, and the operations that make updates of gradients.
 
 Adam and NAdam, or momentum and Nesterov's, keep the same state, so that only the operations tell them apart. What depends on counts alone is left
 out, so that another schedule of the learning rate is no other optimizer.

@@ -473,7 +473,7 @@ class Runner:
         self._training.save(path, base)
 
     def export(self, path: str | Path) -> None:
-        """Writes all parameters to one file of NumPy's, which `numpy.load` reads: by name, as `explain` writes it, an array.
+        """Writes all parameters to one file of NumPy's, for `numpy.load`: an array by each name that `explain` shows.
 
         Tables are written block by block, so that they are not copied as a whole. bfloat16 is written as float32, which NumPy knows. The
         optimizer's state is not in the file.

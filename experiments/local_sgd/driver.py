@@ -55,7 +55,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What the table and the picture call it."""
+        """The name in table and picture."""
         return f"{self.way}, {self.rule} {self.rate:g}"
 
 
@@ -69,7 +69,7 @@ PUBLISHED = (
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSgdOptions:
-    """Trains a network on four workers of different speed that make 20 steps each before they meet, in virtual time.
+    """Trains a network on four workers of different speed, each of which makes 20 steps between two meetings, in virtual time.
 
     The published rows take a minute or two for each seed, but the asynchronous one, which takes half an hour.
 
@@ -181,7 +181,11 @@ def evaluate(
     right = 0
     for start in range(0, len(data), CHUNK):
         chunk = slice(start, start + CHUNK)
-        of_chunk = totals(flat, data.features[chunk], data.labels[chunk])
+        of_chunk = totals(
+            flat,
+            data.features[chunk],
+            data.labels[chunk],
+        )
         loss += float(of_chunk[0])
         right += int(of_chunk[1])
     return loss / len(data), right / len(data)
@@ -220,10 +224,17 @@ def _record(
     outcome: Outcome,
     data: clusters.Clusters,
 ) -> dict[str, Any]:
-    """What is written to the file."""
+    """A training's record for the file."""
     rng = np.random.default_rng(settings.seed + 2)
-    chosen = rng.choice(len(data), min(EVALUATED, len(data)), replace=False)
-    some = clusters.Clusters(data.features[chosen], data.labels[chosen])
+    chosen = rng.choice(
+        len(data),
+        min(EVALUATED, len(data)),
+        replace=False,
+    )
+    some = clusters.Clusters(
+        data.features[chosen],
+        data.labels[chosen],
+    )
     losses = []
     accuracies = []
     for params in outcome.params:
@@ -251,7 +262,10 @@ def _record(
     }
 
 
-def _table(rows: Sequence[Row], records: Sequence[dict[str, Any]]) -> Any:
+def _table(
+    rows: Sequence[Row],
+    records: Sequence[dict[str, Any]],
+) -> Any:
     table = compact(
         "training",
         "steps",
@@ -268,7 +282,9 @@ def _table(rows: Sequence[Row], records: Sequence[dict[str, Any]]) -> Any:
         own = [record for record in records if record["name"] == row.name]
         losses = [record["losses"][-1] for record in own]
         spread = f"{statistics.stdev(losses):.4f}" if len(losses) > 1 else ""
-        loss, accuracy, seconds = ("", "", "")
+        loss = ""
+        accuracy = ""
+        seconds = ""
         if row.printed is not None:
             loss = f"{row.printed[0]:.6f}"
             accuracy = f"{row.printed[1]:.2f}"
@@ -290,7 +306,10 @@ def _table(rows: Sequence[Row], records: Sequence[dict[str, Any]]) -> Any:
     return table
 
 
-def _ages(row: Row, records: Sequence[dict[str, Any]]) -> dict[int, int]:
+def _ages(
+    row: Row,
+    records: Sequence[dict[str, Any]],
+) -> dict[int, int]:
     """By staleness how many pseudo-gradients a training had, over all seeds."""
     result: dict[int, int] = {}
     for record in records:

@@ -1,4 +1,4 @@
-"""What a worker does during a visit: some steps of AdamW from the server's parameters, on a network with one hidden layer."""
+"""A worker's training during a visit: some steps of AdamW from the server's parameters, on a network with one hidden layer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ from jax.flatten_util import ravel_pytree
 
 from experiments.data.clusters import N_CLASSES, N_FEATURES
 
+Network = Callable[[jax.Array, jax.Array], jax.Array]
+"""From parameters `[p]` and features `[n, 512]` to scores `[n, 4]`."""
+
+Training = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+"""From parameters `[p]`, features `[s, b, 512]`, labels `[s, b]` and learning rates `[s]` to an array."""
+
 PEAK = 2e-4
 LOWEST = 1e-6
 """Learning rates at the beginning and the end of the cosine."""
 
 
 def init(seed: int, hidden: int) -> jax.Array:
-    """The parameters as a vector, uniform within one over the square root of a layer's inputs, as PyTorch draws them.
+    """The first parameters as a vector: uniform within one over the square root of a layer's inputs, as in PyTorch.
 
     Args:
       seed: Of the random numbers.
@@ -29,32 +35,47 @@ def init(seed: int, hidden: int) -> jax.Array:
     return ravel_pytree(_draw(jax.random.key(seed), hidden))[0]
 
 
-def _draw(key: jax.Array, hidden: int) -> dict[str, jax.Array]:
+def _draw(
+    key: jax.Array,
+    hidden: int,
+) -> dict[str, jax.Array]:
     keys = iter(jax.random.split(key, 4))
 
-    def uniform(n_in: int, shape: tuple[int, ...]) -> jax.Array:
+    def uniform(n_in: int, *shape: int) -> jax.Array:
         bound = 1 / math.sqrt(n_in)
-        return jax.random.uniform(next(keys), shape, minval=-bound, maxval=bound)
+        return jax.random.uniform(
+            next(keys),
+            shape,
+            minval=-bound,
+            maxval=bound,
+        )
 
     return {
-        "hidden_w": uniform(N_FEATURES, (N_FEATURES, hidden)),
-        "hidden_b": uniform(N_FEATURES, (hidden,)),
-        "output_w": uniform(hidden, (hidden, N_CLASSES)),
-        "output_b": uniform(hidden, (N_CLASSES,)),
+        "hidden_w": uniform(N_FEATURES, N_FEATURES, hidden),
+        "hidden_b": uniform(N_FEATURES, hidden),
+        "output_w": uniform(hidden, hidden, N_CLASSES),
+        "output_b": uniform(hidden, N_CLASSES),
     }
 
 
-def logits_of(hidden: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The network, `(parameters [p], features [n, 512]) -> scores [n, 4]`.
+def logits_of(hidden: int) -> Network:
+    """The network.
 
     Args:
       hidden: Hidden units.
     """
-    like = jax.eval_shape(lambda: _draw(jax.random.key(0), hidden))
-    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), like)
+    key = jax.random.key(0)
+    like = jax.eval_shape(lambda: _draw(key, hidden))
+    zeros = jax.tree.map(
+        lambda leaf: np.zeros(leaf.shape, np.float32),
+        like,
+    )
     unravel = ravel_pytree(zeros)[1]
 
-    def logits(flat: jax.Array, features: jax.Array) -> jax.Array:
+    def logits(
+        flat: jax.Array,
+        features: jax.Array,
+    ) -> jax.Array:
         params = unravel(flat)
         units = jax.nn.relu(features @ params["hidden_w"] + params["hidden_b"])
         return units @ params["output_w"] + params["output_b"]
@@ -77,8 +98,10 @@ def rates(
     Returns:
       `[inner_steps]` float32.
     """
-    done = np.minimum((first_step + np.arange(inner_steps)) / total, 1)
-    result = LOWEST + (PEAK - LOWEST) * 0.5 * (1 + np.cos(np.pi * done))
+    steps = first_step + np.arange(inner_steps)
+    done = np.minimum(steps / total, 1)
+    share = 0.5 * (1 + np.cos(np.pi * done))
+    result = LOWEST + (PEAK - LOWEST) * share
     result[0] = PEAK
     return result.astype(np.float32)
 
@@ -86,8 +109,8 @@ def rates(
 def make_training(
     hidden: int,
     decay: float,
-) -> Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]:
-    """A visit's training, `(parameters, features [s, b, 512], labels [s, b], rates [s]) -> parameters`.
+) -> Training:
+    """A visit's training, which gives new parameters.
 
     Args:
       hidden: Hidden units.
@@ -128,7 +151,7 @@ def make_visit(
     hidden: int,
     decay: float,
     weight: float,
-) -> Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]:
+) -> Training:
     """A visit as a differentiable function: its value is the loss of the first batch, its gradient the pseudo-gradient.
 
     Args:

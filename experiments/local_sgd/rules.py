@@ -1,4 +1,4 @@
-"""The outer rules that are compared: by what the server updates its parameters, with and without a remedy for staleness."""
+"""The outer rules in comparison: the server's optimizers, with and without a remedy for staleness."""
 
 from __future__ import annotations
 

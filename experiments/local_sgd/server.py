@@ -21,6 +21,7 @@ import optax
 
 import ampjax as amp
 from ampjax.errors import SettingsWarning
+from ampjax.ir.wires import Wire
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, Dispatch
 from experiments.data.clusters import N_FEATURES, Clusters
@@ -86,13 +87,13 @@ def make_graph(settings: LocalSgd, outer: optax.GradientTransformation) -> amp.G
             worker=0,
         )
         ready = []
-        for number, wire in enumerate(amp.cond(begin, lambda state: state.worker, WORKERS)):
+        for number, wire in enumerate(_by_worker(begin)):
             wait = amp.npt(f"wait {number}", lambda one: one, worker=1 + number)
             ready.append(wait(wire))
         sent = server(amp.phi("ready", *ready))
         routes = []
         for wire in (sent, *inputs):
-            routes.append(amp.cond(wire, lambda state: state.worker, WORKERS))
+            routes.append(_by_worker(wire))
         losses = []
         for number, of_worker in enumerate(zip(*routes, strict=True)):
             node = amp.npt(f"worker {number}", visit, worker=1 + number)
@@ -102,8 +103,17 @@ def make_graph(settings: LocalSgd, outer: optax.GradientTransformation) -> amp.G
     return graph
 
 
+def _by_worker(wire: Wire) -> tuple[Wire, ...]:
+    """A wire for each worker."""
+    return amp.cond(
+        wire,
+        lambda state: state.worker,
+        WORKERS,
+    )
+
+
 class VisitData:
-    """Visits as instances: their batches are cut from the data when they are gathered.
+    """Visits as instances; batches are cut from the data on demand.
 
     Args:
       data: All examples; as many parts of them as workers.
@@ -161,9 +171,13 @@ class VisitData:
         """
         places = np.arange(len(ids))
         worker = np.array([self._visits[i].worker for i in ids])
-        columns = [np.stack(column) for column in zip(*map(self.batches, ids), strict=True)]
-        columns.append(np.ones(len(ids), np.float32))
-        payloads = dict(zip(("features", "labels", "rates", "begin"), columns, strict=True))
+        features, labels, steps = zip(*map(self.batches, ids), strict=True)
+        payloads = {
+            "features": np.stack(features),
+            "labels": np.stack(labels),
+            "rates": np.stack(steps),
+            "begin": np.ones(len(ids), np.float32),
+        }
         messages = {}
         for name, payload in payloads.items():
             messages[name] = amp.Messages(payload, places, {"worker": worker})
@@ -188,11 +202,14 @@ class VisitTimes:
         times = defaultdict(list)
         back = [0.0] * WORKERS
         for visit in visits:
-            waiting = _nanoseconds(back[visit.worker], visit.begin) if waits else 0
-            times[f"wait {visit.worker}", FORWARD].append(waiting)
+            worker = visit.worker
+            waiting = 0
+            if waits:
+                waiting = _nanoseconds(back[worker], visit.begin)
+            times[f"wait {worker}", FORWARD].append(waiting)
             training = _nanoseconds(visit.begin, visit.back)
-            times[f"worker {visit.worker}", BACKWARD].append(training)
-            back[visit.worker] = visit.back
+            times[f"worker {worker}", BACKWARD].append(training)
+            back[worker] = visit.back
         self._next: dict[tuple[int, str], Iterator[int]] = {}
         for stage in plan.stages:
             for node in stage.nodes:
@@ -212,7 +229,7 @@ class VisitTimes:
 
 
 def _nanoseconds(begin: float, end: float) -> int:
-    """From one moment to another, so that sums of them are moments again."""
+    """The whole nanoseconds between two moments; sums are moments again."""
     return round(1e9 * end) - round(1e9 * begin)
 
 
@@ -237,7 +254,8 @@ def keep_params(every: int, n: int) -> optax.GradientTransformation:
     """
 
     def start(params: Any) -> KeptParams:
-        return KeptParams(jnp.int32(0), jnp.zeros((n, *params.shape), params.dtype))
+        kept = jnp.zeros((n, *params.shape), params.dtype)
+        return KeptParams(jnp.int32(0), kept)
 
     def update(
         updates: Any,
@@ -254,7 +272,7 @@ def keep_params(every: int, n: int) -> optax.GradientTransformation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training has given.
+    """The results of a training.
 
     Args:
       params: Parameters after each so many visits, `[n, p]`, the first and the last ones too.

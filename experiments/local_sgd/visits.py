@@ -1,4 +1,4 @@
-"""The visits of workers to the server: who begins when, and whose pseudo-gradient is applied when.
+"""The visits of workers to the server: their times, and the order of their pseudo-gradients.
 
 A worker takes the server's parameters, makes some inner steps, and brings back by how much the parameters have moved: its pseudo-gradient. When the
 first worker of a group is back, the server waits for a grace time: who is back by then is in the group, too. Then all of the group begin anew,
@@ -44,7 +44,7 @@ def plan_visits(
     seed: int,
     seconds: Sequence[float] = SECONDS_PER_STEP,
 ) -> list[Visit]:
-    """The first visits of a training, in the order in which workers are back; then those that have begun by the end of the last of them.
+    """The first visits of a training, in the order in which workers are back; then the visits under way at their end.
 
     Args:
       n: How many.
@@ -99,7 +99,7 @@ def plan_visits(
 
 
 def _order(visit: Visit) -> tuple[float, float]:
-    """Who is back first; at one moment, but for rounding, who began first."""
+    """The order in which workers are back; at one moment, but for rounding, the earlier visit is first."""
     return round(visit.back, 6), visit.begin
 
 

@@ -185,7 +185,7 @@ def _is_strict(params: Mapping[str, Any]) -> bool:
 
 
 def _was_slice(numbers: Any) -> bool:
-    """Tells whether a gather is what `jax.vmap` makes of `x[i]`: a slice of one row, with a start along each axis."""
+    """Recognises the gather that `jax.vmap` makes of `x[i]`: a slice of one row, with a start along each axis."""
     axes = len(numbers.offset_dims)
     return not numbers.collapsed_slice_dims and len(numbers.start_index_map) == axes
 

@@ -1,1 +1,1 @@
-"""A runner's checkpoints: their files, those that continue others, and when they are written."""
+"""A runner's checkpoints: files, chains of checkpoints, and the times of saves."""

@@ -1,4 +1,4 @@
-"""Checkpoints that continue others: each holds the rows that have changed since the one before, so all of them are needed to restore it."""
+"""Chains of checkpoints: each holds the rows that have changed since the one before, so a restore needs the whole chain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def base_facts(
     base: Path,
     facts: Facts,
 ) -> dict[str, str] | None:
-    """What a checkpoint says of the one that it continues.
+    """Describes the checkpoint that another one continues.
 
     Args:
       folder: Where the checkpoint is written.
@@ -43,7 +43,7 @@ def base_facts(
 
 
 def chain_of(folder: Path, facts: Facts) -> list[Path]:
-    """A checkpoint and those that it continues.
+    """Finds a checkpoint's chain, back to the one with all rows.
 
     Args:
       folder: The checkpoint.

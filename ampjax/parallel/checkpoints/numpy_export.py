@@ -52,7 +52,10 @@ def export_numpy(
         written.unlink(missing_ok=True)
 
 
-def _write(file: IO[bytes], leaf: np.ndarray | TablePart) -> None:
+def _write(
+    file: IO[bytes],
+    leaf: np.ndarray | TablePart,
+) -> None:
     """Writes one array in NumPy's format."""
     dtype = leaf.table.dtype if isinstance(leaf, TablePart) else leaf.dtype
     if dtype.kind not in NATIVE:

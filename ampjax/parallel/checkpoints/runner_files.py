@@ -461,7 +461,7 @@ def load(
 
 
 def bases_of(folder: Path) -> list[Path]:
-    """The checkpoints that a checkpoint needs, since it holds only what has changed after them.
+    """Finds the earlier checkpoints of a checkpoint's chain, without which no restore is possible.
 
     Args:
       folder: What `save` wrote.
@@ -558,7 +558,7 @@ def _load_table(folders: Mapping[str, TableFolders], like: Like) -> Table:
 
 
 def _table_folders(chain: Sequence[Path], path: str) -> TableFolders:
-    """Where the rows of a table are, in a checkpoint and those that it continues."""
+    """Finds the folders of a table's rows in a chain of checkpoints."""
     later = []
     for checkpoint in chain:
         tables = _facts(checkpoint)["tables"]

@@ -96,7 +96,7 @@ class Series:
         number: int,
         save: Callable[[Path], None],
     ) -> None:
-        """Writes a checkpoint; only then deletes checkpoints older than the newest few, unless these continue them.
+        """Writes a checkpoint; only then deletes checkpoints older than the newest few and their chains.
 
         Args:
           number: Its number.

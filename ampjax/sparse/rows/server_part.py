@@ -377,14 +377,14 @@ class ServerPart:
                 part.changed[places] = True
 
     def note_changes(self) -> None:
-        """Begins to note which rows change; those noted so far are forgotten."""
+        """Begins to note changed rows, and forgets earlier notes."""
         for part in self._partitions.values():
             part.changed = np.zeros(part.n_rows, bool)
 
     def read_changes(
         self, start: int, stop: int, n_arrays: int
     ) -> dict[int, tuple[np.ndarray, list[np.ndarray]]]:
-        """Reads this part's share of the rows start to stop that have changed since they are noted.
+        """Reads this part's share of the noted rows from start to stop.
 
         Args:
           start: The first row of the table.

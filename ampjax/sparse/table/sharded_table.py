@@ -525,7 +525,7 @@ class Table:
 
     @property
     def changes_since(self) -> str | None:
-        """The name of the save since which changed rows are noted; None if they are not."""
+        """The name of the save since which changed rows are noted; None without notes."""
         return self._changes_since
 
     def note_changes(self, since: str) -> None:
@@ -546,7 +546,7 @@ class Table:
         end: int,
         state: Sequence[RowState],
     ) -> None:
-        """Writes those of some rows that have changed since they are noted; the other arguments are those of `save_part`.
+        """Writes the noted ones among some rows; the other arguments are as for `save_part`.
 
         Args:
           folder: Made if it is missing.
@@ -556,8 +556,19 @@ class Table:
         """
         with self._connection.lock:
             assert self._changes_since is not None
-            rows = self._shards.changes(first, end, 1 + len(state))
-            self._write(folder, rows, first, end, state, is_difference=True)
+            rows = self._shards.changes(
+                first,
+                end,
+                1 + len(state),
+            )
+            self._write(
+                folder,
+                rows,
+                first,
+                end,
+                state,
+                is_difference=True,
+            )
 
     def save_part(
         self,
@@ -588,7 +599,7 @@ class Table:
         state: Sequence[RowState],
         **more: Any,
     ) -> None:
-        """Writes rows, with what is known of the table, and `more`, in the manifest."""
+        """Writes rows; the manifest gets facts of the table, and `more`."""
         facts = self._facts(end - first, state) | {
             "version": self.version,
             "settings": self._settings.facts_to_save(min(self.n_partitions, end - first)),
@@ -667,7 +678,9 @@ class Table:
         later = list(differences) or [()] * len(read)
         versions = []
         for of_one, changes in zip(saved, later, strict=True):
-            newest = table_files.read_manifest(changes[-1], version=int) if changes else of_one
+            newest = of_one
+            if changes:
+                newest = table_files.read_manifest(changes[-1], version=int)
             versions.append(newest["version"])
         if len({*versions}) > 1:
             fix = "Load tables of one checkpoint."
@@ -693,8 +706,12 @@ class Table:
             )
             table._shards.fill(row_blocks.of_arrays(arrays, start))
             for change in later[place]:
-                state = (states or [table.rule.state])[place]
-                table._apply_changes(change, start, len(arrays[0]), state)
+                table._apply_changes(
+                    change,
+                    start,
+                    len(arrays[0]),
+                    (states or [table.rule.state])[place],
+                )
             start += len(arrays[0])
         if table._variables is not None:
             table._variables.state = jax.tree.unflatten(
@@ -749,19 +766,32 @@ class Table:
         saved = table_files.read_manifest(folder)
         arrays, _ = table_files.read_arrays(folder, saved)
         facts = self._facts(n_rows, state)
-        types = [((), np.dtype(np.int64)), *self.rule.types.arrays]
-        n = len(arrays[0]) if arrays else 0
-        found = [(array.shape, array.dtype) for array in arrays]
-        wanted = [((n, *shape), np.dtype(dtype)) for shape, dtype in types]
-        is_like = facts == {name: saved.get(name) for name in facts} and found == wanted
-        ids = arrays[0] if is_like else np.zeros(0, np.int64)
-        in_order = bool((np.diff(ids) > 0).all())
-        if not is_like or not in_order or (n and not (ids[0] >= 0 and ids[-1] < n_rows)):
+        is_like = facts == {name: saved.get(name) for name in facts}
+        if not is_like or not self._are_changes(arrays, n_rows):
             fix = "Restore another copy, or an earlier checkpoint."
             expected = f"changed rows of a table of {n_rows}, in order, with state as `tx` keeps it"
             raise TableError(f"{folder}", expected, "something else", fix)
-        if n:
-            self._shards.assign(ids + first, arrays[1:])
+        ids, *rows = arrays
+        if len(ids):
+            self._shards.assign(ids + first, rows)
+
+    def _are_changes(
+        self,
+        arrays: Sequence[np.ndarray],
+        n_rows: int,
+    ) -> bool:
+        """Tells whether arrays are numbers of rows below `n_rows`, rising, with their parameters and states."""
+        types = [((), np.dtype(np.int64)), *self.rule.types.arrays]
+        if len(arrays) != len(types):
+            return False
+        ids = arrays[0]
+        for array, (shape, dtype) in zip(arrays, types, strict=True):
+            if array.shape != (len(ids), *shape) or array.dtype != dtype:
+                return False
+        if not len(ids):
+            return True
+        is_inside = ids[0] >= 0 and ids[-1] < n_rows
+        return bool(is_inside and (np.diff(ids) > 0).all())
 
     def take_over(self, other: Table) -> None:
         """Takes over the rows, state and version of another table, so that references to this table see the rows.

@@ -189,7 +189,7 @@ class Shards:
         self.ask({server: ("assign", rows) for server, rows in by_server.items()})
 
     def note_changes(self) -> None:
-        """Begins to note which rows change; those noted so far are forgotten."""
+        """Begins to note changed rows, and forgets earlier notes."""
         self.everywhere("note_changes")
 
     def changes(
@@ -198,7 +198,7 @@ class Shards:
         end: int,
         n_arrays: int,
     ) -> Iterator[Block]:
-        """Yields the rows that have changed since they are noted, in blocks of the table's rows.
+        """Yields the noted rows, in blocks of the table's rows.
 
         Args:
           first: The first row that is looked at.
@@ -210,10 +210,17 @@ class Shards:
         """
         shape, dtype = self.connection.rule.types.arrays[0]
         done = 0
-        for start, stop in row_blocks.ranges(first, end, row_blocks.row_bytes(shape, dtype)):
+        row_bytes = row_blocks.row_bytes(shape, dtype)
+        for start, stop in row_blocks.ranges(first, end, row_bytes):
             ids = []
             arrays = []
-            for of_server in self.everywhere("read_changes", start, stop, n_arrays).values():
+            answers = self.everywhere(
+                "read_changes",
+                start,
+                stop,
+                n_arrays,
+            )
+            for of_server in answers.values():
                 for of_partition, rows in of_server.values():
                     ids.append(of_partition)
                     arrays.append(rows)

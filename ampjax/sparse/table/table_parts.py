@@ -68,12 +68,17 @@ class TablePart:
         self.table.save_part(folder, self.first, self.end, self.state)
 
     def save_changes(self, folder: str | Path) -> None:
-        """Writes those of its rows that have changed since changes are noted, as `Table.save_changes` does.
+        """Writes the noted ones among its rows, as `Table.save_changes` does.
 
         Args:
           folder: Made if it is missing.
         """
-        self.table.save_changes(folder, self.first, self.end, self.state)
+        self.table.save_changes(
+            folder,
+            self.first,
+            self.end,
+            self.state,
+        )
 
 
 def part_of_all(table: Table) -> TablePart:

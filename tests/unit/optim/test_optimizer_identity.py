@@ -1,4 +1,4 @@
-"""Optimizers whose states have the same form are told apart by what they compute from gradients."""
+"""Optimizers with states of one form are told apart by their operations on gradients."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Checkpoints that hold the rows that have changed since the one before: restored to the bit at any of them."""
+"""Checkpoints of changed rows: each is restored to the bit."""
 
 import json
 import shutil
@@ -40,14 +40,26 @@ def batch(seed):
 
 def make(tx=None, **options):
     tx = optax.adagrad(0.1) if tx is None else tx
-    config = px.ParallaxConfig(alpha_threshold=2.0, **options)
-    return px.get_runner(loss, PARAMS, tx, config=config)
+    config = px.ParallaxConfig(
+        alpha_threshold=2.0,
+        **options,
+    )
+    return px.get_runner(
+        loss,
+        PARAMS,
+        tx,
+        config=config,
+    )
 
 
 def same(runner, other):
     assert runner.steps == other.steps
     for one, two in ((runner.params, other.params), (runner.opt_state, other.opt_state)):
-        jax.tree.map(np.testing.assert_array_equal, one, two)
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            one,
+            two,
+        )
 
 
 def rows_in(folder):
@@ -70,7 +82,13 @@ SLOW = [pytest.mark.slow, pytest.mark.nightly]
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=SLOW if name == "server processes" else []) for name in OPTIONS],
+    [
+        pytest.param(
+            name,
+            marks=SLOW if name == "server processes" else [],
+        )
+        for name in OPTIONS
+    ],
 )
 def test_each_checkpoint_of_a_chain_is_restored_to_the_bit(name, tmp_path):
     options = dict(OPTIONS[name])
@@ -105,7 +123,10 @@ def test_training_goes_on_from_a_difference(tmp_path):
     for seed in (2, 3):
         assert runner.run(batch(seed)).loss == other.run(batch(seed)).loss
     same(other, runner)
-    other.save(tmp_path / "c", base=tmp_path / "b")  # of another runner: all rows
+    other.save(
+        tmp_path / "c",
+        base=tmp_path / "b",
+    )  # of another runner: all rows
     assert sum(rows_in(tmp_path / "c")) == 100
     shutil.rmtree(tmp_path / "a")
     third = make()
@@ -117,7 +138,11 @@ def test_rows_that_begin_anew_have_changed(tmp_path):
     runner = make()
     runner.run(batch(0))
     runner.save(tmp_path / "a")
-    runner.assign_rows("words", [7, 50], np.ones((2, 3)))
+    runner.assign_rows(
+        "words",
+        [7, 50],
+        np.ones((2, 3)),
+    )
     runner.save(tmp_path / "b", base=tmp_path / "a")
     other = make()
     other.restore(tmp_path / "b")
@@ -127,7 +152,10 @@ def test_rows_that_begin_anew_have_changed(tmp_path):
 
 @pytest.mark.parametrize("what", ["split", "base", "reset", "faithful"])
 def test_all_rows_are_written_where_changes_are_not_known(what, tmp_path):
-    runner = make(optax.adam(0.1) if what == "faithful" else None, partitions=2)
+    runner = make(
+        optax.adam(0.1) if what == "faithful" else None,
+        partitions=2,
+    )
     runner.run(batch(0))
     runner.save(tmp_path / "a")
     runner.run(batch(1))
@@ -137,7 +165,10 @@ def test_all_rows_are_written_where_changes_are_not_known(what, tmp_path):
     elif what == "reset":
         runner.reset(PARAMS)
     runner.run(batch(2))
-    runner.save(tmp_path / "c", base=tmp_path / ("a" if what == "base" else "b"))
+    runner.save(
+        tmp_path / "c",
+        base=tmp_path / ("a" if what == "base" else "b"),
+    )
     assert sum(rows_in(tmp_path / "c")) == 100
     shutil.rmtree(tmp_path / "a")
     shutil.rmtree(tmp_path / "b")
@@ -152,7 +183,11 @@ def test_a_save_that_fails_forgets_no_change(tmp_path, monkeypatch):
     runner.save(tmp_path / "a")
     runner.run(batch(1))
     with monkeypatch.context() as patch:
-        patch.setattr(table_files, "_sync", lambda file: 1 / 0)
+        patch.setattr(
+            table_files,
+            "_sync",
+            lambda file: 1 / 0,
+        )
         with pytest.raises(ZeroDivisionError):
             runner.save(tmp_path / "b", base=tmp_path / "a")
     runner.save(tmp_path / "b", base=tmp_path / "a")
@@ -173,19 +208,31 @@ def chain(tmp_path):
 
 def test_a_chain_with_a_gap_is_refused(tmp_path):
     runner = chain(tmp_path)
-    shutil.move(tmp_path / "c1", tmp_path / "elsewhere")
+    shutil.move(
+        tmp_path / "c1",
+        tmp_path / "elsewhere",
+    )
     other = make()
-    with pytest.raises(TableError, match=r"the one that it continues: expected the folder .*c1"):
+    with pytest.raises(
+        TableError,
+        match=r"the one that it continues: expected the folder .*c1",
+    ):
         other.restore(tmp_path / "c2")
     runner.save(tmp_path / "c1")
-    with pytest.raises(TableError, match=r"as it was then, got another checkpoint"):
+    with pytest.raises(
+        TableError,
+        match=r"as it was then, got another checkpoint",
+    ):
         other.restore(tmp_path / "c2")
 
 
 def test_a_chain_that_was_moved_as_a_whole_is_restored(tmp_path):
     (tmp_path / "here").mkdir()
     runner = chain(tmp_path / "here")
-    shutil.move(tmp_path / "here", tmp_path / "there")
+    shutil.move(
+        tmp_path / "here",
+        tmp_path / "there",
+    )
     other = make()
     other.restore(tmp_path / "there" / "c2")
     same(other, runner)
@@ -203,7 +250,11 @@ def test_damage_anywhere_in_a_chain_is_found(number, tmp_path):
     before = other.params
     with pytest.raises(TableError, match="altered"):
         other.restore(tmp_path / "c2")
-    jax.tree.map(np.testing.assert_array_equal, other.params, before)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        other.params,
+        before,
+    )
 
 
 def test_rows_of_another_table_are_refused(tmp_path):
@@ -213,7 +264,10 @@ def test_rows_of_another_table_are_refused(tmp_path):
     del body["sha256"]
     body["files"] = body["files"][:2]
     path.write_text(json.dumps(body | {"sha256": table_files._digest(body)}))
-    with pytest.raises(TableError, match="changed rows of a table"):
+    with pytest.raises(
+        TableError,
+        match="changed rows of a table",
+    ):
         make().build(batch(0)).restore(tmp_path / "c2")
 
 
@@ -222,15 +276,32 @@ def test_a_checkpoint_can_not_continue_itself(tmp_path):
     with pytest.raises(
         SettingsError, match="save, `base`: expected a checkpoint in another folder"
     ):
-        runner.save(tmp_path / "c2", base=tmp_path / "c2")
-    with pytest.raises(TableError, match="a saved table, got no such file"):
-        runner.save(tmp_path / "c3", base=tmp_path / "none")
-    with pytest.raises(DataError, match="a new folder"):
+        runner.save(
+            tmp_path / "c2",
+            base=tmp_path / "c2",
+        )
+    with pytest.raises(
+        TableError,
+        match="a saved table, got no such file",
+    ):
+        runner.save(
+            tmp_path / "c3",
+            base=tmp_path / "none",
+        )
+    with pytest.raises(
+        DataError,
+        match="a new folder",
+    ):
         runner.save(tmp_path, base=tmp_path / "c2")
 
 
 def test_checkpoints_by_themselves(tmp_path):
-    when = px.Checkpoints(tmp_path / "c", every_steps=1, keep=2, full_every=3)
+    when = px.Checkpoints(
+        tmp_path / "c",
+        every_steps=1,
+        keep=2,
+        full_every=3,
+    )
     runner = make(checkpoint=when)
     rows = []
     for number in range(1, 9):
@@ -251,7 +322,7 @@ def test_checkpoints_by_themselves(tmp_path):
 
 
 class Killed(Exception):
-    """What stands for a kill: the runner is not used again."""
+    """A stand-in for a kill: the runner is not used again."""
 
 
 def states_by_step(n, **options):
@@ -266,7 +337,12 @@ def states_by_step(n, **options):
 
 @pytest.mark.parametrize("nth", [0, 1, 2, 3, 5, 8, 13, 17])
 def test_a_kill_in_the_middle_loses_nothing_that_was_saved(nth, tmp_path, monkeypatch):
-    when = px.Checkpoints(tmp_path / "c", every_steps=1, keep=2, full_every=3)
+    when = px.Checkpoints(
+        tmp_path / "c",
+        every_steps=1,
+        keep=2,
+        full_every=3,
+    )
     runner = make(checkpoint=when)
     for number in range(1, 4):
         runner.run(batch(number))
@@ -288,10 +364,18 @@ def test_a_kill_in_the_middle_loses_nothing_that_was_saved(nth, tmp_path, monkey
     assert again.resume() == saved
     again.build(batch(0))
     wanted = states_by_step(8)
-    jax.tree.map(np.testing.assert_array_equal, again.params, wanted[saved])
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        again.params,
+        wanted[saved],
+    )
     for number in range(saved + 1, 9):
         again.run(batch(number))
-    jax.tree.map(np.testing.assert_array_equal, again.params, wanted[8])
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        again.params,
+        wanted[8],
+    )
 
 
 PROGRAM = """
@@ -311,10 +395,13 @@ while True:
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_thirty_kills(tmp_path):
-    """Processes that are killed at any moment: what one said to be saved, the next one goes on from."""
+    """Processes that are killed at any moment: each goes on from the last save of the one before."""
     folder = tmp_path / "c"
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-    program = PROGRAM.format(paths=paths, folder=str(folder))
+    program = PROGRAM.format(
+        paths=paths,
+        folder=str(folder),
+    )
     rng = np.random.default_rng(0)
     said = 0
     for _ in range(30):
@@ -326,14 +413,26 @@ def test_thirty_kills(tmp_path):
         assert process.stdout is not None
         resumed = process.stdout.readline().split()
         assert resumed[0] == "resumed" and int(resumed[1]) >= said
-        timer = threading.Timer(rng.uniform(0.5, 2.5), process.kill)
+        timer = threading.Timer(
+            rng.uniform(0.5, 2.5),
+            process.kill,
+        )
         timer.start()
         for line in process.stdout:
             said = int(line.split()[1])
         process.wait()
-    when = px.Checkpoints(folder, every_steps=1, keep=2, full_every=4)
+    when = px.Checkpoints(
+        folder,
+        every_steps=1,
+        keep=2,
+        full_every=4,
+    )
     runner = make(checkpoint=when)
     assert runner.resume() >= said > 60
     runner.build(batch(0))
     wanted = states_by_step(runner.steps)
-    jax.tree.map(np.testing.assert_array_equal, runner.params, wanted[runner.steps])
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        runner.params,
+        wanted[runner.steps],
+    )
