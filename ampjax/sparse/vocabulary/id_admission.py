@@ -176,6 +176,7 @@ class IdAdmission:
             counts,
             settings.admit_after,
         )
+        n_ripe = int(n_ripe)  # NumPy's, where Numba is switched off
         self.known.reserve(n_ripe, most)
         self.candidates.reserve(len(ids), settings.max_candidates)
         victims = self._victims(n_ripe - (most - len(self.known)), step)
