@@ -201,7 +201,8 @@ class Runner:
 
         Args:
           name: The variable, as `explain` writes it.
-          rows: `[k]`, integers in `[0, n_rows)`, each once; of a variable whose rows are counted along other axes, those of `RowGrads`.
+          rows: `[k]`, integers in `[0, n_rows)`, each once; of a variable whose rows are counted along other axes, those of `RowGrads`, but before
+            the first batch along the first axis.
           values: `[k, *row]`, finite numbers, which are cast to the variable's dtype.
 
         Raises:

@@ -103,9 +103,10 @@ class VocabularyMachine(RuleBasedStateMachine):
         counts = asdict(self.vocabulary.counts)
         assert counts.pop("calls") == plain.calls
         assert counts == {name: plain.counts[name] for name in counts}
-        if self.dtype is object:
+        codes = self.vocabulary._codes
+        if codes is not None:
             kept = {*plain.known, *plain.candidates}
-            assert {*self.vocabulary._codes._codes} == kept, "no string is kept for nothing"
+            assert {*codes._codes} == kept, "no string is kept for nothing"
 
     def folder(self):
         raise NotImplementedError
