@@ -159,6 +159,7 @@ def train(
         max_dispatch_size=1,
         fuse=False,
         cost=StepCost,
+        devices=jax.local_devices()[:1],  # the same order of events, whatever this machine has
         **settings,
     )
     data = examples(options.examples, options.share, seed)

@@ -327,6 +327,7 @@ def train(
         max_dispatch_size=1,
         policy="backward_first",
         fuse=False,
+        devices=jax.local_devices()[:1],
         cost=lambda plan: VisitTimes(plan, admitted, not is_synchronous),
     )
     with warnings.catch_warnings():
