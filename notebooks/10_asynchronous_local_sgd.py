@@ -152,7 +152,7 @@ for record in records:
 # %% tags=["picture"]
 figure = new_figure(7, 2.6, layout="constrained")
 axes = figure.subplots()
-names = [f"{record['way']}, {record['bound']}" for record in records]
+names = ["no bound", *(f"{record['way']}, {record['bound']}" for record in records[1:])]
 axes.barh(names, [record["share"] for record in records])
 axes.axvline(0.5, color="0.4", linestyle=":")
 axes.set_xlim(0, 1)
