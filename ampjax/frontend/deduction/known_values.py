@@ -204,7 +204,7 @@ class KnownValues:
         return equation
 
     def _fix(self, equation: Equation) -> str:
-        """Says what to write in place of an operation on a whole sequence."""
+        """Returns the advice for an operation on a whole sequence."""
         name = equation.source.primitive.name
         if name == "gather":
             table = equation.inputs[0]
