@@ -113,7 +113,7 @@ class BatchPrograms:
         return trained, states
 
     def _root(self, seed: int) -> jax.Array:
-        """Makes the key of a seed, from which the keys of all rounds come, once: making it costs as much as a small step."""
+        """Makes the key of a seed, from which the keys of all rounds come, only once: a key costs as much as a small step."""
         if seed not in self._roots:
             self._roots[seed] = jax.random.key(seed)
         return self._roots[seed]
