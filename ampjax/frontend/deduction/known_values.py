@@ -30,6 +30,27 @@ from ampjax.jaxprs.primitives import bind
 if TYPE_CHECKING:
     from ampjax.frontend.deduction.lowering import Lowering
 
+SUM = "Use `amp.sum` or `amp.mean`."
+MAXIMUM = "Use `amp.max`, `amp.softmax` or `amp.logsumexp`."
+SHAPE = "The first axis of a sequence counts its elements and stays the first: reshape each element in `amp.map`."
+SLICE = "Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence."
+FIXES = {
+    "iota": "Put the elements' numbers into the example: `np.arange` of its length.",
+    "reshape": SHAPE,
+    "transpose": SHAPE,
+    "reduce_sum": SUM,
+    "reduce_max": MAXIMUM,
+    "scan": "Use `amp.scan`.",
+    "rev": "Use `amp.scan` with `reverse=True`, or turn the sequence round in the example.",
+    "slice": SLICE,
+    "dynamic_slice": SLICE,
+    "concatenate": SLICE,
+    "pad": SLICE,
+}
+"""What to write in place of JAX's operation on a whole sequence, by its primitive."""
+LOOK_UP = "Look up element by element: `amp.map(lambda i: table[i], xs)`."
+ELSE = "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
+
 
 class KnownValues:
     """The known values of a function while it is lowered, by variable.
@@ -164,28 +185,33 @@ class KnownValues:
         if any(isinstance(value, Elements) for value in values) or any(
             not isinstance(n, int) for shape in shapes for n in shape
         ):
-            fix = "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
-            if equation.source.primitive.name == "iota":
-                fix = "Put the elements' numbers into the example: `np.arange` of its length."
-            elif equation.source.primitive.name in ("reshape", "transpose"):
-                fix = "The first axis of a sequence counts its elements and stays the first: reshape each element in `amp.map`."
-            if not self._lowering.of_rows:
+            meant = self._meant(equation)
+            name = meant.source.primitive.name
+            word = f"`{name}`" if meant is equation else f"indexing (`{name}`)"
+            fix = self._fix(meant)
+            if not self._lowering.of_rows and name != "scan":
                 fix = f"{fix} `amp.vmap` takes most such operations."
-            got = f"{self._users_word(equation)} on a whole sequence, whose length is each instance's own"
+            got = f"{word} on a whole sequence, whose length is each instance's own"
             raise GraphError(equation.line, "operations on one element", got, fix)
 
-    def _users_word(self, equation: Equation) -> str:
+    def _meant(self, equation: Equation) -> Equation:
         """Finds the operation that the user has written: JAX makes several of `x[i]`, of which a comparison comes first."""
-        on_line = set()
+        if equation.source.primitive.name not in ("lt", "add", "select_n"):
+            return equation
         for other in self._equations:
-            if other.line == equation.line:
-                on_line.add(other.source.primitive.name)
-        word = equation.source.primitive.name
-        return (
-            "indexing (`gather`)"
-            if word in ("lt", "add", "select_n") and "gather" in on_line
-            else f"`{word}`"
-        )
+            if other.line == equation.line and other.source.primitive.name == "gather":
+                return other
+        return equation
+
+    def _fix(self, equation: Equation) -> str:
+        """Returns the advice for an operation on a whole sequence."""
+        name = equation.source.primitive.name
+        if name == "gather":
+            table = equation.inputs[0]
+            shape = table.aval.shape if isinstance(table, Name) else ()
+            is_fixed = all(isinstance(n, int) for n in shape)
+            return LOOK_UP if is_fixed else SLICE
+        return FIXES.get(name, ELSE)
 
     def _compute_early(
         self,

@@ -212,9 +212,12 @@ class Lowering:
           GraphError: If the instance does not say.
         """
         if dimension not in self.lengths:
-            fix = "Use `amp.length` of one of the instance's sequences."
+            fix = "Put what is cut or turned round into the example as another sequence, or use `amp.scan` with `reverse=True`. `amp.vmap` takes most such operations."
             raise GraphError(
-                line, "a length that follows from the instance", f"the length `{dimension}`", fix
+                line,
+                "whole sequences, or their `amp.length`",
+                f"the length `{dimension}`, as of a slice or of `xs[::-1]`",
+                fix,
             )
         return self.lengths[dimension]
 

@@ -239,5 +239,5 @@ class BatchData:
 def _key(purpose: str, batch: Batch) -> Any:
     kinds = []
     for leaf in jax.tree.leaves(batch):
-        kinds.append((leaf.shape, str(leaf.dtype)))
+        kinds.append((leaf.shape, leaf.dtype))
     return purpose, tuple(kinds)

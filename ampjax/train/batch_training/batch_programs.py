@@ -52,9 +52,7 @@ class BatchPrograms:
           The sums of losses and metrics.
         """
         with uninterrupted():  # what is donated is gone, so what comes in its place must be kept
-            trained, unread, states, sums = self._step(
-                batch, (jax.random.key(seed), place), self._held
-            )
+            trained, unread, states, sums = self._step(batch, (self._root(seed), place), self._held)
             store = self.store
             for role, tree in trained.items():
                 store.params[self.names[role]] = tree
@@ -113,6 +111,16 @@ class BatchPrograms:
             for role in group.nodes:
                 trained[role] = nodes[role]
         return trained, states
+
+    def _root(self, seed: int) -> jax.Array:
+        """Makes the key of a seed, from which the keys of all rounds come, only once: a key costs as much as a small step."""
+        if seed not in self._roots:
+            self._roots[seed] = jax.random.key(seed)
+        return self._roots[seed]
+
+    @cached_property
+    def _roots(self) -> dict[int, jax.Array]:
+        return {}
 
     def _step(
         self,

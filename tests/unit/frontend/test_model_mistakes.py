@@ -318,14 +318,35 @@ def matmul_on_sequence(p, s):
 
 
 @mistake(
-    ": expected operations on one element, got `dynamic_slice` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations."
+    ": expected operations on one element, got `dynamic_slice` on a whole sequence, whose length is each instance's own. Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence. `amp.vmap` takes most such operations."
 )
 def index_sequence(p, s):
     return loss(embedded(p, s)[0])  # <-
 
 
 @mistake(
-    ": expected operations on one element, got `reduce_sum` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations."
+    ": expected operations on one element, got `gather` on a whole sequence, whose length is each instance's own. Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence. `amp.vmap` takes most such operations."
+)
+def slice_of_sequence(p, s):
+    return loss(amp.sum(embedded(p, s)[1:]))  # <-
+
+
+@mistake(
+    ": expected whole sequences, or their `amp.length`, got the length `w - 1`, as of a slice or of `xs[::-1]`. Put what is cut or turned round into the example as another sequence, or use `amp.scan` with `reverse=True`. `amp.vmap` takes most such operations."
+)
+def sequence_backwards(p, s):
+    return loss(amp.sum(embedded(p, s)[::-1]))  # <-
+
+
+@mistake(
+    ": expected operations on one element, got `scan` on a whole sequence, whose length is each instance's own. Use `amp.scan`."
+)
+def scan_of_jax(p, s):
+    return loss(jax.lax.scan(lambda h, x: (h + x, None), jnp.zeros(2), embedded(p, s))[0])  # <-
+
+
+@mistake(
+    ": expected operations on one element, got `reduce_sum` on a whole sequence, whose length is each instance's own. Use `amp.sum` or `amp.mean`. `amp.vmap` takes most such operations."
 )
 def fold_kids_plain(p, s):
     return loss(
@@ -334,7 +355,7 @@ def fold_kids_plain(p, s):
 
 
 @mistake(
-    ": expected operations on one element, got indexing (`gather`) on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations."
+    ": expected operations on one element, got indexing (`gather`) on a whole sequence, whose length is each instance's own. Look up element by element: `amp.map(lambda i: table[i], xs)`. `amp.vmap` takes most such operations."
 )
 def nested_as_array(p, s):
     return amp.sum(amp.map(lambda c: loss(p["e"][c]), s["ch"]))  # <-
