@@ -34,6 +34,7 @@ from ampjax.frontend.instance_spec import list_once, parse
 from ampjax.frontend.redrawn_instances import PlainSource
 from ampjax.frontend.whole_sequences.sequence_operations import of_sequences
 from ampjax.lanes.lane_function import LaneFunction
+from ampjax.utils.compilation_cache import use_compilation_cache
 
 _RULES = {
     "scan": sequence_steps.scan,
@@ -71,6 +72,7 @@ class Batched:
         spec: Any,
         params: Any = None,
     ):
+        use_compilation_cache()
         self._function = function
         self._leaves, self._structure = parse(spec)
         self._programs: dict[Hashable, RowProgram] = {}

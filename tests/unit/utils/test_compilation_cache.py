@@ -11,6 +11,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
+import ampjax as amp
 from ampjax.utils import compilation_cache
 from ampjax.utils.compilation_cache import drop_damaged, drop_oldest, use_compilation_cache
 
@@ -65,6 +66,16 @@ def test_by_default_small_programs_are_kept_in_the_user_s_cache_folder(config, t
     use_compilation_cache()
     folder, least_secs = config()
     assert folder.startswith(str(tmp_path / "ampjax" / "xla")) and least_secs == 0.0
+
+
+def test_a_batch_as_one_function_is_kept(config, tmp_path):
+    batched = amp.vmap(
+        lambda p, s: amp.sum(amp.map(lambda x: p * x, s["x"])),
+        {"x": "float32[t]"},
+    )
+    batched(1.5, [{"x": [1.0, 2.0]}])
+    assert config()[0].startswith(str(tmp_path / "ampjax" / "xla"))
+    assert any((tmp_path / "ampjax" / "xla").glob("*/*"))
 
 
 def test_the_user_s_folder_stays_as_it_is(config, tmp_path):
