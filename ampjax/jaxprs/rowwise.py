@@ -30,6 +30,7 @@ ELEMENTWISE = frozenset(
         "atan",
         "atan2",
         "atanh",
+        "bitcast_convert_type",
         "cbrt",
         "ceil",
         "clamp",

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
+
 from ampjax.jaxprs.flat_program import Equation, Var, is_literal
 from ampjax.jaxprs.program_slices import RowSlice
 
@@ -82,11 +84,20 @@ def zero_gradient_is_noop(
 
 def _result(equation: Equation, operands: list[Any]) -> Any:
     name = equation.primitive.name
+    if name == "convert_element_type" and hasattr(operands[0], "aval"):
+        return _converted(operands[0], equation.params["new_dtype"])
     if name in _KEEPS_ZERO:
         return _ZERO if _is_zero(operands[0]) else None
     if name == "integer_pow":
         return _ZERO if _is_zero(operands[0]) and equation.params["y"] > 0 else None
     return _RULES[name](operands) if name in _RULES else None
+
+
+def _converted(value: Var, dtype: Any) -> Var | None:
+    """An input's value in another dtype: the same number, if that dtype has all numbers of the input's."""
+    own = value.aval.dtype
+    are_floats = jnp.issubdtype(own, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
+    return value if are_floats and jnp.promote_types(own, dtype) == dtype else None
 
 
 def _is_zero(value: Any) -> bool:

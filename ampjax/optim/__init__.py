@@ -14,12 +14,13 @@ from ampjax.optim.remedies.scale_by_staleness import (
 )
 from ampjax.optim.remedies.weight_prediction import predict_weights, trained_params
 from ampjax.optim.row_rule import RowRule, RowState
-from ampjax.optim.rowwise_optimizers import (
+from ampjax.optim.row_transforms.rowwise_optimizers import (
     rowwise_adagrad,
     rowwise_adam,
     rowwise_rmsprop,
     scale_rows,
 )
+from ampjax.optim.row_transforms.stochastic_rounding import stochastic_rounding
 from ampjax.optim.split_rows import split_rows
 from ampjax.optim.split_transform import Split
 
@@ -48,6 +49,7 @@ __all__ = [
     "scale_rows",
     "split_rows",
     "stage_delays",
+    "stochastic_rounding",
     "trainable",
     "trained_params",
 ]

@@ -33,7 +33,7 @@ PUBLIC = {
     "ampjax.nn": "Linear  Embed  TableEmbed  ChosenEmbed  choose_embed  NgramTable  ngram_hashes",
     "ampjax.sparse": "Table  ServerProcesses  find_sparse",
     "ampjax.optim": """
-        rowwise_adagrad  rowwise_adam  rowwise_rmsprop  scale_rows  scale_by_staleness  RowRule  RowState  Split  split_rows
+        rowwise_adagrad  rowwise_adam  rowwise_rmsprop  scale_rows  stochastic_rounding  scale_by_staleness  RowRule  RowState  Split  split_rows
         make_update  combine  trainable  averaged  parameter_average
         delayed  RandomDelay  stage_delays  anneal_by_staleness  damp_by_staleness  bounded_staleness  compensate_delay
         predict_weights  trained_params  compensate_spikes  scale_by_discounted_nadam  scale_by_rotated_adam
@@ -58,6 +58,10 @@ PUBLIC = {
 MODULES = {
     "ampjax.errors",
     *(f"{p}.{m}" for p in ("experiments.data", "experiments.models") for m in PUBLIC[p].split()),
+    "experiments",
+    "experiments.admission",
+    "experiments.data",
+    *(f"experiments.local_sgd.{module}" for module in ("driver", "server", "visits")),
 }
 """Modules from which users import, too."""
 
