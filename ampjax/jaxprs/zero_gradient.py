@@ -96,8 +96,10 @@ def _result(equation: Equation, operands: list[Any]) -> Any:
 def _converted(value: Var, dtype: Any) -> Var | None:
     """An input's value in another dtype: the same number, if that dtype has all numbers of the input's."""
     own = value.aval.dtype
-    are_floats = jnp.issubdtype(own, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
-    return value if are_floats and jnp.promote_types(own, dtype) == dtype else None
+    for each in (own, dtype):
+        if not jnp.issubdtype(each, jnp.floating):
+            return None
+    return value if jnp.promote_types(own, dtype) == dtype else None
 
 
 def _is_zero(value: Any) -> bool:

@@ -6,6 +6,7 @@ comes. The random numbers are a hash of the row, so that each row can be updated
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -66,7 +67,8 @@ def stochastic_rounding(
     >>> sorted({*steps.reshape(-1).tolist()}), bool(abs(steps.mean() + 1e-3) < 3e-4)
     ([-0.0078125, 0.0], True)
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+    is_integer = isinstance(seed, int) and not isinstance(seed, bool)
+    if not is_integer or not 0 <= seed < 2**32:
         raise SettingsError(
             "stochastic_rounding, `seed`",
             "an integer from 0 to 2^32 - 1",
@@ -95,8 +97,14 @@ def stochastic_rounding(
                 "Call `tx.update(grads, state, params)`.",
             )
         wide = _widened(params)
-        steps, inner = step.update(_widened(updates), state.inner, wide, **extra)
-        turn = state.count.astype(jnp.uint32) * jnp.uint32(_STEP) + jnp.uint32(seed)
+        steps, inner = step.update(
+            _widened(updates),
+            state.inner,
+            wide,
+            **extra,
+        )
+        count = state.count.astype(jnp.uint32)
+        turn = count * jnp.uint32(_STEP) + jnp.uint32(seed)
         old, structure = jax.tree.flatten(params)
         moved = []
         for number, (leaf, change) in enumerate(
@@ -114,10 +122,13 @@ def stochastic_rounding(
 
 def _widened(tree: Tree) -> Tree:
     """Narrow leaves as float32."""
-    return jax.tree.map(
-        lambda leaf: leaf.astype(jnp.float32) if leaf.dtype.name in NARROW else leaf,
-        tree,
-    )
+
+    def widened(leaf: jax.Array) -> jax.Array:
+        if leaf.dtype.name not in NARROW:
+            return leaf
+        return leaf.astype(jnp.float32)
+
+    return jax.tree.map(widened, tree)
 
 
 def _rounded_step(
@@ -128,14 +139,16 @@ def _rounded_step(
     """The float32 step from a narrow parameter to one of the two narrow numbers around its new value."""
     old = param.astype(jnp.float32)
     wanted = old + step
-    nearest = wanted.astype(param.dtype)
-    error = wanted - nearest.astype(jnp.float32)
+    narrow = wanted.astype(param.dtype)
+    nearest = narrow.astype(jnp.float32)
+    error = wanted - nearest
     # The narrow number on the other side of the wanted value.
-    beyond = jnp.where(error > 0, jnp.inf, -jnp.inf).astype(param.dtype)
-    other = jnp.nextafter(nearest, beyond)
-    gap = jnp.abs(other.astype(jnp.float32) - nearest.astype(jnp.float32))
+    infinity = jnp.full_like(narrow, jnp.inf)
+    beyond = jnp.where(error > 0, infinity, -infinity)
+    other = jnp.nextafter(narrow, beyond).astype(jnp.float32)
+    gap = jnp.abs(other - nearest)
     takes_other = _uniform(param, salt) * gap < jnp.abs(error)
-    chosen = jnp.where(takes_other, other, nearest).astype(jnp.float32)
+    chosen = jnp.where(takes_other, other, nearest)
     # A step of zero stays one, which analyses of rows without gradients must see.
     return (chosen - old) * jnp.sign(jnp.abs(step))
 
@@ -145,13 +158,22 @@ def _uniform(param: jax.Array, salt: jax.Array) -> jax.Array:
 
     Old parameters are exact, whatever the program: new values differ in the last bit from one program to another.
     """
-    bits = jax.lax.bitcast_convert_type(param, jnp.uint16).astype(jnp.uint32)
+    short = jax.lax.bitcast_convert_type(param, jnp.uint16)
+    bits = short.astype(jnp.uint32)
     if param.ndim > 1:
-        columns = jnp.arange(param[0].size, dtype=jnp.uint32) + 1
-        bits = bits + (columns * jnp.uint32(_STEP)).reshape(param.shape[1:])
-        of_row = _mixed(bits).sum(tuple(range(1, param.ndim)), keepdims=True, dtype=jnp.uint32)
+        size = math.prod(param.shape[1:])
+        columns = jnp.arange(1, size + 1, dtype=jnp.uint32)
+        salts = columns * jnp.uint32(_STEP)
+        bits = bits + salts.reshape(param.shape[1:])
+        of_row = jnp.sum(
+            _mixed(bits),
+            tuple(range(1, param.ndim)),
+            dtype=jnp.uint32,
+            keepdims=True,
+        )
         bits = bits + of_row
-    return (_mixed(bits ^ salt) >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
+    high = _mixed(bits ^ salt) >> 8
+    return high.astype(jnp.float32) * jnp.float32(2.0**-24)
 
 
 def _mixed(bits: jax.Array) -> jax.Array:

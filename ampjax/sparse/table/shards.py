@@ -50,6 +50,8 @@ class Connection:
 class Shards:
     """One split of a table: partitions, empty at first, each on its server.
 
+    It has more than 15 methods, since it is where a table's calls become requests to servers: one for each kind.
+
     Args:
       settings: The table's settings.
       n_partitions: P. It differs from the settings' after a new split.
