@@ -15,7 +15,7 @@ from rich.console import Console
 from ampjax.errors import SettingsError
 from ampjax.optim import RandomDelay
 from ampjax.utils.text_tables import compact
-from experiments.records import append
+from experiments.records import append, read
 from experiments.staleness import language, lists, quadratic
 from experiments.staleness.pictures import heat_map
 from experiments.staleness.remedies import REMEDIES
@@ -39,7 +39,8 @@ TITLES = {
 class StalenessOptions:
     """Trains with gradients that are 0, 1, 2, ... updates late, with each remedy, and compares the final losses.
 
-    The learning rate is tuned separately for each remedy and delay, on a grid, with all seeds. The records of a remedy are written when it ends.
+    The learning rate is tuned separately for each remedy and delay, on a grid, with all seeds. The records of a remedy at a delay, a cell of the table, are
+    written when it ends, each with the command that computes the cell again, to the bit.
 
     Args:
       workload: `quadratic` (20 rows) and `quadratic-2`, turned against the axes; `lists`: list reduction in AMP, each node delayed; `lm`: a
@@ -52,6 +53,7 @@ class StalenessOptions:
       noise: Standard deviation of the noise of a quadratic's gradient, by parameter.
       steps: Updates of a run; 0 is the workload's own number.
       json: File to which a JSON object is appended for each run that counts.
+      resume: Whether cells whose records the file has by now are taken from it.
       out: Folder for heat maps.
       data_dir: Folder with data; else AMPJAX_DATA.
     """
@@ -72,6 +74,7 @@ class StalenessOptions:
     noise: float = 0.1
     steps: int = 0
     json: Path | None = None
+    resume: bool = False
     out: Path = Path("runs/staleness")
     data_dir: Path | None = None
 
@@ -88,16 +91,19 @@ def main(
     console = console or Console(highlight=False)
     _check(options)
     records: list[dict[str, Any]] = []
+    written = read(options.json) if options.resume else []
     for workload in options.workload:
         begin = perf_counter()
         found = []
         for remedy in options.remedy:
-            cells = []
             for delay in options.delay:
-                for record in _cell(options, workload, remedy, delay):
-                    cells.append(record)
-            append(options.json, cells)
-            found += cells
+                replay = replay_of(options, workload, remedy, delay)
+                cell = [record for record in written if record.get("replay") == replay]
+                if not cell:
+                    cell = _cell(options, workload, remedy, delay)
+                    cell = [{**record, "replay": replay} for record in cell]
+                    append(options.json, cell)
+                found += cell
         table = table_of(found, options.angle[-1])
         console.print(_table(workload, table, options.delay))
         seeds = ", ".join(map(str, options.seed))
@@ -105,6 +111,32 @@ def main(
         _pictures(options, workload, found, table)
         records += found
     return records
+
+
+def replay_of(
+    options: StalenessOptions,
+    workload: Workload,
+    remedy: str,
+    delay: int,
+) -> str:
+    """The command that computes one cell again: the same learning rates and seeds, and so the same bits on the same machine.
+
+    Args:
+      options: Of the whole table.
+      workload: The cell's.
+      remedy: The cell's.
+      delay: The cell's.
+    """
+    words = ["python -m experiments staleness", "--workload", workload, "--remedy", remedy]
+    words += ["--delay", f"{delay}"]
+    words += ["--seed", *map(str, options.seed)]
+    words += ["--steps", f"{options.steps or STEPS[workload.split('-')[0]]}"]
+    if options.varying:
+        words.append("--varying")
+    if workload.startswith("quadratic"):
+        words += ["--noise", f"{options.noise:g}"]
+        words += ["--angle", *(f"{angle:g}" for angle in options.angle)]
+    return " ".join(words)
 
 
 def table_of(

@@ -2,13 +2,16 @@
 
 import json
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tyro
 
 from ampjax.errors import SettingsError
+from experiments.records import read
 from experiments.staleness import board, language, lists, quadratic
 from experiments.staleness.board import StalenessOptions, table_of
 from experiments.staleness.pictures import heat_map
@@ -121,6 +124,52 @@ def test_the_command_writes_a_record_for_each_run(tmp_path, monkeypatch):
         "quadratic-2.png",
         "quadratic-2-adam.png",
     }
+
+
+def test_a_table_goes_on_where_it_was_cut_off(tmp_path, monkeypatch):
+    options = {
+        "workload": ("quadratic-2",),
+        "remedy": ("adam", "momentum"),
+        "delay": (0, 2),
+        "seed": (0,),
+        "angle": (0.0, 30.0),
+        "steps": 20,
+        "out": tmp_path,
+    }
+    path = tmp_path / "found.jsonl"
+    whole = board.main(StalenessOptions(json=path, **options))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:6]) + lines[6][:20])  # killed in the last cell
+    asked = []
+    cell = board._cell
+
+    def watched(*args):
+        asked.append(args[2:])
+        return cell(*args)
+
+    monkeypatch.setattr(board, "_cell", watched)
+    again = board.main(StalenessOptions(json=path, resume=True, **options))
+    assert asked == [("momentum", 2)]
+    assert again == whole  # to the bit
+    assert read(path) == whole
+
+
+def test_each_record_has_the_command_that_computes_it_again(tmp_path):
+    options = StalenessOptions(
+        workload=("quadratic-2",),
+        remedy=("adam",),
+        delay=(0, 2),
+        seed=(1, 2),
+        angle=(20.0,),
+        steps=20,
+        out=tmp_path,
+    )
+    whole = board.main(options)
+    words = whole[-1]["replay"].split()
+    assert words[:4] == ["python", "-m", "experiments", "staleness"]
+    alone = tyro.cli(StalenessOptions, args=words[4:])
+    again = board.main(replace(alone, out=tmp_path))
+    assert again == [record for record in whole if record["delay"] == 2]
 
 
 @pytest.mark.nightly
