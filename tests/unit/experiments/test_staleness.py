@@ -12,7 +12,7 @@ import tyro
 
 from ampjax.errors import SettingsError
 from experiments.records import read
-from experiments.staleness import board, language, lists, quadratic
+from experiments.staleness import board, language, lists, quadratic, trees
 from experiments.staleness.board import StalenessOptions, table_of
 from experiments.staleness.pictures import heat_map
 from experiments.staleness.remedies import REMEDIES
@@ -235,3 +235,25 @@ def test_every_remedy_learns_late_and_not(remedy):
             noise=0.1,
         )
         assert found.min() < 1.0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("remedy", ["adam", "muon", "rotation"])
+def test_trees_learn_less_from_late_gradients(remedy, monkeypatch):
+    monkeypatch.delenv("AMPJAX_DATA", raising=False)
+    monkeypatch.setattr(trees, "N_TRAIN", 160)
+    monkeypatch.setattr(trees, "N_VALID", 40)
+    trees._work.cache_clear()
+    losses = []
+    for delay in (0, 8):
+        found = trees.grid(
+            remedy,
+            delay,
+            None,
+            rates=[0.01],
+            seeds=[0],
+            steps=40,
+        )
+        losses.append(found.item())
+    trees._work.cache_clear()
+    assert 0 < losses[0] < losses[1]
