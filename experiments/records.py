@@ -9,7 +9,7 @@ from typing import Any
 
 
 def read(path: Path | None) -> list[dict[str, Any]]:
-    """Reads what `append` has written; of a file that is cut off, all whole lines.
+    """Reads the records of a file; of one that is cut off, all whole lines.
 
     Args:
       path: The file; None, or one that is not there, has nothing.

@@ -1,4 +1,4 @@
-"""Runs in AMP: every node's own optimizer gets its gradients late, and nothing is stale but what `delayed` makes so."""
+"""Runs in AMP: every node's own optimizer gets its gradients late, by `delayed` alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def grid(
     seeds: Any,
     steps: int,
 ) -> np.ndarray:
-    """What runs come to, for all learning rates and seeds, one after the other.
+    """The losses at the ends of runs, for all learning rates and seeds, one after the other.
 
     The learning rate is a number in the optimizer's state, so all runs share their kernels.
 

@@ -26,7 +26,7 @@ def grid(
     delay: int | RandomDelay,
     **runs: Any,
 ) -> np.ndarray:
-    """What runs come to.
+    """The losses at the ends of runs.
 
     Args:
       remedy: By its name.

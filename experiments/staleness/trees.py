@@ -32,7 +32,7 @@ def grid(
     data_dir: Path | None,
     **runs: Any,
 ) -> np.ndarray:
-    """What runs come to.
+    """The losses at the ends of runs.
 
     Args:
       remedy: By its name.
