@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ampjax.frontend.instance_spec import LeafSpec
 
 
+_NOTHING: frozenset[str] = frozenset()
+
+
 class Columns:
     """The known values of a data set while its columns are made.
 
@@ -54,7 +57,7 @@ class Columns:
             fix = "Give a list, also for a single instance."
             raise DataError("instances", "a list of instances", f"one {got}", fix)
         self._n = len(instances)
-        self._known: dict[Hashable, tuple[Any, set[str]]] = {}
+        self._known: dict[Hashable, tuple[Any, frozenset[str] | set[str]]] = {}
         self._noted: list[set[str]] = [set()]
         self._values: dict[str, np.ndarray] = {}
         self._sizes: dict[tuple[str, ...], tuple[str, np.ndarray]] = {}
@@ -131,14 +134,24 @@ class Columns:
         make: Callable[[], Any],
     ) -> Any:
         """A value that is made at first use."""
-        if key not in self._known:
-            with self.noting_missing() as read:
-                value = make()
-            self._known[key] = value, read
-        value, read = self._known[key]
+        known = self._known.get(key)
+        if known is None:
+            known = self._made(make)
+            self._known[key] = known
+        value, read = known
         if read:
             self._noted[-1].update(read)
         return value
+
+    def _made(self, make: Callable[[], Any]) -> tuple[Any, frozenset[str] | set[str]]:
+        """A new value, and the missing leaves that were read for it."""
+        if (
+            not self.missing
+        ):  # as in training, where a context for each value would take a sixth of the time
+            return make(), _NOTHING
+        with self.noting_missing() as read:
+            value = make()
+        return value, read
 
     def known(self, column: Column) -> np.ndarray | None:
         """Computes a column's values; None if the column reads a missing leaf: then nobody needs the values."""
