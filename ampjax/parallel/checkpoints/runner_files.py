@@ -135,11 +135,9 @@ def save(
             is_difference = False
             for number, part in enumerate(tables.values()):
                 since = part.table.changes_since
-                if continued is not None and since == continued["id"]:
-                    part.save_changes(fresh / _table(number))
-                    is_difference = True
-                else:
-                    part.save(fresh / _table(number))
+                changes = continued is not None and since == continued["id"]
+                part.save(fresh / _table(number), changes=changes)
+                is_difference |= changes
             leaves = [random_keys.data_of(leaf) for leaf in jax.tree.leaves((params, state))]
             facts = {
                 "step": step,
@@ -438,7 +436,9 @@ def load(
         [kind for _, *kind in facts["leaves"]],
         on_disk,
     )
-    chain = chain_of(folder, _facts)
+    chain = {}
+    for checkpoint in chain_of(folder, _facts):
+        chain[checkpoint] = _facts(checkpoint)["tables"]
     folders = {}
     for path in facts["tables"]:
         folders[path] = _table_folders(chain, path)
@@ -557,11 +557,10 @@ def _load_table(folders: Mapping[str, TableFolders], like: Like) -> Table:
     )
 
 
-def _table_folders(chain: Sequence[Path], path: str) -> TableFolders:
-    """Finds the folders of a table's rows in a chain of checkpoints."""
+def _table_folders(chain: Mapping[Path, Sequence[str]], path: str) -> TableFolders:
+    """Finds the folders of a table's rows in a chain of checkpoints, the newest first, with the tables that each has."""
     later = []
-    for checkpoint in chain:
-        tables = _facts(checkpoint)["tables"]
+    for checkpoint, tables in chain.items():
         if path not in tables:
             break
         folder = checkpoint / _table(tables.index(path))
@@ -569,7 +568,7 @@ def _table_folders(chain: Sequence[Path], path: str) -> TableFolders:
             return TableFolders(folder, later[::-1])
         later.append(folder)
     fix = "Restore another copy, or an earlier checkpoint."
-    where = f"checkpoint `{chain[0]}`, table `{readable(path)}`"
+    where = f"checkpoint `{next(iter(chain))}`, table `{readable(path)}`"
     raise TableError(where, "all of its rows in a checkpoint before", "changed rows only", fix)
 
 

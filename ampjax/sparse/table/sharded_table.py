@@ -7,7 +7,7 @@ is the rule's. Knows nothing of models, replicas or devices.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -529,7 +529,7 @@ class Table:
         return self._changes_since
 
     def note_changes(self, since: str) -> None:
-        """Begins to note which rows change, so that `save_changes` can write these alone. Where an update changes all rows, nothing is noted.
+        """Begins to note which rows change, so that `save_part` can write these alone. Where an update changes all rows, nothing is noted.
 
         Args:
           since: A name of the save that has the rows as they are now.
@@ -539,43 +539,14 @@ class Table:
                 self._shards.note_changes()
                 self._changes_since = since
 
-    def save_changes(
-        self,
-        folder: str | Path,
-        first: int,
-        end: int,
-        state: Sequence[RowState],
-    ) -> None:
-        """Writes the noted ones among some rows; the other arguments are as for `save_part`.
-
-        Args:
-          folder: Made if it is missing.
-          first: The first row that may be written.
-          end: The row after the last.
-          state: The rule's state under the names that it has for these rows.
-        """
-        with self._connection.lock:
-            assert self._changes_since is not None
-            rows = self._shards.changes(
-                first,
-                end,
-                1 + len(state),
-            )
-            self._write(
-                folder,
-                rows,
-                first,
-                end,
-                state,
-                is_difference=True,
-            )
-
     def save_part(
         self,
         folder: str | Path,
         first: int,
         end: int,
         state: Sequence[RowState],
+        *,
+        changes: bool = False,
     ) -> None:
         """Writes some rows as a table of their own, as `save` does.
 
@@ -584,29 +555,20 @@ class Table:
           first: The first row.
           end: The row after the last.
           state: The rule's state under the names that it has for these rows.
+          changes: Whether only those rows are written that have changed since `changes_since`, which must not be None.
         """
         with self._connection.lock:
             self.settle()
-            rows = self._shards.blocks(first, end, 1 + len(state))
-            self._write(folder, rows, first, end, state)
-
-    def _write(
-        self,
-        folder: str | Path,
-        rows: Iterator[row_blocks.Block],
-        first: int,
-        end: int,
-        state: Sequence[RowState],
-        **more: Any,
-    ) -> None:
-        """Writes rows; the manifest gets facts of the table, and `more`."""
-        facts = self._facts(end - first, state) | {
-            "version": self.version,
-            "settings": self._settings.facts_to_save(min(self.n_partitions, end - first)),
-            **more,
-        }
-        shared = [np.asarray(leaf) for leaf in self._shared_leaves]
-        table_files.save(folder, facts, rows, shared)
+            read = self._shards.changes if changes else self._shards.blocks
+            rows = read(first, end, 1 + len(state))
+            facts = self._facts(end - first, state) | {
+                "version": self.version,
+                "settings": self._settings.facts_to_save(min(self.n_partitions, end - first)),
+                "is_difference": changes,
+            }
+            table_files.save(
+                folder, facts, rows, [np.asarray(leaf) for leaf in self._shared_leaves]
+            )
 
     @classmethod
     def load(
@@ -647,7 +609,7 @@ class Table:
           folders: The folders that `save` or `save_part` wrote.
           tx: The transform or rule of the table.
           states: For each folder the rule's state under the names that it has there; None for those of the rule.
-          differences: For each folder those that `save_changes` wrote later, one after the other; empty where there are none.
+          differences: For each folder those that `save_part` wrote of changes later, one after the other; empty where there are none.
           settings: As for `load`.
 
         Returns:
@@ -758,7 +720,7 @@ class Table:
         n_rows: int,
         state: Sequence[RowState],
     ) -> None:
-        """Replaces the rows that `save_changes` wrote of the `n_rows` from `first` on.
+        """Replaces the changed rows that `save_part` wrote of the `n_rows` from `first` on.
 
         Raises:
           TableError: If files are missing, cut off or altered, or hold other rows.

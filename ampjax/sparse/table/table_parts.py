@@ -59,25 +59,24 @@ class TablePart:
         """
         return self.table.pull(np.asarray(row_ids, np.int64) + self.first)
 
-    def save(self, folder: str | Path) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        changes: bool = False,
+    ) -> None:
         """Writes its rows to a folder, as `Table.save` does.
 
         Args:
           folder: Made if it is missing.
+          changes: Whether only those that have changed are written, as `Table.save_part` does.
         """
-        self.table.save_part(folder, self.first, self.end, self.state)
-
-    def save_changes(self, folder: str | Path) -> None:
-        """Writes the noted ones among its rows, as `Table.save_changes` does.
-
-        Args:
-          folder: Made if it is missing.
-        """
-        self.table.save_changes(
+        self.table.save_part(
             folder,
             self.first,
             self.end,
             self.state,
+            changes=changes,
         )
 
 

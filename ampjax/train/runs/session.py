@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -270,7 +271,7 @@ def make_session(
         preparation,
         passes,
         position,
-        lambda: optimizers(graph, s, tx).operations(graph),
+        functools.cache(lambda: optimizers(graph, s, tx).operations(graph)),
     )
     return session if function is None else _by_batches(session, function, executor.store)
 
