@@ -136,21 +136,19 @@ class Columns:
         """A value that is made at first use."""
         known = self._known.get(key)
         if known is None:
-            known = self._made(make)
+            read = _NOTHING
+            # In training nothing is missing, and a context for each value would take a tenth of the time.
+            if self.missing:
+                with self.noting_missing() as read:
+                    value = make()
+            else:
+                value = make()
+            known = (value, read)
             self._known[key] = known
         value, read = known
         if read:
             self._noted[-1].update(read)
         return value
-
-    def _made(self, make: Callable[[], Any]) -> tuple[Any, frozenset[str] | set[str]]:
-        """A new value, and the missing leaves that were read for it."""
-        # In training nothing is missing, and a context for each value would take a tenth of the time.
-        if not self.missing:
-            return make(), _NOTHING
-        with self.noting_missing() as read:
-            value = make()
-        return value, read
 
     def known(self, column: Column) -> np.ndarray | None:
         """Computes a column's values; None if the column reads a missing leaf: then nobody needs the values."""
