@@ -17,6 +17,9 @@ from experiments.data.clusters import N_CLASSES, N_FEATURES
 Network = Callable[[jax.Array, jax.Array], jax.Array]
 """From parameters `[p]` and features `[n, 512]` to scores `[n, 4]`."""
 
+Layers = dict[str, jax.Array]
+"""Weights and biases of both layers."""
+
 Training = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 """From parameters `[p]`, features `[s, b, 512]`, labels `[s, b]` and learning rates `[s]` to an array."""
 
@@ -35,10 +38,7 @@ def init(seed: int, hidden: int) -> jax.Array:
     return ravel_pytree(_draw(jax.random.key(seed), hidden))[0]
 
 
-def _draw(
-    key: jax.Array,
-    hidden: int,
-) -> dict[str, jax.Array]:
+def _draw(key: jax.Array, hidden: int) -> Layers:
     keys = iter(jax.random.split(key, 4))
 
     def uniform(n_in: int, *shape: int) -> jax.Array:
@@ -64,23 +64,32 @@ def logits_of(hidden: int) -> Network:
     Args:
       hidden: Hidden units.
     """
+    unravel = _unravel_of(hidden)
+
+    def logits(
+        flat: jax.Array,
+        features: jax.Array,
+    ) -> jax.Array:
+        return _scores(unravel(flat), features)
+
+    return logits
+
+
+def _unravel_of(hidden: int) -> Callable[[jax.Array], Layers]:
+    """From a vector of parameters to those of each layer."""
     key = jax.random.key(0)
     like = jax.eval_shape(lambda: _draw(key, hidden))
     zeros = jax.tree.map(
         lambda leaf: np.zeros(leaf.shape, np.float32),
         like,
     )
-    unravel = ravel_pytree(zeros)[1]
+    return ravel_pytree(zeros)[1]
 
-    def logits(
-        flat: jax.Array,
-        features: jax.Array,
-    ) -> jax.Array:
-        params = unravel(flat)
-        units = jax.nn.relu(features @ params["hidden_w"] + params["hidden_b"])
-        return units @ params["output_w"] + params["output_b"]
 
-    return logits
+def _scores(layers: Layers, features: jax.Array) -> jax.Array:
+    """The network's scores for some examples."""
+    units = jax.nn.relu(features @ layers["hidden_w"] + layers["hidden_b"])
+    return units @ layers["output_w"] + layers["output_b"]
 
 
 def rates(
@@ -116,15 +125,15 @@ def make_training(
       hidden: Hidden units.
       decay: AdamW's weight decay.
     """
-    logits = logits_of(hidden)
+    unravel = _unravel_of(hidden)
     moments = optax.scale_by_adam()
 
     def loss(
-        flat: jax.Array,
+        layers: Layers,
         features: jax.Array,
         labels: jax.Array,
     ) -> jax.Array:
-        scores = logits(flat, features)
+        scores = _scores(layers, features)
         return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
 
     def train(
@@ -134,15 +143,22 @@ def make_training(
         steps: jax.Array,
     ) -> jax.Array:
         def step(carry: Any, batch: Any) -> tuple[Any, None]:
-            flat, state = carry
+            layers, state = carry
             x, y, rate = batch
-            gradient = jax.grad(loss)(flat, x, y)
+            gradient = jax.grad(loss)(layers, x, y)
             change, state = moments.update(gradient, state)
-            return (flat - rate * (change + decay * flat), state), None
+            layers = jax.tree.map(
+                lambda leaf, by: leaf - rate * (by + decay * leaf),
+                layers,
+                change,
+            )
+            return (layers, state), None
 
-        start = (flat, moments.init(flat))
-        (flat, _), _ = jax.lax.scan(step, start, (features, labels, steps))
-        return flat
+        # A vector in the loop would be cut into layers, and its gradient put together, at each step.
+        layers = unravel(flat)
+        start = (layers, moments.init(layers))
+        (layers, _), _ = jax.lax.scan(step, start, (features, labels, steps))
+        return ravel_pytree(layers)[0]
 
     return train
 
