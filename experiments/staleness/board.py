@@ -16,24 +16,32 @@ from ampjax.errors import SettingsError
 from ampjax.optim import RandomDelay
 from ampjax.utils.text_tables import compact
 from experiments.records import append, read
-from experiments.staleness import language, lists, quadratic, trees
+from experiments.staleness import gaussians, language, lists, quadratic, trees
 from experiments.staleness.pictures import heat_map
 from experiments.staleness.remedies import REMEDIES
 
-Workload = Literal["quadratic", "quadratic-2", "lists", "trees", "lm"]
+Workload = Literal["quadratic", "quadratic-2", "lists", "trees", "lm", "gaussians"]
 RATES = {
     "quadratic": 10.0 ** np.arange(-3.5, 0.3, 0.25),
     "lm": 10.0 ** np.arange(-3.5, -1.4, 0.5),
+    "gaussians": 10.0 ** np.arange(-4, -1.4, 0.5),
     "lists": (1e-3, 3e-3, 1e-2),
     "trees": (1e-3, 3e-3, 1e-2),
 }
-STEPS = {"quadratic": 400, "lm": 150, "lists": 500, "trees": 300}
+STEPS = {
+    "quadratic": 400,
+    "lm": 150,
+    "gaussians": 300,
+    "lists": 500,
+    "trees": 300,
+}
 TITLES = {
     "quadratic": "Quadratic of 20 rows",
     "quadratic-2": "Quadratic of 2 rows",
     "lists": "List reduction",
     "trees": "Tree-LSTM",
     "lm": "Language model",
+    "gaussians": "Mixtures of Gaussians",
 }
 
 
@@ -47,7 +55,8 @@ class StalenessOptions:
     Args:
       workload: `quadratic` (20 rows) and `quadratic-2`, turned against the axes; `lists`: list reduction in AMP, each node delayed;
         `trees`: a Tree-LSTM on the treebank where AMPJAX_DATA has it, else on generated trees, likewise; `lm`: a
-        small transformer of characters in plain JAX, on Multi30k where AMPJAX_DATA has it, else on generated sentences.
+        small transformer of characters in plain JAX, on Multi30k where AMPJAX_DATA has it, else on generated sentences; `gaussians`:
+        a network with one hidden layer on mixtures of Gaussians, in plain JAX.
       delay: Delays in updates; a run with 0 is what others are compared with.
       varying: Each update draws its delay, all from 0 to twice `delay` being equally likely.
       remedy: Some of the remedies; all by default.
@@ -193,6 +202,8 @@ def _cell(
         )
     elif kind == "lm":
         found = language.grid(remedy, late, *language.text(options.data_dir), **runs)[None]
+    elif kind == "gaussians":
+        found = gaussians.grid(remedy, late, **runs)[None]
     elif kind == "trees":
         found = trees.grid(remedy, late, options.data_dir, **runs)[None]
     else:

@@ -13,8 +13,7 @@ import numpy as np
 
 from ampjax.optim import RandomDelay
 from experiments.data import multi30k
-from experiments.staleness.remedies import REMEDIES
-from experiments.staleness.training import losses
+from experiments.staleness.training import grid_of_losses
 
 WIDTH = 32
 HEADS = 2
@@ -170,9 +169,7 @@ def grid(
     seeds: Any,
     steps: int,
 ) -> np.ndarray:
-    """What runs come to, for all learning rates and seeds, one after the other in one program.
-
-    Side by side (`vmap`) they would be no faster on a CPU, and what a remedy does every tenth step would be done in each.
+    """What runs come to, for all learning rates and seeds.
 
     Args:
       remedy: By its name.
@@ -186,7 +183,6 @@ def grid(
     Returns:
       The mean validation loss of the last tenth, in nats a character, `[rates, seeds]`; inf where it diverged.
     """
-    made = REMEDIES[remedy]
     cut = len(letters) * 9 // 10
     held = jnp.asarray(np.linspace(cut, len(letters) - CONTEXT - 1, VALID_ROWS).astype(int))
     data = jnp.asarray(letters)
@@ -207,26 +203,16 @@ def grid(
             ),
         )
 
-    def run(rate: jax.Array, seed: jax.Array) -> jax.Array:
-        start, key = jax.random.split(jax.random.key(seed))
-        tx = made.delayed(rate * made.scale, delay, steps)
-        return losses(
-            tx,
-            init(start, n),
-            key,
-            steps,
-            train,
-            lambda params: loss(params, held),
-        )
-
-    each = np.meshgrid(
-        np.asarray(rates, np.float32),
-        np.asarray(seeds),
-        indexing="ij",
+    return grid_of_losses(
+        remedy,
+        delay,
+        lambda key: init(key, n),
+        train,
+        lambda params: loss(params, held),
+        rates=rates,
+        seeds=seeds,
+        steps=steps,
     )
-    over = jax.jit(lambda *each: jax.lax.map(lambda one: run(*one), each))
-    found = np.asarray(over(*map(np.ravel, each))).reshape(each[0].shape)
-    return np.where(np.isfinite(found), found, np.inf)
 
 
 def _norm(x: jax.Array) -> jax.Array:

@@ -32,7 +32,7 @@ class Remedy:
 
     Args:
       make: The transform inside of `delayed`.
-      scale: What the learning rates of a grid are multiplied by: Adam's steps are about as long as the learning rate, SGD's are not.
+      scale: What the learning rates of a grid are multiplied by: Adam's steps are about as long as the learning rate, those of SGD are not.
       sync: The part of the steps at the beginning that has no delay.
     """
 
@@ -58,6 +58,10 @@ class Remedy:
         )
 
 
+def _momentum(rate: Any) -> Any:
+    return optax.sgd(rate, 0.9)
+
+
 def _adam(rate: Any, b1: float = 0.9) -> Any:
     return optax.adam(rate, b1=b1)
 
@@ -69,36 +73,96 @@ def _rotated(rate: Any, b2: float = 0.99) -> Any:
     )
 
 
-def _compensated(rate: Any, delay: int, adaptive: bool = False) -> Any:
+def _spikes(rate: Any) -> Any:
     return optax.chain(
-        compensate_delay(1.0, max(1, 2 * delay), adaptive),
-        _adam(rate),
+        compensate_spikes(0.9),
+        optax.scale(-rate),
     )
 
 
+def _nadam(rate: Any) -> Any:
+    return optax.chain(
+        scale_by_discounted_nadam(),
+        optax.scale(-rate),
+    )
+
+
+def _plain(
+    optimizer: Callable[[Any], Any],
+    scale: float = 1.0,
+) -> Remedy:
+    """An optimizer by itself."""
+    return Remedy(lambda rate, d, n: optimizer(rate), scale)
+
+
+def _with_each(
+    name: str,
+    optimizer: Callable[[Any], Any],
+    scale: float = 1.0,
+) -> dict[str, Remedy]:
+    """An optimizer by itself and with each of the remedies that any optimizer can have."""
+
+    def scaled(rate: Any, delay: int, steps: int) -> Any:
+        return optax.chain(
+            optimizer(rate),
+            scale_by_staleness(),
+        )
+
+    def annealed(rate: Any, delay: int, steps: int) -> Any:
+        return optax.chain(
+            optimizer(rate),
+            anneal_by_staleness(max(1, steps // 4)),
+        )
+
+    def compensated(
+        rate: Any,
+        delay: int,
+        steps: int,
+        adaptive: bool = False,
+    ) -> Any:
+        return optax.chain(
+            compensate_delay(1.0, max(1, 2 * delay), adaptive),
+            optimizer(rate),
+        )
+
+    def adaptive(rate: Any, delay: int, steps: int) -> Any:
+        return compensated(rate, delay, steps, adaptive=True)
+
+    def predicted(rate: Any, delay: int, steps: int) -> Any:
+        return predict_weights(optimizer(rate))
+
+    def damped(rate: Any, delay: int, steps: int) -> Any:
+        return optax.chain(
+            damp_by_staleness(),
+            optimizer(rate),
+        )
+
+    def bound(rate: Any, delay: int, steps: int) -> Any:
+        return bounded_staleness(optimizer(rate), delay)
+
+    plain = _plain(optimizer, scale)
+    return {
+        name: plain,
+        f"{name}+scale": Remedy(scaled, scale),
+        f"{name}+anneal": Remedy(annealed, scale),
+        f"{name}+warm-up": Remedy(plain.make, scale, sync=0.25),
+        f"{name}+compensation": Remedy(compensated, scale),
+        f"{name}+adaptive": Remedy(adaptive, scale),
+        f"{name}+prediction": Remedy(predicted, scale),
+        f"{name}+damping": Remedy(damped, scale),
+        f"{name}+bound": Remedy(bound, scale),
+    }
+
+
 REMEDIES: Mapping[str, Remedy] = {
-    "momentum": Remedy(lambda rate, d, n: optax.sgd(rate, 0.9), 10),
-    "momentum+spikes": Remedy(
-        lambda rate, d, n: optax.chain(compensate_spikes(0.9), optax.scale(-rate)), 10
-    ),
-    "momentum+prediction": Remedy(lambda rate, d, n: predict_weights(optax.sgd(rate, 0.9)), 10),
-    "adam": Remedy(lambda rate, d, n: _adam(rate)),
-    "adam-0.99": Remedy(lambda rate, d, n: _adam(rate, 0.99)),
-    "adam+scale": Remedy(lambda rate, d, n: optax.chain(_adam(rate), scale_by_staleness())),
-    "adam+anneal": Remedy(
-        lambda rate, d, n: optax.chain(_adam(rate), anneal_by_staleness(max(1, n // 4)))
-    ),
-    "adam+warm-up": Remedy(lambda rate, d, n: _adam(rate), sync=0.25),
-    "adam+compensation": Remedy(lambda rate, d, n: _compensated(rate, d)),
-    "adam+adaptive": Remedy(lambda rate, d, n: _compensated(rate, d, adaptive=True)),
-    "adam+prediction": Remedy(lambda rate, d, n: predict_weights(_adam(rate))),
-    "adam+damping": Remedy(lambda rate, d, n: optax.chain(damp_by_staleness(), _adam(rate))),
-    "adam+bound": Remedy(lambda rate, d, n: bounded_staleness(_adam(rate), d)),
-    "nadam-0.99": Remedy(
-        lambda rate, d, n: optax.chain(scale_by_discounted_nadam(), optax.scale(-rate))
-    ),
-    "muon": Remedy(lambda rate, d, n: optax.contrib.muon(rate)),
-    "rotation": Remedy(lambda rate, d, n: _rotated(rate)),
-    "rotation-0.999": Remedy(lambda rate, d, n: _rotated(rate, b2=0.999)),  # as Adam has it
+    "sgd": _plain(optax.sgd, 100),
+    **_with_each("momentum", _momentum, 10),
+    "momentum+spikes": _plain(_spikes, 10),
+    **_with_each("adam", _adam),
+    "adam-0.99": _plain(lambda rate: _adam(rate, 0.99)),
+    "nadam-0.99": _plain(_nadam),
+    "muon": _plain(optax.contrib.muon),
+    "rotation": _plain(_rotated),
+    "rotation-0.999": _plain(lambda rate: _rotated(rate, b2=0.999)),  # as Adam has it
 }
-"""By name, as it is written on the command line. `adam+bound` leaves out what is staler than the mean: with constant delays it is `adam`."""
+"""By name, as it is written on the command line. With constant delays `bound` does nothing: it leaves out what is staler than the mean."""

@@ -7,12 +7,13 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import tyro
 
 from ampjax.errors import SettingsError
 from experiments.records import read
-from experiments.staleness import board, language, lists, quadratic, trees
+from experiments.staleness import board, gaussians, language, lists, quadratic, trees
 from experiments.staleness.board import StalenessOptions, table_of
 from experiments.staleness.pictures import heat_map
 from experiments.staleness.remedies import REMEDIES
@@ -64,6 +65,52 @@ def test_momentum_does_what_numpy_does():
         found[0, 0, 0],
         np.mean(losses[-3:]),
         rtol=1e-4,
+    )
+
+
+def test_late_adam_on_gaussians_does_what_plain_optax_does(monkeypatch):
+    monkeypatch.setattr(gaussians, "N_TRAIN", 100)
+    monkeypatch.setattr(gaussians, "N_VALID", 20)
+    gaussians._data.cache_clear()
+    delay = 2
+    steps = 12
+    found = gaussians.grid(
+        "adam",
+        delay,
+        rates=[0.01],
+        seeds=[3],
+        steps=steps,
+    )
+    data = gaussians._data()
+    gaussians._data.cache_clear()
+    start, key = jax.random.split(jax.random.key(3))
+    params = gaussians.init(start)
+    tx = optax.adam(0.01)
+    state = tx.init(params)
+
+    def loss(params, chosen):
+        units = jax.nn.relu(data.features[chosen] @ params["hidden_w"] + params["hidden_b"])
+        scores = jax.nn.log_softmax(units @ params["output_w"] + params["output_b"])
+        return -scores[jnp.arange(len(chosen)), data.labels[chosen]].mean()
+
+    waiting = []
+    for number in range(steps):
+        of_step = jax.random.fold_in(key, number)
+        chosen = jax.random.randint(
+            of_step,
+            (gaussians.BATCH,),
+            0,
+            100,
+        )
+        waiting.append(jax.grad(loss)(params, chosen))
+        if number >= delay:
+            updates, state = tx.update(waiting[number - delay], state)
+            params = optax.apply_updates(params, updates)
+    held = jnp.arange(100, 120)
+    np.testing.assert_allclose(
+        found[0, 0],
+        loss(params, held),
+        rtol=1e-5,
     )
 
 
