@@ -6,6 +6,7 @@ examples, not on what came before: so a run that is resumed has the same arrays 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.batches.batch import Batch
-from ampjax.frontend.batches.row_program import RowProgram
-from ampjax.frontend.batches.row_tables import Sizes, rounded
+from ampjax.frontend.batches.row_program import PackedParts, RowProgram
+from ampjax.frontend.batches.row_tables import Sizes, fine, rounded
 from ampjax.frontend.instance_columns import Columns
 
 MOST_SHAPES = 4
@@ -31,6 +32,15 @@ FEW_BATCHES = 256
 
 COSTS_OF_FEW = COSTS[2:]
 """`COSTS` of such an epoch."""
+
+STEPS = 32
+"""Fine sizes: so many between a power of two and the next, as shapes are few anyway."""
+
+DEVIATIONS = 4.0
+"""Room for batches that are so many standard deviations larger than the mean, if many were sampled."""
+
+MOST_ROOM = 1.5
+"""How many times its own size the largest shape may have."""
 
 KEPT = 4
 """The shapes of how many data sets are kept."""
@@ -90,11 +100,13 @@ class BatchShapes:
           n_elements: How many elements each example has.
         """
         found = []
+        sampled = []
         for numbers in _sample(groups, n_elements):
             parts = self._parts(columns, numbers)
-            sizes, n_numbers = self._measured(parts, {})
-            own = Shape(sizes, n_numbers, _n_elements(parts), numbers)
+            packed = self._pack_finely(parts, {})
+            own = Shape(packed.sizes, _n_numbers(packed), _n_elements(parts), numbers)
             found.append((parts, own))
+            sampled.append({**packed.sizes, **packed.counts})
         found.sort(key=lambda one: -one[1].n_numbers)
         is_short = len(groups) < FEW_BATCHES
         for most in COSTS_OF_FEW if is_short else COSTS:
@@ -105,7 +117,7 @@ class BatchShapes:
         # other batches are drawn, too, some of them larger; where there are several shapes few batches have the largest, so room in it costs little
         gets_room = is_short or len(shapes) > 1
         if gets_room and len({own.n_elements for _, own in found}) > 1:
-            self.shapes = [*self.shapes[:-1], self._widened(columns)]
+            self.shapes = [*self.shapes[:-1], self._widened(columns, sampled)]
 
     def pack(self, columns: Columns, numbers: np.ndarray) -> list[Batch]:
         """Packs the parts of a batch in the first shape that fits all parts, or in a shape of their own if none fits.
@@ -136,18 +148,26 @@ class BatchShapes:
         for shape in self.shapes:
             if shape.n_elements < wanted and shape is not self.shapes[-1]:
                 continue
-            batches, sizes = self._program.pack_in(parts, self._size, shape.sizes)
+            packed = self._pack_finely(parts, shape.sizes)
+            sizes = packed.sizes
             if sizes.items() <= shape.sizes.items():
-                return batches
+                return packed.batches
         # Batches that fit no shape share one: without room each had a shape, and a program, of its own.
-        batches, _ = self._program.pack_in(parts, self._size, _largest(self._roomy, sizes))
-        return batches
+        roomy = self._program.pack_in(parts, self._size, _largest(self._roomy, sizes))
+        return roomy.batches
 
-    def _widened(self, columns: Columns) -> Shape:
-        """The largest shape with some room."""
+    def _widened(
+        self,
+        columns: Columns,
+        sampled: Sequence[Sizes],
+    ) -> Shape:
+        """The largest shape with room for batches that are larger than those that were sampled."""
         last = self.shapes[-1]
-        sizes, n_numbers = self._measured(self._parts(columns, last.numbers), self._roomy)
-        return replace(last, sizes=sizes, n_numbers=n_numbers)
+        sizes = {}
+        for name, size in last.sizes.items():
+            sizes[name] = _with_room(size, [each[name] for each in sampled if name in each])
+        packed = self._pack_finely(self._parts(columns, last.numbers), sizes)
+        return replace(last, sizes=packed.sizes, n_numbers=_n_numbers(packed))
 
     @property
     def _roomy(self) -> Sizes:
@@ -157,18 +177,18 @@ class BatchShapes:
         sizes = self.shapes[-1].sizes
         return {name: rounded(n + 1) for name, n in sizes.items() if n}
 
-    def _measured(
+    def _pack_finely(
         self,
         parts: Sequence[Columns],
         least: Sizes,
-    ) -> tuple[Sizes, int]:
-        """The sizes of a batch that has some sizes at least, and how many numbers its arrays hold."""
-        batches, sizes = self._program.pack_in(parts, self._size, least)
-        n_numbers = 0
-        for batch in batches:
-            for array in batch.arrays:
-                n_numbers += array.size
-        return sizes, n_numbers
+    ) -> PackedParts:
+        """Packs the parts of a batch in sizes that are hardly larger than they need, or in larger ones."""
+        return self._program.pack_in(
+            parts,
+            self._size,
+            least,
+            _fine,
+        )
 
     def _joined(
         self,
@@ -182,14 +202,15 @@ class BatchShapes:
                 shapes.append(own)
                 continue
             last = shapes[-1]
-            sizes, n_numbers = self._measured(parts, _largest(last.sizes, own.sizes))
+            packed = self._pack_finely(parts, _largest(last.sizes, own.sizes))
+            n_numbers = _n_numbers(packed)
             # the last batch of an epoch may be smaller: for one batch no program is worth its time
             is_full = len(own.numbers) == self._size * self._n_parts
             if is_full and n_numbers > most * own.n_numbers:
                 shapes.append(own)
                 continue
             n_elements = max(last.n_elements, own.n_elements)
-            shapes[-1] = Shape(sizes, n_numbers, n_elements, last.numbers)
+            shapes[-1] = Shape(packed.sizes, n_numbers, n_elements, last.numbers)
         return shapes
 
 
@@ -228,6 +249,34 @@ def _largest(one: Sizes, other: Sizes) -> Sizes:
     for key, size in other.items():
         sizes[key] = max(size, sizes.get(key, 0))
     return sizes
+
+
+def _fine(n: int) -> int:
+    return fine(n, STEPS)
+
+
+def _with_room(size: int, sampled: Sequence[int]) -> int:
+    """A size with room for batches that were not sampled: none where all that were are the same.
+
+    Args:
+      size: The size.
+      sampled: How many rows or levels each sampled batch has.
+    """
+    if min(sampled) == max(sampled):
+        return size
+    # Few batches tell little of how far others deviate.
+    deviations = DEVIATIONS * (1 + math.sqrt(2 / len(sampled)))
+    tail = np.mean(sampled) + deviations * np.std(sampled)
+    return max(size, _fine(int(min(tail, MOST_ROOM * size))))
+
+
+def _n_numbers(packed: PackedParts) -> int:
+    """Counts the numbers in the arrays of a batch."""
+    total = 0
+    for batch in packed.batches:
+        for array in batch.arrays:
+            total += array.size
+    return total
 
 
 def _n_elements(parts: Sequence[Columns]) -> int:

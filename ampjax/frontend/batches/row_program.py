@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,6 +26,28 @@ from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import LeafSpec
 from ampjax.frontend.missing_labels import missing_leaves
 from ampjax.jaxprs.primitives import inputs_read
+
+
+@dataclass(frozen=True)
+class PackedParts:
+    """Some examples as batches of equal shapes, if their sizes are those that were asked for.
+
+    Args:
+      batches: Of each part.
+      sizes: The largest sizes of any.
+      counts: What the sizes hold, where a size may hold more; likewise the largest.
+    """
+
+    batches: list[Batch]
+    sizes: dict[Hashable, int]
+    counts: dict[Hashable, int]
+
+    def note(self, tables: RowTables) -> None:
+        """Notes a part's sizes."""
+        for key, size in tables.sizes.items():
+            self.sizes[key] = max(size, self.sizes.get(key, 0))
+        for key, n in tables.counts.items():
+            self.counts[key] = max(n, self.counts.get(key, 0))
 
 
 class RowProgram:
@@ -106,35 +129,32 @@ class RowProgram:
         """
         for columns in parts:
             self.check(columns)
-        batches, sizes = self.pack_in(parts, size, {})
+        packed = self.pack_in(parts, size, {})
         if len(parts) > 1:
-            batches, _ = self.pack_in(parts, size, sizes)
-        return batches
+            packed = self.pack_in(parts, size, packed.sizes)
+        return packed.batches
 
     def pack_in(
         self,
         parts: Sequence[Columns],
         size: int,
         least: Sizes,
-    ) -> tuple[list[Batch], Sizes]:
+        round_up: Callable[[int], int] | None = None,
+    ) -> PackedParts:
         """Examples that have been checked, as arrays of given sizes at least.
 
         Args:
           parts: The examples of each batch.
           size: Rows of each: as many as examples, or more.
           least: The sizes.
-
-        Returns:
-          The batches, and the largest sizes of any. If these are `least`, all batches have its shapes.
+          round_up: From a number of rows to the size that holds so many, where `least` does not; by default one of few sizes.
         """
-        batches = []
-        sizes: dict[Hashable, int] = {}
+        packed = PackedParts([], {}, {})
         for columns in parts:
-            tables = RowTables(columns, size, least)
-            batches.append(self._packed(tables, size))
-            for key, own in tables.sizes.items():
-                sizes[key] = max(own, sizes.get(key, 0))
-        return batches, sizes
+            tables = RowTables(columns, size, least, round_up)
+            packed.batches.append(self._packed(tables, size))
+            packed.note(tables)
+        return packed
 
     def _packed(self, tables: RowTables, size: int) -> Batch:
         columns = tables.data

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 STEP = 1.25
 """Each size of the ladder is so many times the one before, rounded up."""
 
+STEPS = 8
+"""Fine sizes: so many between a power of two and the next."""
+
 _LADDER = [0, 1]
 """The ladder of sizes, as far as one was asked for."""
 
@@ -101,9 +104,11 @@ class RowTables:
       data: The batch's examples as columns.
       size: Rows of the space of examples: as many as there are, or more.
       least: Sizes that are not to be smaller, by what they are sizes of: those of another batch, whose shapes this one is to have.
+      round_up: From a number to the size that holds so many, where `least` does not.
 
     Attributes:
       sizes: All sizes, by what they are sizes of.
+      counts: How many rows or levels there are, of the sizes that are rounded up.
     """
 
     def __init__(
@@ -111,11 +116,14 @@ class RowTables:
         data: Columns,
         size: int,
         least: Sizes | None = None,
+        round_up: Callable[[int], int] | None = None,
     ):
         self.data = data
         self._size = size
         self._least = least or {}
+        self._round_up = round_up or rounded
         self.sizes: dict[Hashable, int] = {}
+        self.counts: dict[Hashable, int] = {}
 
     def rounded(self, key: Hashable, n: int) -> int:
         """A size that holds so many rows or levels: of a short ladder, so that few shapes are compiled.
@@ -124,11 +132,12 @@ class RowTables:
           key: What it is the size of.
           n: How many there are.
         """
-        self.sizes[key] = max(
-            rounded(n),
-            self._least.get(key, 0),
-        )
-        return self.sizes[key]
+        size = self._least.get(key, 0)
+        if n > size:
+            size = self._round_up(n)
+        self.counts[key] = n
+        self.sizes[key] = size
+        return size
 
     def at_least(self, key: Hashable, n: int) -> int:
         """Returns a size, raised to the same size of an earlier batch if this batch is to share shapes with that batch.
@@ -364,6 +373,22 @@ def rounded(n: int) -> int:
         size = max(size + 1, int(np.ceil(size * STEP)))
         _LADDER.append(size)
     return _LADDER[bisect_left(_LADDER, n)]
+
+
+def fine(n: int, steps: int = STEPS) -> int:
+    """The least of many sizes that holds so many.
+
+    Args:
+      n: A number of rows or levels.
+      steps: Sizes between a power of two and the next.
+
+    >>> [fine(n) for n in (0, 5, 8, 17, 39, 200)]
+    [0, 5, 8, 18, 40, 208]
+    """
+    step = 1
+    while step * 2 * steps < n:
+        step *= 2
+    return -(-n // step) * step
 
 
 def _origins(tables: RowTables, origin: Origin) -> np.ndarray:

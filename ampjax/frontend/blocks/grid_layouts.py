@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.frontend.batches.row_tables import Frame, RowTables
+from ampjax.frontend.batches.row_tables import Frame, RowTables, fine
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.loops.table_passes import list_pairs, wide
 from ampjax.utils.row_ranges import ranges
 
-STEPS = 8
-"""Sizes of the padded axes: so many between a power of two and the next."""
 ACROSS = 16
 """What the rows across of a tile cost, which it has for itself: as much as so many rows around."""
 
@@ -236,18 +234,3 @@ def _height(sizes: np.ndarray, most: int) -> int:
             best = height
         height *= 2
     return best
-
-
-def fine(n: int) -> int:
-    """The least size of a padded axis that holds so many.
-
-    Args:
-      n: How many elements the longest row has.
-
-    >>> [fine(n) for n in (0, 5, 8, 17, 39, 200)]
-    [0, 5, 8, 18, 40, 208]
-    """
-    step = 1
-    while step * 2 * STEPS < n:
-        step *= 2
-    return -(-n // step) * step

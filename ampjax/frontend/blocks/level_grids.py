@@ -16,8 +16,8 @@ import numpy as np
 from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, View, along
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
-from ampjax.frontend.batches.row_tables import Frame, RowTables
-from ampjax.frontend.blocks.grid_layouts import GridRows, PairSpaces, fine
+from ampjax.frontend.batches.row_tables import Frame, RowTables, fine
+from ampjax.frontend.blocks.grid_layouts import GridRows, PairSpaces
 from ampjax.frontend.blocks.grids import Grid, GridFrame
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant

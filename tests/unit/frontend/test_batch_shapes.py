@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from ampjax.frontend.batches.batch_shapes import MOST_SHAPES, BatchShapes
-from ampjax.frontend.batches.row_tables import rounded
+from ampjax.frontend.batches.row_program import PackedParts
+from ampjax.frontend.batches.row_tables import RowTables
 
 
 @dataclass
@@ -28,14 +29,20 @@ class Examples:
 class Program:
     """Lays examples out: an array of each kind."""
 
-    def pack_in(self, parts, size, least):
-        del size
+    def pack_in(self, parts, size, least, round_up=None):
         (examples,) = parts
-        sizes = {}
+        tables = RowTables(
+            examples,
+            size,
+            least,
+            round_up,
+        )
         for kind, n in enumerate(examples.sizes.sum(0)):
-            sizes[kind] = max(rounded(int(n)), least.get(kind, 0))
-        arrays = [np.zeros(n, np.int8) for n in sizes.values()]
-        return [SimpleNamespace(arrays=arrays)], sizes
+            tables.rounded(kind, int(n))
+        arrays = [np.zeros(n, np.int8) for n in tables.sizes.values()]
+        packed = PackedParts([SimpleNamespace(arrays=arrays)], {}, {})
+        packed.note(tables)
+        return packed
 
 
 def test_batches_that_fit_no_shape_share_one():
@@ -57,3 +64,25 @@ def test_batches_that_fit_no_shape_share_one():
     assert len(shapes.shapes) <= MOST_SHAPES
     # One beside those that were found; a few batches are a step of the ladder larger than that.
     assert len(seen) <= MOST_SHAPES + 4
+
+
+def test_one_shape_has_room_for_batches_that_were_not_sampled_and_no_more():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 12, 4000)
+    examples = Examples(np.stack([lengths, np.full(4000, 3)], 1))
+    shapes = BatchShapes(Program(), 32)
+    groups = np.split(rng.permutation(4000), 125)
+    shapes.find(
+        examples,
+        groups,
+        examples.n_elements(),
+    )
+    (shape,) = shapes.shapes
+    assert shape.sizes[1] == 96  # no batch has another number
+    largest = max(lengths[numbers].sum() for numbers in groups)
+    assert largest < shape.sizes[0] < 1.5 * lengths.mean() * 32
+    for _ in range(20):
+        for numbers in np.split(rng.permutation(4000), 125):
+            (batch,) = shapes.pack(examples, numbers)
+            own = [len(array) for array in batch.arrays]
+            assert own == list(shape.sizes.values())
