@@ -15,6 +15,7 @@ import numpy as np
 from ampjax.errors import DataError, GraphError, ParameterError, SameNumbersWarning
 from ampjax.frontend.batched import Batched
 from ampjax.frontend.combinators.embeddings import AnyTable
+from ampjax.frontend.combinators.reports import node
 from ampjax.frontend.combinators.running_models import remember
 from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import (
@@ -65,6 +66,7 @@ from ampjax.ir.ops.body_shapes import OF_THE_LOSS
 from ampjax.jaxprs.primitives import DRAWS, shape_text
 from ampjax.numerics.differences import Verification, tolerance_for
 from ampjax.sparse import Table
+from ampjax.train.assemble import require_closed
 from ampjax.utils.progress import Reporter
 
 Model = Callable[[Any, Any], Any]
@@ -102,6 +104,7 @@ class Compiled:
       params: Its parameters, a dictionary; each key is a node.
       spec: What an instance looks like.
       copies: Copies of the whole network.
+      messages: Whether the graph passes messages.
 
     Attributes:
       graph: The graph, for `Trainer`, `verify`, `simulate`.
@@ -117,6 +120,7 @@ class Compiled:
         params: Mapping[str, Any],
         spec: Any,
         copies: int = 1,
+        messages: bool = True,
     ):
         self._model = model
         self._spec = spec
@@ -152,6 +156,10 @@ class Compiled:
             is_examples = [False] * (len(constants) + len(values)) + [True] * len(self._leaves)
             self.shared_draws = lines_of_shared_draws(function, is_examples)
             metrics = _metrics_of(function, results)
+            if not messages:
+                # The batch form is the model; the graph holds its parameters.
+                function, constants, results = trace(_sum_of_params, types, instance)
+                metrics = []
             low.draft.reserve(
                 [c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"]
             )
@@ -181,8 +189,9 @@ class Compiled:
         self.drawings = low.draft.drawings
         self.graph: Graph = low.draft.build(copies)
         # A traced program can't travel to another process, but the model can, and is traced there again.
-        self.graph.remake = partial(_graph_of, model, params, spec, copies)
+        self.graph.remake = partial(_graph_of, model, params, spec, copies, messages)
         self.graph.batched = lambda: self.batched
+        self.graph.batches_only = not messages
 
     @cached_property
     def batched(self) -> Batched:
@@ -297,7 +306,11 @@ class Compiled:
 
         Returns:
           The explanation, which prints itself as tables.
+
+        Raises:
+          GraphError: If the model was compiled with `messages=False`.
         """
+        require_closed("explain", self.graph)
         is_none = isinstance(examples, list | tuple) and not examples
         return explain_model(
             self.graph,
@@ -395,6 +408,7 @@ def compile(
     spec: Any,
     *,
     copies: int = 1,
+    messages: bool = True,
 ) -> Compiled:
     """Compiles a model: a plain JAX function of parameters and one instance, with ampjax's combinators for control that the instance decides.
 
@@ -409,6 +423,8 @@ def compile(
         `{"words": "int32[w]", "chars": "int32[w,c]", "tags": "int32[w]"}`.
       copies: Copies of the whole network, to which instances are dealt in turn; the trainer gives each a worker of its own, as far as there
         are any, and keeps their parameters together (`Settings.replica_sync`). Copies of one node: `amp.node(name, replicas=n)`.
+      messages: False compiles for `mode="batch"` alone: then the model may have whatever `amp.vmap` takes, operations on whole sequences
+        included. Each key of the parameters is a node.
 
     Returns:
       The graph, and what makes data for it.
@@ -454,7 +470,9 @@ def compile(
             f"{copies!r}",
             "1 is the network alone.",
         )
-    compiled = Compiled(model, params, spec, copies)
+    if not messages:
+        _refuse_copies_and_tables(params, copies)
+    compiled = Compiled(model, params, spec, copies, messages)
     for line in compiled.shared_draws[:1]:
         fix = "Fold a number of the example into the key, or draw in `amp.stochastic`, which has a key for each message."
         error = GraphError(
@@ -465,6 +483,38 @@ def compile(
         )
         warnings.warn(str(error), SameNumbersWarning, stacklevel=2)
     return compiled
+
+
+def _sum_of_params(params: Mapping[str, Any], instance: Any) -> jax.Array:
+    """Adds up all parameters, each key in a node of its own."""
+    del instance
+    total = jnp.float32(0)
+    for key, value in params.items():
+        total += node(key)(_sum_of)(value)
+    return total
+
+
+def _sum_of(value: Any) -> jax.Array:
+    total = jnp.float32(0)
+    for leaf in jax.tree.leaves(value):
+        total += jnp.sum(leaf, dtype=jnp.float32)
+    return total
+
+
+def _refuse_copies_and_tables(params: Mapping[str, Any], copies: int) -> None:
+    """Refuses copies and tables, as both need messages.
+
+    Raises:
+      GraphError: If the network has copies, or a table in host memory is among the parameters.
+    """
+    if copies > 1:
+        fix = "Leave `copies` out: a batch is one program."
+        raise GraphError("compile, messages=False", "one copy", f"{copies}", fix)
+    for key, value in params.items():
+        if isinstance(value, AnyTable):
+            fix = "Give its rows, `table.dense()`, or leave `messages=False` out."
+            where = f"compile, messages=False, params, `{key}`"
+            raise GraphError(where, "arrays", "a table in host memory", fix)
 
 
 def _require_some(method: str, instances: Any) -> None:
@@ -508,8 +558,9 @@ def _graph_of(
     params: Mapping[str, Any],
     spec: Any,
     copies: int,
+    messages: bool,
 ) -> Graph:
-    return Compiled(model, params, spec, copies).graph
+    return Compiled(model, params, spec, copies, messages).graph
 
 
 def _params_values(params: Mapping[str, Any]) -> list[Value]:

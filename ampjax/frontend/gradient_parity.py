@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _SETTINGS = Settings(max_active_keys=64, max_dispatch_size=64)
 _LOSS = "the loss"
+_UPDATES = "updates and optimizers: parameters were frozen"
 
 
 def verify_gradients(
@@ -62,6 +63,8 @@ def verify_gradients(
       DataError: If the function's own loss or gradients are not finite.
       NumericsError: If they differ.
     """
+    if compiled.graph.batches_only:
+        return _verify_batch(compiled, name, instances, params, tolerance, reporter)
     data = compiled.data(instances)
     trainer = Trainer(
         compiled.graph,
@@ -75,6 +78,70 @@ def verify_gradients(
     with showing_compilations(reporter, session.preparation.most_kernels(data)), watching:
         loss = trainer.accumulate(data, update=False)["loss_sum"]
     want, how = _by_jax(compiled, instances, params, drawn, reporter)
+    _require_finite(name, want)
+    differences = compare(
+        {_LOSS: loss, **compiled.gradients(trainer.gradients)},
+        want,
+    )
+    return _verdict(
+        name,
+        len(instances),
+        how,
+        differences,
+        tolerance,
+        "The engine",
+        (
+            "metrics and outputs, and other schedules: `amp.verify(compiled.graph, compiled.data(...))` compares those",
+            _UPDATES,
+        ),
+    )
+
+
+def _verify_batch(
+    compiled: Compiled,
+    name: str,
+    instances: Sequence[Any],
+    params: Mapping[str, Any],
+    tolerance: float,
+    reporter: Reporter,
+) -> Verification:
+    """As `verify_gradients`, of a model whose batch form alone is trained.
+
+    Raises:
+      DataError: Likewise, or if the model draws random numbers.
+      NumericsError: Likewise.
+    """
+    if compiled.draws:
+        fix = "Verify it with dropout left out, or compile without `messages=False`."
+        expected = "a model without random numbers, of which a batch draws others"
+        raise DataError("verify, messages=False", expected, f"`{name}` draws some", fix)
+    batch = compiled.batched.pack(instances)
+
+    def total(params: Any) -> jax.Array:
+        found = compiled.batched(params, batch)
+        losses = found[0] if isinstance(found, tuple) else found
+        return losses.sum()
+
+    loss, grads = jax.jit(jax.value_and_grad(total, allow_int=True))(dict(params))
+    want, how = _by_jax(compiled, instances, params, None, reporter)
+    _require_finite(name, want)
+    differences = compare(
+        {_LOSS: loss, **grads},
+        want,
+    )
+    return _verdict(
+        name,
+        len(instances),
+        how,
+        differences,
+        tolerance,
+        "The batch form",
+        ("metrics and outputs", _UPDATES),
+    )
+
+
+def _require_finite(name: str, want: Mapping[str, Any]) -> None:
+    """Refuses a function whose own loss or gradients are not finite."""
     for key, tree in want.items():
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)):
             fix = "Look for a division by 0, and for `amp.max` of an empty sequence, which is minus infinity."
@@ -84,11 +151,6 @@ def verify_gradients(
                 "NaN or infinity",
                 fix,
             )
-    differences = compare(
-        {_LOSS: loss, **compiled.gradients(trainer.gradients)},
-        want,
-    )
-    return _verdict(name, len(instances), how, differences, tolerance)
 
 
 def _verdict(
@@ -97,6 +159,8 @@ def _verdict(
     how: str,
     differences: Sequence[Difference],
     tolerance: float,
+    form: str,
+    not_looked_at: tuple[str, ...],
 ) -> Verification:
     key, path, worst = max(differences, key=lambda difference: difference[2])
     table = difference_table(differences, tolerance)
@@ -111,25 +175,19 @@ def _verdict(
         )
     seen = f"the loss and {counted(len(differences) - 1, 'gradient')} of {counted(n, 'instance')}"
     report = [
-        f"The engine agrees with jax.grad of `{name}`, {how}, in {seen}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",
+        f"{form} agrees with jax.grad of `{name}`, {how}, in {seen}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",
         table,
         "Not looked at:",
-        *(f"  {line}" for line in _NOT_LOOKED_AT),
+        *(f"  {line}" for line in not_looked_at),
     ]
-    return Verification(True, worst, "\n".join(report), _NOT_LOOKED_AT)
-
-
-_NOT_LOOKED_AT = (
-    "metrics and outputs, and other schedules: `amp.verify(compiled.graph, compiled.data(...))` compares those",
-    "updates and optimizers: parameters were frozen",
-)
+    return Verification(True, worst, "\n".join(report), not_looked_at)
 
 
 def _by_jax(
     compiled: Compiled,
     instances: Sequence[Any],
     params: Mapping[str, Any],
-    drawn: DrawnKeys,
+    drawn: DrawnKeys | None,
     reporter: Reporter,
 ) -> tuple[dict[str, Any], str]:
     """Computes the function's own loss and gradients, and names the way of this computation."""

@@ -38,6 +38,7 @@ class Graph:
       remake: Makes the same graph in another process, if its nodes' functions can't be sent there, but the model that they were made from
         can; else None.
       batched: Gives the model that the graph was compiled from as one function of a batch; None if it was not.
+      batches_only: Whether that function alone is the model: the nodes only hold its parameters.
       form: The pytree in which users see the nodes' parameters, if it is not a dictionary of them.
       unread: The initial values of leaves of that pytree that no node reads, by path.
 
@@ -61,6 +62,7 @@ class Graph:
         self.copies = CopyStack()
         self.remake: Callable[[], Graph] | None = None
         self.batched: Callable[[], Any] | None = None
+        self.batches_only = False
         self.form: ParamsForm | None = None
         self.unread: Mapping[str, Any] = {}
 

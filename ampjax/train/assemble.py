@@ -24,15 +24,20 @@ from ampjax.train.optimizers.node_optimizers import Optimizers, optimizers_of
 from ampjax.train.settings import Settings
 
 
-def require_closed(where: str, graph: Graph) -> None:
+def require_closed(
+    where: str,
+    graph: Graph,
+    by_messages: bool = True,
+) -> None:
     """Checks that a graph can be run.
 
     Args:
       where: What an error calls the caller.
       graph: The graph.
+      by_messages: Whether it is to pass messages.
 
     Raises:
-      GraphError: If it is no graph, or still being built.
+      GraphError: If it is no graph, still being built, or has no messages where it is to pass some.
     """
     if not isinstance(graph, Graph):
         is_compiled = isinstance(getattr(graph, "graph", None), Graph)
@@ -48,6 +53,13 @@ def require_closed(where: str, graph: Graph) -> None:
             "a closed graph",
             "one that is still being built",
             "Leave the `with amp.Graph()` block first.",
+        )
+    if graph.batches_only and by_messages:
+        raise GraphError(
+            f"{where}, `graph`",
+            "a graph that passes messages",
+            "one that was compiled with `messages=False`, for `mode='batch'` alone",
+            "Train with `mode='batch'`, or compile without `messages=False`.",
         )
 
 

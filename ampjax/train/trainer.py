@@ -122,11 +122,15 @@ class Trainer:
         settings: Settings | None = None,
         **options: Any,
     ):
-        require_closed("trainer", graph)
+        given = settings_from(options, settings)
+        require_closed(
+            "trainer",
+            graph,
+            given.mode != "batch",
+        )
         require_transform(tx)
         places = None if hosts is None else hosts_from(hosts)
         self.graph = graph
-        given = settings_from(options, settings)
         self.session = make_session(
             graph,
             given,

@@ -76,7 +76,7 @@ def logits_of(hidden: int) -> Network:
 
 
 def _unravel_of(hidden: int) -> Callable[[jax.Array], Layers]:
-    """From a vector of parameters to those of each layer."""
+    """Makes the function from a vector of parameters to the layers' arrays."""
     key = jax.random.key(0)
     like = jax.eval_shape(lambda: _draw(key, hidden))
     zeros = jax.tree.map(

@@ -89,7 +89,7 @@ def init(key: jax.Array) -> dict[str, jax.Array]:
 
 @functools.cache
 def _data() -> clusters.Clusters:
-    """Examples in random order: the last ones are those of validation."""
+    """Draws examples, in random order: the last ones are for validation."""
     data = clusters.generate(
         N_TRAIN + N_VALID + CLUSTERS * N_CLASSES,
         CLUSTERS,

@@ -169,7 +169,7 @@ def grid(
     seeds: Any,
     steps: int,
 ) -> np.ndarray:
-    """What runs come to, for all learning rates and seeds.
+    """The losses at the ends of runs, for all learning rates and seeds.
 
     Args:
       remedy: By its name.

@@ -91,7 +91,7 @@ def _plain(
     optimizer: Callable[[Any], Any],
     scale: float = 1.0,
 ) -> Remedy:
-    """An optimizer by itself."""
+    """An optimizer alone."""
     return Remedy(lambda rate, d, n: optimizer(rate), scale)
 
 
@@ -100,7 +100,7 @@ def _with_each(
     optimizer: Callable[[Any], Any],
     scale: float = 1.0,
 ) -> dict[str, Remedy]:
-    """An optimizer by itself and with each of the remedies that any optimizer can have."""
+    """An optimizer alone, and with each remedy for any optimizer."""
 
     def scaled(rate: Any, delay: int, steps: int) -> Any:
         return optax.chain(

@@ -28,7 +28,7 @@ def grid_of_losses(
     seeds: Any,
     steps: int,
 ) -> np.ndarray:
-    """What runs come to, for all learning rates and seeds, one after the other in one program.
+    """The losses at the ends of runs, for all learning rates and seeds, one after the other in one program.
 
     Side by side (`vmap`) they would be no faster on a CPU, and what a remedy does every tenth step would be done in each.
 

@@ -161,7 +161,7 @@ class BatchShapes:
         columns: Columns,
         sampled: Sequence[Sizes],
     ) -> Shape:
-        """The largest shape with room for batches that are larger than those that were sampled."""
+        """Widens the largest shape: other batches may be larger than the sampled ones."""
         last = self.shapes[-1]
         sizes = {}
         for name, size in last.sizes.items():
@@ -182,7 +182,7 @@ class BatchShapes:
         parts: Sequence[Columns],
         least: Sizes,
     ) -> PackedParts:
-        """Packs the parts of a batch in sizes that are hardly larger than they need, or in larger ones."""
+        """Packs the parts of a batch in fine sizes, or in the sizes of a shape."""
         return self._program.pack_in(
             parts,
             self._size,

@@ -30,7 +30,7 @@ from ampjax.jaxprs.primitives import inputs_read
 
 @dataclass(frozen=True)
 class PackedParts:
-    """Some examples as batches of equal shapes, if their sizes are those that were asked for.
+    """Packed examples: a batch for each part, and the sizes of their arrays.
 
     Args:
       batches: Of each part.

@@ -190,7 +190,7 @@ class KnownValues:
             word = f"`{name}`" if meant is equation else f"indexing (`{name}`)"
             fix = self._fix(meant)
             if not self._lowering.of_rows and name != "scan":
-                fix = f"{fix} `amp.vmap` takes most such operations."
+                fix = f"{fix} `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
             got = f"{word} on a whole sequence, whose length is each instance's own"
             raise GraphError(equation.line, "operations on one element", got, fix)
 

@@ -212,7 +212,7 @@ class Lowering:
           GraphError: If the instance does not say.
         """
         if dimension not in self.lengths:
-            fix = "Put what is cut or turned round into the example as another sequence, or use `amp.scan` with `reverse=True`. `amp.vmap` takes most such operations."
+            fix = "Put what is cut or turned round into the example as another sequence, or use `amp.scan` with `reverse=True`. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
             raise GraphError(
                 line,
                 "whole sequences, or their `amp.length`",

@@ -116,7 +116,7 @@ class ParamsNodes:
                 line,
                 "parameters of one node in one operation",
                 f"those of {' and '.join(f'`{key}`' for key in keys)}",
-                "Put them under one key, or wrap the lines in a function made with `amp.node`. `amp.vmap` takes it as it is.",
+                "Put them under one key, or wrap the lines in a function made with `amp.node`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`.",
             )
         return keys[0]
 

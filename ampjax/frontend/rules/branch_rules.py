@@ -95,7 +95,7 @@ def switch(
 
 def unread(call: Call) -> GraphError:
     """The error of a choice by a value that is not read back."""
-    fix = "Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is."
+    fix = "Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
     return GraphError(
         call.line, "a choice that follows from the instance", "one that depends on parameters", fix
     )

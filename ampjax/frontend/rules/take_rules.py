@@ -40,7 +40,7 @@ def take(
     """One element of each sequence. Of one that comes from outside no copy is made: each row reads its element where the sequence is."""
     at, *sequences = operands
     if not isinstance(at, Static | Constant):
-        fix = "Choose by the instance's integers; or weigh all elements, as attention does. `amp.vmap` takes it as it is."
+        fix = "Choose by the instance's integers; or weigh all elements, as attention does. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
         raise GraphError(
             call.line,
             "an element's number that follows from the instance",

@@ -354,7 +354,7 @@ def _read_answer(
         )
         return replace(known, was_read=1)
     if not isinstance(answer, Computed) or answer.was_read is None:
-        fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`. `amp.vmap` takes it as it is."
+        fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
         got = "a test without `amp.read`"
         if reads:
             fix = "Put `amp.read` around the whole test."

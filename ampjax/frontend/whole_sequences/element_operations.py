@@ -234,7 +234,9 @@ def _gather(equation: Any) -> Params | None:
     params = equation.params
     numbers = params["dimension_numbers"]
     operand, indices = map(is_long, equation.invars)
-    if numbers.operand_batching_dims or operand == indices:
+    if operand and indices:
+        return _gather_in_each(params)
+    if numbers.operand_batching_dims or not (operand or indices):
         return None
     if indices:  # rows of an array, by the numbers that a sequence holds
         if 0 in numbers.offset_dims:
@@ -249,6 +251,32 @@ def _gather(equation: Any) -> Params | None:
         offset_dims=_less(numbers.offset_dims[1:]),
         collapsed_slice_dims=_less(numbers.collapsed_slice_dims),
         start_index_map=_less(numbers.start_index_map),
+    )
+    return {
+        **params,
+        "dimension_numbers": shifted,
+        "slice_sizes": params["slice_sizes"][1:],
+    }
+
+
+def _gather_in_each(params: Params) -> Params | None:
+    """Reads in each element of a sequence, by numbers from the same element of another one: `jnp.take_along_axis`."""
+    numbers = params["dimension_numbers"]
+    pairs = zip(
+        numbers.operand_batching_dims,
+        numbers.start_indices_batching_dims,
+        strict=True,
+    )
+    first, *others = sorted(pairs) or [(1, 1)]
+    if first != (0, 0) or 0 in numbers.offset_dims:
+        return None
+    shifted = replace_numbers(
+        numbers,
+        offset_dims=_less(numbers.offset_dims),
+        collapsed_slice_dims=_less(numbers.collapsed_slice_dims),
+        start_index_map=_less(numbers.start_index_map),
+        operand_batching_dims=_less([axis for axis, _ in others]),
+        start_indices_batching_dims=_less([axis for _, axis in others]),
     )
     return {
         **params,

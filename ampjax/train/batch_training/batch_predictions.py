@@ -31,6 +31,8 @@ def gathered(
     Raises:
       GraphError: If an output is a sequence for each element of another one.
     """
+    if not sinks:
+        return _of_all(outputs)
     result = {}
     for name, sink in sinks.items():
         wire = sink.inputs[0]
@@ -45,6 +47,26 @@ def gathered(
             name,
             wire.type.ragged,
         )
+    return result
+
+
+def _of_all(outputs: BatchOutputs) -> dict[str, Predictions]:
+    """Puts all outputs that a model has told in the order of the examples; a sequence of sequences as a list for each example.
+
+    Raises:
+      GraphError: If it has told none.
+    """
+    result = {}
+    for _, told in outputs[:1]:
+        if not told:
+            fix = "Say `amp.output(name, value)` in the model."
+            raise GraphError("predict", "an output of the model", "none", fix)
+        for name, rows in told.items():
+            result[name] = _of_sink(
+                outputs,
+                name,
+                is_ragged=len(rows.lengths) > 1,
+            )
     return result
 
 

@@ -291,14 +291,14 @@ def switch_branch_args(p, s):
 
 
 @mistake(
-    ": expected operations on one element, got `integer_pow` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations."
+    ": expected operations on one element, got `integer_pow` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 )
 def plain_on_sequence(p, s):
     return jnp.sum(embedded(p, s) ** 2)  # <-
 
 
 @mistake(
-    ": expected operations on one element, got `iota` on a whole sequence, whose length is each instance's own. Put the elements' numbers into the example: `np.arange` of its length. `amp.vmap` takes most such operations."
+    ": expected operations on one element, got `iota` on a whole sequence, whose length is each instance's own. Put the elements' numbers into the example: `np.arange` of its length. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 )
 def positions(p, s):
     return amp.sum(
@@ -311,28 +311,28 @@ def positions(p, s):
 
 
 @mistake(
-    ": expected operations on one element, got `dot_general` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations."
+    ": expected operations on one element, got `dot_general` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 )
 def matmul_on_sequence(p, s):
     return amp.sum(amp.map(loss, embedded(p, s) @ p["a"]["w"]))  # <-
 
 
 @mistake(
-    ": expected operations on one element, got `dynamic_slice` on a whole sequence, whose length is each instance's own. Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence. `amp.vmap` takes most such operations."
+    ": expected operations on one element, got `dynamic_slice` on a whole sequence, whose length is each instance's own. Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 )
 def index_sequence(p, s):
     return loss(embedded(p, s)[0])  # <-
 
 
 @mistake(
-    ": expected operations on one element, got `gather` on a whole sequence, whose length is each instance's own. Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence. `amp.vmap` takes most such operations."
+    ": expected operations on one element, got `gather` on a whole sequence, whose length is each instance's own. Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 )
 def slice_of_sequence(p, s):
     return loss(amp.sum(embedded(p, s)[1:]))  # <-
 
 
 @mistake(
-    ": expected whole sequences, or their `amp.length`, got the length `w - 1`, as of a slice or of `xs[::-1]`. Put what is cut or turned round into the example as another sequence, or use `amp.scan` with `reverse=True`. `amp.vmap` takes most such operations."
+    ": expected whole sequences, or their `amp.length`, got the length `w - 1`, as of a slice or of `xs[::-1]`. Put what is cut or turned round into the example as another sequence, or use `amp.scan` with `reverse=True`. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 )
 def sequence_backwards(p, s):
     return loss(amp.sum(embedded(p, s)[::-1]))  # <-
@@ -346,7 +346,7 @@ def scan_of_jax(p, s):
 
 
 @mistake(
-    ": expected operations on one element, got `reduce_sum` on a whole sequence, whose length is each instance's own. Use `amp.sum` or `amp.mean`. `amp.vmap` takes most such operations."
+    ": expected operations on one element, got `reduce_sum` on a whole sequence, whose length is each instance's own. Use `amp.sum` or `amp.mean`. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 )
 def fold_kids_plain(p, s):
     return loss(
@@ -355,7 +355,7 @@ def fold_kids_plain(p, s):
 
 
 @mistake(
-    ": expected operations on one element, got indexing (`gather`) on a whole sequence, whose length is each instance's own. Look up element by element: `amp.map(lambda i: table[i], xs)`. `amp.vmap` takes most such operations."
+    ": expected operations on one element, got indexing (`gather`) on a whole sequence, whose length is each instance's own. Look up element by element: `amp.map(lambda i: table[i], xs)`. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 )
 def nested_as_array(p, s):
     return amp.sum(amp.map(lambda c: loss(p["e"][c]), s["ch"]))  # <-
@@ -369,14 +369,14 @@ def switch_star(p, s):
 
 
 @mistake(
-    ", `cond_no_read`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is."
+    ", `cond_no_read`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def cond_no_read(p, s):
     return loss(amp.cond((p["a"]["w"] @ s["y"])[0] > 0, lambda: s["y"], lambda: p["e"][0]))  # <-
 
 
 @mistake(
-    ", `switch_no_read`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is."
+    ", `switch_no_read`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def switch_no_read(p, s):
     return loss(
@@ -388,7 +388,7 @@ def switch_no_read(p, s):
 
 
 @mistake(
-    ", `cond_on_params`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is."
+    ", `cond_on_params`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def cond_on_params(p, s):
     return loss(amp.cond(p["a"]["b"][0] > 0, lambda: s["y"], lambda: p["e"][0]))  # <-
@@ -408,14 +408,14 @@ def read_float(p, s):
 
 
 @mistake(
-    ": expected parameters of one node in one operation, got those of `a` and `c`. Put them under one key, or wrap the lines in a function made with `amp.node`. `amp.vmap` takes it as it is."
+    ": expected parameters of one node in one operation, got those of `a` and `c`. Put them under one key, or wrap the lines in a function made with `amp.node`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def two_keys(p, s):
     return loss((p["a"]["w"] @ p["c"]["w"]) @ s["y"])  # <-
 
 
 @mistake(
-    ": expected parameters of one node in one operation, got those of `a` and `c`. Put them under one key, or wrap the lines in a function made with `amp.node`. `amp.vmap` takes it as it is."
+    ": expected parameters of one node in one operation, got those of `a` and `c`. Put them under one key, or wrap the lines in a function made with `amp.node`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def two_keys_add(p, s):
     return loss(s["y"] * (p["a"]["b"] + p["c"]["b"]))  # <-
@@ -663,7 +663,7 @@ def output_seq_seq(p, s):
 
 
 @mistake(
-    ", `while_no_read`: expected a test of a value that is read back, got a test without `amp.read`. Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`. `amp.vmap` takes it as it is."
+    ", `while_no_read`: expected a test of a value that is read back, got a test without `amp.read`. Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def while_no_read(p, s):
     return loss(amp.while_loop(lambda h: h[0] > 0, lambda h: h - p["a"]["b"], s["y"], most=2))  # <-
@@ -695,7 +695,7 @@ def while_without_most(p, s):
 
 
 @mistake(
-    ", `while_static_test`: expected a test of a value that is read back, got a test without `amp.read`. Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`. `amp.vmap` takes it as it is."
+    ", `while_static_test`: expected a test of a value that is read back, got a test without `amp.read`. Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def while_static_test(p, s):
     return loss(
@@ -778,7 +778,7 @@ def fori_float(p, s):
 
 
 @mistake(
-    ", `take_computed`: expected an element's number that follows from the instance, got one that depends on parameters. Choose by the instance's integers; or weigh all elements, as attention does. `amp.vmap` takes it as it is."
+    ", `take_computed`: expected an element's number that follows from the instance, got one that depends on parameters. Choose by the instance's integers; or weigh all elements, as attention does. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def take_computed(p, s):
     return loss(amp.take(embedded(p, s), jnp.argmax(p["a"]["w"] @ s["y"])))  # <-

@@ -337,8 +337,26 @@ def decided(p, s):
     )
 
 
+def read_in_each(p, s):
+    v = hidden(p, s)
+    k = s["words"] % 2
+    own = jnp.take_along_axis(
+        v,
+        k[:, None],
+        axis=1,
+    )
+    each = jax.vmap(lambda row, i: row[i])(v, k)
+    twice = jnp.take_along_axis(
+        v[:, :, None] * jnp.arange(1.0, 4.0),
+        jnp.stack([k, 1 - k, k], 1)[:, None, :],
+        axis=1,
+    )
+    return total(own[:, 0] * each) + total(jnp.sin(twice))
+
+
 EMPTIES_TOO = [
     slices,
+    read_in_each,
     strides,
     differences,
     joined,
