@@ -1,4 +1,4 @@
-"""Pulls and pushes of a table by its place: in memory, in mapped files, shared in /dev/shm, at a server process; and what a cache of rows would hit."""
+"""Times of a table by its place: in memory, in mapped files, shared in /dev/shm, at a server process; and the hits of a cache of rows."""
 
 from __future__ import annotations
 

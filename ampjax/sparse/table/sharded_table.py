@@ -36,7 +36,7 @@ from ampjax.sparse.table import table_files
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.row_client import SplitPlace
 from ampjax.sparse.table.shards import Connection, Shards
-from ampjax.sparse.table.shared_folder import SharedFolder, opening, shared_facts
+from ampjax.sparse.table.shared_folder import PlaceTaken, SharedFolder, opening, shared_facts
 from ampjax.sparse.table.table_settings import (
     MAX_LAG,
     MAX_LAG_IN_FILES,
@@ -126,8 +126,10 @@ class Table:
         split, rule = _split_and_rule(tx, tuple(values.shape), dtype)
         with _place_for(settings, rule) as shared:
             self._start(settings, tx, split, rule, shared)
-            if shared is None or shared.is_new:
+            if shared is None or shared.is_new or isinstance(sharing, PlaceTaken):
                 self._shards.fill(row_blocks.of_values(values, kernels_for(self.rule)))
+            if isinstance(sharing, PlaceTaken) and self._variables is not None:
+                self._set_shared_leaves(jax.tree.leaves(self._variables.state))
 
     def _start(
         self,
@@ -197,10 +199,12 @@ class Table:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The present settings of the table, as arguments of `load`."""
+        """The present settings, as arguments of `load`. Another table with the settings of a shared table takes over its place in the folder."""
         settings = self._settings
-        names = ("mode", "wire_dtype", "folder", "max_lag", "processes", "sharing")
+        names = ("mode", "wire_dtype", "folder", "max_lag", "processes")
         placed = {"partitions": self.n_partitions, "servers": self.placement}
+        shared = self._connection.shared
+        placed["sharing"] = None if shared is None else shared.successor
         return placed | {name: getattr(settings, name) for name in names}
 
     @property

@@ -16,6 +16,7 @@ import shutil
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,12 @@ class SharedFolder:
         owner = sharing.process if sharing.is_partitioned else "all"
         if owner is not None:
             self._state = self._open(f"{owner}.state")
+
+    @property
+    def successor(self) -> TableSharing:
+        """The sharing for another `Table` of this process that takes this place over, with rows of its own."""
+        sharing = self._sharing
+        return PlaceTaken(sharing.writers, sharing.process, sharing.n_processes, self)
 
     # ---- who may write what ------------------------------------------------------------------------------------------
 
@@ -236,6 +243,17 @@ class SharedFolder:
         return file
 
 
+@dataclass(frozen=True)
+class PlaceTaken(TableSharing):
+    """A sharing by a process that has its place already.
+
+    Args:
+      place: The place.
+    """
+
+    place: SharedFolder | None = None
+
+
 @contextmanager
 def opening(
     folder: Path,
@@ -267,6 +285,9 @@ def opening(
             _check_room(folder, nbytes)
         else:
             _check_same(folder, facts)
+        if isinstance(sharing, PlaceTaken) and sharing.place is not None:
+            yield sharing.place
+            return
         place = SharedFolder(folder, sharing, facts["partitions"], is_new)
         try:
             yield place

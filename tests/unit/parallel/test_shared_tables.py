@@ -109,6 +109,44 @@ def test_a_runner_goes_on_with_the_rows_that_are_there(tmp_path):
     np.testing.assert_array_equal(Table.join(folder, rule).dense(), rows)
 
 
+def test_a_checkpoint_gives_shared_tables_their_rows_back(tmp_path):
+    first = make(tmp_path / "tables", px.TableSharing("lock_free"))
+    first.run(batch(0))
+    first.save(tmp_path / "checkpoint")
+    saved, state = first.params, first.opt_state
+    wanted = first.run(batch(1)).loss
+    first.close()
+    del first
+    gc.collect()
+    again = make(tmp_path / "tables", px.TableSharing("lock_free"))
+    again.restore(tmp_path / "checkpoint")
+    again.build(batch(1))
+    jax.tree.map(np.testing.assert_array_equal, again.params, saved)
+    jax.tree.map(np.testing.assert_array_equal, again.opt_state, state)
+    assert again.run(batch(1)).loss == wanted
+    again.restore(tmp_path / "checkpoint")
+    assert again.run(batch(1)).loss == wanted
+    with pytest.raises(TableError, match="one table for process 0"):
+        make(tmp_path / "tables", px.TableSharing("lock_free")).run(batch(1))
+
+
+def test_new_parameters_are_written_to_the_process_s_own_rows(tmp_path):
+    runners = sharers(tmp_path, "partitioned")
+    for process, runner in enumerate(runners):
+        runner.run(batch(0, process))
+    rows = runners[0].params["net/words"]
+    runners[1].reset(PARAMS)
+    rows[1::2] = PARAMS["net/words"][1::2]
+    for runner in runners:
+        np.testing.assert_array_equal(runner.params["net/words"], rows)
+    alone = make()
+    part = batch(1, 1)
+    assert runners[1].run(part).loss == alone.run(part).loss
+    np.testing.assert_array_equal(
+        runners[0].params["net/words"][1::2], alone.params["net/words"][1::2]
+    )
+
+
 def test_mistakes_are_named(tmp_path):
     first, second = sharers(tmp_path, "partitioned")
     first.run(batch(0, 0))

@@ -271,9 +271,9 @@ def chosen(process, n_pushes):
     return result
 
 
-@pytest.fixture
-def large(tmp_path):
-    sharing = TableSharing("partitioned", None, 4)
+@pytest.fixture(params=["partitioned", pytest.param("lock_free", marks=pytest.mark.nightly)])
+def large(tmp_path, request):
+    sharing = TableSharing(request.param, None, 4)
     values = np.zeros((N_ROWS, WIDTH), np.float32)
     return Table(values, optax.adagrad(RATE), partitions=4, folder=tmp_path, sharing=sharing)
 
