@@ -781,7 +781,7 @@ class Table:
         shared_folder = self._connection.shared
         own = np.ones(len(ids), bool)
         if shared_folder is not None:
-            own = np.isin((ids + first) % self.n_partitions, shared_folder.writable("load"))
+            own = shared_folder.is_writable(ids + first)
         if own.any():
             self._shards.assign(ids[own] + first, [array[own] for array in rows])
 

@@ -193,7 +193,10 @@ class Shards:
             pieces = self.place.by_server(
                 {p: [array[places] for array in block] for p, (places, _) in within.items()}
             )
-            with self.connection.writing(np.arange(start, stop)):
+            ids = np.arange(start, stop)
+            if shared is not None:
+                ids = ids[shared.is_writable(ids)]
+            with self.connection.writing(ids):
                 self.ask({s: ("write", start, stop, piece) for s, piece in pieces.items()})
 
     def assign(

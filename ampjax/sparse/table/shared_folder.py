@@ -115,6 +115,14 @@ class SharedFolder:
         self._require_writer(call)
         return self._sharing.owned(self._n_partitions)
 
+    def is_writable(self, ids: np.ndarray) -> np.ndarray:
+        """Marks the rows that belong to this process, `[n]`.
+
+        Args:
+          ids: `[n]`, the rows.
+        """
+        return np.isin(ids % self._n_partitions, self.writable("fill"))
+
     def _require_writer(self, call: str) -> None:
         if self._sharing.process is None:
             raise TableError(

@@ -45,11 +45,25 @@ def batch(seed, process=None):
 
 
 def sharers(folder, writers, **options):
-    return [make(folder, px.TableSharing(writers, process, 2), **options) for process in range(2)]
+    return [
+        make(
+            folder,
+            px.TableSharing(writers, process, 2),
+            **options,
+        )
+        for process in range(2)
+    ]
 
 
 @pytest.mark.parametrize(
-    "processes", [False, pytest.param(True, marks=[pytest.mark.nightly, pytest.mark.slow])]
+    "processes",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=[pytest.mark.nightly, pytest.mark.slow],
+        ),
+    ],
 )
 def test_runners_with_rows_of_their_own_train_as_without_each_other(tmp_path, processes):
     shared = sharers(tmp_path, "partitioned")
@@ -79,7 +93,12 @@ def test_lock_free_runners_train_one_table_and_each_its_own_dense_variables(tmp_
     for step in range(6):
         own, other = step % 2, 1 - step % 2
         part = batch(step)
-        value, plain[own], states[own] = plain_step(TX, plain[own], states[own], part)
+        value, plain[own], states[own] = plain_step(
+            TX,
+            plain[own],
+            states[own],
+            part,
+        )
         assert shared[own].run(part).loss == pytest.approx(float(value), rel=1e-5)
         # The other one goes on with the table and its state.
         plain[other] = {**plain[other], "net/words": plain[own]["net/words"]}
@@ -150,15 +169,27 @@ def test_new_parameters_are_written_to_the_process_s_own_rows(tmp_path):
 def test_mistakes_are_named(tmp_path):
     first, second = sharers(tmp_path, "partitioned")
     first.run(batch(0, 0))
-    with pytest.raises(TableError, match=r"net/words.*belongs to process 1, which is not there"):
+    with pytest.raises(
+        TableError,
+        match=r"net/words.*belongs to process 1, which is not there",
+    ):
         first.run(batch(0))
     with pytest.raises(TableError, match="this process alone"):
         first.resplit(2)
     with pytest.raises(TableError, match="one table for process 0"):
         make(tmp_path, px.TableSharing("partitioned", 0, 2)).run(batch(0, 0))
     with pytest.raises(TableError, match=r"`lazy`.*table_mode"):
-        make(tmp_path / "adam", px.TableSharing(), tx=optax.adam(0.1)).run(batch(0))
-    lazy = make(tmp_path / "adam", px.TableSharing(), tx=optax.adam(0.1), table_mode="lazy")
+        make(
+            tmp_path / "adam",
+            px.TableSharing(),
+            tx=optax.adam(0.1),
+        ).run(batch(0))
+    lazy = make(
+        tmp_path / "adam",
+        px.TableSharing(),
+        tx=optax.adam(0.1),
+        table_mode="lazy",
+    )
     assert np.isfinite(lazy.run(batch(0)).loss)
     assert second.run(batch(0, 1)).loss > 0
 
@@ -182,7 +213,10 @@ def test_settings_that_exclude_each_other(tmp_path, options, text):
 
 
 def test_runners_with_processes_of_their_own_share_no_tables(tmp_path):
-    config = px.ParallaxConfig(folder=tmp_path, table_sharing=px.TableSharing())
+    config = px.ParallaxConfig(
+        folder=tmp_path,
+        table_sharing=px.TableSharing(),
+    )
     machines = {"machines": [{"host": "a", "address": "localhost", "devices": [0]}]}
     with pytest.raises(SettingsError, match="without an `address`"):
         px.get_runner(loss, PARAMS, TX, machines, config)

@@ -1,4 +1,4 @@
-"""A table that processes of one machine share: what each may write, what they must agree on, and what is left when one is killed."""
+"""A shared table: the rows of each process, the facts that all must agree on, and the rows after a kill."""
 
 import gc
 import os
@@ -19,6 +19,7 @@ from support.optimizers import ROW_WISE, Dense, worst
 from ampjax.errors import SettingsError, TableError
 from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.sparse import ServerProcesses, Table, TableSharing
+from ampjax.sparse.rows.server_part import ServerPart
 from ampjax.sparse.table import shared_folder
 
 VALUES = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
@@ -45,7 +46,10 @@ def table(
 
 
 pushes = st.lists(
-    st.tuples(st.integers(0, 1), st.lists(st.integers(0, 22), min_size=1, max_size=5)),
+    st.tuples(
+        st.integers(0, 1),
+        st.lists(st.integers(0, 22), min_size=1, max_size=5),
+    ),
     min_size=1,
     max_size=8,
 )
@@ -53,14 +57,29 @@ pushes = st.lists(
 
 def gradients(ids, turn):
     """Gradients whose sums are exact."""
-    return (np.random.default_rng(turn).integers(-8, 9, (len(ids), 3)) / 4).astype(np.float32)
+    return (
+        np.random.default_rng(turn).integers(
+            -8,
+            9,
+            (len(ids), 3),
+        )
+        / 4
+    ).astype(np.float32)
 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(name=st.sampled_from(["adagrad", "adam", "clipped", "row adam"]), pushes=pushes)
 def test_lock_free_pushes_one_after_another_are_those_of_one_table(tmp_path_factory, name, pushes):
     folder = tmp_path_factory.mktemp("table")
-    tables = [table(folder, process, name=name, writers="lock_free") for process in range(2)]
+    tables = [
+        table(
+            folder,
+            process,
+            name=name,
+            writers="lock_free",
+        )
+        for process in range(2)
+    ]
     oracle = Dense(name, VALUES, lazy=True)
     for turn, (process, ids) in enumerate(pushes):
         tables[process].push(ids, gradients(ids, turn))
@@ -90,7 +109,12 @@ def test_an_owner_s_rows_are_those_of_a_table_that_only_the_owner_updates(
 
 def test_others_see_a_row_at_once_and_a_new_process_goes_on_with_the_rows_and_the_count(tmp_path):
     first = table(tmp_path, 0, name="adam")
-    second = table(tmp_path, 1, name="adam", values=np.zeros_like(VALUES))  # too late: not used
+    second = table(
+        tmp_path,
+        1,
+        name="adam",
+        values=np.zeros_like(VALUES),
+    )  # too late: not used
     first.push([4], ONES)
     assert (second.pull([4]) == first.pull([4])).all() and (second.pull([1]) == VALUES[1]).all()
     del first
@@ -123,7 +147,12 @@ def test_each_process_loads_its_own_rows(tmp_path):
     private = Table(VALUES, ROW_WISE["adam"], partitions=4)
     private.push([0, 1], np.ones((2, 3), np.float32))
     private.save(tmp_path / "saved")
-    first = table(tmp_path / "shared", 0, name="adam", values=np.zeros_like(VALUES))
+    first = table(
+        tmp_path / "shared",
+        0,
+        name="adam",
+        values=np.zeros_like(VALUES),
+    )
     second = Table.load(
         tmp_path / "saved",
         ROW_WISE["adam"],
@@ -135,7 +164,11 @@ def test_each_process_loads_its_own_rows(tmp_path):
 
 
 def test_a_rule_of_many_variables_is_shared_too(tmp_path):
-    rule = split_alone(ROW_WISE["adagrad"], VALUES.shape, VALUES.dtype).rules[ALONE]
+    rule = split_alone(
+        ROW_WISE["adagrad"],
+        VALUES.shape,
+        VALUES.dtype,
+    ).rules[ALONE]
     sharing = TableSharing("lock_free")
     t = Table(VALUES, rule, folder=tmp_path, sharing=sharing)
     assert (Table.join(tmp_path, rule).pull([3]) == t.pull([3])).all()
@@ -152,25 +185,46 @@ def refused(call, text, kind=TableError):
 
 def test_processes_must_agree_on_the_table(tmp_path):
     t = table(tmp_path)
-    refused(lambda: table(tmp_path, 1, values=VALUES[:9]), r"shape: .*\[23, 3\], got \[9, 3\]")
+    refused(
+        lambda: table(tmp_path, 1, values=VALUES[:9]),
+        r"shape: .*\[23, 3\], got \[9, 3\]",
+    )
     half = VALUES.astype(np.float16)
-    refused(lambda: table(tmp_path, 1, values=half), "dtype: .*'float32', got 'float16'")
-    refused(lambda: table(tmp_path, 1, name="adagrad"), "state: .*remove the folder")
-    refused(lambda: table(tmp_path, 1, partitions=2), "partitions: .*4, got 2")
-    refused(lambda: table(tmp_path, 1, writers="lock_free"), "writers: .*'partitioned'")
+    refused(
+        lambda: table(tmp_path, 1, values=half),
+        "dtype: .*'float32', got 'float16'",
+    )
+    refused(
+        lambda: table(tmp_path, 1, name="adagrad"),
+        "state: .*remove the folder",
+    )
+    refused(
+        lambda: table(tmp_path, 1, partitions=2),
+        "partitions: .*4, got 2",
+    )
+    refused(
+        lambda: table(tmp_path, 1, writers="lock_free"),
+        "writers: .*'partitioned'",
+    )
     refused(lambda: table(tmp_path, 1, n=3), "processes: .*2, got 3")
     assert (t.dense() == VALUES).all()
 
 
 def test_optimizers_with_the_same_state_are_told_apart(tmp_path):
     t = table(tmp_path, name="adam")
-    refused(lambda: Table.join(tmp_path, optax.nadam(0.1)), "optimizer: .*that is there")
+    refused(
+        lambda: Table.join(tmp_path, optax.nadam(0.1)),
+        "optimizer: .*that is there",
+    )
     assert (Table.join(tmp_path, optax.adam(0.5)).pull([1]) == t.pull([1])).all()
 
 
 def test_a_process_is_there_once_and_every_partition_is_somebodys(tmp_path):
     first = table(tmp_path)
-    refused(lambda: table(tmp_path), f"one table for process 0 of 2, got .* id {os.getpid()} has")
+    refused(
+        lambda: table(tmp_path),
+        f"one table for process 0 of 2, got .* id {os.getpid()} has",
+    )
     refused(
         lambda: table(tmp_path / "other", n=5),
         "at least 5, .*got 4, so that process 4 would own no row",
@@ -180,12 +234,18 @@ def test_a_process_is_there_once_and_every_partition_is_somebodys(tmp_path):
         r"process 0, \[0, 2\], got row 5 of partition 1, .*process 1, which is not there",
     )
     second = table(tmp_path, 1)
-    refused(lambda: first.assign([1], ONES), "belongs to process 1, which runs")
+    refused(
+        lambda: first.assign([1], ONES),
+        "belongs to process 1, which runs",
+    )
     assert (second.dense() == VALUES).all() and first.version == 0
 
 
 def test_who_reads_does_not_write(tmp_path):
-    refused(lambda: Table.join(tmp_path, ROW_WISE["sgd"]), "a shared table, got no `table.json`")
+    refused(
+        lambda: Table.join(tmp_path, ROW_WISE["sgd"]),
+        "a shared table, got no `table.json`",
+    )
     t = table(tmp_path)
     reader = Table.join(tmp_path, ROW_WISE["sgd"])
     t.push([0], ONES)
@@ -198,20 +258,39 @@ def test_who_reads_does_not_write(tmp_path):
 def test_settings_that_do_not_go_together(tmp_path):
     refused(lambda: table(None), "folder: .*that is shared, got None")
     sgd = ROW_WISE["sgd"]
-    refused(lambda: Table(VALUES, sgd, folder=tmp_path, sharing=2), "a TableSharing or None")
+    refused(
+        lambda: Table(VALUES, sgd, folder=tmp_path, sharing=2),
+        "a TableSharing or None",
+    )
     with ServerProcesses(1) as servers:
         refused(lambda: table(tmp_path, processes=servers), "no servers")
-    refused(lambda: table(tmp_path, name="adam", mode="faithful"), "`lazy` where processes share")
+    refused(
+        lambda: table(tmp_path, name="adam", mode="faithful"),
+        "`lazy` where processes share",
+    )
     assert table(tmp_path, name="adagrad", mode="faithful").untouched_rows_stay
     for arguments in (("hogwild",), ("lock_free", 2, 2), ("lock_free", -1), ("lock_free", 0, 0)):
-        refused(lambda arguments=arguments: TableSharing(*arguments), "setting", SettingsError)
+        refused(
+            lambda arguments=arguments: TableSharing(*arguments),
+            "setting",
+            SettingsError,
+        )
 
 
 def test_there_must_be_room(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        shared_folder.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 551})
+        shared_folder.shutil,
+        "disk_usage",
+        lambda folder: type(
+            "Usage",
+            (),
+            {"free": 551},
+        ),
     )
-    refused(lambda: table(tmp_path, name="momentum"), "room for 552 bytes .*got 551 bytes free")
+    refused(
+        lambda: table(tmp_path, name="momentum"),
+        "room for 552 bytes .*got 551 bytes free",
+    )
     assert table(tmp_path).n_rows == 23  # 276 bytes
 
 
@@ -267,7 +346,15 @@ def chosen(process, n_pushes):
     rng = np.random.default_rng(process)
     result = []
     for _ in range(n_pushes):
-        result.append(process + 4 * rng.choice(N_ROWS // 4, N_ROWS // 8, replace=False))
+        result.append(
+            process
+            + 4
+            * rng.choice(
+                N_ROWS // 4,
+                N_ROWS // 8,
+                replace=False,
+            )
+        )
     return result
 
 
@@ -275,17 +362,30 @@ def chosen(process, n_pushes):
 def large(tmp_path, request):
     sharing = TableSharing(request.param, None, 4)
     values = np.zeros((N_ROWS, WIDTH), np.float32)
-    return Table(values, optax.adagrad(RATE), partitions=4, folder=tmp_path, sharing=sharing)
+    return Table(
+        values,
+        optax.adagrad(RATE),
+        partitions=4,
+        folder=tmp_path,
+        sharing=sharing,
+    )
 
 
 def updates_of_whole_rows(t, rows):
-    """How many updates each row has seen, if it and its state are as after so many updates, which they must be in all columns."""
+    """Counts the updates of each row; fails if parameters or state are not as after so many updates, in all columns."""
     params = t.dense()[rows]
     (sums,) = (
         np.asarray(leaf)[rows] for leaf in jax.tree.leaves(t.opt_state) if np.ndim(leaf) == 2
     )
     counts = np.rint(sums[:, 0] - 0.1).astype(int)
-    steps = RATE / np.sqrt(0.1 + np.arange(1, counts.max(initial=0) + 1) + 1e-7)
+    steps = RATE / np.sqrt(
+        0.1
+        + np.arange(
+            1,
+            counts.max(initial=0) + 1,
+        )
+        + 1e-7
+    )
     wanted = -np.concatenate([[0], np.cumsum(steps)])
     assert np.abs(sums - 0.1 - counts[:, None]).max(initial=0) < 1e-2
     # Sums of float32 steps.
@@ -311,18 +411,54 @@ def test_rows_in_writing_when_a_process_was_killed_are_named_and_all_others_are_
     assert (large.interrupted_rows(forget=True) == np.sort(cut)).all()
     assert not len(large.interrupted_rows()) and not len(again.interrupted_rows())
     assert (updates_of_whole_rows(large, cut) == 1).all()
-    refused(lambda: Table.join(folder, optax.adagrad(RATE), 1), "a second one")
+    refused(
+        lambda: Table.join(folder, optax.adagrad(RATE), 1),
+        "a second one",
+    )
+
+
+def test_of_a_cut_replacement_of_all_rows_the_process_s_own_are_named(tmp_path, monkeypatch):
+    first = table(tmp_path, 0, name="momentum")
+    second = table(tmp_path, 1, name="momentum")
+
+    def write(self, start, stop, rows):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ServerPart, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        second.set_state(0, [np.zeros((23, 3), np.float32)])
+    assert not len(first.interrupted_rows())  # its process is there
+    del second
+    gc.collect()
+    assert (first.interrupted_rows() == np.arange(1, 23, 2)).all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, 10))]
+    "seed",
+    [
+        0,
+        *(
+            pytest.param(
+                n,
+                marks=pytest.mark.nightly,
+            )
+            for n in range(1, 10)
+        ),
+    ],
 )
 def test_killed_processes_lose_nothing_of_others(large, seed):
     rng = np.random.default_rng(seed)
     folder = str(large.settings["folder"])
     n_pushes = 100
-    children = [child(folder, process, n_pushes if process == 3 else -1) for process in range(4)]
+    children = [
+        child(
+            folder,
+            process,
+            n_pushes if process == 3 else -1,
+        )
+        for process in range(4)
+    ]
     for killed in rng.permutation(3):
         for _ in range(rng.integers(1, 20)):
             assert children[killed].stdout.readline()
@@ -333,7 +469,10 @@ def test_killed_processes_lose_nothing_of_others(large, seed):
     children[3].communicate()
     assert children[3].returncode == 0
     own = np.arange(3, N_ROWS, 4)
-    wanted = np.bincount(np.concatenate(chosen(3, n_pushes)), minlength=N_ROWS)
+    wanted = np.bincount(
+        np.concatenate(chosen(3, n_pushes)),
+        minlength=N_ROWS,
+    )
     assert (updates_of_whole_rows(large, own) == wanted[own]).all()
     cut = large.interrupted_rows()
     assert not (cut % 4 == 3).any()
