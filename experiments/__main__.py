@@ -99,6 +99,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench memory": Command("bench.memory", "MemoryBench"),
     "bench pages": Command("bench.pages", "PagesBench"),
     "bench table-nodes": Command("bench.table_nodes", "TableNodesBench"),
+    "bench table-places": Command("bench.table_places", "TablePlacesBench"),
     "bench budgets": Command("bench.budgets", "BudgetsBench"),
     "bench lifetimes": Command("bench.lifetimes", "LifetimesBench"),
     "bench workers": Command("bench.workers", "WorkersBench"),

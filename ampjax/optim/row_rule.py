@@ -116,6 +116,11 @@ class RowRule:
             dict(zip((rows, *state), self.step.results, strict=True)),
         )
 
+    @property
+    def operations(self) -> list[str]:
+        """The names of an update's operations on rows, in order: Adam and NAdam differ in operations, not in state."""
+        return [equation.primitive.name for equation in self.step.equations]
+
     def row_name(self, row: int) -> str:
         """Names a row of the table, for messages.
 

@@ -15,6 +15,7 @@ from ampjax.parallel.shard import Parts, shard
 from ampjax.parallel.steps.step_outcome import Metrics
 from ampjax.parallel.workers.process_group import ProcessState
 from ampjax.parallel.workers.recovery import Recovery
+from ampjax.sparse.table.table_sharing import TableSharing
 from ampjax.sparse.vocabulary.growing_vocabulary import (
     Vocabulary,
     VocabularyChanges,
@@ -43,6 +44,7 @@ __all__ = [
     "RowGrads",
     "Runner",
     "SampleTimes",
+    "TableSharing",
     "Vocabulary",
     "VocabularyChanges",
     "VocabularyCounts",

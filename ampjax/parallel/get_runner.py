@@ -120,6 +120,13 @@ def get_runner(
     else:
         processes = None
     if resources.has_processes:
+        if config.table_sharing is not None:
+            raise SettingsError(
+                "setting `table_sharing`",
+                "machines without an `address`, whose replicas are in this process",
+                "machines whose servers and replicas are processes of this runner",
+                "Start the runners that share tables yourself, or leave `table_sharing` out.",
+            )
         group = process_group(resources, config, loss_fn, tx)
         processes = ServerProcesses(len(resources.servers), group.begin_server, waits=False)
     setup = RunnerSetup(

@@ -22,7 +22,7 @@ PUBLIC = {
         balanced  backward_first  largest  wavefront  one_forward_one_backward
     """,
     "ampjax.parallel": """
-        get_runner  Runner  ParallaxConfig  Resources  Machine  RemoteDevice  ProcessState  Recovery  Checkpoints  SampleTimes  partitioner  Partitioner
+        get_runner  Runner  ParallaxConfig  Resources  Machine  RemoteDevice  ProcessState  Recovery  Checkpoints  SampleTimes  TableSharing  partitioner  Partitioner
         shard  Parts  Bag  Metrics  Evaluation  RowGrads  Weighted  mean  average  all_gather  all_reduce_sum  all_reduce_bytes  server_bytes
         Vocabulary  VocabularyChanges  VocabularyCounts  Config  get_partitioner  parallel_run
     """,
@@ -31,7 +31,7 @@ PUBLIC = {
         Message  Channel  Window  Patience  wait_any  memory_pair  Wire  Keys  new_keys
     """,
     "ampjax.nn": "Linear  Embed  TableEmbed  ChosenEmbed  choose_embed  NgramTable  ngram_hashes",
-    "ampjax.sparse": "Table  ServerProcesses  find_sparse",
+    "ampjax.sparse": "Table  TableSharing  ServerProcesses  find_sparse",
     "ampjax.optim": """
         rowwise_adagrad  rowwise_adam  rowwise_rmsprop  scale_rows  stochastic_rounding  scale_by_staleness  RowRule  RowState  Split  split_rows
         make_update  combine  trainable  averaged  parameter_average

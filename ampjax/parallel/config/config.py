@@ -11,6 +11,7 @@ from typing import Any
 
 from ampjax.errors import SettingsError
 from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD, WHAT_ALPHA_DOES
+from ampjax.sparse.table.table_sharing import TableSharing
 from ampjax.utils.setting_checks import above_zero, at_least, one_interval, one_of
 
 RUN_OPTIONS = ("hybrid", "ar", "ps")
@@ -113,6 +114,9 @@ class ParallaxConfig:
         the dense program; a step costs an update of all rows, which are made in turn. `lazy`: they stay as they are, and cost nothing.
       wire_dtype: The dtype in which rows and their gradients travel: `float32` or `bfloat16`.
       folder: The folder for tables as memory-mapped files; None keeps them in memory.
+      table_sharing: How runners in several processes of this machine share the tables in `folder`, each of which has a folder there. Each runner
+        trains on its own batches and keeps its own dense variables; the first one writes the tables' rows, the others go on with those that are
+        there. None: tables are this runner's.
       server_processes: Whether each server is a process of its own on this machine, and not a part of this process. The training is
         the same, bit for bit. The processes hold sparse variables' rows; dense variables of `ps` stay in this process. They end with
         `runner.close()`, or with the runner.
@@ -148,6 +152,7 @@ class ParallaxConfig:
     table_mode: str = "faithful"
     wire_dtype: str = "float32"
     folder: str | Path | None = None
+    table_sharing: TableSharing | None = None
     server_processes: bool = False
     check_finite: bool = True
     check_equivalence: str = "warn"
@@ -180,6 +185,9 @@ class ParallaxConfig:
                 "An AllReduce waits for all replicas: choose `ps`, or train synchronously.",
             )
 
+        _instance("table_sharing", self.table_sharing, TableSharing | None)
+        if self.table_sharing is not None:
+            self._check_sharing()
         if self.server_processes and self.run_option == "ar":
             raise SettingsError(
                 "setting `server_processes`",
@@ -187,6 +195,20 @@ class ParallaxConfig:
                 "True",
                 "`ar` has no servers: choose `hybrid`.",
             )
+
+    def _check_sharing(self) -> None:
+        """Checks the settings that go with shared tables."""
+        where = "where `table_sharing` is given"
+        if self.folder is None:
+            fix = "Name one, in /dev/shm for rows in memory."
+            raise SettingsError("setting `folder`", f"a folder {where}", "None", fix)
+        if self.run_option == "ar":
+            fix = "`ar` has a table for each machine: choose `hybrid`."
+            raise SettingsError("setting `run_option`", f"`hybrid` or `ps` {where}", "`ar`", fix)
+        for name in ("server_processes", "search_partitions"):
+            if getattr(self, name):
+                fix = "Shared tables have no servers, and keep their partitions: leave it out."
+                raise SettingsError(f"setting `{name}`", f"False {where}", "True", fix)
 
     @property
     def dense_at_servers(self) -> bool:
@@ -207,7 +229,7 @@ _SWITCHES = (
 
 def _instance(name: str, value: Any, kind: Any) -> None:
     if not isinstance(value, kind):
-        wanted = kind.__name__ if isinstance(kind, type) else "Checkpoints or None"
+        wanted = kind.__name__ if isinstance(kind, type) else f"{kind.__args__[0].__name__} or None"
         fix = f"Pass a {wanted}, or leave `{name}` out."
         raise SettingsError(f"setting `{name}`", f"a {wanted}", f"{value!r}", fix)
 

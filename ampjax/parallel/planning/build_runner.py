@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jax.numpy as jnp
 import optax
@@ -13,7 +15,7 @@ from ampjax.cluster.hosts.resources import Resources
 from ampjax.optim.row_rule import RowRule
 from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
-from ampjax.parallel.config.leaf_paths import names
+from ampjax.parallel.config.leaf_paths import names, readable
 from ampjax.parallel.homes.all_homes import VariableHomes, naming_variable
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.homes.dense_homes import DenseAtServers, DenseHome, DenseOnDevices
@@ -279,6 +281,12 @@ def _table(
         "folder": config.folder,
         "processes": setup.processes,
     }
+    if config.table_sharing is not None:
+        assert config.folder is not None  # as settings say
+        settings |= {
+            "folder": Path(config.folder) / quote(readable(path), safe=""),
+            "sharing": config.table_sharing,
+        }
     return naming_variable(
         path,
         lambda: Table(values, rule, partitions=partitions, servers=servers, **settings),

@@ -6,6 +6,7 @@ other partitions, or servers. `Selection` is rows of several partitions that are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,7 @@ class Partition:
       n_rows: Its number of rows.
       types: What they and their state are.
       seen: Updates that its rows have seen so far; None where rows that are left out of updates need not catch up.
-      folder: Where its arrays are mapped files; None for ordinary memory.
+      folder: Where its arrays are mapped files, of which those that are there are opened as they are; None for ordinary memory.
 
     Attributes:
       changed: `[n_rows]`: which rows have been written since changes are noted; None where they are not.
@@ -183,4 +184,6 @@ def _allocate(
 ) -> np.ndarray:
     if file is None:
         return np.zeros(shape, dtype)
-    return np.asarray(np.memmap(file, dtype, "w+", shape=shape))
+    nbytes = math.prod(shape) * dtype.itemsize
+    is_there = file.exists() and file.stat().st_size == nbytes
+    return np.asarray(np.memmap(file, dtype, "r+" if is_there else "w+", shape=shape))

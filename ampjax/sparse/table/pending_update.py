@@ -44,6 +44,7 @@ class PendingUpdate:
         self._clients: collections.Counter[int] = collections.Counter()
         self._pulls: Mapping[int, int] = {}
         self._nbytes = 0
+        self._ids = [np.zeros(0, np.int64)]  # noted where others share the table
         drop = functools.partial(shards.connection.servers.drop_update, shards.key)
         weakref.finalize(self, drop, self.number).atexit = False
 
@@ -94,6 +95,8 @@ class PendingUpdate:
             copy=copy,
         )
         self._nbytes += cut(grads, columns).nbytes
+        if self._shards.connection.shared is not None:
+            self._ids.append(ids)
 
     def note_pushes(self, clients: Mapping[int, int]) -> None:
         """Notes that clients elsewhere have sent row gradients. Servers wait for these gradients before any use of the update.
@@ -198,7 +201,8 @@ class PendingUpdate:
 
         def commit() -> int:
             with shards.connection.lock, uninterrupted():
-                shards.everywhere("commit", self.number, nbytes=self._nbytes)
+                with shards.connection.writing(np.concatenate(self._ids)):
+                    shards.everywhere("commit", self.number, nbytes=self._nbytes)
                 self._is_applied = True
                 shards.version += 1
                 return shards.version

@@ -6,8 +6,10 @@ is the rule's. Knows nothing of models, replicas or devices.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from ampjax.sparse.table import table_files
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.row_client import SplitPlace
 from ampjax.sparse.table.shards import Connection, Shards
+from ampjax.sparse.table.shared_folder import PlaceTaken, SharedFolder, opening, shared_facts
 from ampjax.sparse.table.table_settings import (
     MAX_LAG,
     MAX_LAG_IN_FILES,
@@ -44,6 +47,7 @@ from ampjax.sparse.table.table_settings import (
     checked_wire,
     settings_of_saved,
 )
+from ampjax.sparse.table.table_sharing import TableSharing
 from ampjax.utils.interrupts import uninterrupted
 
 
@@ -74,6 +78,8 @@ class Table:
         where rows are in mapped files.
       processes: Server processes; server s of the table is process number s. The table behaves the same. None: its servers
         are in this process.
+      sharing: How processes of this machine share the table in `folder`, which is then the table's own, and stays. None: the table is this
+        process's.
 
     Raises:
       TableError: If values, settings or the transform do not fit.
@@ -98,6 +104,7 @@ class Table:
         folder: str | Path | None = None,
         max_lag: int | None = None,
         processes: ServerProcesses | None = None,
+        sharing: TableSharing | None = None,
     ):
         check_values(values)
         n_rows = values.shape[0]
@@ -105,14 +112,24 @@ class Table:
         if max_lag is None:
             max_lag = MAX_LAG if folder is None else MAX_LAG_IN_FILES
         settings = TableSettings(
-            n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag, processes
+            n_rows,
+            dtype,
+            partitions,
+            servers,
+            mode,
+            wire_dtype,
+            folder,
+            max_lag,
+            processes,
+            sharing,
         )
-        self._start(
-            settings,
-            tx,
-            *_split_and_rule(tx, tuple(values.shape), dtype),
-        )
-        self._shards.fill(row_blocks.of_values(values, kernels_for(self.rule)))
+        split, rule = _split_and_rule(tx, tuple(values.shape), dtype)
+        with _place_for(settings, rule) as shared:
+            self._start(settings, tx, split, rule, shared)
+            if shared is None or shared.is_new or isinstance(sharing, PlaceTaken):
+                self._shards.fill(row_blocks.of_values(values, kernels_for(self.rule)))
+            if isinstance(sharing, PlaceTaken) and self._variables is not None:
+                self._set_shared_leaves(jax.tree.leaves(self._variables.state))
 
     def _start(
         self,
@@ -120,6 +137,7 @@ class Table:
         tx: Any,
         split: Split | None,
         rule: RowRule,
+        shared: SharedFolder | None,
         version: int = 0,
     ) -> None:
         """Sets everything but the rows."""
@@ -128,7 +146,7 @@ class Table:
         self._variables = split and SharedVariables(split, no_params, split.init(no_params))
         self._origin = object()
         self._settings = settings
-        self._connection = Connection(rule, settings.processes or LocalServers())
+        self._connection = Connection(rule, settings.processes or LocalServers(), shared=shared)
         self._forget = self._forgotten_with_it()
         history = SharedHistory(0 if self.untouched_rows_stay else settings.max_lag, version)
         self._shards = Shards(settings, settings.partitions, self._connection, history)
@@ -181,10 +199,12 @@ class Table:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The present settings of the table, as arguments of `load`."""
+        """The present settings, as arguments of `load`. Another table with the settings of a shared table takes over its place in the folder."""
         settings = self._settings
         names = ("mode", "wire_dtype", "folder", "max_lag", "processes")
         placed = {"partitions": self.n_partitions, "servers": self.placement}
+        shared = self._connection.shared
+        placed["sharing"] = None if shared is None else shared.successor
         return placed | {name: getattr(settings, name) for name in names}
 
     @property
@@ -321,6 +341,7 @@ class Table:
         """
         ids = checked_ids(row_ids, self.n_rows, "assign")
         rows = checked_new_rows(values, ids, self.rule, "assign")
+        self._require_writable(ids, "assign")
         if not len(ids):
             return
         with self._connection.lock, uninterrupted():
@@ -337,7 +358,7 @@ class Table:
             if variables is None:
                 return rows
             return variables.split.state.fill(
-                jax.tree.leaves(variables.state),
+                self._shared_leaves,
                 {ALONE: rows},
             )
 
@@ -395,6 +416,7 @@ class Table:
         """
         ids = checked_ids(row_ids, self.n_rows, "push")
         columns = checked_columns(columns, self.rule.shape)
+        self._require_writable(ids, "push")
         array = np.asarray(grads)
         ids, sums = ready_to_push(ids, array, self.rule, self._settings.wire)
         with self._connection.lock:
@@ -425,6 +447,8 @@ class Table:
     @property
     def contents(self) -> tuple[object, int]:
         """A version token: changes whenever a row may have changed; compare with `==`."""
+        if self._connection.shared is not None:  # others may have changed rows
+            return object(), self.version
         return self._origin, self.version
 
     @property
@@ -470,10 +494,32 @@ class Table:
                     "some",
                     "Leave them out.",
                 )
+            shared_folder = self._connection.shared
+            if shared_folder is not None:
+                variables.state = jax.tree.unflatten(
+                    jax.tree.structure(variables.state), self._shared_leaves
+                )
             prepare_update(
                 variables.split.n_rounds, variables, variables.params, {ALONE: pending}
             )()
+            if shared_folder is not None:
+                shared_folder.write_state(jax.tree.leaves(variables.state))
             return self.version
+
+    def _require_writable(self, ids: np.ndarray, call: str) -> None:
+        """Returns if this process may write some rows."""
+        if self._connection.shared is not None:
+            self._connection.shared.require_own(ids, call)
+
+    def _require_unshared(self, call: str) -> None:
+        """Returns if no other process maps the table's files."""
+        if self._connection.shared is not None:
+            raise TableError(
+                call,
+                "a table of this process alone",
+                "one that processes share, whose files others have mapped",
+                "Make a new table in another folder from `dense()`.",
+            )
 
     def _require_own(self, pending: PendingUpdate) -> None:
         """Returns if an update is this table's and still open."""
@@ -498,8 +544,9 @@ class Table:
           servers: A number of servers, or for each partition its server; None keeps the servers, evenly by size.
 
         Raises:
-          TableError: If these are no such numbers.
+          TableError: If these are no such numbers, or other processes share the table.
         """
+        self._require_unshared("resplit")
         partitions = checked_partitions(partitions, self.n_rows)
         kept = self._settings
         if servers is None:
@@ -529,13 +576,15 @@ class Table:
         return self._changes_since
 
     def note_changes(self, since: str) -> None:
-        """Begins to note which rows change, so that `save_part` can write these alone. Where an update changes all rows, nothing is noted.
+        """Begins to note which rows change, so that `save_part` can write these alone.
+
+        Where an update changes all rows, or other processes change some, nothing is noted.
 
         Args:
           since: A name of the save that has the rows as they are now.
         """
         with self._connection.lock:
-            if self.untouched_rows_stay:
+            if self.untouched_rows_stay and self._connection.shared is None:
                 self._shards.note_changes()
                 self._changes_since = since
 
@@ -583,7 +632,8 @@ class Table:
         Args:
           folder: The folder that `save` wrote.
           tx: The transform or rule that it was made with.
-          settings: Any of `partitions`, `servers`, `mode`, `wire_dtype`, `folder`, `max_lag`, `processes`, in place of the saved ones.
+          settings: Any of `partitions`, `servers`, `mode`, `wire_dtype`, `folder`, `max_lag`, `processes`, `sharing`, in place of the saved ones.
+            A shared table that is there gets the saved rows in place of its own: of each process those that the process may write.
 
         Returns:
           The table, with its optimizer state and version.
@@ -651,34 +701,28 @@ class Table:
             )
         row = read[0][0][0].shape[1:]
         table = cls.__new__(cls)
-        table._start(
-            kept[0],
-            tx,
-            *_split_and_rule(tx, (n_rows, *row), kept[0].dtype),
-            version=versions[0],
-        )
-        start = 0
-        for place, (arrays, others) in enumerate(read):
-            table._check_saved(
-                folders[place],
-                saved[place],
-                arrays,
-                others,
-                (states or [table.rule.state])[place],
-            )
-            table._shards.fill(row_blocks.of_arrays(arrays, start))
-            for change in later[place]:
-                table._apply_changes(
-                    change,
-                    start,
-                    len(arrays[0]),
+        split, rule = _split_and_rule(tx, (n_rows, *row), kept[0].dtype)
+        with _place_for(kept[0], rule) as shared:
+            table._start(kept[0], tx, split, rule, shared, version=versions[0])
+            start = 0
+            for place, (arrays, others) in enumerate(read):
+                table._check_saved(
+                    folders[place],
+                    saved[place],
+                    arrays,
+                    others,
                     (states or [table.rule.state])[place],
                 )
-            start += len(arrays[0])
-        if table._variables is not None:
-            table._variables.state = jax.tree.unflatten(
-                jax.tree.structure(table._variables.state), read[0][1]
-            )
+                table._shards.fill(row_blocks.of_arrays(arrays, start))
+                for change in later[place]:
+                    table._apply_changes(
+                        change,
+                        start,
+                        len(arrays[0]),
+                        (states or [table.rule.state])[place],
+                    )
+                start += len(arrays[0])
+            table._set_shared_leaves(read[0][1])
         for folder in folders:
             table_files.sweep(folder)
         return table
@@ -734,8 +778,12 @@ class Table:
             expected = f"changed rows of a table of {n_rows}, in order, with state as `tx` keeps it"
             raise TableError(f"{folder}", expected, "something else", fix)
         ids, *rows = arrays
-        if len(ids):
-            self._shards.assign(ids + first, rows)
+        shared_folder = self._connection.shared
+        own = np.ones(len(ids), bool)
+        if shared_folder is not None:
+            own = shared_folder.is_writable(ids + first)
+        if own.any():
+            self._shards.assign(ids[own] + first, [array[own] for array in rows])
 
     def _are_changes(
         self,
@@ -755,6 +803,53 @@ class Table:
         is_inside = ids[0] >= 0 and ids[-1] < n_rows
         return bool(is_inside and (np.diff(ids) > 0).all())
 
+    @classmethod
+    def join(
+        cls,
+        folder: str | Path,
+        tx: optax.GradientTransformation | RowRule,
+        process: int | None = None,
+    ) -> Table:
+        """Opens the table that other processes share in a folder (`TableSharing`), without its rows and settings at hand.
+
+        Args:
+          folder: The table's folder.
+          tx: The transform or rule that it was made with.
+          process: This process's number; None only reads.
+
+        Returns:
+          The table.
+
+        Raises:
+          TableError: If there is no such table, it has another optimizer, or a process that runs has this one's number.
+        """
+        facts = shared_facts(folder)
+        nothing = np.broadcast_to(
+            np.zeros((), facts["dtype"]), facts["shape"]
+        )  # the rows are there
+        return cls(
+            nothing,
+            tx,
+            partitions=facts["partitions"],
+            folder=folder,
+            sharing=TableSharing(facts["writers"], process, facts["processes"]),
+        )
+
+    def interrupted_rows(self, *, forget: bool = False) -> Int[np.ndarray, " n"]:
+        """Finds the rows of a shared table that were in writing when a process was killed: each is old, new, or partly both.
+
+        All other rows are whole, and so is their optimizer state. `assign` gives rows new values and fresh state.
+
+        Args:
+          forget: Whether the rows are not named again.
+
+        Returns:
+          `[n]`, rising; none for a table that is this process's.
+        """
+        if self._connection.shared is None:
+            return np.zeros(0, np.int64)
+        return self._connection.shared.cut_rows(forget)
+
     def take_over(self, other: Table) -> None:
         """Takes over the rows, state and version of another table, so that references to this table see the rows.
 
@@ -762,8 +857,9 @@ class Table:
           other: A table of the same shape and dtype. It must not be used any more.
 
         Raises:
-          TableError: If it has another shape or dtype.
+          TableError: If it has another shape or dtype, or other processes share this table.
         """
+        self._require_unshared("take_over")
         here, theirs = ((table.shape, str(table.dtype)) for table in (self, other))
         if here != theirs:
             raise TableError(
@@ -803,7 +899,55 @@ class Table:
         """The leaves of the transform's shared state; none where the transform is not the table's own."""
         if self._variables is None:
             return []
-        return jax.tree.leaves(self._variables.state)
+        leaves = jax.tree.leaves(self._variables.state)
+        if self._connection.shared is not None:
+            return self._connection.shared.read_state(leaves)
+        return leaves
+
+    def _set_shared_leaves(self, leaves: Sequence[Any]) -> None:
+        """Replaces the shared state."""
+        if self._variables is None:
+            return
+        self._variables.state = jax.tree.unflatten(
+            jax.tree.structure(self._variables.state), leaves
+        )
+        if self._connection.shared is not None:
+            self._connection.shared.write_state(leaves)
+
+
+@contextlib.contextmanager
+def _place_for(settings: TableSettings, rule: RowRule) -> Iterator[SharedFolder | None]:
+    """A process's place in the folder of a shared table; None for a table of one process.
+
+    Raises:
+      TableError: If the table that is there is another, or rows without a gradient move.
+    """
+    if settings.sharing is None:
+        yield None
+        return
+    if settings.mode == "faithful" and not rule.zero_gradient_is_noop:
+        raise TableError(
+            "mode",
+            "`lazy` where processes share the table: no process knows which updates another one's rows have missed",
+            "`faithful`, with an optimizer that moves rows without a gradient",
+            'Give `mode="lazy"` (`table_mode` in a runner\'s settings), or an optimizer such as Adagrad.',
+        )
+    types = rule.types
+    state = []
+    for each in types.state:
+        state.append([each.name, list(each.shape), str(each.dtype)])
+    facts = {
+        "shape": [settings.n_rows, *types.shape],
+        "dtype": str(types.dtype),
+        "state": state,
+        "optimizer": hashlib.sha256(" ".join(rule.operations).encode()).hexdigest()[:16],
+        "partitions": settings.partitions,
+    }
+    row = sum(row_blocks.row_bytes(*array) for array in types.arrays)
+    assert settings.folder is not None
+    folder = Path(settings.folder)
+    with opening(folder, settings.sharing, facts, settings.n_rows * row) as shared:
+        yield shared
 
 
 def _split_and_rule(

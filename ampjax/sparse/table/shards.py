@@ -5,6 +5,7 @@ Knows ids, servers and bytes. What becomes of rows is the servers' affair; updat
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import tempfile
 import threading
@@ -25,6 +26,7 @@ from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds
 from ampjax.sparse.rows.shared_history import SharedHistory
 from ampjax.sparse.servers.all_servers import Servers, unique_numbers
 from ampjax.sparse.table.row_client import RowClient, SplitPlace
+from ampjax.sparse.table.shared_folder import SharedFolder
 from ampjax.sparse.table.table_settings import TableSettings
 
 
@@ -38,6 +40,7 @@ class Connection:
       table: The table's number there.
       lock: Held during a call, so that one runs at a time.
       counts: By server, the bytes that the table's clients have counted.
+      shared: This process's place in the folder of a table that others share; None where the table is this process's.
     """
 
     rule: RowRule
@@ -45,6 +48,17 @@ class Connection:
     table: int = field(default_factory=lambda: next(unique_numbers))
     lock: Any = field(default_factory=threading.RLock)
     counts: list[ByteCounts] = field(default_factory=list)
+    shared: SharedFolder | None = None
+
+    def writing(self, ids: np.ndarray) -> contextlib.AbstractContextManager[None]:
+        """Notes, where others share the table, that some rows are in writing until the `with` ends.
+
+        Args:
+          ids: `[n]`, int64, the rows.
+        """
+        if self.shared is None:
+            return contextlib.nullcontext()
+        return self.shared.writing(ids)
 
 
 class Shards:
@@ -87,12 +101,17 @@ class Shards:
         self.client = RowClient(self.place, ask, connection.counts)
         self._successor: Shards | None = None
         self._has_counts = history.max_lag > 0
-        self._folder = _own_folder(settings.folder)  # goes when this does
+        shared = connection.shared
+        # It goes when this does, unless others share it.
+        self._folder = None if shared else _own_folder(settings.folder)
         # There are as many servers as there ever were.
         connection.counts.extend(
             ByteCounts() for _ in range(settings.n_servers - len(connection.counts))
         )
-        path = Path(self._folder.name) if self._folder else None
+        if shared is not None:
+            path = shared.path
+        else:
+            path = Path(self._folder.name) if self._folder else None
         by_server = self.place.by_server({p: p for p in range(n_partitions)})
         self._used_servers = sorted(by_server)
         parts = {}
@@ -155,21 +174,30 @@ class Shards:
     # ---- all rows ----------------------------------------------------------------------------------------------------
 
     def fill(self, rows: Iterable[Block]) -> None:
-        """Writes all rows.
+        """Writes all rows; of a shared table, the rows of this process.
 
         Args:
           rows: All rows in order. Blocks from outside lack the last array, how many updates each row has seen; those counts stay as they
             are.
+
+        Raises:
+          TableError: If this process only reads.
         """
+        shared = self.connection.shared
+        partitions = range(self.layout.n_partitions) if shared is None else shared.writable("fill")
         for start, block in rows:
             stop = start + len(block[0])
             within = {}
-            for p in range(self.layout.n_partitions):
+            for p in partitions:
                 within[p] = self.layout.within(p, start, stop)
             pieces = self.place.by_server(
                 {p: [array[places] for array in block] for p, (places, _) in within.items()}
             )
-            self.ask({server: ("write", start, stop, piece) for server, piece in pieces.items()})
+            ids = np.arange(start, stop)
+            if shared is not None:
+                ids = ids[shared.is_writable(ids)]
+            with self.connection.writing(ids):
+                self.ask({s: ("write", start, stop, piece) for s, piece in pieces.items()})
 
     def assign(
         self,
@@ -188,7 +216,8 @@ class Shards:
             own = order[span]
             work[p] = (local[span], [array[own] for array in arrays])
         by_server = self.place.by_server(work)
-        self.ask({server: ("assign", rows) for server, rows in by_server.items()})
+        with self.connection.writing(ids):
+            self.ask({server: ("assign", rows) for server, rows in by_server.items()})
 
     def note_changes(self) -> None:
         """Begins to note changed rows, and forgets earlier notes."""

@@ -14,6 +14,7 @@ import numpy as np
 from ampjax.errors import TableError
 from ampjax.sparse.rows.partition_layout import PartitionLayout, place_evenly
 from ampjax.sparse.servers.processes import ServerProcesses
+from ampjax.sparse.table.table_sharing import TableSharing
 
 DTYPES = tuple(np.dtype(dtype) for dtype in (jnp.float32, jnp.bfloat16, jnp.float16))
 """The dtypes that rows may have, in the table and on the wire."""
@@ -40,6 +41,7 @@ class TableSettings:
       folder: None, or where mapped files go.
       max_lag: Updates that a row may miss.
       processes: None, or server processes.
+      sharing: None, or how processes share the table.
 
     Raises:
       TableError: If one of them is wrong.
@@ -54,6 +56,7 @@ class TableSettings:
     folder: str | Path | None
     max_lag: int
     processes: ServerProcesses | None = None
+    sharing: TableSharing | None = None
 
     def __post_init__(self):
         # NumPy's integers are as good, but JSON does not take them.
@@ -79,6 +82,8 @@ class TableSettings:
         self.placement(self.partitions)
         if self.processes is not None:
             _check_processes(self.processes, self.n_servers)
+        if self.sharing is not None:
+            _check_sharing(self.sharing, self.folder, self.processes)
 
     @property
     def wire(self) -> np.dtype:
@@ -217,6 +222,18 @@ def _check_processes(processes: Any, n_servers: int) -> None:
         raise TableError(
             "processes", f"at least {n_servers}, one for each server", f"{len(processes)}", fix
         )
+
+
+def _check_sharing(sharing: Any, folder: Any, processes: Any) -> None:
+    if not isinstance(sharing, TableSharing):
+        fix = "Write `TableSharing(process=0, n_processes=2)`."
+        raise TableError("sharing", "a TableSharing or None", f"{sharing!r}", fix)
+    if folder is None:
+        fix = "Name one, in /dev/shm for rows in memory."
+        raise TableError("folder", "the folder of the table that is shared", "None", fix)
+    if processes is not None:
+        fix = "A shared table needs no servers: leave `processes` out."
+        raise TableError("processes", "None where `sharing` is given", "server processes", fix)
 
 
 def checked_wire(dtype: Any) -> np.dtype:

@@ -24,6 +24,7 @@ from experiments.bench import (
     memory,
     pages,
     start_up,
+    table_places,
     tracing,
     wire,
     workers,
@@ -485,3 +486,24 @@ def test_targets_are_reached_from_the_right_side() -> None:
         common._to_target(answers, 0.4, 3, "accuracy") == 1
         and common._to_target(answers, 0.6, 3, "accuracy") is None
     )
+
+
+@pytest.mark.nightly
+def test_places_of_tables_are_timed_and_a_cache_that_is_right_hits_nothing(tmp_path: Path) -> None:
+    options = table_places.TablePlacesBench(
+        rows=50,
+        features=2,
+        ids=20,
+        steps=2,
+        shared_folder=tmp_path,
+        folder=tmp_path,
+        json=tmp_path / "found.json",
+    )
+    *places, cache = table_places.main(options, Console(quiet=True))
+    assert [row["place"] for row in places] == ["memory", "mapped files", "shared", "server"]
+    assert all(row["rows"] <= 20 and row["pull_ms"] > 0 for row in places)
+    # A worker's turn comes with every second update.
+    assert cache["hits"][1] == 0 < cache["hits"][4] <= cache["hits"][64] < 1
+    assert len((tmp_path / "found.json").read_text().splitlines()) == 5
+    with pytest.raises(SettingsError, match="table-places"):
+        table_places.main(table_places.TablePlacesBench(steps=0))
