@@ -1,4 +1,4 @@
-"""Warnings after an epoch with which training can't work: lost parameters, nodes that hardly update, late gradients."""
+"""Warnings after an epoch with which training can't work: lost parameters, a loss that grows, nodes that hardly update, late gradients."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ USUAL_UPDATES = 50
 MOST_STALENESS = 10
 """Gradients that are later in the mean make training slow, or diverge."""
 
+MOST_GROWTH = 4
+"""A loss so many times that of a fit's first epoch is one that diverges."""
+
 
 class ToldOnce:
     """Warns of each kind of trouble once in a fit."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
+        self._first: float | None = None
 
     def of_epoch(
         self,
@@ -48,10 +52,12 @@ class ToldOnce:
         """
         where = f"epoch {epoch.epoch}"
         kind = "lost" if lost else "loss"
-        if kind not in self._told and warn_of(
-            epoch.train.get("loss", 0.0), where, lost, data, stops
-        ):
+        loss = epoch.train.get("loss", 0.0)
+        if kind not in self._told and warn_of(loss, where, lost, data, stops):
             self._told.add(kind)
+        if self._first is None:
+            self._first = loss
+        self._warn("growth", where, _growth(self._first, loss))
         if session.settings.mode == "async":
             self._warn("updates", where, _few_updates(session))
             self._warn("staleness", where, _late_gradients(session))
@@ -60,6 +66,16 @@ class ToldOnce:
         if found and kind not in self._told:
             self._told.add(kind)
             warnings.warn(f"{where}: {found}", RuntimeWarning, stacklevel=2)
+
+
+def _growth(first: float, loss: float) -> str:
+    """Writes the warning about a loss that has grown; empty if it has not, or if it is a sum of both signs."""
+    if not 0 < MOST_GROWTH * first < loss < math.inf:
+        return ""
+    return (
+        f"expected a loss of about that of the first epoch, {first:.4g}, or less, got {loss:.4g}: training diverges. Lower the learning rate, or clip gradients: "
+        "`optax.chain(optax.clip_by_global_norm(1.0), tx)`."
+    )
 
 
 def _few_updates(session: Session) -> str:

@@ -265,3 +265,44 @@ def test_a_recording_of_a_run_that_was_lost_can_be_replayed(tmp_path):
         with pytest.warns(RuntimeWarning, match="not finite"):
             replayed = amp.replay(tmp_path / f"{stops}", again, data, progress=False)
         assert len(replayed) == len(history) == (1 if stops else 3)
+
+
+def rising(mode, rate):
+    """A trainer whose loss grows fourfold in each round of steps that are too long."""
+    compiled = amp.compile(
+        lambda p, s: jnp.sum((p["w"] - s) ** 2),
+        {"w": np.ones(2, np.float32)},
+        "float32[2]",
+    )
+    runs = amp.Trainer(
+        compiled.graph,
+        optax.sgd(rate),
+        mode=mode,
+        max_active_keys=2,
+    )
+    return runs, compiled.data([np.zeros(2, np.float32)] * 4)
+
+
+@pytest.mark.parametrize("mode", ["batch", pytest.param("pipeline", marks=pytest.mark.nightly)])
+def test_a_loss_that_grows_is_told_once(mode):
+    runs, data = rising(mode, rate=1.3)
+    (text,) = told(lambda: runs.fit(data, epochs=4, progress=False))
+    assert text.startswith("epoch 2: expected a loss of about that of the first epoch, ")
+    assert "training diverges. Lower the learning rate, or clip gradients" in text
+
+
+def test_a_loss_that_falls_or_is_negative_is_not_told():
+    runs, data = rising("batch", rate=0.1)
+    assert told(lambda: runs.fit(data, epochs=3, progress=False)) == []
+    compiled = amp.compile(
+        lambda p, s: -jnp.sum(p["w"] * s),
+        {"w": np.ones(2, np.float32)},
+        "float32[2]",
+    )
+    falling = amp.Trainer(
+        compiled.graph,
+        optax.sgd(10.0),
+        mode="batch",
+    )
+    ones = compiled.data([np.ones(2, np.float32)] * 4)
+    assert told(lambda: falling.fit(ones, epochs=3, progress=False)) == []
