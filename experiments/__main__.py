@@ -72,6 +72,7 @@ COMMANDS: Mapping[str, Command] = {
     "staleness": Command("staleness.board", "StalenessOptions"),
     "admission": Command("admission", "AdmissionOptions"),
     "local-sgd": Command("local_sgd.driver", "LocalSgdOptions"),
+    "engram": Command("engram.driver", "EngramOptions"),
     "tune": Command("tune", "TuneOptions"),
     "chaos": Command("chaos.driver", "ChaosOptions"),
     "chaos-hosts": Command("chaos.hosts", "ChaosHostsOptions"),
