@@ -206,7 +206,6 @@ def _make_delayed(
         return _never_stale(inner_tx)
 
     def init(params: Tree) -> DelayedState:
-        zero = jnp.zeros((), jnp.int32)
         gradients = jax.tree.map(
             lambda p: jnp.zeros(
                 (most + 1, *jnp.shape(p)),
@@ -219,9 +218,10 @@ def _make_delayed(
         else:
             key = None
         slots = jnp.zeros(most + 1, jnp.int32), jnp.zeros(most + 1, jnp.float32)
+        # Each leaf is an array of its own, so that a step may donate all of them.
         return DelayedState(
-            zero,
-            zero,
+            jnp.zeros((), jnp.int32),
+            jnp.zeros((), jnp.int32),
             *slots,
             gradients,
             key,
