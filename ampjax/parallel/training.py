@@ -43,6 +43,7 @@ from ampjax.parallel.steps.synchronous_steps import Dropped
 from ampjax.parallel.workers.recovered_losses import RecoveredLosses
 from ampjax.parallel.workers.recovery import Recoverer
 from ampjax.parallel.workers.workers_step import WorkersStep
+from ampjax.utils.freed_memory import give_back_freed_memory
 
 Tree = Any
 
@@ -128,6 +129,8 @@ class Training:
             return
         self.checkpoints.begin()
         self.model = self._build_model(self.model, parts)
+        # Tables have the rows now: the first parameters, where nobody else has them, were a copy of all.
+        give_back_freed_memory()
         for error in self.model.watch.found.errors:
             warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
 

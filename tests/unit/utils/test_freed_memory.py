@@ -79,3 +79,32 @@ def test_other_systems_are_left_alone(monkeypatch, system, libc):
         freed_memory.ctypes, "CDLL", lambda _: pytest.fail("the C library was asked")
     )
     assert not freed_memory.keep_freed_memory()
+
+
+RESIDENT = """
+import numpy as np
+
+def resident():
+    text = open("/proc/self/status").read()
+    return int(text.split("VmRSS:")[1].split()[0]) // 1024
+
+small = []
+large = np.ones(8_000_000)
+small.append(bytearray(1000))
+del large
+before = resident()
+m.give_back_freed_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(not ON_GLIBC, reason="only glibc has these settings")
+def test_kept_memory_can_be_given_back():
+    ours = OURS.format(file=freed_memory.__file__)
+    for value, (least, most) in {"": (55, 70), "0": (-5, 5)}.items():
+        found = subprocess.check_output(
+            [sys.executable, "-c", ours + RESIDENT],
+            env=CLEAN | {"AMPJAX_MALLOC": value},
+            text=True,
+        )
+        assert least < int(found) < most
