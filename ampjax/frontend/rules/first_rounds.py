@@ -26,7 +26,7 @@ from ampjax.frontend.draft.values import (
     read_of_all,
 )
 from ampjax.frontend.rules.branch_rules import merge_results, split_between
-from ampjax.frontend.rules.loops import Carried, Order, group_carry, leave
+from ampjax.frontend.rules.carry_loops import Carried, Order, group_carry, leave
 from ampjax.ir.state import State
 
 

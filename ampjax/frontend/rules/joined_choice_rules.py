@@ -16,7 +16,7 @@ from ampjax.frontend.draft.graph_draft import built_wire
 from ampjax.frontend.draft.index_spaces import Region
 from ampjax.frontend.draft.values import Computed, Flow, Value, Wanted, read_of
 from ampjax.frontend.rules.branch_rules import Asked, merge_results, only_read, sent_along, unread
-from ampjax.frontend.rules.loops import leave
+from ampjax.frontend.rules.carry_loops import leave
 from ampjax.ir.builders import ragged_builders
 from ampjax.ir.state import State
 from ampjax.ir.wires import Wire

@@ -15,7 +15,7 @@ from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Static, Value, Wanted
 from ampjax.frontend.rules.first_rounds import begun_apart, first_round
 from ampjax.frontend.rules.foresight import Foresight
-from ampjax.frontend.rules.loops import CarryLoop, group_carry
+from ampjax.frontend.rules.carry_loops import CarryLoop, group_carry
 
 
 def scan(
@@ -62,6 +62,7 @@ def scan(
         for r, v in zip(results, step.jaxpr.outvars, strict=True):
             result.append(as_elements(low, r, v, inner, call))
         return result
+    # The first round is apart where the carry begins with constants, with which the body needs no parameters.
     if (first := first_round(step, closed, init, rows, region, wanted)) is not None:
         return begun_apart(
             low,
@@ -75,11 +76,12 @@ def scan(
     types = [variable.aval for variable in step.jaxpr.outvars[:k]]
     ahead = Foresight(region.space, space, call.options["reverse"])
     loops = []
-    for part in group_carry(init, types):
-        loops.append(CarryLoop(low, part, region, space, call, ahead))
+    for group in group_carry(init, types):
+        loops.append(CarryLoop(low, group, region, space, call, ahead))
     carry: dict[int, Value] = {}
     for loop in loops:
         carry |= loop.carry
+    # Results that go on in one wire are computed by one node, if they can be; their order stays.
     packed = [loop.own.members for loop in loops if loop.own.nodes is None]
     needs = Wanted(set(range(k)) | ys, wanted.losses, packed)
     results = low.run(

@@ -26,7 +26,7 @@ from ampjax.frontend.draft.values import (
     Value,
     Wanted,
 )
-from ampjax.frontend.rules.loops import leave
+from ampjax.frontend.rules.carry_loops import leave
 from ampjax.frontend.rules.reduction_rules import group_and_reduce, segment_sum
 
 

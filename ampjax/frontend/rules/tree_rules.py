@@ -17,7 +17,7 @@ from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import second
 from ampjax.frontend.draft.values import Computed, Elements, Flow, Static, Value, Wanted
 from ampjax.frontend.rules.branch_rules import route_values
-from ampjax.frontend.rules.loops import leave
+from ampjax.frontend.rules.carry_loops import leave
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.ir.builders import payload_builders, ragged_builders
 from ampjax.ir.state import State

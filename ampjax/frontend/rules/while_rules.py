@@ -24,7 +24,7 @@ from ampjax.frontend.rules.branch_rules import (
     only_read,
     sent_along,
 )
-from ampjax.frontend.rules.loops import leave
+from ampjax.frontend.rules.carry_loops import leave
 from ampjax.ir.state import State
 
 

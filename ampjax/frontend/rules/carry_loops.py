@@ -20,7 +20,7 @@ class Carried:
     """Parts of a carry that travel in one message.
 
     Args:
-      members: Their numbers in the carry.
+      members: Their numbers in the carry; `init`, `types` and the parts of the message are in this order.
       init: The values that start them; of a sequence over a graph's nodes, what is known of a node.
       types: Their types, likewise.
       nodes: The nodes' space outside of the loop, for sequences over a graph's nodes; else None.
@@ -106,7 +106,10 @@ def group_carry(
 class CarryLoop:
     """One wire of a carry: its way around the loop.
 
-    It has more than twelve attributes: the wires of the stations on this way, which different steps of the scan's rule make.
+    The stations, by their nodes' names (those of a sequence with elements from `any` on):
+
+        init → any → first → (the loop's Phi) → the body → carry → end → next → (the Phi again)
+                 └─────────────── no element ──────────────────→ result ←─ leave ←─┘ (of `end`: the last element)
 
     Args:
       low: The lowering.
@@ -186,11 +189,11 @@ class CarryLoop:
             f"{name}/first",
             is_fresh=False,
         )
-        self._state = low.draft.loop(self._inner, own.types, name)
-        self._state.kept = ahead.fields
+        self._around = low.draft.loop(self._inner, own.types, name)
+        self._around.kept = ahead.fields
         if self._nodes is None and region.is_known:
-            self._state.foresees = ahead.note
-        self.carry = own.name_parts(self._state, self._nodes)
+            self._around.foresees = ahead.note
+        self.carry = own.name_parts(self._around, self._nodes)
 
     def close(self, results: Sequence[Any]) -> dict[int, Value]:
         """Sends the body's results on to the next element, or out.
@@ -225,6 +228,7 @@ class CarryLoop:
             f"{name}/end",
         )
         ways = [more]
+        # Messages that know the choices of coming elements, as digits of a word, wait for the next word where one is used up (`Foresight`).
         if self._ahead.fields:
             at_end = inner.where(self._ahead.at_end)
             empty, more = draft.split(
@@ -247,9 +251,9 @@ class CarryLoop:
             )
 
         again = [draft.relabel(way, inner, go_on, f"{name}/next", False) for way in ways]
-        draft.close_loop(self._state, self._enter, *again)
+        draft.close_loop(self._around, self._enter, *again)
         # Whoever chooses among the carries from now on comes too late: the way to the next word is built.
-        self._state.foresees = None
+        self._around.foresees = None
         left = leave(self._low, last, space, self._outer, f"{name}/leave")
         return self.own.name_parts(
             draft.merge(self._outer, [left, self._none], f"{name}/result"),
