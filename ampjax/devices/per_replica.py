@@ -60,7 +60,8 @@ def spread(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
 def spread_inputs(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
     """Spreads trees like `spread`, for a mapped program that takes the result at once and donates none of its buffers.
 
-    A program on one device takes host arrays as they are, in less time than it takes to make device arrays of them.
+    A program on one device takes host arrays as they are, in less time than it takes to make device arrays of them; each leaf comes to the host
+    first, so arrays of a device had better not come here.
 
     Args:
       trees: n pytrees of equal structure and shapes.
@@ -143,5 +144,5 @@ def shapes_of(tree: Tree) -> Tree:
 
 
 def _one(leaf: Any) -> Any:
-    """A leaf with a leading axis of one replica."""
+    """A leaf with a leading axis of one replica, as an array of the host."""
     return on_host(leaf)[None]

@@ -14,7 +14,7 @@ from support.sparse_programs import COLUMNS, PARAMS, STACK, D, U, V, end, look
 from support.sparse_steps import assert_equal, quick_jit, reference, step_on_host
 
 from ampjax.sparse.rewrite.pulled_step import rewrite
-from ampjax.sparse.rewrite.unique_ids import padded_size, unique_rows
+from ampjax.sparse.rewrite.unique_ids import pulled_size, unique_rows
 
 pytestmark = pytest.mark.users
 
@@ -156,4 +156,4 @@ def test_unique_rows_keep_every_id_in_its_place(data, n_rows):
     assert sorted(set(ids) - {n_rows}) == rows.ids.tolist()
     assert rows.inverse.dtype == np.int32
     assert [[*rows.ids.tolist(), n_rows][place] for place in rows.inverse] == ids
-    assert padded_size(len(rows.ids)) >= len(rows.ids)
+    assert pulled_size(len(rows.ids)) >= len(rows.ids)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ampjax.optim.node_update import combine, trainable
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
-from ampjax.sparse.rewrite.unique_ids import pad_rows, padded_size, unique_rows
+from ampjax.sparse.rewrite.unique_ids import pad_rows, pulled_size, unique_rows
 
 # Each program is compiled to be run once.
 quick_jit = functools.partial(
@@ -67,7 +67,7 @@ def step_on_host(
     for p, u in found.items():
         rows[p] = pad_rows(
             np.asarray(tables[p])[u.ids],
-            padded_size(len(u.ids)),
+            pulled_size(len(u.ids)),
         )
     out, (grads, row_grads) = jitted(
         dense,

@@ -13,9 +13,9 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Static, Value, Wanted
+from ampjax.frontend.rules.carry_loops import CarryLoop, group_carry
 from ampjax.frontend.rules.first_rounds import begun_apart, first_round
 from ampjax.frontend.rules.foresight import Foresight
-from ampjax.frontend.rules.carry_loops import CarryLoop, group_carry
 
 
 def scan(

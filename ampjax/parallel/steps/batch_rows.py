@@ -14,7 +14,7 @@ import numpy as np
 
 from ampjax.parallel.homes.row_homes import PulledRows, Reading, RowHome, row_bytes
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
-from ampjax.sparse.rewrite.unique_ids import UniqueRows, pad_rows, padded_size, unique_rows
+from ampjax.sparse.rewrite.unique_ids import UniqueRows, pad_rows, pulled_size, unique_rows
 from ampjax.sparse.rows.aligned_arrays import aligned_empty
 from ampjax.sparse.rows.parallel_calls import all_of
 
@@ -69,7 +69,7 @@ class PaddedSizes:
         """The padded size for n rows of a table: that of the largest step so far, or a larger one."""
         self._sizes[path] = max(
             self._sizes.get(path, 0),
-            padded_size(n),
+            pulled_size(n),
         )
         return self._sizes[path]
 
@@ -194,6 +194,7 @@ def inputs(
 
     def pad(path: str) -> None:
         each = pulled[path]
+        # Known only after all pulls, as replicas need equal shapes.
         size = sizes.at_least(
             path,
             max(len(replica_rows.unique.ids) for replica_rows in each),

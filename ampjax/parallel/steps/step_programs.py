@@ -76,7 +76,7 @@ class GradientReduction:
 
 
 def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., GradientResult]:
-    """One replica's forward and backward pass: `(dense_params, inputs, batch) -> Result`, nothing reduced.
+    """One replica's forward and backward pass: `(dense_params, rows, inverse, batch) -> GradientResult`, nothing reduced.
 
     Rows may come narrower than the table; gradients are formed in the table's dtype.
 

@@ -81,12 +81,12 @@ def _mark_ids(
     return distinct.astype(ids.dtype), place[ids]
 
 
-def padded_size(k: int) -> int:
+def pulled_size(k: int) -> int:
     """The next size at which rows are pulled: 8, 12, 16, 24, 32, 48, ... So few sizes are compiled.
 
     At most a third of the rows is padding (beyond 8), and up to n ids there are 2 log2(n) sizes.
 
-    >>> [padded_size(k) for k in (0, 8, 9, 13, 25, 800)]
+    >>> [pulled_size(k) for k in (0, 8, 9, 13, 25, 800)]
     [8, 8, 12, 16, 32, 1024]
     """
     power = 8

@@ -182,6 +182,7 @@ def _allocate(
     shape: tuple[int, ...],
     dtype: np.dtype,
 ) -> np.ndarray:
+    """Allocates an array of rows or of their state, in memory or as a mapped file: the only place that decides where rows are."""
     if file is None:
         return np.zeros(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize

@@ -29,7 +29,7 @@ from ampjax.sparse.rows.shared_history import SharedHistory
 
 @dataclass(frozen=True)
 class PartSettings:
-    """The arguments from which a part is made.
+    """The arguments from which a part is made. `servers/protocol.py` lists them again, for server processes.
 
     Args:
       layout: The table's rows and partitions.
@@ -131,7 +131,7 @@ class ServerPart:
           rows: By partition the numbers of its rows, `[n]`, each once.
           wire_dtype: The dtype in which they travel.
           columns: Which of their columns travel; None for all.
-          announced: Whether later updates wait until these rows have been read (`Needs.pulls`).
+          announced: Whether later updates wait until these rows have been read (`ServerNeeds.pulls`).
 
         Returns:
           By partition, fresh arrays `[n, *row]`.

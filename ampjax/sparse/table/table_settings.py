@@ -25,6 +25,7 @@ MAX_LAG_IN_FILES = 1024
 MOST_PARTS = 1 << 20
 """Partitions and servers of a saved table at most: each is an object in memory."""
 _KEPT = {"partitions", "servers", "mode", "max_lag", "wire_dtype", "folder"}
+"""The settings in a saved table, these and no others: an older version reads no more, and settings of a run alone don't belong here."""
 
 
 @dataclass(frozen=True)

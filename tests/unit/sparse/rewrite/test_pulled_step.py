@@ -11,7 +11,7 @@ from support.sparse_steps import arrays_with, assert_equal, quick_jit, reference
 from ampjax.errors import DataError, ParameterError, SettingsError
 from ampjax.sparse.detection.detect import find_sparse
 from ampjax.sparse.rewrite.pulled_step import MAX_SHAPES, rewrite
-from ampjax.sparse.rewrite.unique_ids import pad_rows, padded_size, unique_rows
+from ampjax.sparse.rewrite.unique_ids import pad_rows, pulled_size, unique_rows
 
 pytestmark = pytest.mark.slow
 
@@ -312,7 +312,7 @@ def test_unique_rows_checks_its_ids(wrong):
 
 
 def test_padding_wastes_at_most_a_third():
-    sizes = [padded_size(k) for k in range(9, 5000)]
+    sizes = [pulled_size(k) for k in range(9, 5000)]
     assert all(k <= size < 1.5 * k for k, size in zip(range(9, 5000), sizes, strict=True))
     assert len(set(sizes)) <= 20
     assert pad_rows(np.ones((2, 3), np.float32), 4).tolist() == [[1] * 3, [1] * 3, [0] * 3, [0] * 3]
