@@ -19,7 +19,16 @@ from rich.table import Table
 import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.utils.text_tables import compact
-from experiments.bench.batch import alignment, attention, graphs, sequences, tagging, translation
+from experiments.bench.batch import (
+    alignment,
+    attention,
+    crf,
+    distances,
+    graphs,
+    sequences,
+    tagging,
+    translation,
+)
 from experiments.bench.batch import trees as of_trees
 from experiments.bench.batch.work import Amount, Work
 from experiments.records import append
@@ -38,6 +47,8 @@ WORKS: Mapping[str, Callable[[Amount], Work]] = {
     "attention-200": attention.one_text,
     "attention-64": attention.sentences,
     "soft-dtw": alignment.soft_dtw,
+    "crf": crf.tagging,
+    "distances": distances.graphs,
     "chain": sequences.chain,
     "chain-tree": sequences.tree_chain,
     "chain-recursion": sequences.recursive_chain,
