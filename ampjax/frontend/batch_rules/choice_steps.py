@@ -15,7 +15,15 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.level_loops import as_column
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, as_typed, taken
+from ampjax.frontend.batches.programs_of_rows import (
+    Block,
+    Rows,
+    Run,
+    View,
+    along,
+    as_typed,
+    taken,
+)
 from ampjax.frontend.batches.room_bodies import Body, element_type, is_static
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import RowTables
@@ -293,6 +301,30 @@ def masked(body: Body, holds: Any) -> Rows:
 
     body.block.add([mask], compute)
     return mask
+
+
+def chosen(
+    block: Block,
+    mask: Rows,
+    new: Rows,
+    old: Rows,
+) -> Rows:
+    """Rows of one array where a mask holds, else of another one.
+
+    Args:
+      block: Where they are chosen.
+      mask: The mask.
+      new: Rows where it holds.
+      old: The others.
+    """
+    out = Rows(old.aval, old.room)
+
+    def compute(run: Run) -> list[Any]:
+        values = as_typed(run.get(new), old.aval)
+        return [jnp.where(along(run.get(mask), values), values, run.get(old))]
+
+    block.add([out], compute)
+    return out
 
 
 def chosen_by_value(

@@ -14,7 +14,8 @@ from ampjax.frontend.batches.programs_of_rows import Rows, Run, Slot, View, fill
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import RowTables
-from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.edge_plans import EdgePlan
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Elements, Static
@@ -39,7 +40,7 @@ def propagate(
     types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
     kinds = _kinds(body, plan)
     parts: list[Body] = []
-    sent: list[list[Value]] = []
+    sent: list[tuple[list[Value], list[Value]]] = []
     start = 0
     for number, (function, n) in enumerate(zip(call.functions, call.n_closed, strict=True)):
         closed = operands[start : start + n]
@@ -47,29 +48,57 @@ def propagate(
         part = edges.inside(plan.space.part(kinds, number))
         senders = _ends(plan.senders, part.space, nodes, plan.space)
         way = (plan.senders, part.space)
-        given = [body.low.value_at(row.element, nodes, part.space, senders, way) for row in rows]
-        sent.append(
-            part.guarded(
-                part.room,
-                lambda there, f=function, v=[*closed, *given]: there.run(f, v),
-            )
-        )
+
+        def at_senders(
+            value: Value,
+            space: IndexSpace = part.space,
+            senders: Any = senders,
+            way: Any = way,
+        ) -> Value:
+            return body.low.value_at(value, nodes, space, senders, way)
+
+        own = [row.element for row in rows]
+        by_edge = _applied(part, function, [*closed, *map(at_senders, own)])
+        by_node = by_edge
+        if not any(calls(function.jaxpr)):
+            by_node = []
+            for value, kind in zip(
+                _applied(inner, function, [*closed, *own]),
+                types,
+                strict=True,
+            ):
+                by_node.append(at_senders(View(inner.rows(value, kind), nodes)))
+        sent.append((by_edge, by_node))
         parts.append(part)
     out: list[Value] = []
     for i, kind in enumerate(types):
-        values = [part.rows(results[i], kind) for part, results in zip(parts, sent, strict=True)]
+        values = []
+        for part, (by_edge, by_node) in zip(parts, sent, strict=True):
+            values.append((part.rows(by_edge[i], kind), part.rows(by_node[i], kind)))
         out.append(Elements(nodes, _received(inner, parts, values, plan, kind)))
     return out
+
+
+def _applied(
+    part: Body,
+    function: Traced,
+    values: Sequence[Value],
+) -> list[Value]:
+    """Computes what is sent, for each row of a room."""
+    return part.guarded(
+        part.room,
+        lambda there: there.run(function, values),
+    )
 
 
 def _received(
     inner: Body,
     parts: Sequence[Body],
-    values: Sequence[Rows],
+    values: Sequence[tuple[Rows, Rows]],
     plan: EdgePlan,
     kind: Any,
 ) -> Value:
-    """Sums at the receivers."""
+    """Sums at the receivers. What is sent is computed for each edge, or for each node where there are fewer nodes, and read by edges."""
     nodes = inner.space
     room = inner.bare()
     out = Rows(kind, room)
@@ -78,7 +107,8 @@ def _received(
     def compute(run: Run) -> list[Any]:
         n = run.size(inner.room)
         total = run.zeros(out)
-        for rows, slot in zip(values, slots, strict=True):
+        for (by_edge, by_node), part, slot in zip(values, parts, slots, strict=True):
+            rows = by_edge if run.size(part.room) <= n else by_node
             total = total + jax.ops.segment_sum(run.get(rows), run.slots[slot], n)
         return [filled_up(run, room, total)]
 

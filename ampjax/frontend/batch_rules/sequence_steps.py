@@ -12,6 +12,8 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
+from ampjax.frontend.batch_rules.choice_steps import chosen
+from ampjax.frontend.batch_rules.graph_rounds import graph_rounds, is_in_rounds
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
 from ampjax.frontend.batch_rules.loop_parts import early_part, part_behind
 from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
@@ -20,8 +22,6 @@ from ampjax.frontend.batches.programs_of_rows import (
     Rows,
     Run,
     View,
-    along,
-    as_typed,
     filled_up,
     taken,
 )
@@ -54,6 +54,8 @@ def scan(
         return _of_elements(body, space, step, closed, rows)
     if in_steps(body, step, [*closed, *init, *rows], types[:k]):
         return _in_steps(body, call, operands, space, rows)
+    if is_in_rounds(body, call, init, rows):
+        return graph_rounds(body, call, operands, space)
     before = early_part(step, k)
     if before is not None:
         given = _of_elements(body, space, before.first, closed, rows)
@@ -191,30 +193,6 @@ def _in_steps(
     own = lambda data: np.arange(body.space.n_rows(data))
     found = step_loop(body, frame, space, types[:k], before, build, (body.bare(), last, own))
     return [*found, *ys]
-
-
-def chosen(
-    block: Block,
-    mask: Rows,
-    new: Rows,
-    old: Rows,
-) -> Rows:
-    """Rows of one array where a mask holds, else of another one.
-
-    Args:
-      block: Where they are chosen.
-      mask: The mask.
-      new: Rows where it holds.
-      old: The others.
-    """
-    out = Rows(old.aval, old.room)
-
-    def compute(run: Run) -> list[Any]:
-        values = as_typed(run.get(new), old.aval)
-        return [jnp.where(along(run.get(mask), values), values, run.get(old))]
-
-    block.add([out], compute)
-    return out
 
 
 def mapped(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,9 +12,8 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
-from ampjax.frontend.batch_rules.choice_steps import masked
-from ampjax.frontend.batch_rules.sequence_steps import chosen
-from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, filled_rows
+from ampjax.frontend.batch_rules.choice_steps import chosen, masked
+from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, Slot, View, filled_rows
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import Call
@@ -30,8 +29,6 @@ def while_loop(
     n_test, n_turn, _ = call.n_closed
     closed = operands[n_test : n_test + n_turn]
     init = operands[n_test + n_turn :]
-    low = body.low
-    room = body.room
     flag = jax.ShapeDtypeStruct((), np.bool_)
     (answer,) = body.run(
         test,
@@ -40,8 +37,57 @@ def while_loop(
     asked = body.rows(answer, flag)
     goes = masked(body, lambda run: run.get(asked))
     types = [variable.aval for variable in turn.jaxpr.outvars[:-1]]
+    return rounds(
+        body,
+        call,
+        Rounds(
+            goes,
+            init,
+            types,
+            lambda there, carry: there.run(turn, [*closed, *carry]),
+            call.options["most"],
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds of a loop for all rows, of which a mask says which still go on.
+
+    Args:
+      goes: The mask of the rows that go on at the beginning.
+      init: The carry at the beginning.
+      types: The types of its parts.
+      turn: Adds a round: from a body and the carry to the new carry, and whether a row goes on; without that `goes_on` says it.
+      most: How many rounds there are, or the array of the batch of which each round has an entry.
+      goes_on: From the run and a round's number whether each row goes on after that round.
+    """
+
+    goes: Rows
+    init: Sequence[Value]
+    types: Sequence[Any]
+    turn: Callable[[Body, list[Value]], list[Value]]
+    most: int | Slot
+    goes_on: Callable[[Run, Any], Any] | None = None
+
+
+def rounds(body: Body, call: Call, given: Rounds) -> list[Value]:
+    """Adds rounds; one that no row needs is left out.
+
+    Args:
+      body: Where.
+      call: The loop, for messages.
+      given: The rounds.
+
+    Returns:
+      The carry after them.
+    """
+    low = body.low
+    room = body.room
+    flag = jax.ShapeDtypeStruct((), np.bool_)
+    goes = given.goes
     carried = []
-    for value, kind in zip(init, types, strict=True):
+    for value, kind in zip(given.init, given.types, strict=True):
         carried.append(carried_part(body, value, kind, call.line))
     before = [part.before for part in carried]
     block = Block(body.block)
@@ -55,19 +101,18 @@ def while_loop(
     )
     rooms = [part.inside(each) for part in carried]
     carry = [part.value(rows) for part, rows in zip(carried, inside, strict=True)]
-    *results, answer = each.guarded(
+    results = each.guarded(
         each.room,
-        lambda there: there.run(turn, [*closed, *carry]),
+        lambda there: given.turn(there, carry),
     )
     after = []
-    for part, room, value, old in zip(carried, rooms, results, inside, strict=True):
+    for part, room, value, old in zip(carried, rooms, results, inside, strict=False):
         counts = room.room.mask
         assert counts is not None
         after.append(chosen(block, counts, part.after(room, value), old))
-    more = each.rows(answer, flag)
+    answers = [each.rows(answer, flag) for answer in results[len(carried) :]]
     told = _told(body, block, call)
     last = [part.last() for part in carried]
-    most = call.options["most"]
 
     def compute(run: Run) -> Sequence[Any]:
         def round_of(carried: Any, number: Any) -> tuple[Any, Any]:
@@ -77,8 +122,13 @@ def while_loop(
             own.put([going], [mask])
             block.run(own)
             sums = [total + own.get(each) for total, (each, _) in zip(sums, told, strict=True)]
-            return ([*map(own.get, after)], mask & own.get(more), sums), None
+            for answer in answers:
+                mask = mask & own.get(answer)
+            if given.goes_on is not None:
+                mask = mask & given.goes_on(run, number)
+            return ([*map(own.get, after)], mask, sums), None
 
+        most = given.most if isinstance(given.most, int) else len(run.slots[given.most])
         start = [*map(run.get, before)], run.get(goes), [run.zeros(total) for _, total in told]
         values, _, sums = jax.lax.scan(round_of, start, jnp.arange(most))[0]
         return [*filled_rows(run, last, values), *sums]

@@ -1,0 +1,128 @@
+"""Rounds of messages over graphs in a batch, as many as each example says: values, gradients, and one table of edges for all rounds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ampjax as amp
+
+SPEC = {
+    "edges": amp.Edges("v"),
+    "x": "float32[v,3]",
+    "rounds": "int32[]",
+}
+RNG = np.random.default_rng(0)
+PARAMS = {name: RNG.normal(size=(3, 3)).astype(np.float32) / 2 for name in ("send", "own")}
+
+
+def graph(n_nodes, n_edges, rounds):
+    ends = RNG.integers(0, max(n_nodes, 1), (2, n_edges)).astype(np.int32)
+    return {
+        "edges": amp.Edges(*ends),
+        "x": RNG.normal(size=(n_nodes, 3)).astype(np.float32),
+        "rounds": np.int32(rounds),
+    }
+
+
+EXAMPLES = [
+    graph(4, 9, 3),
+    graph(1, 2, 0),
+    graph(0, 0, 2),
+    graph(5, 0, 1),
+    graph(3, 4, 5),
+]
+FEW_EDGES = [graph(6, 2, 2), graph(4, 0, 3), graph(5, 1, 1)]
+
+
+def turn(p, s, h):
+    arrived = amp.propagate(lambda own: jnp.tanh(own @ p["send"]), s["edges"], h)
+    return amp.map(lambda own, came: jnp.tanh(own @ p["own"] + came), h, arrived)
+
+
+def states(p, s):
+    return amp.fori_loop(s["rounds"], lambda i, h: turn(p, s, h), s["x"])
+
+
+def with_a_sum(p, s):
+    def body(i, carry):
+        h, total = carry
+        h = turn(p, s, h)
+        return h, total + jnp.sum(amp.sum(h))
+
+    h, total = amp.fori_loop(s["rounds"], body, (s["x"], jnp.float32(1)))
+    return total + jnp.sum(amp.sum(h) ** 2)
+
+
+def with_the_round(p, s):
+    def body(i, h):
+        return amp.map(lambda own: own * (1 + i), turn(p, s, h))
+
+    return jnp.sum(amp.sum(amp.fori_loop(s["rounds"], body, s["x"])))
+
+
+def plain_loss(p, s):
+    return jnp.sum(amp.sum(states(p, s)) ** 2)
+
+
+@pytest.mark.parametrize("examples", [EXAMPLES, FEW_EDGES], ids=["more edges", "more nodes"])
+@pytest.mark.parametrize("model", [plain_loss, with_a_sum, with_the_round])
+def test_values_and_gradients_are_those_of_the_function(model, examples):
+    batched = amp.vmap(model, SPEC, params=PARAMS)
+    batch = batched.pack(examples, size=len(examples) + 2)
+    found = batched(PARAMS, batch)[: len(examples)]
+    want = [model(PARAMS, one) for one in examples]
+    np.testing.assert_allclose(
+        found,
+        want,
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+    def total(p):
+        return jnp.sum(batched(p, batch) * batch.weights)
+
+    grads = jax.grad(total)(PARAMS)
+    wanted = jax.grad(lambda p: sum(model(p, one) for one in examples))(PARAMS)
+    for name, leaf in wanted.items():
+        np.testing.assert_allclose(
+            grads[name],
+            leaf,
+            rtol=1e-4,
+            atol=1e-5,
+        )
+
+
+def test_sequences_come_back_as_they_are_after_each_ones_rounds():
+    rows = amp.vmap(states, SPEC)(PARAMS, EXAMPLES)
+    for own, one in zip(rows.tolist(), EXAMPLES, strict=True):
+        np.testing.assert_allclose(
+            own,
+            np.reshape(states(PARAMS, one), (-1, 3)),
+            rtol=1e-5,
+            atol=1e-6,
+        )
+
+
+def test_edges_have_one_table_for_all_rounds():
+    batched = amp.vmap(plain_loss, SPEC, params=PARAMS)
+    sizes = []
+    for rounds in (2, 40):
+        examples = [{**one, "rounds": np.int32(rounds)} for one in EXAMPLES]
+        batch = batched.pack(examples)
+        sizes.append(sum(array.size for array in batch.arrays))
+    assert sizes[1] < sizes[0] + 60
+
+
+def test_what_is_sent_is_computed_for_the_fewer_of_nodes_and_edges():
+    batched = amp.vmap(plain_loss, SPEC, params=PARAMS)
+    for n_nodes, n_edges in ((50, 200), (200, 50)):
+        batch = batched.pack([graph(n_nodes, n_edges, 1)])
+        text = jax.jit(batched).lower(PARAMS, batch).compile().as_text()
+        widths = {
+            int(line.split("f32[")[1].split(",")[0])
+            for line in text.splitlines()
+            if " tanh(" in line and "f32[" in line
+        }
+        assert max(widths) < 2 * n_nodes
+        assert min(widths) < 2 * min(n_nodes, n_edges)
