@@ -34,6 +34,7 @@ from ampjax.frontend.combinators.sequences import (
     softmax,
     sum,
     take,
+    window,
 )
 from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
 from ampjax.frontend.combinators.tree_combinators import fold_tree, scan_tree
@@ -173,6 +174,7 @@ __all__ = [
     "sum",
     "switch",
     "take",
+    "window",
     "topology",
     "training",
     "tune",

@@ -389,6 +389,75 @@ def take(xs: Any, at: Any) -> Any:
     )
 
 
+def window(
+    xs: Any,
+    size: int,
+    fill: Any = 0,
+) -> Any:
+    """Each element of a sequence together with its neighbours, as a convolution over the sequence reads them.
+
+    Messages cost as much as `size - 1` uses of `amp.take` for each element, unless the elements follow from the instance: make windows of words,
+    not of their embeddings, where both do.
+
+    Args:
+      xs: A sequence, or a pytree of sequences of one length; of arrays, not of sequences.
+      size: How many elements a window has: odd, so that its own element is in the middle.
+      fill: The number that stands where there is no neighbour, before the first element and after the last.
+
+    Returns:
+      A sequence of the same length and dtype: `[n, size, ...]` from `[n, ...]`. Element `i` holds `xs[i - size // 2]` to `xs[i + size // 2]`.
+
+    Raises:
+      GraphError: If `size` is no odd number above 0, or the elements are sequences.
+    """
+    if not isinstance(size, int) or size < 1 or size % 2 == 0:
+        raise GraphError(
+            user_line(),
+            "an odd number of elements for `window`",
+            repr(size),
+            "Give 3, 5 or so: as many neighbours on the left as on the right.",
+        )
+    leaves, structure = sequences_of("window", xs)
+    if any(is_rows(leaf) or not all(isinstance(n, int) for n in leaf.shape[1:]) for leaf in leaves):
+        fix = "Make windows of the inner sequences in a `map`."
+        raise GraphError(
+            user_line(), "a sequence of arrays for `window`", "a sequence of sequences", fix
+        )
+    half = size // 2
+    if not is_symbolic(leaves):
+        read = np.arange(length_of("window", leaves))[:, None] + np.arange(size)
+        windows = []
+        for leaf in leaves:
+            ends = [(half, half), *[(0, 0)] * (jnp.ndim(leaf) - 1)]
+            windows.append(jnp.pad(leaf, ends, constant_values=fill)[read])
+        return structure.unflatten(windows)
+    n = length(leaves[0])
+    every = tuple(leaves)  # a list would stand for a sequence
+
+    def around(i: Any, *own: Any) -> list[Any]:
+        places = []
+        for at in range(-half, half + 1):
+            is_there = (i + at >= 0) & (i + at < n)
+            there = take(every, jnp.clip(i + at, 0, n - 1)) if at else own
+            places.append([jnp.where(is_there, x, jnp.asarray(fill, x.dtype)) for x in there])
+        return [jnp.stack(place) for place in zip(*places, strict=True)]
+
+    return structure.unflatten(map(around, _numbers(leaves), *leaves))
+
+
+def _numbers(leaves: Sequence[Any]) -> Any:
+    """The numbers of the elements of traced sequences, as a sequence of the same dimension."""
+    dimension = dimension_of("window", leaves)
+    numbers = along(dimension, ShapedArray((), jnp.int32))
+    call = Call(
+        "numbers",
+        [numbers],
+        line=user_line(),
+        options={"word": "window"},
+    )
+    return bind(call, leaves[:1])[0]
+
+
 def _reduce(
     kind: str,
     xs: Any,
