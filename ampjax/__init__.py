@@ -174,7 +174,6 @@ __all__ = [
     "sum",
     "switch",
     "take",
-    "window",
     "topology",
     "training",
     "tune",
@@ -183,6 +182,7 @@ __all__ = [
     "vmap",
     "wavefront",
     "while_loop",
+    "window",
 ]
 
 

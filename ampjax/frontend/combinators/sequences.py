@@ -394,15 +394,14 @@ def window(
     size: int,
     fill: Any = 0,
 ) -> Any:
-    """Each element of a sequence together with its neighbours, as a convolution over the sequence reads them.
+    """Each element of a sequence together with its neighbours: the input of a convolution over the sequence.
 
-    Messages cost as much as `size - 1` uses of `amp.take` for each element, unless the elements follow from the instance: make windows of words,
-    not of their embeddings, where both do.
+    A graph of messages reads each neighbour as `amp.take` does. Windows of what follows from the instance, such as words, need no messages.
 
     Args:
       xs: A sequence, or a pytree of sequences of one length; of arrays, not of sequences.
       size: How many elements a window has: odd, so that its own element is in the middle.
-      fill: The number that stands where there is no neighbour, before the first element and after the last.
+      fill: The number that stands before the first element and after the last, where there is no neighbour; cast to the sequence's dtype.
 
     Returns:
       A sequence of the same length and dtype: `[n, size, ...]` from `[n, ...]`. Element `i` holds `xs[i - size // 2]` to `xs[i + size // 2]`.
@@ -425,24 +424,38 @@ def window(
         )
     half = size // 2
     if not is_symbolic(leaves):
-        read = np.arange(length_of("window", leaves))[:, None] + np.arange(size)
-        windows = []
-        for leaf in leaves:
-            ends = [(half, half), *[(0, 0)] * (jnp.ndim(leaf) - 1)]
-            windows.append(jnp.pad(leaf, ends, constant_values=fill)[read])
-        return structure.unflatten(windows)
+        length_of("window", leaves)
+        return structure.unflatten([_cut_out(leaf, half, fill) for leaf in leaves])
     n = length(leaves[0])
-    every = tuple(leaves)  # a list would stand for a sequence
+    every = tuple(leaves)  # a list would be taken for a sequence
 
-    def around(i: Any, *own: Any) -> list[Any]:
-        places = []
-        for at in range(-half, half + 1):
-            is_there = (i + at >= 0) & (i + at < n)
-            there = take(every, jnp.clip(i + at, 0, n - 1)) if at else own
-            places.append([jnp.where(is_there, x, jnp.asarray(fill, x.dtype)) for x in there])
-        return [jnp.stack(place) for place in zip(*places, strict=True)]
+    def neighbours(at: Any) -> list[Any]:
+        is_there = (at >= 0) & (at < n)
+        found = take(every, jnp.clip(at, 0, n - 1))
+        return [jnp.where(is_there, x, jnp.asarray(fill, x.dtype)) for x in found]
+
+    def around(i: Any, *own: Any) -> tuple[Any, ...]:
+        before = [neighbours(i - k) for k in range(half, 0, -1)]
+        after = [neighbours(i + k) for k in range(1, half + 1)]
+        return tuple(jnp.stack(x) for x in zip(*before, own, *after, strict=True))
 
     return structure.unflatten(map(around, _numbers(leaves), *leaves))
+
+
+def _cut_out(
+    xs: Any,
+    half: int,
+    fill: Any,
+) -> jax.Array:
+    """The windows of an array's rows."""
+    no_axis = [(0, 0)] * (jnp.ndim(xs) - 1)
+    padded = jnp.pad(
+        xs,
+        [(half, half), *no_axis],
+        constant_values=fill,
+    )
+    starts = np.arange(len(xs))
+    return padded[starts[:, None] + np.arange(2 * half + 1)]
 
 
 def _numbers(leaves: Sequence[Any]) -> Any:
