@@ -34,6 +34,7 @@ from ampjax.frontend.combinators.sequences import (
     softmax,
     sum,
     take,
+    window,
 )
 from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
 from ampjax.frontend.combinators.tree_combinators import fold_tree, scan_tree
@@ -181,6 +182,7 @@ __all__ = [
     "vmap",
     "wavefront",
     "while_loop",
+    "window",
 ]
 
 

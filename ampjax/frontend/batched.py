@@ -39,6 +39,7 @@ from ampjax.utils.compilation_cache import use_compilation_cache
 _RULES = {
     "scan": sequence_steps.scan,
     "count": sequence_steps.count,
+    "numbers": sequence_steps.numbers,
     "length": sequence_steps.length,
     "take": sequence_steps.take,
     "sum": reduction_steps.reduced,

@@ -75,6 +75,7 @@ Model = Callable[[Any, Any], Any]
 _RULES = {
     "scan": sequence_rules.scan,
     "count": sequence_rules.count,
+    "numbers": sequence_rules.numbers,
     "length": sequence_rules.length,
     "sum": reduction_rules.total,
     "max": reduction_rules.largest,

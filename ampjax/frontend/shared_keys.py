@@ -105,10 +105,11 @@ def _of_combinator(
     n = len(call.results)
     if call.kind in (
         "count",
+        "numbers",
         "length",
         "stochastic",
     ):  # elements have the same numbers in all examples
-        return [call.kind != "count"] * n
+        return [call.kind not in ("count", "numbers")] * n
     if call.kind in ("scan", "while"):
         if call.kind == "while":
             number = 1

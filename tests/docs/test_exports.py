@@ -12,7 +12,7 @@ PUBLIC = {
     "ampjax": """
         Graph  State  Topology  Instances  InstanceList  Subset  Messages  messages
         compile  Compiled  vmap  Batched  LaneFunction  LaneReport  Batch  RaggedRows  Reports  Ragged  Stacked  Tree  Edges
-        scan  map  fori_loop  sum  max  mean  softmax  logsumexp  take  length  propagate  cond  switch  read  while_loop  look_up  fold_tree  scan_tree  recurse
+        scan  map  fori_loop  sum  max  mean  softmax  logsumexp  take  window  length  propagate  cond  switch  read  while_loop  look_up  fold_tree  scan_tree  recurse
         metric  output  node  stochastic  dropout  training
         pump  topology  ppt  npt  nn  concat  split  loss  sink  discard
         phi  isu  relabel  bcast  route_by  replicate

@@ -261,6 +261,21 @@ def count(
     )
 
 
+def numbers(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+) -> list[Value]:
+    """The numbers of the elements of a sequence, in the space of its elements."""
+    return sequence_rules.numbers(
+        body.low.host,
+        call,
+        sequences(body, operands),
+        body.region,
+        Wanted({0}),
+    )
+
+
 def length(
     body: Body,
     call: Call,

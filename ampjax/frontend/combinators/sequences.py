@@ -389,6 +389,88 @@ def take(xs: Any, at: Any) -> Any:
     )
 
 
+def window(
+    xs: Any,
+    size: int,
+    fill: Any = 0,
+) -> Any:
+    """Each element of a sequence together with its neighbours: the input of a convolution over the sequence.
+
+    A graph of messages reads each neighbour as `amp.take` does. Windows of what follows from the instance, such as words, need no messages.
+
+    Args:
+      xs: A sequence, or a pytree of sequences of one length; of arrays, not of sequences.
+      size: How many elements a window has: odd, so that its own element is in the middle.
+      fill: The number that stands before the first element and after the last, where there is no neighbour; cast to the sequence's dtype.
+
+    Returns:
+      A sequence of the same length and dtype: `[n, size, ...]` from `[n, ...]`. Element `i` holds `xs[i - size // 2]` to `xs[i + size // 2]`.
+
+    Raises:
+      GraphError: If `size` is no odd number above 0, or the elements are sequences.
+    """
+    if not isinstance(size, int) or size < 1 or size % 2 == 0:
+        raise GraphError(
+            user_line(),
+            "an odd number of elements for `window`",
+            repr(size),
+            "Give 3, 5 or so: as many neighbours on the left as on the right.",
+        )
+    leaves, structure = sequences_of("window", xs)
+    if any(is_rows(leaf) or not all(isinstance(n, int) for n in leaf.shape[1:]) for leaf in leaves):
+        fix = "Make windows of the inner sequences in a `map`."
+        raise GraphError(
+            user_line(), "a sequence of arrays for `window`", "a sequence of sequences", fix
+        )
+    half = size // 2
+    if not is_symbolic(leaves):
+        length_of("window", leaves)
+        return structure.unflatten([_cut_out(leaf, half, fill) for leaf in leaves])
+    n = length(leaves[0])
+    every = tuple(leaves)  # a list would be taken for a sequence
+
+    def neighbours(at: Any) -> list[Any]:
+        is_there = (at >= 0) & (at < n)
+        found = take(every, jnp.clip(at, 0, n - 1))
+        return [jnp.where(is_there, x, jnp.asarray(fill, x.dtype)) for x in found]
+
+    def around(i: Any, *own: Any) -> tuple[Any, ...]:
+        before = [neighbours(i - k) for k in range(half, 0, -1)]
+        after = [neighbours(i + k) for k in range(1, half + 1)]
+        return tuple(jnp.stack(x) for x in zip(*before, own, *after, strict=True))
+
+    return structure.unflatten(map(around, _numbers(leaves), *leaves))
+
+
+def _cut_out(
+    xs: Any,
+    half: int,
+    fill: Any,
+) -> jax.Array:
+    """The windows of an array's rows."""
+    no_axis = [(0, 0)] * (jnp.ndim(xs) - 1)
+    padded = jnp.pad(
+        xs,
+        [(half, half), *no_axis],
+        constant_values=fill,
+    )
+    starts = np.arange(len(xs))
+    return padded[starts[:, None] + np.arange(2 * half + 1)]
+
+
+def _numbers(leaves: Sequence[Any]) -> Any:
+    """The numbers of the elements of traced sequences, as a sequence of the same dimension."""
+    dimension = dimension_of("window", leaves)
+    numbers = along(dimension, ShapedArray((), jnp.int32))
+    call = Call(
+        "numbers",
+        [numbers],
+        line=user_line(),
+        options={"word": "window"},
+    )
+    return bind(call, leaves[:1])[0]
+
+
 def _reduce(
     kind: str,
     xs: Any,

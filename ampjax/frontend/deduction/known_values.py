@@ -252,6 +252,7 @@ def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
 def _has_static_rule(call: Call) -> bool:
     is_simple = call.kind in (
         "count",
+        "numbers",
         "length",
         "sum",
         "max",

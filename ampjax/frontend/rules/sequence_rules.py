@@ -133,12 +133,25 @@ def count(
     )
     space = region.space.along(dimension, sizes)
     low.lengths[dimension] = sizes
-    return [
-        Elements(
-            space,
-            Static(Column(space, lambda data: space.numbers(data).astype(np.int32))),
-        )
-    ]
+    return [_numbers_in(space)]
+
+
+def numbers(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    wanted: Wanted,
+) -> list[Any]:
+    """The numbers of the elements of a sequence, in the space of its elements."""
+    return [_numbers_in(elements_space(operands, call))]
+
+
+def _numbers_in(space: IndexSpace) -> Elements:
+    return Elements(
+        space,
+        Static(Column(space, lambda data: space.numbers(data).astype(np.int32))),
+    )
 
 
 def length(

@@ -512,6 +512,30 @@ def test_messages_are_as_many_as_reads_and_elements(n):
     assert n_messages(pointers, spec, one) <= 3 * 300 + 5 * n
 
 
+def test_windows_of_words_cost_no_message():
+    """The host cuts windows out of the instance's own sequences; each neighbour of a computed element is read by messages."""
+    spec = {"x": "float32[v,2]", "next": "int32[v]"}
+    one = {
+        "x": np.ones((50, 2), np.float32),
+        "next": np.zeros(50, np.int32),
+    }
+
+    def of_words(p, s):
+        def total(near):
+            return p["embed"][near].sum()
+
+        windows = amp.window(s["next"], 5)
+        return amp.sum(amp.map(total, windows))
+
+    def computed(p, s):
+        words = amp.map(lambda at: p["embed"][at], s["next"])
+        windows = amp.window(words, 5)
+        return amp.sum(amp.map(jnp.sum, windows))
+
+    assert n_messages(of_words, spec, one) == 50
+    assert n_messages(computed, spec, one) <= 50 * (3 * 4 + 2)
+
+
 @pytest.mark.nightly
 def test_messages_of_nodes_are_as_many_as_reads_and_nodes():
     spec = {
