@@ -61,6 +61,6 @@ KEPT = keep_freed_memory()
 
 
 def give_back_freed_memory() -> None:
-    """Gives what has been freed back to the system: once, as after a large copy. Does nothing where freed memory is not kept."""
+    """Gives freed memory back to the system, once, as after a large copy; does nothing where freed memory is not kept."""
     if KEPT:
         ctypes.CDLL(None).malloc_trim(0)

@@ -75,7 +75,7 @@ def draw_time(axes: Any, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def draw_late(axes: Any, records: Sequence[Mapping[str, Any]]) -> None:
-    """Draws excess losses over those without a delay, on a logarithmic axis, where a negative excess has no point.
+    """Draws excess losses over the runs without a delay, on a logarithmic axis, where a negative excess has no point.
 
     Args:
       axes: Where.

@@ -22,7 +22,7 @@ import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import SettingsError
 from ampjax.parallel.planning.transfer_costs import all_gather_bytes, all_reduce_bytes, server_bytes
-from ampjax.sparse.rewrite.unique_ids import padded_size
+from ampjax.sparse.rewrite.unique_ids import pulled_size
 from ampjax.utils.text_tables import compact
 from experiments.parallax.measure import write_json
 
@@ -110,7 +110,7 @@ def main(
         )
         table.add_row(row.kind, row.architecture, *numbers)
     padded = (
-        f"{padded_size(options.touched):,} rows for the {options.touched:,} that a worker touches"
+        f"{pulled_size(options.touched):,} rows for the {options.touched:,} that a worker touches"
     )
     console = console or Console()
     console.print(table)

@@ -1,4 +1,4 @@
-"""Rounds of messages over graphs, as many as each example says: in rows that lie as around the loop, so that no level has tables of edges of its own."""
+"""MaskedRounds of messages over graphs, as many as each example says: in rows that lie as around the loop, so that no level has tables of edges of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.frontend.batch_rules.choice_steps import masked
-from ampjax.frontend.batch_rules.while_steps import Rounds, rounds
+from ampjax.frontend.batch_rules.while_steps import MaskedRounds, rounds
 from ampjax.frontend.batches.programs_of_rows import Run
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
@@ -29,7 +29,7 @@ def is_in_rounds(
     init: Sequence[Value],
     rows: Sequence[Value],
 ) -> bool:
-    """Whether a loop can go on in rounds: over states of all nodes, that send messages, and without a look at which round it is.
+    """Whether a loop can go on in rounds: over states of all nodes, with messages, and alike in each round.
 
     Args:
       body: Where the loop is.
@@ -51,7 +51,7 @@ def is_in_rounds(
 
 
 def _ignores_rows(step: Traced, n_rows: int) -> bool:
-    """Whether a loop's function uses nothing that it is given of sequences, such as the number of a round."""
+    """Whether a loop's function uses no element of a sequence, such as the number of a round."""
     given = step.variables[len(step.variables) - n_rows :]
     return not any(variable in step.used for variable in given)
 
@@ -102,7 +102,7 @@ def graph_rounds(
     def turn(there: Body, carry: list[Value]) -> list[Value]:
         return there.run(step, [*closed, *carry, *(_any_row(x) for x in unused)])
 
-    given = Rounds(
+    given = MaskedRounds(
         masked(body, lambda run: jnp.asarray(run.slots[n_rounds]) > 0),
         operands[n_closed : n_closed + k],
         [variable.aval for variable in step.jaxpr.outvars],
@@ -114,5 +114,5 @@ def graph_rounds(
 
 
 def _any_row(xs: Value) -> Value:
-    """An element of a sequence, for a function that does not use it."""
+    """An element of a sequence, for a function without any use for one."""
     return xs.element if isinstance(xs, Elements) else xs

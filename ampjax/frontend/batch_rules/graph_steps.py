@@ -84,7 +84,7 @@ def _applied(
     function: Traced,
     values: Sequence[Value],
 ) -> list[Value]:
-    """Computes what is sent, for each row of a room."""
+    """Computes messages, one for each row of a room."""
     return part.guarded(
         part.room,
         lambda there: there.run(function, values),

@@ -40,7 +40,7 @@ def while_loop(
     return rounds(
         body,
         call,
-        Rounds(
+        MaskedRounds(
             goes,
             init,
             types,
@@ -51,8 +51,8 @@ def while_loop(
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """Rounds of a loop for all rows, of which a mask says which still go on.
+class MaskedRounds:
+    """MaskedRounds of a loop for all rows, of which a mask says which still go on.
 
     Args:
       goes: The mask of the rows that go on at the beginning.
@@ -71,7 +71,7 @@ class Rounds:
     goes_on: Callable[[Run, Any], Any] | None = None
 
 
-def rounds(body: Body, call: Call, given: Rounds) -> list[Value]:
+def rounds(body: Body, call: Call, given: MaskedRounds) -> list[Value]:
     """Adds rounds; one that no row needs is left out.
 
     Args:

@@ -29,7 +29,7 @@ from ampjax.sparse.rows.shared_history import SharedHistory
 
 @dataclass(frozen=True)
 class PartSettings:
-    """The arguments from which a part is made. `servers/protocol.py` lists them again, for server processes.
+    """The arguments of a part. `servers/protocol.py` has a list of their names, too, for server processes.
 
     Args:
       layout: The table's rows and partitions.

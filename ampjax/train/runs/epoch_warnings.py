@@ -69,7 +69,7 @@ class ToldOnce:
 
 
 def _growth(first: float, loss: float) -> str:
-    """Writes the warning about a loss that has grown; empty if it has not, or if it is a sum of both signs."""
+    """Writes the warning about a growing loss; empty for any other loss, and for one below 0."""
     if not 0 < MOST_GROWTH * first < loss < math.inf:
         return ""
     return (

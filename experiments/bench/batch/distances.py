@@ -1,4 +1,4 @@
-"""Distances from a node of a graph, by rounds of messages whose number each graph says itself; by hand end to end, with segment sums."""
+"""Distances from a node of a graph, by as many rounds of messages as each graph says; by hand end to end, with segment sums."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def model(p: Any, example: Any) -> jax.Array:
     def turn(i: Any, h: Any) -> Any:
         del i
         arrived = amp.propagate(
-            lambda own: own @ p["message"],
+            [lambda own: own @ p["message"]],
             example["edges"],
             h,
         )

@@ -1,4 +1,4 @@
-"""States of transforms in steps that donate them: each leaf is an array of its own."""
+"""States of transforms in donating steps: each leaf is an array of its own."""
 
 import jax
 import jax.numpy as jnp
