@@ -33,11 +33,14 @@ if TYPE_CHECKING:
 SUM = "Use `amp.sum` or `amp.mean`."
 MAXIMUM = "Use `amp.max`, `amp.softmax` or `amp.logsumexp`."
 SHAPE = "The first axis of a sequence counts its elements and stays the first: reshape each element in `amp.map`."
+TRANSPOSE = f"{SHAPE} For products of all pairs write a `map` in a `map`: `amp.map(lambda x: amp.map(lambda y: x @ y, ys), xs)`."
+DRAW = "Draw for each element in `amp.map`, with a key of its own: `jax.random.fold_in(key, i)` of its number `i`."
 SLICE = "Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence."
 FIXES = {
     "iota": "Put the elements' numbers into the example: `np.arange` of its length.",
     "reshape": SHAPE,
-    "transpose": SHAPE,
+    "transpose": TRANSPOSE,
+    "random_bits": DRAW,
     "reduce_sum": SUM,
     "reduce_max": MAXIMUM,
     "scan": "Use `amp.scan`.",
@@ -189,7 +192,7 @@ class KnownValues:
             name = meant.source.primitive.name
             word = f"`{name}`" if meant is equation else f"indexing (`{name}`)"
             fix = self._fix(meant)
-            if not self._lowering.of_rows and name != "scan":
+            if not self._lowering.of_rows and name not in ("scan", "random_bits"):
                 fix = f"{fix} `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
             got = f"{word} on a whole sequence, whose length is each instance's own"
             raise GraphError(equation.line, "operations on one element", got, fix)

@@ -551,6 +551,35 @@ def test_what_is_no_such_operation_is_refused():
         )(PARAMS, EXAMPLES[3:4])
 
 
+def test_draws_and_products_of_all_pairs_are_told_how_to_be_written():
+    def drawn(p, s):
+        return total(jax.random.normal(jax.random.key(0), s["x"].shape))
+
+    def pairs(p, s):
+        return jnp.sum(s["x"] @ s["x"].T)
+
+    told = {
+        drawn: r"got `random_bits` on a whole sequence.*jax.random.fold_in\(key, i\)",
+        pairs: r"got `transpose` on a whole sequence.*amp.map\(lambda y: x @ y, ys\), xs\)",
+    }
+    for function, text in told.items():
+        with pytest.raises(GraphError, match=text):
+            amp.vmap(function, SPEC)(PARAMS, EXAMPLES)
+
+
+def test_draws_and_products_of_all_pairs_as_they_are_told_to_be_written():
+    def model(p, s):
+        def noise(x, i):
+            return x + jax.random.normal(jax.random.fold_in(key, i), (2,))
+
+        key = jax.random.key(0)
+        xs = amp.map(noise, s["x"], jnp.arange(s["x"].shape[0]))
+        pairs = amp.map(lambda x: amp.map(lambda y: x @ y, xs), xs)
+        return amp.sum(amp.map(lambda row: amp.sum(amp.map(jnp.sin, row)), pairs))
+
+    agrees(model)
+
+
 def test_lengths_are_read_as_jax_writes_them():
     n, m = jax.export.symbolic_shape("n, m")
     sizes = {
