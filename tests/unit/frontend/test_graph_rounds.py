@@ -17,7 +17,11 @@ PARAMS = {name: RNG.normal(size=(3, 3)).astype(np.float32) / 2 for name in ("sen
 
 
 def graph(n_nodes, n_edges, rounds):
-    ends = RNG.integers(0, max(n_nodes, 1), (2, n_edges)).astype(np.int32)
+    ends = RNG.integers(
+        0,
+        max(n_nodes, 1),
+        (2, n_edges),
+    ).astype(np.int32)
     return {
         "edges": amp.Edges(*ends),
         "x": RNG.normal(size=(n_nodes, 3)).astype(np.float32),
@@ -32,16 +36,36 @@ EXAMPLES = [
     graph(5, 0, 1),
     graph(3, 4, 5),
 ]
-FEW_EDGES = [graph(6, 2, 2), graph(4, 0, 3), graph(5, 1, 1)]
+FEW_EDGES = [
+    graph(
+        6,
+        2,
+        2,
+    ),
+    graph(4, 0, 3),
+    graph(5, 1, 1),
+]
 
 
 def turn(p, s, h):
-    arrived = amp.propagate(lambda own: jnp.tanh(own @ p["send"]), s["edges"], h)
-    return amp.map(lambda own, came: jnp.tanh(own @ p["own"] + came), h, arrived)
+    arrived = amp.propagate(
+        lambda own: jnp.tanh(own @ p["send"]),
+        s["edges"],
+        h,
+    )
+    return amp.map(
+        lambda own, came: jnp.tanh(own @ p["own"] + came),
+        h,
+        arrived,
+    )
 
 
 def states(p, s):
-    return amp.fori_loop(s["rounds"], lambda i, h: turn(p, s, h), s["x"])
+    return amp.fori_loop(
+        s["rounds"],
+        lambda i, h: turn(p, s, h),
+        s["x"],
+    )
 
 
 def with_a_sum(p, s):
@@ -50,15 +74,30 @@ def with_a_sum(p, s):
         h = turn(p, s, h)
         return h, total + jnp.sum(amp.sum(h))
 
-    h, total = amp.fori_loop(s["rounds"], body, (s["x"], jnp.float32(1)))
+    h, total = amp.fori_loop(
+        s["rounds"],
+        body,
+        (s["x"], jnp.float32(1)),
+    )
     return total + jnp.sum(amp.sum(h) ** 2)
 
 
 def with_the_round(p, s):
     def body(i, h):
-        return amp.map(lambda own: own * (1 + i), turn(p, s, h))
+        return amp.map(
+            lambda own: own * (1 + i),
+            turn(p, s, h),
+        )
 
-    return jnp.sum(amp.sum(amp.fori_loop(s["rounds"], body, s["x"])))
+    return jnp.sum(
+        amp.sum(
+            amp.fori_loop(
+                s["rounds"],
+                body,
+                s["x"],
+            )
+        )
+    )
 
 
 def plain_loss(p, s):
@@ -69,7 +108,10 @@ def plain_loss(p, s):
 @pytest.mark.parametrize("model", [plain_loss, with_a_sum, with_the_round])
 def test_values_and_gradients_are_those_of_the_function(model, examples):
     batched = amp.vmap(model, SPEC, params=PARAMS)
-    batch = batched.pack(examples, size=len(examples) + 2)
+    batch = batched.pack(
+        examples,
+        size=len(examples) + 2,
+    )
     found = batched(PARAMS, batch)[: len(examples)]
     want = [model(PARAMS, one) for one in examples]
     np.testing.assert_allclose(
@@ -83,7 +125,15 @@ def test_values_and_gradients_are_those_of_the_function(model, examples):
         return jnp.sum(batched(p, batch) * batch.weights)
 
     grads = jax.grad(total)(PARAMS)
-    wanted = jax.grad(lambda p: sum(model(p, one) for one in examples))(PARAMS)
+    wanted = jax.grad(
+        lambda p: sum(
+            model(
+                p,
+                one,
+            )
+            for one in examples
+        )
+    )(PARAMS)
     for name, leaf in wanted.items():
         np.testing.assert_allclose(
             grads[name],
@@ -95,7 +145,11 @@ def test_values_and_gradients_are_those_of_the_function(model, examples):
 
 def test_sequences_come_back_as_they_are_after_each_ones_rounds():
     rows = amp.vmap(states, SPEC)(PARAMS, EXAMPLES)
-    for own, one in zip(rows.tolist(), EXAMPLES, strict=True):
+    for own, one in zip(
+        rows.tolist(),
+        EXAMPLES,
+        strict=True,
+    ):
         np.testing.assert_allclose(
             own,
             np.reshape(states(PARAMS, one), (-1, 3)),
@@ -105,7 +159,11 @@ def test_sequences_come_back_as_they_are_after_each_ones_rounds():
 
 
 def test_edges_have_one_table_for_all_rounds():
-    batched = amp.vmap(plain_loss, SPEC, params=PARAMS)
+    batched = amp.vmap(
+        plain_loss,
+        SPEC,
+        params=PARAMS,
+    )
     sizes = []
     for rounds in (2, 40):
         examples = [{**one, "rounds": np.int32(rounds)} for one in EXAMPLES]
@@ -115,10 +173,30 @@ def test_edges_have_one_table_for_all_rounds():
 
 
 def test_what_is_sent_is_computed_for_the_fewer_of_nodes_and_edges():
-    batched = amp.vmap(plain_loss, SPEC, params=PARAMS)
+    batched = amp.vmap(
+        plain_loss,
+        SPEC,
+        params=PARAMS,
+    )
     for n_nodes, n_edges in ((50, 200), (200, 50)):
-        batch = batched.pack([graph(n_nodes, n_edges, 1)])
-        text = jax.jit(batched).lower(PARAMS, batch).compile().as_text()
+        batch = batched.pack(
+            [
+                graph(
+                    n_nodes,
+                    n_edges,
+                    1,
+                )
+            ]
+        )
+        text = (
+            jax.jit(batched)
+            .lower(
+                PARAMS,
+                batch,
+            )
+            .compile()
+            .as_text()
+        )
         widths = {
             int(line.split("f32[")[1].split(",")[0])
             for line in text.splitlines()

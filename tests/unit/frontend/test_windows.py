@@ -38,7 +38,11 @@ def model(size):
     def loss(p, s):
         ids = amp.window(s["id"], size, fill=FILL)
         scores = scored(p, s["x"])
-        own = amp.map(lambda y, near: y * near[0], scores, ids)
+        own = amp.map(
+            lambda y, near: y * near[0],
+            scores,
+            ids,
+        )
 
         def total(row):
             return amp.sum(scored(p, row))
@@ -114,7 +118,11 @@ def close(found, want):
 
 @functools.cache
 def batched(size):
-    return amp.vmap(model(size), SPEC, params=parameters(size))
+    return amp.vmap(
+        model(size),
+        SPEC,
+        params=parameters(size),
+    )
 
 
 SIZES = [3, *left_to_nightly([1, 7])]
@@ -141,7 +149,16 @@ def test_windows_are_what_numpy_cuts_out(size, shapes):
     moved = {}
     for name, value in params.items():
         moved[name] = value + 1j * step * direction[name]
-    want = np.array([by_numpy(size, moved, one) for one in some])
+    want = np.array(
+        [
+            by_numpy(
+                size,
+                moved,
+                one,
+            )
+            for one in some
+        ]
+    )
 
     with jax.enable_x64(True), jax.disable_jit():
         own = model(size)
@@ -179,7 +196,12 @@ def test_the_graph_computes_what_the_model_does(size):
         instance(1, [2]),
     ]
     with jax.enable_x64(True):
-        Compiled64(model(size), parameters(size), SPEC, some).check_direction()
+        Compiled64(
+            model(size),
+            parameters(size),
+            SPEC,
+            some,
+        ).check_direction()
 
 
 def test_windows_in_a_loop_and_of_windows():
@@ -198,10 +220,28 @@ def test_windows_in_a_loop_and_of_windows():
 
     with jax.enable_x64(True):
         some = [instance(3, []), instance(0, [])]
-        Compiled64(twice, parameters(3), SPEC, some).check_direction()
-        in_a_batch = amp.vmap(twice, SPEC, params=parameters(3))
-        found = in_a_batch(parameters(3), in_a_batch.pack(some))
-        want = [twice(parameters(3), one) for one in some]
+        Compiled64(
+            twice,
+            parameters(3),
+            SPEC,
+            some,
+        ).check_direction()
+        in_a_batch = amp.vmap(
+            twice,
+            SPEC,
+            params=parameters(3),
+        )
+        found = in_a_batch(
+            parameters(3),
+            in_a_batch.pack(some),
+        )
+        want = [
+            twice(
+                parameters(3),
+                one,
+            )
+            for one in some
+        ]
     close(found, want)
 
 
@@ -211,16 +251,27 @@ def test_pytrees_and_arrays_of_a_fixed_length_keep_their_dtypes():
             "a": np.arange(4, dtype=np.int16),
             "b": np.ones((4, 2), np.float32),
         }
-        cut_out = functools.partial(amp.window, size=5, fill=-1)
+        cut_out = functools.partial(
+            amp.window,
+            size=5,
+            fill=-1,
+        )
         windows = jax.jit(cut_out)(xs)
     for name, values in xs.items():
         want = cut(values, 5, -1)
-        np.testing.assert_array_equal(windows[name], want, strict=True)
+        np.testing.assert_array_equal(
+            windows[name],
+            want,
+            strict=True,
+        )
 
 
 @pytest.mark.parametrize("size", [0, 2, -1, 3.0])
 def test_a_size_without_a_middle_is_refused(size):
-    with pytest.raises(GraphError, match=r"expected an odd number .* got .*Give 3, 5"):
+    with pytest.raises(
+        GraphError,
+        match=r"expected an odd number .* got .*Give 3, 5",
+    ):
         amp.window(np.ones(3), size)
 
 
@@ -228,11 +279,19 @@ def test_a_size_without_a_middle_is_refused(size):
 def test_windows_of_sequences_are_refused(way):
     def wrong(p, s):
         windows = amp.window(s["rows"], 3)
-        return amp.sum(amp.map(lambda near: p["w"].sum() * near.sum(), windows))
+        return amp.sum(
+            amp.map(
+                lambda near: p["w"].sum() * near.sum(),
+                windows,
+            )
+        )
 
     with (
         jax.enable_x64(True),
-        pytest.raises(GraphError, match=r"got a sequence of sequences\. Make windows of the inner"),
+        pytest.raises(
+            GraphError,
+            match=r"got a sequence of sequences\. Make windows of the inner",
+        ),
     ):
         if way == "plain":
             rows = [np.ones((2, 2)), np.ones((1, 2))]

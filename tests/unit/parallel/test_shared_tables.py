@@ -32,8 +32,21 @@ def make(folder=None, sharing=None, params=PARAMS, tx=TX, **options):
         partitions=4,
         **options,
     )
-    one = Resources((Machine("a", (jax.local_devices()[0],)),))
-    return px.get_runner(loss, params, tx, one, config)
+    one = Resources(
+        (
+            Machine(
+                "a",
+                (jax.local_devices()[0],),
+            ),
+        )
+    )
+    return px.get_runner(
+        loss,
+        params,
+        tx,
+        one,
+        config,
+    )
 
 
 def batch(seed, process=None):
@@ -75,20 +88,39 @@ def test_runners_with_rows_of_their_own_train_as_without_each_other(tmp_path, pr
     wanted = alone[0].params["net/words"].copy()
     wanted[1::2] = alone[1].params["net/words"][1::2]
     for each in shared:
-        np.testing.assert_array_equal(each.params["net/words"], wanted)
+        np.testing.assert_array_equal(
+            each.params["net/words"],
+            wanted,
+        )
     for each in alone:
         each.close()
 
 
 def plain_step(tx, params, state, part):
-    value, grads = jax.value_and_grad(loss)(params, part)
+    value, grads = jax.value_and_grad(loss)(
+        params,
+        part,
+    )
     updates, state = tx.update(grads, state, params)
-    return value, optax.apply_updates(params, updates), state
+    return (
+        value,
+        optax.apply_updates(
+            params,
+            updates,
+        ),
+        state,
+    )
 
 
 def test_lock_free_runners_train_one_table_and_each_its_own_dense_variables(tmp_path):
     shared = sharers(tmp_path, "lock_free")
-    plain = [jax.tree.map(jnp.asarray, PARAMS) for _ in range(2)]
+    plain = [
+        jax.tree.map(
+            jnp.asarray,
+            PARAMS,
+        )
+        for _ in range(2)
+    ]
     states = [TX.init(params) for params in plain]
     for step in range(6):
         own, other = step % 2, 1 - step % 2
@@ -108,28 +140,51 @@ def test_lock_free_runners_train_one_table_and_each_its_own_dense_variables(tmp_
             states[other][0]._replace(sum_of_squares=sums),
             *states[other][1:],
         )
-    for runner, params in zip(shared, plain, strict=True):
+    for runner, params in zip(
+        shared,
+        plain,
+        strict=True,
+    ):
         for name, wanted in params.items():
-            np.testing.assert_allclose(runner.params[name], wanted, rtol=1e-5)
+            np.testing.assert_allclose(
+                runner.params[name],
+                wanted,
+                rtol=1e-5,
+            )
 
 
 def test_a_runner_goes_on_with_the_rows_that_are_there(tmp_path):
-    first = make(tmp_path, px.TableSharing("lock_free"))
+    first = make(
+        tmp_path,
+        px.TableSharing("lock_free"),
+    )
     first.run(batch(0))
     rows = first.params["net/words"]
     first.close()
     del first
     gc.collect()
-    again = make(tmp_path, px.TableSharing("lock_free"))
+    again = make(
+        tmp_path,
+        px.TableSharing("lock_free"),
+    )
     again.build(batch(0))
-    np.testing.assert_array_equal(again.params["net/words"], rows)
+    np.testing.assert_array_equal(
+        again.params["net/words"],
+        rows,
+    )
     (folder,) = tmp_path.iterdir()
     rule = again._training.built.step.tables["['net/words']"][0].rule
-    np.testing.assert_array_equal(Table.join(folder, rule).dense(), rows)
+    np.testing.assert_array_equal(
+        Table.join(folder, rule).dense(),
+        rows,
+    )
 
 
 def test_a_checkpoint_gives_shared_tables_their_rows_back(tmp_path):
-    first = make(tmp_path / "tables", px.TableSharing("lock_free"))
+    first = make(
+        tmp_path / "tables",
+        px.TableSharing("lock_free"),
+    )
     first.run(batch(0))
     first.save(tmp_path / "checkpoint")
     saved, state = first.params, first.opt_state
@@ -137,16 +192,33 @@ def test_a_checkpoint_gives_shared_tables_their_rows_back(tmp_path):
     first.close()
     del first
     gc.collect()
-    again = make(tmp_path / "tables", px.TableSharing("lock_free"))
+    again = make(
+        tmp_path / "tables",
+        px.TableSharing("lock_free"),
+    )
     again.restore(tmp_path / "checkpoint")
     again.build(batch(1))
-    jax.tree.map(np.testing.assert_array_equal, again.params, saved)
-    jax.tree.map(np.testing.assert_array_equal, again.opt_state, state)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        again.params,
+        saved,
+    )
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        again.opt_state,
+        state,
+    )
     assert again.run(batch(1)).loss == wanted
     again.restore(tmp_path / "checkpoint")
     assert again.run(batch(1)).loss == wanted
-    with pytest.raises(TableError, match="one table for process 0"):
-        make(tmp_path / "tables", px.TableSharing("lock_free")).run(batch(1))
+    with pytest.raises(
+        TableError,
+        match="one table for process 0",
+    ):
+        make(
+            tmp_path / "tables",
+            px.TableSharing("lock_free"),
+        ).run(batch(1))
 
 
 def test_new_parameters_are_written_to_the_process_s_own_rows(tmp_path):
@@ -157,7 +229,10 @@ def test_new_parameters_are_written_to_the_process_s_own_rows(tmp_path):
     runners[1].reset(PARAMS)
     rows[1::2] = PARAMS["net/words"][1::2]
     for runner in runners:
-        np.testing.assert_array_equal(runner.params["net/words"], rows)
+        np.testing.assert_array_equal(
+            runner.params["net/words"],
+            rows,
+        )
     alone = make()
     part = batch(1, 1)
     assert runners[1].run(part).loss == alone.run(part).loss
@@ -174,11 +249,23 @@ def test_mistakes_are_named(tmp_path):
         match=r"net/words.*belongs to process 1, which is not there",
     ):
         first.run(batch(0))
-    with pytest.raises(TableError, match="this process alone"):
+    with pytest.raises(
+        TableError,
+        match="this process alone",
+    ):
         first.resplit(2)
-    with pytest.raises(TableError, match="one table for process 0"):
-        make(tmp_path, px.TableSharing("partitioned", 0, 2)).run(batch(0, 0))
-    with pytest.raises(TableError, match=r"`lazy`.*table_mode"):
+    with pytest.raises(
+        TableError,
+        match="one table for process 0",
+    ):
+        make(
+            tmp_path,
+            px.TableSharing("partitioned", 0, 2),
+        ).run(batch(0, 0))
+    with pytest.raises(
+        TableError,
+        match=r"`lazy`.*table_mode",
+    ):
         make(
             tmp_path / "adam",
             px.TableSharing(),
@@ -218,5 +305,8 @@ def test_runners_with_processes_of_their_own_share_no_tables(tmp_path):
         table_sharing=px.TableSharing(),
     )
     machines = {"machines": [{"host": "a", "address": "localhost", "devices": [0]}]}
-    with pytest.raises(SettingsError, match="without an `address`"):
+    with pytest.raises(
+        SettingsError,
+        match="without an `address`",
+    ):
         px.get_runner(loss, PARAMS, TX, machines, config)

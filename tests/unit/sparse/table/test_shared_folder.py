@@ -48,7 +48,11 @@ def table(
 pushes = st.lists(
     st.tuples(
         st.integers(0, 1),
-        st.lists(st.integers(0, 22), min_size=1, max_size=5),
+        st.lists(
+            st.integers(0, 22),
+            min_size=1,
+            max_size=5,
+        ),
     ),
     min_size=1,
     max_size=8,
@@ -83,7 +87,10 @@ def test_lock_free_pushes_one_after_another_are_those_of_one_table(tmp_path_fact
     oracle = Dense(name, VALUES, lazy=True)
     for turn, (process, ids) in enumerate(pushes):
         tables[process].push(ids, gradients(ids, turn))
-        oracle.update(np.array(ids), gradients(ids, turn))
+        oracle.update(
+            np.array(ids),
+            gradients(ids, turn),
+        )
         assert worst(tables[1 - process].dense(), oracle.params) < 1e-6
     for each in tables:
         assert worst(each.opt_state, oracle.state) < 1e-6
@@ -95,12 +102,29 @@ def test_an_owner_s_rows_are_those_of_a_table_that_only_the_owner_updates(
     tmp_path_factory, name, pushes
 ):
     folder = tmp_path_factory.mktemp("table")
-    tables = [table(folder, process, name=name) for process in range(2)]
-    oracles = [Dense(name, VALUES, lazy=True) for _ in range(2)]
+    tables = [
+        table(
+            folder,
+            process,
+            name=name,
+        )
+        for process in range(2)
+    ]
+    oracles = [
+        Dense(
+            name,
+            VALUES,
+            lazy=True,
+        )
+        for _ in range(2)
+    ]
     for turn, (process, chosen) in enumerate(pushes):
         ids = [2 * (row // 2) + process for row in chosen if 2 * (row // 2) + process < 23]
         tables[process].push(ids, gradients(ids, turn))
-        oracles[process].update(np.array(ids, int), gradients(ids, turn))
+        oracles[process].update(
+            np.array(ids, int),
+            gradients(ids, turn),
+        )
     wanted = np.array(oracles[0].params)
     wanted[1::2] = oracles[1].params[1::2]
     for each in tables:
@@ -130,21 +154,31 @@ def test_others_see_a_row_at_once_and_a_new_process_goes_on_with_the_rows_and_th
 
 
 def test_rows_get_values_and_files_are_kept_when_the_table_goes(tmp_path):
-    t = table(tmp_path / "new" / "folder", name="momentum")
+    t = table(
+        tmp_path / "new" / "folder",
+        name="momentum",
+    )
     t.assign([0, 2], np.ones((2, 3)))
     t.push([2], ONES)
     t.save(tmp_path / "saved")
     kept = t.dense()
     del t
     gc.collect()
-    t = table(tmp_path / "new" / "folder", name="momentum")
+    t = table(
+        tmp_path / "new" / "folder",
+        name="momentum",
+    )
     assert (t.dense() == kept).all()
     t.set_state(0, [np.full((23, 3), 7, np.float32)])
     assert (t.opt_state[0].trace[::2] == 7).all() and (t.opt_state[0].trace[1::2] == 0).all()
 
 
 def test_each_process_loads_its_own_rows(tmp_path):
-    private = Table(VALUES, ROW_WISE["adam"], partitions=4)
+    private = Table(
+        VALUES,
+        ROW_WISE["adam"],
+        partitions=4,
+    )
     private.push([0, 1], np.ones((2, 3), np.float32))
     private.save(tmp_path / "saved")
     first = table(
@@ -170,7 +204,12 @@ def test_a_rule_of_many_variables_is_shared_too(tmp_path):
         VALUES.dtype,
     ).rules[ALONE]
     sharing = TableSharing("lock_free")
-    t = Table(VALUES, rule, folder=tmp_path, sharing=sharing)
+    t = Table(
+        VALUES,
+        rule,
+        folder=tmp_path,
+        sharing=sharing,
+    )
     assert (Table.join(tmp_path, rule).pull([3]) == t.pull([3])).all()
 
 
@@ -206,7 +245,10 @@ def test_processes_must_agree_on_the_table(tmp_path):
         lambda: table(tmp_path, 1, writers="lock_free"),
         "writers: .*'partitioned'",
     )
-    refused(lambda: table(tmp_path, 1, n=3), "processes: .*2, got 3")
+    refused(
+        lambda: table(tmp_path, 1, n=3),
+        "processes: .*2, got 3",
+    )
     assert (t.dense() == VALUES).all()
 
 
@@ -230,7 +272,10 @@ def test_a_process_is_there_once_and_every_partition_is_somebodys(tmp_path):
         "at least 5, .*got 4, so that process 4 would own no row",
     )
     refused(
-        lambda: first.push([0, 5], np.ones((2, 3), np.float32)),
+        lambda: first.push(
+            [0, 5],
+            np.ones((2, 3), np.float32),
+        ),
         r"process 0, \[0, 2\], got row 5 of partition 1, .*process 1, which is not there",
     )
     second = table(tmp_path, 1)
@@ -250,22 +295,46 @@ def test_who_reads_does_not_write(tmp_path):
     reader = Table.join(tmp_path, ROW_WISE["sgd"])
     t.push([0], ONES)
     assert (reader.pull([0]) == t.pull([0])).all()
-    refused(lambda: reader.push([0], ONES), "push: .*opened for reading")
-    refused(lambda: reader.resplit(2), "resplit: .*this process alone")
-    refused(lambda: reader.take_over(t), "take_over: .*this process alone")
+    refused(
+        lambda: reader.push([0], ONES),
+        "push: .*opened for reading",
+    )
+    refused(
+        lambda: reader.resplit(2),
+        "resplit: .*this process alone",
+    )
+    refused(
+        lambda: reader.take_over(t),
+        "take_over: .*this process alone",
+    )
 
 
 def test_settings_that_do_not_go_together(tmp_path):
-    refused(lambda: table(None), "folder: .*that is shared, got None")
+    refused(
+        lambda: table(None),
+        "folder: .*that is shared, got None",
+    )
     sgd = ROW_WISE["sgd"]
     refused(
-        lambda: Table(VALUES, sgd, folder=tmp_path, sharing=2),
+        lambda: Table(
+            VALUES,
+            sgd,
+            folder=tmp_path,
+            sharing=2,
+        ),
         "a TableSharing or None",
     )
     with ServerProcesses(1) as servers:
-        refused(lambda: table(tmp_path, processes=servers), "no servers")
+        refused(
+            lambda: table(tmp_path, processes=servers),
+            "no servers",
+        )
     refused(
-        lambda: table(tmp_path, name="adam", mode="faithful"),
+        lambda: table(
+            tmp_path,
+            name="adam",
+            mode="faithful",
+        ),
         "`lazy` where processes share",
     )
     assert table(tmp_path, name="adagrad", mode="faithful").untouched_rows_stay
@@ -297,7 +366,10 @@ def test_there_must_be_room(tmp_path, monkeypatch):
 def test_the_first_process_may_die_before_all_rows_are_there(tmp_path):
     broken = VALUES.copy()
     broken[22] = np.inf
-    refused(lambda: table(tmp_path, values=broken), "finite")
+    refused(
+        lambda: table(tmp_path, values=broken),
+        "finite",
+    )
     assert (table(tmp_path).dense() == VALUES).all()
 
 
@@ -401,18 +473,35 @@ def test_rows_in_writing_when_a_process_was_killed_are_named_and_all_others_are_
     *done, cut = chosen(1, 3)
     assert (large.interrupted_rows() == np.sort(cut)).all()
     rows = np.setdiff1d(np.arange(N_ROWS), cut)
-    wanted = np.bincount(np.concatenate(done), minlength=N_ROWS)
+    wanted = np.bincount(
+        np.concatenate(done),
+        minlength=N_ROWS,
+    )
     assert (updates_of_whole_rows(large, rows) == wanted[rows]).all()
     # A process that takes the number keeps the note; `forget` ends it.
-    again = Table.join(folder, optax.adagrad(RATE), 1)
+    again = Table.join(
+        folder,
+        optax.adagrad(RATE),
+        1,
+    )
     assert (again.interrupted_rows() == np.sort(cut)).all()
-    again.assign(cut, np.zeros((len(cut), WIDTH), np.float32))
-    again.push(cut, np.ones((len(cut), WIDTH), np.float32))
+    again.assign(
+        cut,
+        np.zeros((len(cut), WIDTH), np.float32),
+    )
+    again.push(
+        cut,
+        np.ones((len(cut), WIDTH), np.float32),
+    )
     assert (large.interrupted_rows(forget=True) == np.sort(cut)).all()
     assert not len(large.interrupted_rows()) and not len(again.interrupted_rows())
     assert (updates_of_whole_rows(large, cut) == 1).all()
     refused(
-        lambda: Table.join(folder, optax.adagrad(RATE), 1),
+        lambda: Table.join(
+            folder,
+            optax.adagrad(RATE),
+            1,
+        ),
         "a second one",
     )
 
@@ -426,7 +515,10 @@ def test_of_a_cut_replacement_of_all_rows_the_process_s_own_are_named(tmp_path, 
 
     monkeypatch.setattr(ServerPart, "write", write)
     with pytest.raises(KeyboardInterrupt):
-        second.set_state(0, [np.zeros((23, 3), np.float32)])
+        second.set_state(
+            0,
+            [np.zeros((23, 3), np.float32)],
+        )
     assert not len(first.interrupted_rows())  # its process is there
     del second
     gc.collect()

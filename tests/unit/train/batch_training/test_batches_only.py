@@ -28,7 +28,11 @@ def examples(n=11, seed=1):
     rng = np.random.default_rng(seed)
     found = []
     for length in rng.integers(1, 6, n):
-        words = rng.integers(0, 7, length).astype(np.int32)
+        words = rng.integers(
+            0,
+            7,
+            length,
+        ).astype(np.int32)
         found.append({"words": words, "tags": words % 4})
     return found
 
@@ -37,11 +41,17 @@ def tagger(p, s):
     words = p["embed"][s["words"]][::-1]
     before = jnp.concatenate([jnp.zeros((1, H)), words[:-1]])
     logits = (words + before) @ p["output"]["w"]
-    amp.metric("near", (logits.argmax(1) == s["tags"]).mean())
+    amp.metric(
+        "near",
+        (logits.argmax(1) == s["tags"]).mean(),
+    )
     amp.output("guess", logits.argmax(1))
     amp.output("first", logits[0])
     penalty = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(p))
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, s["tags"])
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits,
+        s["tags"],
+    )
     return losses.mean() + 1e-2 * penalty, {"size": jnp.sum(p["spare"])}
 
 
@@ -66,7 +76,10 @@ def trainer(tx=None, **settings):
 
 
 def test_training_is_plain_optax_on_the_mean_of_the_function():
-    tx = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(0.05))
+    tx = optax.chain(
+        optax.clip_by_global_norm(0.5),
+        optax.adamw(0.05),
+    )
     data = examples(12)
     own = trainer(tx)
     history = own.fit(
@@ -80,7 +93,13 @@ def test_training_is_plain_optax_on_the_mean_of_the_function():
     rng = np.random.default_rng(0)
 
     def mean(params, some):
-        return sum(tagger(params, one)[0] for one in some) / len(some)
+        return sum(
+            tagger(
+                params,
+                one,
+            )[0]
+            for one in some
+        ) / len(some)
 
     for _ in range(2):
         order = rng.permutation(len(data))
@@ -90,7 +109,11 @@ def test_training_is_plain_optax_on_the_mean_of_the_function():
             changes, state = tx.update(grads, state, params)
             params = optax.apply_updates(params, changes)
     found = compiled().params(own.params)
-    for leaf, same in zip(jax.tree.leaves(found), jax.tree.leaves(params), strict=True):
+    for leaf, same in zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(params),
+        strict=True,
+    ):
         np.testing.assert_allclose(
             leaf,
             same,
@@ -98,7 +121,15 @@ def test_training_is_plain_optax_on_the_mean_of_the_function():
             atol=1e-5,
         )
     assert history[-1].valid.keys() == {"loss", "near", "size"}
-    want = np.mean([tagger(params, one)[0] for one in data[:5]])
+    want = np.mean(
+        [
+            tagger(
+                params,
+                one,
+            )[0]
+            for one in data[:5]
+        ]
+    )
     np.testing.assert_allclose(
         history[-1].valid["loss"],
         want,
@@ -109,7 +140,10 @@ def test_training_is_plain_optax_on_the_mean_of_the_function():
 def test_predictions_need_no_labels_and_come_in_order():
     data = examples(9)
     unlabelled = [{"words": one["words"]} for one in data]
-    told = trainer().predict(compiled().data(unlabelled, labels=False), progress=False)
+    told = trainer().predict(
+        compiled().data(unlabelled, labels=False),
+        progress=False,
+    )
     guess = []
     first = []
     for one in data:
@@ -141,8 +175,14 @@ def test_an_output_that_depends_on_missing_labels_is_refused():
         messages=False,
     )
     one = amp.Trainer(own.graph, mode="batch")
-    data = own.data([{"words": [1, 2]}], labels=False)
-    with pytest.raises(DataError, match=r"\['tags'\]"):
+    data = own.data(
+        [{"words": [1, 2]}],
+        labels=False,
+    )
+    with pytest.raises(
+        DataError,
+        match=r"\['tags'\]",
+    ):
         one.predict(data, progress=False)
 
 
@@ -169,7 +209,10 @@ def test_frozen_keys_stay_and_checkpoints_go_on(tmp_path):
 
 
 def test_it_is_verified_against_the_function_itself():
-    verdict = compiled().verify(examples(3), progress=False)
+    verdict = compiled().verify(
+        examples(3),
+        progress=False,
+    )
     assert verdict.worst < 1e-5
     assert "The batch form agrees" in str(verdict)
 
@@ -183,14 +226,23 @@ def test_what_passes_messages_is_refused():
         lambda: amp.verify(graph, data),
         lambda: amp.simulate(graph, data),
     ):
-        with pytest.raises(GraphError, match="expected a graph that passes messages"):
+        with pytest.raises(
+            GraphError,
+            match="expected a graph that passes messages",
+        ):
             call()
-    with pytest.raises(SettingsError, match="expected its default"):
+    with pytest.raises(
+        SettingsError,
+        match="expected its default",
+    ):
         trainer(min_update_interval=4)
 
 
 def test_copies_and_tables_are_refused():
-    with pytest.raises(GraphError, match="expected one copy, got 2"):
+    with pytest.raises(
+        GraphError,
+        match="expected one copy, got 2",
+    ):
         amp.compile(
             tagger,
             make_params(),
@@ -198,8 +250,14 @@ def test_copies_and_tables_are_refused():
             copies=2,
             messages=False,
         )
-    table = amp.sparse.Table(np.zeros((7, H), np.float32), optax.sgd(0.1))
-    with pytest.raises(GraphError, match="expected arrays, got a table in host memory"):
+    table = amp.sparse.Table(
+        np.zeros((7, H), np.float32),
+        optax.sgd(0.1),
+    )
+    with pytest.raises(
+        GraphError,
+        match="expected arrays, got a table in host memory",
+    ):
         amp.compile(
             tagger,
             {**make_params(), "embed": table},
@@ -209,7 +267,10 @@ def test_copies_and_tables_are_refused():
 
 
 def test_a_model_without_a_loss_is_refused():
-    with pytest.raises(GraphError, match="expected one number of floats"):
+    with pytest.raises(
+        GraphError,
+        match="expected one number of floats",
+    ):
         amp.compile(
             lambda p, s: p["embed"][s["words"]],
             make_params(),
