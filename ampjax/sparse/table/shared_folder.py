@@ -262,6 +262,19 @@ class PlaceTaken(TableSharing):
     place: SharedFolder | None = None
 
 
+def _taken_place(sharing: TableSharing, folder: Path) -> SharedFolder | None:
+    """The place that another `Table` of this process has in a folder; None without one.
+
+    Args:
+      sharing: How the table is shared.
+      folder: The folder.
+    """
+    place = sharing.place if isinstance(sharing, PlaceTaken) else None
+    if place is None or place.path.resolve() != folder.resolve():
+        return None
+    return place
+
+
 @contextmanager
 def opening(
     folder: Path,
@@ -293,8 +306,9 @@ def opening(
             _check_room(folder, nbytes)
         else:
             _check_same(folder, facts)
-        if isinstance(sharing, PlaceTaken) and sharing.place is not None:
-            yield sharing.place
+        taken = _taken_place(sharing, folder)
+        if taken is not None:
+            yield taken
             return
         place = SharedFolder(folder, sharing, facts["partitions"], is_new)
         try:

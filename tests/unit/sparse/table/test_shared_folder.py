@@ -163,6 +163,22 @@ def test_each_process_loads_its_own_rows(tmp_path):
     assert second.opt_state[0].count == 1 and first.opt_state[0].count == 0
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_settings_with_another_folder_are_for_a_table_there(tmp_path, is_there):
+    first = table(tmp_path / "first")
+    if is_there:
+        table(tmp_path / "second", values=VALUES + 1).assign([0], ONES)
+        gc.collect()
+    options = {**first.settings, "folder": tmp_path / "second"}
+    other = Table(VALUES + 1, ROW_WISE["sgd"], **options)
+    other.push([4], ONES)
+    np.testing.assert_array_equal(first.dense(), VALUES)
+    np.testing.assert_array_equal(other.dense()[1], VALUES[1] + 1)
+    np.testing.assert_array_equal(other.dense()[0], ONES[0] if is_there else VALUES[0] + 1)
+    again = Table(VALUES, ROW_WISE["sgd"], **first.settings)
+    np.testing.assert_array_equal(again.dense(), VALUES)
+
+
 def test_a_rule_of_many_variables_is_shared_too(tmp_path):
     rule = split_alone(
         ROW_WISE["adagrad"],
