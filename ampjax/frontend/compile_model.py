@@ -161,6 +161,7 @@ class Compiled:
             self._narrowest: np.dtype | None = None
             if not messages:
                 _refuse_node_options(calls(function.jaxpr))
+                _refuse_equal_outputs(calls(function.jaxpr))
                 self._narrowest = narrowest(computed_dtypes(function.jaxpr))
                 # The batch form is the model; the graph holds its parameters.
                 function, constants, results = trace(_sum_of_params, types, instance)
@@ -546,6 +547,26 @@ def _refuse_node_options(found: Iterable[Call]) -> None:
                 f"`{given[0]}` of node `{call.options['name']}`",
                 fix,
             )
+
+
+def _refuse_equal_outputs(found: Iterable[Call]) -> None:
+    """Refuses two outputs with one name, of which `predict` would give the last alone.
+
+    Args:
+      found: The model's combinators.
+
+    Raises:
+      GraphError: If there are two.
+    """
+    names = set()
+    for call in found:
+        if call.kind != "output":
+            continue
+        name = call.options["name"]
+        if name in names:
+            got = f"`{name}`, as an output is called"
+            raise GraphError(call.line, "a name of its own for each output", got, "Rename it.")
+        names.add(name)
 
 
 def _require_some(method: str, instances: Any) -> None:

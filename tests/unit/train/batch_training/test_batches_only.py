@@ -234,6 +234,21 @@ def test_settings_of_single_nodes_are_refused(options):
         )
 
 
+def test_two_outputs_with_one_name_are_refused():
+    def model(p, s):
+        amp.output("told", s["words"])
+        amp.map(lambda word: amp.output("told", p["embed"][word]), s["words"])
+        return jnp.sum(p["embed"])
+
+    with pytest.raises(GraphError, match="expected a name of its own for each output, got `told`"):
+        amp.compile(
+            model,
+            make_params(),
+            SPEC,
+            messages=False,
+        )
+
+
 def test_what_passes_messages_is_refused():
     graph = compiled().graph
     data = compiled().data(examples(2))
