@@ -55,7 +55,7 @@ class SharedFolder:
         self._sharing = sharing
         self._n_partitions = n_partitions
         self._files: list[int] = []
-        self.close = weakref.finalize(self, _close_all, self._files)
+        self.close = weakref.finalize(self, _close_all, self._files, os.getpid())
         self._note: int | None = None
         self._state: int | None = None
         if sharing.process is not None:
@@ -394,6 +394,9 @@ def _read(file: int) -> bytes:
     return os.pread(file, os.fstat(file).st_size, 0)
 
 
-def _close_all(files: Sequence[int]) -> None:
+def _close_all(files: Sequence[int], process_id: int) -> None:
+    """Closes a place's files. A process that was forked has them too, and would keep their locks: so the place's own process lets go of these."""
     for file in files:
+        if os.getpid() == process_id:
+            fcntl.flock(file, fcntl.LOCK_UN)
         os.close(file)

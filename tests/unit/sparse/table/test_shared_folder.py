@@ -257,6 +257,16 @@ def test_a_process_is_there_once_and_every_partition_is_somebodys(tmp_path):
     assert (second.dense() == VALUES).all() and first.version == 0
 
 
+def test_a_place_is_free_when_its_table_goes_though_a_fork_has_the_files(tmp_path):
+    first = table(tmp_path / "table")
+    forked = [os.dup(file) for file in first._connection.shared._files]
+    del first
+    gc.collect()
+    table(tmp_path / "table")
+    for file in forked:
+        os.close(file)
+
+
 def test_who_reads_does_not_write(tmp_path):
     refused(
         lambda: Table.join(tmp_path, ROW_WISE["sgd"]),
