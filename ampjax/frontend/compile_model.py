@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, overload
@@ -19,7 +19,9 @@ from ampjax.frontend.combinators.reports import node
 from ampjax.frontend.combinators.running_models import remember
 from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import (
+    Call,
     Traced,
+    computed_dtypes,
     has_primitive,
     structure_text,
     trace,
@@ -61,7 +63,7 @@ from ampjax.frontend.rules import (
 )
 from ampjax.frontend.shared_keys import lines_of_shared_draws, refuse_other_generators
 from ampjax.ir.graph import Graph
-from ampjax.ir.narrow_floats import narrowest_floats
+from ampjax.ir.narrow_floats import narrowest, narrowest_floats
 from ampjax.ir.ops.body_shapes import OF_THE_LOSS
 from ampjax.jaxprs.primitives import DRAWS, shape_text
 from ampjax.numerics.differences import Verification, tolerance_for
@@ -157,7 +159,11 @@ class Compiled:
             is_examples = [False] * (len(constants) + len(values)) + [True] * len(self._leaves)
             self.shared_draws = lines_of_shared_draws(function, is_examples)
             metrics = _metrics_of(function, results)
+            self._narrowest: np.dtype | None = None
             if not messages:
+                _refuse_node_options(calls(function.jaxpr))
+                _refuse_equal_outputs(calls(function.jaxpr))
+                self._narrowest = narrowest(computed_dtypes(function.jaxpr))
                 # The batch form is the model; the graph holds its parameters.
                 function, constants, results = trace(_sum_of_params, types, instance)
                 metrics = []
@@ -358,7 +364,7 @@ class Compiled:
             for key, value in values.items()
         }
         if tolerance is None:
-            allowed = tolerance_for(narrowest_floats(self.graph))
+            allowed = tolerance_for(self._narrowest or narrowest_floats(self.graph))
         else:
             allowed = tolerance
         with Reporter(progress) as reporter:
@@ -425,7 +431,7 @@ def compile(
       copies: Copies of the whole network, to which instances are dealt in turn; the trainer gives each a worker of its own, as far as there
         are any, and keeps their parameters together (`Settings.replica_sync`). Copies of one node: `amp.node(name, replicas=n)`.
       messages: False compiles for `mode="batch"` alone: then the model may have whatever `amp.vmap` takes, operations on whole sequences
-        included. Each key of the parameters is a node.
+        included. Each key of the parameters is a node, so `amp.node` takes no settings.
 
     Returns:
       The graph, and what makes data for it.
@@ -491,7 +497,8 @@ def _sum_of_params(params: Mapping[str, Any], instance: Any) -> jax.Array:
     del instance
     total = jnp.float32(0)
     for key, value in params.items():
-        total += node(key)(_sum_of)(value)
+        if jax.tree.leaves(value):
+            total += node(key)(_sum_of)(value)
     return total
 
 
@@ -516,6 +523,51 @@ def _refuse_copies_and_tables(params: Mapping[str, Any], copies: int) -> None:
             fix = "Give its rows, `table.dense()`, or leave `messages=False` out."
             where = f"compile, messages=False, params, `{key}`"
             raise GraphError(where, "arrays", "a table in host memory", fix)
+
+
+def _refuse_node_options(found: Iterable[Call]) -> None:
+    """Refuses settings of single nodes in a model, as its keys are the nodes.
+
+    Args:
+      found: The model's combinators.
+
+    Raises:
+      GraphError: If a node has any.
+    """
+    for call in found:
+        if call.kind != "node":
+            continue
+        given = [*call.options["options"]]
+        if call.options["replicas"] > 1:
+            given.append("replicas")
+        if given:
+            fix = "Leave it out, or `messages=False`; `frozen` and `optax.multi_transform` tell keys of the parameters apart."
+            raise GraphError(
+                call.line,
+                "with `messages=False`, a node without settings of its own, as each key of the parameters is one node",
+                f"`{given[0]}` of node `{call.options['name']}`",
+                fix,
+            )
+
+
+def _refuse_equal_outputs(found: Iterable[Call]) -> None:
+    """Refuses two outputs with one name, of which `predict` would give the last alone.
+
+    Args:
+      found: The model's combinators.
+
+    Raises:
+      GraphError: If there are two.
+    """
+    names = set()
+    for call in found:
+        if call.kind != "output":
+            continue
+        name = call.options["name"]
+        if name in names:
+            got = f"`{name}`, as an output is called"
+            raise GraphError(call.line, "a name of its own for each output", got, "Rename it.")
+        names.add(name)
 
 
 def _require_some(method: str, instances: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,6 +22,15 @@ def narrowest_floats(graph: Graph) -> np.dtype:
     for node in graph.nodes.values():
         for dtype in _dtypes(node):
             dtypes.add(np.dtype(dtype))
+    return narrowest(dtypes)
+
+
+def narrowest(dtypes: Iterable[np.dtype]) -> np.dtype:
+    """The coarsest dtype of floats among some; float32 if there is none.
+
+    Args:
+      dtypes: The dtypes.
+    """
     floats = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)]
     return max(
         floats,

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import export
 from jax.extend import core as jex
 
@@ -299,6 +300,19 @@ def has_primitive(jaxpr: Any, names: Sequence[str]) -> bool:
         or any(has_primitive(body, names) for body in bodies(equation))
         for equation in jaxpr.eqns
     )
+
+
+def computed_dtypes(jaxpr: Any) -> set[np.dtype]:
+    """The dtypes of all arrays that an open jaxpr takes and computes, at any depth, keys of random numbers aside."""
+    found = set()
+    for variable in jaxpr.invars:
+        found.add(getattr(variable.aval, "dtype", None))
+    for equation in jaxpr.eqns:
+        for variable in equation.outvars:
+            found.add(getattr(variable.aval, "dtype", None))
+        for body in bodies(equation):
+            found |= computed_dtypes(body)
+    return {dtype for dtype in found if isinstance(dtype, np.dtype)}
 
 
 def type_of(value: Any) -> jax.ShapeDtypeStruct:

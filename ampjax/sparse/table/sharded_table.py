@@ -126,9 +126,10 @@ class Table:
         split, rule = _split_and_rule(tx, tuple(values.shape), dtype)
         with _place_for(settings, rule) as shared:
             self._start(settings, tx, split, rule, shared)
-            if shared is None or shared.is_new or isinstance(sharing, PlaceTaken):
+            takes_over = isinstance(sharing, PlaceTaken) and shared is sharing.place
+            if shared is None or shared.is_new or takes_over:
                 self._shards.fill(row_blocks.of_values(values, kernels_for(self.rule)))
-            if isinstance(sharing, PlaceTaken) and self._variables is not None:
+            if takes_over and self._variables is not None:
                 self._set_shared_leaves(jax.tree.leaves(self._variables.state))
 
     def _start(

@@ -55,7 +55,7 @@ class SharedFolder:
         self._sharing = sharing
         self._n_partitions = n_partitions
         self._files: list[int] = []
-        self.close = weakref.finalize(self, _close_all, self._files)
+        self.close = weakref.finalize(self, _close_all, self._files, os.getpid())
         self._note: int | None = None
         self._state: int | None = None
         if sharing.process is not None:
@@ -262,6 +262,19 @@ class PlaceTaken(TableSharing):
     place: SharedFolder | None = None
 
 
+def _taken_place(sharing: TableSharing, folder: Path) -> SharedFolder | None:
+    """The place that another `Table` of this process has in a folder; None without one.
+
+    Args:
+      sharing: How the table is shared.
+      folder: The folder.
+    """
+    place = sharing.place if isinstance(sharing, PlaceTaken) else None
+    if place is None or place.path.resolve() != folder.resolve():
+        return None
+    return place
+
+
 @contextmanager
 def opening(
     folder: Path,
@@ -293,8 +306,9 @@ def opening(
             _check_room(folder, nbytes)
         else:
             _check_same(folder, facts)
-        if isinstance(sharing, PlaceTaken) and sharing.place is not None:
-            yield sharing.place
+        taken = _taken_place(sharing, folder)
+        if taken is not None:
+            yield taken
             return
         place = SharedFolder(folder, sharing, facts["partitions"], is_new)
         try:
@@ -380,6 +394,9 @@ def _read(file: int) -> bytes:
     return os.pread(file, os.fstat(file).st_size, 0)
 
 
-def _close_all(files: Sequence[int]) -> None:
+def _close_all(files: Sequence[int], process_id: int) -> None:
+    """Closes a place's files. A process that was forked has them too, and would keep their locks: so the place's own process lets go of these."""
     for file in files:
+        if os.getpid() == process_id:
+            fcntl.flock(file, fcntl.LOCK_UN)
         os.close(file)

@@ -197,6 +197,22 @@ def test_each_process_loads_its_own_rows(tmp_path):
     assert second.opt_state[0].count == 1 and first.opt_state[0].count == 0
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_settings_with_another_folder_are_for_a_table_there(tmp_path, is_there):
+    first = table(tmp_path / "first")
+    if is_there:
+        table(tmp_path / "second", values=VALUES + 1).assign([0], ONES)
+        gc.collect()
+    options = {**first.settings, "folder": tmp_path / "second"}
+    other = Table(VALUES + 1, ROW_WISE["sgd"], **options)
+    other.push([4], ONES)
+    np.testing.assert_array_equal(first.dense(), VALUES)
+    np.testing.assert_array_equal(other.dense()[1], VALUES[1] + 1)
+    np.testing.assert_array_equal(other.dense()[0], ONES[0] if is_there else VALUES[0] + 1)
+    again = Table(VALUES, ROW_WISE["sgd"], **first.settings)
+    np.testing.assert_array_equal(again.dense(), VALUES)
+
+
 def test_a_rule_of_many_variables_is_shared_too(tmp_path):
     rule = split_alone(
         ROW_WISE["adagrad"],
@@ -284,6 +300,16 @@ def test_a_process_is_there_once_and_every_partition_is_somebodys(tmp_path):
         "belongs to process 1, which runs",
     )
     assert (second.dense() == VALUES).all() and first.version == 0
+
+
+def test_a_place_is_free_when_its_table_goes_though_a_fork_has_the_files(tmp_path):
+    first = table(tmp_path / "table")
+    forked = [os.dup(file) for file in first._connection.shared._files]
+    del first
+    gc.collect()
+    table(tmp_path / "table")
+    for file in forked:
+        os.close(file)
 
 
 def test_who_reads_does_not_write(tmp_path):

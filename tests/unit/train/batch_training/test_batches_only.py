@@ -217,6 +217,81 @@ def test_it_is_verified_against_the_function_itself():
     assert "The batch form agrees" in str(verdict)
 
 
+def test_the_tolerance_follows_the_narrowest_floats_of_the_model():
+    def model(p, s):
+        words = p["embed"].astype(jnp.bfloat16)[s["words"]][::-1]
+        logits = (words @ p["output"]["w"].astype(jnp.bfloat16)).astype(jnp.float32)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, s["tags"])
+        return losses.mean()
+
+    own = amp.compile(
+        model,
+        make_params(),
+        SPEC,
+        messages=False,
+    )
+    verdict = own.verify(examples(3), progress=False)
+    assert 1e-5 < verdict.worst < 0.1
+
+
+def test_keys_without_arrays_stay_as_they_are():
+    empty = {"dict": {}, "list": [], "none": None}
+    own = amp.compile(
+        tagger,
+        {**make_params(), **empty},
+        SPEC,
+        messages=False,
+    )
+    one = amp.Trainer(
+        own.graph,
+        optax.sgd(0.1),
+        mode="batch",
+        max_active_keys=4,
+    )
+    one.fit(own.data(examples(5)), epochs=1, progress=False)
+    found = own.params(one.params)
+    assert {key: found[key] for key in empty} == empty
+    assert own.node_params(found).keys() == make_params().keys()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tx": optax.sgd(0.0)}, {"gradient": "sum"}, {"replicas": 2}],
+)
+def test_settings_of_single_nodes_are_refused(options):
+    def model(p, s):
+        def step(h, word):
+            add = amp.node("add", **options)(lambda table, h: jnp.tanh(h + table[0]))
+            return add(p["embed"], h), ()
+
+        h, _ = amp.scan(step, jnp.zeros(H), s["words"])
+        return jnp.sum(h)
+
+    (name,) = options
+    with pytest.raises(GraphError, match=f"without settings of its own.*`{name}` of node `add`"):
+        amp.compile(
+            model,
+            make_params(),
+            SPEC,
+            messages=False,
+        )
+
+
+def test_two_outputs_with_one_name_are_refused():
+    def model(p, s):
+        amp.output("told", s["words"])
+        amp.map(lambda word: amp.output("told", p["embed"][word]), s["words"])
+        return jnp.sum(p["embed"])
+
+    with pytest.raises(GraphError, match="expected a name of its own for each output, got `told`"):
+        amp.compile(
+            model,
+            make_params(),
+            SPEC,
+            messages=False,
+        )
+
+
 def test_what_passes_messages_is_refused():
     graph = compiled().graph
     data = compiled().data(examples(2))
