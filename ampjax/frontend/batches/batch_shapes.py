@@ -106,7 +106,7 @@ class BatchShapes:
             packed = self._pack_finely(parts, {})
             own = Shape(packed.sizes, _n_numbers(packed), _n_elements(parts), numbers)
             found.append((parts, own))
-            sampled.append({**packed.sizes, **packed.counts})
+            sampled.append(packed)
         found.sort(key=lambda one: -one[1].n_numbers)
         is_short = len(groups) < FEW_BATCHES
         for most in COSTS_OF_FEW if is_short else COSTS:
@@ -159,13 +159,17 @@ class BatchShapes:
     def _widened(
         self,
         columns: Columns,
-        sampled: Sequence[Sizes],
+        sampled: Sequence[PackedParts],
     ) -> Shape:
         """Widens the largest shape: other batches may be larger than the sampled ones."""
         last = self.shapes[-1]
         sizes = {}
         for name, size in last.sizes.items():
-            sizes[name] = _with_room(size, [each[name] for each in sampled if name in each])
+            counts = [each.counts.get(name, 0) for each in sampled]
+            if any(counts):
+                sizes[name] = _with_room(size, counts)
+            else:
+                sizes[name] = _next_size(size, [each.sizes.get(name, size) for each in sampled])
         packed = self._pack_finely(self._parts(columns, last.numbers), sizes)
         return replace(last, sizes=packed.sizes, n_numbers=_n_numbers(packed))
 
@@ -268,6 +272,11 @@ def _with_room(size: int, sampled: Sequence[int]) -> int:
     deviations = DEVIATIONS * (1 + math.sqrt(2 / len(sampled)))
     tail = np.mean(sampled) + deviations * np.std(sampled)
     return max(size, _fine(int(min(tail, MOST_ROOM * size))))
+
+
+def _next_size(size: int, sampled: Sequence[int]) -> int:
+    """One step of the ladder more, for sizes by other rules; none where all sampled batches have equal sizes."""
+    return size if min(sampled) == max(sampled) else rounded(size + 1)
 
 
 def _n_numbers(packed: PackedParts) -> int:

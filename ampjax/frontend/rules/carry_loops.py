@@ -104,7 +104,7 @@ def group_carry(
 
 
 class CarryLoop:
-    """One wire of a carry: its way around the loop.
+    """One wire of a carry: its way around the loop. It has more than twelve attributes: wires of the stations on this way.
 
     The stations, by their nodes' names (those of a sequence with elements from `any` on):
 

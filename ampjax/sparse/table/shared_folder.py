@@ -395,7 +395,7 @@ def _read(file: int) -> bytes:
 
 
 def _close_all(files: Sequence[int], process_id: int) -> None:
-    """Closes a place's files. A process that was forked has them too, and would keep their locks: so the place's own process lets go of these."""
+    """Closes a place's files. A forked process has the files, too, and would keep the locks: so the place's own process lets go of all locks."""
     for file in files:
         if os.getpid() == process_id:
             fcntl.flock(file, fcntl.LOCK_UN)

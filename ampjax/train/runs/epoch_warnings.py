@@ -22,8 +22,11 @@ USUAL_UPDATES = 50
 MOST_STALENESS = 10
 """Gradients that are later in the mean make training slow, or diverge."""
 
-MOST_GROWTH = 4
-"""A loss so many times that of a fit's first epoch is one that diverges."""
+MOST_GROWTH = 100
+"""A loss so many times that of a fit's first epoch is one that diverges: one that has converged is noise, which may grow tenfold."""
+
+LEAST_LOSS = 1e-6
+"""Smaller losses are rounding errors."""
 
 
 class ToldOnce:
@@ -70,7 +73,7 @@ class ToldOnce:
 
 def _growth(first: float, loss: float) -> str:
     """Writes the warning about a growing loss; empty for any other loss, and for one below 0."""
-    if not 0 < MOST_GROWTH * first < loss < math.inf:
+    if not 0 < max(MOST_GROWTH * first, LEAST_LOSS) < loss < math.inf or first <= 0:
         return ""
     return (
         f"expected a loss of about that of the first epoch, {first:.4g}, or less, got {loss:.4g}: training diverges. Lower the learning rate, or clip gradients: "

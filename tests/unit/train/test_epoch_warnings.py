@@ -268,7 +268,7 @@ def test_a_recording_of_a_run_that_was_lost_can_be_replayed(tmp_path):
 
 
 def rising(mode, rate):
-    """A trainer whose loss grows fourfold in each round of steps that are too long."""
+    """A trainer whose loss grows sevenfold in each epoch of steps that are too long."""
     compiled = amp.compile(
         lambda p, s: jnp.sum((p["w"] - s) ** 2),
         {"w": np.ones(2, np.float32)},
@@ -287,8 +287,29 @@ def rising(mode, rate):
 def test_a_loss_that_grows_is_told_once(mode):
     runs, data = rising(mode, rate=1.3)
     (text,) = told(lambda: runs.fit(data, epochs=4, progress=False))
-    assert text.startswith("epoch 2: expected a loss of about that of the first epoch, ")
+    assert text.startswith("epoch 4: expected a loss of about that of the first epoch, ")
     assert "training diverges. Lower the learning rate, or clip gradients" in text
+
+
+def test_noise_of_a_loss_that_has_converged_is_not_told():
+    compiled = amp.compile(
+        lambda p, s: (p["w"] @ s["x"] - s["y"]) ** 2,
+        {"w": np.zeros(3, np.float32)},
+        {"x": "float32[3]", "y": "float32[]"},
+    )
+    rng = np.random.default_rng(0)
+    examples = []
+    for x in rng.normal(size=(40, 3)).astype(np.float32):
+        examples.append({"x": x, "y": x.sum()})
+    runs = amp.Trainer(
+        compiled.graph,
+        optax.adam(0.3),
+        mode="batch",
+        max_active_keys=8,
+    )
+    data = compiled.data(examples)
+    runs.fit(data, epochs=40, progress=False)
+    assert told(lambda: runs.fit(data, epochs=30, progress=False)) == []
 
 
 def test_a_loss_that_falls_or_is_negative_is_not_told():
