@@ -174,7 +174,7 @@ def test_checkpoints_hold_velocities(tmp_path):
     def trainer(weights="estimated"):
         return amp.Trainer(
             graphs.chain(2),
-            sgd(0.01),
+            sgd(1e-4),
             weights=weights,
             cost=cost,
             seed=1,
