@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,38 @@ def verify_gradients(
       NumericsError: If they differ.
     """
     if compiled.graph.batches_only:
-        return _verify_batch(compiled, name, instances, params, tolerance, reporter)
+        found = _by_batch(compiled, name, instances, params)
+    else:
+        found = _by_engine(compiled, instances, params, reporter)
+    want, how = _by_jax(compiled, instances, params, found.drawn, reporter)
+    _require_finite(name, want)
+    differences = compare(found.sums, want)
+    return _verdict(name, len(instances), how, differences, tolerance, found)
+
+
+@dataclass(frozen=True)
+class _FoundSums:
+    """The sums of one form of a model over some instances.
+
+    Args:
+      form: The form, in words.
+      sums: The loss, and gradients by parameter.
+      not_looked_at: What its verdict leaves open, beside updates.
+      drawn: The random numbers, if it drew any that the function itself can draw again.
+    """
+
+    form: str
+    sums: Mapping[str, Any]
+    not_looked_at: str
+    drawn: DrawnKeys | None = None
+
+
+def _by_engine(
+    compiled: Compiled,
+    instances: Sequence[Any],
+    params: Mapping[str, Any],
+    reporter: Reporter,
+) -> _FoundSums:
     data = compiled.data(instances)
     trainer = Trainer(
         compiled.graph,
@@ -77,39 +109,24 @@ def verify_gradients(
     watching = session.passes.watched(drawn) if compiled.drawings else nullcontext()
     with showing_compilations(reporter, session.preparation.most_kernels(data)), watching:
         loss = trainer.accumulate(data, update=False)["loss_sum"]
-    want, how = _by_jax(compiled, instances, params, drawn, reporter)
-    _require_finite(name, want)
-    differences = compare(
-        {_LOSS: loss, **compiled.gradients(trainer.gradients)},
-        want,
-    )
-    return _verdict(
-        name,
-        len(instances),
-        how,
-        differences,
-        tolerance,
+    return _FoundSums(
         "The engine",
-        (
-            "metrics and outputs, and other schedules: `amp.verify(compiled.graph, compiled.data(...))` compares those",
-            _UPDATES,
-        ),
+        {_LOSS: loss, **compiled.gradients(trainer.gradients)},
+        "metrics and outputs, and other schedules: `amp.verify(compiled.graph, compiled.data(...))` compares those",
+        drawn,
     )
 
 
-def _verify_batch(
+def _by_batch(
     compiled: Compiled,
     name: str,
     instances: Sequence[Any],
     params: Mapping[str, Any],
-    tolerance: float,
-    reporter: Reporter,
-) -> Verification:
-    """As `verify_gradients`, of a model whose batch form alone is trained.
+) -> _FoundSums:
+    """The sums of a model whose batch form alone is trained.
 
     Raises:
-      DataError: Likewise, or if the model draws random numbers.
-      NumericsError: Likewise.
+      DataError: If the model draws random numbers.
     """
     if compiled.draws:
         fix = "Verify it with dropout left out, or compile without `messages=False`."
@@ -123,20 +140,10 @@ def _verify_batch(
         return losses.sum()
 
     loss, grads = jax.jit(jax.value_and_grad(total, allow_int=True))(dict(params))
-    want, how = _by_jax(compiled, instances, params, None, reporter)
-    _require_finite(name, want)
-    differences = compare(
-        {_LOSS: loss, **grads},
-        want,
-    )
-    return _verdict(
-        name,
-        len(instances),
-        how,
-        differences,
-        tolerance,
+    return _FoundSums(
         "The batch form",
-        ("metrics and outputs", _UPDATES),
+        {_LOSS: loss, **grads},
+        "metrics and outputs",
     )
 
 
@@ -159,8 +166,7 @@ def _verdict(
     how: str,
     differences: Sequence[Difference],
     tolerance: float,
-    form: str,
-    not_looked_at: tuple[str, ...],
+    found: _FoundSums,
 ) -> Verification:
     key, path, worst = max(differences, key=lambda difference: difference[2])
     table = difference_table(differences, tolerance)
@@ -174,8 +180,9 @@ def _verdict(
             + f" All differences:\n{table}",
         )
     seen = f"the loss and {counted(len(differences) - 1, 'gradient')} of {counted(n, 'instance')}"
+    not_looked_at = (found.not_looked_at, _UPDATES)
     report = [
-        f"{form} agrees with jax.grad of `{name}`, {how}, in {seen}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",
+        f"{found.form} agrees with jax.grad of `{name}`, {how}, in {seen}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",
         table,
         "Not looked at:",
         *(f"  {line}" for line in not_looked_at),

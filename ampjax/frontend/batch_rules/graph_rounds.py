@@ -1,4 +1,4 @@
-"""MaskedRounds of messages over graphs, as many as each example says: in rows that lie as around the loop, so that no level has tables of edges of its own."""
+"""Rounds of messages over graphs, as many as each example says: in rows that lie as around the loop, so that no level has tables of edges of its own."""
 
 from __future__ import annotations
 

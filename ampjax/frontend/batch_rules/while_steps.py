@@ -52,7 +52,7 @@ def while_loop(
 
 @dataclass(frozen=True)
 class MaskedRounds:
-    """MaskedRounds of a loop for all rows, of which a mask says which still go on.
+    """Rounds of a loop for all rows, of which a mask says which still go on.
 
     Args:
       goes: The mask of the rows that go on at the beginning.

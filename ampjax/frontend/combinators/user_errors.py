@@ -14,6 +14,12 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import COMBINATOR, bodies
 from ampjax.jaxprs.primitives import is_library_file, source_line
 
+BATCHES_TAKE_IT = "`amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
+"""Advice where messages refuse what a batch can do."""
+
+BATCHES_TAKE_MOST = "`amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
+"""The same of operations on whole sequences, of which a batch refuses some."""
+
 _TRACED = "operations of JAX on values that are traced"
 _LENGTH = "a length to stay each instance's own"
 _LOOP = (

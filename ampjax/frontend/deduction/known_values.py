@@ -9,6 +9,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_MOST
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten
 from ampjax.frontend.deduction.index_checks import Index, base, check, indices, is_cheap
 from ampjax.frontend.deduction.opened_functions import Opened, constant_results
@@ -193,7 +194,7 @@ class KnownValues:
             word = f"`{name}`" if meant is equation else f"indexing (`{name}`)"
             fix = self._fix(meant)
             if not self._lowering.of_rows and name not in ("scan", "random_bits"):
-                fix = f"{fix} `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
+                fix = f"{fix} {BATCHES_TAKE_MOST}"
             got = f"{word} on a whole sequence, whose length is each instance's own"
             raise GraphError(equation.line, "operations on one element", got, fix)
 

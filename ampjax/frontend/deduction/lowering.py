@@ -9,6 +9,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_MOST
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.deduction.function_lowering import FunctionLowering
 from ampjax.frontend.deduction.opened_functions import Opened, open_function
@@ -212,7 +213,7 @@ class Lowering:
           GraphError: If the instance does not say.
         """
         if dimension not in self.lengths:
-            fix = "Put what is cut or turned round into the example as another sequence, or use `amp.scan` with `reverse=True`. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
+            fix = f"Put what is cut or turned round into the example as another sequence, or use `amp.scan` with `reverse=True`. {BATCHES_TAKE_MOST}"
             raise GraphError(
                 line,
                 "whole sequences, or their `amp.length`",

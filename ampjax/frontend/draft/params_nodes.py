@@ -12,6 +12,7 @@ import numpy as np
 
 from ampjax.devices.allreduce import average
 from ampjax.errors import GraphError, ParameterError
+from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_IT
 from ampjax.frontend.draft.values import Leaf
 from ampjax.ir.graph import Graph
 from ampjax.optim.joint.params_form import UNREAD, ParamsForm
@@ -116,7 +117,7 @@ class ParamsNodes:
                 line,
                 "parameters of one node in one operation",
                 f"those of {' and '.join(f'`{key}`' for key in keys)}",
-                "Put them under one key, or wrap the lines in a function made with `amp.node`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`.",
+                f"Put them under one key, or wrap the lines in a function made with `amp.node`. {BATCHES_TAKE_IT}",
             )
         return keys[0]
 

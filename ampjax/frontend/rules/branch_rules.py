@@ -10,6 +10,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_IT
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.decisions import Decision
@@ -95,7 +96,7 @@ def switch(
 
 def unread(call: Call) -> GraphError:
     """The error of a choice by a value that is not read back."""
-    fix = "Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
+    fix = f"Say that it is to be read back: `amp.read(...)`. {BATCHES_TAKE_IT}"
     return GraphError(
         call.line, "a choice that follows from the instance", "one that depends on parameters", fix
     )

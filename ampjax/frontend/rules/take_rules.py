@@ -11,6 +11,7 @@ import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_IT
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
@@ -40,7 +41,7 @@ def take(
     """One element of each sequence. Of one that comes from outside no copy is made: each row reads its element where the sequence is."""
     at, *sequences = operands
     if not isinstance(at, Static | Constant):
-        fix = "Choose by the instance's integers; or weigh all elements, as attention does. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
+        fix = f"Choose by the instance's integers; or weigh all elements, as attention does. {BATCHES_TAKE_IT}"
         raise GraphError(
             call.line,
             "an element's number that follows from the instance",

@@ -11,6 +11,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_IT
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
@@ -354,7 +355,7 @@ def _read_answer(
         )
         return replace(known, was_read=1)
     if not isinstance(answer, Computed) or answer.was_read is None:
-        fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
+        fix = f"Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`. {BATCHES_TAKE_IT}"
         got = "a test without `amp.read`"
         if reads:
             fix = "Put `amp.read` around the whole test."

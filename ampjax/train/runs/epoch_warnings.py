@@ -73,7 +73,8 @@ class ToldOnce:
 
 def _growth(first: float, loss: float) -> str:
     """Writes the warning about a growing loss; empty for any other loss, and for one below 0."""
-    if not 0 < max(MOST_GROWTH * first, LEAST_LOSS) < loss < math.inf or first <= 0:
+    has_grown = max(MOST_GROWTH * first, LEAST_LOSS) < loss < math.inf
+    if first <= 0 or not has_grown:
         return ""
     return (
         f"expected a loss of about that of the first epoch, {first:.4g}, or less, got {loss:.4g}: training diverges. Lower the learning rate, or clip gradients: "
