@@ -12,12 +12,15 @@ from ampjax.numerics import (
 # isort: split
 from typing import TYPE_CHECKING
 
-from ampjax import nn
-from ampjax.drivers.cost import FlopsCost, Stragglers
+from ampjax import graphs, nn
 from ampjax.frontend.batched import Batched, vmap
-from ampjax.frontend.batches.batch import Batch
-from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
-from ampjax.frontend.combinators.branches import cond, read, switch, while_loop
+from ampjax.frontend.batches.ragged_results import RaggedRows
+from ampjax.frontend.combinators.branches import (
+    cond,
+    read,
+    switch,
+    while_loop,
+)
 from ampjax.frontend.combinators.embeddings import look_up
 from ampjax.frontend.combinators.graph_combinators import Edges, propagate
 from ampjax.frontend.combinators.randomness import dropout, stochastic, training
@@ -40,45 +43,10 @@ from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
 from ampjax.frontend.combinators.tree_combinators import fold_tree, scan_tree
 from ampjax.frontend.compile_model import Compiled, compile
 from ampjax.hosts.hosts import Hosts
-from ampjax.ir.builders import (
-    bcast,
-    collect,
-    concat,
-    discard,
-    distribute,
-    flatmap,
-    group,
-    isu,
-    loss,
-    npt,
-    phi,
-    ppt,
-    pump,
-    reduce,
-    relabel,
-    repeat,
-    replicate,
-    route_by,
-    sink,
-    split,
-    topology,
-    ungroup,
-)
-from ampjax.ir.graph import PICTURE, Graph
-from ampjax.ir.instances import InstanceList, Instances, Messages, Subset, Topology, messages
-from ampjax.ir.state import State
-from ampjax.lanes.lane_function import LaneFunction
-from ampjax.lanes.lane_report import LaneReport
+from ampjax.ir.graph import PICTURE
+from ampjax.ir.instances import Subset
+from ampjax.moved_names import finder
 from ampjax.numerics.check import check_numerics
-from ampjax.sched.decisions.policy import (
-    backward_first,
-    balanced,
-    largest,
-    one_forward_one_backward,
-    wavefront,
-)
-from ampjax.simulation.cluster_cost import ClusterCost, LinkTimes
-from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import profile, simulate
 from ampjax.testing.verify import verify
 from ampjax.trace.trace import Trace
@@ -90,103 +58,108 @@ from ampjax.train.trainer import Trainer
 from ampjax.tuning.tune import tune
 
 __all__ = [
-    "Batch",
     "Batched",
-    "ClusterCost",
     "Compiled",
     "Edges",
-    "FlopsCost",
-    "Graph",
-    "HostedCost",
     "Hosts",
-    "InstanceList",
-    "Instances",
-    "LaneFunction",
-    "LaneReport",
-    "LinkTimes",
-    "Messages",
-    "ProfileCost",
     "Ragged",
     "RaggedRows",
-    "Reports",
     "Settings",
     "Snapshots",
     "Stacked",
-    "State",
-    "Stragglers",
     "Subset",
-    "Topology",
     "Trace",
     "Trainer",
     "Tree",
-    "backward_first",
-    "balanced",
-    "bcast",
     "check_numerics",
-    "collect",
     "compile",
-    "concat",
     "cond",
-    "discard",
-    "distribute",
     "dropout",
-    "flatmap",
     "fold_tree",
     "fori_loop",
-    "group",
-    "isu",
-    "largest",
+    "graphs",
     "length",
     "logsumexp",
     "look_up",
-    "loss",
     "map",
     "max",
     "mean",
-    "messages",
     "metric",
     "nn",
     "node",
-    "npt",
-    "one_forward_one_backward",
     "output",
-    "phi",
-    "ppt",
     "profile",
     "propagate",
-    "pump",
     "read",
     "read_update_log",
     "recurse",
-    "reduce",
-    "relabel",
-    "repeat",
     "replay",
-    "replicate",
-    "route_by",
     "scan",
     "scan_tree",
     "simulate",
-    "sink",
     "softmax",
-    "split",
     "stochastic",
     "sum",
     "switch",
     "take",
-    "topology",
     "training",
     "tune",
-    "ungroup",
     "verify",
     "vmap",
-    "wavefront",
     "while_loop",
     "window",
 ]
 
+_MOVED = {
+    "Batch": "ampjax.frontend.batches.batch.Batch",
+    "ClusterCost": "ampjax.simulation.ClusterCost",
+    "FlopsCost": "ampjax.simulation.FlopsCost",
+    "Graph": "ampjax.graphs.Graph",
+    "HostedCost": "ampjax.simulation.HostedCost",
+    "InstanceList": "ampjax.graphs.InstanceList",
+    "Instances": "ampjax.graphs.Instances",
+    "LaneFunction": "ampjax.lanes.lane_function.LaneFunction",
+    "LaneReport": "ampjax.lanes.lane_report.LaneReport",
+    "LinkTimes": "ampjax.simulation.LinkTimes",
+    "Messages": "ampjax.graphs.Messages",
+    "ProfileCost": "ampjax.simulation.ProfileCost",
+    "Reports": "ampjax.frontend.batches.ragged_results.Reports",
+    "State": "ampjax.graphs.State",
+    "Stragglers": "ampjax.simulation.Stragglers",
+    "Topology": "ampjax.graphs.Topology",
+    "backward_first": "ampjax.sched.decisions.policy.backward_first",
+    "balanced": "ampjax.sched.decisions.policy.balanced",
+    "bcast": "ampjax.graphs.bcast",
+    "collect": "ampjax.graphs.collect",
+    "concat": "ampjax.graphs.concat",
+    "discard": "ampjax.graphs.discard",
+    "distribute": "ampjax.graphs.distribute",
+    "flatmap": "ampjax.graphs.flatmap",
+    "group": "ampjax.graphs.group",
+    "isu": "ampjax.graphs.isu",
+    "largest": "ampjax.sched.decisions.policy.largest",
+    "loss": "ampjax.graphs.loss",
+    "messages": "ampjax.graphs.messages",
+    "npt": "ampjax.graphs.npt",
+    "one_forward_one_backward": "ampjax.sched.decisions.policy.one_forward_one_backward",
+    "phi": "ampjax.graphs.phi",
+    "ppt": "ampjax.graphs.ppt",
+    "pump": "ampjax.graphs.pump",
+    "reduce": "ampjax.graphs.reduce",
+    "relabel": "ampjax.graphs.relabel",
+    "repeat": "ampjax.graphs.repeat",
+    "replicate": "ampjax.graphs.replicate",
+    "route_by": "ampjax.graphs.route_by",
+    "sink": "ampjax.graphs.sink",
+    "split": "ampjax.graphs.split",
+    "topology": "ampjax.graphs.topology",
+    "ungroup": "ampjax.graphs.ungroup",
+    "wavefront": "ampjax.sched.decisions.policy.wavefront",
+}
+"""Names that were public up to version 0.2, and the new names of what they stand for."""
 
-def _picture(graph: Graph) -> str:
+
+def _picture(graph: graphs.Graph) -> str:
     from ampjax.viz.graphs.graph_picture import (
         to_svg,
     )  # imports matplotlib: only when a graph is shown
@@ -202,12 +175,8 @@ def __dir__() -> list[str]:
 
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise of any name
-
-    def __getattr__(name: str) -> None:
-        """Says where the packages are that were here up to version 0.2."""
-        if name in ("data", "models"):
-            raise ImportError(
-                f"ampjax: expected a name of the package, got `{name}`, which it has no more. "
-                f"Import `experiments.{name}` in a clone of the repository."
-            )
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = finder(
+        __name__,
+        _MOVED,
+        in_a_clone={name: f"experiments.{name}" for name in ("data", "models")},
+    )

@@ -162,7 +162,7 @@ class TableEmbed:
     Args:
       table: The table.
 
-    >>> import numpy as np, optax, ampjax as amp
+    >>> import numpy as np, optax, ampjax.graphs as ag
     >>> table = Table(np.ones((1000, 8), np.float32), optax.adagrad(0.1))
     >>> with amp.Graph() as graph:
     ...     x = amp.ppt("embed", TableEmbed(table))(amp.pump("word", dtype="int32"))

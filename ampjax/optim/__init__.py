@@ -1,8 +1,10 @@
 """Updates of parameters: of a node from its accumulator, of a table row by row; gradients that come late, remedies for staleness, averages."""
 
+from typing import TYPE_CHECKING
+
+from ampjax.moved_names import finder
 from ampjax.optim.average import averaged, parameter_average
 from ampjax.optim.delayed import RandomDelay, delayed, stage_delays
-from ampjax.optim.node_update import combine, make_update, trainable
 from ampjax.optim.remedies.basis_rotation import scale_by_rotated_adam
 from ampjax.optim.remedies.bounded_staleness import bounded_staleness
 from ampjax.optim.remedies.delay_compensation import compensate_delay
@@ -13,7 +15,6 @@ from ampjax.optim.remedies.scale_by_staleness import (
     scale_by_staleness,
 )
 from ampjax.optim.remedies.weight_prediction import predict_weights, trained_params
-from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.row_transforms.rowwise_optimizers import (
     rowwise_adagrad,
     rowwise_adam,
@@ -22,22 +23,16 @@ from ampjax.optim.row_transforms.rowwise_optimizers import (
 )
 from ampjax.optim.row_transforms.stochastic_rounding import stochastic_rounding
 from ampjax.optim.split_rows import split_rows
-from ampjax.optim.split_transform import Split
 
 __all__ = [
     "RandomDelay",
-    "RowRule",
-    "RowState",
-    "Split",
     "anneal_by_staleness",
     "averaged",
     "bounded_staleness",
-    "combine",
     "compensate_delay",
     "compensate_spikes",
     "damp_by_staleness",
     "delayed",
-    "make_update",
     "parameter_average",
     "predict_weights",
     "rowwise_adagrad",
@@ -50,10 +45,23 @@ __all__ = [
     "split_rows",
     "stage_delays",
     "stochastic_rounding",
-    "trainable",
     "trained_params",
 ]
+
+_MOVED = {
+    "RowRule": "ampjax.optim.row_rule.RowRule",
+    "RowState": "ampjax.optim.row_rule.RowState",
+    "Split": "ampjax.optim.split_transform.Split",
+    "combine": "ampjax.optim.node_update.combine",
+    "make_update": "ampjax.optim.node_update.make_update",
+    "trainable": "ampjax.optim.node_update.trainable",
+}
+"""Names that were public up to version 0.2, and the new names of what they stand for."""
 
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if not TYPE_CHECKING:  # a type checker would take it for a promise of any name
+    __getattr__ = finder(__name__, _MOVED)

@@ -1,67 +1,62 @@
 """Data parallelism: replicas that are kept together, and the hybrid runner (Parallax) for single-device programs."""
 
+from typing import TYPE_CHECKING
+
 from ampjax.cluster.hosts.resources import Machine, RemoteDevice, Resources
-from ampjax.devices.allreduce import all_reduce_sum, average
 from ampjax.devices.loss_collectives import Weighted, all_gather, mean
+from ampjax.moved_names import finder
 from ampjax.parallel.bag import Bag
 from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTimes
-from ampjax.parallel.config.partitioner import Partitioner, partitioner
-from ampjax.parallel.evaluation import Evaluation
+from ampjax.parallel.config.partitioner import partitioner
 from ampjax.parallel.get_runner import get_runner
-from ampjax.parallel.homes.row_homes import RowGrads
 from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
 from ampjax.parallel.runner import Runner
 from ampjax.parallel.shard import Parts, shard
-from ampjax.parallel.steps.step_outcome import Metrics
-from ampjax.parallel.workers.process_group import ProcessState
-from ampjax.parallel.workers.recovery import Recovery
-from ampjax.sparse.table.table_sharing import TableSharing
-from ampjax.sparse.vocabulary.growing_vocabulary import (
-    Vocabulary,
-    VocabularyChanges,
-    VocabularyCounts,
-)
-
-# The names of the original code.
-Config = ParallaxConfig
-get_partitioner = partitioner
-parallel_run = get_runner
+from ampjax.sparse.vocabulary.growing_vocabulary import Vocabulary
 
 __all__ = [
     "Bag",
     "Checkpoints",
-    "Config",
-    "Evaluation",
     "Machine",
-    "Metrics",
     "ParallaxConfig",
-    "Partitioner",
     "Parts",
-    "ProcessState",
-    "Recovery",
     "RemoteDevice",
     "Resources",
-    "RowGrads",
     "Runner",
     "SampleTimes",
-    "TableSharing",
     "Vocabulary",
-    "VocabularyChanges",
-    "VocabularyCounts",
     "Weighted",
     "all_gather",
     "all_reduce_bytes",
-    "all_reduce_sum",
-    "average",
-    "get_partitioner",
     "get_runner",
     "mean",
-    "parallel_run",
     "partitioner",
     "server_bytes",
     "shard",
 ]
 
+_MOVED = {
+    "Config": "ampjax.parallel.ParallaxConfig",
+    "Evaluation": "ampjax.parallel.evaluation.Evaluation",
+    "Metrics": "ampjax.parallel.steps.step_outcome.Metrics",
+    "Partitioner": "ampjax.parallel.config.partitioner.Partitioner",
+    "ProcessState": "ampjax.parallel.workers.process_group.ProcessState",
+    "Recovery": "ampjax.parallel.workers.recovery.Recovery",
+    "RowGrads": "ampjax.parallel.homes.row_homes.RowGrads",
+    "TableSharing": "ampjax.sparse.TableSharing",
+    "VocabularyChanges": "ampjax.sparse.vocabulary.growing_vocabulary.VocabularyChanges",
+    "VocabularyCounts": "ampjax.sparse.vocabulary.growing_vocabulary.VocabularyCounts",
+    "all_reduce_sum": "ampjax.devices.allreduce.all_reduce_sum",
+    "average": "ampjax.devices.allreduce.average",
+    "get_partitioner": "ampjax.parallel.partitioner",
+    "parallel_run": "ampjax.parallel.get_runner",
+}
+"""Names that were public up to version 0.2, and the new names of what they stand for."""
+
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if not TYPE_CHECKING:  # a type checker would take it for a promise of any name
+    __getattr__ = finder(__name__, _MOVED)

@@ -1,11 +1,14 @@
 """Pictures of graphs, schedules and convergence."""
 
+from typing import TYPE_CHECKING
+
+from ampjax.moved_names import finder
 from ampjax.viz.convergence import convergence
 from ampjax.viz.curves import curves
 from ampjax.viz.figure import new_figure
 from ampjax.viz.front import Point, front
 from ampjax.viz.gantt import gantt, gantts
-from ampjax.viz.graphs.graph_picture import draw, to_svg
+from ampjax.viz.graphs.graph_picture import draw
 from ampjax.viz.lane_chart import lanes
 from ampjax.viz.lineage import lineage
 from ampjax.viz.partitions import partition_search
@@ -32,11 +35,19 @@ __all__ = [
     "staleness",
     "time_spent",
     "to_perfetto",
-    "to_svg",
     "traffic",
     "zoomable",
 ]
 
+_MOVED = {
+    "to_svg": "ampjax.viz.graphs.graph_picture.to_svg",
+}
+"""Names that were public up to version 0.2, and the new names of what they stand for."""
+
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if not TYPE_CHECKING:  # a type checker would take it for a promise of any name
+    __getattr__ = finder(__name__, _MOVED)

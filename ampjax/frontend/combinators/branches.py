@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -27,50 +28,59 @@ from ampjax.frontend.combinators.tracing import (
     user_line,
 )
 from ampjax.ir.builders import control_builders
-from ampjax.ir.state import StateFn
 from ampjax.ir.wires import Wire
 from ampjax.jaxprs.primitives import shape_text
+from ampjax.moved_names import warn_of_move
+
+P = ParamSpec("P")
 
 
-@overload
-def cond(
-    pred: Wire,
-    function: StateFn,
-    n: int = 2,
-    name: str | None = None,
-) -> tuple[Wire, ...]: ...
-@overload
+def _also_of_wires(cond: Callable[P, Any]) -> Callable[P, Any]:
+    """Lets `amp.cond` of a wire be `ampjax.graphs.cond`, with a warning, as long as old names are known."""
+
+    @functools.wraps(cond)
+    def either(*args: P.args, **options: P.kwargs) -> Any:
+        if args and isinstance(args[0], Wire):
+            warn_of_move("ampjax.cond of a wire", "ampjax.graphs.cond", stacklevel=2)
+            of_wires: Callable[..., Any] = control_builders.cond
+            return of_wires(*args, **options)
+        n_functions = max(len(args) - 1, 0) + len(options)
+        if n_functions < 2:
+            fix = "Give `cond` both, then the operands: `amp.cond(pred, f, g, x)`."
+            raise GraphError(
+                user_line(),
+                "a function for true and one for false",
+                f"{n_functions} of them",
+                fix,
+            )
+        return cond(*args, **options)
+
+    return either
+
+
+@_also_of_wires
 def cond(
     pred: Any,
     true: Callable[..., Any],
     false: Callable[..., Any],
     *operands: Any,
-) -> Any: ...
-def cond(pred: Any, *rest: Any, **options: Any) -> Any:
-    """Runs one of two functions, as `jax.lax.cond` does; on a wire of a graph, AMPNet's Cond node.
+) -> Any:
+    """Runs one of two functions, as `jax.lax.cond` does: only the chosen one runs.
 
-    In a model, `cond(pred, true, false, *operands)`: only what is chosen runs. The condition follows from the instance, or is `amp.read`.
-    On a wire, `cond(wire, function, n=2, name=None)`: see `ampjax.ir.builders.cond`.
+    AMPNet's Cond node, for a graph that is built by hand, is `ampjax.graphs.cond`.
 
     Args:
-      pred: A truth value, or an integer that counts as one; or a wire.
-      *rest: Two functions, and the operands of both; for a wire the state function and the number of outputs.
-      **options: For a wire, `n` and `name`.
+      pred: A truth value, or an integer that counts as one; it follows from the instance, or is `amp.read`.
+      true: The function that runs if `pred` is true.
+      false: The other one, which returns the same structure, shapes and dtypes.
+      *operands: What the chosen one is given.
 
     Returns:
-      What the chosen function returns; for a wire, its `n` outputs.
+      What it returns.
 
     Raises:
       GraphError: If the two return different structures, shapes or dtypes.
     """
-    if isinstance(pred, Wire):
-        return control_builders.cond(pred, *rest, **options)
-    if len(rest) < 2:
-        fix = "Give `cond` both, then the operands: `amp.cond(pred, f, g, x)`."
-        raise GraphError(
-            user_line(), "a function for true and one for false", f"{len(rest)} of them", fix
-        )
-    true, false, *operands = rest
     use = Use()
     pred = _one_number("cond", pred)
     if _is_known(pred):
